@@ -1,0 +1,39 @@
+"""The exceptions a user can see, and the exit code of each.
+
+    AltalignError      exit 1: the command failed
+    ├── UsageError     exit 2: wrong settings, paths or arguments; raised before any work
+    ├── UnreadableError   a whole input file cannot be read
+    ├── FullDiskError     no space left where the run is written
+    ├── CountsError       counts that do not add up: a defect of ours, never of the data
+    └── NotFoundError     a search that found nothing
+
+Error text has one form: what is wrong, where, the value, what to do.
+"""
+
+
+class AltalignError(Exception):
+    """The command failed; the message is for the user."""
+
+    exit_code = 1
+
+
+class UsageError(AltalignError):
+    """Wrong settings, paths or arguments, found before any work."""
+
+    exit_code = 2
+
+
+class UnreadableError(AltalignError):
+    """A whole input file cannot be read."""
+
+
+class FullDiskError(AltalignError):
+    """No space is left where the run is written."""
+
+
+class CountsError(AltalignError):
+    """Counts of a run do not add up."""
+
+
+class NotFoundError(AltalignError):
+    """A search found nothing."""

@@ -1,0 +1,17 @@
+"""Image identity and sample key, fixed for ever (tests/altalign/test_key.py has the golden values).
+
+The identity of an image is its absolute URL without the fragment, or, for an image in hand without a valid URL, the
+SHA-256 of its bytes in lower-case hex. `filters.identity` computes the same for columns.
+"""
+
+from hashlib import blake2b
+
+
+def image_id(identity: str) -> str:
+    """32 hex digits: BLAKE2b-128 of the image identity (UTF-8)."""
+    return blake2b(identity.encode(), digest_size=16).hexdigest()
+
+
+def sample_key(identity: str, caption: str) -> str:
+    """32 hex digits: BLAKE2b-128 of image identity, a zero byte, caption (UTF-8). A candidate without identity has the empty one."""
+    return blake2b(identity.encode() + b"\0" + caption.encode(), digest_size=16).hexdigest()
