@@ -1,0 +1,147 @@
+"""Files of a run behind one small face: open, list, write whole, delete. Local disks now; object stores enter here.
+
+Paths are strings, relative ones to the working directory. Nothing is ever appended to or renamed by a caller: a file
+appears whole when its `write` block ends well, or not at all.
+"""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+from uuid import uuid4
+
+from altalign.errors import FullDiskError, UsageError
+
+_PARTIAL = ".partial-"  # in the name of a file that is being written
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What tells that a file has not changed: size in bytes, time of the last change in nanoseconds."""
+
+    size: int
+    time_ns: int
+
+
+def join(*parts: str) -> str:
+    """A path of its parts."""
+    return "/".join(part.rstrip("/") for part in parts[:-1]) + "/" + parts[-1] if len(parts) > 1 else parts[0]
+
+
+def check_local(path: str) -> None:
+    """Refuse what this version cannot store to.
+
+    Raises:
+        UsageError: the path names an object store.
+    """
+    if "://" in path:
+        raise UsageError(f"{path}: object stores are not supported yet; give a local path")
+
+
+def open_read(path: str) -> BinaryIO:
+    """A seekable binary file."""
+    return Path(path).open("rb")
+
+
+def read_range(path: str, offset: int, length: int) -> bytes:
+    """`length` bytes from `offset`; fewer at the end of the file."""
+    with Path(path).open("rb", buffering=0) as file:
+        return os.pread(file.fileno(), length, offset)
+
+
+@contextmanager
+def write(path: str) -> Iterator[BinaryIO]:
+    """A binary file that is at `path`, whole, once the block ended well.
+
+    Raises:
+        FullDiskError: no space is left.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}{_PARTIAL}{uuid4().hex[:8]}")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(target)
+    except BaseException as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        if is_full_disk(error):
+            raise FullDiskError(f"{target.parent}: no space left on the device while writing {target.name}; make room and run the same command again, it continues") from error
+        raise
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """Whether this says that no space, or no quota, is left."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def write_bytes(path: str, data: bytes) -> None:
+    """A whole file at once."""
+    with write(path) as file:
+        file.write(data)
+
+
+def write_json(path: str, value: object) -> None:
+    """A JSON file, indented, in the order given."""
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_bytes(path: str) -> bytes:
+    """A whole file."""
+    return Path(path).read_bytes()
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """A JSON file; empty where there is none."""
+    try:
+        return json.loads(Path(path).read_bytes())
+    except FileNotFoundError:
+        return {}
+
+
+def exists(path: str) -> bool:
+    """Whether there is a whole file at `path`."""
+    return Path(path).is_file()
+
+
+def stamp(path: str) -> Stamp:
+    """Size and time of a file."""
+    status = Path(path).stat()
+    return Stamp(status.st_size, status.st_mtime_ns)
+
+
+def names(folder: str, suffix: str = "") -> list[str]:
+    """Sorted names of the whole files of a folder; none where there is no folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(e.name for e in entries if e.name.endswith(suffix) and _PARTIAL not in e.name and e.is_file())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def delete(path: str) -> None:
+    """Delete a file, or a folder and all in it; nothing where there is none."""
+    if Path(path).is_dir():
+        shutil.rmtree(path)
+    else:
+        Path(path).unlink(missing_ok=True)
+
+
+def free_bytes(path: str) -> int:
+    """Bytes free where `path` is, or will be."""
+    there = Path(path).absolute()
+    while not there.exists():
+        there = there.parent
+    return shutil.disk_usage(there).free
+
+
+def sweep(folder: str) -> None:
+    """Delete what writes that never ended have left under a folder. Nobody else may be writing there."""
+    for partial in Path(folder).rglob(f"*{_PARTIAL}*"):
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,23 @@
+"""`altalign clean RUN`: delete what stages handed on. Shards, dropped rows, tables and counts stay."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from altalign import storage
+from altalign.errors import UsageError
+from audit.run_folder import RunFolder
+
+
+def main(argv: Sequence[str]) -> int:
+    """Delete RUN/work of a finished run."""
+    parser = argparse.ArgumentParser(prog="altalign clean", description="Delete RUN/work of a finished run; retry, remove and decontaminate need it.")
+    parser.add_argument("run", metavar="RUN", help="folder of a run")
+    parser.add_argument("--unfinished", action="store_true", help="also of a run that is not finished: it will begin anew")
+    arguments = parser.parse_args(argv)
+    run = RunFolder.open(arguments.run)
+    if not run.is_finished and not arguments.unfinished:
+        raise UsageError(f"{run.folder}: not finished, and without work/ it would begin anew; finish it, or give --unfinished")
+    storage.delete(run.path("work"))
+    sys.stdout.write(f"{run.folder}/work deleted\n")
+    return 0

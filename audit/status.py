@@ -1,0 +1,45 @@
+"""`altalign status RUN`: how far a run is, from its files alone, so from anywhere that sees them."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from altalign import storage
+from audit.run_folder import RunFolder
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the state of every stage."""
+    parser = argparse.ArgumentParser(prog="altalign status", description="How far a run is: units, rows, failures, time left; from its files.")
+    parser.add_argument("run", metavar="RUN", help="folder of a run")
+    run = RunFolder.open(parser.parse_args(argv).run)
+    out = Console(file=sys.stdout)
+    table = Table(title=f"{run.folder}: {'finished' if run.is_finished else 'not finished'}", title_justify="left")
+    for name, justify in (("stage", "left"), ("state", "left"), ("units", "right"), ("rows", "right"), ("time", "right"), ("attempts", "right")):
+        table.add_column(name, justify=justify)
+    for stage, facts in run.facts["stages"].items():
+        state = f"finished {facts['finished']}" if facts["finished"] else f"begun {facts['started']}"
+        table.add_row(stage, state, *_units(run, stage), f"{facts['seconds']:.1f} s", str(facts["attempts"]))
+    out.print(table)
+    trouble = storage.read_json(run.path("log", "trouble.json"))
+    if trouble and not run.is_finished:
+        out.print(f"last failure: {trouble['message']}", highlight=False, soft_wrap=True, markup=False)
+    if not run.is_finished:
+        out.print("run the same `altalign curate` again to go on", highlight=False)
+    return 0
+
+
+def _units(run: RunFolder, stage: str) -> tuple[str, str]:
+    """Finished and planned units, and rows, over the steps of a stage that have begun."""
+    plans = sorted(Path(run.path("work", stage)).glob("**/plan/plan.json"))
+    done = planned = rows = 0
+    for plan in plans:
+        facts = storage.read_json(str(plan))
+        step = plan.parent.parent
+        done += len([name for name in storage.names(str(step), ".json") if name != "done.json"])
+        planned, rows = planned + facts["units"], rows + facts["rows"]
+    return (f"{done:,} of {planned:,}", f"{rows:,}" if rows else "") if plans else ("", "")

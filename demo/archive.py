@@ -1,0 +1,135 @@
+"""Writes WARC files, a gzip member a record, and an index (CDXJ) of them; reads single records by it.
+
+Bytes depend on what is written alone: record ids are UUIDs of their names, dates count on from a fixed one, gzip has no time.
+"""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+from uuid import NAMESPACE_URL, uuid5
+
+_START = datetime(2021, 6, 11, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One record of an index: where it is, and what."""
+
+    url: str
+    status: int
+    media_type: str
+    file: str
+    offset: int
+    length: int
+    moment: str = ""
+
+
+class Archive:
+    """One WARC file being written."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self.captures: list[Capture] = []
+        self._file: BinaryIO = path.open("wb")
+        self._records = 0
+        self._add("warcinfo", "", b"software: altalign demo\r\nformat: WARC File Format 1.1\r\n", "application/warc-fields")
+
+    def response(self, url: str, body: bytes, media_type: str, *, status: int = 200, headers: tuple[str, ...] = ()) -> None:
+        """Add an HTTP response; `headers` are further lines, `body` is as transferred."""
+        self._note(url, status, media_type, self._add("response", url, http(body, media_type, status, headers), "application/http; msgtype=response"))
+
+    def resource(self, url: str, body: bytes, media_type: str) -> None:
+        """Add a body without HTTP headers."""
+        self._note(url, 200, media_type, self._add("resource", url, body, media_type))
+
+    def request(self, url: str) -> None:
+        """Add the request for a URL."""
+        parts = urlsplit(url)
+        block = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode()
+        self._add("request", url, block, "application/http; msgtype=request")
+
+    def broken(self, how: str, url: str, body: bytes) -> None:
+        """Add a page that no reader can read: "damaged" (bytes of its gzip member overwritten), "cut" (before its end) or "nameless" (no URL)."""
+        block = http(body, "text/html", 200, ())
+        if how == "nameless":
+            self._add("response", "", block, "application/http; msgtype=response")
+            return
+        member = self._member("response", url, block, "application/http; msgtype=response")
+        middle = len(member) // 2
+        self._file.write(member[:middle] + (b"\xff" * 40 + member[middle + 40 :] if how == "damaged" else b""))
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._file.close()
+
+    def _note(self, url: str, status: int, media_type: str, place: tuple[int, int]) -> None:
+        self.captures.append(Capture(url, status, media_type.split(";")[0], self.name, *place, moment=self._moment()))
+
+    def _add(self, kind: str, url: str, block: bytes, media_type: str) -> tuple[int, int]:
+        offset = self._file.tell()
+        length = self._file.write(self._member(kind, url, block, media_type))
+        return offset, length
+
+    def _moment(self) -> str:
+        return (_START + timedelta(seconds=self._records)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _member(self, kind: str, url: str, block: bytes, media_type: str) -> bytes:
+        self._records += 1
+        headers = {
+            "WARC-Type": kind,
+            "WARC-Record-ID": f"<urn:uuid:{uuid5(NAMESPACE_URL, f'{self.name} {self._records} {url}')}>",
+            "WARC-Date": self._moment(),
+            "WARC-Target-URI": url,
+            "Content-Type": media_type,
+            "Content-Length": str(len(block)),
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items() if value)
+        return gzip.compress(f"WARC/1.1\r\n{head}\r\n".encode() + block + b"\r\n\r\n", compresslevel=4, mtime=0)
+
+
+def http(body: bytes, media_type: str, status: int, headers: tuple[str, ...]) -> bytes:
+    """An HTTP response message."""
+    reason = {200: "OK", 301: "Moved Permanently", 404: "Not Found"}[status]
+    length = () if any(line.lower().startswith("transfer-encoding") for line in headers) else (f"Content-Length: {len(body)}",)
+    head = (f"HTTP/1.1 {status} {reason}", f"Content-Type: {media_type}", *headers, *length, "", "")
+    return "\r\n".join(head).encode("latin-1") + body
+
+
+def chunked(body: bytes, size: int = 1500) -> bytes:
+    """The body in HTTP's chunked transfer encoding."""
+    chunks = [body[at : at + size] for at in range(0, len(body), size)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
+
+
+def write_index(path: Path, captures: list[Capture]) -> None:
+    """Write the captures as CDXJ: reversed host and path, moment, JSON; sorted."""
+    lines = []
+    for capture in captures:
+        parts = urlsplit(capture.url)
+        place = {"url": capture.url, "mime": capture.media_type, "status": str(capture.status), "filename": capture.file}
+        stamp = "".join(filter(str.isdigit, capture.moment))
+        fields = json.dumps({**place, "offset": str(capture.offset), "length": str(capture.length)})
+        lines.append(f"{','.join(reversed(parts.netloc.split('.')))}){parts.path or '/'}{'?' if parts.query else ''}{parts.query} {stamp} {fields}\n")
+    path.write_text("".join(sorted(lines)), encoding="utf-8", newline="\n")
+
+
+def read_index(path: Path) -> Iterator[Capture]:
+    """The captures of an index, in its order."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            fields: dict[str, Any] = json.loads(line.split(" ", 2)[2])
+            yield Capture(fields["url"], int(fields["status"]), fields["mime"], fields["filename"], int(fields["offset"]), int(fields["length"]))
+
+
+def read_record(folder: Path, capture: Capture) -> tuple[str, bytes]:
+    """The head of the WARC record of a capture, and its block."""
+    with (folder / capture.file).open("rb") as file:
+        file.seek(capture.offset)
+        head, _, block = zlib.decompress(file.read(capture.length), wbits=31).partition(b"\r\n\r\n")
+    return head.decode(), block[:-4]

@@ -1,0 +1,116 @@
+"""Serves a demo web over HTTP on this machine alone: http://127.0.0.1:PORT/HOST/PATH answers as the archived https://HOST/PATH did.
+
+It is a proxy too, so that the original addresses work: `curl --proxy http://127.0.0.1:PORT http://HOST/PATH`.
+"""
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from email.parser import Parser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from altalign.errors import UsageError
+from demo.archive import Capture, read_index, read_record
+from demo.web import INDEX
+
+_ADDRESS = "127.0.0.1"
+
+
+def local_url(url: str, port: int) -> str:
+    """Where the server at `port` has the page or image of `url`."""
+    parts = urlsplit(url)
+    return f"http://{_ADDRESS}:{port}/{parts.netloc}{parts.path}{'?' if parts.query else ''}{parts.query}"
+
+
+def serve(folder: Path, port: int = 0) -> None:
+    """Serve the demo web in `folder` until Ctrl-C; writes the address to standard output.
+
+    Raises:
+        UsageError: the folder has no demo web.
+        OSError: the port is taken.
+    """
+    with server(folder, port) as running:
+        hosts = sorted({name.partition("/")[0] for name in running.captures})
+        sys.stdout.write(f"{folder}: served at http://{_ADDRESS}:{running.server_port}/HOST/PATH until Ctrl-C; hosts: {hosts[0]} … {hosts[-1]}\n")
+        sys.stdout.flush()
+        with contextlib.suppress(KeyboardInterrupt):
+            running.serve_forever()
+
+
+def server(folder: Path, port: int = 0) -> "DemoServer":
+    """A server of the demo web in `folder`, bound to a port (0: a free one) and not yet running.
+
+    Raises:
+        UsageError: the folder has no demo web.
+        OSError: the port is taken.
+    """
+    if not (folder / INDEX).is_file():
+        raise UsageError(f"{folder}: no demo web there ({INDEX} is missing); write one with `altalign demo {folder}`")
+    captures: dict[str, Capture] = {}
+    for capture in sorted(read_index(folder / INDEX), key=lambda capture: (capture.file, capture.offset)):  # the first capture counts
+        captures.setdefault(_name(capture.url), capture)
+
+    return DemoServer(folder, captures, port)
+
+
+class DemoServer(ThreadingHTTPServer):
+    """A server of one demo web."""
+
+    def __init__(self, folder: Path, captures: Mapping[str, Capture], port: int) -> None:
+        super().__init__((_ADDRESS, port), _Handler)
+        self.folder, self.captures = folder, captures
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers from the archives."""
+
+    server: DemoServer  # pyright: ignore[reportIncompatibleVariableOverride] (http.server makes handlers of this server only)
+
+    def do_GET(self) -> None:
+        """Answer as the archived server did, or 404."""
+        by_proxy = self.path.startswith("http://")
+        capture = self.server.captures.get(_name(self.path) if by_proxy else self.path.lstrip("/"))
+        if capture is None:
+            self.send_error(404)
+            return
+        head, block = read_record(self.server.folder, capture)
+        headers, body = [("Content-Type", capture.media_type)], block
+        if "WARC-Type: response" in head:
+            message, _, body = block.partition(b"\r\n\r\n")
+            headers = Parser().parsestr(message.decode("latin-1").partition("\r\n")[2]).items()
+        self.send_response(capture.status)
+        for name, value in headers:
+            if name == "Transfer-Encoding":
+                body = _joined(body)
+            elif name == "Location" and not by_proxy:
+                self.send_header(name, local_url(value, self.server.server_port))
+            elif name != "Content-Length":
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing: a visit is no event."""
+
+
+def _name(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.netloc}{parts.path}{'?' if parts.query else ''}{parts.query}"
+
+
+def _joined(body: bytes) -> bytes:
+    """A chunked body, put together."""
+    parts, at = [], 0
+    while True:
+        line_end = body.index(b"\r\n", at)
+        size = int(body[at:line_end], 16)
+        if size == 0:
+            return b"".join(parts)
+        parts.append(body[line_end + 2 : line_end + 2 + size])
+        at = line_end + 2 + size + 2

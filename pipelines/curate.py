@@ -1,0 +1,73 @@
+"""`altalign curate CONFIG`: image/alt-text pairs in, audited shards out. `steps` is the pipeline, in order."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import apache_beam as beam
+from rich.console import Console
+
+from altalign import storage
+from altalign.curation import CurateConfig
+from altalign.errors import AltalignError
+from pipelines import extract, fetch, judge, pool, progress, runs, summary, tables, write
+from pipelines.engines import options, raised
+from pipelines.units import STAGES, Run, Unit
+
+Step = tuple[str, Callable[[Run], list[Unit]], type[beam.PTransform]]
+
+# Each stage: its pipelines in order (where units leave their marks, what they are, the transform), then what is made of all units.
+PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
+    "extract": ([("extract", extract.plan, extract.Extract)], extract.conclude),
+    "tables": ([("tables/units", pool.units, tables.Count)], tables.conclude),
+    "judge": ([("judge/units", pool.units, judge.Judge)], judge.conclude),
+    "fetch": ([("fetch/gathered", judge.plan_grouped, fetch.Gather), ("fetch/units", fetch.plan, fetch.Fetch)], lambda _: None),
+    "write": ([("write", write.plan, write.Write)], write.conclude),
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run, or continue, a curation."""
+    arguments, flags = _parse(argv)
+    config = CurateConfig.load(arguments.config, arguments.set)
+    pipeline_options = options(config.engine, flags)
+    run = runs.find_run(config, config_path=str(arguments.config))
+    out = Console(file=sys.stdout)
+    if arguments.dry_run:
+        summary.print_plan(run, out)
+        return 0
+    with runs.locked(run):
+        runs.open_run(run, is_rerun=arguments.rerun, is_restart=arguments.restart)
+        if not storage.exists(run.path("manifest.json")):
+            for stage in STAGES[: STAGES.index(arguments.until) + 1]:
+                if not run.is_done(stage):
+                    run_stage(run, stage, pipeline_options)
+    summary.print_summary(run, out)
+    return 0
+
+
+def run_stage(run: Run, stage: str, pipeline_options: beam.options.pipeline_options.PipelineOptions) -> None:
+    """All pipelines of a stage, then its conclusion; its mark last."""
+    steps, conclude = PIPELINE[stage]
+    with runs.recording(run, stage):
+        for step, plan, transform in steps:
+            units = plan(run)
+            with progress.watched(run, step, units, progress.stderr()), raised(run, step), beam.Pipeline(options=pipeline_options) as pipeline:
+                _ = pipeline | "NameUnits" >> beam.Create(units, reshuffle=True) | transform.__name__ >> transform(run)
+        conclude(run)
+        runs.counts_of(run).reconcile(runs.counted_stages(run))
+        storage.write_json(run.mark(stage, "done"), {})
+
+
+def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    own, flags = (list(argv[: argv.index("--")]), list(argv[argv.index("--") + 1 :])) if "--" in argv else (list(argv), [])
+    parser = argparse.ArgumentParser(prog="altalign curate", description="Curate image/alt-text pairs into training shards. Run again, it continues where it stopped.", epilog="Flags after -- go to Beam.")
+    parser.add_argument("config", type=Path, help="settings (TOML)")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting; repeatable")
+    parser.add_argument("--until", choices=STAGES, default=STAGES[-1], help="stop after this stage")
+    parser.add_argument("--dry-run", action="store_true", help="show files, units, resolved settings and the disk needed; do nothing")
+    parser.add_argument("--rerun", action="store_true", help="run the first stage whose settings or files changed, and what follows, anew")
+    parser.add_argument("--restart", action="store_true", help="run everything anew")
+    return parser.parse_args(own), flags

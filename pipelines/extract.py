@@ -1,0 +1,158 @@
+"""Extract: input files -> the pool of candidates, with a verdict on every image element, record, line and row.
+
+One unit is one input file. A Parquet table without images is its own pool: only its footer is read here, the text passes
+read its row groups. Every other file is read once; its candidates, the places of its images and what it dropped stay in work/.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import storage
+from altalign.counts import Counts
+from altalign.errors import UnreadableError
+from altalign.reasons import KEPT, DropReason, Stage
+from altalign.schema import BROKEN, CANDIDATE, DROPPED
+from filters import identity
+from pipelines import parquet, places, read
+from pipelines.engines import pooled
+from pipelines.units import Facts, Run, Unit, map_unit
+
+SAMPLE_PER_REASON = 1_000  # dropped rows kept as a sample: those of the smallest keys, the same whatever the units were
+
+
+def plan(run: Run) -> list[Unit]:
+    """One unit a file, in input order."""
+    return [{"name": file.name, "file": file.number} for file in run.files]
+
+
+def extract(run: Run, unit: Unit) -> Facts:
+    """Read one file: facts of its pool (path, rows of each row group) and its counts.
+
+    Raises:
+        UnreadableError: the file cannot be read as a whole, and its input does not skip such files.
+    """
+    file = run.files[unit["file"]]
+    settings = run.config.input[file.of]
+    try:
+        if read.is_direct(file.path, settings) and not settings.skip_unreadable:
+            return _extract_direct(run, unit)
+        return _extract_file(run, unit)
+    except UnreadableError as error:
+        if not settings.skip_unreadable:
+            raise
+        return _skip_file(run, unit, error)
+
+
+class Extract(beam.PTransform):
+    """Units in, names of finished units out."""
+
+    def __init__(self, run: Run):
+        super().__init__()
+        self._run = run
+
+    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
+        """Extract every file."""
+        return pcoll | "ExtractFiles" >> pooled(self._run, self._work)
+
+    def _work(self, unit: Unit) -> Iterator[str]:
+        map_unit(self._run, "extract", unit, extract)
+        yield unit["name"]
+
+
+def _extract_direct(run: Run, unit: Unit) -> Facts:
+    file = run.files[unit["file"]]
+    rows = parquet.row_groups(file.path)
+    counts = Counts()
+    counts.add_rows(Stage.EXTRACT, run.source_of(file.number), KEPT, sum(rows))
+    return {"pool": file.path, "row_groups": rows, "counts": counts.to_json()}
+
+
+def _extract_file(run: Run, unit: Unit) -> Facts:
+    file = run.files[unit["file"]]
+    settings, source = run.config.input[file.of], run.source_of(file.number)
+    counts, sample, found_places = Counts(), _Sample(), places.Collected(file.number, plain=places.Kind.ROW if settings.kind == "table" else places.Kind.RECORD)
+    pool_path = run.work("extract", f"{file.name}.parquet")
+    with ExitStack() as stack:
+        pool = stack.enter_context(parquet.writing(pool_path, CANDIDATE))
+        broken = stack.enter_context(parquet.writing(run.work("extract", f"{file.name}.broken.parquet"), DROPPED))
+        images = stack.enter_context(storage.write(run.work("extract", f"{file.name}.images")))
+        for found in read.read(file.path, settings):
+            rows = pa.Table.from_batches([found.rows])
+            verdict = found.rows["reason"]
+            counts.add(Stage.EXTRACT, source, verdict)
+            counts.add_rows(Stage.EXTRACT, source, DropReason.RECORD_BROKEN, found.broken.num_rows)
+            pool.write(rows.filter(verdict.is_null()).select(CANDIDATE.names))
+            broken.write(_broken_rows(found.broken, source))
+            sample.add(_dropped_rows(rows.filter(verdict.is_valid()), source))
+            found_places.add(found.places, images)
+    storage.write_bytes(run.work("extract", f"{file.name}.places"), found_places.sorted().tobytes())
+    parquet.write(run.work("extract", f"{file.name}.sample.parquet"), sample.rows, DROPPED)
+    return {"pool": pool_path, "row_groups": pool.row_groups, "places": len(found_places), "broken": counts.dropped(Stage.EXTRACT).get("record_broken", 0), "counts": counts.to_json()}
+
+
+def _skip_file(run: Run, unit: Unit, error: UnreadableError) -> Facts:
+    file = run.files[unit["file"]]
+    source = run.source_of(file.number)
+    counts = Counts()
+    counts.add_rows(Stage.EXTRACT, source, DropReason.RECORD_BROKEN, 1)
+    broken = pa.record_batch([[file.path], [0], [str(error)]], schema=BROKEN)
+    parquet.write(run.work("extract", f"{file.name}.broken.parquet"), _broken_rows(broken, source), DROPPED)
+    return {"pool": "", "row_groups": [], "broken": 1, "counts": counts.to_json()}
+
+
+class _Sample:
+    """The dropped rows of the smallest keys, up to SAMPLE_PER_REASON of each reason."""
+
+    def __init__(self) -> None:
+        self.rows = DROPPED.empty_table()
+
+    def add(self, rows: pa.Table) -> None:
+        """Let these rows compete."""
+        if len(rows):
+            self.rows = smallest_keys(pa.concat_tables([self.rows, rows]))
+
+
+def smallest_keys(rows: pa.Table) -> pa.Table:
+    """Of each reason the SAMPLE_PER_REASON rows of the smallest keys, sorted by reason, key and page."""
+    ordered = rows.sort_by([("reason", "ascending"), ("key", "ascending"), ("page_url", "ascending"), ("image_url", "ascending")])
+    reasons = ordered["reason"].combine_chunks().dictionary_encode().indices.to_numpy()
+    starts = np.flatnonzero(np.r_[True, reasons[1:] != reasons[:-1]])
+    rank = np.arange(len(reasons)) - np.repeat(starts, np.diff(np.r_[starts, len(reasons)]))
+    return ordered.filter(pa.array(rank < SAMPLE_PER_REASON))
+
+
+def _broken_rows(broken: pa.RecordBatch, source: str) -> pa.Table:
+    failed = pa.array([[DropReason.RECORD_BROKEN.value]] * broken.num_rows, pa.list_(pa.string()))
+    columns = {name: broken[name] for name in BROKEN.names}
+    return parquet.table({**columns, "source": source, "stage": Stage.EXTRACT.value, "reason": DropReason.RECORD_BROKEN.value, "failed": failed}, DROPPED)
+
+
+def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
+    rows = rows.combine_chunks()
+    identities, captions = (rows[name].combine_chunks() for name in ("image_identity", "caption"))
+    image_ids, keys = identity.ids(identities, captions.fill_null(""))
+    reason = rows["reason"].combine_chunks()
+    failed = pa.ListArray.from_arrays(pa.array(np.arange(len(rows) + 1), pa.int32()), reason)
+    columns = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url")}
+    image_id = pc.if_else(identities.is_valid(), identity.hexed(image_ids), pa.scalar(None, pa.string()))
+    return parquet.table({**columns, "key": identity.hexed(keys), "image_id": image_id, "source": source, "stage": Stage.EXTRACT.value, "reason": reason, "failed": failed}, DROPPED)
+
+
+
+def conclude(run: Run) -> None:
+    """`dropped/extract/`: every broken record, and a content-hashed sample of the rest."""
+    if not run.config.audit.keep_dropped:
+        return
+    sample = _Sample()
+    for file in run.files:
+        broken = run.work("extract", f"{file.name}.broken.parquet")
+        if run.facts("extract", file.name).get("broken"):
+            storage.write_bytes(run.path("dropped", "extract", f"broken-{file.name}.parquet"), storage.read_bytes(broken))
+        if storage.exists(run.work("extract", f"{file.name}.sample.parquet")):
+            sample.add(parquet.read_table(run.work("extract", f"{file.name}.sample.parquet")))
+    parquet.write(run.path("dropped", "extract", "sample.parquet"), sample.rows, DROPPED)

@@ -1,0 +1,233 @@
+"""Fetch and image: the bytes of every surviving image, once however many captions it has; measured and judged while decoded.
+
+From archives: ranged reads of WARC and tar members. Rows of Parquet tables are gathered first, one pass over each table, so
+that no row group is read twice. A fetch unit is a row group of the grouped survivors.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import storage
+from altalign.counts import Counts
+from altalign.curation import ImageSettings
+from altalign.reasons import DropReason, Stage, all_reasons, drop_where, first_reason
+from altalign.schema import DROPPED
+from filters import identity, image, pixels
+from pipelines import judge, models, parquet, read
+from pipelines.engines import pooled
+from pipelines.places import Kind
+from pipelines.read import table
+from pipelines.units import Facts, Run, Unit, map_unit
+
+# A candidate that passed the image rules, with where its image's bytes lie in the blob of its fetch unit.
+FETCHED = pa.schema(
+    [
+        ("key", pa.string()),
+        ("image_id", pa.string()),
+        ("image_url", pa.string()),
+        ("caption", pa.string()),
+        ("page_url", pa.string()),
+        ("source", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("format", pa.string()),
+        ("found_sha256", pa.string()),
+        ("words", pa.int32()),
+        ("blob_offset", pa.int64()),
+        ("blob_bytes", pa.int64()),
+    ]
+)
+
+_ROW_INDEX = np.dtype([("row", "<i8"), ("offset", "<i8"), ("length", "<i8")])
+
+
+# Gathering rows of tables --------------------------------------------------------------------------------------------
+
+
+def gather(run: Run, file: int, wanted: np.ndarray) -> Facts:
+    """Copy the images of these rows of a table (sorted numbers of rows) to a blob, with an index of row, offset and length."""
+    source = run.files[file]
+    index, end = [], 0
+    with storage.write(run.work("fetch/gathered", f"{source.name}.images")) as blob:
+        for row, data in table.images(source.path, run.config.input[source.of], wanted.tolist()):
+            blob.write(data)
+            index.append((row, end, len(data)))
+            end += len(data)
+    storage.write_bytes(run.work("fetch/gathered", f"{source.name}.index"), np.array(index, _ROW_INDEX).tobytes())
+    return {"images": len(index), "bytes": end}
+
+
+class Gather(beam.PTransform):
+    """Partitions of grouped survivors in, names of gathered tables out."""
+
+    def __init__(self, run: Run):
+        super().__init__()
+        self._run = run
+
+    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
+        """Gather the surviving images of every table."""
+        wanted = pcoll | "NameRows" >> beam.FlatMap(self._rows).with_output_types(tuple[int, bytes])
+        return wanted | "GroupByTable" >> beam.GroupByKey() | "GatherImages" >> pooled(self._run, self._gather)
+
+    def _rows(self, unit: Unit) -> Iterator[tuple[int, bytes]]:
+        for file, rows in judge.row_places(self._run, unit["name"]):
+            yield file, rows.tobytes()
+
+    def _gather(self, element: tuple[int, Iterable[bytes]]) -> Iterator[int]:
+        file, parts = element
+        map_unit(self._run, "fetch/gathered", {"name": self._run.files[file].name}, lambda run, _: gather(run, file, np.unique(np.frombuffer(b"".join(parts), np.int64))))
+        yield file
+
+
+# Fetching ------------------------------------------------------------------------------------------------------------
+
+
+def plan(run: Run) -> list[Unit]:
+    """One unit a row group of the grouped survivors, in order of image_id."""
+    groups = [(name, number, group) for name, facts in run.all_facts("judge/grouped") for number, group in enumerate(facts["row_groups"])]
+    return [{"name": f"{name}-{number:05d}", "partition": name, "row_group": number, **group} for name, number, group in groups]
+
+
+@dataclass
+class Images:
+    """What is known of the images of a unit, one entry an image; None where it was not measured."""
+
+    is_found: list[bool] = field(default_factory=list)
+    format: list[str | None] = field(default_factory=list)
+    width: list[int | None] = field(default_factory=list)
+    height: list[int | None] = field(default_factory=list)
+    damage: list[str | None] = field(default_factory=list)
+    is_blocked: list[bool] = field(default_factory=list)
+    nsfw_score: list[float | None] = field(default_factory=list)
+    found_sha256: list[str | None] = field(default_factory=list)
+    blob_offset: list[int] = field(default_factory=list)
+    blob_bytes: list[int] = field(default_factory=list)
+
+    def add(self, data: bytes | None, offset: int, config: ImageSettings, hooks: models.ImageHooks) -> None:
+        """Measure one image; None: no archive has it."""
+        self.is_found.append(data is not None)
+        data = data or b""
+        decoded = pixels.decode(data, pixels_at_most=config.pixels_at_most, colour=hooks.needs_colour)
+        digest = hashlib.sha256(data).hexdigest() if data else None
+        self.format.append(decoded.format)
+        self.width.append(decoded.width)
+        self.height.append(decoded.height)
+        self.damage.append(decoded.damage)
+        self.is_blocked.append(hooks.is_blocked(data, decoded))
+        self.nsfw_score.append(hooks.nsfw_score(decoded))
+        self.found_sha256.append(digest)
+        self.blob_offset.append(offset)
+        self.blob_bytes.append(len(data))
+
+
+def image_verdicts(images: Images, config: ImageSettings) -> list[pa.StringArray]:
+    """The verdict of every image rule, in the order of reasons."""
+    width, height = pa.array(images.width, pa.int32()), pa.array(images.height, pa.int32())
+    return [
+        image.undecodable(pa.array(images.format, pa.string())),
+        image.damaged(pa.array(images.damage, pa.string())),
+        image.too_many_pixels(width, height, pixels_at_most=config.pixels_at_most),
+        image.too_small(width, height, short_side_above_px=config.short_side_above_px),
+        image.too_elongated(width, height, aspect_ratio_below=config.aspect_ratio_below),
+        image.blocked(pa.array(images.is_blocked, pa.bool_())),
+        image.nsfw(pa.array(images.nsfw_score, pa.float32()), drop_at_or_above=config.nsfw.drop_at_or_above),
+    ]
+
+
+def fetch(run: Run, unit: Unit) -> Facts:
+    """Fetch and judge the images of a unit; all found bytes go to its blob, rows that pass to its table."""
+    path = run.work("judge/grouped", f"{unit['partition']}.parquet")
+    rows = pa.Table.from_batches(list(parquet.read_row_groups(path, unit["row_group"], unit["row_group"])), judge.GROUPED).combine_chunks()
+    ids = rows["image_id"].combine_chunks()
+    first_rows = np.flatnonzero(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)])
+    image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
+    images, hooks, end = Images(), models.ImageHooks.of(run.config.image), 0
+    with storage.write(run.work("fetch/units", f"{unit['name']}.images")) as blob:
+        for data in _image_bytes(run, rows.take(pa.array(first_rows))):
+            images.add(data, end, run.config.image, hooks)
+            blob.write(data or b"")
+            end += len(data or b"")
+    missing = drop_where(pa.array([not found for found in images.is_found], pa.bool_()), DropReason.NOT_IN_ARCHIVE)
+    every = image_verdicts(images, run.config.image)
+    verdict = pc.if_else(missing.is_valid(), missing, first_reason(every))
+    failed = pc.if_else(missing.is_valid(), all_reasons([missing]), all_reasons(every))
+    return _write(run, unit, _joined(run, rows, images, verdict, failed, pa.array(image_of)))
+
+
+def _image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | None]:
+    """The bytes of each image, read at its place; None where there is none."""
+    places = zip(*(rows[f"place_{name}"].to_pylist() for name in ("file", "kind", "offset", "length")), strict=True)
+    for file, kind, offset, length in places:
+        if file is None:
+            yield None
+            continue
+        source = run.files[file]
+        if kind == Kind.ROW:
+            gathered = run.work("fetch/gathered", source.name)
+            index = np.frombuffer(storage.read_bytes(f"{gathered}.index"), _ROW_INDEX)
+            place = index[np.searchsorted(index["row"], offset)]
+            yield storage.read_range(f"{gathered}.images", int(place["offset"]), int(place["length"]))
+        elif kind == Kind.COPIED:
+            yield storage.read_range(run.work("extract", f"{source.name}.images"), offset, length)
+        elif kind == Kind.RANGE:
+            yield storage.read_range(source.path, offset, length)
+        else:
+            yield read.image_bytes(source.path, offset, None) or b""
+
+
+def _joined(run: Run, rows: pa.Table, images: Images, verdict: pa.StringArray, failed: pa.ListArray, image_of: pa.Array) -> pa.Table:
+    """One row a candidate: what came before, what was measured of its image, and the verdict."""
+    text = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url", "words")}
+    ids = {name: identity.hexed(judge.ids_of(rows[name])) for name in ("key", "image_id")}
+    measured = {
+        "width": pa.array(images.width, pa.int32()),
+        "height": pa.array(images.height, pa.int32()),
+        "format": pa.array(images.format, pa.string()),
+        "nsfw_score": pa.array(images.nsfw_score, pa.float32()),
+        "found_sha256": pa.array(images.found_sha256, pa.string()),
+        "blob_offset": pa.array(images.blob_offset, pa.int64()),
+        "blob_bytes": pa.array(images.blob_bytes, pa.int64()),
+        "reason": verdict,
+        "failed": failed,
+    }
+    source = pa.array([run.source_of(file) for file in rows["file"].to_pylist()], pa.string())
+    return pa.table({**ids, **text, "source": source, **{name: column.take(image_of) for name, column in measured.items()}})
+
+
+def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
+    counts = Counts()
+    is_missing = pc.fill_null(pc.equal(rows["reason"], DropReason.NOT_IN_ARCHIVE.value), False)
+    for stage, part, is_mine in ((Stage.FETCH, rows, is_missing), (Stage.IMAGE, rows.filter(pc.invert(is_missing)), None)):
+        for source in part["source"].unique().to_pylist():
+            of = part.filter(pc.equal(part["source"], source))["reason"].combine_chunks()
+            verdict = of if is_mine is None else pc.if_else(pc.equal(of, DropReason.NOT_IN_ARCHIVE.value), of, pa.scalar(None, pa.string()))
+            counts.add(stage, source, verdict)
+        dropped = part.filter(part["reason"].is_valid() if is_mine is None else is_mine)
+        if run.config.audit.keep_dropped:
+            columns = {name: dropped[name] for name in dropped.column_names if name in DROPPED.names}
+            parquet.write(run.path("dropped", stage.value, f"{unit['name']}.parquet"), parquet.table({**columns, "stage": stage.value}, DROPPED), DROPPED)
+    kept = rows.filter(rows["reason"].is_null()).select(FETCHED.names)
+    parquet.write(run.work("fetch/units", f"{unit['name']}.parquet"), kept, FETCHED)
+    return {"kept": len(kept), "counts": counts.to_json()}
+
+
+class Fetch(beam.PTransform):
+    """Units of images in, names of finished units out."""
+
+    def __init__(self, run: Run):
+        super().__init__()
+        self._run = run
+
+    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
+        """Fetch and judge every unit's images."""
+        return pcoll | "FetchImages" >> pooled(self._run, self._work)
+
+    def _work(self, unit: Unit) -> Iterator[str]:
+        map_unit(self._run, "fetch/units", unit, fetch)
+        yield unit["name"]

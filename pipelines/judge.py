@@ -1,0 +1,252 @@
+"""Judge: every candidate against the text rules, map-only; survivors are then grouped by image_id, where repeated pairs go.
+
+The grouping also finds where each surviving image is. What it writes is sorted by (image_id, key), one row group a fetch unit.
+"""
+
+import io
+from collections.abc import Iterable, Iterator
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import storage
+from altalign.counts import Counts
+from altalign.curation import CurateConfig
+from altalign.reasons import KEPT, DropReason, Stage, all_reasons, first_reason
+from altalign.schema import DROPPED
+from filters import identity, text, words
+from pipelines import parquet, pool
+from pipelines.engines import pooled
+from pipelines.places import PLACE, Kind, as_bytes, first_of_each, in_order
+from pipelines.shuffle import Element, SpillWriter, elements, slices
+from pipelines.tables import Measured, Tables, measure
+from pipelines.units import IMAGES_PER_UNIT, Facts, Run, Unit, map_unit
+
+ROWS_PER_PARTITION = 100_000
+
+# A candidate that passed every rule but `pair_repeated`. `file` and `row` are its place in the input.
+SURVIVOR = pa.schema(
+    [
+        ("key", pa.binary(16)),
+        ("image_id", pa.binary(16)),
+        ("image_url", pa.string()),
+        ("caption", pa.string()),
+        ("page_url", pa.string()),
+        ("file", pa.int32()),
+        ("row", pa.int64()),
+        ("words", pa.int32()),
+    ]
+)
+
+# A survivor after the grouping, with the place of its image (null where no archive has it).
+GROUPED = pa.schema([*SURVIVOR, ("place_file", pa.int32()), ("place_kind", pa.int32()), ("place_offset", pa.int64()), ("place_length", pa.int64())])
+
+
+# The rules ---------------------------------------------------------------------------------------------------------
+
+
+def verdicts(candidates: pa.RecordBatch, measured: Measured, config: CurateConfig) -> list[pa.StringArray]:
+    """The verdict of every rule but `pair_repeated`, in the order of reasons."""
+    return [
+        text.url_invalid(candidates["image_identity"].is_valid()),
+        text.empty(candidates["caption"]),
+        text.too_short(measured.words, words_at_least=config.text.words_at_least),
+        text.too_long(measured.words, words_at_most=config.text.words_at_most),
+        text.on_too_many_images(measured.images_per_text),
+        text.has_rare_ngram(measured.rare_ngrams),
+        text.image_has_too_many_texts(measured.texts_per_image),
+    ]
+
+
+def judge(run: Run, unit: Unit) -> Facts:
+    """Judge the candidates of a unit: dropped ones to dropped/, survivors to the unit's spill file."""
+    source, tables, scratch = run.source_of(unit["file"]), Tables.of(run), words.Scratch()
+    counts, survivors, row = Counts(), [], unit["row"]
+    with parquet.writing(run.path("dropped", "judge", f"{unit['name']}.parquet") if run.config.audit.keep_dropped else None, DROPPED) as dropped:
+        for batch in pool.candidates(run, unit):
+            measured = measure(batch, tables, scratch)
+            every = verdicts(batch, measured, run.config)
+            verdict = first_reason(every)
+            image_ids, keys = identity.ids(batch["image_identity"], batch["caption"])
+            for entry in verdict.value_counts().to_pylist():
+                if entry["values"] is not None:
+                    counts.add_rows(Stage.JUDGE, source, entry["values"], entry["counts"])
+            dropped.write(_dropped_rows(batch, measured, verdict, all_reasons(every), image_ids, keys, source))
+            kept = np.flatnonzero(verdict.is_null().to_numpy(zero_copy_only=False))
+            survivors.append(_survivor_rows(batch.take(pa.array(kept)), measured.words.take(pa.array(kept)), image_ids[kept], keys[kept], unit["file"], row + kept))
+            row += batch.num_rows
+    with storage.write(run.work("judge/units", f"{unit['name']}.survivors")) as file:
+        spill = SpillWriter(file)
+        for partition, rows in _partitioned(pa.concat_tables(survivors) if survivors else SURVIVOR.empty_table(), partitions(run)):
+            spill.add(partition, _as_ipc(rows))
+    return {"rows": unit["rows"], "spilled": spill.places(), "counts": counts.to_json()}
+
+
+def _dropped_rows(batch: pa.RecordBatch, measured: Measured, verdict: pa.StringArray, failed: pa.ListArray, image_ids: np.ndarray, keys: np.ndarray, source: str) -> pa.Table:
+    at = np.flatnonzero(verdict.is_valid().to_numpy(zero_copy_only=False))
+    rows = pa.array(at)
+    image_id = pc.if_else(batch["image_identity"].take(rows).is_valid(), identity.hexed(image_ids[at]), pa.scalar(None, pa.string()))
+    columns = {name: batch[name].take(rows) for name in ("image_url", "caption", "page_url")}
+    return parquet.table(
+        {
+            **columns,
+            "key": identity.hexed(keys[at]),
+            "image_id": image_id,
+            "source": source,
+            "stage": Stage.JUDGE.value,
+            "reason": verdict.take(rows),
+            "failed": failed.take(rows),
+            "words": measured.words.take(rows),
+            "images_per_text": measured.images_per_text.take(rows),
+            "texts_per_image": measured.texts_per_image.take(rows),
+        },
+        DROPPED,
+    )
+
+
+def _survivor_rows(batch: pa.RecordBatch, row_words: pa.Int32Array, image_ids: np.ndarray, keys: np.ndarray, file: int, rows: np.ndarray) -> pa.Table:
+    columns = {name: batch[name] for name in ("image_url", "caption", "page_url")}
+    fixed = {"key": _as_binary(keys), "image_id": _as_binary(image_ids)}
+    return parquet.table({**fixed, **columns, "file": pa.repeat(pa.scalar(file, pa.int32()), len(rows)), "row": pa.array(rows, pa.int64()), "words": row_words}, SURVIVOR)
+
+
+def _as_binary(ids: np.ndarray) -> pa.Array:
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(ids), [None, pa.py_buffer(np.ascontiguousarray(ids))])
+
+
+def ids_of(column: pa.ChunkedArray) -> np.ndarray:
+    array = column.combine_chunks()
+    return np.frombuffer(array.buffers()[1], np.uint8).reshape(-1, 16)[array.offset : array.offset + len(array)]
+
+
+# The grouping --------------------------------------------------------------------------------------------------------
+
+
+def partitions(run: Run) -> int:
+    """Partitions of survivors: of the size of the pool alone, at least 8."""
+    return pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096)
+
+
+def _partitioned(rows: pa.Table, count: int) -> Iterator[tuple[int, pa.Table]]:
+    of = _partition_of(ids_of(rows["image_id"]), count)
+    order = np.argsort(of, kind="stable")
+    ends = np.searchsorted(of[order], np.arange(count), side="right")
+    rows = rows.take(pa.array(order))
+    for partition, (begin, end) in enumerate(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)):
+        if end > begin:
+            yield partition, rows.slice(begin, end - begin)
+
+
+def _partition_of(ids: np.ndarray, count: int) -> np.ndarray:
+    return (ids[:, 0].astype(np.int64) * 256 + ids[:, 1]) * count >> 16
+
+
+def _as_ipc(rows: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows.combine_chunks())
+    return sink.getvalue()
+
+
+def _place_elements(run: Run, name: str, order: int) -> Iterator[Element]:
+    """The places of the images of one input file, by partition."""
+    path = run.work("extract", f"{name}.places")
+    found = np.frombuffer(storage.read_bytes(path), PLACE) if storage.exists(path) else np.zeros(0, PLACE)
+    ids = np.ascontiguousarray(found["image_id"]).view(np.uint8).reshape(-1, 16)
+    of = _partition_of(ids, partitions(run))
+    begins = np.searchsorted(of, np.arange(partitions(run) + 1))
+    slices_of = {str(p): [(int(begins[p]) * PLACE.itemsize, int(begins[p + 1] - begins[p]) * PLACE.itemsize)] for p in range(partitions(run)) if begins[p + 1] > begins[p]}
+    yield from elements(path, order, slices_of, run.config.engine.shuffle)
+
+
+def group(run: Run, partition: int, survivors: Iterable[bytes], found: Iterable[bytes]) -> Facts:
+    """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut into fetch units."""
+    parts = [pa.ipc.open_stream(part).read_all() for part in slices(survivors)]
+    rows = pa.concat_tables(parts) if parts else SURVIVOR.empty_table()
+    order = pc.sort_indices(rows, [(name, "ascending") for name in ("image_id", "key", "page_url", "file", "row")], null_placement="at_start")
+    rows = rows.take(order).combine_chunks()
+    repeated = _equals_previous(ids_of(rows["key"]))
+    name = f"{partition:05d}"
+    if run.config.audit.keep_dropped:
+        _write_repeated(run, name, rows.filter(pa.array(repeated)))
+    kept = rows.filter(pa.array(~repeated))
+    groups = _write_grouped(run, name, kept, in_order(np.frombuffer(b"".join(slices(found)), PLACE)))
+    counts = Counts()
+    for verdict, part in ((KEPT, kept), (DropReason.PAIR_REPEATED.value, rows.filter(pa.array(repeated)))):
+        for entry in part["file"].value_counts().to_pylist():
+            counts.add_rows(Stage.JUDGE, run.source_of(entry["values"]), verdict, entry["counts"])
+    return {"row_groups": groups, "counts": counts.to_json()}
+
+
+def _equals_previous(ids: np.ndarray) -> np.ndarray:
+    return np.r_[np.zeros(min(1, len(ids)), bool), (ids[1:] == ids[:-1]).all(axis=1)]
+
+
+def _write_repeated(run: Run, name: str, rows: pa.Table) -> None:
+    key = identity.hexed(ids_of(rows["key"]))
+    reason = DropReason.PAIR_REPEATED.value
+    columns = {column: rows[column] for column in ("image_url", "caption", "page_url", "words")}
+    source = pa.array([run.source_of(file) for file in rows["file"].to_pylist()], pa.string())
+    ids = {"key": key, "image_id": identity.hexed(ids_of(rows["image_id"])), "kept_key": key}
+    failed = pa.array([[reason]] * len(rows), pa.list_(pa.string()))
+    parquet.write(run.path("dropped", "judge", f"repeated-{name}.parquet"), parquet.table({**ids, **columns, "source": source, "stage": Stage.JUDGE.value, "reason": reason, "failed": failed}, DROPPED), DROPPED)
+
+
+def _write_grouped(run: Run, name: str, rows: pa.Table, found: np.ndarray) -> list[dict[str, int]]:
+    ids = ids_of(rows["image_id"])
+    place, is_found = first_of_each(found, as_bytes(ids))
+    for column, field in (("place_file", "file"), ("place_kind", "kind"), ("place_offset", "offset"), ("place_length", "length")):
+        rows = rows.append_column(column, pa.array(place[field].astype(np.int64), GROUPED.field(column).type, mask=~is_found))
+    image_of = np.cumsum(~_equals_previous(ids)) - 1
+    cuts = np.searchsorted(image_of, np.arange(0, (image_of[-1] + 1 if len(rows) else 0) + IMAGES_PER_UNIT, IMAGES_PER_UNIT))
+    groups = []
+    with parquet.writing(run.work("judge/grouped", f"{name}.parquet"), GROUPED) as file:
+        for begin, end in zip(cuts.tolist(), cuts[1:].tolist(), strict=False):
+            if end > begin:
+                file.write_row_group(rows.slice(begin, end - begin))
+                groups.append({"rows": end - begin, "images": int(image_of[end - 1] - image_of[begin]) + 1})
+    return groups
+
+
+class Judge(beam.PTransform):
+    """Units of the pool in, names of finished partitions out."""
+
+    def __init__(self, run: Run):
+        super().__init__()
+        self._run = run
+
+    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
+        """Judge every unit, group what survives."""
+        survivors = pcoll | "JudgeUnits" >> pooled(self._run, self._judge).with_output_types(tuple[int, bytes])
+        found = pcoll.pipeline | "NameFiles" >> beam.Create([file.number for file in self._run.files]) | "FindPlaces" >> beam.FlatMap(self._places).with_output_types(tuple[int, bytes])
+        every = pcoll.pipeline | "NamePartitions" >> beam.Create([(p, b"") for p in range(partitions(self._run))]).with_output_types(tuple[int, bytes])
+        grouped = {"survivors": survivors, "places": found, "every": every} | "GroupByImage" >> beam.CoGroupByKey()
+        return grouped | "GroupSurvivors" >> pooled(self._run, self._group)
+
+    def _judge(self, unit: Unit) -> Iterator[Element]:
+        facts = map_unit(self._run, "judge/units", unit, judge)
+        yield from elements(self._run.work("judge/units", f"{unit['name']}.survivors"), unit["order"], facts["spilled"], self._run.config.engine.shuffle)
+
+    def _places(self, file: int) -> Iterator[Element]:
+        yield from _place_elements(self._run, self._run.files[file].name, file)
+
+    def _group(self, grouped: tuple[int, dict[str, Iterable[bytes]]]) -> Iterator[int]:
+        partition, values = grouped
+        map_unit(self._run, "judge/grouped", {"name": f"{partition:05d}"}, lambda run, _: group(run, partition, values["survivors"], values["places"]))
+        yield partition
+
+
+def plan_grouped(run: Run) -> list[Unit]:
+    """One unit a partition of grouped survivors."""
+    return [{"name": name} for name in run.finished("judge/grouped")]
+
+
+def row_places(run: Run, name: str) -> Iterator[tuple[int, np.ndarray]]:
+    """Of one partition: the rows of each table of images that its survivors need (file number, sorted rows)."""
+    for batch in parquet.read_whole(run.work("judge/grouped", f"{name}.parquet"), ["place_file", "place_kind", "place_offset"]):
+        is_row = batch["place_kind"].to_numpy(zero_copy_only=False) == Kind.ROW
+        files, rows = (batch[c].to_numpy(zero_copy_only=False)[is_row].astype(np.int64) for c in ("place_file", "place_offset"))
+        for file in np.unique(files).tolist():
+            yield file, np.unique(rows[files == file])

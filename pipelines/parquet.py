@@ -1,0 +1,129 @@
+"""Parquet as stages write it: whole files, zstd 1, row groups of a fixed size whatever the batches were, nothing of the machine in them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from altalign import storage
+from altalign.errors import UnreadableError
+
+_DICTIONARY = ("source", "stage", "reason", "failed.list.element", "format", "test_set", "file")  # few distinct values
+
+
+class Writer:
+    """Rows of one schema into one file."""
+
+    def __init__(self, file: pq.ParquetWriter, schema: pa.Schema, rows_per_row_group: int):
+        self._file, self.schema, self._rows_per_row_group = file, schema, rows_per_row_group
+        self._waiting: list[pa.Table] = []
+        self.row_groups: list[int] = []
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows; full row groups are written at once."""
+        self._waiting.append(rows.cast(self.schema))
+        while (ready := sum(map(len, self._waiting))) >= self._rows_per_row_group:
+            self._write(min(ready, self._rows_per_row_group))
+
+    def write_row_group(self, rows: pa.Table) -> None:
+        """Write these rows as a row group of their own."""
+        self._file.write_table(rows.cast(self.schema), row_group_size=max(1, len(rows)))
+        self.row_groups.append(len(rows))
+
+    def finish(self) -> None:
+        """Write what waits."""
+        if rest := sum(map(len, self._waiting)):
+            self._write(rest)
+
+    def _write(self, rows: int) -> None:
+        waiting = pa.concat_tables(self._waiting)
+        self._waiting = [waiting.slice(rows)] if len(waiting) > rows else []
+        self.write_row_group(waiting.slice(0, rows).combine_chunks())
+
+
+class Nowhere(Writer):
+    """Takes rows and keeps none: for what a setting leaves unwritten."""
+
+    def __init__(self) -> None:
+        self.row_groups: list[int] = []
+
+    def write(self, rows: pa.Table) -> None:
+        """Forget the rows."""
+
+
+@contextmanager
+def writing(path: str | None, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -> Iterator[Writer]:
+    """A Parquet file that is at `path`, whole, once the block ended well; nothing is written where there is no path."""
+    if path is None:
+        yield Nowhere()
+        return
+    with storage.write(path) as file, pq.ParquetWriter(file, schema, compression="zstd", compression_level=1, use_dictionary=list(_DICTIONARY)) as parquet:
+        writer = Writer(parquet, schema, rows_per_row_group)
+        yield writer
+        writer.finish()
+
+
+def write(path: str, rows: pa.Table, schema: pa.Schema) -> None:
+    """A whole table as one file."""
+    with writing(path, schema) as file:
+        file.write(rows)
+
+
+@contextmanager
+def reading(path: str) -> Iterator[pq.ParquetFile]:
+    """An open Parquet file.
+
+    Raises:
+        UnreadableError: it is none, or breaks off.
+    """
+    try:
+        with storage.open_read(path) as file:
+            yield pq.ParquetFile(file, pre_buffer=False)
+    except (pa.ArrowInvalid, OSError) as error:
+        if storage.is_full_disk(error):
+            raise
+        raise UnreadableError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); repair or remove the file, or set skip_unreadable = true") from error
+
+
+def row_groups(path: str) -> list[int]:
+    """Rows of each row group, from the footer."""
+    with reading(path) as file:
+        return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+
+
+def read_row_groups(path: str, first: int, last: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Record batches of row groups `first` to `last`, both included, each row group in one batch or more."""
+    with reading(path) as file:
+        for number in range(first, last + 1):
+            yield from file.read_row_group(number, columns=list(columns) if columns else None, use_threads=False).to_batches()
+
+
+def read_whole(path: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """All record batches of a file."""
+    yield from read_row_groups(path, 0, len(row_groups(path)) - 1, columns)
+
+
+def table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    """A table of a schema from some of its columns; the others are null. One string stands for a column full of it."""
+    rows = next(len(column) for column in columns.values() if not isinstance(column, str))
+    arrays = []
+    for field in schema:
+        column = columns.get(field.name)
+        if column is None:
+            arrays.append(pa.nulls(rows, field.type))
+        elif isinstance(column, str):
+            arrays.append(pa.repeat(pa.scalar(column, field.type), rows))
+        else:
+            arrays.append(column)
+    unknown = set(columns) - set(schema.names)
+    if unknown:
+        raise ValueError(f"no such columns: {sorted(unknown)}")
+    return pa.Table.from_arrays([a if isinstance(a, pa.ChunkedArray) else pa.array(a, f.type) if not isinstance(a, pa.Array) else a for a, f in zip(arrays, schema, strict=True)], schema=schema)
+
+
+def read_table(path: str) -> pa.Table:
+    """A whole file that fits in memory."""
+    with reading(path) as file:
+        return file.read(use_threads=False)

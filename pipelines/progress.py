@@ -1,0 +1,80 @@
+"""Progress of long work, read from the marks of units: the same on any engine, and from any machine that sees the run."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from altalign import storage
+from pipelines.units import Run, Unit
+
+LINE_EVERY_S = 30.0
+LOOK_EVERY_S = 0.5
+
+
+@contextmanager
+def watched(run: Run, step: str, units: Sequence[Unit], console: Console) -> Iterator[None]:
+    """Show how many of a step's units are finished: a bar on a terminal, elsewhere a line every 30 s and one at the end."""
+    rows = {unit["name"]: unit.get("rows", 0) for unit in units}
+    storage.write_json(run.work(step, "plan", "plan.json"), {"units": len(units), "rows": sum(rows.values())})
+    watch = _Watch(run, step, rows, console)
+    thread = threading.Thread(target=watch.look, daemon=True)
+    thread.start()
+    try:
+        yield
+        watch.is_whole = True
+    finally:
+        watch.stop.set()
+        thread.join()
+
+
+class _Watch:
+    def __init__(self, run: Run, step: str, rows: dict[str, int], console: Console):
+        self._run, self._step, self._rows, self._console = run, step, rows, console
+        self.stop, self.is_whole = threading.Event(), False
+
+    def look(self) -> None:
+        """Look at the marks until told to stop."""
+        begin, seen = time.monotonic(), set(self._run.finished(self._step))
+        before = len(seen)
+        if self._console.is_terminal:
+            self._bar()
+            return
+        line_at = begin + LINE_EVERY_S
+        while not self.stop.wait(LOOK_EVERY_S):
+            if time.monotonic() >= line_at:
+                self._line(begin, before)
+                line_at += LINE_EVERY_S
+        self._line(begin, before)
+
+    def _line(self, begin: float, before: int) -> None:
+        finished = set(self._run.finished(self._step)) & set(self._rows)
+        elapsed = time.monotonic() - begin
+        rows = sum(self._rows[name] for name in finished)
+        left = (len(self._rows) - len(finished)) * elapsed / max(1, len(finished) - before)
+        parts = [f"{self._step}: {len(finished)} of {len(self._rows)} units"]
+        if rows:
+            parts.append(f"{rows:,} rows, {rows / elapsed:,.0f} rows/s")
+        parts.append(f"{elapsed:.1f} s" if self.stop.is_set() else f"about {left:.0f} s left")
+        self._console.print(", ".join(parts), highlight=False, soft_wrap=True)
+
+    def _bar(self) -> None:
+        columns = (TextColumn("{task.description:<16}"), BarColumn(), MofNCompleteColumn(), TextColumn("units {task.fields[speed]}"), TimeElapsedColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self._console) as bar:
+            task = bar.add_task(self._step, total=len(self._rows), speed="")
+            begin = time.monotonic()
+            is_over = False
+            while not is_over:
+                is_over = self.stop.wait(LOOK_EVERY_S)
+                finished = set(self._run.finished(self._step)) & set(self._rows)
+                rows = sum(self._rows[name] for name in finished)
+                bar.update(task, completed=len(finished), speed=f"{rows / max(1e-3, time.monotonic() - begin):,.0f} rows/s" if rows else "")
+
+
+def stderr() -> Console:
+    """Where progress goes: results alone go to standard output."""
+    return Console(file=sys.stderr)

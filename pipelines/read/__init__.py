@@ -1,0 +1,66 @@
+"""Reads inputs: web archives, their metadata, tables and WebDataset tars, each as a stream of `Found`.
+
+A broken record, line or row costs that one; a file that cannot be read at all is an `UnreadableError` with its name.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import assert_never
+
+import pyarrow as pa
+
+from altalign.curation import InputSettings
+from altalign.errors import UnreadableError, UsageError
+from pipelines.read import table, warc, wat, webdataset
+from pipelines.read.found import Found
+from pipelines.read.warc import image_bytes
+
+__all__ = ["Found", "candidates", "check", "image_bytes", "is_direct", "read"]
+
+
+def check(paths: Sequence[str], settings: InputSettings) -> None:
+    """Refuse, before any work, files that do not fit the settings of their input. A broken file passes: reading it says so.
+
+    Raises:
+        UsageError: a folder where a file is meant, a missing file, a name that tells no format, a column that is missing or of another type.
+    """
+    for path in paths:
+        if Path(path).is_dir():
+            raise UsageError(f"{path}: a folder, where a file is meant; write {path.rstrip('/')}/* to read the files in it")
+        if not Path(path).exists():
+            raise UsageError(f"{path}: no such file")
+        if settings.kind == "table":
+            try:
+                table.check(path, settings)
+            except UnreadableError:
+                continue
+
+
+def is_direct(path: str, settings: InputSettings) -> bool:
+    """Whether the file is its own pool: a Parquet table without images, whose row groups are read where they are."""
+    return settings.kind == "table" and table.is_direct(path, settings)
+
+
+def candidates(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch:
+    """`schema.CANDIDATE` of rows of a direct table; `batch` has its `table.columns(settings)`."""
+    return table.candidates(batch, settings)
+
+
+def read(path: str, settings: InputSettings) -> Iterator[Found]:
+    """All that a file holds, in order.
+
+    Raises:
+        UnreadableError: the file cannot be read as a whole.
+        UsageError: a table does not fit the settings (as `check`).
+    """
+    match settings.kind:
+        case "warc":
+            return warc.read(path)
+        case "wat":
+            return wat.read(path)
+        case "table":
+            return table.read(path, settings)
+        case "webdataset":
+            return webdataset.read(path, settings)
+        case _:
+            assert_never(settings.kind)

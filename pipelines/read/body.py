@@ -1,0 +1,94 @@
+"""Bodies of HTTP messages as archives keep them: transfer and content encodings taken off, up to a limit."""
+
+import io
+import re
+import zlib
+from collections.abc import Callable
+
+from fastwarc.stream_io import BrotliReader, ZstdReader
+
+_CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+class BodyError(ValueError):
+    """The body is not what its headers say."""
+
+
+def decoded(body: bytes, *, transfer_encoding: str, content_encoding: str, bytes_at_most: int) -> bytes:
+    """The body as its author wrote it, at most `bytes_at_most` + 1 bytes of it.
+
+    Crawlers often store a body decoded and leave the headers: what does not look encoded stays. A body that breaks off is as long as it is.
+
+    Raises:
+        BodyError: it is encoded, and broken.
+    """
+    if "chunked" in transfer_encoding.lower():
+        body = _without_chunks(body)
+    for encoding in reversed([name.strip().lower() for name in content_encoding.split(",")]):
+        decode = _DECODERS.get(encoding)
+        if decode is not None:
+            body = decode(body, bytes_at_most + 1)
+    return body[: bytes_at_most + 1]
+
+
+def _without_chunks(body: bytes) -> bytes:
+    size = _CHUNK_SIZE.match(body)
+    if size is None:
+        return body
+    parts = []
+    while size is not None and (length := int(size[1], 16)):
+        parts.append(body[size.end() : size.end() + length])
+        at = size.end() + length
+        if at + 2 > len(body):
+            break
+        at += 2 if body[at : at + 2] == b"\r\n" else 1
+        size = _CHUNK_SIZE.match(body, at)
+        if size is None and at < len(body):
+            raise BodyError(f"broken chunk at byte {at} of the body")
+    return b"".join(parts)
+
+
+def _gunzip(body: bytes, bytes_at_most: int) -> bytes:
+    return _inflate(body, 31, bytes_at_most) if body.startswith(_GZIP_MAGIC) else body
+
+
+def _undeflate(body: bytes, bytes_at_most: int) -> bytes:
+    """`deflate` means zlib's wrapping; some servers send it bare."""
+    is_wrapped = len(body) >= 2 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
+    return body if _is_markup(body) else _inflate(body, 15 if is_wrapped else -15, bytes_at_most)
+
+
+def _inflate(body: bytes, window_bits: int, bytes_at_most: int) -> bytes:
+    inflater = zlib.decompressobj(window_bits)
+    try:
+        return inflater.decompress(body, bytes_at_most)
+    except zlib.error as error:
+        raise BodyError(f"broken content encoding: {error}") from None
+
+
+def _unbrotli(body: bytes, bytes_at_most: int) -> bytes:
+    return body if _is_markup(body) else _read(BrotliReader(io.BytesIO(body)), bytes_at_most)
+
+
+def _unzstd(body: bytes, bytes_at_most: int) -> bytes:
+    return _read(ZstdReader(io.BytesIO(body)), bytes_at_most) if body.startswith(b"\x28\xb5\x2f\xfd") else body
+
+
+def _read(stream: BrotliReader | ZstdReader, bytes_at_most: int) -> bytes:
+    parts, left = [], bytes_at_most
+    try:
+        while left and (part := stream.read(left)):
+            parts.append(part)
+            left -= len(part)
+    except OSError as error:
+        raise BodyError(f"broken content encoding: {error}") from None
+    return b"".join(parts)
+
+
+def _is_markup(body: bytes) -> bool:
+    """Whether it begins as a page does that a crawler has decoded."""
+    return body[:64].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<")
+
+
+_DECODERS: dict[str, Callable[[bytes, int], bytes]] = {"gzip": _gunzip, "x-gzip": _gunzip, "deflate": _undeflate, "br": _unbrotli, "zstd": _unzstd}

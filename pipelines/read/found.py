@@ -1,0 +1,104 @@
+"""What readers hand on: stretches of a file, bounded in size, in input order."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from altalign.errors import UnreadableError
+from altalign.schema import BROKEN, CANDIDATE, EXTRACTED, IMAGE_PLACE
+
+STRETCH_ROWS = 8_192
+STRETCH_BYTES = 16 << 20
+LINE_BYTES = 16 << 20  # a line, a page or a JSON text beyond this is a broken record
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one stretch of a file holds, in input order."""
+
+    rows: pa.RecordBatch  # schema.EXTRACTED
+    broken: pa.RecordBatch  # schema.BROKEN
+    places: pa.RecordBatch  # schema.IMAGE_PLACE
+
+
+class Gatherer:
+    """Gathers what a reader meets, one thing at a time, and gives it away as a `Found` once it is `full`.
+
+    `finish` makes of the rows gathered (tuples, as `row` was given them) the batch of `schema.EXTRACTED`.
+    """
+
+    def __init__(self, path: str, finish: Callable[[Sequence[tuple[Any, ...]]], pa.RecordBatch]):
+        self._path, self._finish = path, finish
+        self._start()
+
+    def _start(self) -> None:
+        self._rows: list[tuple[Any, ...]] = []
+        self._broken: list[tuple[str, int, str]] = []
+        self._places: list[tuple[str, int | None, int | None, bytes | None]] = []
+        self._bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to take."""
+        return self._bytes >= STRETCH_BYTES or len(self._rows) + len(self._broken) + len(self._places) >= STRETCH_ROWS
+
+    def row(self, values: tuple[Any, ...], *, size: int) -> None:
+        """A row, of about this many bytes."""
+        self._rows.append(values)
+        self._bytes += size
+
+    def broken(self, offset: int, error: str) -> None:
+        """A record that cannot be read."""
+        self._broken.append((self._path, offset, error))
+
+    def place(self, identity: str, offset: int | None, length: int | None, data: bytes | None) -> None:
+        """Where an image is, or its bytes."""
+        self._places.append((identity, offset, length, data))
+        self._bytes += len(data or b"")
+
+    def take(self) -> Found:
+        """All that was gathered since the last take."""
+        found = Found(self._finish(self._rows), _batch(self._broken, BROKEN), _batch(self._places, IMAGE_PLACE))
+        self._start()
+        return found
+
+
+def kept(candidates: pa.RecordBatch) -> pa.RecordBatch:
+    """Candidates of which extract drops none, as `schema.EXTRACTED`."""
+    return pa.record_batch([*candidates.columns, pa.nulls(candidates.num_rows, pa.string())], schema=EXTRACTED)
+
+
+def as_found(candidates: pa.RecordBatch, places: pa.RecordBatch | None = None) -> Found:
+    """A stretch of kept candidates without a broken record."""
+    return Found(kept(candidates.select(CANDIDATE.names)), _batch([], BROKEN), _batch([], IMAGE_PLACE) if places is None else places)
+
+
+def unreadable(path: str, what: str) -> NoReturn:
+    """Say that a whole file cannot be read.
+
+    Raises:
+        UnreadableError: always.
+    """
+    raise UnreadableError(f"{path}: {what}; repair or remove the file, or set skip_unreadable = true")
+
+
+@contextmanager
+def readable(path: str, what: str) -> Iterator[None]:
+    """Names the file when reading it fails; `what` says as what it was read.
+
+    Raises:
+        UnreadableError: the file, or the stream compressed in it, is broken.
+    """
+    try:
+        yield
+    except (OSError, EOFError, pa.ArrowInvalid) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UnreadableError(f"{path}: cannot be read as {what} ({reason}); repair or remove the file, or set skip_unreadable = true") from error
+
+
+def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
+    return pa.record_batch([pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)

@@ -1,0 +1,167 @@
+"""Opening a run folder: what is already there, whether it fits these settings and files, and what is to be done anew."""
+
+import fcntl
+import glob
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from altalign import __version__, storage
+from altalign.counts import Counts
+from altalign.curation import CurateConfig
+from altalign.errors import UsageError
+from altalign.reasons import Stage
+from altalign.schema import RULES_VERSION, SCHEMA_VERSION
+from pipelines import read
+from pipelines.units import STAGES, Basis, InputFile, Run, resolved
+
+# What each stage leaves outside work/, and what counts rows for which stage.
+OUTPUTS = {
+    "extract": ("dropped/extract",),
+    "tables": ("tables",),
+    "judge": ("dropped/judge",),
+    "fetch": ("dropped/fetch", "dropped/image"),
+    "write": ("shards", "counts.parquet", "summary.json"),
+}
+COUNTED = {"extract": ("extract",), "tables": (), "judge": ("judge/units", "judge/grouped"), "fetch": ("fetch/units",), "write": ()}
+COUNTED_STAGES = (Stage.EXTRACT, Stage.JUDGE, Stage.FETCH, Stage.IMAGE)
+
+
+def find_run(config: CurateConfig, *, config_path: str) -> Run:
+    """The run of these settings, its input files found and checked; nothing is written.
+
+    Raises:
+        UsageError: no file matches, a file has not the columns that are named, or a setting is not supported yet.
+    """
+    _check_supported(config, config_path)
+    storage.check_local(config.run.folder)
+    files: list[InputFile] = []
+    for number, settings in enumerate(config.input):
+        paths = []
+        for pattern in settings.paths:
+            storage.check_local(pattern)
+            found = sorted(glob.glob(pattern, recursive=True))
+            if not found:
+                raise UsageError(f"{config_path} [input] paths: nothing matches {pattern!r} (from {Path.cwd()}); give paths relative to the working directory")
+            paths += found
+        paths = sorted(dict.fromkeys(paths))
+        for path in paths:
+            if Path(path).is_dir():
+                raise UsageError(f"{config_path} [input] paths: {path} is a folder, where a file is meant; name its files, such as {path}/*")
+        read.check(paths, settings)
+        files += [InputFile(len(files) + i, path, number) for i, path in enumerate(paths)]
+    return Run(config.run.folder, config, tuple(files))
+
+
+def _check_supported(config: CurateConfig, where: str) -> None:
+    """Refuse settings that the contract has and this version does not."""
+    wanted = {
+        "[fetch] source": (config.fetch.source == "web", '"web"', 'fetching over HTTP is not supported yet; "archive" is'),
+        "[decontaminate] test_sets": (bool(config.decontaminate.test_sets), str(config.decontaminate.test_sets), "decontamination is not supported yet; leave it empty"),
+        "[dedup] within_pool": (config.dedup.within_pool != "off", config.dedup.within_pool, 'not supported yet; "off" is'),
+    }
+    for name, (is_wanted, value, repair) in wanted.items():
+        if is_wanted:
+            raise UsageError(f"{where} {name} = {value}: {repair}")
+
+
+def open_run(run: Run, *, is_rerun: bool, is_restart: bool) -> None:
+    """Make the folder fit to be worked on: refuse, or delete what is to be done anew, and record what the run rests on.
+
+    Raises:
+        UsageError: the folder is no run, or its finished stages rest on other settings or files.
+    """
+    facts = storage.read_json(run.path("run.json"))
+    if not facts and Path(run.folder).exists() and any(p.name != "log" for p in Path(run.folder).iterdir()):
+        raise UsageError(f"{run.folder}: a folder that is no run of altalign (it has no run.json); choose another [run] folder, or empty it")
+    grounds = Basis(run.config, run.files).of
+    recorded: dict[str, Any] = facts.get("stages", {})
+    if is_restart:
+        forget(run, STAGES[0])
+        recorded = {}
+    stale = next((stage for stage in STAGES if stage in recorded and recorded[stage]["digest"] != grounds[stage].digest), None)
+    if stale:
+        difference = _difference(recorded[stale]["reads"], grounds[stale].reads)
+        if not is_rerun:
+            raise UsageError(f"{run.folder}: its stage {stale} was made with {difference}; --rerun runs {stale} and what follows anew, --restart everything")
+        forget(run, stale)
+        recorded = {stage: recorded[stage] for stage in STAGES[: STAGES.index(stale)] if stage in recorded}
+    storage.sweep(run.folder)
+    engine = run.config.engine.model_dump(mode="json")
+    storage.write_json(run.path("run.json"), {"altalign": __version__, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "engine": engine, "stages": recorded})
+    storage.write_bytes(run.path("config.toml"), resolved(run.config).encode())
+
+
+def forget(run: Run, stage: str) -> None:
+    """Delete what this stage and those after it made; the manifest goes first."""
+    storage.delete(run.path("manifest.json"))
+    for name in STAGES[STAGES.index(stage) :]:
+        storage.delete(run.work(name))
+        for output in OUTPUTS[name]:
+            storage.delete(run.path(output))
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first setting or file that differs, in words."""
+    for name in [*now, *before]:
+        old, new = before.get(name, "absent"), now.get(name, "absent")
+        if old != new:
+            return f"{name} = {old!r}, now {new!r}" if not name.startswith("file ") else f"{name}: {old}, now {new}"
+    return "other results of the stages before it"
+
+
+@contextmanager
+def recording(run: Run, stage: str) -> Iterator[None]:
+    """Record in run.json what a stage rests on before it begins, and how long it took."""
+    facts = storage.read_json(run.path("run.json"))
+    grounds = Basis(run.config, run.files).of[stage]
+    before = facts["stages"].get(stage, {})
+    entry = {"digest": grounds.digest, "reads": dict(grounds.reads), "attempts": before.get("attempts", 0) + 1, "started": _now(), "finished": None, "seconds": before.get("seconds", 0.0)}
+    facts["stages"][stage] = entry
+    storage.write_json(run.path("run.json"), facts)
+    begin = time.monotonic()
+    try:
+        yield
+        entry["finished"] = _now()
+    finally:
+        entry["seconds"] = round(entry["seconds"] + time.monotonic() - begin, 2)
+        storage.write_json(run.path("run.json"), facts)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+@contextmanager
+def locked(run: Run) -> Iterator[None]:
+    """Hold the run folder against a second command on this machine.
+
+    Raises:
+        UsageError: another one holds it.
+    """
+    Path(run.path("log")).mkdir(parents=True, exist_ok=True)
+    with Path(run.path("log", "lock")).open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise UsageError(f"{run.folder}: another command is at work on this run (process {lock.read().strip() or 'unknown'}); wait for it, or choose another [run] folder") from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def counts_of(run: Run) -> Counts:
+    """Counts of all stages so far."""
+    return Counts.total(run.counts(step) for stage in STAGES for step in COUNTED[stage])
+
+
+def counted_stages(run: Run) -> list[Stage]:
+    """The stages whose counts are complete."""
+    done = [stage for stage in STAGES if run.is_done(stage)]
+    return [stage for stage in COUNTED_STAGES if ("fetch" if stage is Stage.IMAGE else stage.value) in done]
+

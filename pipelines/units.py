@@ -1,0 +1,142 @@
+"""A run and its units: where things stand, what is done, and what the results rest on.
+
+A unit is the granule of retry, of naming and of determinism. Its mark, `work/STAGE/NAME.json`, is written last: a unit
+with a mark is finished, one without is done again from its start. The mark holds the unit's facts: counts, histograms,
+sizes. Whatever a stage needs to know of the one before it, it reads from marks.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from altalign import storage
+from altalign.counts import Counts
+from altalign.curation import CurateConfig
+from altalign.schema import RULES_VERSION, SCHEMA_VERSION
+from altalign.settings import dump, flatten, stage_of
+
+STAGES = ("extract", "tables", "judge", "fetch", "write")
+ROWS_PER_UNIT = 500_000
+IMAGES_PER_UNIT = 4_096
+ROWS_PER_ROW_GROUP = 65_536
+
+Facts = dict[str, Any]
+Unit = dict[str, Any]  # JSON; always with "name"
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One input file: its number in input order, and which [[input]] names it."""
+
+    number: int
+    path: str
+    of: int
+
+    @property
+    def name(self) -> str:
+        """Name of its unit and of what is extracted from it."""
+        return f"{self.number:06d}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, its settings and its input files."""
+
+    folder: str
+    config: CurateConfig
+    files: tuple[InputFile, ...]
+
+    def path(self, *parts: str) -> str:
+        """A path inside the run."""
+        return storage.join(self.folder, *parts)
+
+    def work(self, *parts: str) -> str:
+        """A path inside what stages hand on."""
+        return storage.join(self.folder, "work", *parts)
+
+    def source_of(self, file: int) -> str:
+        """The `source` of candidates from this input file."""
+        return self.config.input[self.files[file].of].source
+
+    # Marks -------------------------------------------------------------------------------------------------------
+
+    def mark(self, stage: str, name: str) -> str:
+        """Path of a unit's mark."""
+        return self.work(stage, f"{name}.json")
+
+    def facts(self, stage: str, name: str) -> Facts:
+        """The facts of a finished unit; empty where it is not finished."""
+        return storage.read_json(self.mark(stage, name))
+
+    def finished(self, stage: str) -> list[str]:
+        """Sorted names of the finished units of a stage (or of a step of one: "tables/count")."""
+        return [name.removesuffix(".json") for name in storage.names(self.work(stage), ".json") if name != "done.json"]
+
+    def all_facts(self, stage: str) -> Iterator[tuple[str, Facts]]:
+        """Name and facts of every finished unit, in order of names."""
+        for name in self.finished(stage):
+            yield name, self.facts(stage, name)
+
+    def counts(self, stage: str) -> Counts:
+        """Counts of all finished units of a stage."""
+        return Counts.total(Counts.from_json(facts["counts"]) for _, facts in self.all_facts(stage) if "counts" in facts)
+
+    def is_done(self, stage: str) -> bool:
+        """Whether all of a stage is done."""
+        return storage.exists(self.mark(stage, "done"))
+
+
+def map_unit(run: Run, stage: str, unit: Unit, work: Callable[[Run, Unit], Facts]) -> Facts:
+    """The facts of a unit: its mark's where it is finished, else those of doing it now, marked."""
+    facts = run.facts(stage, unit["name"])
+    if not facts:
+        facts = work(run, unit)
+        storage.write_json(run.mark(stage, unit["name"]), {"unit": unit["name"], **facts})
+    return facts
+
+
+# What results rest on --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What a stage's result rests on beside the stages before it, and a digest of that and of all before it."""
+
+    reads: Mapping[str, Any]
+    digest: str
+
+
+class Basis:
+    """The grounds of every stage: settings that it reads first, files that those name, versions."""
+
+    def __init__(self, config: CurateConfig, files: tuple[InputFile, ...]):
+        self._config, self._files = config, files
+
+    @cached_property
+    def of(self) -> dict[str, Grounds]:
+        """Grounds by stage, in order."""
+        reads: dict[str, dict[str, Any]] = {stage: {} for stage in STAGES}
+        reads["extract"] = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}
+        for name, value in flatten(self._config.model_dump(mode="json")):
+            stage = stage_of(CurateConfig, name)
+            if stage is not None:
+                reads[stage if stage in STAGES else "write"][name] = value
+        for file in self._files:
+            stamp = storage.stamp(file.path)
+            reads["extract"][f"file {file.path}"] = f"{stamp.size} bytes, changed {stamp.time_ns}"
+        for name in (*self._config.image.blocked_hashes, *([self._config.image.nsfw.model] if self._config.image.nsfw.model else [])):
+            reads["fetch"][f"file {name}"] = hashlib.sha256(storage.read_bytes(name)).hexdigest() if storage.exists(name) else "missing"
+        grounds, before = {}, ""
+        for stage in STAGES:
+            before = hashlib.sha256((before + json.dumps(reads[stage], sort_keys=True)).encode()).hexdigest()
+            grounds[stage] = Grounds(reads[stage], before)
+        return grounds
+
+
+def resolved(config: CurateConfig) -> str:
+    """`config.toml`: the settings as resolved, defaults included, without [engine] and run.folder."""
+    values = config.model_dump(mode="json", exclude={"engine": True, "run": {"folder"}})
+    return dump(values)

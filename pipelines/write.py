@@ -1,0 +1,129 @@
+"""Write: kept pairs in the order of (image_id, key) into shards of exactly `samples_per_shard`, side-cars beside them, the manifest last."""
+
+import hashlib
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+
+from altalign import storage
+from altalign.schema import RULES_VERSION, SCHEMA_VERSION
+from altalign.shards import ShardWriter, write_sidecar
+from filters import pixels
+from pipelines import parquet, runs
+from pipelines.engines import pooled
+from pipelines.fetch import FETCHED
+from pipelines.units import Facts, Run, Unit, map_unit
+
+
+def plan(run: Run) -> list[Unit]:
+    """One unit a shard: which rows of which fetch units, in order."""
+    per_shard = run.config.shards.samples_per_shard
+    units = [(name, facts["kept"]) for name, facts in run.all_facts("fetch/units") if facts["kept"]]
+    ends = np.cumsum([kept for _, kept in units]).tolist()
+    total = ends[-1] if ends else 0
+    shards: list[Unit] = []
+    for begin in range(0, total, per_shard):
+        end = min(begin + per_shard, total)
+        first = int(np.searchsorted(ends, begin, side="right"))
+        parts = []
+        while first < len(units) and ends[first] - units[first][1] < end:
+            name, kept = units[first]
+            start = ends[first] - kept
+            parts.append([name, max(0, begin - start), min(kept, end - start)])
+            first += 1
+        shards.append({"name": f"{len(shards):05d}", "rows": end - begin, "parts": parts})
+    return shards
+
+
+def write(run: Run, unit: Unit) -> Facts:
+    """Write one shard and its side-car."""
+    name, settings = unit["name"], run.config.shards
+    rows: list[dict[str, Any]] = []
+    with storage.write(run.path("shards", f"{name}.tar")) as file:
+        shard = ShardWriter(file)
+        for image, row in _samples(run, unit, portable=settings.portable, resize_short_side_px=settings.resize_short_side_px):
+            rows.append(shard.write(image, row))
+        shard.end()
+    with storage.write(run.path("shards", f"{name}.parquet")) as file:
+        hashed = _Hashed(file)
+        write_sidecar(rows, hashed)  # type: ignore[arg-type]
+    return {"rows": len(rows), "bytes": shard.bytes, "sha256": shard.sha256, "parquet_sha256": hashed.sha256, "images": _distinct(rows), "first_image": rows[0]["image_id"], "last_image": rows[-1]["image_id"]}
+
+
+def _samples(run: Run, unit: Unit, *, portable: bool, resize_short_side_px: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The image as it is stored and the side-car's row of each sample; an image is read and encoded once for all its captions."""
+
+    @lru_cache(maxsize=1)
+    def stored(blob: str, offset: int, length: int) -> tuple[pixels.Stored, str]:
+        image = pixels.to_stored(storage.read_range(blob, offset, length), portable=portable, resize_short_side_px=resize_short_side_px)
+        return image, hashlib.sha256(image.bytes).hexdigest()
+
+    for name, begin, end in unit["parts"]:
+        table = parquet.read_table(run.work("fetch/units", f"{name}.parquet")).slice(begin, end - begin)
+        for row in table.select(FETCHED.names).to_pylist():
+            image, sha256 = stored(run.work("fetch/units", f"{name}.images"), row.pop("blob_offset"), row.pop("blob_bytes"))
+            measured = {"width": image.width, "height": image.height, "format": image.format, "bytes": len(image.bytes), "sha256": sha256}
+            yield image.bytes, {**row, **measured}
+
+
+def _distinct(rows: list[dict[str, Any]]) -> int:
+    return len({row["image_id"] for row in rows})
+
+
+class _Hashed:
+    """A file that remembers the SHA-256 of what is written to it."""
+
+    def __init__(self, file: Any):
+        self._file, self._digest = file, hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self._digest.update(data)
+        return self._file.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of what was written, in hex."""
+        return self._digest.hexdigest()
+
+
+class Write(beam.PTransform):
+    """Units of shards in, their names out."""
+
+    def __init__(self, run: Run):
+        super().__init__()
+        self._run = run
+
+    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
+        """Write every shard."""
+        return pcoll | "WriteShards" >> pooled(self._run, self._work)
+
+    def _work(self, unit: Unit) -> Iterator[str]:
+        map_unit(self._run, "write", unit, write)
+        yield unit["name"]
+
+
+def conclude(run: Run) -> None:
+    """Counts, summary, and the manifest last.
+
+    Raises:
+        CountsError: the counts of the run do not add up, or the shards hold other than what was kept.
+    """
+    counts = runs.counts_of(run)
+    shards = list(run.all_facts("write"))
+    pairs = sum(facts["rows"] for _, facts in shards)
+    counts.reconcile(runs.COUNTED_STAGES, pairs=pairs)
+    parquet.write(run.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
+    shared = sum(before["last_image"] == after["first_image"] for (_, before), (_, after) in zip(shards, shards[1:], strict=False))
+    images = sum(facts["images"] for _, facts in shards) - shared
+    size = sum(facts["bytes"] for _, facts in shards)
+    storage.write_json(run.path("summary.json"), {"stages": counts.summary(runs.COUNTED_STAGES), "pairs": pairs, "images": images, "bytes": size})
+    entries = [{"name": f"{name}.tar", **{key: facts[key] for key in ("rows", "bytes", "sha256", "parquet_sha256")}} for name, facts in shards]
+    settings = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()
+    manifest = {"shards": entries, "pairs": pairs, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "settings_sha256": settings}
+    storage.write_json(run.path("manifest.json"), manifest)
