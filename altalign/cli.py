@@ -1,5 +1,6 @@
 """`altalign VERB …`: a verb's module is imported when it is called; every mistake is one line and an exit code."""
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -58,6 +59,7 @@ def _run(args: list[str]) -> int:
         return 0
     if args[0] not in VERBS:
         raise UsageError(f"altalign {args[0]}: no such verb; there are {', '.join(VERBS)}")
+    logging.getLogger().setLevel(logging.ERROR)  # the libraries' remarks are not for the user
     module, function = VERBS[args[0]][0].split(":")
     return getattr(import_module(module), function)(args[1:])
 

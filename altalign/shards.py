@@ -1,9 +1,11 @@
 """The shard format: a tar of samples and its Parquet side-car, written and read without Beam or torch.
 
 A sample is three members in this order: KEY.<image's extension>, KEY.txt (the caption, UTF-8, no newline at the end) and KEY.json (the
-side-car's row as one line of UTF-8 JSON, keys in the order of `SAMPLE`, no newline). The bytes depend on the samples alone: USTAR headers of
-one fixed time, owner and mode, two zero blocks at the end. Names are far below 100 bytes and images far below 8 GiB, so that no
-extended header is ever needed.
+side-car's row as one line of UTF-8 JSON, keys in the order of `SAMPLE`, no newline). A URL that is null is "" in the JSON: Hugging Face
+`datasets` takes a key's type from the first five samples, and fails where those are null and a later one is not.
+
+The bytes depend on the samples alone: USTAR headers of one fixed time, owner and mode, two zero blocks at the end. Names are far below
+100 bytes and images below 8 GiB, so that no extended header is ever needed.
 """
 
 import functools
@@ -26,6 +28,7 @@ EXTENSIONS: Mapping[str, str] = {"jpeg": "jpg", "png": "png", "webp": "webp", "g
 _BLOCK = tarfile.BLOCKSIZE
 _MODIFIED_S = 315_532_800  # 1980-01-01, the oldest time every archiver takes without a warning
 _MEMBER_BYTES_BELOW = 8**11  # what the 11 octal digits of a USTAR header hold: 8 GiB
+_NULLABLE = ("image_url", "page_url")  # all other columns of a sample are known
 _KEY = re.compile(r"[0-9a-f]{32}")
 
 
@@ -65,22 +68,20 @@ class ShardWriter:
 
         Args:
             image: the bytes to store.
-            row: the columns of `SAMPLE`; `tar_offset` and `tar_bytes` are filled in here, whatever they hold.
+            row: the columns of `SAMPLE`; `tar_offset` and `tar_bytes` are filled in here, whatever they hold, and an empty URL becomes null.
 
         Returns:
             The side-car's row, in the order of `SAMPLE`.
 
         Raises:
-            ValueError: the row has other columns than `SAMPLE`, its key is not 32 hex digits, its format is unknown, its caption is null,
-                or the image has 8 GiB. Nothing is written then.
+            ValueError: the row has other columns than `SAMPLE`, or nulls but in the URLs; its key is not 32 hex digits, its format is unknown,
+                its text is no Unicode (a lone surrogate), or the image has 8 GiB. Nothing is written then.
         """
         row = _in_order(row, tar_offset=self.bytes + _BLOCK, tar_bytes=len(image))
-        key, caption = row["key"], row["caption"]
-        if not isinstance(key, str) or not _KEY.fullmatch(key):
+        key = row["key"]
+        if not _KEY.fullmatch(key):
             raise ValueError(f"key {key!r}: not 32 lower-case hex digits")
-        if not isinstance(caption, str):
-            raise ValueError(f"{key}: the caption is {caption!r}, not text")
-        members = ((extension(row["format"]), image), ("txt", caption.encode()), ("json", _json(row)))
+        members = ((extension(row["format"]), image), ("txt", row["caption"].encode()), ("json", _json(row)))
         headers = [_header(f"{key}.{suffix}", len(content)) for suffix, content in members]
         for header, (_, content) in zip(headers, members, strict=True):
             self._append(header)
@@ -153,10 +154,15 @@ def _in_order(row: Mapping[str, Any], *, tar_offset: int, tar_bytes: int) -> dic
     row = {**row, "tar_offset": tar_offset, "tar_bytes": tar_bytes}
     if row.keys() != set(SAMPLE.names):
         raise ValueError(f"a sample has the columns {', '.join(SAMPLE.names)}; these differ: {', '.join(sorted(row.keys() ^ set(SAMPLE.names)))}")
-    return {name: row[name] for name in SAMPLE.names}
+    row = {name: row[name] or None if name in _NULLABLE else row[name] for name in SAMPLE.names}
+    unknown = [name for name, value in row.items() if value is None and name not in _NULLABLE]
+    if unknown:
+        raise ValueError(f"{row['key']}: {', '.join(unknown)} must not be null")
+    return row
 
 
 def _json(row: Mapping[str, Any]) -> bytes:
+    row = {name: row[name] or "" if name in _NULLABLE else row[name] for name in row}
     return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -186,4 +192,7 @@ def _sample(members: list[tuple[str, bytes]]) -> Sample:
     key, _, suffix = image_name.partition(".")
     if suffix not in EXTENSIONS.values() or (txt_name, json_name) != (f"{key}.txt", f"{key}.json"):
         raise ValueError(f"{image_name}, {txt_name}, {json_name}: not an image, a txt and a json of one key")
-    return Sample(image, txt.decode(), json.loads(row))
+    columns = json.loads(row)
+    if list(columns) != SAMPLE.names:
+        raise ValueError(f"{json_name}: its keys are not the columns of a side-car")
+    return Sample(image, txt.decode(), {**columns, **{name: columns[name] or None for name in _NULLABLE}})

@@ -28,7 +28,7 @@ _ENCODINGS: dict[str, dict[str, Any]] = {
     "gif": {"format": "GIF"},
     "avif": {"format": "AVIF", "quality": 60, "speed": 10, "max_threads": 1},
     "bmp": {"format": "BMP"},
-    "tiff": {"format": "TIFF", "compression": "tiff_lzw"},
+    "tiff": {"format": "TIFF"},  # not compressed: libtiff leaves a byte of its padding to chance
 }
 MEDIA_TYPES = {"progressive": "image/jpeg", "turned": "image/jpeg", "cmyk": "image/jpeg", "png8": "image/png"}
 

@@ -1,7 +1,9 @@
-"""Loads of 8 and 64 bytes for kernels, where NumPy knows only one: unaligned, little-endian, unchecked.
+"""Memory for kernels: loads and stores at an address, unaligned, little-endian and unchecked.
 
-The caller sees to it that the bytes are there (kernels copy what they read to scratch memory with room behind it).
-Numba's cache does not see that a kernel's helpers changed in another file: after an edit here, remove the `*.nbi` files.
+Numba counts references at every call that passes an array, which costs more than most of our kernels do; so a kernel takes the
+addresses of its arrays once and hands those to its helpers. The caller sees to it that the bytes are there and stay alive
+(kernels copy what they read to scratch memory with PADDING behind it).
+Numba's cache does not see that a helper changed in another file: after an edit here or in utf8.py remove the `*.nbi` files.
 """
 
 from typing import Any
@@ -12,71 +14,103 @@ from numba import types
 from numba.extending import intrinsic
 
 PADDING = 64  # bytes that may be read behind the last one
-BYTES_64 = ir.VectorType(ir.IntType(8), 64)
-WORD = ir.IntType(64)
+BYTE, WORD, BYTES_64 = ir.IntType(8), ir.IntType(64), ir.VectorType(ir.IntType(8), 64)
+UNDEFINED, ZEROS = ir.Constant(BYTES_64, ir.Undefined), ir.Constant(BYTES_64, None)
+FIRST_LANE = ir.Constant(ir.VectorType(ir.IntType(32), 64), None)
 
 LOW_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)  # mask of the first n of 8 bytes
 
 
-def _load(context: Any, builder: Any, array_type: Any, array: Any, index: Any, kind: ir.Type) -> ir.Value:
-    data = context.make_array(array_type)(context, builder, array).data
-    pointer = builder.bitcast(builder.gep(data, [index]), kind.as_pointer())
-    return builder.load(pointer, align=1)
+def _pointer(builder: Any, arguments: Any, kind: ir.Type) -> ir.Value:
+    return builder.inttoptr(builder.add(arguments[0], arguments[1]), kind.as_pointer())
 
 
-def _splat(byte: Any, builder: Any) -> ir.Value:
-    first = builder.insert_element(ir.Constant(BYTES_64, ir.Undefined), byte, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(first, ir.Constant(BYTES_64, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), 64), None))
+def _load_wide(builder: Any, arguments: Any, kind: ir.Type) -> ir.Value:
+    return builder.zext(builder.load(_pointer(builder, arguments, kind), align=1), WORD)
 
 
-@intrinsic
-def load64(_typing_context: Any, array: Any, index: Any) -> tuple[Any, Any]:
-    """`load64(array: uint8[], index) -> uint64`: 8 bytes, the first in the low bits."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
-        return _load(context, builder, signature.args[0], arguments[0], arguments[1], WORD)
-
-    return types.uint64(array, types.intp), codegen
+def _compare(builder: Any, arguments: Any, operator: str) -> ir.Value:
+    found = builder.load(_pointer(builder, arguments, BYTES_64), align=1)
+    byte = builder.shuffle_vector(builder.insert_element(UNDEFINED, arguments[2], ir.Constant(ir.IntType(32), 0)), UNDEFINED, FIRST_LANE)
+    bits = builder.icmp_unsigned("!=", builder.and_(found, byte), ZEROS) if operator == "&" else builder.icmp_unsigned(operator, found, byte)
+    return builder.bitcast(bits, WORD)
 
 
 @intrinsic
-def any_bit64(_typing_context: Any, array: Any, index: Any, bits: Any) -> tuple[Any, Any]:
-    """`any_bit64(array: uint8[], index, bits: uint8) -> uint64`: of 64 bytes, which have one of these bits; the first in bit 0."""
+def address_of(_typing_context: Any, array: Any) -> tuple[Any, Any]:
+    """`address_of(array) -> intp`: of its first item. The array must outlive what is done with it."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
-        found = builder.and_(_load(context, builder, signature.args[0], arguments[0], arguments[1], BYTES_64), _splat(arguments[2], builder))
-        return builder.bitcast(builder.icmp_unsigned("!=", found, ir.Constant(BYTES_64, None)), WORD)
+        return builder.ptrtoint(context.make_array(signature.args[0])(context, builder, arguments[0]).data, WORD)
 
-    return types.uint64(array, types.intp, types.uint8), codegen
+    return types.intp(array), codegen
 
 
 @intrinsic
-def equal64(_typing_context: Any, array: Any, index: Any, byte: Any) -> tuple[Any, Any]:
-    """`equal64(array: uint8[], index, byte: uint8) -> uint64`: of 64 bytes, which are this one; the first in bit 0."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
-        found = _load(context, builder, signature.args[0], arguments[0], arguments[1], BYTES_64)
-        return builder.bitcast(builder.icmp_unsigned("==", found, _splat(arguments[2], builder)), WORD)
-
-    return types.uint64(array, types.intp, types.uint8), codegen
+def load8(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
+    """`load8(address, at) -> int64`: the byte at `address + at`."""
+    return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(builder, arguments, BYTE)
 
 
 @intrinsic
-def below64(_typing_context: Any, array: Any, index: Any, byte: Any) -> tuple[Any, Any]:
-    """`below64(array: uint8[], index, byte: uint8) -> uint64`: of 64 bytes, which are less than this one; the first in bit 0."""
+def load16(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
+    """`load16(address, at) -> int64`: the two bytes from `address + at` on, unsigned."""
+    return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(builder, arguments, ir.IntType(16))
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
-        found = _load(context, builder, signature.args[0], arguments[0], arguments[1], BYTES_64)
-        return builder.bitcast(builder.icmp_unsigned("<", found, _splat(arguments[2], builder)), WORD)
 
-    return types.uint64(array, types.intp, types.uint8), codegen
+@intrinsic
+def load32(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
+    """`load32(address, at) -> int64`: the four bytes from `address + at` on, unsigned."""
+    return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(builder, arguments, ir.IntType(32))
+
+
+@intrinsic
+def load64(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
+    """`load64(address, at) -> uint64`: the eight bytes from `address + at` on, the first in the low bits."""
+    return types.uint64(types.intp, types.intp), lambda _context, builder, _signature, arguments: builder.load(_pointer(builder, arguments, WORD), align=1)
+
+
+@intrinsic
+def store8(_typing_context: Any, address: Any, at: Any, value: Any) -> tuple[Any, Any]:
+    """`store8(address, at, value: int64)`: its low byte."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
+        builder.store(builder.trunc(arguments[2], BYTE), _pointer(builder, arguments, BYTE))
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.int64), codegen
+
+
+@intrinsic
+def store64(_typing_context: Any, address: Any, at: Any, value: Any) -> tuple[Any, Any]:
+    """`store64(address, at, value: uint64)`: the first byte from the low bits."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
+        builder.store(arguments[2], _pointer(builder, arguments, WORD), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.uint64), codegen
+
+
+@intrinsic
+def any_bit64(_typing_context: Any, address: Any, at: Any, bits: Any) -> tuple[Any, Any]:
+    """`any_bit64(address, at, bits: uint8) -> uint64`: which of 64 bytes have one of these bits; the first byte in bit 0."""
+    return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(builder, arguments, "&")
+
+
+@intrinsic
+def equal64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any, Any]:
+    """`equal64(address, at, byte: uint8) -> uint64`: which of 64 bytes are this one; the first byte in bit 0."""
+    return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(builder, arguments, "==")
+
+
+@intrinsic
+def below64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any, Any]:
+    """`below64(address, at, byte: uint8) -> uint64`: which of 64 bytes are less than this one; the first byte in bit 0."""
+    return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(builder, arguments, "<")
 
 
 @intrinsic
 def first_bit(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
-    """`first_bit(bits: uint64) -> intp`: number of zero bits below the lowest one; 64 where there is none."""
-
-    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.intp(types.uint64), codegen
+    """`first_bit(bits: uint64) -> intp`: how many zeros stand below the lowest one; 64 where there is no one."""
+    return types.intp(types.uint64), lambda _context, builder, _signature, arguments: builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))

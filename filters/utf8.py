@@ -1,56 +1,66 @@
-"""UTF-8 inside kernels: one code point decoded, checked and encoded."""
+"""UTF-8 inside kernels: one code point decoded, checked, looked up and encoded, at an address (see bits.py)."""
 
-import numpy as np
 from numba import njit
+
+from filters.bits import load8, load16, load32, store8
 
 INVALID = -1  # "code point" of a byte that begins no valid sequence
 
 
-@njit(nogil=True, cache=True, inline="never")
-def decode(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
-    """Code point and length of the sequence at `at`, which ends before `end`; (INVALID, 1) where it is not valid UTF-8.
+@njit(nogil=True, cache=True)
+def decode(data: int, at: int, end: int) -> tuple[int, int]:
+    """Code point and length of the sequence at `at`, none of it at or behind `end`; (INVALID, 1) where it is not valid UTF-8.
 
     As Python decodes: no surrogates, no overlong forms, nothing above U+10FFFF.
     """
-    lead = np.int64(data[at])
+    lead = load8(data, at)
     if lead < 0x80:
         return lead, 1
-    if 0xC2 <= lead < 0xE0 and at + 1 < end and data[at + 1] & 0xC0 == 0x80:
-        return (lead & 0x1F) << 6 | data[at + 1] & 0x3F, 2
-    if lead & 0xF0 == 0xE0 and at + 2 < end and data[at + 1] & 0xC0 == 0x80 and data[at + 2] & 0xC0 == 0x80:
-        point = (lead & 0xF) << 12 | np.int64(data[at + 1] & 0x3F) << 6 | data[at + 2] & 0x3F
+    second = load8(data, at + 1) ^ 0x80 if at + 1 < end else 0xFF
+    if second >= 0x40 or lead < 0xC2:
+        return INVALID, 1
+    if lead < 0xE0:
+        return (lead & 0x1F) << 6 | second, 2
+    third = load8(data, at + 2) ^ 0x80 if at + 2 < end else 0xFF
+    if third >= 0x40:
+        return INVALID, 1
+    if lead < 0xF0:
+        point = (lead & 0xF) << 12 | second << 6 | third
         return (point, 3) if point >= 0x800 and point >> 11 != 0x1B else (INVALID, 1)
-    if 0xF0 <= lead < 0xF5 and at + 3 < end and data[at + 1] & 0xC0 == 0x80 and data[at + 2] & 0xC0 == 0x80 and data[at + 3] & 0xC0 == 0x80:
-        point = (lead & 7) << 18 | np.int64(data[at + 1] & 0x3F) << 12 | np.int64(data[at + 2] & 0x3F) << 6 | data[at + 3] & 0x3F
-        return (point, 4) if 0x10000 <= point < 0x110000 else (INVALID, 1)
-    return INVALID, 1
+    fourth = load8(data, at + 3) ^ 0x80 if at + 3 < end else 0xFF
+    point = (lead & 0xF) << 18 | second << 12 | third << 6 | fourth
+    return (point, 4) if fourth < 0x40 and 0x10000 <= point < 0x110000 else (INVALID, 1)
 
 
 @njit(nogil=True, cache=True)
-def encode(point: int, text: np.ndarray, at: int) -> int:
-    """Write a code point to `text`; how many bytes it took. 4 bytes must be there."""
+def encode(point: int, text: int, at: int) -> int:
+    """Write a code point; how many bytes it took."""
     if point < 0x80:
-        text[at] = point
+        store8(text, at, point)
         return 1
     if point < 0x800:
-        text[at] = 0xC0 | point >> 6
-        text[at + 1] = 0x80 | point & 0x3F
+        store8(text, at, 0xC0 | point >> 6)
+        store8(text, at + 1, 0x80 | point & 0x3F)
         return 2
     if point < 0x10000:
-        text[at] = 0xE0 | point >> 12
-        text[at + 1] = 0x80 | point >> 6 & 0x3F
-        text[at + 2] = 0x80 | point & 0x3F
+        store8(text, at, 0xE0 | point >> 12)
+        store8(text, at + 1, 0x80 | point >> 6 & 0x3F)
+        store8(text, at + 2, 0x80 | point & 0x3F)
         return 3
-    text[at] = 0xF0 | point >> 18
-    text[at + 1] = 0x80 | point >> 12 & 0x3F
-    text[at + 2] = 0x80 | point >> 6 & 0x3F
-    text[at + 3] = 0x80 | point & 0x3F
+    store8(text, at, 0xF0 | point >> 18)
+    store8(text, at + 1, 0x80 | point >> 12 & 0x3F)
+    store8(text, at + 2, 0x80 | point >> 6 & 0x3F)
+    store8(text, at + 3, 0x80 | point & 0x3F)
     return 4
 
 
 @njit(nogil=True, cache=True)
-def entry_of(point: int, blocks: np.ndarray, entries: np.ndarray) -> int:
-    """Entry of the Unicode table as int64; 0, a character of no class, for INVALID."""
-    if point < 0:
-        return np.int64(0)
-    return np.int64(entries[np.int64(blocks[point >> 6]) << 6 | point & 63])
+def place_of(point: int, blocks: int) -> int:
+    """Where a code point stands in the columns of the Unicode table (`unicode_data.UnicodeTable`)."""
+    return load16(blocks, (point >> 6) * 2) << 6 | point & 63
+
+
+@njit(nogil=True, cache=True)
+def entry_of(point: int, blocks: int, entries: int) -> int:
+    """Entry of the Unicode table; 0, a character of no class, for INVALID."""
+    return load32(entries, place_of(point, blocks) * 4) if point >= 0 else 0

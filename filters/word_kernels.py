@@ -9,12 +9,13 @@ import numpy as np
 from numba import njit
 
 from filters import unicode_data
-from filters.bits import LOW_BYTES, PADDING, any_bit64, equal64, first_bit, load64
+from filters.bits import LOW_BYTES, PADDING, address_of, any_bit64, equal64, first_bit, load8, load64, store8, store64
 from filters.utf8 import decode, encode, entry_of
 
-GAP = np.uint8(0x80)  # the byte belongs to no word
-BREAK = np.uint8(0x40)  # no word goes on across here
-WEAK = np.uint8(0x01)  # a mark, connector or apostrophe, which alone makes no word
+GAP = 0x80  # the byte belongs to no word
+BREAK = 0x40  # no word goes on across here
+WEAK = 0x01  # a mark, connector or apostrophe, which alone makes no word
+GAP_BIT, BREAK_BIT, WEAK_BYTE = np.uint8(GAP), np.uint8(BREAK), np.uint8(WEAK)
 
 LETTER, MARK, NUMBER, CONNECTOR = unicode_data.LETTER, unicode_data.MARK, unicode_data.NUMBER, unicode_data.CONNECTOR
 FORMAT, SINGLE, FOLD = unicode_data.FORMAT, unicode_data.SINGLE, unicode_data.FOLD
@@ -25,7 +26,7 @@ NON_ASCII, ASCII_APOSTROPHE = np.uint8(0x80), np.uint8(APOSTROPHE)
 
 BLOCK_ROWS = 1024
 BLOCK_BYTES = 1 << 15  # text, signs and words of a block stay in the core's own cache
-NOWHERE = np.int64(1) << 62
+NOWHERE = np.uint64(1 << 62)
 
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # Stafford's variant 13 of the MurmurHash3 finaliser
 STEP_1, STEP_2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)  # primes with about half of their bits set
@@ -42,7 +43,7 @@ def mix(h: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def hash_word(text: np.ndarray, start: int, size: int) -> int:
+def hash_word(text: int, start: int, size: int) -> int:
     """Hash of a word of at least one byte; words of up to 8 bytes have none in common."""
     h = mix(load64(text, start) & LOW_BYTES[min(size, 8)])
     at = 8
@@ -59,7 +60,7 @@ def _step(lane: int, word: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def hash_text(text: np.ndarray, start: int, size: int) -> int:
+def hash_text(text: int, start: int, size: int) -> int:
     """Hash of a whole folded caption: two lanes of 8 bytes a step, the last step padded with zeros."""
     left, right = STEP_1, STEP_2
     at = start
@@ -80,7 +81,13 @@ def _fold_ascii(source: np.ndarray, text: np.ndarray, signs: np.ndarray) -> None
         byte |= np.uint8(np.uint8(byte - np.uint8(65)) < np.uint8(26)) << np.uint8(5)
         text[i] = byte
         strong = (np.uint8(byte - np.uint8(97)) < np.uint8(26)) | (np.uint8(byte - np.uint8(48)) < np.uint8(10))
-        signs[i] = np.uint8(0) if strong else (WEAK if byte == np.uint8(95) else GAP)
+        signs[i] = np.uint8(0) if strong else (WEAK_BYTE if byte == np.uint8(95) else GAP_BIT)
+
+
+@njit(nogil=True, cache=True)
+def _fill(signs: int, start: int, stop: int, sign: int) -> None:
+    for i in range(start, stop):
+        store8(signs, i, sign)
 
 
 @njit(nogil=True, cache=True)
@@ -99,7 +106,7 @@ def _sign(entry: int, after_single: bool) -> tuple[int, bool]:
 
 
 @njit(nogil=True, cache=True)
-def _joins_next(data: np.ndarray, at: int, end: int, blocks: np.ndarray, entries: np.ndarray) -> bool:
+def _joins_next(data: int, at: int, end: int, blocks: int, entries: int) -> bool:
     # Whether the first code point at or after `at` that is no format character is a letter an apostrophe can stand before.
     while at < end:
         point, size = decode(data, at, end)
@@ -116,7 +123,7 @@ def _is_lower(byte: int) -> bool:
 
 
 @njit(nogil=True, cache=True)
-def _look_closer(text: np.ndarray, signs: np.ndarray, start: int, end: int, blocks: np.ndarray, entries: np.ndarray) -> bool:
+def _look_closer(text: int, signs: int, start: int, end: int, blocks: int, entries: int) -> bool:
     # Folds and signs what is not ASCII, and apostrophes, in place; False where the row must be written anew.
     at, chunk = start, start
     joinable = np.int64(-1)  # behind the last letter or mark that is not ASCII and not of a script without spaces
@@ -130,11 +137,11 @@ def _look_closer(text: np.ndarray, signs: np.ndarray, start: int, end: int, bloc
         at = chunk + first_bit(look)
         if at >= end:
             return True
-        if text[at] == APOSTROPHE:
-            after_letter = joinable == at or (at > start and _is_lower(text[at - 1]))
+        if load8(text, at) == APOSTROPHE:
+            after_letter = joinable == at or (at > start and _is_lower(load8(text, at - 1)))
             at += 1
             if after_letter and _joins_next(text, at, end, blocks, entries):
-                signs[at - 1] = WEAK
+                store8(signs, at - 1, WEAK)
         else:
             at, joinable = _look_at_run(text, signs, at, end, joinable, blocks, entries)
             if at < 0:
@@ -144,14 +151,14 @@ def _look_closer(text: np.ndarray, signs: np.ndarray, start: int, end: int, bloc
 
 
 @njit(nogil=True, cache=True)
-def _look_at_run(text: np.ndarray, signs: np.ndarray, at: int, end: int, joinable: int, blocks: np.ndarray, entries: np.ndarray) -> tuple[int, int]:
+def _look_at_run(text: int, signs: int, at: int, end: int, joinable: int, blocks: int, entries: int) -> tuple[int, int]:
     # The same for code points from `at` on, up to the first that is ASCII: where that is (or -1: write anew), and `joinable`.
     after_single = False
-    while at < end and text[at] >= 0x80:
+    while at < end and load8(text, at) >= 0x80:
         point, size = decode(text, at, end)
         entry = entry_of(point, blocks, entries)
         after = at + size
-        if entry & FORMAT or (point == TYPOGRAPHIC_APOSTROPHE and after < end and (text[after] >= 0x80 or _is_lower(text[after]))):
+        if entry & FORMAT or (point == TYPOGRAPHIC_APOSTROPHE and after < end and (load8(text, after) >= 0x80 or _is_lower(load8(text, after)))):
             return -1, joinable
         if entry & FOLD:
             folded = (point + entry) & FOLD
@@ -159,103 +166,95 @@ def _look_at_run(text: np.ndarray, signs: np.ndarray, at: int, end: int, joinabl
                 return -1, joinable
             encode(folded, text, at)
         sign, after_single = _sign(entry, after_single)
-        signs[at] = sign | (signs[at] & BREAK)
-        for i in range(at + 1, after):
-            signs[i] = sign & ~BREAK
+        store8(signs, at, sign | (load8(signs, at) & BREAK))
+        _fill(signs, at + 1, after, sign & ~BREAK)
         at = after
         if entry & (LETTER | MARK) and not after_single:
             joinable = at
     if after_single:
-        signs[at] |= BREAK
+        store8(signs, at, load8(signs, at) | BREAK)
     return at, joinable
 
 
 @njit(nogil=True, cache=True)
-def _write_anew(source: np.ndarray, text: np.ndarray, signs: np.ndarray, at: int, blocks: np.ndarray, entries: np.ndarray) -> tuple[int, int]:
+def _write_anew(data: int, here: int, end: int, text: int, signs: int, at: int, blocks: int, entries: int) -> tuple[int, int]:
     # Folded text from `at` on, all gaps; behind it the words' own bytes. Returns where the text and where the words end.
-    end = source.size
-    words_at = at + end + (end >> 1) + 8  # the longest growth is from 2 bytes to 3
-    signs[at:words_at] = GAP
-    text_to, to, here = at, words_at, 0
+    words_at = at + (end - here) * 3 // 2 + 1  # the longest growth is from 2 bytes to 3
+    _fill(signs, at, words_at, GAP)
+    to = words_at
     after_single, joinable = False, False
     while here < end:
-        point, size = decode(source, here, end)
+        point, size = decode(data, here, end)
         entry = entry_of(point, blocks, entries)
         if point < 0:
-            text[text_to] = source[here]
-            text_to += 1
+            store8(text, at, load8(data, here))
+            at += 1
         else:
             point = (point + entry) & FOLD
-            text_to += encode(point, text, text_to)
+            at += encode(point, text, at)
         here += size
         if entry & FORMAT:
             continue
-        if (point == APOSTROPHE or point == TYPOGRAPHIC_APOSTROPHE) and joinable and _joins_next(source, here, end, blocks, entries):
-            text[to] = APOSTROPHE
-            signs[to] = WEAK
-            to += 1
-            joinable = False
-            continue
         sign, after_single = _sign(entry, after_single)
+        if (point == APOSTROPHE or point == TYPOGRAPHIC_APOSTROPHE) and joinable and _joins_next(data, here, end, blocks, entries):
+            point, sign = APOSTROPHE, WEAK
         size = encode(max(point, 0), text, to)
-        signs[to] = sign
-        for i in range(to + 1, to + size):
-            signs[i] = sign & ~BREAK
+        store8(signs, to, sign)
+        _fill(signs, to + 1, to + size, sign & ~BREAK)
         to += size
         joinable = entry & (LETTER | MARK) != 0 and not after_single
-    return text_to, to
+    return at, to
 
 
 @njit(nogil=True, cache=True)
-def _find_words(signs: np.ndarray, end: int, starts: np.ndarray, stops: np.ndarray) -> int:
-    # Where words start and stop among the first `end` signs, a multiple of 64 with a gap at its end. Returns how many.
-    n_starts, n_stops = 0, 0
+def _find_words(signs: int, end: int, starts: int, stops: int) -> None:
+    # Where words start and stop (uint64) among the first `end` signs, a multiple of 64 with a gap at its end.
     carry = np.uint64(0)
     for chunk in range(0, end, 64):
-        runs = ~any_bit64(signs, chunk, GAP)
-        breaks = any_bit64(signs, chunk, BREAK)
+        runs = ~any_bit64(signs, chunk, GAP_BIT)
+        breaks = any_bit64(signs, chunk, BREAK_BIT)
         before = runs << np.uint64(1) | carry
         carry = runs >> np.uint64(63)
-        bits = runs & (~before | breaks)
-        while bits:
-            starts[n_starts] = chunk + first_bit(bits)
-            n_starts += 1
-            bits &= bits - np.uint64(1)
-        bits = before & (~runs | breaks)
-        while bits:
-            stops[n_stops] = chunk + first_bit(bits)
-            n_stops += 1
-            bits &= bits - np.uint64(1)
-    starts[n_starts] = NOWHERE
-    return n_starts
+        starts = _write_bits(runs & (~before | breaks), chunk, starts)
+        stops = _write_bits(before & (~runs | breaks), chunk, stops)
+    store64(starts, 0, NOWHERE)
 
 
 @njit(nogil=True, cache=True)
-def _is_weak(signs: np.ndarray, start: int, stop: int) -> bool:
+def _write_bits(bits: int, base: int, to: int) -> int:
+    # Position of each bit, from `base` on; the address behind the last.
+    while bits:
+        store64(to, 0, np.uint64(base + first_bit(bits)))
+        to += 8
+        bits &= bits - np.uint64(1)
+    return to
+
+
+@njit(nogil=True, cache=True)
+def _is_weak(signs: int, start: int, stop: int) -> bool:
     for i in range(start, stop):
-        if not signs[i] & WEAK:
+        if not load8(signs, i) & WEAK:
             return False
     return True
 
 
 @njit(nogil=True, cache=True)
-def _hash_words(
-    text: np.ndarray, signs: np.ndarray, starts: np.ndarray, stops: np.ndarray, k: int, end: int, ngrams: np.ndarray, made: int
-) -> tuple[int, int]:
+def _hash_words(text: int, signs: int, starts: int, stops: int, k: int, end: int, ngrams: int, made: int) -> tuple[int, int]:
     # N-grams of one row: its words are those from the k-th on that start before `end`. Returns the new `made` and k.
     n, previous = 0, np.uint64(0)
-    while starts[k] < end:
-        start, stop = starts[k], stops[k]
+    while True:
+        start, stop = np.int64(load64(starts, k * 8)), np.int64(load64(stops, k * 8))
+        if start >= end:
+            return made, k
         k += 1
-        if signs[start] & WEAK and _is_weak(signs, start, stop):
+        if load8(signs, start) & WEAK and _is_weak(signs, start, stop):
             continue
         h = hash_word(text, start, stop - start)
-        ngrams[made] = h
-        ngrams[made + 1] = mix((previous * BIGRAM) ^ h)  # of the first word: overwritten by the next row
+        store64(ngrams, made * 8, h)
+        store64(ngrams, made * 8 + 8, mix((previous * BIGRAM) ^ h))  # of the first word: overwritten
         made += 2 if n else 1
         n += 1
         previous = h
-    return made, k
 
 
 @njit(nogil=True, cache=True)
@@ -275,8 +274,8 @@ def scan_rows(
 ) -> None:
     """Fill words, texts, ngrams and ends (as `filters.words.Scan` has them) for the rows between the offsets.
 
-    Shapes: data uint8[bytes], offsets int64[n + 1], blocks and entries of the Unicode table, text and signs uint8[scratch], starts
-    and stops int64[scratch]; scratch is what `filters.words` reserves for the longest block.
+    Shapes: data uint8[bytes], offsets int64[n + 1], blocks and entries of the Unicode table, text and signs uint8[room], starts
+    and stops uint64[room]: what `filters.words` reserves for the longest block.
     """
     rows = offsets.size - 1
     where = np.empty((BLOCK_ROWS, 4), np.int64)  # of each row: text from, text to, whether written anew, words to
@@ -286,19 +285,17 @@ def scan_rows(
         while last < rows and last - first < BLOCK_ROWS and offsets[last + 1] - offsets[first] <= BLOCK_BYTES:
             last += 1
         end, split = _prepare(data, offsets[first : last + 1], text, signs, where, blocks, entries)
-        _find_words(signs, end, starts, stops)
-        here, moved = 0, 0
-        while starts[moved] < split:
-            moved += 1
+        _find_words(address_of(signs), end, address_of(starts), address_of(stops))
+        here, anew = 0, 0
+        while starts[anew] < split:
+            anew += 1
         for row in range(first, last):
-            is_moved = where[row - first, 2] != 0
-            made, k = _hash_words(text, signs, starts, stops, moved if is_moved else here, where[row - first, 3], ngrams, made)
-            if is_moved:
-                moved = k
-            else:
-                here = k
-            words[row] = (made - (ends[row - 1] if row else 0) + 1) >> 1
-            texts[row] = hash_text(text, where[row - first, 0], where[row - first, 1] - where[row - first, 0])
+            begin, stop, is_anew, words_end = where[row - first, 0], where[row - first, 1], where[row - first, 2], where[row - first, 3]
+            k, before = anew if is_anew else here, made
+            made, k = _hash_words(address_of(text), address_of(signs), address_of(starts), address_of(stops), k, words_end, address_of(ngrams), made)
+            here, anew = here if is_anew else k, k if is_anew else anew
+            words[row] = (made - before + 1) >> 1
+            texts[row] = hash_text(address_of(text), begin, stop - begin)
             ends[row] = made
         first = last
 
@@ -308,25 +305,26 @@ def _prepare(
     data: np.ndarray, offsets: np.ndarray, text: np.ndarray, signs: np.ndarray, where: np.ndarray, blocks: np.ndarray, entries: np.ndarray
 ) -> tuple[int, int]:
     # Text and signs of a block, and where each row's are. Returns the end of all, and where rows written anew begin.
-    base = offsets[0]
-    size = offsets[-1] - base
-    _fold_ascii(data[base : offsets[-1]], text, signs)
+    base, size = offsets[0], offsets[-1] - offsets[0]
+    _fold_ascii(data[base : base + size], text, signs)
     split = (size + PADDING) & ~63
-    signs[size:split] = GAP
+    signs[size:split] = GAP_BIT
     for row in range(offsets.size):
-        signs[offsets[row] - base] |= BREAK
+        signs[offsets[row] - base] |= BREAK_BIT
     to = split
     for row in range(offsets.size - 1):
         start, stop = offsets[row] - base, offsets[row + 1] - base
-        where[row, 0], where[row, 1], where[row, 2], where[row, 3] = start, stop, 0, stop
-        if not _look_closer(text, signs, start, stop, blocks, entries):
-            signs[start:stop] = GAP
-            signs[stop] |= BREAK
-            text_end, words_end = _write_anew(data[offsets[row] : offsets[row + 1]], text, signs, to, blocks, entries)
-            where[row, 0], where[row, 1], where[row, 2], where[row, 3] = to, text_end, 1, words_end
-            to = words_end
-            signs[to] = GAP
-            to += 1
+        text_from, text_to, words_to = start, stop, stop
+        keeps = _look_closer(address_of(text), address_of(signs), start, stop, address_of(blocks), address_of(entries))
+        if not keeps:
+            signs[start:stop] = GAP_BIT
+            text_from = to
+            text_to, words_to = _write_anew(
+                address_of(data), base + start, base + stop, address_of(text), address_of(signs), to, address_of(blocks), address_of(entries)
+            )
+            to = words_to + 1
+            signs[words_to] = GAP_BIT
+        where[row, 0], where[row, 1], where[row, 2], where[row, 3] = text_from, text_to, not keeps, words_to
     end = (to + PADDING) & ~63
-    signs[to:end] = GAP
+    signs[to:end] = GAP_BIT
     return end, split

@@ -7,6 +7,8 @@ that no row group is read twice. A fetch unit is a row group of the grouped surv
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 import apache_beam as beam
 import numpy as np
@@ -19,6 +21,7 @@ from altalign.curation import ImageSettings
 from altalign.reasons import DropReason, Stage, all_reasons, drop_where, first_reason
 from altalign.schema import DROPPED
 from filters import identity, image, pixels
+from filters.blocked import BlockList
 from pipelines import judge, models, parquet, read
 from pipelines.engines import pooled
 from pipelines.places import Kind
@@ -94,6 +97,32 @@ def plan(run: Run) -> list[Unit]:
     return [{"name": f"{name}-{number:05d}", "partition": name, "row_group": number, **group} for name, number, group in groups]
 
 
+class Hooks(NamedTuple):
+    """What looks at an image while it is decoded."""
+
+    blocked: BlockList
+    nsfw: models.NsfwModel | None
+
+    @property
+    def short_side_px(self) -> int:
+        """What they need of an image's short side, in pixels; 128 is twice the thumbnail of a descriptor."""
+        return max(128, self.blocked.short_side_px, self.nsfw.classifier.short_side_px if self.nsfw else 0)
+
+
+@lru_cache(maxsize=1)
+def _hooks(blocked: tuple[str, ...], nsfw: str) -> Hooks:
+    return Hooks(models.load_block_lists(blocked), models.load_nsfw(nsfw) if nsfw else None)
+
+
+def hooks_of(config: ImageSettings) -> Hooks:
+    """The hooks of these settings, loaded once a process.
+
+    Raises:
+        UsageError: a list or a model cannot be loaded.
+    """
+    return _hooks(tuple(config.blocked_hashes), config.nsfw.model)
+
+
 @dataclass
 class Images:
     """What is known of the images of a unit, one entry an image; None where it was not measured."""
@@ -103,24 +132,24 @@ class Images:
     width: list[int | None] = field(default_factory=list)
     height: list[int | None] = field(default_factory=list)
     damage: list[str | None] = field(default_factory=list)
-    is_blocked: list[bool] = field(default_factory=list)
+    is_blocked: list[bool | None] = field(default_factory=list)
     nsfw_score: list[float | None] = field(default_factory=list)
     found_sha256: list[str | None] = field(default_factory=list)
     blob_offset: list[int] = field(default_factory=list)
     blob_bytes: list[int] = field(default_factory=list)
 
-    def add(self, data: bytes | None, offset: int, config: ImageSettings, hooks: models.ImageHooks) -> None:
+    def add(self, data: bytes | None, offset: int, config: ImageSettings, hooks: Hooks) -> None:
         """Measure one image; None: no archive has it."""
         self.is_found.append(data is not None)
         data = data or b""
-        decoded = pixels.decode(data, pixels_at_most=config.pixels_at_most, colour=hooks.needs_colour)
+        decoded = pixels.decode(data, pixels_at_most=config.pixels_at_most, colour=hooks.nsfw is not None, short_side_px=hooks.short_side_px)
         digest = hashlib.sha256(data).hexdigest() if data else None
         self.format.append(decoded.format)
         self.width.append(decoded.width)
         self.height.append(decoded.height)
         self.damage.append(decoded.damage)
-        self.is_blocked.append(hooks.is_blocked(data, decoded))
-        self.nsfw_score.append(hooks.nsfw_score(decoded))
+        self.is_blocked.append(hooks.blocked.blocks(data=data, found_sha256=digest or "", pixels=decoded.pixels))
+        self.nsfw_score.append(hooks.nsfw.score(decoded.pixels) if hooks.nsfw and decoded.pixels is not None else None)
         self.found_sha256.append(digest)
         self.blob_offset.append(offset)
         self.blob_bytes.append(len(data))
@@ -128,16 +157,15 @@ class Images:
 
 def image_verdicts(images: Images, config: ImageSettings) -> list[pa.StringArray]:
     """The verdict of every image rule, in the order of reasons."""
-    width, height = pa.array(images.width, pa.int32()), pa.array(images.height, pa.int32())
-    return [
-        image.undecodable(pa.array(images.format, pa.string())),
-        image.damaged(pa.array(images.damage, pa.string())),
-        image.too_many_pixels(width, height, pixels_at_most=config.pixels_at_most),
-        image.too_small(width, height, short_side_above_px=config.short_side_above_px),
-        image.too_elongated(width, height, aspect_ratio_below=config.aspect_ratio_below),
-        image.blocked(pa.array(images.is_blocked, pa.bool_())),
-        image.nsfw(pa.array(images.nsfw_score, pa.float32()), drop_at_or_above=config.nsfw.drop_at_or_above),
-    ]
+    return image.judge_images(
+        image_format=pa.array(images.format, pa.string()),
+        damage=pa.array(images.damage, pa.string()),
+        width=pa.array(images.width, pa.int32()),
+        height=pa.array(images.height, pa.int32()),
+        is_blocked=pa.array(images.is_blocked, pa.bool_()),
+        nsfw_score=pa.array(images.nsfw_score, pa.float32()),
+        rules=config,
+    )
 
 
 def fetch(run: Run, unit: Unit) -> Facts:
@@ -147,7 +175,7 @@ def fetch(run: Run, unit: Unit) -> Facts:
     ids = rows["image_id"].combine_chunks()
     first_rows = np.flatnonzero(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)])
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
-    images, hooks, end = Images(), models.ImageHooks.of(run.config.image), 0
+    images, hooks, end = Images(), hooks_of(run.config.image), 0
     with storage.write(run.work("fetch/units", f"{unit['name']}.images")) as blob:
         for data in _image_bytes(run, rows.take(pa.array(first_rows))):
             images.add(data, end, run.config.image, hooks)

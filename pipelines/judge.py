@@ -19,6 +19,7 @@ from altalign.schema import DROPPED
 from filters import identity, text, words
 from pipelines import parquet, pool
 from pipelines.engines import pooled
+from pipelines.joint import JOINT, JointCounts
 from pipelines.places import PLACE, Kind, as_bytes, first_of_each, in_order
 from pipelines.shuffle import Element, SpillWriter, elements, slices
 from pipelines.tables import Measured, Tables, measure
@@ -63,7 +64,7 @@ def verdicts(candidates: pa.RecordBatch, measured: Measured, config: CurateConfi
 def judge(run: Run, unit: Unit) -> Facts:
     """Judge the candidates of a unit: dropped ones to dropped/, survivors to the unit's spill file."""
     source, tables, scratch = run.source_of(unit["file"]), Tables.of(run), words.Scratch()
-    counts, survivors, row = Counts(), [], unit["row"]
+    counts, joint, survivors, row = Counts(), JointCounts(), [], unit["row"]
     with parquet.writing(run.path("dropped", "judge", f"{unit['name']}.parquet") if run.config.audit.keep_dropped else None, DROPPED) as dropped:
         for batch in pool.candidates(run, unit):
             measured = measure(batch, tables, scratch)
@@ -74,6 +75,7 @@ def judge(run: Run, unit: Unit) -> Facts:
                 if entry["values"] is not None:
                     counts.add_rows(Stage.JUDGE, source, entry["values"], entry["counts"])
             dropped.write(_dropped_rows(batch, measured, verdict, all_reasons(every), image_ids, keys, source))
+            joint.add(batch, measured)
             kept = np.flatnonzero(verdict.is_null().to_numpy(zero_copy_only=False))
             survivors.append(_survivor_rows(batch.take(pa.array(kept)), measured.words.take(pa.array(kept)), image_ids[kept], keys[kept], unit["file"], row + kept))
             row += batch.num_rows
@@ -81,6 +83,7 @@ def judge(run: Run, unit: Unit) -> Facts:
         spill = SpillWriter(file)
         for partition, rows in _partitioned(pa.concat_tables(survivors) if survivors else SURVIVOR.empty_table(), partitions(run)):
             spill.add(partition, _as_ipc(rows))
+    storage.write_bytes(run.work("judge/units", f"{unit['name']}.joint"), joint.to_bytes())
     return {"rows": unit["rows"], "spilled": spill.places(), "counts": counts.to_json()}
 
 
@@ -165,7 +168,7 @@ def group(run: Run, partition: int, survivors: Iterable[bytes], found: Iterable[
     """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut into fetch units."""
     parts = [pa.ipc.open_stream(part).read_all() for part in slices(survivors)]
     rows = pa.concat_tables(parts) if parts else SURVIVOR.empty_table()
-    order = pc.sort_indices(rows, [(name, "ascending") for name in ("image_id", "key", "page_url", "file", "row")], null_placement="at_start")
+    order = pc.sort_indices(rows, [(name, "ascending", "at_start") for name in ("image_id", "key", "page_url", "file", "row")])
     rows = rows.take(order).combine_chunks()
     repeated = _equals_previous(ids_of(rows["key"]))
     name = f"{partition:05d}"
@@ -250,3 +253,14 @@ def row_places(run: Run, name: str) -> Iterator[tuple[int, np.ndarray]]:
         files, rows = (batch[c].to_numpy(zero_copy_only=False)[is_row].astype(np.int64) for c in ("place_file", "place_offset"))
         for file in np.unique(files).tolist():
             yield file, np.unique(rows[files == file])
+
+
+def conclude(run: Run) -> None:
+    """The joint counts of what the text rules measure, for the audit: `audit/text_joint.parquet`, by source."""
+    by_source: dict[str, JointCounts] = {}
+    for unit in pool.units(run):
+        joint = JointCounts.from_bytes(storage.read_bytes(run.work("judge/units", f"{unit['name']}.joint")))
+        source = run.source_of(unit["file"])
+        by_source[source] = by_source.get(source, JointCounts()) + joint
+    tables = [joint.to_arrow(source) for source, joint in sorted(by_source.items())]
+    parquet.write(run.path("audit", "text_joint.parquet"), pa.concat_tables([JOINT.empty_table(), *tables]), JOINT)

@@ -15,7 +15,7 @@ from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from altalign.reasons import Stage
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
-from pipelines import read
+from pipelines import fetch, read
 from pipelines.units import STAGES, Basis, InputFile, Run, resolved
 
 # What each stage leaves outside work/, and what counts rows for which stage.
@@ -53,6 +53,7 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
                 raise UsageError(f"{config_path} [input] paths: {path} is a folder, where a file is meant; name its files, such as {path}/*")
         read.check(paths, settings)
         files += [InputFile(len(files) + i, path, number) for i, path in enumerate(paths)]
+    fetch.hooks_of(config.image)
     return Run(config.run.folder, config, tuple(files))
 
 

@@ -5,15 +5,16 @@ sorted table); a partition is sorted once and merged; the histogram of all count
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
 from altalign import storage
-from dedup.hash_tables import HASH_COUNT_VERSION, HashTable, log2_counts
+from altalign.schema import RULES_VERSION
+from dedup.hash_tables import HashTable, log2_counts
 from dedup.merge import CountHistogram, merge_ngrams, merge_pairs
 from dedup.spill import NgramBuffers, PairBuffers
 from filters import identity, words
@@ -24,5 +25,202 @@ from pipelines.units import Facts, Run, Unit, map_unit
 
 BLOCK = 8_192  # rows whose n-grams are hashed at a time: they stay in the CPU's cache
 ROWS_PER_PARTITION = 100_000
-MOST_KEYS = 64  # elements a unit and kind hands to the grouping: more cost Beam more than they spread the work
-KINDS = ("ngrams", "texts", "images")
+HASH_VERSIONS = {"words": words.HASH_VERSION, "images": identity.IMAGE_HASH_VERSION}
+
+# Kinds of slices in a spill file; an element's number is kind * partitions + partition.
+KINDS = ("ngrams", "hot", "texts", "images")
+TABLES = {"ngrams": "vocabulary", "texts": "over_shared_texts", "images": "over_captioned_images"}
+
+
+def partitions(run: Run) -> int:
+    """Partitions of each kind: of the size of the pool alone."""
+    return pool.partitions(run, ROWS_PER_PARTITION, at_least=16, at_most=4096)
+
+
+# Counting ----------------------------------------------------------------------------------------------------------------
+
+
+def count(run: Run, unit: Unit) -> Facts:
+    """Hash the n-grams and pairs of a unit into its spill file; facts: where slices lie, rows, histogram of words."""
+    parts, scratch = partitions(run), words.Scratch()
+    ngrams, texts, images = NgramBuffers(parts), PairBuffers(parts), PairBuffers(parts)
+    histogram = np.zeros(1, np.int64)
+    with storage.write(run.work("tables/units", f"{unit['name']}.spill")) as file:
+        spill = SpillWriter(file)
+        into = {kind: _flush_to(spill, number * parts) for number, kind in enumerate(KINDS)}
+        for batch in pool.candidates(run, unit):
+            image_hashes = identity.image_hash(batch["image_identity"])
+            is_known = batch["image_identity"].is_valid().to_numpy(zero_copy_only=False)
+            for begin in range(0, batch.num_rows, BLOCK):
+                found = words.scan(batch["caption"].slice(begin, BLOCK), scratch)
+                ngrams.add(found.ngrams, into["ngrams"])
+                known = is_known[begin : begin + BLOCK]
+                text_hashes, of_images = found.texts[known], image_hashes[begin : begin + BLOCK][known]
+                texts.add(text_hashes, of_images, into["texts"])
+                images.add(of_images, text_hashes, into["images"])
+                histogram = _add(histogram, np.bincount(found.words))
+        ngrams.finish(into["ngrams"], into["hot"])
+        texts.finish(into["texts"])
+        images.finish(into["images"])
+    return {"rows": unit["rows"], "spilled": spill.places(), "words": CountHistogram.of_tally(histogram).to_json()}
+
+
+def _flush_to(spill: SpillWriter, first: int) -> Any:
+    return lambda partition, data: spill.add(first + partition, data.tobytes())
+
+
+def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if len(a) < len(b):
+        a, b = b, a
+    a[: len(b)] += b
+    return a
+
+
+def merge(run: Run, partition: int, values: dict[str, list[bytes]]) -> Facts:
+    """Count one partition of each kind; facts: the histograms. Candidates for the tables go to files."""
+    hashes, counts, histogram = merge_ngrams([np.frombuffer(s, np.uint64) for s in slices(values["ngrams"])], [_pairs(s) for s in slices(values["hot"])])
+    facts: Facts = {"ngrams": histogram.to_json(), "ngrams_rows": len(hashes)}
+    _save(run, "ngrams", partition, hashes, counts)
+    limits = {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
+    for kind, limit in limits.items():
+        hashes, counts, histogram = merge_pairs([_pairs(s) for s in slices(values[kind])], limit=limit)
+        facts |= {kind: histogram.to_json(), f"{kind}_rows": len(hashes)}
+        _save(run, kind, partition, hashes, counts)
+    return facts
+
+
+def _pairs(data: bytes) -> np.ndarray:
+    return np.frombuffer(data, np.uint64).reshape(-1, 2)
+
+
+def _part(run: Run, kind: str, partition: int) -> str:
+    return run.work("tables/merged", f"{partition:05d}.{kind}")
+
+
+def _save(run: Run, kind: str, partition: int, hashes: np.ndarray, counts: np.ndarray) -> None:
+    storage.write_bytes(_part(run, kind, partition), np.stack([hashes, counts.astype(np.uint64)], axis=1).tobytes())
+
+
+class Count(beam.PTransform):
+    """Units of the pool in, numbers of merged partitions out."""
+
+    def __init__(self, run: Run):
+        super().__init__()
+        self._run = run
+
+    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
+        """Count every unit, merge every partition."""
+        spilled = pcoll | "CountUnits" >> pooled(self._run, self._count).with_output_types(tuple[int, bytes])
+        every = pcoll.pipeline | "NamePartitions" >> beam.Create([(p, b"") for p in range(partitions(self._run))]).with_output_types(tuple[int, bytes])
+        return {"spilled": spilled, "every": every} | "GroupByPartition" >> beam.CoGroupByKey() | "MergePartitions" >> pooled(self._run, self._merge)
+
+    def _count(self, unit: Unit) -> Iterator[Element]:
+        parts = partitions(self._run)
+        facts = map_unit(self._run, "tables/units", unit, count)
+        path = self._run.work("tables/units", f"{unit['name']}.spill")
+        for number, value in elements(path, unit["order"], facts["spilled"], self._run.config.engine.shuffle):
+            yield number % parts, bytes([number // parts]) + value
+
+    def _merge(self, grouped: tuple[int, dict[str, Iterable[bytes]]]) -> Iterator[int]:
+        partition, values = grouped
+        by_kind: dict[str, list[bytes]] = {kind: [] for kind in KINDS}
+        for value in values["spilled"]:
+            by_kind[KINDS[value[0]]].append(value[1:])
+        map_unit(self._run, "tables/merged", {"name": f"{partition:05d}"}, lambda run, _: merge(run, partition, by_kind))
+        yield partition
+
+
+# The tables ----------------------------------------------------------------------------------------------------------------
+
+
+def conclude(run: Run) -> None:
+    """`tables/`: the vocabulary, over-shared texts and over-captioned images; and the histograms for the audit."""
+    merged = [facts for _, facts in run.all_facts("tables/merged")]
+    histograms = {kind: CountHistogram.total(CountHistogram.from_json(facts[kind]) for facts in merged) for kind in TABLES}
+    size = run.config.text.vocabulary_size
+    threshold = histograms["ngrams"].threshold(size)
+    # With a threshold of 1, or fewer than K distinct n-grams, every n-gram is in it: there is no table and the rule drops nothing.
+    is_all = threshold <= 1
+    _write_table(run, "ngrams", 0 if is_all else threshold, {"vocabulary_size": size, "threshold": threshold, "distinct": histograms["ngrams"].keys, "all": is_all}, is_empty=is_all)
+    limits = {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
+    for kind, limit in limits.items():
+        _write_table(run, kind, limit + 1, {"threshold": limit, "distinct": histograms[kind].keys})
+    counted = CountHistogram.total(CountHistogram.from_json(facts["words"]) for _, facts in run.all_facts("tables/units"))
+    names = {"words": counted, "images_per_text": histograms["texts"], "texts_per_image": histograms["images"], "ngram_count": histograms["ngrams"]}
+    storage.write_json(run.path("audit", "histograms.json"), {name: histogram.to_json() for name, histogram in names.items()})
+
+
+def _write_table(run: Run, kind: str, at_least: int, facts: dict[str, Any], *, is_empty: bool = False) -> None:
+    """One table of the entries with at least this count, partition by partition: hashes, counts (of n-grams in 8 bits), JSON."""
+    parts = [] if is_empty else [name for name, _ in run.all_facts("tables/merged")]
+    rows = sum(int((_part_entries(run, kind, part)[:, 1] >= at_least).sum()) for part in parts)
+    path = run.path("tables", TABLES[kind])
+    counts_name, counts_type = ("log2", np.uint8) if kind == "ngrams" else ("counts", np.int64)
+    with storage.write(f"{path}.npy") as hashes, storage.write(f"{path}_{counts_name}.npy") as counts:
+        for file, dtype in ((hashes, np.uint64), (counts, counts_type)):
+            np.lib.format.write_array_header_1_0(file, {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (rows,)})
+        for part in parts:
+            entries = _part_entries(run, kind, part)
+            entries = entries[entries[:, 1] >= at_least]
+            hashes.write(np.ascontiguousarray(entries[:, 0]).tobytes())
+            exact = entries[:, 1].astype(np.int64)
+            counts.write((log2_counts(exact) if kind == "ngrams" else exact).tobytes())
+    storage.write_json(f"{path}.json", {"hash_versions": HASH_VERSIONS, "rules_version": RULES_VERSION, "rows": rows, **facts})
+
+
+def _part_entries(run: Run, kind: str, part: str) -> np.ndarray:
+    return _pairs(storage.read_bytes(_part(run, kind, int(part))))
+
+
+class Tables(NamedTuple):
+    """The finished tables, mapped into memory; one of each in a process."""
+
+    vocabulary: HashTable | None  # None: every n-gram is in it
+    texts: HashTable
+    images: HashTable
+
+    @classmethod
+    def of(cls, run: Run) -> "Tables":
+        """The tables of a run."""
+        return _tables(run.path("tables"), storage.stamp(run.path("tables", "vocabulary.json")).time_ns)
+
+
+@lru_cache(maxsize=1)
+def _tables(folder: str, _changed: int) -> Tables:
+    def table(name: str, counts: str) -> HashTable:
+        return HashTable(np.load(f"{folder}/{name}.npy", mmap_mode="r"), np.load(f"{folder}/{name}_{counts}.npy", mmap_mode="r"))
+
+    facts = storage.read_json(f"{folder}/vocabulary.json")
+    return Tables(None if facts["all"] else table("vocabulary", "log2"), table("over_shared_texts", "counts"), table("over_captioned_images", "counts"))
+
+
+class Measured(NamedTuple):
+    """What the text rules hold against their limits, n rows."""
+
+    words: pa.Int32Array
+    rare_ngrams: pa.Int32Array
+    rarest: np.ndarray  # uint8: log2 of the smallest count of a row's n-grams, as the vocabulary has it; 0: not in it; 255: no table
+    images_per_text: pa.Int64Array  # null: within the limit
+    texts_per_image: pa.Int64Array  # null: within the limit, or no image is known
+
+
+def measure(batch: pa.RecordBatch, tables: Tables, scratch: words.Scratch) -> Measured:
+    """Measure candidates against the tables."""
+    n = batch.num_rows
+    row_words, images_per_text = np.empty(n, np.int32), np.empty(n, np.int64)
+    rare, rarest = np.zeros(n, np.int32), np.full(n, 255, np.uint8)
+    for begin in range(0, n, BLOCK):
+        found, end = words.scan(batch["caption"].slice(begin, BLOCK), scratch), min(n, begin + BLOCK)
+        row_words[begin:end] = found.words
+        images_per_text[begin:end] = tables.texts.lookup(found.texts)
+        if tables.vocabulary is not None:
+            rare[begin:end], rarest[begin:end] = tables.vocabulary.measure_rows(found.ngrams, found.ends)
+    texts_per_image = tables.images.lookup(identity.image_hash(batch["image_identity"]))
+    is_known = batch["image_identity"].is_valid().to_numpy(zero_copy_only=False)
+    return Measured(
+        pa.array(row_words),
+        pa.array(rare),
+        rarest,
+        pa.array(images_per_text, mask=images_per_text == 0),
+        pa.array(texts_per_image, mask=(texts_per_image == 0) | ~is_known),
+    )

@@ -17,22 +17,26 @@ import numpy as np
 STEPS_AT_MOST = 300_000_000
 ELEMENTS_AT_MOST = 1_000_000
 
-_VOID, _FORMATTING, _BARRIER, _CLOSES_P, _RAW, _REPLACES_ITSELF, _FOREIGN = 1, 2, 4, 8, 16, 32, 64
+_VOID, _FORMATTING, _BARRIER, _TABLE_BARRIER, _CLOSES_P, _RAW, _REPLACES, _FOREIGN, _INTEGRATION, _TABLE_PART, _ALONE, _PLAIN = (1 << bit for bit in range(12))
 _CLASSES = {
     _VOID: "area base br col embed hr img input link meta param source track wbr image bgsound basefont frame keygen html head body",
     _FORMATTING: "a b big code em font i nobr s small strike strong tt u",
     _BARRIER: "applet caption table td th marquee object template",
+    _TABLE_BARRIER: "table template",
     _CLOSES_P: "address article aside blockquote center details dialog dir div dl dd dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 "
     "header hgroup hr li listing main menu nav ol p plaintext pre search section summary table ul xmp",
     _RAW: "script style textarea title xmp iframe noembed noframes plaintext",
-    _REPLACES_ITSELF: "p li dd dt option optgroup td th tr tbody thead tfoot a nobr",
+    _REPLACES: "li dd dt option optgroup",
     _FOREIGN: "svg math",
+    _INTEGRATION: "foreignobject desc title annotation-xml mi mo mn ms mtext",
+    _TABLE_PART: "caption tbody thead tfoot tr td th",
+    _ALONE: "a nobr",
 }
 _SLOTS = 1_024  # of a hash table of names with linear probing
-_P = 0x50
 _MULTIPLIER = 0x100000001B3
-_SPACES_AND_ENDS = (0x20, 0x09, 0x0A, 0x0C, 0x0D, 0x2F, 0x3E)
-_REBUILT_AT_MOST = 65_536  # open formatting elements kept track of
+_P, _TABLE = 0x71, 0x6FC294D1487D3E33  # hashes of two names
+_OPEN_AT_MOST = 65_536  # steps run out long before: sum of 1 … 24,500
+_DEPTH, _WAITING, _BASE, _FOREIGNS, _PS, _TABLES, _ELEMENTS, _DEEPEST = range(8)  # of the state: how many there are of each
 
 
 def refusal(page: bytes) -> str | None:
@@ -47,12 +51,12 @@ def refusal(page: bytes) -> str | None:
 
 @cache
 def _names() -> tuple[np.ndarray, np.ndarray]:
-    """Hash table of names: uint64[slots] (0: free) and uint8[slots] of classes."""
+    """Hash table of names: uint64[slots] (0: free) and int64[slots] of classes."""
     classes: dict[str, int] = {}
     for bit, names in _CLASSES.items():
         for name in names.split():
             classes[name] = classes.get(name, 0) | bit
-    hashes, bits = np.zeros(_SLOTS, np.uint64), np.zeros(_SLOTS, np.uint8)
+    hashes, bits = np.zeros(_SLOTS, np.uint64), np.zeros(_SLOTS, np.int64)
     for name, of in classes.items():
         slot = (hashed := _hashed(name.encode())) % _SLOTS
         while hashes[slot]:
@@ -69,13 +73,13 @@ def _hashed(name: Iterable[int]) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _class_of(name: np.uint64, hashes: np.ndarray, bits: np.ndarray) -> np.uint8:
+def _class_of(name: np.uint64, hashes: np.ndarray, bits: np.ndarray) -> int:
     slot = np.int64(name % np.uint64(_SLOTS))
     while hashes[slot] != 0:
         if hashes[slot] == name:
             return bits[slot]
         slot = (slot + 1) % _SLOTS
-    return np.uint8(0)
+    return 0
 
 
 @numba.njit(cache=True, nogil=True)
@@ -159,21 +163,21 @@ def _after_raw(page: np.ndarray, at: int, name: np.uint64) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _find_open(stack: np.ndarray, bits: np.ndarray, depth: int, name: np.uint64) -> int:
+def _find_open(names: np.ndarray, bits: np.ndarray, depth: int, name: np.uint64, barrier: int) -> int:
     """Where the innermost open element of this name is, not looking past a barrier; -1 where there is none."""
     for at in range(depth - 1, -1, -1):
-        if stack[at] == name:
+        if names[at] == name:
             return at
-        if bits[at] & _BARRIER:
+        if bits[at] & barrier:
             return -1
     return -1
 
 
 @numba.njit(cache=True, nogil=True)
-def _find_replaced(stack: np.ndarray, bits: np.ndarray, depth: int, name: np.uint64) -> int:
+def _find_replaced(names: np.ndarray, bits: np.ndarray, depth: int, name: np.uint64) -> int:
     """Where an element is that one of its name closes, below nothing but formatting; -1 where there is none."""
     for at in range(depth - 1, -1, -1):
-        if stack[at] == name:
+        if names[at] == name:
             return at
         if not bits[at] & _FORMATTING:
             return -1
@@ -181,81 +185,148 @@ def _find_replaced(stack: np.ndarray, bits: np.ndarray, depth: int, name: np.uin
 
 
 @numba.njit(cache=True, nogil=True)
-def _scan(page: np.ndarray, hashes: np.ndarray, classes: np.ndarray, steps_at_most: int, elements_at_most: int) -> tuple[int, int, int, int]:  # noqa: C901
-    """Steps, elements built, depth and attributes; stops where a limit is passed."""
-    stack, bits, rebuilt_below = np.zeros(1024, np.uint64), np.zeros(1024, np.uint8), np.zeros(1024, np.int64)
-    waiting = np.zeros(_REBUILT_AT_MOST, np.uint64)  # formatting elements closed by the end of a block around them: built again in the next
-    depth, waits, foreign, open_p = 0, 0, 0, 0
-    steps, elements, deepest, most_attributes = 0, 0, 0, 0
-    p_name = np.uint64(_P + 32 + 1)
-    at = 0
-    while at < len(page) and steps <= steps_at_most and elements <= elements_at_most:
-        if page[at] != 0x3C or at + 1 >= len(page):
-            at += 1
-            continue
-        after = page[at + 1]
-        is_end = after == 0x2F and at + 2 < len(page)
-        first = _lower(page[at + 2]) if is_end else _lower(after)
-        if not 97 <= first <= 122:
-            at = _after_markup(page, at) if after in (0x21, 0x2F, 0x3F) else at + 1
-            continue
-        name, at = _name_at(page, at + 2 if is_end else at + 1)
-        attributes, is_closed, at = _attributes_at(page, at)
-        of = _class_of(name, hashes, classes)
-        most_attributes = max(most_attributes, attributes)
-        steps += attributes * (attributes - 1) // 2 + depth
-        elements += 1
-        to = -1  # the open element that this tag closes
-        if is_end:
-            to = _find_open(stack, bits, depth, name)
-            if to < 0 and of & _FORMATTING:
-                for number in range(waits - 1, -1, -1):
-                    if waiting[number] == name:
-                        waiting[number:waits - 1] = waiting[number + 1 : waits].copy()
-                        waits -= 1
-                        break
-            elif to >= 0 and of & _FORMATTING and to < depth - 1:
-                stack[to], bits[to] = 0, 0  # what it holds stays open
-                to = -1
-        elif of & _CLOSES_P and open_p:
-            to = _find_open(stack, bits, depth, p_name)
-        if not is_end and to < 0 and of & _REPLACES_ITSELF:
-            to = _find_replaced(stack, bits, depth, name)
-        if to >= 0:
-            cleared = -1
-            for number in range(to, depth):
-                open_p -= stack[number] == p_name
-                foreign -= (bits[number] & _FOREIGN) != 0
-                if bits[number] & _BARRIER:
-                    cleared = rebuilt_below[number] if cleared < 0 else cleared
-                elif number > to and cleared < 0 and bits[number] & _FORMATTING and waits < _REBUILT_AT_MOST:
-                    waiting[waits] = stack[number]
-                    waits += 1
-            waits = min(waits, cleared) if cleared >= 0 else waits
-            depth = to
-        if is_end:
-            continue
-        if waits and not of & _CLOSES_P:
-            elements += waits
-            if depth + waits >= len(stack):
-                stack, bits, rebuilt_below = _grown(stack, waits), _grown(bits, waits), _grown(rebuilt_below, waits)
-            stack[depth : depth + waits], bits[depth : depth + waits] = waiting[:waits], _FORMATTING
-            depth, waits = depth + waits, 0
-        if of & _RAW and not foreign:
-            at = _after_raw(page, at, name)
-        elif not (of & _VOID or (foreign and is_closed and not of)):
-            if depth + 1 >= len(stack):
-                stack, bits, rebuilt_below = _grown(stack, 0), _grown(bits, 0), _grown(rebuilt_below, 0)
-            stack[depth], bits[depth], rebuilt_below[depth] = name, of, waits
-            depth += 1
-            open_p += name == p_name
-            foreign += (of & _FOREIGN) != 0
-            deepest = max(deepest, depth)
-    return steps, elements, deepest, most_attributes
+def _end_formatting(names: np.ndarray, bits: np.ndarray, waiting: np.ndarray, state: np.ndarray, name: np.uint64) -> int:
+    """Which open element the end of a formatting element closes; one that holds others goes, and they stay."""
+    at = _find_open(names, bits, state[_DEPTH], name, _BARRIER)
+    if at >= 0 and at < state[_DEPTH] - 1:
+        names[at], bits[at] = 0, 0
+        return -1
+    if at < 0:
+        for number in range(state[_WAITING] - 1, -1, -1):
+            if waiting[number, 0] == name:
+                for later in range(number + 1, state[_WAITING]):
+                    waiting[later - 1] = waiting[later]
+                state[_WAITING] -= 1
+                break
+    return at
 
 
 @numba.njit(cache=True, nogil=True)
-def _grown(array: np.ndarray, by: int) -> np.ndarray:
-    grown = np.zeros(2 * len(array) + by, array.dtype)
-    grown[: len(array)] = array
-    return grown
+def _wait(waiting: np.ndarray, state: np.ndarray, name: np.uint64, bits: int) -> None:
+    """Remember a formatting element to be built again; of those without attributes three of a name at most."""
+    if bits & _PLAIN:
+        alike = 0
+        for number in range(state[_WAITING]):
+            alike += waiting[number, 0] == name
+        if alike >= 3:
+            return
+    if state[_WAITING] < _OPEN_AT_MOST:
+        waiting[state[_WAITING], 0], waiting[state[_WAITING], 1] = name, bits
+        state[_WAITING] += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _close(names: np.ndarray, bits: np.ndarray, below: np.ndarray, waiting: np.ndarray, state: np.ndarray, to: int) -> None:
+    """Close open elements down to `to`. Formatting elements among them wait for the next block, but those inside a barrier are gone."""
+    until = state[_DEPTH]
+    for at in range(state[_DEPTH] - 1, to - 1, -1):
+        state[_PS] -= names[at] == np.uint64(_P)
+        state[_TABLES] -= names[at] == np.uint64(_TABLE)
+        state[_FOREIGNS] -= (bits[at] & _FOREIGN) != 0
+        if bits[at] & _BARRIER:
+            state[_WAITING], state[_BASE], until = min(below[at, 0], state[_WAITING]), below[at, 1], at
+    for at in range(to + 1, until):
+        if bits[at] & _FORMATTING:
+            _wait(waiting, state, names[at], bits[at])
+    state[_DEPTH] = to
+
+
+@numba.njit(cache=True, nogil=True)
+def _build_again(names: np.ndarray, bits: np.ndarray, waiting: np.ndarray, state: np.ndarray) -> None:
+    """Open the formatting elements that wait, as text and inline elements make the parser do."""
+    for number in range(state[_BASE], state[_WAITING]):
+        if state[_DEPTH] < _OPEN_AT_MOST:
+            names[state[_DEPTH]], bits[state[_DEPTH]] = waiting[number, 0], np.int64(waiting[number, 1])
+            state[_DEPTH] += 1
+        state[_ELEMENTS] += 1
+    state[_WAITING] = min(state[_BASE], state[_WAITING])
+
+
+@numba.njit(cache=True, nogil=True)
+def _open(names: np.ndarray, bits: np.ndarray, below: np.ndarray, state: np.ndarray, name: np.uint64, of: int) -> None:
+    depth = state[_DEPTH]
+    if depth >= _OPEN_AT_MOST:
+        return
+    if of & _INTEGRATION:
+        of = of | _BARRIER if state[_FOREIGNS] else 0
+    names[depth], bits[depth], below[depth, 0], below[depth, 1] = name, of, state[_WAITING], state[_BASE]
+    if of & _BARRIER:
+        state[_BASE] = state[_WAITING]
+    state[_DEPTH] = depth + 1
+    state[_DEEPEST] = max(state[_DEEPEST], depth + 1)
+    state[_PS] += name == np.uint64(_P)
+    state[_TABLES] += name == np.uint64(_TABLE)
+    state[_FOREIGNS] += (of & _FOREIGN) != 0
+
+
+@numba.njit(cache=True, nogil=True)
+def _closed_by_end(names: np.ndarray, bits: np.ndarray, waiting: np.ndarray, state: np.ndarray, name: np.uint64, of: int) -> int:
+    """The open element down to which an end tag closes; -1: it closes none."""
+    if of & _FORMATTING:
+        return _end_formatting(names, bits, waiting, state, name)
+    in_table = of & _TABLE_PART or name == np.uint64(_TABLE)
+    return _find_open(names, bits, state[_DEPTH], name, _TABLE_BARRIER if in_table else _BARRIER)
+
+
+@numba.njit(cache=True, nogil=True)
+def _closed_by_start(names: np.ndarray, bits: np.ndarray, waiting: np.ndarray, state: np.ndarray, name: np.uint64, of: int) -> int:
+    """The open element down to which a start tag closes; -1: it closes none."""
+    if of & _ALONE:
+        return _end_formatting(names, bits, waiting, state, name)
+    if of & _TABLE_PART:
+        return _find_open(names, bits, state[_DEPTH], name, _TABLE_BARRIER)
+    to = -1
+    if of & _REPLACES:
+        to = _find_replaced(names, bits, state[_DEPTH], name)
+    if to < 0 and of & _CLOSES_P and state[_PS]:
+        to = _find_open(names, bits, state[_DEPTH], np.uint64(_P), _BARRIER)
+    return to
+
+
+@numba.njit(cache=True, nogil=True)
+def _next_tag(page: np.ndarray, at: int) -> tuple[int, bool]:
+    """Where the name of the next tag begins, and whether it is an end tag; the length of the page at the end."""
+    while at + 1 < len(page):
+        if page[at] != 0x3C:
+            at += 1
+            continue
+        is_end = page[at + 1] == 0x2F
+        first = at + 2 if is_end else at + 1
+        if first < len(page) and 97 <= _lower(page[first]) <= 122:
+            return first, is_end
+        at = _after_markup(page, at) if is_end or page[at + 1] in (0x21, 0x3F) else at + 1
+    return len(page), False
+
+
+@numba.njit(cache=True, nogil=True)
+def _scan(page: np.ndarray, hashes: np.ndarray, classes: np.ndarray, steps_at_most: int, elements_at_most: int) -> tuple[int, int, int, int]:
+    """Steps, elements built, depth and attributes; stops where a limit is passed."""
+    names, bits, below = np.empty(_OPEN_AT_MOST, np.uint64), np.empty(_OPEN_AT_MOST, np.int64), np.empty((_OPEN_AT_MOST, 2), np.int64)
+    waiting = np.empty((_OPEN_AT_MOST, 2), np.uint64)  # formatting elements closed by the end of a block around them
+    state = np.zeros(8, np.int64)
+    steps, most_attributes = 0, 0
+    at, is_end = _next_tag(page, 0)
+    while at < len(page) and steps <= steps_at_most and state[_ELEMENTS] <= elements_at_most:
+        name, at = _name_at(page, at)
+        attributes, is_closed, at = _attributes_at(page, at)
+        of = _class_of(name, hashes, classes)
+        if of & _FORMATTING and not attributes:
+            of |= _PLAIN
+        most_attributes = max(most_attributes, attributes)
+        steps += attributes * (attributes - 1) // 2 + state[_DEPTH] + state[_WAITING]
+        state[_ELEMENTS] += 1
+        to = _closed_by_end(names, bits, waiting, state, name, of) if is_end else _closed_by_start(names, bits, waiting, state, name, of)
+        if to >= 0:
+            _close(names, bits, below, waiting, state, to)
+        if not (is_end or of & _CLOSES_P):
+            _build_again(names, bits, waiting, state)
+        if of & _RAW and not is_end and not state[_FOREIGNS]:
+            at = _after_raw(page, at, name)
+        elif not (is_end or of & _VOID or (of & _TABLE_PART and not state[_TABLES]) or (is_closed and not of and state[_FOREIGNS])):
+            _open(names, bits, below, state, name, of)
+        while at < len(page) and _is_space(page[at]):
+            at += 1
+        if at < len(page) and page[at] != 0x3C:
+            _build_again(names, bits, waiting, state)  # text
+        at, is_end = _next_tag(page, at)
+    return steps, state[_ELEMENTS], state[_DEEPEST], most_attributes

@@ -61,7 +61,7 @@ class Gatherer:
 
     def take(self) -> Found:
         """All that was gathered since the last take."""
-        found = Found(self._finish(self._rows), _batch(self._broken, BROKEN), _batch(self._places, IMAGE_PLACE))
+        found = Found(self._finish(self._rows), batch(self._broken, BROKEN), batch(self._places, IMAGE_PLACE))
         self._start()
         return found
 
@@ -73,7 +73,7 @@ def kept(candidates: pa.RecordBatch) -> pa.RecordBatch:
 
 def as_found(candidates: pa.RecordBatch, places: pa.RecordBatch | None = None) -> Found:
     """A stretch of kept candidates without a broken record."""
-    return Found(kept(candidates.select(CANDIDATE.names)), _batch([], BROKEN), _batch([], IMAGE_PLACE) if places is None else places)
+    return Found(kept(candidates.select(CANDIDATE.names)), batch([], BROKEN), batch([], IMAGE_PLACE) if places is None else places)
 
 
 def unreadable(path: str, what: str) -> NoReturn:
@@ -99,6 +99,7 @@ def readable(path: str, what: str) -> Iterator[None]:
         raise UnreadableError(f"{path}: cannot be read as {what} ({reason}); repair or remove the file, or set skip_unreadable = true") from error
 
 
-def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+def batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of rows given as tuples."""
     columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
     return pa.record_batch([pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)

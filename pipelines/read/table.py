@@ -182,10 +182,18 @@ def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
 
 def _found_in_hand(batch: pa.RecordBatch, image: pa.Array, has_bytes: np.ndarray, first_row: int, settings: InputSettings) -> Found:
     plain = candidates(batch, settings)
-    hashed = [sha256(image[row].as_buffer()).hexdigest() if has_bytes[row] and not known else None for row, known in enumerate(plain["image_identity"].is_valid().to_pylist())]
+    hashed = [
+        sha256(image[row].as_buffer()).hexdigest() if has_bytes[row] and not known else None
+        for row, known in enumerate(plain["image_identity"].is_valid().to_pylist())
+    ]
     rows = in_hand(plain, hashed)
     at = np.flatnonzero(has_bytes)
-    place = [rows["image_identity"].take(pa.array(at)), pa.array(at + first_row, pa.int64()), pa.nulls(len(at), pa.int64()), pa.nulls(len(at), pa.large_binary())]
+    place = [
+        rows["image_identity"].take(pa.array(at)),
+        pa.array(at + first_row, pa.int64()),
+        pa.nulls(len(at), pa.int64()),
+        pa.nulls(len(at), pa.large_binary()),
+    ]
     return as_found(rows, pa.record_batch(place, schema=IMAGE_PLACE))
 
 
@@ -236,7 +244,9 @@ def _check_parquet(path: str, settings: InputSettings) -> None:
             raise UsageError(f"{path}: column {name} is of type {schema.field(name).type}, where strings are meant; name another column or convert this one")
     if settings.image_column and not _is_bytes(schema.field(settings.image_column).type):
         kind = schema.field(settings.image_column).type
-        raise UsageError(f"{path}: column {settings.image_column} is of type {kind}, where bytes (or a struct whose field bytes holds them) are meant; name another column")
+        raise UsageError(
+            f"{path}: column {settings.image_column} is of type {kind}, where bytes (or a struct whose field bytes holds them) are meant; name another column"
+        )
 
 
 def _check_names(path: str, settings: InputSettings, names: Sequence[str], what: str) -> None:
@@ -247,7 +257,9 @@ def _check_names(path: str, settings: InputSettings, names: Sequence[str], what:
                 raise UsageError(f"{path}: {setting} is empty; name a column, there are {', '.join(names)}")
         elif name not in names:
             near = difflib.get_close_matches(name, names, 3) or list(names[:10])
-            raise UsageError(f'{path}: no {what} "{name}" ({setting}); did you mean {" or ".join(near)}?' if near else f'{path}: no {what} "{name}" ({setting})')
+            raise UsageError(
+                f'{path}: no {what} "{name}" ({setting}); did you mean {" or ".join(near)}?' if near else f'{path}: no {what} "{name}" ({setting})'
+            )
         elif list(names).count(name) > 1:
             raise UsageError(f'{path}: the {what} "{name}" ({setting}) is there {list(names).count(name)} times; rename one')
 

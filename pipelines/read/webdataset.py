@@ -1,1 +1,186 @@
-"""stub"""
+"""WebDataset tars (.tar, .tar.gz, .tar.zst): neighbouring members of one name up to the first dot are a sample.
+
+Of a sample: the first image member, the caption of `.txt` or else of `.json`, the `url` of `.json`.
+"""
+
+import io
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import groupby
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import storage
+from altalign.curation import InputSettings
+from altalign.schema import BROKEN, IMAGE_PLACE
+from pipelines.read import table
+from pipelines.read.found import LINE_BYTES, STRETCH_BYTES, STRETCH_ROWS, Found, batch, kept, readable, unreadable
+from pipelines.read.lines import parse_json
+
+_IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "avif", "bmp", "tif", "tiff")
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd"}
+
+
+class _SampleError(ValueError):
+    """The sample cannot be read."""
+
+
+@dataclass(slots=True)
+class _Sample:
+    url: str | None = None
+    caption: str | None = None
+    caption_of_json: str | None = None
+    offset: int = 0  # of the image's bytes in the tar
+    length: int = 0  # of the image; 0: there is none
+    data: bytes | None = None  # of an image in a compressed tar
+    is_one: bool = False
+
+
+def read(path: str, settings: InputSettings) -> Iterator[Found]:
+    """All samples of a tar, in order of their first members.
+
+    Raises:
+        UnreadableError: it is no tar, or breaks off.
+    """
+    if storage.stamp(path).size == 0:
+        return
+    with readable(path, "tar"), storage.open_read(path) as file:
+        samples: list[_Sample] = []
+        broken: list[tuple[str, int, str]] = []
+        size = 0
+        for offset, sample in _samples(path, file):
+            if isinstance(sample, str):
+                broken.append((path, offset, sample))
+            elif sample.is_one:
+                samples.append(sample)
+                size += len(sample.data or b"") + len(sample.caption or "")
+            if size > STRETCH_BYTES or len(samples) + len(broken) >= STRETCH_ROWS:
+                yield _found(samples, broken, file, settings)
+                samples, broken, size = [], [], 0
+        yield _found(samples, broken, file, settings)
+
+
+def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
+    """Offset and content of each sample, or what is wrong with it."""
+    try:
+        with _opened(file) as (tar, is_compressed):
+            for _, members in groupby(tar, key=lambda member: _split(member.name)[0]):
+                offset, sample, error = -1, _Sample(), ""
+                for member in members:
+                    offset = member.offset if offset < 0 else offset
+                    try:
+                        _add(sample, tar, member, is_compressed=is_compressed)
+                    except _SampleError as problem:
+                        error = str(problem)
+                yield offset, error or sample
+    except tarfile.TarError as error:
+        if str(error) == "empty file":
+            return
+        unreadable(path, f"cannot be read as tar ({error})")
+
+
+def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, *, is_compressed: bool) -> None:
+    extension = _split(member.name)[1].lower()
+    if not member.isfile() or extension not in (*_IMAGES, "txt", "json"):
+        return
+    sample.is_one = True
+    if extension in _IMAGES:
+        if not sample.length:
+            sample.offset, sample.length = member.offset_data, member.size
+            sample.data = _content(tar, member) if is_compressed else None
+        return
+    if member.size > LINE_BYTES:
+        raise _SampleError(f"{member.name}: longer than {LINE_BYTES >> 20} MiB")
+    content = _content(tar, member)
+    if extension == "txt":
+        sample.caption = content.decode(errors="replace").removeprefix("\ufeff")
+        return
+    try:
+        value = parse_json(content)
+    except ValueError as error:
+        raise _SampleError(f"{member.name}: no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise _SampleError(f"{member.name}: {type(value).__name__}, where an object is meant")
+    sample.url, sample.caption_of_json = (_text(member.name, value, name) for name in ("url", "caption"))
+
+
+def _text(member: str, value: dict[str, Any], name: str) -> str | None:
+    text = value.get(name)
+    if not (text is None or isinstance(text, str)):
+        raise _SampleError(f"{member}: {name} is no string but {type(text).__name__}")
+    return text
+
+
+def _found(samples: list[_Sample], broken: list[tuple[str, int, str]], file: BinaryIO, settings: InputSettings) -> Found:
+    texts = [(sample.url, sample.caption_of_json if sample.caption is None else sample.caption, None) for sample in samples]
+    plain = table.from_columns(*table.string_columns(texts), settings=settings)
+    is_known = plain["image_identity"].is_valid().to_pylist()
+    rows = table.in_hand(plain, [None if known or not sample.length else _sha256(sample, file) for known, sample in zip(is_known, samples, strict=True)])
+    has_image = [bool(sample.length) for sample in samples]
+    in_hand = [sample for sample in samples if sample.length]
+    places = [
+        pc.filter(rows["image_identity"], pa.array(has_image, pa.bool_())),
+        pa.array([None if sample.data is not None else sample.offset for sample in in_hand], pa.int64()),
+        pa.array([None if sample.data is not None else sample.length for sample in in_hand], pa.int64()),
+        pa.array([sample.data for sample in in_hand], pa.large_binary()),
+    ]
+    return Found(kept(rows), batch(broken, BROKEN), pa.record_batch(places, schema=IMAGE_PLACE))
+
+
+def _sha256(sample: _Sample, file: BinaryIO) -> str:
+    """Of the image's bytes; of those in the tar itself the reader's place stays as it is."""
+    if sample.data is not None:
+        return sha256(sample.data).hexdigest()
+    here = file.tell()
+    file.seek(sample.offset)
+    hashed = sha256()
+    left = sample.length
+    while left and (piece := file.read(min(left, 1 << 20))):
+        hashed.update(piece)
+        left -= len(piece)
+    file.seek(here)
+    return hashed.hexdigest()
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Name of the sample, with its folders, and extension."""
+    folder, _, base = name.rpartition("/")
+    stem, _, extension = base.partition(".")
+    return f"{folder}/{stem}", extension
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    content = cast(BinaryIO, tar.extractfile(member)).read()
+    if len(content) != member.size:
+        raise tarfile.ReadError("unexpected end of data")
+    return content
+
+
+class _StrictHeader(tarfile.TarInfo):
+    """A header that is damaged ends the reading with an error; tarfile alone takes it for the end of the archive."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "tarfile.TarInfo":  # noqa: D102
+        try:
+            return super().fromtarfile(tarfile_)
+        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(str(error)) from None
+
+
+@contextmanager
+def _opened(file: BinaryIO) -> Iterator[tuple[tarfile.TarFile, bool]]:
+    """The tar in a file, and whether it is compressed, so that no offset leads to a member."""
+    compression = _MAGIC.get(file.read(2))
+    file.seek(0)
+    if compression is None:
+        with tarfile.open(fileobj=file, mode="r:", tarinfo=_StrictHeader) as tar:
+            yield tar, False
+        return
+    stream = io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.PythonFile(file, "r"), compression)), 1 << 20)
+    with tarfile.open(fileobj=stream, mode="r|", tarinfo=_StrictHeader) as tar:
+        yield tar, True

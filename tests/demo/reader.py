@@ -152,16 +152,18 @@ def broken_members(path: Path) -> list[str]:
     """What is wrong with each gzip member, or the record in it, that a reader cannot use."""
     data, at, found = path.read_bytes(), 0, []
     while at < len(data):
-        member = zlib.decompressobj(wbits=31)
+        member, record, start = zlib.decompressobj(wbits=31), b"", at
         try:
-            record = member.decompress(data[at:])
+            while at < len(data) and not member.eof:
+                record += member.decompress(data[at : at + 4096])
+                at += 4096
         except zlib.error:
             found.append("damaged")
-            at = data.index(b"\x1f\x8b\x08", at + 1)
+            at = data.index(b"\x1f\x8b\x08", start + 1)
             continue
+        at = min(at, len(data)) - len(member.unused_data)
         if not member.eof:
             found.append("cut")
         elif b"WARC-Target-URI" not in record and b"WARC-Type: warcinfo" not in record:
             found.append("nameless")
-        at = len(data) - len(member.unused_data)
     return found

@@ -27,7 +27,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     archive.close()
     write_index(folder / web.INDEX, archive.captures)
     with serve.server(folder) as running:
-        thread = threading.Thread(target=running.serve_forever)
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
         yield running.server_port
         running.shutdown()

@@ -12,7 +12,7 @@ from demo.archive import read_record
 from tests.demo import reader
 
 # Raised on purpose only: what a curation of the demo says then changes too. Of heads, URLs and HTML; not of what encoders make, which differ by platform.
-GOLDEN = "?"
+GOLDEN = "ce47aa76f3ac20990763ff83123d39e252b936a93e197616af251b8f39c0af41"
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,8 @@ def test_most_captions_have_no_rare_ngram_and_those_with_random_tokens_have(pool
     counts = Counter(ngram for pair in pool for ngram in reader.ngrams(pair.caption)[1])
     is_rare = {pair: min(counts[ngram] for ngram in reader.ngrams(pair.caption)[1]) < 2 for pair in pool}
     assert sum(is_rare.values()) < 0.1 * len(pool)
-    assert all(is_rare[pair] for pair in pool if "&id " in pair.caption or "item no." in pair.caption)
+    random = [is_rare[pair] for pair in pool if "&id " in pair.caption or "item no." in pair.caption]
+    assert sum(random) > 0.9 * len(random) > 60  # not all: some pages are captured twice
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ def test_files_are_read_and_missing_ones_named(tmp_path: Path) -> None:
 
 def test_pdq_hashes_without_their_package_stop_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "list").write_text("pdq:" + "0" * 64)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"pip install 'altalign\[pdq\]'"):
         load_block_lists([str(tmp_path / "list")])
 

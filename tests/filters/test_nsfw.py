@@ -170,6 +170,6 @@ def test_files_that_are_missing_or_no_model_are_named(model: Path) -> None:
 
 
 def test_without_onnxruntime_the_command_stops(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"pip install 'altalign\[nsfw\]'"):
         load_nsfw(str(model))

@@ -152,7 +152,9 @@ def test_a_missing_key_is_null(tmp_path):
 def test_an_endless_line_is_one_broken_row(tmp_path, monkeypatch, form):
     monkeypatch.setattr(f"pipelines.read.{'lines'}.LINE_BYTES", 1_000)
     row = {"csv": "{url},{caption}\n", "tsv": "{url}\t{caption}\n", "jsonl": '{{"url": "{url}", "caption": "{caption}"}}\n'}[form]
-    text = "".join(row.format(url=url, caption=caption) for url, caption in [("url", "caption")] * (form != "jsonl") + [("a", "one"), ("b", "x" * 5_000), ("c", "two")])
+    text = "".join(
+        row.format(url=url, caption=caption) for url, caption in [("url", "caption")] * (form != "jsonl") + [("a", "one"), ("b", "x" * 5_000), ("c", "two")]
+    )
     path = write(tmp_path / f"table.{form}", text.encode())
     _, broken, _ = read_all(path)
     assert captions(path) == ["one", "two"]
@@ -170,7 +172,9 @@ def test_an_open_quote_of_endless_lines_costs_one_row(tmp_path, monkeypatch):
 @pytest.mark.parametrize("form", [".csv.gz", ".tsv.zst", ".jsonl.gz"])
 def test_a_compressed_file_cut_in_two_cannot_be_read(tmp_path, form):
     lines = [f'{{"url":"http://a/{i}", "caption": "{hashlib.sha256(bytes([i % 256])).hexdigest()}"}}\n' for i in range(2_000)]
-    path = write(tmp_path / f"table{form}", "".join(["url\tcaption\n"] * (form != ".jsonl.gz") + lines).replace("url\t", "url," if "csv" in form else "url\t").encode())
+    path = write(
+        tmp_path / f"table{form}", "".join(["url\tcaption\n"] * (form != ".jsonl.gz") + lines).replace("url\t", "url," if "csv" in form else "url\t").encode()
+    )
     path.write_bytes(path.read_bytes()[:-30])
     read.check([str(path)], an_input())
     with pytest.raises(UnreadableError, match=path.name):
@@ -199,7 +203,11 @@ def test_a_header_that_cannot_be_read_stops_the_file(tmp_path):
     "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int8(), pa.large_string())], ids=str
 )
 def test_any_type_of_string_is_read_from_parquet(tmp_path, kind):
-    columns = {"caption": pa.array([" a  b ", None, "&lt;"], kind), "url": pa.array([" http://a/#f", "no url", None], kind), "page": pa.array([None, "", "p"], kind)}
+    columns = {
+        "caption": pa.array([" a  b ", None, "&lt;"], kind),
+        "url": pa.array([" http://a/#f", "no url", None], kind),
+        "page": pa.array([None, "", "p"], kind),
+    }
     path = tmp_path / "table.parquet"
     pq.write_table(pa.table(columns), path)
     wanted = an_input(page_url_column="page", decode_entities=True)

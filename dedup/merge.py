@@ -1,0 +1,151 @@
+"""The merging side of exact counting: one partition at a time, sorted once; and the histogram that gives a threshold."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numba import njit
+
+_DENSE = 4_096  # counts below this are tallied in an array, larger ones (few) one by one
+
+
+class CountHistogram:
+    """How many keys have each count; exact, additive."""
+
+    def __init__(self, keys_of_count: Mapping[int, int] | None = None):
+        self._keys: Counter[int] = Counter(keys_of_count or {})
+
+    @classmethod
+    def of(cls, counts: np.ndarray) -> "CountHistogram":
+        """Of an array of counts."""
+        dense = cls.of_tally(np.bincount(counts[counts < _DENSE]))
+        values, keys = np.unique(counts[counts >= _DENSE], return_counts=True)
+        return dense + cls(dict(zip(values.tolist(), keys.tolist(), strict=True)))
+
+    @classmethod
+    def of_tally(cls, tally: np.ndarray) -> "CountHistogram":
+        """Of an array whose entry i is how many keys have count i."""
+        return cls({int(c): int(tally[c]) for c in np.flatnonzero(tally)})
+
+    @classmethod
+    def total(cls, parts: "Iterable[CountHistogram]") -> "CountHistogram":
+        """The sum of many."""
+        keys: Counter[int] = Counter()
+        for part in parts:
+            keys.update(part._keys)
+        return cls(keys)
+
+    def __add__(self, other: "CountHistogram") -> "CountHistogram":
+        return CountHistogram(self._keys + other._keys)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CountHistogram) and self._keys == other._keys
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def keys(self) -> int:
+        """All keys."""
+        return sum(self._keys.values())
+
+    def threshold(self, k: int) -> int:
+        """The k-th largest count; 1 where there are fewer than k keys."""
+        left = k
+        for count in sorted(self._keys, reverse=True):
+            left -= self._keys[count]
+            if left <= 0:
+                return count
+        return 1
+
+    def at_least(self, count: int) -> int:
+        """Keys with this count or a larger one."""
+        return sum(keys for c, keys in self._keys.items() if c >= count)
+
+    def to_json(self) -> list[list[int]]:
+        """[count, keys], by count."""
+        return [[count, self._keys[count]] for count in sorted(self._keys)]
+
+    @classmethod
+    def from_json(cls, entries: Sequence[Sequence[int]]) -> "CountHistogram":
+        """The inverse of `to_json`."""
+        return cls({count: keys for count, keys in entries})
+
+
+def merge_ngrams(hashes: Sequence[np.ndarray], hot: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, CountHistogram]:
+    """Count the n-grams of one partition.
+
+    Args:
+        hashes: uint64 arrays, one entry an occurrence.
+        hot: uint64[n, 2] arrays of (hash, count).
+
+    Returns:
+        The hashes seen twice or more, sorted; their counts (int64); the histogram of all counts, those seen once included.
+    """
+    every = np.sort(np.concatenate(hashes)) if hashes else np.zeros(0, np.uint64)
+    starts = np.empty(len(every) + 1, np.int64)
+    found = _run_starts(every, starts)
+    keys, counts = every[starts[:found]], np.diff(starts[: found + 1])
+    if hot:
+        keys, counts = _add_hot(keys, counts, np.concatenate(hot))
+    often = counts > 1
+    return keys[often], counts[often], CountHistogram.of(counts)
+
+
+def _add_hot(keys: np.ndarray, counts: np.ndarray, hot: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    hot_keys, inverse = np.unique(hot[:, 0], return_inverse=True)
+    hot_counts = np.zeros(len(hot_keys), np.int64)
+    np.add.at(hot_counts, inverse, hot[:, 1].astype(np.int64))
+    at = np.searchsorted(keys, hot_keys)
+    is_there = at < len(keys)
+    is_there[is_there] = keys[at[is_there]] == hot_keys[is_there]
+    counts[at[is_there]] += hot_counts[is_there]
+    return np.insert(keys, at[~is_there], hot_keys[~is_there]), np.insert(counts, at[~is_there], hot_counts[~is_there])
+
+
+def merge_pairs(pairs: Sequence[np.ndarray], *, limit: int) -> tuple[np.ndarray, np.ndarray, CountHistogram]:
+    """Count, for each key of one partition, how many distinct others it was seen with.
+
+    Args:
+        pairs: uint64[n, 2] arrays of (key, other), repeats allowed.
+        limit: keys seen with at most this many are not listed.
+
+    Returns:
+        The keys above the limit, sorted; their distinct others (int64); the histogram of distinct others of all keys.
+    """
+    every = np.concatenate(pairs) if pairs else np.zeros((0, 2), np.uint64)
+    order = np.argsort(every[:, 0])
+    keys, others = every[order, 0], every[order, 1]
+    starts = np.empty(len(keys) + 1, np.int64)
+    found = _run_starts(keys, starts)
+    distinct = np.empty(found, np.int64)
+    _distinct_in_runs(others, starts[: found + 1], distinct)
+    over = distinct > limit
+    return keys[starts[:found]][over], distinct[over], CountHistogram.of(distinct)
+
+
+@njit(nogil=True, cache=True)
+def _run_starts(x: np.ndarray, starts: np.ndarray) -> int:
+    """Where runs of equal values of a sorted array begin, then its length; returns how many runs. No branch: it cannot be foreseen."""
+    if len(x) == 0:
+        starts[0] = 0
+        return 0
+    m = 0
+    starts[0] = 0
+    for i in range(1, len(x)):
+        m += x[i] != x[i - 1]
+        starts[m] = starts[m] if x[i] == x[i - 1] else i
+    starts[m + 1] = len(x)
+    return m + 1
+
+
+@njit(nogil=True, cache=True)
+def _distinct_in_runs(others: np.ndarray, starts: np.ndarray, distinct: np.ndarray) -> None:
+    """Distinct values in each run [starts[r], starts[r + 1]); sorts the runs in place."""
+    for r in range(len(distinct)):
+        begin, end = starts[r], starts[r + 1]
+        if end - begin > 1:
+            others[begin:end].sort()
+        n = 1
+        for i in range(begin + 1, end):
+            n += others[i] != others[i - 1]
+        distinct[r] = n

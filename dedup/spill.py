@@ -1,0 +1,136 @@
+"""The writing side of exact counting: hashes scattered to partitions by their top bits, in buffers that a thread keeps.
+
+A partition is the top bits of a hash, so partitions in order are one sorted table. A small cache of hot n-grams takes what
+occurs most before anything is stored; which n-grams are hot changes what is written, never what the merge finds.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numba import njit
+
+HOT_BITS = 14  # 16,384 hot n-grams took 40 % of synthetic and 42 to 74 % of real tokens; more leave the CPU's cache
+BUFFER_BYTES = 16 << 20
+
+# Called with partition and its data, in order of partitions: uint64[n] of hashes, or uint64[n, 2] of pairs.
+Flush = Callable[[int, np.ndarray], object]
+
+
+def shift_of(partitions: int) -> int:
+    """Right shift that leaves a hash's partition.
+
+    Raises:
+        ValueError: not a power of two from 2 to 65,536.
+    """
+    bits = partitions.bit_length() - 1
+    if partitions != 1 << bits or not 1 <= bits <= 16:
+        raise ValueError(f"{partitions} partitions: not a power of two from 2 to 65,536")
+    return 64 - bits
+
+
+class NgramBuffers:
+    """Counts n-grams of one unit after another: `add` their hashes, then `finish`; memory is fixed."""
+
+    def __init__(self, partitions: int):
+        self._shift = np.uint64(shift_of(partitions))
+        self._buffers = np.empty((partitions, max(64, BUFFER_BYTES // 8 // partitions)), np.uint64)
+        self._ends = np.zeros(partitions, np.int64)
+        self._hot = np.zeros(1 << HOT_BITS, np.uint64)
+        self._hot_counts = np.zeros(1 << HOT_BITS, np.int64)
+        self._is_chosen = False
+
+    def add(self, ngrams: np.ndarray, flush: Flush) -> None:
+        """Count uint64[m] hashes; full buffers are flushed."""
+        if not self._is_chosen and len(ngrams):
+            _choose_hot(ngrams, self._hot)
+            self._is_chosen = True
+        begin = 0
+        while begin < len(ngrams):
+            begin = _scatter(ngrams, begin, self._shift, self._hot, self._hot_counts, self._buffers, self._ends)
+            if begin < len(ngrams):
+                self._drain(flush)
+
+    def finish(self, flush: Flush, flush_hot: Flush) -> None:
+        """Flush what is left of the unit: hashes, and of the hot ones uint64[n, 2] of (hash, count)."""
+        self._drain(flush)
+        at = np.flatnonzero(self._hot_counts)
+        entries = np.stack([self._hot[at], self._hot_counts[at].astype(np.uint64)], axis=1)
+        _flush_sorted(entries, self._shift, len(self._ends), flush_hot)
+        self._hot_counts[:] = 0
+
+    def _drain(self, flush: Flush) -> None:
+        _drain(self._buffers, self._ends, flush)
+
+
+class PairBuffers:
+    """Scatters (key, other) pairs of hashes by the partition of the key."""
+
+    def __init__(self, partitions: int):
+        self._shift = np.uint64(shift_of(partitions))
+        self._buffers = np.empty((partitions, max(32, BUFFER_BYTES // 16 // partitions), 2), np.uint64)
+        self._ends = np.zeros(partitions, np.int64)
+
+    def add(self, keys: np.ndarray, others: np.ndarray, flush: Flush) -> None:
+        """Take uint64[n] keys and what each was seen with; full buffers are flushed."""
+        begin = 0
+        while begin < len(keys):
+            begin = _scatter_pairs(keys, others, begin, self._shift, self._buffers, self._ends)
+            if begin < len(keys):
+                _drain(self._buffers, self._ends, flush)
+
+    def finish(self, flush: Flush) -> None:
+        """Flush what is left of the unit."""
+        _drain(self._buffers, self._ends, flush)
+
+
+def _drain(buffers: np.ndarray, ends: np.ndarray, flush: Flush) -> None:
+    for partition in np.flatnonzero(ends).tolist():
+        flush(partition, buffers[partition, : ends[partition]])
+    ends[:] = 0
+
+
+def _flush_sorted(entries: np.ndarray, shift: np.uint64, partitions: int, flush: Flush) -> None:
+    entries = entries[np.argsort(entries[:, 0])]
+    begins = np.searchsorted(entries[:, 0] >> shift, np.arange(partitions + 1, dtype=np.uint64))
+    for partition in np.flatnonzero(np.diff(begins)).tolist():
+        flush(partition, entries[begins[partition] : begins[partition + 1]])
+
+
+def _choose_hot(ngrams: np.ndarray, hot: np.ndarray) -> None:
+    """The most frequent hash of these for each slot of the cache."""
+    hashes, counts = np.unique(ngrams, return_counts=True)
+    rising = np.argsort(counts, kind="stable")
+    hot[hashes[rising] & np.uint64(len(hot) - 1)] = hashes[rising]  # the last assignment, of the largest count, stays
+
+
+@njit(nogil=True, cache=True)
+def _scatter(ngrams: np.ndarray, begin: int, shift: int, hot: np.ndarray, hot_counts: np.ndarray, buffers: np.ndarray, ends: np.ndarray) -> int:
+    """Scatter from `begin` on; returns where it had to stop because a buffer is full."""
+    mask, room = np.uint64(len(hot) - 1), buffers.shape[1]
+    for i in range(begin, len(ngrams)):
+        h = ngrams[i]
+        slot = h & mask
+        if hot[slot] == h:
+            hot_counts[slot] += 1
+        else:
+            p = h >> shift
+            end = ends[p]
+            if end == room:
+                return i
+            buffers[p, end] = h
+            ends[p] = end + 1
+    return len(ngrams)
+
+
+@njit(nogil=True, cache=True)
+def _scatter_pairs(keys: np.ndarray, others: np.ndarray, begin: int, shift: int, buffers: np.ndarray, ends: np.ndarray) -> int:
+    room = buffers.shape[1]
+    for i in range(begin, len(keys)):
+        p = keys[i] >> shift
+        end = ends[p]
+        if end == room:
+            return i
+        buffers[p, end, 0] = keys[i]
+        buffers[p, end, 1] = others[i]
+        ends[p] = end + 1
+    return len(keys)

@@ -1,0 +1,152 @@
+"""Clean captions: entities decoded, controls removed, NFC, white space made single spaces, as product.md section 3 has it.
+
+Most captions are clean as they come. One kernel reads every byte and says which rows are not; a batch without such rows is
+returned as it is. Rows in which only spaces and controls are wrong are mended by a second kernel, the others here.
+"""
+
+import re
+from functools import cache
+from html.entities import html5
+
+import numpy as np
+import pyarrow as pa
+import unicodedata2
+
+from filters import caption_kernels, unicode_data
+from filters.caption_kernels import SPACES, TEXT
+from filters.unicode_data import CONTROL, WHITE_SPACE
+from filters.words import text_buffers
+
+REFERENCE = re.compile(r"&(?:#(?:[xX](?P<hex>[0-9A-Fa-f]+)|(?P<decimal>[0-9]+));?|(?P<name>[A-Za-z][A-Za-z0-9]*)(?P<end>[;=]?))")
+# Characters that references to C1 controls stand for (HTML Standard, numeric character reference end state)
+WINDOWS_1252 = {byte: bytes([byte]).decode("cp1252") for byte in range(0x80, 0xA0) if byte not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
+MOST_DIGITS = 7  # of 1114111, the last code point; more digits are not worth reading
+REPLACEMENT = "\ufffd"
+BYTES_AT_MOST = (1 << 31) - 1  # of an Arrow string array
+
+
+def clean(captions: pa.Array) -> pa.StringArray:
+    """Captions as they are stored: no control characters, NFC, white space as single spaces, none at the ends; case kept.
+
+    Args:
+        captions: n strings of any Arrow kind, dictionaries of strings too; null becomes "", bytes that are not UTF-8 become U+FFFD.
+
+    Returns:
+        n captions without nulls; of the same buffers where nothing was to be done.
+
+    Raises:
+        ValueError: they hold more than 2 GiB.
+    """
+    captions = _strings(captions)
+    data, offsets = text_buffers(captions)
+    blocks, entries, combining = unicode_data.table()
+    needs = np.zeros(len(captions), np.uint8)
+    if not caption_kernels.look(data, offsets, blocks, entries, combining, needs):
+        return captions
+    fixed = _clean_texts(data, offsets, needs)
+    if not needs.any():
+        return captions
+    fixed_data, fixed_offsets = np.frombuffer(b"".join(fixed), np.uint8), np.cumsum([0, *map(len, fixed)], dtype=np.int64)
+    out, out_offsets = np.empty(int(offsets[-1] - offsets[0]) + fixed_data.size, np.uint8), np.empty(len(captions) + 1, np.int64)
+    size = caption_kernels.rebuild(data, offsets, blocks, entries, needs, fixed_data, fixed_offsets, out, out_offsets)
+    return _array(out[:size], out_offsets)
+
+
+def decode_entities(captions: pa.Array) -> pa.StringArray:
+    """Captions with HTML character references decoded once, as in an attribute's value; comes before `clean`.
+
+    Args:
+        captions: n strings of any Arrow kind, dictionaries of strings too; null becomes "", and in rows that hold "&" bytes that
+            are not UTF-8 become U+FFFD.
+
+    Returns:
+        n captions without nulls; of the same buffers where no row holds "&".
+
+    Raises:
+        ValueError: they hold more than 2 GiB.
+    """
+    captions = _strings(captions)
+    data, offsets = text_buffers(captions)
+    places = np.flatnonzero(data[offsets[0] : offsets[-1]] == ord("&")) + offsets[0]
+    rows = np.unique(np.searchsorted(offsets, places, side="right") - 1)
+    if not rows.size:
+        return captions
+    parts, copied = [], offsets[0]
+    lengths = np.diff(offsets)
+    for row in rows.tolist():
+        text = decode_entities_in(_text(data, offsets, row)).encode()
+        parts += [data[copied : offsets[row]].tobytes(), text]
+        copied, lengths[row] = offsets[row + 1], len(text)
+    parts.append(data[copied : offsets[-1]].tobytes())
+    return _array(np.frombuffer(b"".join(parts), np.uint8), np.cumsum([0, *lengths], dtype=np.int64))
+
+
+def decode_entities_in(text: str) -> str:
+    """One string with HTML character references decoded once, as in an attribute's value.
+
+    There a name without its semicolon stays as it is before "=" and before letters and digits (`html.unescape` decodes it).
+    """
+    return REFERENCE.sub(_character, text) if "&" in text else text
+
+
+def _character(reference: re.Match[str]) -> str:
+    name, digits = reference["name"], reference["hex"] or reference["decimal"]
+    if name is not None:
+        found = html5.get(name + ";") if reference["end"] == ";" else None
+        if found is None and reference["end"] != "=":
+            # The semicolon, if any, ends no name of its own here: it stays
+            return html5[name] + reference["end"] if name in html5 else reference[0]
+        return reference[0] if found is None else found
+    if len(digits.lstrip("0")) > MOST_DIGITS:
+        return REPLACEMENT
+    point = int(digits, 16 if reference["hex"] else 10)
+    if point == 0 or point >= unicode_data.CODE_POINTS or 0xD800 <= point < 0xE000:
+        return REPLACEMENT
+    return WINDOWS_1252.get(point) or chr(point)
+
+
+def _clean_texts(data: np.ndarray, offsets: np.ndarray, needs: np.ndarray) -> list[bytes]:
+    # Clean texts of the rows that need TEXT; those found to be clean lose that need.
+    texts = []
+    for row in np.flatnonzero(needs & TEXT).tolist():
+        found = data[offsets[row] : offsets[row + 1]].tobytes()
+        text = found.decode(errors="replace")
+        cleaned = (_clean_text(text) if needs[row] & SPACES else unicodedata2.normalize("NFC", text)).encode()
+        if cleaned == found:
+            needs[row] = 0
+        else:
+            texts.append(cleaned)
+    return texts
+
+
+def _clean_text(text: str) -> str:
+    controls, white_space = _patterns()
+    return white_space.sub(" ", unicodedata2.normalize("NFC", controls.sub("", text))).strip(" ")
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    # Runs of control characters that are not white space, and of white space, of the frozen Unicode version.
+    characters = [chr(point) for point in range(0x3001)]  # none are above
+    kinds = [[c for c in characters if unicode_data.entry(c) & (CONTROL | WHITE_SPACE) == CONTROL], [c for c in characters if unicode_data.entry(c) & WHITE_SPACE]]
+    controls, white_space = (re.compile(f"[{re.escape(''.join(kind))}]+") for kind in kinds)
+    return controls, white_space
+
+
+def _strings(captions: pa.Array) -> pa.StringArray:
+    # As a string array without nulls, the same buffers where it is one.
+    if pa.types.is_dictionary(captions.type):
+        captions = captions.dictionary_decode()
+    if not pa.types.is_string(captions.type):
+        captions = captions.cast(pa.string())
+    return captions.fill_null("") if captions.null_count else captions
+
+
+def _text(data: np.ndarray, offsets: np.ndarray, row: int) -> str:
+    return data[offsets[row] : offsets[row + 1]].tobytes().decode(errors="replace")
+
+
+def _array(data: np.ndarray, offsets: np.ndarray) -> pa.StringArray:
+    if data.size > BYTES_AT_MOST:
+        raise ValueError(f"captions of one batch hold {data.size} bytes, more than the {BYTES_AT_MOST} of an Arrow string array: use smaller batches")
+    return pa.StringArray.from_buffers(offsets.size - 1, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data))

@@ -1,0 +1,71 @@
+"""Joint counts of what the text rules measure: how many candidates have each combination. Exact, additive, bounded in size.
+
+From them a report can say what other thresholds would keep, without the pool.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dedup.hash_tables import log2_counts
+from pipelines.tables import Measured
+
+_EXACT_BELOW = 1_024  # larger numbers go by their log2 in 8 bits
+_FIELDS = (("words", 8), ("rarest_log2", 8), ("images_per_text", 11), ("texts_per_image", 11), ("has_identity", 1))
+
+# words: 255 stands for more. rarest_log2: as in tables/vocabulary_log2.npy, 0 = not in the vocabulary, 255 = no table. images_per_text and
+# texts_per_image: 0 = within the limit, below 1,024 exact, above it 1,024 + log2 in 8 bits.
+JOINT = pa.schema([("source", pa.string()), *((name, pa.int32()) for name, _ in _FIELDS), ("rows", pa.int64())])
+
+
+class JointCounts:
+    """Candidates by combination of what was measured."""
+
+    def __init__(self, combinations: np.ndarray | None = None, rows: np.ndarray | None = None):
+        self._combinations = np.zeros(0, np.int64) if combinations is None else combinations
+        self._rows = np.zeros(0, np.int64) if rows is None else rows
+
+    def add(self, candidates: pa.RecordBatch, measured: Measured) -> None:
+        """Count candidates."""
+        columns = (
+            np.minimum(measured.words.to_numpy(), 255),
+            measured.rarest,
+            _bounded(measured.images_per_text),
+            _bounded(measured.texts_per_image),
+            candidates["image_identity"].is_valid().to_numpy(zero_copy_only=False),
+        )
+        packed = np.zeros(candidates.num_rows, np.int64)
+        for (_, bits), column in zip(_FIELDS, columns, strict=True):
+            packed = packed << bits | column
+        total = self + JointCounts(*np.unique(packed, return_counts=True))
+        self._combinations, self._rows = total._combinations, total._rows
+
+    def __add__(self, other: "JointCounts") -> "JointCounts":
+        combinations, inverse = np.unique(np.concatenate([self._combinations, other._combinations]), return_inverse=True)
+        rows = np.zeros(len(combinations), np.int64)
+        np.add.at(rows, inverse, np.concatenate([self._rows, other._rows]))
+        return JointCounts(combinations, rows)
+
+    def to_bytes(self) -> bytes:
+        """For a file of a unit."""
+        return np.stack([self._combinations, self._rows]).tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "JointCounts":
+        """The inverse of `to_bytes`."""
+        combinations, rows = np.frombuffer(data, np.int64).reshape(2, -1)
+        return cls(combinations, rows)
+
+    def to_arrow(self, source: str) -> pa.Table:
+        """Rows of `JOINT`."""
+        columns, packed = {}, self._combinations
+        for name, bits in reversed(_FIELDS):
+            columns[name] = pa.array((packed & ((1 << bits) - 1)).astype(np.int32))
+            packed = packed >> bits
+        columns |= {"source": pa.repeat(pa.scalar(source), len(self._rows)), "rows": pa.array(self._rows)}
+        return pa.table([columns[name] for name in JOINT.names], schema=JOINT)
+
+
+def _bounded(counts: pa.Int64Array) -> np.ndarray:
+    exact = pc.fill_null(counts, 0).to_numpy()
+    return np.where(exact < _EXACT_BELOW, exact, _EXACT_BELOW + log2_counts(exact).astype(np.int64))

@@ -1,0 +1,116 @@
+"""A shard of ours is opened by webdataset, Hugging Face `datasets` and open_clip's data loader, with none of our code."""
+
+import hashlib
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from altalign.key import image_id, sample_key
+from altalign.shards import EXTENSIONS, ShardWriter
+
+CAPTIONS = [
+    "a red kite over the hill",
+    "Ein Drache 🐉 über «Köln»",
+    'red, "quoted" and \\ back',
+    "凧が丘の上を飛ぶ",
+    "null",
+    "123",
+    "a b\u2028c",
+    "the last one",
+]
+
+
+def write_shard(path: Path, formats: list[str]) -> list[tuple[bytes, dict[str, Any]]]:
+    """Eight samples with real images of the formats in turn; the first six without a page, as from a table, the rest with one."""
+    pairs = []
+    with path.open("wb") as file:
+        writer = ShardWriter(file)
+        for number, caption in enumerate(CAPTIONS):
+            url = f"https://example.org/{number}.png?größe={number}"
+            encoded = io.BytesIO()
+            kind = formats[number % len(formats)]
+            Image.fromarray(np.full((30, 40, 3), number * 30, np.uint8)).save(encoded, kind.upper())
+            digest = hashlib.sha256(encoded.getvalue()).hexdigest()
+            row = {
+                "key": sample_key(url, caption),
+                "image_id": image_id(url),
+                "image_url": url,
+                "caption": caption,
+                "page_url": None if number < 6 else "https://example.org/",
+                "source": "warc",
+                "width": 40,
+                "height": 30,
+                "format": kind,
+                "bytes": len(encoded.getvalue()),
+                "sha256": digest,
+                "found_sha256": digest,
+                "words": 3,
+            }
+            pairs.append((encoded.getvalue(), writer.write(encoded.getvalue(), row)))
+        writer.end()
+    return pairs
+
+
+def in_json(row: dict[str, Any]) -> dict[str, Any]:
+    """The side-car's row as the tar's JSON has it."""
+    return {name: "" if value is None else value for name, value in row.items()}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("formats", [["jpeg"], sorted(EXTENSIONS)], ids=["portable", "as found"])
+def test_webdataset_reads_every_sample(tmp_path: Path, formats: list[str]) -> None:
+    webdataset = pytest.importorskip("webdataset", reason="webdataset is not installed: uv sync --group test")
+    pairs = write_shard(tmp_path / "00000.tar", formats)
+    found = list(webdataset.WebDataset(str(tmp_path / "00000.tar"), shardshuffle=False))
+    for (image, row), sample in zip(pairs, found, strict=True):
+        assert sample["__key__"] == row["key"]
+        assert sample[EXTENSIONS[row["format"]]] == image
+        assert sample["txt"].decode() == row["caption"]
+    images = webdataset.WebDataset(str(tmp_path / "00000.tar"), shardshuffle=False).decode("pil").to_tuple("jpg", "txt", "json")
+    if formats == ["jpeg"]:
+        assert [(image.size, caption, row) for image, caption, row in images] == [((40, 30), row["caption"], in_json(row)) for _, row in pairs]
+
+
+@pytest.mark.filterwarnings("ignore")  # of its dependencies, of any kind
+@pytest.mark.parametrize("reading", ["streamed", "copied"])
+def test_hugging_face_datasets_reads_every_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reading: str) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed: uv sync --group readers")
+    pairs = write_shard(tmp_path / "00000.tar", ["jpeg"])
+    rows = datasets.load_dataset(
+        "webdataset", data_files={"train": str(tmp_path / "00000.tar")}, split="train", streaming=reading == "streamed", cache_dir=str(tmp_path / "cache")
+    )
+    found = list(rows)
+    for (_, row), sample in zip(pairs, found, strict=True):
+        assert sample["__key__"] == row["key"]
+        assert sample["txt"] == row["caption"]
+        assert sample["json"] == in_json(row)
+        assert sample["jpg"].size == (40, 30)
+
+
+@pytest.mark.filterwarnings("ignore")  # of its dependencies, of any kind
+def test_the_loader_of_open_clip_reads_every_sample(tmp_path: Path) -> None:
+    reason = "open_clip_torch, which needs torch, is not installed: uv sync --group readers-torch"
+    pytest.importorskip("torch", reason=reason)
+    data = pytest.importorskip("open_clip_train.data", reason=reason)
+    pairs = write_shard(tmp_path / "00000.tar", ["jpeg"])
+    settings = SimpleNamespace(
+        train_data=None,
+        val_data=str(tmp_path / "00000.tar"),
+        val_num_samples=None,
+        train_data_upsampling_factors=None,
+        batch_size=3,
+        workers=0,
+        world_size=1,
+        seed=0,
+    )
+    loader = data.get_wds_dataset(settings, lambda image: np.asarray(image), is_train=False, tokenizer=lambda text: [text]).dataloader
+    batches = list(loader)
+    assert [text for _, texts in batches for text in texts] == [row["caption"] for _, row in pairs]
+    assert sum(len(images) for images, _ in batches) == len(pairs)
+    assert all(image.shape == (30, 40, 3) for images, _ in batches for image in images)

@@ -1,0 +1,46 @@
+"""The word rule once more, as one regular expression over classes of characters: the slow twin of filters.words.
+
+Each visible character of the folded caption becomes a letter that names its class; classes come from unicodedata2 and fontTools
+alone, not from the frozen table.
+"""
+
+import re
+from functools import cache
+
+import unicodedata2
+from fontTools.unicodedata import script
+
+from filters.make_unicode_data import simple_lower_case
+
+UNSPACED = {"Hani", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"}
+# H letter or number of a script without spaces, h the same and a modifier letter, l another modifier letter, L another letter,
+# N another number, M mark, C connector, q apostrophe
+WORD = re.compile(r"[Hh][hlM]*|[LlNMC](?:[LlNMC]|(?<=[LlM])q(?=[Ll]))*")
+FORMAT = "-"
+
+
+def plain_words(caption: str) -> list[str]:
+    """Words of a clean caption, in order."""
+    lower = simple_lower_case_of_unicode_16()
+    visible = [c for c in caption.translate(lower) if class_of(c) != FORMAT]
+    found = [match.span() for match in WORD.finditer("".join(map(class_of, visible))) if re.search("[HhLlN]", match[0])]
+    return ["".join(visible[start:stop]).replace("’", "'") for start, stop in found]
+
+
+@cache
+def simple_lower_case_of_unicode_16() -> dict[int, int]:
+    """As `str.translate` takes it."""
+    return simple_lower_case()
+
+
+@cache
+def class_of(character: str) -> str:
+    """One letter, as above; "." for what is in no word."""
+    category = unicodedata2.category(character)
+    if category[0] in "LN" and script(character) in UNSPACED:
+        return "h" if category == "Lm" else "H"
+    if character in "'’":
+        return "q"
+    if category == "Cf" and character != "\u200b":
+        return FORMAT
+    return {"Lm": "l", "Pc": "C"}.get(category) or (category[0] if category[0] in "LNM" else ".")
