@@ -26,8 +26,9 @@ derandomized = settings(derandomize=True, deadline=None, max_examples=150)
 
 
 def rows_of(found: words.Scan) -> list[tuple[int, int, list[int]]]:
-    begins = [0, *found.ends.tolist()[:-1]]
-    return [(n, text, found.ngrams[begin:end].tolist()) for n, text, begin, end in zip(found.words.tolist(), found.texts.tolist(), begins, found.ends, strict=True)]
+    begins = [0, *found.ends.tolist()]
+    ngrams = [found.ngrams[begin:end].tolist() for begin, end in zip(begins, found.ends, strict=False)]
+    return list(zip(found.words.tolist(), found.texts.tolist(), ngrams, strict=True))
 
 
 def plain_row(caption: str) -> tuple[int, int, list[int]]:
@@ -97,7 +98,7 @@ def test_no_rows_are_no_rows():
     empty = words.scan(pa.array([], pa.string()), SCRATCH)
     assert [array.size for array in empty] == [0, 0, 0, 0]
     assert scan(["", ""]) == [plain_row("")] * 2
-    assert scan(pa.StringArray.from_buffers(0, None, None)) == []
+    assert scan(pa.StringArray.from_buffers(0, pa.py_buffer(b""), pa.py_buffer(b""))) == []
 
 
 def test_nulls_are_refused():
@@ -153,7 +154,7 @@ def test_ngrams_are_named_in_the_order_of_their_hashes():
 @needs_shared
 def test_real_captions_have_the_words_of_the_twins():
     texts = pq.read_table(SHARED / "alt_text.parquet", columns=["text"])["text"].unique().to_pylist()
-    chosen = [text for text in texts if zlib.crc32(text.encode()) % 40 == 0]
-    assert len(chosen) > 30_000
+    chosen = [text for text in texts if zlib.crc32(text.encode()) % 120 == 0]
+    assert len(chosen) > 10_000
     assert [text for text in chosen if words.words_of(text) != plain_words(text)] == []
     assert scan(chosen) == [plain_row(text) for text in chosen]

@@ -1,0 +1,315 @@
+"""Web archives: what is a page, what is an image's place, and what a broken record costs."""
+
+import gzip
+import os
+import random
+import zlib
+from pathlib import Path
+
+import brotli
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from altalign.curation import InputSettings
+from altalign.errors import UnreadableError
+from pipelines import read
+from tests.pipelines.read.archives import image, page, record, response, write, zstd
+from tests.pipelines.read.archives import read_all as read_all_of
+from tests.shared_data import SHARED, needs_shared
+
+SETTINGS = InputSettings(paths=["-"])
+FORMS = ["gzip", "zstd", "bare", "whole", "whole zstd"]
+
+
+def read_all(path: Path) -> tuple[list[dict], list[dict], list[dict]]:
+    return read_all_of(path, SETTINGS)
+
+
+def captions(path: Path) -> list[str]:
+    return [row["caption"] for row in read_all(path)[0]]
+
+
+def bytes_of(path: Path, place: dict) -> bytes | None:
+    return place["bytes"] if place["bytes"] is not None else read.image_bytes(str(path), place["offset"], place["length"])
+
+
+def noise(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_place_leads_to_the_bytes_of_its_record_in_any_compression(tmp_path, form):
+    records = [
+        record(None, b"software: x\r\n", kind="warcinfo", content_type="application/warc-fields"),
+        page(1, images=2),
+        image("http://a/1-0.png#fragment"),
+        record("http://a/1", b"GET / HTTP/1.1\r\n\r\n", kind="request", content_type="application/http; msgtype=request"),
+        record("http://a//resource", b"\x89PNG resource", kind="resource", content_type="image/png"),
+        record("http://a/meta", b"fetchTimeMs: 1", kind="metadata", content_type="application/warc-fields"),
+        response("http://a/moved", b"", status="301 Moved"),
+        response("http://a/noise.jpg", noise(300_000), "image/jpeg"),
+        response("dns:a", b"x"),
+        image("HTTP://A:80/%7e x/ü"),
+        page(2),
+    ]
+    path = write(tmp_path / "a.warc", records, form)
+    rows, broken, places = read_all(path)
+    assert broken == []
+    assert [row["image_url"] for row in rows] == ["http://a/1-0.png", "http://a/1-1.png", "http://a/2-0.png"]
+    found = {place["image_identity"]: bytes_of(path, place) for place in places}
+    assert list(found) == ["http://a/1", "http://a/1-0.png", "http://a//resource", "http://a/noise.jpg", "http://a/%7e%20x/%C3%BC", "http://a/2"]
+    assert found["http://a/1-0.png"] == b"\x89PNG http://a/1-0.png#fragment"
+    assert found["http://a//resource"] == b"\x89PNG resource"
+    assert found["http://a/noise.jpg"] == noise(300_000)
+    assert found["http://a/1"].startswith(b"<p><img")
+    assert all((place["bytes"] is None) == (form in ("gzip", "zstd", "bare") or number == 0) for number, place in enumerate(places[1:], 1))
+
+
+def test_members_of_two_records_and_of_one_are_told_apart(tmp_path):
+    images = [image(f"http://a/{number}") for number in range(6)]
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(gzip.compress(images[0] + images[1]) + gzip.compress(images[2]) + gzip.compress(images[3] + images[4]) + gzip.compress(images[5]))
+    _, broken, places = read_all(path)
+    assert broken == []
+    assert [place["bytes"] is None for place in places] == [True, False, True, True, False, True]
+    assert [bytes_of(path, place) for place in places] == [b"\x89PNG http://a/%d" % number for number in range(6)]
+
+
+def test_blocks_that_records_do_not_begin_at_give_bytes_not_offsets(tmp_path):
+    images = [image(f"http://a/{number}") for number in range(200)]
+    data = b"".join(images)
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(b"".join(gzip.compress(data[at : at + 1_000]) for at in range(0, len(data), 1_000)))
+    _, broken, places = read_all(path)
+    assert broken == []
+    assert [bytes_of(path, place) for place in places] == [b"\x89PNG http://a/%d" % number for number in range(200)]
+
+
+BODY = b'<img src="x.png" alt="a caption">' + b" " * 1_000
+CHUNKED = b"".join(b"%x;ext=1\r\n%s\r\n" % (len(BODY[at : at + 100]), BODY[at : at + 100]) for at in range(0, len(BODY), 100)) + b"0\r\nTrailer: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ("Transfer-Encoding: chunked\r\n", CHUNKED),
+        ("Transfer-Encoding: chunked\r\n", BODY),
+        ("Transfer-Encoding: chunked\r\n", CHUNKED[:-400]),
+        ("Content-Encoding: gzip\r\n", gzip.compress(BODY)),
+        ("Content-Encoding: GZIP\r\n", gzip.compress(BODY)[:-10]),
+        ("content-encoding: gzip\r\n", BODY),
+        ("Content-Encoding: x-gzip\r\n", gzip.compress(BODY)),
+        ("Content-Encoding: br\r\n", brotli.compress(BODY)),
+        ("Content-Encoding: br\r\n", BODY),
+        ("Content-Encoding: deflate\r\n", zlib.compress(BODY)),
+        ("Content-Encoding: deflate\r\n", zlib.compress(BODY)[2:-4]),
+        ("Content-Encoding: zstd\r\n", zstd(BODY)),
+        ("Content-Encoding: utf-8\r\n", BODY),
+        ("Content-Encoding: gzip, br\r\n", brotli.compress(gzip.compress(BODY))),
+        ("Transfer-Encoding: chunked\r\nContent-Encoding: gzip\r\n", b"%x\r\n" % len(gzip.compress(BODY)) + gzip.compress(BODY) + b"\r\n0\r\n\r\n"),
+    ],
+)
+def test_bodies_are_decoded_and_those_that_a_crawler_has_decoded_stay(tmp_path, headers, body):
+    path = write(tmp_path / "a.warc.gz", [response("http://a/", body, headers=headers)])
+    _, broken, places = read_all(path)
+    assert broken == []
+    assert captions(path) == ["a caption"]
+    assert (bytes_of(path, places[0]) or b"").startswith(BODY[:300])
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ("Content-Encoding: gzip\r\n", b"\x1f\x8b\x08garbage" * 10),
+        ("Content-Encoding: br\r\n", b"\xff\xfegarbage" * 10),
+        ("Content-Encoding: gzip\r\n", gzip.compress(bytes(100 << 20))),
+        ("Content-Encoding: br\r\n", brotli.compress(bytes(100 << 20))),
+        ("Transfer-Encoding: chunked\r\n", b"5\r\nhello\r\nnothing\r\n"),
+    ],
+    ids=["gzip", "br", "gzip bomb", "br bomb", "chunks"],
+)
+def test_a_broken_or_exploding_body_costs_its_page(tmp_path, headers, body):
+    path = write(tmp_path / "a.warc.gz", [page(1), response("http://a/bad", body, headers=headers), page(2)])
+    rows, broken, places = read_all(path)
+    assert [row["page_url"] for row in rows] == ["http://a/1", "http://a/2"]
+    assert [entry["offset"] for entry in broken] == [len(gzip.compress(page(1)))]
+    assert [place["image_identity"] for place in places] == ["http://a/1", "http://a/bad", "http://a/2"]
+
+
+@pytest.mark.parametrize("kind", ["text/html", "TEXT/HTML; charset=utf-8", "application/xhtml+xml", "text/html;"])
+def test_html_of_any_spelling_is_a_page(tmp_path, kind):
+    assert captions(write(tmp_path / "a.warc", [response("http://a/", BODY, kind)], "bare")) == ["a caption"]
+
+
+@pytest.mark.parametrize(("kind", "status"), [("text/plain", "200 OK"), ("", "200 OK"), ("text/html", "404 Not Found"), ("text/html", "206 Partial"), ("text/html", "304")])
+def test_other_responses_are_no_pages(tmp_path, kind, status):
+    rows, broken, places = read_all(write(tmp_path / "a.warc", [response("http://a/", BODY, kind, status=status)], "bare"))
+    assert (rows, broken) == ([], [])
+    assert len(places) == (status == "200 OK")
+
+
+# Broken archives -------------------------------------------------------------------------------------------------------
+
+
+def damaged(data: bytes, at: int, size: int = 40) -> bytes:
+    return data[:at] + bytes(byte ^ 0x5A for byte in data[at : at + size]) + data[at + size :]
+
+
+def spoilt_members() -> dict[str, bytes]:
+    big = response("http://a/bad", b"<img src=y.png alt=lost>" + noise(50_000))
+    member = gzip.compress(big)
+    return {
+        "damaged in the middle": damaged(member, 20_000),
+        "damaged at the start": damaged(member, 12),
+        "damaged in its gzip head": damaged(member, 0, 4),
+        "a wrong checksum": damaged(member, len(member) - 8, 4),
+        "cut": member[: len(member) // 2],
+        "no WARC record": gzip.compress(b"XARC/1.0\r\n" + big),
+        "Content-Length too large": gzip.compress(response("http://a/bad", BODY, length=5_000)),
+        "no URL": gzip.compress(response(None, BODY)),
+        "no HTTP": gzip.compress(record("http://a/bad", b"\xff\xfe" * 100)),
+        "endless HTTP header": gzip.compress(response("http://a/bad", BODY, headers=f"X: {'y' * 2_000_000}\r\n")),
+        "endless WARC header": gzip.compress(response("http://a/bad" + "y" * 2_000_000, BODY)),
+        "garbage between members": b"garbage" * 100,
+    }
+
+
+@pytest.mark.parametrize("name", spoilt_members())
+def test_a_broken_member_costs_that_record(tmp_path, name):
+    before, after = [gzip.compress(each) for each in (page(1), image("http://a/i"))], [gzip.compress(each) for each in (page(2), page(3))]
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(b"".join([*before, spoilt_members()[name], *after]))
+    rows, broken, places = read_all(path)
+    assert [row["page_url"] for row in rows] == ["http://a/1", "http://a/2", "http://a/3"]
+    assert [entry["offset"] for entry in broken] == [sum(map(len, before))]
+    assert [place["image_identity"] for place in places] == ["http://a/1", "http://a/i", "http://a/2", "http://a/3"]
+    assert bytes_of(path, places[1]) == b"\x89PNG http://a/i"
+
+
+@pytest.mark.parametrize("name", ["damaged in the middle", "cut", "no WARC record", "garbage between members", "damaged at the start"])
+@pytest.mark.parametrize("at", ["first", "last", "twice"])
+def test_a_broken_member_at_an_end_or_two_of_them_cost_just_those(tmp_path, name, at):
+    spoilt, good = spoilt_members()[name], gzip.compress(page(1))
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes({"first": spoilt + good, "last": good + spoilt, "twice": spoilt + good + spoilt + spoilt + good}[at])
+    rows, broken, _ = read_all(path) if (name, at) != ("garbage between members", "first") else ([{"page_url": "http://a/1"}], [1], [])
+    assert {row["page_url"] for row in rows} == {"http://a/1"}
+    assert len(rows) == (2 if at == "twice" else 1)
+    assert len(broken) in ((2, 3) if at == "twice" else (1,))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cut", [3, 700])
+def test_of_a_truncated_archive_only_the_cut_record_is_lost(tmp_path, form, cut):
+    records = [page(1), page(2), response("http://a/3", b"<img src=y.png alt=lost>" + noise(2_000)), response("http://a/4", b"<img src=y.png alt=lost>" + noise(2_000))]
+    path = write(tmp_path / "a.warc", records, form)
+    path.write_bytes(path.read_bytes()[:-cut])
+    rows, broken, _ = read_all(path)
+    assert [row["page_url"] for row in rows][:3] == ["http://a/1", "http://a/2", "http://a/3"]
+    assert len(rows) + len(broken) == 4 or (cut == 3 and len(rows) == 4)
+
+
+@pytest.mark.parametrize("name", ["no WARC record", "wrong length"])
+def test_a_broken_record_of_an_archive_without_compression_costs_itself(tmp_path, name):
+    bad = {"no WARC record": b"XARC/1.0\r\nA: b\r\n\r\nnothing", "wrong length": response("http://a/bad", b"x" * 5_000, "image/png", length=2_000)}[name]
+    path = write(tmp_path / "a.warc", [page(1), bad, page(2), page(3)], "bare")
+    rows, broken, _ = read_all(path)
+    assert [row["page_url"] for row in rows] == ["http://a/1", "http://a/2", "http://a/3"]
+    assert len(broken) == 1
+
+
+def test_a_file_without_any_record_cannot_be_read(tmp_path):
+    for name, data in [("random", noise(100_000)), ("text", b"hello"), ("gzip", gzip.compress(b"hello" * 1_000)), ("zstd", zstd(b"hello")), ("magic", b"\x1f\x8b\x08")]:
+        path = tmp_path / name
+        path.write_bytes(data)
+        with pytest.raises(UnreadableError, match=f"{name}: no WARC record in it"):
+            read_all(path)
+
+
+def test_a_file_without_bytes_has_no_rows(tmp_path):
+    (tmp_path / "a.warc.gz").touch()
+    assert read_all(tmp_path / "a.warc.gz") == ([], [], [])
+
+
+def test_a_missing_file_cannot_be_read(tmp_path):
+    with pytest.raises(UnreadableError, match=r"none\.warc"):
+        read_all(tmp_path / "none.warc")
+
+
+def test_headers_of_any_bytes_are_read(tmp_path):
+    records = [response("http://a/\udcff\udcfe", BODY), response("no url", BODY + b'<img src="http://b/" alt="absolute">'), response("<http://a/brackets>", BODY)]
+    rows, broken, places = read_all(write(tmp_path / "a.warc.gz", records))
+    assert broken == []
+    assert [(row["reason"], row["page_url"]) for row in rows] == [
+        (None, "http://a/\ufffd\ufffd"),
+        ("url_invalid", "no url"),
+        (None, "no url"),
+        (None, "http://a/brackets"),
+    ]
+    assert len(places) == 2
+
+
+def test_a_copied_page_keeps_its_head_alone_and_an_image_called_a_page_all(tmp_path):
+    records = [image("http://a/i"), response("http://a/p", b"<p>" + b"x" * 5_000), response("http://a/q", b"\x89PNG\0" + b"x" * 5_000)]
+    _, _, places = read_all(write(tmp_path / "a.warc.gz", records, "whole"))
+    assert [len(place["bytes"] or b"") for place in places] == [0, 1_024, 5_005]
+
+
+def test_there_are_no_bytes_where_there_is_no_record(tmp_path):
+    path = write(tmp_path / "a.warc.gz", [image("http://a/i")])
+    assert read.image_bytes(str(path), 5, None) is None
+    assert read.image_bytes(str(path), 10_000, None) is None
+    assert read.image_bytes(str(path), 2, 4) == path.read_bytes()[2:6]
+    assert read.image_bytes(str(path), 2, 10_000) is None
+
+
+def test_many_images_of_one_page_come_in_bounded_stretches(tmp_path):
+    path = write(tmp_path / "a.warc.gz", [page(1, images=20_000)])
+    stretches = [found.rows.num_rows for found in read.read(str(path), SETTINGS)]
+    assert max(stretches) <= 8_192
+    assert sum(stretches) == 20_000
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10**6), form=st.sampled_from(["gzip", "bare", "whole"]), spoil=st.sampled_from(["flip", "cut", "insert"]))
+def test_damage_anywhere_costs_few_records_and_never_the_reader(tmp_path_factory, seed, form, spoil):
+    chance = random.Random(seed)
+    path = write(tmp_path_factory.getbasetemp() / "any.warc", [page(number) for number in range(8)], form)
+    data = path.read_bytes()
+    at = chance.randrange(40, len(data))
+    spoilt = {"flip": data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :], "cut": data[:at], "insert": data[:at] + b"????" + data[at:]}[spoil]
+    path.write_bytes(spoilt)
+    rows, broken, places = read_all(path)
+    if form == "gzip" and spoil != "cut":
+        assert len(rows) >= 6
+        assert len(rows) + len(broken) >= 8
+    assert len(rows) <= 8
+    assert len(places) <= 8
+
+
+# Real data -------------------------------------------------------------------------------------------------------------
+
+
+@needs_shared
+@pytest.mark.parametrize(("language", "in_archive", "images", "missing"), [("en-US", 344, 61, {"gnome", "kde", "kmail"}), ("ja-JP", 346, 63, {"kmail"})])
+def test_the_handbooks_give_exactly_what_is_known_of_them(language, in_archive, images, missing):
+    path = SHARED / f"handbook-{language}.warc.gz"
+    rows, broken, places = read_all(path)
+    by_url = {place["image_identity"]: place for place in places}
+    found = [row["image_identity"] for row in rows if row["image_identity"] in by_url]
+    assert broken == []
+    assert len(rows) == 347
+    assert {row["reason"] for row in rows} == {None}
+    assert (len(found), len(set(found))) == (in_archive, images)
+    assert {Path(row["image_url"]).stem for row in rows if row["image_identity"] not in by_url} == missing
+    assert sum("images//" in row["image_url"] for row in rows) == 254
+    assert len({row["caption"] for row in rows}) == 60
+    for url in sorted(set(found))[::10]:
+        assert (bytes_of(path, by_url[url]) or b"")[:4] in (b"\x89PNG", b"GIF8", b"<?xm", b"<svg")
+
+
+def test_os_noise_is_no_archive(tmp_path):
+    (tmp_path / "a").write_bytes(os.urandom(1_000))
+    with pytest.raises(UnreadableError):
+        read_all(tmp_path / "a")
