@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 PADDING = 64  # bytes that may be read behind the last one
@@ -93,6 +94,29 @@ def store64(_typing_context: Any, address: Any, at: Any, value: Any) -> tuple[An
 
 
 @intrinsic
+def copy(_typing_context: Any, to: Any, source: Any, size: Any) -> tuple[Any, Any]:
+    """`copy(to, source, size)`: bytes from one address to another; they must not overlap."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
+        to, source = (builder.inttoptr(address, BYTE.as_pointer()) for address in arguments[:2])
+        cgutils.raw_memcpy(builder, to, source, arguments[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), codegen
+
+
+@intrinsic
+def fill(_typing_context: Any, to: Any, size: Any, byte: Any) -> tuple[Any, Any]:
+    """`fill(to, size, byte: uint8)`: the same byte `size` times."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
+        cgutils.memset(builder, builder.inttoptr(arguments[0], BYTE.as_pointer()), arguments[1], arguments[2])
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.uint8), codegen
+
+
+@intrinsic
 def any_bit64(_typing_context: Any, address: Any, at: Any, bits: Any) -> tuple[Any, Any]:
     """`any_bit64(address, at, bits: uint8) -> uint64`: which of 64 bytes have one of these bits; the first byte in bit 0."""
     return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(builder, arguments, "&")
@@ -114,3 +138,9 @@ def below64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any
 def first_bit(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
     """`first_bit(bits: uint64) -> intp`: how many zeros stand below the lowest one; 64 where there is no one."""
     return types.intp(types.uint64), lambda _context, builder, _signature, arguments: builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+
+@intrinsic
+def count_bits(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
+    """`count_bits(bits: uint64) -> intp`: how many are one."""
+    return types.intp(types.uint64), lambda _context, builder, _signature, arguments: builder.ctpop(arguments[0])

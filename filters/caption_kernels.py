@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 
 from filters import unicode_data
-from filters.bits import address_of, any_bit64, below64, equal64, load8, store8
+from filters.bits import address_of, any_bit64, below64, copy, count_bits, equal64, first_bit, load8, store8
 from filters.utf8 import decode, entry_of, place_of
 
 SPACES = 1  # white space or controls to mend
@@ -13,7 +13,7 @@ TEXT = 2  # perhaps not NFC, or not UTF-8: the row is left to Python
 CONTROL, WHITE_SPACE = unicode_data.CONTROL, unicode_data.WHITE_SPACE
 NFC_CHECK, COMBINING = unicode_data.NFC_CHECK, unicode_data.COMBINING
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-SPACE, DELETE, NON_ASCII = np.uint8(0x20), np.uint8(0x7F), np.uint8(0x80)
+SPACE, DELETE, HIGH, FIRST_LEAD = np.uint8(0x20), np.uint8(0x7F), np.uint8(0x80), np.uint8(0xC0)
 
 
 @njit(nogil=True, cache=True)
@@ -23,57 +23,63 @@ def look(data: np.ndarray, offsets: np.ndarray, blocks: np.ndarray, entries: np.
     Shapes: data uint8[bytes], offsets int64[n + 1], and the three columns of the Unicode table.
     """
     found = 0
-    edge = np.zeros(128, np.uint8)  # copy of the last bytes, so that nothing behind them is read
+    edge = np.empty(128, np.uint8)  # copy of the last bytes, so that nothing behind them is read
     edge_from = max(0, data.size - 64)
-    edge[: data.size - edge_from] = data[edge_from:]
+    copy(address_of(edge), address_of(data) + edge_from, data.size - edge_from)
     for row in range(offsets.size - 1):
-        start, end = offsets[row], offsets[row + 1]
-        need = _look_at_spaces(address_of(data), address_of(edge), edge_from, start, end)
-        if need & NON_ASCII:
-            need |= _look_at_points(address_of(data), start, end, address_of(blocks), address_of(entries), address_of(combining))
-            need &= SPACES | TEXT
+        need = _look_at_row(
+            address_of(data), address_of(edge), edge_from, offsets[row], offsets[row + 1], address_of(blocks), address_of(entries), address_of(combining)
+        )
         needs[row] = need
         found += need != 0
     return found
 
 
-@njit(nogil=True, cache=True)
-def _look_at_spaces(data: int, edge: int, edge_from: int, start: int, end: int) -> int:
-    # SPACES where ASCII controls, or spaces beside one another or at an end, are in the row; NON_ASCII where such bytes are.
-    wrong, high, before = np.uint64(0), np.uint64(0), np.uint64(1)  # before: the last byte was a space; the row's begin counts as one
-    for at in range(start, end, 64):
-        source, base = (data, at) if at <= edge_from else (edge, at - edge_from)
-        row = ALL if end - at >= 64 else ~(ALL << np.uint64(end - at))
+@njit(nogil=True)
+def _look_at_row(data: int, edge: int, edge_from: int, start: int, end: int, blocks: int, entries: int, combining: int) -> int:
+    need, stray = 0, 0  # stray: continuation bytes less those that code points have; 0 at the end if all is valid
+    last_mark = np.int64(0)  # end of the last combining mark << 8 | its class
+    before = np.uint64(1)  # the last byte was a space; the row's begin counts as one
+    for chunk in range(start, end, 64):
+        source, base = (data, chunk) if chunk <= edge_from else (edge, chunk - edge_from)
+        row = ALL if end - chunk >= 64 else ~(ALL << np.uint64(end - chunk))
         spaces = equal64(source, base, SPACE) & row
-        wrong |= (below64(source, base, SPACE) | equal64(source, base, DELETE) | (spaces & (spaces << np.uint64(1) | before))) & row
-        high |= any_bit64(source, base, NON_ASCII) & row
-        before = spaces >> np.uint64(63)
-    trailing = end > start and load8(data, end - 1) == SPACE
-    return (SPACES if wrong != 0 or trailing else 0) | (NON_ASCII if high else 0)
-
-
-@njit(nogil=True, cache=True)
-def _look_at_points(data: int, start: int, end: int, blocks: int, entries: int, combining: int) -> int:
-    # The same for code points that are not ASCII, and whether NFC may change them: quick check and order of marks (UAX #15, section 9).
-    at, need, previous, has_marks = start, 0, 0, False
-    while at < end:
-        if load8(data, at) < 0x80:
-            at, previous = at + 1, 0
-            continue
-        point, size = decode(data, at, end)
-        at += size
-        entry = entry_of(point, blocks, entries)
-        if entry & (CONTROL | WHITE_SPACE):
+        if (below64(source, base, SPACE) | equal64(source, base, DELETE) | (spaces & (spaces << np.uint64(1) | before))) & row:
             need |= SPACES
-        elif point < 0 or entry & NFC_CHECK:
-            need |= TEXT
-        mark = 0
-        if entry & COMBINING:
-            has_marks, mark = True, load8(combining, place_of(point, blocks))
-            if mark < previous:
+        before = spaces >> np.uint64(63)
+        high = any_bit64(source, base, HIGH) & row
+        if high == 0:
+            continue
+        leads = ~below64(source, base, FIRST_LEAD) & high
+        stray += count_bits(high ^ leads)
+        while leads:
+            at = chunk + first_bit(leads)
+            leads &= leads - np.uint64(1)
+            point, size = decode(data, at, end)
+            stray -= size - 1
+            entry = entry_of(point, blocks, entries)
+            if point < 0:
                 need |= TEXT
-        previous = mark
-    return need | (TEXT if has_marks and need else 0)  # a control between two marks hides their order
+            elif entry & (CONTROL | WHITE_SPACE | NFC_CHECK | COMBINING):
+                found, last_mark = _look_at_point(entry, point, at, size, last_mark, blocks, combining)
+                need |= found
+    if end > start and load8(data, end - 1) == SPACE:
+        need |= SPACES
+    return need | TEXT if stray or (need and last_mark) else need  # a control between two marks hides their order
+
+
+@njit(nogil=True)
+def _look_at_point(entry: int, point: int, at: int, size: int, last_mark: int, blocks: int, combining: int) -> tuple[int, int]:
+    # Need of a code point of some class, and the new `last_mark`: quick check and order of marks as in UAX #15, section 9.
+    if entry & (CONTROL | WHITE_SPACE):
+        return SPACES, last_mark
+    need = TEXT if entry & NFC_CHECK else 0
+    if entry & COMBINING:
+        order = load8(combining, place_of(point, blocks))
+        if last_mark >> 8 == at and order < last_mark & 0xFF:
+            need = TEXT
+        last_mark = (at + size) << 8 | order
+    return need, last_mark
 
 
 @njit(nogil=True, cache=True)
@@ -97,7 +103,7 @@ def rebuild(
     while row < needs.size:
         if needs[row] & TEXT:
             start, end = fixed_offsets[of_fixed], fixed_offsets[of_fixed + 1]
-            out[to : to + end - start] = fixed[start:end]
+            copy(address_of(out) + to, address_of(fixed) + start, end - start)
             to += end - start
             of_fixed += 1
         elif needs[row]:
@@ -109,14 +115,14 @@ def rebuild(
             for i in range(first, row):
                 out_offsets[i + 1] = to + offsets[i + 1] - offsets[first]
             start, end = offsets[first], offsets[row + 1]
-            out[to : to + end - start] = data[start:end]
+            copy(address_of(out) + to, address_of(data) + start, end - start)
             to += end - start
         out_offsets[row + 1] = to
         row += 1
     return to
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _mend(data: int, at: int, end: int, blocks: int, entries: int, out: int, to: int) -> int:
     # Copy a row of valid UTF-8 without controls, white space as single spaces, none at its ends. Returns where it ends.
     begin, pending = to, False
@@ -130,8 +136,7 @@ def _mend(data: int, at: int, end: int, blocks: int, entries: int, out: int, to:
                 store8(out, to, SPACE)
                 to += 1
                 pending = False
-            for i in range(size):
-                store8(out, to + i, load8(data, at + i))
+            copy(out + to, data + at, size)
             to += size
         at += size
     return to

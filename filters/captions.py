@@ -128,7 +128,10 @@ def _clean_text(text: str) -> str:
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     # Runs of control characters that are not white space, and of white space, of the frozen Unicode version.
     characters = [chr(point) for point in range(0x3001)]  # none are above
-    kinds = [[c for c in characters if unicode_data.entry(c) & (CONTROL | WHITE_SPACE) == CONTROL], [c for c in characters if unicode_data.entry(c) & WHITE_SPACE]]
+    kinds = [
+        [c for c in characters if unicode_data.entry(c) & (CONTROL | WHITE_SPACE) == CONTROL],
+        [c for c in characters if unicode_data.entry(c) & WHITE_SPACE],
+    ]
     controls, white_space = (re.compile(f"[{re.escape(''.join(kind))}]+") for kind in kinds)
     return controls, white_space
 

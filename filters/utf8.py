@@ -7,7 +7,7 @@ from filters.bits import load8, load16, load32, store8
 INVALID = -1  # "code point" of a byte that begins no valid sequence
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def decode(data: int, at: int, end: int) -> tuple[int, int]:
     """Code point and length of the sequence at `at`, none of it at or behind `end`; (INVALID, 1) where it is not valid UTF-8.
 
@@ -32,7 +32,7 @@ def decode(data: int, at: int, end: int) -> tuple[int, int]:
     return (point, 4) if fourth < 0x40 and 0x10000 <= point < 0x110000 else (INVALID, 1)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def encode(point: int, text: int, at: int) -> int:
     """Write a code point; how many bytes it took."""
     if point < 0x80:
@@ -54,13 +54,13 @@ def encode(point: int, text: int, at: int) -> int:
     return 4
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def place_of(point: int, blocks: int) -> int:
     """Where a code point stands in the columns of the Unicode table (`unicode_data.UnicodeTable`)."""
     return load16(blocks, (point >> 6) * 2) << 6 | point & 63
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def entry_of(point: int, blocks: int, entries: int) -> int:
     """Entry of the Unicode table; 0, a character of no class, for INVALID."""
     return load32(entries, place_of(point, blocks) * 4) if point >= 0 else 0

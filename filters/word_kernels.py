@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from filters import unicode_data
-from filters.bits import LOW_BYTES, PADDING, address_of, any_bit64, equal64, first_bit, load8, load64, store8, store64
+from filters.bits import LOW_BYTES, PADDING, address_of, any_bit64, below64, count_bits, equal64, fill, first_bit, load8, load16, load32, load64, store8, store64
 from filters.utf8 import decode, encode, entry_of
 
 GAP = 0x80  # the byte belongs to no word
@@ -22,7 +22,7 @@ FORMAT, SINGLE, FOLD = unicode_data.FORMAT, unicode_data.SINGLE, unicode_data.FO
 STRONG = LETTER | NUMBER
 EXTENDS_SINGLE = MARK | unicode_data.MODIFIER_LETTER
 APOSTROPHE, TYPOGRAPHIC_APOSTROPHE = 0x27, 0x2019
-NON_ASCII, ASCII_APOSTROPHE = np.uint8(0x80), np.uint8(APOSTROPHE)
+FIRST_LEAD, ASCII_APOSTROPHE = np.uint8(0xC0), np.uint8(APOSTROPHE)
 
 BLOCK_ROWS = 1024
 BLOCK_BYTES = 1 << 15  # text, signs and words of a block stay in the core's own cache
@@ -34,7 +34,7 @@ BIGRAM = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def mix(h: int) -> int:
     """A bijection of uint64 in which every bit depends on every bit."""
     h = (h ^ (h >> np.uint64(30))) * MIX_1
@@ -42,24 +42,26 @@ def mix(h: int) -> int:
     return h ^ (h >> np.uint64(31))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def hash_word(text: int, start: int, size: int) -> int:
     """Hash of a word of at least one byte; words of up to 8 bytes have none in common."""
     h = mix(load64(text, start) & LOW_BYTES[min(size, 8)])
-    at = 8
+    longer = mix(h ^ (load64(text, start + 8) & LOW_BYTES[min(max(size - 8, 0), 8)]))
+    h = longer if size > 8 else h  # the longer one always, for a branch on the size would often be predicted wrongly
+    at = 16
     while at < size:
         h = mix(h ^ (load64(text, start + at) & LOW_BYTES[min(size - at, 8)]))
         at += 8
     return h
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _step(lane: int, word: int) -> int:
     lane += word * STEP_2
     return (lane << np.uint64(31) | lane >> np.uint64(33)) * STEP_1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def hash_text(text: int, start: int, size: int) -> int:
     """Hash of a whole folded caption: two lanes of 8 bytes a step, the last step padded with zeros."""
     left, right = STEP_1, STEP_2
@@ -73,24 +75,18 @@ def hash_text(text: int, start: int, size: int) -> int:
     return mix(mix(left + np.uint64(size)) ^ right)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _fold_ascii(source: np.ndarray, text: np.ndarray, signs: np.ndarray) -> None:
     # One loop without branches, which the compiler turns into vector code. Non-ASCII bytes are gaps until they are looked at.
     for i in range(source.size):
         byte = source[i]
-        byte |= np.uint8(np.uint8(byte - np.uint8(65)) < np.uint8(26)) << np.uint8(5)
+        byte = np.uint8(byte + np.uint8(32)) if np.uint8(byte - np.uint8(65)) < np.uint8(26) else byte
         text[i] = byte
         strong = (np.uint8(byte - np.uint8(97)) < np.uint8(26)) | (np.uint8(byte - np.uint8(48)) < np.uint8(10))
         signs[i] = np.uint8(0) if strong else (WEAK_BYTE if byte == np.uint8(95) else GAP_BIT)
 
 
-@njit(nogil=True, cache=True)
-def _fill(signs: int, start: int, stop: int, sign: int) -> None:
-    for i in range(start, stop):
-        store8(signs, i, sign)
-
-
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _sign(entry: int, after_single: bool) -> tuple[int, bool]:
     # Sign of a code point's first byte, and whether what follows stands after a word of a script without spaces.
     if after_single and entry & EXTENDS_SINGLE:
@@ -105,7 +101,7 @@ def _sign(entry: int, after_single: bool) -> tuple[int, bool]:
     return GAP, False
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _joins_next(data: int, at: int, end: int, blocks: int, entries: int) -> bool:
     # Whether the first code point at or after `at` that is no format character is a letter an apostrophe can stand before.
     while at < end:
@@ -117,70 +113,68 @@ def _joins_next(data: int, at: int, end: int, blocks: int, entries: int) -> bool
     return False
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _is_lower(byte: int) -> bool:
     return 97 <= byte <= 122
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _look_closer(text: int, signs: int, start: int, end: int, blocks: int, entries: int) -> bool:
     # Folds and signs what is not ASCII, and apostrophes, in place; False where the row must be written anew.
-    at, chunk = start, start
-    joinable = np.int64(-1)  # behind the last letter or mark that is not ASCII and not of a script without spaces
-    while chunk < end:
-        look = any_bit64(text, chunk, NON_ASCII) | equal64(text, chunk, ASCII_APOSTROPHE)
-        look &= ALL << np.uint64(at - chunk)
-        if look == 0:
-            chunk += 64
-            at = chunk
-            continue
-        at = chunk + first_bit(look)
-        if at >= end:
-            return True
-        if load8(text, at) == APOSTROPHE:
-            after_letter = joinable == at or (at > start and _is_lower(load8(text, at - 1)))
-            at += 1
-            if after_letter and _joins_next(text, at, end, blocks, entries):
-                store8(signs, at - 1, WEAK)
-        else:
-            at, joinable = _look_at_run(text, signs, at, end, joinable, blocks, entries)
-            if at < 0:
+    single, joinable = np.int64(-1), np.int64(-1)  # behind the last word without spaces; behind the last other letter or mark
+    for chunk in range(start, end, 64):
+        look = ~below64(text, chunk, FIRST_LEAD) | equal64(text, chunk, ASCII_APOSTROPHE)
+        if end - chunk < 64:
+            look &= ~(ALL << np.uint64(end - chunk))
+        while look:
+            at = chunk + first_bit(look)
+            look &= look - np.uint64(1)
+            lead, second = load8(text, at), load8(text, at + 1) ^ 0x80
+            if lead == APOSTROPHE:
+                if (joinable == at or (at > start and _is_lower(load8(text, at - 1)))) and _joins_next(text, at + 1, end, blocks, entries):
+                    store8(signs, at, WEAK)
+                continue
+            if 0xC2 <= lead < 0xE0 and second < 0x40 and at + 1 < end and single != at:  # a short cut for Latin, Greek, Cyrillic, Arabic ...
+                entry = load32(entries, (load16(blocks, (lead & 0x1F) * 2) << 6 | second) * 4)
+                if entry & (LETTER | FOLD) == LETTER:
+                    store8(signs, at, load8(signs, at) & BREAK)
+                    store8(signs, at + 1, 0)
+                    joinable = at + 2
+                    continue
+            keeps, single, joinable = _look_at_point(text, signs, at, end, single, joinable, blocks, entries)
+            if not keeps:
                 return False
-        chunk += (at - chunk) & ~63
     return True
 
 
-@njit(nogil=True, cache=True)
-def _look_at_run(text: int, signs: int, at: int, end: int, joinable: int, blocks: int, entries: int) -> tuple[int, int]:
-    # The same for code points from `at` on, up to the first that is ASCII: where that is (or -1: write anew), and `joinable`.
-    after_single = False
-    while at < end and load8(text, at) >= 0x80:
-        point, size = decode(text, at, end)
-        entry = entry_of(point, blocks, entries)
-        after = at + size
-        if entry & FORMAT or (point == TYPOGRAPHIC_APOSTROPHE and after < end and (load8(text, after) >= 0x80 or _is_lower(load8(text, after)))):
-            return -1, joinable
-        if entry & FOLD:
-            folded = (point + entry) & FOLD
-            if folded < 0x80 or (folded < 0x800) != (size == 2) or (folded < 0x10000) == (size == 4):
-                return -1, joinable
-            encode(folded, text, at)
-        sign, after_single = _sign(entry, after_single)
-        store8(signs, at, sign | (load8(signs, at) & BREAK))
-        _fill(signs, at + 1, after, sign & ~BREAK)
-        at = after
-        if entry & (LETTER | MARK) and not after_single:
-            joinable = at
-    if after_single:
-        store8(signs, at, load8(signs, at) | BREAK)
-    return at, joinable
+@njit(nogil=True)
+def _look_at_point(text: int, signs: int, at: int, end: int, single: int, joinable: int, blocks: int, entries: int) -> tuple[bool, int, int]:
+    # The same for the code point at `at`; also `single` and `joinable` from then on.
+    point, size = decode(text, at, end)
+    entry = entry_of(point, blocks, entries)
+    after = at + size
+    if entry & FORMAT or (point == TYPOGRAPHIC_APOSTROPHE and after < end and (load8(text, after) >= 0x80 or _is_lower(load8(text, after)))):
+        return False, single, joinable
+    if entry & FOLD:
+        folded = (point + entry) & FOLD
+        if folded < 0x80 or (folded < 0x800) != (size == 2) or (folded < 0x10000) == (size == 4):
+            return False, single, joinable
+        encode(folded, text, at)
+    sign, is_single = _sign(entry, single == at)
+    store8(signs, at, sign if single == at else sign | (load8(signs, at) & BREAK))
+    for i in range(at + 1, after):
+        store8(signs, i, sign & ~BREAK)
+    if is_single:
+        store8(signs, after, load8(signs, after) | BREAK)
+        return True, after, joinable
+    return True, single, after if entry & (LETTER | MARK) else joinable
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _write_anew(data: int, here: int, end: int, text: int, signs: int, at: int, blocks: int, entries: int) -> tuple[int, int]:
     # Folded text from `at` on, all gaps; behind it the words' own bytes. Returns where the text and where the words end.
     words_at = at + (end - here) * 3 // 2 + 1  # the longest growth is from 2 bytes to 3
-    _fill(signs, at, words_at, GAP)
+    fill(signs + at, words_at - at, GAP_BIT)
     to = words_at
     after_single, joinable = False, False
     while here < end:
@@ -200,13 +194,14 @@ def _write_anew(data: int, here: int, end: int, text: int, signs: int, at: int, 
             point, sign = APOSTROPHE, WEAK
         size = encode(max(point, 0), text, to)
         store8(signs, to, sign)
-        _fill(signs, to + 1, to + size, sign & ~BREAK)
+        for i in range(to + 1, to + size):
+            store8(signs, i, sign & ~BREAK)
         to += size
         joinable = entry & (LETTER | MARK) != 0 and not after_single
     return at, to
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _find_words(signs: int, end: int, starts: int, stops: int) -> None:
     # Where words start and stop (uint64) among the first `end` signs, a multiple of 64 with a gap at its end.
     carry = np.uint64(0)
@@ -220,17 +215,22 @@ def _find_words(signs: int, end: int, starts: int, stops: int) -> None:
     store64(starts, 0, NOWHERE)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _write_bits(bits: int, base: int, to: int) -> int:
-    # Position of each bit, from `base` on; the address behind the last.
+    # Position of each bit, from `base` on; the address behind the last. Writes 12 always: their number cannot be predicted.
+    end = to + 8 * count_bits(bits)
+    for i in range(12):
+        store64(to, i * 8, np.uint64(base + first_bit(bits)))
+        bits &= bits - np.uint64(1)
+    to += 96
     while bits:
         store64(to, 0, np.uint64(base + first_bit(bits)))
         to += 8
         bits &= bits - np.uint64(1)
-    return to
+    return end
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _is_weak(signs: int, start: int, stop: int) -> bool:
     for i in range(start, stop):
         if not load8(signs, i) & WEAK:
@@ -238,7 +238,7 @@ def _is_weak(signs: int, start: int, stop: int) -> bool:
     return True
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _hash_words(text: int, signs: int, starts: int, stops: int, k: int, end: int, ngrams: int, made: int) -> tuple[int, int]:
     # N-grams of one row: its words are those from the k-th on that start before `end`. Returns the new `made` and k.
     n, previous = 0, np.uint64(0)
@@ -255,6 +255,32 @@ def _hash_words(text: int, signs: int, starts: int, stops: int, k: int, end: int
         made += 2 if n else 1
         n += 1
         previous = h
+
+
+@njit(nogil=True)
+def _prepare(data: int, base: int, offsets: int, rows: int, text: int, signs: int, where: np.ndarray, blocks: int, entries: int) -> tuple[int, int]:
+    # Signs of a block whose ASCII is folded, and where each row is. Returns the end of all, and where rows written anew begin.
+    size = np.int64(load64(offsets, rows * 8)) - base
+    split = (size + PADDING) & ~63
+    fill(signs + size, split - size, GAP_BIT)
+    for row in range(rows + 1):
+        at = np.int64(load64(offsets, row * 8)) - base
+        store8(signs, at, load8(signs, at) | BREAK)
+    to, start = split, np.int64(0)
+    for row in range(rows):
+        stop = np.int64(load64(offsets, row * 8 + 8)) - base
+        text_from, text_to, words_to, is_anew = start, stop, stop, 0
+        if not _look_closer(text, signs, start, stop, blocks, entries):
+            fill(signs + start, stop - start, GAP_BIT)
+            text_from, is_anew = to, 1
+            text_to, words_to = _write_anew(data, base + start, base + stop, text, signs, to, blocks, entries)
+            store8(signs, words_to, GAP)
+            to = words_to + 1
+        where[row, 0], where[row, 1], where[row, 2], where[row, 3] = text_from, text_to, is_anew, words_to
+        start = stop
+    end = (to + PADDING) & ~63
+    fill(signs + to, end - to, GAP_BIT)
+    return end, split
 
 
 @njit(nogil=True, cache=True)
@@ -278,53 +304,27 @@ def scan_rows(
     and stops uint64[room]: what `filters.words` reserves for the longest block.
     """
     rows = offsets.size - 1
+    text_at, signs_at, starts_at, stops_at, ngrams_at = address_of(text), address_of(signs), address_of(starts), address_of(stops), address_of(ngrams)
     where = np.empty((BLOCK_ROWS, 4), np.int64)  # of each row: text from, text to, whether written anew, words to
     first, made = 0, 0
     while first < rows:
-        last = first + 1
-        while last < rows and last - first < BLOCK_ROWS and offsets[last + 1] - offsets[first] <= BLOCK_BYTES:
+        base, last = offsets[first], first + 1
+        while last < rows and last - first < BLOCK_ROWS and offsets[last + 1] - base <= BLOCK_BYTES:
             last += 1
-        end, split = _prepare(data, offsets[first : last + 1], text, signs, where, blocks, entries)
-        _find_words(address_of(signs), end, address_of(starts), address_of(stops))
+        _fold_ascii(data[base : offsets[last]], text, signs)
+        end, split = _prepare(
+            address_of(data), base, address_of(offsets) + first * 8, last - first, text_at, signs_at, where, address_of(blocks), address_of(entries)
+        )
+        _find_words(signs_at, end, starts_at, stops_at)
         here, anew = 0, 0
         while starts[anew] < split:
             anew += 1
         for row in range(first, last):
             begin, stop, is_anew, words_end = where[row - first, 0], where[row - first, 1], where[row - first, 2], where[row - first, 3]
-            k, before = anew if is_anew else here, made
-            made, k = _hash_words(address_of(text), address_of(signs), address_of(starts), address_of(stops), k, words_end, address_of(ngrams), made)
+            before = made
+            made, k = _hash_words(text_at, signs_at, starts_at, stops_at, anew if is_anew else here, words_end, ngrams_at, made)
             here, anew = here if is_anew else k, k if is_anew else anew
             words[row] = (made - before + 1) >> 1
-            texts[row] = hash_text(address_of(text), begin, stop - begin)
+            texts[row] = hash_text(text_at, begin, stop - begin)
             ends[row] = made
         first = last
-
-
-@njit(nogil=True, cache=True)
-def _prepare(
-    data: np.ndarray, offsets: np.ndarray, text: np.ndarray, signs: np.ndarray, where: np.ndarray, blocks: np.ndarray, entries: np.ndarray
-) -> tuple[int, int]:
-    # Text and signs of a block, and where each row's are. Returns the end of all, and where rows written anew begin.
-    base, size = offsets[0], offsets[-1] - offsets[0]
-    _fold_ascii(data[base : base + size], text, signs)
-    split = (size + PADDING) & ~63
-    signs[size:split] = GAP_BIT
-    for row in range(offsets.size):
-        signs[offsets[row] - base] |= BREAK_BIT
-    to = split
-    for row in range(offsets.size - 1):
-        start, stop = offsets[row] - base, offsets[row + 1] - base
-        text_from, text_to, words_to = start, stop, stop
-        keeps = _look_closer(address_of(text), address_of(signs), start, stop, address_of(blocks), address_of(entries))
-        if not keeps:
-            signs[start:stop] = GAP_BIT
-            text_from = to
-            text_to, words_to = _write_anew(
-                address_of(data), base + start, base + stop, address_of(text), address_of(signs), to, address_of(blocks), address_of(entries)
-            )
-            to = words_to + 1
-            signs[words_to] = GAP_BIT
-        where[row, 0], where[row, 1], where[row, 2], where[row, 3] = text_from, text_to, not keeps, words_to
-    end = (to + PADDING) & ~63
-    signs[to:end] = GAP_BIT
-    return end, split

@@ -23,7 +23,7 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
     "extract": ([("extract", extract.plan, extract.Extract)], extract.conclude),
     "tables": ([("tables/units", pool.units, tables.Count)], tables.conclude),
     "judge": ([("judge/units", pool.units, judge.Judge)], judge.conclude),
-    "fetch": ([("fetch/gathered", judge.plan_grouped, fetch.Gather), ("fetch/units", fetch.plan, fetch.Fetch)], lambda _: None),
+    "fetch": ([("fetch/gathered", fetch.plan_gather, fetch.Gather), ("fetch/units", fetch.plan, fetch.Fetch)], lambda _: None),
     "write": ([("write", write.plan, write.Write)], write.conclude),
 }
 
@@ -54,6 +54,8 @@ def run_stage(run: Run, stage: str, pipeline_options: beam.options.pipeline_opti
     with runs.recording(run, stage):
         for step, plan, transform in steps:
             units = plan(run)
+            if not units:
+                continue
             with progress.watched(run, step, units, progress.stderr()), raised(run, step), beam.Pipeline(options=pipeline_options) as pipeline:
                 _ = pipeline | "NameUnits" >> beam.Create(units, reshuffle=True) | transform.__name__ >> transform(run)
         conclude(run)

@@ -66,8 +66,14 @@ def gather(run: Run, file: int, wanted: np.ndarray) -> Facts:
     return {"images": len(index), "bytes": end}
 
 
+def plan_gather(run: Run) -> list[Unit]:
+    """One unit a table of images."""
+    inputs = [run.config.input[file.of] for file in run.files]
+    return [{"name": file.name} for file, settings in zip(run.files, inputs, strict=True) if settings.kind == "table" and settings.image_column]
+
+
 class Gather(beam.PTransform):
-    """Partitions of grouped survivors in, names of gathered tables out."""
+    """Units of tables in, names of gathered tables out; one that no survivor needs is left out."""
 
     def __init__(self, run: Run):
         super().__init__()
@@ -75,7 +81,8 @@ class Gather(beam.PTransform):
 
     def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
         """Gather the surviving images of every table."""
-        wanted = pcoll | "NameRows" >> beam.FlatMap(self._rows).with_output_types(tuple[int, bytes])
+        grouped = pcoll.pipeline | "NamePartitions" >> beam.Create(judge.plan_grouped(self._run))
+        wanted = grouped | "NameRows" >> beam.FlatMap(self._rows).with_output_types(tuple[int, bytes])
         return wanted | "GroupByTable" >> beam.GroupByKey() | "GatherImages" >> pooled(self._run, self._gather)
 
     def _rows(self, unit: Unit) -> Iterator[tuple[int, bytes]]:

@@ -1,4 +1,4 @@
-"""Parquet as stages write it: whole files, zstd 1, row groups of a fixed size whatever the batches were, nothing of the machine in them."""
+"""Parquet as stages write it: whole files, zstd 1, row groups that the order of rows alone decides, nothing of the machine in them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,10 +22,10 @@ class Writer:
         self.row_groups: list[int] = []
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows; full row groups are written at once."""
-        self._waiting.append(rows.cast(self.schema))
-        while (ready := sum(map(len, self._waiting))) >= self._rows_per_row_group:
-            self._write(min(ready, self._rows_per_row_group))
+        """Add rows; they are written when enough of them wait."""
+        self._waiting.append(rows)
+        if sum(map(len, self._waiting)) >= self._rows_per_row_group // 2:
+            self.finish()
 
     def write_row_group(self, rows: pa.Table) -> None:
         """Write these rows as a row group of their own."""
@@ -34,13 +34,10 @@ class Writer:
 
     def finish(self) -> None:
         """Write what waits."""
-        if rest := sum(map(len, self._waiting)):
-            self._write(rest)
-
-    def _write(self, rows: int) -> None:
-        waiting = pa.concat_tables(self._waiting)
-        self._waiting = [waiting.slice(rows)] if len(waiting) > rows else []
-        self.write_row_group(waiting.slice(0, rows).combine_chunks())
+        waiting = pa.concat_tables(self._waiting) if len(self._waiting) > 1 else next(iter(self._waiting), None)
+        self._waiting = []
+        if waiting is not None and len(waiting):
+            self.write_row_group(waiting.combine_chunks())
 
 
 class Nowhere(Writer):

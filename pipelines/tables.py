@@ -4,6 +4,7 @@ A unit hashes its words in columns and spills the hashes by partition (their top
 sorted table); a partition is sorted once and merged; the histogram of all counts gives the K-th largest and so the vocabulary.
 """
 
+import threading
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from altalign import storage
 from altalign.schema import RULES_VERSION
 from dedup.hash_tables import HashTable, log2_counts
 from dedup.merge import CountHistogram, merge_ngrams, merge_pairs
-from dedup.spill import NgramBuffers, PairBuffers
+from dedup.spill import Flush, NgramBuffers, PairBuffers
 from filters import identity, words
 from pipelines import pool
 from pipelines.engines import pooled
@@ -40,32 +41,53 @@ def partitions(run: Run) -> int:
 # Counting ----------------------------------------------------------------------------------------------------------------
 
 
+class _Buffers:
+    """What a thread counts with, unit after unit: fresh memory for every unit would cost more than the counting."""
+
+    def __init__(self, parts: int):
+        self.parts, self.scratch = parts, words.Scratch()
+        self.ngrams, self.texts, self.images = NgramBuffers(parts), PairBuffers(parts), PairBuffers(parts)
+
+
+_THREAD = threading.local()
+
+
 def count(run: Run, unit: Unit) -> Facts:
     """Hash the n-grams and pairs of a unit into its spill file; facts: where slices lie, rows, histogram of words."""
-    parts, scratch = partitions(run), words.Scratch()
-    ngrams, texts, images = NgramBuffers(parts), PairBuffers(parts), PairBuffers(parts)
+    parts = partitions(run)
+    buffers = _THREAD.__dict__.pop("buffers", None)  # put back only after a whole unit: one that failed leaves rests in them
+    if buffers is None or buffers.parts != parts:
+        buffers = _Buffers(parts)
     histogram = np.zeros(1, np.int64)
     with storage.write(run.work("tables/units", f"{unit['name']}.spill")) as file:
         spill = SpillWriter(file)
         into = {kind: _flush_to(spill, number * parts) for number, kind in enumerate(KINDS)}
         for batch in pool.candidates(run, unit):
-            image_hashes = identity.image_hash(batch["image_identity"])
-            is_known = batch["image_identity"].is_valid().to_numpy(zero_copy_only=False)
-            for begin in range(0, batch.num_rows, BLOCK):
-                found = words.scan(batch["caption"].slice(begin, BLOCK), scratch)
-                ngrams.add(found.ngrams, into["ngrams"])
-                known = is_known[begin : begin + BLOCK]
-                text_hashes, of_images = found.texts[known], image_hashes[begin : begin + BLOCK][known]
-                texts.add(text_hashes, of_images, into["texts"])
-                images.add(of_images, text_hashes, into["images"])
-                histogram = _add(histogram, np.bincount(found.words))
-        ngrams.finish(into["ngrams"], into["hot"])
-        texts.finish(into["texts"])
-        images.finish(into["images"])
+            histogram = _add(histogram, _count_batch(batch, buffers, into))
+        buffers.ngrams.finish(into["ngrams"], into["hot"])
+        buffers.texts.finish(into["texts"])
+        buffers.images.finish(into["images"])
+    _THREAD.buffers = buffers
     return {"rows": unit["rows"], "spilled": spill.places(), "words": CountHistogram.of_tally(histogram).to_json()}
 
 
-def _flush_to(spill: SpillWriter, first: int) -> Any:
+def _count_batch(batch: pa.RecordBatch, buffers: _Buffers, into: dict[str, Flush]) -> np.ndarray:
+    """Count candidates; returns how many have each number of words."""
+    image_hashes = identity.image_hash(batch["image_identity"])
+    is_known = batch["image_identity"].is_valid().to_numpy(zero_copy_only=False)
+    tally = np.zeros(1, np.int64)
+    for begin in range(0, batch.num_rows, BLOCK):
+        found = words.scan(batch["caption"].slice(begin, BLOCK), buffers.scratch)
+        buffers.ngrams.add(found.ngrams, into["ngrams"])
+        known = is_known[begin : begin + BLOCK]
+        texts, images = found.texts[known], image_hashes[begin : begin + BLOCK][known]
+        buffers.texts.add(texts, images, into["texts"])
+        buffers.images.add(images, texts, into["images"])
+        tally = _add(tally, np.bincount(found.words))
+    return tally
+
+
+def _flush_to(spill: SpillWriter, first: int) -> Flush:
     return lambda partition, data: spill.add(first + partition, data.tobytes())
 
 

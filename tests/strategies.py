@@ -87,7 +87,7 @@ def pool_captions() -> st.SearchStrategy[str | None]:
 def pools(draw: st.DrawFn, *, kind: str = "table", max_size: int = 30) -> list[Candidate]:
     """Candidates of a pool in input order, of two sources; those of pages (`kind` warc or wat) have resolved URLs and no image in hand."""
     page = kind in ("warc", "wat")
-    urls = draw(st.lists(st.sampled_from(TRUSTED_URLS if page else URLS), min_size=1, max_size=6))
+    urls = draw(st.lists(st.sampled_from(TRUSTED_URLS) | st.sampled_from(TRUSTED_URLS if page else URLS), min_size=1, max_size=6))
     captions = draw(st.lists(pool_captions(), min_size=1, max_size=8))
     return [
         Candidate(
@@ -105,17 +105,17 @@ def pools(draw: st.DrawFn, *, kind: str = "table", max_size: int = 30) -> list[C
 
 def small_settings() -> st.SearchStrategy[Settings]:
     """Settings whose limits a small pool crosses."""
-    at_least, spread = st.integers(0, 3), st.integers(0, 4)
+    at_least, spread = st.integers(0, 2), st.integers(0, 6)
     return st.builds(
         lambda least, more, **rest: Settings(words_at_least=least, words_at_most=least + more, **rest),
         at_least,
         spread,
-        images_per_text_at_most=st.integers(0, 4),
-        vocabulary_size=st.integers(1, 12) | st.just(10_000),
-        texts_per_image_at_most=st.integers(0, 5),
+        images_per_text_at_most=st.integers(0, 2) | st.just(10),
+        vocabulary_size=st.integers(1, 8) | st.integers(3, 20) | st.just(10_000),
+        texts_per_image_at_most=st.integers(0, 4) | st.just(10),
         short_side_above_px=st.integers(0, 5),
         aspect_ratio_below=st.sampled_from([1.1, 1.5, 2.1, 3.0]),
-        pixels_at_most=st.integers(1, 100),
+        pixels_at_most=st.integers(1, 100) | st.just(1000),
         blocked_hashes=st.frozensets(st.sampled_from(SHA256S)),
         nsfw_at_or_above=st.none() | st.just(0.5),
     )
@@ -123,7 +123,7 @@ def small_settings() -> st.SearchStrategy[Settings]:
 
 def image_facts() -> st.SearchStrategy[ImageFacts]:
     """What images of a few pixels are like: damaged, of no format, blocked, or sound."""
-    side = st.integers(1, 12)
+    side = st.integers(1, 12) | st.integers(9, 12)
     known = st.builds(
         ImageFacts,
         format=st.sampled_from(["jpg", "png", "gif"]),

@@ -12,6 +12,7 @@ from resiliparse.parse.encoding import detect_encoding
 
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16le"), (codecs.BOM_UTF16_BE, "utf-16be"))
 _META_BYTES = 1_024
+_GUESS_BYTES = 1 << 20
 _TOKEN = re.compile(
     rb"""<!--.*?(?:-->|\Z)                                                  # a comment
       | <(?P<name>/?[a-zA-Z][^\s/>]*)(?P<attributes>(?:"[^"]*"|'[^']*'|[^'">])*)> # a tag
@@ -40,23 +41,26 @@ def _encoding(body: bytes, http_label: str | None) -> tuple[webencodings.Encodin
     """The encoding (None: UTF-8, and valid), and the body without a byte order mark."""
     for mark, name in _BOMS:
         if body.startswith(mark):
-            return _unless_valid(webencodings.lookup(name), body[len(mark) :])
-    declared = _lookup(http_label or "") or _from_meta(body[:_META_BYTES])
+            return _unless_valid(_lookup(name), body[len(mark) :])
+    declared = _lookup(http_label) or _from_meta(body[:_META_BYTES])
     if declared is not None:
         return _unless_valid(declared, body)
     if _is_utf8(body):
         return None, body
-    return _lookup(detect_encoding(body)) or webencodings.lookup("windows-1252"), body
+    return _lookup(detect_encoding(body[:_GUESS_BYTES])) or webencodings.lookup("windows-1252"), body
 
 
 def _unless_valid(encoding: webencodings.Encoding | None, body: bytes) -> tuple[webencodings.Encoding | None, bytes]:
-    is_valid = encoding is not None and (encoding.name == "utf-8" or body.isascii() and not encoding.name.startswith(("utf-16", "iso-2022"))) and _is_utf8(body)
-    return (None if is_valid else encoding), body
+    """As `_encoding`: what is valid UTF-8 in that encoding needs no decoding."""
+    if encoding is None:
+        return None, body
+    is_plain = body.isascii() and not encoding.name.startswith(("utf-16", "iso-2022"))
+    return (None if is_plain or (encoding.name == "utf-8" and _is_utf8(body)) else encoding), body
 
 
-def _lookup(label: str) -> webencodings.Encoding | None:
+def _lookup(label: str | None) -> webencodings.Encoding | None:
     """An encoding by its WHATWG label; x-user-defined is windows-1252, as a page means it."""
-    encoding = webencodings.lookup(label.strip("\"' \t"))
+    encoding = webencodings.lookup((label or "").strip("\"' \t"))
     if encoding is None:
         return None
     if encoding.name == "x-user-defined":

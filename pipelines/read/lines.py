@@ -1,6 +1,6 @@
 """Tables of text: CSV (RFC 4180), TSV, JSON Lines; each row or line that cannot be read costs that row.
 
-CSV: a header row, quotes doubled inside quotes, UTF-8 with or without a byte order mark, \\n or \\r\\n. TSV: a header row, no quoting.
+CSV: a header row, quotes doubled inside quotes, UTF-8 with or without a byte order mark, lines ended by LF or CR LF. TSV: a header row, no quoting.
 Bytes that are no UTF-8 become U+FFFD. Lines of nothing but white space are no rows.
 """
 
@@ -86,7 +86,7 @@ class _Feed:
         if entry is None:
             raise StopIteration
         self.record.append(entry)
-        offset, line = entry
+        _, line = entry
         self.size += len(line or "")
         if line is None or self.size > LINE_BYTES:
             raise _TooLongError(_TOO_LONG if line is None else f"{_TOO_LONG}; is a quote not closed?")

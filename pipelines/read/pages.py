@@ -107,7 +107,7 @@ def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     reason = first_reason(
         [
             drop_where(alt.is_null(), DropReason.ALT_MISSING),
-            drop_where(pc.equal(caption, ""), DropReason.ALT_EMPTY),
+            drop_where(pc.equal(caption, pa.scalar("")), DropReason.ALT_EMPTY),
             drop_where(url.is_null(), DropReason.URL_INVALID),
         ]
     )

@@ -8,7 +8,7 @@ After a broken record the search for the next goes on behind it.
 import io
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
@@ -20,7 +20,7 @@ from pipelines.read.found import readable, unreadable
 
 Compression = Literal["gzip", "zstd", ""]
 
-_MAGIC: dict[Compression, bytes] = {"gzip": b"\x1f\x8b\x08", "zstd": b"\x28\xb5\x2f\xfd", "": b"WARC/"}
+_MAGIC: Mapping[Compression, bytes] = {"gzip": b"\x1f\x8b\x08", "zstd": b"\x28\xb5\x2f\xfd", "": b"WARC/"}
 _ZSTD_DICTIONARY = b"\x5d\x2a\x4d\x18"  # the archive begins with a dictionary that every frame needs
 _START = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n[A-Za-z][A-Za-z0-9-]*[ \t]*:")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
@@ -33,7 +33,7 @@ _PAST_THE_END = 4  # \r\n\r\n behind a record
 class Record:
     """A record of an archive."""
 
-    offset: int  # bytes from the start of the file; in a file compressed as a whole, of what is decompressed
+    offset: int  # bytes from the start of the file; in a file compressed as a whole, about, of what is decompressed
     can_be_read_again: bool  # whether `first_record` finds it at its offset
     kind: WarcRecordType
     url: str  # as given; "" where there is none
@@ -72,14 +72,12 @@ def records(path: str, keep: Keep) -> Iterator[Record | BrokenRecord]:
     """
     with readable(path, "WARC"), storage.open_read(path) as file, storage.open_read(path) as again:
         size = again.seek(0, io.SEEK_END)
-        start: int | None = 0
         if not size:
             return
-        compression = _compression(again)
-        if not _is_start(again, 0, compression):
-            start = _next_start(again, 0, compression)
-            if start is None:
-                unreadable(path, "no WARC record in it")
+        start, compression = _first_start(again)
+        if start is None:
+            unreadable(path, "no WARC record in it")
+        if start > 0:
             yield BrokenRecord(0, "no WARC record")
         stretch = _Stretch(file, again, compression, keep)
         while start is not None and start < size:
@@ -108,7 +106,8 @@ class _Stretch:
     """
 
     def __init__(self, file: BinaryIO, again: BinaryIO, compression: Compression, keep: Keep):
-        self._file, self._again, self._compression, self._keep = file, again, compression, keep
+        self._file, self._again, self._keep = file, again, keep
+        self._compression: Compression = compression
         self._has_dictionary = _has_dictionary(again)
         self._start_is_counted = False  # a broken record at the start was given before
         self.goes_on_at: int | None = None
@@ -232,12 +231,18 @@ def _http(record: WarcRecord) -> Http | None:
     return Http(head.status_code, content_type, record.http_charset, head.get("Transfer-Encoding") or "", head.get("Content-Encoding") or "")
 
 
-def _compression(file: BinaryIO) -> Compression:
+def _first_start(file: BinaryIO) -> tuple[int | None, Compression]:
+    """Where the first record begins (None: there is none), and how records are compressed."""
     file.seek(0)
     magic = file.read(4)
-    if magic.startswith(_MAGIC["gzip"]):
-        return "gzip"
-    return "zstd" if magic in (_MAGIC["zstd"], _ZSTD_DICTIONARY) else ""
+    likely: list[Compression] = [compression for compression, of in _MAGIC.items() if magic.startswith(of[:4])]
+    if _has_dictionary(file):
+        return 0, "zstd"
+    for compression in likely or _MAGIC:
+        start = _next_start(file, 0, compression)
+        if start is not None:
+            return start, compression
+    return None, ""
 
 
 def _has_dictionary(file: BinaryIO) -> bool:
@@ -259,7 +264,7 @@ def _is_start(file: BinaryIO, offset: int, compression: Compression) -> bool:
     """Whether a record begins here, in a member of its own where there is compression."""
     file.seek(offset)
     head = file.read(512)
-    return (offset == 0 and head[:4] == _ZSTD_DICTIONARY) or _begins_record(head, compression)
+    return _begins_record(head, compression)
 
 
 def _begins_record(head: bytes, compression: Compression) -> bool:

@@ -5,7 +5,6 @@ is read once, by `read`.
 """
 
 import difflib
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import PurePath
@@ -22,6 +21,7 @@ from altalign.errors import UsageError
 from altalign.schema import CANDIDATE, IMAGE_PLACE
 from filters import captions, urls
 from pipelines.read import lines
+from pipelines.read.compressed import Compression, decompressed
 from pipelines.read.found import STRETCH_BYTES, STRETCH_ROWS, Found, Gatherer, as_found, kept, readable, unreadable
 
 _FORMS: dict[str, Literal["parquet", "csv", "tsv", "jsonl"]] = {
@@ -32,7 +32,7 @@ _FORMS: dict[str, Literal["parquet", "csv", "tsv", "jsonl"]] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
 }
-_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
 _OBJECTS_CHECKED = 1_000
 _NULL = pa.scalar(None, pa.string())
 
@@ -175,12 +175,12 @@ def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
         row = 0
         for batch in table.iter_batches(_rows_a_batch(table), columns=[*columns(settings), _image_path(table, settings)], use_threads=False):
             image = _binary(batch.column(settings.image_column))
-            has_bytes = pc.fill_null(pc.greater(pc.binary_length(image), 0), fill_value=False).to_numpy(zero_copy_only=False)
+            has_bytes = np.asarray(pc.binary_length(image).fill_null(0)) > 0
             yield _found_in_hand(batch, image, has_bytes, row, settings)
             row += batch.num_rows
 
 
-def _found_in_hand(batch: pa.RecordBatch, image: pa.Array, has_bytes: np.ndarray, first_row: int, settings: InputSettings) -> Found:
+def _found_in_hand(batch: pa.RecordBatch, image: pa.BinaryArray, has_bytes: np.ndarray, first_row: int, settings: InputSettings) -> Found:
     plain = candidates(batch, settings)
     hashed = [
         sha256(image[row].as_buffer()).hexdigest() if has_bytes[row] and not known else None
@@ -210,11 +210,12 @@ def _image_path(table: pq.ParquetFile, settings: InputSettings) -> str:
     return f"{settings.image_column}.bytes" if is_struct else settings.image_column
 
 
-def _binary(column: pa.Array) -> pa.Array:
+def _binary(column: Any) -> pa.BinaryArray:
+    """The bytes of a column of bytes, or of a struct whose field bytes has them."""
     return pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
 
 
-def _strings(column: pa.Array) -> pa.StringArray:
+def _strings(column: Any) -> pa.StringArray:
     """Any column of strings as plain strings; bytes that are no UTF-8, which Parquet does not refuse, as U+FFFD."""
     plain = cast(pa.StringArray, column.cast(pa.string()))
     try:
@@ -288,4 +289,4 @@ def _open(path: str) -> BinaryIO:
     compression = _COMPRESSIONS.get(PurePath(path).suffix.lower())
     if compression is None:
         return file
-    return cast(BinaryIO, io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.PythonFile(file, "r"), compression)), 1 << 20))
+    return decompressed(file, compression)

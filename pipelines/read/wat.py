@@ -80,8 +80,13 @@ def _in(value: object, *names: str) -> dict[str, Any]:
     Raises:
         ValueError: something else than an object is there.
     """
-    for name in ("", *names):
-        value = value if not name else value.get(name) or {}  # type: ignore[union-attr]
-        if not isinstance(value, dict):
-            raise ValueError(f"{name or 'the metadata'} is no object")
+    for name in names:
+        value = _object(value, "the metadata").get(name)
+        value = {} if value is None else _object(value, name)
+    return _object(value, "the metadata")
+
+
+def _object(value: object, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is no object")
     return value

@@ -3,13 +3,13 @@
 Of a sample: the first image member, the caption of `.txt` or else of `.json`, the `url` of `.json`.
 """
 
-import io
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import groupby
+from tarfile import InvalidHeaderError, ReadError, TruncatedHeaderError  # type: ignore[attr-defined] # of tarfile, but not of its stubs
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -19,11 +19,12 @@ from altalign import storage
 from altalign.curation import InputSettings
 from altalign.schema import BROKEN, IMAGE_PLACE
 from pipelines.read import table
+from pipelines.read.compressed import Compression, decompressed
 from pipelines.read.found import LINE_BYTES, STRETCH_BYTES, STRETCH_ROWS, Found, batch, kept, readable, unreadable
 from pipelines.read.lines import parse_json
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "avif", "bmp", "tif", "tiff")
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd"}
+_MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd"}
 
 
 class _SampleError(ValueError):
@@ -78,6 +79,7 @@ def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
                     except _SampleError as problem:
                         error = str(problem)
                 yield offset, error or sample
+                tar.members.clear()  # tarfile keeps all it has met
     except tarfile.TarError as error:
         if str(error) == "empty file":
             return
@@ -165,11 +167,11 @@ class _StrictHeader(tarfile.TarInfo):
     """A header that is damaged ends the reading with an error; tarfile alone takes it for the end of the archive."""
 
     @classmethod
-    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "tarfile.TarInfo":  # noqa: D102
+    def fromtarfile(cls, tarfile: tarfile.TarFile) -> "tarfile.TarInfo":
         try:
-            return super().fromtarfile(tarfile_)
-        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
-            raise tarfile.ReadError(str(error)) from None
+            return super().fromtarfile(tarfile)
+        except (InvalidHeaderError, TruncatedHeaderError) as error:
+            raise ReadError(str(error)) from None
 
 
 @contextmanager
@@ -181,6 +183,5 @@ def _opened(file: BinaryIO) -> Iterator[tuple[tarfile.TarFile, bool]]:
         with tarfile.open(fileobj=file, mode="r:", tarinfo=_StrictHeader) as tar:
             yield tar, False
         return
-    stream = io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.PythonFile(file, "r"), compression)), 1 << 20)
-    with tarfile.open(fileobj=stream, mode="r|", tarinfo=_StrictHeader) as tar:
+    with tarfile.open(fileobj=decompressed(file, compression), mode="r|", tarinfo=_StrictHeader) as tar:
         yield tar, True

@@ -11,7 +11,9 @@ from altalign.schema import BROKEN, EXTRACTED, IMAGE_PLACE
 from pipelines import read
 
 
-def record(url: str | None, block: bytes, *, kind: str = "response", content_type: str = "application/http; msgtype=response", length: int | None = None) -> bytes:
+def record(
+    url: str | None, block: bytes, *, kind: str = "response", content_type: str = "application/http; msgtype=response", length: int | None = None
+) -> bytes:
     """A WARC record."""
     target = b"" if url is None else b"WARC-Target-URI: " + url.encode("utf-8", "surrogateescape") + b"\r\n"
     head = f"Content-Type: {content_type}\r\nContent-Length: {len(block) if length is None else length}\r\n\r\n".encode()
@@ -31,7 +33,9 @@ def image(url: str) -> bytes:
 
 def page(number: int, *, images: int = 1) -> bytes:
     """A response with a page of so many images."""
-    return response(f"http://a/{number}", b"".join(b'<p><img src="%d-%d.png" alt="image %d of page %d">' % (number, each, each, number) for each in range(images)))
+    return response(
+        f"http://a/{number}", b"".join(b'<p><img src="%d-%d.png" alt="image %d of page %d">' % (number, each, each, number) for each in range(images))
+    )
 
 
 def zstd(data: bytes) -> bytes:

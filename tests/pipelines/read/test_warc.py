@@ -1,7 +1,6 @@
 """Web archives: what is a page, what is an image's place, and what a broken record costs."""
 
 import gzip
-import os
 import random
 import zlib
 from pathlib import Path
@@ -142,7 +141,9 @@ def test_html_of_any_spelling_is_a_page(tmp_path, kind):
     assert captions(write(tmp_path / "a.warc", [response("http://a/", BODY, kind)], "bare")) == ["a caption"]
 
 
-@pytest.mark.parametrize(("kind", "status"), [("text/plain", "200 OK"), ("", "200 OK"), ("text/html", "404 Not Found"), ("text/html", "206 Partial"), ("text/html", "304")])
+@pytest.mark.parametrize(
+    ("kind", "status"), [("text/plain", "200 OK"), ("", "200 OK"), ("text/html", "404 Not Found"), ("text/html", "206 Partial"), ("text/html", "304")]
+)
 def test_other_responses_are_no_pages(tmp_path, kind, status):
     rows, broken, places = read_all(write(tmp_path / "a.warc", [response("http://a/", BODY, kind, status=status)], "bare"))
     assert (rows, broken) == ([], [])
@@ -193,7 +194,7 @@ def test_a_broken_member_at_an_end_or_two_of_them_cost_just_those(tmp_path, name
     spoilt, good = spoilt_members()[name], gzip.compress(page(1))
     path = tmp_path / "a.warc.gz"
     path.write_bytes({"first": spoilt + good, "last": good + spoilt, "twice": spoilt + good + spoilt + spoilt + good}[at])
-    rows, broken, _ = read_all(path) if (name, at) != ("garbage between members", "first") else ([{"page_url": "http://a/1"}], [1], [])
+    rows, broken, _ = read_all(path)
     assert {row["page_url"] for row in rows} == {"http://a/1"}
     assert len(rows) == (2 if at == "twice" else 1)
     assert len(broken) in ((2, 3) if at == "twice" else (1,))
@@ -202,12 +203,13 @@ def test_a_broken_member_at_an_end_or_two_of_them_cost_just_those(tmp_path, name
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("cut", [3, 700])
 def test_of_a_truncated_archive_only_the_cut_record_is_lost(tmp_path, form, cut):
-    records = [page(1), page(2), response("http://a/3", b"<img src=y.png alt=lost>" + noise(2_000)), response("http://a/4", b"<img src=y.png alt=lost>" + noise(2_000))]
+    records = [page(1), page(2), *(response(f"http://a/{number}", b"<img src=y.png alt=noise>" + noise(200_000 + number)) for number in (3, 4, 5))]
     path = write(tmp_path / "a.warc", records, form)
     path.write_bytes(path.read_bytes()[:-cut])
     rows, broken, _ = read_all(path)
-    assert [row["page_url"] for row in rows][:3] == ["http://a/1", "http://a/2", "http://a/3"]
-    assert len(rows) + len(broken) == 4 or (cut == 3 and len(rows) == 4)
+    lost = 0 if cut == 3 else 1  # what is cut off by 3 bytes is no part of the record
+    assert [row["page_url"] for row in rows] == [f"http://a/{number}" for number in range(1, 6 - lost)]
+    assert len(broken) == bool(lost)
 
 
 @pytest.mark.parametrize("name", ["no WARC record", "wrong length"])
@@ -220,7 +222,13 @@ def test_a_broken_record_of_an_archive_without_compression_costs_itself(tmp_path
 
 
 def test_a_file_without_any_record_cannot_be_read(tmp_path):
-    for name, data in [("random", noise(100_000)), ("text", b"hello"), ("gzip", gzip.compress(b"hello" * 1_000)), ("zstd", zstd(b"hello")), ("magic", b"\x1f\x8b\x08")]:
+    for name, data in [
+        ("random", noise(100_000)),
+        ("text", b"hello"),
+        ("gzip", gzip.compress(b"hello" * 1_000)),
+        ("zstd", zstd(b"hello")),
+        ("magic", b"\x1f\x8b\x08"),
+    ]:
         path = tmp_path / name
         path.write_bytes(data)
         with pytest.raises(UnreadableError, match=f"{name}: no WARC record in it"):
@@ -238,7 +246,11 @@ def test_a_missing_file_cannot_be_read(tmp_path):
 
 
 def test_headers_of_any_bytes_are_read(tmp_path):
-    records = [response("http://a/\udcff\udcfe", BODY), response("no url", BODY + b'<img src="http://b/" alt="absolute">'), response("<http://a/brackets>", BODY)]
+    records = [
+        response("http://a/\udcff\udcfe", BODY),
+        response("no url", BODY + b'<img src="http://b/" alt="absolute">'),
+        response("<http://a/brackets>", BODY),
+    ]
     rows, broken, places = read_all(write(tmp_path / "a.warc.gz", records))
     assert broken == []
     assert [(row["reason"], row["page_url"]) for row in rows] == [
@@ -280,7 +292,11 @@ def test_damage_anywhere_costs_few_records_and_never_the_reader(tmp_path_factory
     at = chance.randrange(40, len(data))
     spoilt = {"flip": data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :], "cut": data[:at], "insert": data[:at] + b"????" + data[at:]}[spoil]
     path.write_bytes(spoilt)
-    rows, broken, places = read_all(path)
+    try:
+        rows, broken, places = read_all(path)
+    except UnreadableError:
+        assert form == "whole"
+        return
     if form == "gzip" and spoil != "cut":
         assert len(rows) >= 6
         assert len(rows) + len(broken) >= 8
@@ -307,9 +323,3 @@ def test_the_handbooks_give_exactly_what_is_known_of_them(language, in_archive, 
     assert len({row["caption"] for row in rows}) == 60
     for url in sorted(set(found))[::10]:
         assert (bytes_of(path, by_url[url]) or b"")[:4] in (b"\x89PNG", b"GIF8", b"<?xm", b"<svg")
-
-
-def test_os_noise_is_no_archive(tmp_path):
-    (tmp_path / "a").write_bytes(os.urandom(1_000))
-    with pytest.raises(UnreadableError):
-        read_all(tmp_path / "a")
