@@ -22,6 +22,7 @@ REFERENCE = re.compile(r"&(?:#(?:[xX](?P<hex>[0-9A-Fa-f]+)|(?P<decimal>[0-9]+));
 WINDOWS_1252 = {byte: bytes([byte]).decode("cp1252") for byte in range(0x80, 0xA0) if byte not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
 MOST_DIGITS = 7  # of 1114111, the last code point; more digits are not worth reading
 REPLACEMENT = "\ufffd"
+LAST_WHITE_SPACE = 0x3000  # nor are there controls behind it
 BYTES_AT_MOST = (1 << 31) - 1  # of an Arrow string array
 
 
@@ -92,11 +93,9 @@ def decode_entities_in(text: str) -> str:
 def _character(reference: re.Match[str]) -> str:
     name, digits = reference["name"], reference["hex"] or reference["decimal"]
     if name is not None:
-        found = html5.get(name + ";") if reference["end"] == ";" else None
-        if found is None and reference["end"] != "=":
-            # The semicolon, if any, ends no name of its own here: it stays
-            return html5[name] + reference["end"] if name in html5 else reference[0]
-        return reference[0] if found is None else found
+        if reference["end"] == ";":
+            return html5.get(name + ";", reference[0])
+        return html5.get(name, reference[0]) if reference["end"] == "" else reference[0]
     if len(digits.lstrip("0")) > MOST_DIGITS:
         return REPLACEMENT
     point = int(digits, 16 if reference["hex"] else 10)
@@ -107,15 +106,17 @@ def _character(reference: re.Match[str]) -> str:
 
 def _clean_texts(data: np.ndarray, offsets: np.ndarray, needs: np.ndarray) -> list[bytes]:
     # Clean texts of the rows that need TEXT; those found to be clean lose that need.
-    texts = []
-    for row in np.flatnonzero(needs & TEXT).tolist():
-        found = data[offsets[row] : offsets[row + 1]].tobytes()
+    rows = np.flatnonzero(needs & TEXT)
+    texts, clean_rows, view = [], [], memoryview(data)
+    for row, start, end, need in zip(rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), needs[rows].tolist(), strict=True):
+        found = bytes(view[start:end])
         text = found.decode(errors="replace")
-        cleaned = (_clean_text(text) if needs[row] & SPACES else unicodedata2.normalize("NFC", text)).encode()
-        if cleaned == found:
-            needs[row] = 0
+        cleaned = _clean_text(text) if need & SPACES else unicodedata2.normalize("NFC", text)
+        if cleaned == text and (REPLACEMENT not in text or cleaned.encode() == found):
+            clean_rows.append(row)
         else:
-            texts.append(cleaned)
+            texts.append(cleaned.encode())
+    needs[clean_rows] = 0
     return texts
 
 
@@ -127,11 +128,8 @@ def _clean_text(text: str) -> str:
 @cache
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     # Runs of control characters that are not white space, and of white space, of the frozen Unicode version.
-    characters = [chr(point) for point in range(0x3001)]  # none are above
-    kinds = [
-        [c for c in characters if unicode_data.entry(c) & (CONTROL | WHITE_SPACE) == CONTROL],
-        [c for c in characters if unicode_data.entry(c) & WHITE_SPACE],
-    ]
+    entries = {chr(point): unicode_data.entry(chr(point)) for point in range(LAST_WHITE_SPACE + 1)}
+    kinds = [[c for c in entries if entries[c] & (CONTROL | WHITE_SPACE) == CONTROL], [c for c in entries if entries[c] & WHITE_SPACE]]
     controls, white_space = (re.compile(f"[{re.escape(''.join(kind))}]+") for kind in kinds)
     return controls, white_space
 

@@ -55,9 +55,9 @@ def nfc_doubtful() -> set[int]:
 def compositions() -> Iterator[tuple[str, str]]:
     """Pairs of characters that NFC makes one, without those of Hangul."""
     for point in _characters():
-        pair = [chr(int(part, 16)) for part in unicodedata2.decomposition(chr(point)).split() if not part.startswith("<")]
-        if len(pair) == 2 and unicodedata2.normalize("NFC", chr(point)) == chr(point):
-            yield pair[0], pair[1]
+        parts = unicodedata2.decomposition(chr(point)).split()  # begins with a <tag> where it is no canonical one
+        if len(parts) == 2 and not parts[0].startswith("<") and unicodedata2.normalize("NFC", chr(point)) == chr(point):
+            yield chr(int(parts[0], 16)), chr(int(parts[1], 16))
 
 
 def _characters() -> Iterator[int]:

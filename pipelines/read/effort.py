@@ -35,7 +35,7 @@ _CLASSES = {
 _SLOTS = 1_024  # of a hash table of names with linear probing
 _MULTIPLIER = 0x100000001B3
 _P, _TABLE = 0x71, 0x6FC294D1487D3E33  # hashes of two names
-_OPEN_AT_MOST = 65_536  # steps run out long before: sum of 1 … 24,500
+_OPEN_AT_MOST = 32_768  # steps run out long before: sum of 1 … 24,500
 _DEPTH, _WAITING, _BASE, _FOREIGNS, _PS, _TABLES, _ELEMENTS, _DEEPEST = range(8)  # of the state: how many there are of each
 
 
@@ -89,7 +89,7 @@ def _lower(byte: np.uint8) -> np.uint8:
 
 @numba.njit(cache=True, nogil=True)
 def _is_space(byte: np.uint8) -> bool:
-    return byte in (0x20, 0x09, 0x0A, 0x0C, 0x0D)
+    return byte <= 0x20 and byte in (0x20, 0x0A, 0x09, 0x0D, 0x0C)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -1,0 +1,111 @@
+"""Small real inputs and whole runs of the command line, for the end-to-end tests."""
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+ROOT = Path(__file__).parents[2]
+EXEMPT = ("run.json", "log", "work", "report.html")  # what may differ between two runs of the same settings and input (the contract, section 4)
+
+CONFIG = """
+[run]
+folder = "run"
+
+[[input]]
+name = "pictures"
+kind = "table"
+paths = ["input/*.parquet"]
+image_column = "image"
+page_url_column = "page"
+
+[[input]]
+name = "words"
+kind = "table"
+paths = ["text/*.csv"]
+
+[text]
+vocabulary_size = 380
+images_per_text_at_most = 3
+
+[image]
+texts_per_image_at_most = 17
+
+[shards]
+samples_per_shard = 20
+"""
+
+_NOUNS = "cat dog house tree river boat hill road bird lamp".split()
+_WORDS = "a the small red blue old near under two with".split()
+
+
+def write_input(folder: Path, *, rows: int = 600, seed: int = 7) -> Path:
+    """A config, two tables of images in hand and a table of text alone, in `folder`; returns the config's path."""
+    rng = random.Random(seed)
+    pictures = [_picture(folder, rng, number) for number in range(40)]
+    for part in range(2):
+        images = [rng.randrange(len(pictures)) for _ in range(rows // 2)]
+        columns = {
+            "url": [None if i % 7 == 0 else f"https://img.example/{i}.png" for i in images],
+            "caption": [_caption(rng) for _ in images],
+            "page": [rng.choice([None, "https://a.example/", "https://b.example/"]) for _ in images],
+            "image": [pictures[i] if rng.random() < 0.9 else None for i in images],
+        }
+        path = folder / "input" / f"part-{part}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table(columns), path, row_group_size=50)
+    (folder / "text").mkdir(exist_ok=True)
+    lines = ["url,caption", *(f"https://img.example/{rng.randrange(60)}.png,{_caption(rng)}" for _ in range(rows // 4))]
+    (folder / "text" / "some.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "config.toml").write_text(CONFIG, encoding="utf-8")
+    return folder / "config.toml"
+
+
+def _picture(folder: Path, rng: random.Random, number: int) -> bytes:
+    size = rng.choice([(220, 240), (640, 230), (201, 603), (150, 300), (400, 300)])
+    image = Image.new("RGB", size, tuple(rng.randrange(256) for _ in range(3)))
+    path = folder / f".picture-{number}.png"
+    folder.mkdir(parents=True, exist_ok=True)
+    image.save(path, rng.choice(["PNG", "JPEG", "WEBP"]))
+    data = path.read_bytes()
+    path.unlink()
+    return data[: len(data) // 2] if number % 9 == 0 else data
+
+
+def _caption(rng: random.Random) -> str:
+    return " ".join(rng.choice(_WORDS + _NOUNS) for _ in range(rng.choice([0, 1, 2, 3, 3, 4, 4, 5, 8, 25])))
+
+
+def altalign(folder: Path, *args: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command in `folder`, as a user does, and wait for it."""
+    return subprocess.run(command(*args), cwd=folder, env=environ(environment), capture_output=True, text=True, timeout=300, check=False)
+
+
+def command(*args: str) -> list[str]:
+    """The command line of a verb."""
+    return [sys.executable, "-m", "altalign.cli", *args]
+
+
+def environ(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of the command: this checkout's packages."""
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(ROOT), **(more or {})}
+
+
+def tree(run: Path) -> dict[str, str]:
+    """SHA-256 of every file of a run but those that are exempt."""
+    files = (path for path in sorted(run.rglob("*")) if path.is_file() and path.relative_to(run).parts[0] not in EXEMPT)
+    return {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def summary(run: Path) -> dict:
+    """summary.json of a run."""
+    return json.loads((run / "summary.json").read_text(encoding="utf-8"))

@@ -1,0 +1,95 @@
+"""The same input and settings give the same bytes: run again, one worker or four, either shuffle, Prism, killed and continued."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.runs import altalign, command, environ, summary, tree, write_input
+
+KILLS = 6
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    folder = tmp_path_factory.mktemp("reference")
+    write_input(folder)
+    done = altalign(folder, "curate", "config.toml", "--set", "engine.workers=1")
+    assert done.returncode == 0, done.stderr
+    return folder, tree(folder / "run")
+
+
+def same_input(reference: tuple[Path, dict[str, str]], folder: Path) -> Path:
+    """The input of the reference run, the same files of the same times, under another folder's name."""
+    for name in ("input", "text", "config.toml"):
+        (folder / name).symlink_to(reference[0] / name)
+    return folder
+
+
+def test_every_kind_of_file_is_there(reference: tuple[Path, dict[str, str]]) -> None:
+    folder, files = reference
+    assert {name.split("/")[0] for name in files} == {"config.toml", "tables", "dropped", "shards", "audit", "counts.parquet", "summary.json", "manifest.json"}
+    assert summary(folder / "run")["pairs"] > 60  # several shards: enough to differ
+
+
+@pytest.mark.parametrize("setting", ["engine.workers=4", "engine.shuffle=beam"])
+def test_the_engine_changes_no_byte(reference: tuple[Path, dict[str, str]], tmp_path: Path, setting: str) -> None:
+    done = altalign(same_input(reference, tmp_path), "curate", "config.toml", "--set", setting)
+    assert done.returncode == 0, done.stderr
+    assert tree(tmp_path / "run") == reference[1]
+
+
+@pytest.mark.engine
+def test_prism_changes_no_byte(reference: tuple[Path, dict[str, str]], tmp_path: Path, prism: str) -> None:
+    done = altalign(same_input(reference, tmp_path), "curate", "config.toml", "--set", "engine.runner=prism", environment={"ALTALIGN_PRISM": prism})
+    assert done.returncode == 0, done.stderr
+    assert tree(tmp_path / "run") == reference[1]
+
+
+def test_stopped_after_every_stage_it_ends_with_the_same_bytes(reference: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    same_input(reference, tmp_path)
+    for stage in ("extract", "tables", "judge", "fetch"):
+        assert altalign(tmp_path, "curate", "config.toml", "--until", stage).returncode == 0
+        assert not (tmp_path / "run" / "manifest.json").exists()
+    assert altalign(tmp_path, "curate", "config.toml").returncode == 0
+    assert tree(tmp_path / "run") == reference[1]
+
+
+def test_killed_at_random_it_continues_to_the_same_bytes(reference: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    """Killed when a number of files, drawn by a seed, is there; so kills fall into every stage whatever the machine's speed."""
+    same_input(reference, tmp_path)
+    rng, run = random.Random(11), tmp_path / "run"
+    whole = sum(1 for path in (reference[0] / "run").rglob("*") if path.is_file())
+    for files in sorted(rng.sample(range(2, whole - 2), KILLS)):
+        process = subprocess.Popen(command("curate", "config.toml"), cwd=tmp_path, env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        watchdog = time.monotonic() + 120
+        while process.poll() is None and _files(run) < files:
+            assert time.monotonic() < watchdog, "the run hangs"
+            time.sleep(0.005)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    done = altalign(tmp_path, "curate", "config.toml")
+    assert done.returncode == 0, done.stderr
+    assert tree(run) == reference[1]
+
+
+def _files(run: Path) -> int:
+    count = 0
+    for _, _, names in os.walk(run):
+        count += len(names)
+    return count
+
+
+def test_a_finished_run_answers_at_once(reference: tuple[Path, dict[str, str]]) -> None:
+    folder, files = reference
+    times = {path: path.stat().st_mtime_ns for path in (folder / "run" / "shards").iterdir()}
+    done = altalign(folder, "curate", "config.toml")
+    assert done.returncode == 0
+    assert "pairs of" in done.stdout
+    assert {path: path.stat().st_mtime_ns for path in (folder / "run" / "shards").iterdir()} == times
+    assert tree(folder / "run") == files
