@@ -33,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     is_debug = "--debug" in ours
     if is_debug:
         args.remove("--debug")
+    logging.getLogger().setLevel(logging.WARNING if is_debug else logging.CRITICAL)  # the libraries' remarks are not for the user
     try:
         return _run(args)
     except AltalignError as error:
@@ -59,7 +60,6 @@ def _run(args: list[str]) -> int:
         return 0
     if args[0] not in VERBS:
         raise UsageError(f"altalign {args[0]}: no such verb; there are {', '.join(VERBS)}")
-    logging.getLogger().setLevel(logging.ERROR)  # the libraries' remarks are not for the user
     module, function = VERBS[args[0]][0].split(":")
     return getattr(import_module(module), function)(args[1:])
 

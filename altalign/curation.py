@@ -5,11 +5,18 @@ Numbers are of the ALIGN paper (section 3 and appendix A) unless marked "ours".
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from altalign import __version__
 from altalign.settings import ReadBy, Settings
 
 Extract, Tables, Judge, Fetch, Decontaminate, Write = map(ReadBy, ("extract", "tables", "judge", "fetch", "decontaminate", "write"))
+
+LARGEST = 2**63 - 1  # what TOML, Arrow and Parquet hold
+Whole = Annotated[int, Field(ge=0, le=LARGEST)]
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+EMBEDDERS = {"dct": 0, "phash": 0, "open_clip": 2, "timm": 2, "onnx": 1, "run": 1}  # names after the colon
+Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
 class RunSettings(Settings):
@@ -41,10 +48,10 @@ class InputSettings(Settings):
 class TextSettings(Settings):
     """Text-based filtering (section 3)."""
 
-    words_at_least: Annotated[int, Field(ge=0), Judge] = 3
-    words_at_most: Annotated[int, Field(ge=0), Judge] = 20
-    images_per_text_at_most: Annotated[int, Field(ge=0), Tables] = 10
-    vocabulary_size: Annotated[int, Field(ge=1), Tables] = 100_000_000
+    words_at_least: Annotated[Whole, Judge] = 3
+    words_at_most: Annotated[Whole, Judge] = 20
+    images_per_text_at_most: Annotated[Whole, Tables] = 10
+    vocabulary_size: Annotated[Positive, Tables] = 100_000_000
 
     @model_validator(mode="after")
     def _range_is_not_empty(self) -> Self:
@@ -63,10 +70,10 @@ class NsfwSettings(Settings):
 class ImageSettings(Settings):
     """Image-based filtering (section 3)."""
 
-    short_side_above_px: Annotated[int, Field(ge=0), Fetch] = 200
+    short_side_above_px: Annotated[Whole, Fetch] = 200
     aspect_ratio_below: Annotated[float, Field(gt=1), Fetch] = 3.0
-    texts_per_image_at_most: Annotated[int, Field(ge=0), Tables] = 1000
-    pixels_at_most: Annotated[int, Field(ge=1), Fetch] = 178_956_970  # ours: Pillow's own limit against decompression bombs
+    texts_per_image_at_most: Annotated[Whole, Tables] = 1000
+    pixels_at_most: Annotated[Positive, Fetch] = 178_956_970  # ours: Pillow's own limit against decompression bombs
     blocked_hashes: Annotated[list[str], Fetch] = []
     nsfw: Annotated[NsfwSettings, Fetch] = NsfwSettings()
 
@@ -75,18 +82,26 @@ class FetchSettings(Settings):
     """Where images come from (ours; the paper does not say)."""
 
     source: Annotated[Literal["archive", "web"], Fetch] = "archive"
-    timeout_s: Annotated[float, Field(gt=0), Fetch] = 10
-    retries: Annotated[int, Field(ge=0), Fetch] = 2
-    bytes_at_most: Annotated[int, Field(ge=1), Fetch] = 20_000_000
-    threads: Annotated[int, Field(ge=1)] = 64
+    timeout_s: Annotated[float, Field(gt=0), Fetch] = 10.0
+    retries: Annotated[Whole, Fetch] = 2
+    bytes_at_most: Annotated[Positive, Fetch] = 20_000_000
+    threads: Positive = 64
     honour_opt_out: Annotated[bool, Fetch] = True
     honour_robots: Annotated[bool, Fetch] = True
-    connections_per_host: Annotated[int, Field(ge=1)] = 8
+    connections_per_host: Positive = 8
     requests_per_host_s: Annotated[float, Field(gt=0)] = 20.0
     blocked_domains: Annotated[list[str], Fetch] = []
-    ports: Annotated[list[int], Fetch] = [80, 443]
+    ports: Annotated[list[Port], Fetch] = [80, 443]
     allow_addresses: Annotated[list[str], Fetch] = []
-    user_agent: Annotated[str, Fetch] = "altalign/VERSION (+URL of the project)"
+    user_agent: Annotated[str, Fetch, Field(min_length=1)] = "altalign/VERSION (+URL of the project)"
+
+    @property
+    def user_agent_sent(self) -> str:
+        """`user_agent` as servers see it: VERSION is ours, and the address that nobody has filled in is left out.
+
+        Filled in here and not in the setting, so that a new version of altalign changes no settings and refuses no run.
+        """
+        return self.user_agent.replace("VERSION", __version__).replace(" (+URL of the project)", "")
 
 
 class TestSet(Settings):
@@ -97,18 +112,44 @@ class TestSet(Settings):
     image_column: str = "image"
 
 
+def _form(entry: Any) -> str:
+    return "(table)" if isinstance(entry, (dict, TestSet)) else "(path)"
+
+
+TestSetEntry = Annotated[Annotated[str, Tag("(path)")] | Annotated[TestSet, Tag("(table)")], Discriminator(_form)]
+
+
 class DecontaminateSettings(Settings):
     """Removal of near-duplicates of test images (appendix A)."""
 
-    test_sets: list[str | TestSet] = []
+    test_sets: list[TestSetEntry] = []
     embedder: str = "dct"
-    clusters: Annotated[int, Field(ge=1)] = 4096
-    nearest_clusters: Annotated[int, Field(ge=1)] = 10
-    bucket_clusters: Annotated[int, Field(ge=1)] = 3
+    clusters: Positive = 4096
+    nearest_clusters: Positive = 10
+    bucket_clusters: Positive = 3
     require_bucket: bool = True
     similarity_above: Annotated[float, Field(ge=-1, le=1)] = 0.975
     mirrored: bool = False
     calibration: str = ""
+
+    @field_validator("embedder")
+    @classmethod
+    def _embedder_is_known(cls, value: str) -> str:
+        kind, *names = value.split(":", maxsplit=2 if value.startswith(("open_clip:", "timm:")) else 1)
+        if EMBEDDERS.get(kind) != len(names) or not all(names):
+            raise ValueError(
+                f'"{value}" is no embedder; give "dct", "phash", "open_clip:MODEL:CHECKPOINT", "timm:MODEL:CHECKPOINT", "onnx:FILE" or "run:TRAINING_RUN"'
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _buckets_can_be_made(self) -> Self:
+        if not self.bucket_clusters <= self.nearest_clusters <= self.clusters:
+            raise ValueError(
+                f"bucket_clusters ({self.bucket_clusters}), nearest_clusters ({self.nearest_clusters}) and clusters ({self.clusters}) do not rise; "
+                "a bucket is so many of an image's nearest clusters, which are of all clusters"
+            )
+        return self
 
 
 class DedupSettings(Settings):
@@ -120,8 +161,8 @@ class DedupSettings(Settings):
 class ShardsSettings(Settings):
     """Form of the shards (ours)."""
 
-    samples_per_shard: Annotated[int, Field(ge=1)] = 10_000
-    resize_short_side_px: Annotated[int, Field(ge=0)] = 0
+    samples_per_shard: Positive = 10_000
+    resize_short_side_px: Whole = 0
     portable: bool = True
 
 
@@ -135,7 +176,7 @@ class EngineSettings(Settings):
     """Where the pipeline runs; never changes a byte of the result."""
 
     runner: Literal["embedded", "prism", "spark", "flink", "dataflow"] = "embedded"
-    workers: Annotated[int, Field(ge=0)] = 0
+    workers: Whole = 0
     shuffle: Literal["files", "beam"] = "files"
 
 

@@ -4,19 +4,18 @@ A setting that a stage of the pipeline reads says so: `Annotated[int, ReadBy("ju
 refusal of a run folder that other settings made rest on that alone.
 """
 
-import difflib
-import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic.fields import FieldInfo
 
 from altalign.errors import UsageError
+from altalign.mistakes import sentence, settings_of
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class ReadBy:
 class Settings(BaseModel):
     """Base of every settings class."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def load(cls, path: Path, overrides: Sequence[str] = ()) -> Self:
@@ -38,21 +37,8 @@ class Settings(BaseModel):
         Raises:
             UsageError: the file is missing or no TOML, a key is unknown, a value has the wrong type or is out of range.
         """
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except IsADirectoryError:
-            raise UsageError(f"{path}: a folder, where a settings file (TOML) is meant") from None
-        except FileNotFoundError:
-            raise UsageError(f"{path}: no such settings file") from None
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
-        except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{path}: not TOML: {error}") from None
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-        for override in overrides:
-            _apply(values, override)
-        return cls.from_values(values, where=str(path))
+        values = _read(path)
+        return cls._checked(values, str(path), [_apply(values, override) for override in overrides])
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], *, where: str) -> Self:
@@ -61,10 +47,14 @@ class Settings(BaseModel):
         Raises:
             UsageError: naming every mistake, one a line.
         """
+        return cls._checked(values, where, [])
+
+    @classmethod
+    def _checked(cls, values: Mapping[str, Any], where: str, overridden: Sequence[tuple[str, ...]]) -> Self:
         try:
-            return cls.model_validate_json(json.dumps(values, default=str))
+            return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise UsageError("\n".join(_sentence(cls, where, mistake) for mistake in error.errors())) from None
+            raise UsageError("\n".join(sentence(cls, values, where, overridden, mistake) for mistake in error.errors())) from None
 
 
 def dump(values: Mapping[str, Any]) -> str:
@@ -85,62 +75,61 @@ def flatten(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def stage_of(cls: type[BaseModel], name: str) -> str | None:
-    """The stage that reads the setting of this dotted name (None: no stage's result depends on it)."""
-    stage = None
+    """The stage that reads the setting of this dotted name (None: no stage's result depends on it).
+
+    Raises:
+        KeyError: there is no such setting.
+    """
+    stage, owner = None, cls
     for part in name.split("."):
-        field = cls.model_fields.get(part.split("[")[0])
-        if field is None:
-            return stage
+        if owner is None:
+            raise KeyError(name)
+        field = owner.model_fields[part.split("[")[0]]
         stage = next((mark.stage for mark in field.metadata if isinstance(mark, ReadBy)), stage)
-        cls = _settings_of(field) or cls
+        owner = settings_of(field.annotation)
     return stage
 
 
-def _apply(values: dict[str, Any], override: str) -> None:
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors of Windows begin a file with a mark
+    except IsADirectoryError:
+        raise UsageError(f"{path}: a folder, where a settings file (TOML) is meant") from None
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such settings file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    except ValueError as error:  # TOML, or an integer of thousands of digits
+        hint = "; text is written in quotes" if str(error).startswith("Invalid value") else ""
+        raise UsageError(f"{path}: not TOML: {error}{hint}") from None
+
+
+def _apply(values: dict[str, Any], override: str) -> tuple[str, ...]:
+    """Set one `section.key=value` in `values`; returns the parts of its name."""
     name, equals, text = override.partition("=")
-    *sections, key = name.strip().split(".")
+    *sections, key = (part.strip() for part in name.split("."))
     if not equals or not key or not all(sections):
         raise UsageError(f"--set {override}: not of the form section.key=value")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
     table: Any = values
-    for section in sections:
+    for depth, section in enumerate(sections, start=1):
         table = table.setdefault(section, {})
         if isinstance(table, list):
             if len(table) != 1:
                 raise UsageError(f"--set {override}: there are {len(table)} [[{section}]]; change them in the file")
             table = table[0]
         if not isinstance(table, dict):
-            raise UsageError(f"--set {override}: {section} is no table")
-    table[key] = value
+            raise UsageError(f"--set {override}: {'.'.join(sections[:depth])} is no section; give section.key=value")
+    table[key] = _value(text.strip())
+    return (*sections, key)
 
 
-def _settings_of(field: FieldInfo) -> type[Settings] | None:
-    for annotation in (field.annotation, *get_args(field.annotation)):
-        if isinstance(annotation, type) and issubclass(annotation, Settings):
-            return annotation
-    return None
-
-
-def _sentence(cls: type[BaseModel], where: str, mistake: Any) -> str:
-    """One line for one mistake: file, [section] key, the value, what to do."""
-    location = [part for part in mistake["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
-    names = [str(part) for part in location if isinstance(part, str)]
-    owner = cls
-    for name in names[:-1]:
-        field = owner.model_fields.get(name)
-        owner = (_settings_of(field) if field else None) or owner
-    section, key = ".".join(names[:-1]), names[-1] if names else ""
-    is_section = key in owner.model_fields and _settings_of(owner.model_fields[key]) is not None
-    place = f"{where} [{section or key}] {key}" if (section or is_section) else f"{where} {key}"
-    if is_section and not section:
-        place = f"{where} [{key}]"
-    if mistake["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, owner.model_fields, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(owner.model_fields)}"
-        return f"{place}: no such setting ({hint})" if section or not isinstance(mistake["input"], dict) else f"{where} [{key}]: no such section ({hint})"
-    message = mistake["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:]
-    return f"{place.rstrip()} = {json.dumps(mistake['input'], default=str, ensure_ascii=False)}: {message}" if mistake["type"] != "value_error" else f"{place.rstrip()}: {message}"
+def _value(text: str) -> Any:
+    """The TOML value that this is, or the text itself: no setting is a date, and folders are named after days."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except ValueError:
+        return text
+    is_text = len(parsed) != 1 or isinstance(parsed["value"], (date, time))
+    return text if is_text else parsed["value"]

@@ -27,6 +27,10 @@ class Stamp:
     size: int
     time_ns: int
 
+    def to_json(self) -> list[int]:
+        """For the facts of a run."""
+        return [self.size, self.time_ns]
+
 
 def join(*parts: str) -> str:
     """A path of its parts."""

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001  (numba types a call by the names of the parameters; the code reads them from `arguments`)
 """Memory for kernels: loads and stores at an address, unaligned, little-endian and unchecked.
 
 Numba counts references at every call that passes an array, which costs more than most of our kernels do; so a kernel takes the
@@ -10,9 +11,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import extending, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+intrinsic: Any = extending.intrinsic  # what it makes is called with other parameters than those it is written with
 
 PADDING = 64  # bytes that may be read behind the last one
 BYTE, WORD, BYTES_64 = ir.IntType(8), ir.IntType(64), ir.VectorType(ir.IntType(8), 64)

@@ -7,6 +7,7 @@ returned as it is. Rows in which only spaces and controls are wrong are mended b
 import re
 from functools import cache
 from html.entities import html5
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ LAST_WHITE_SPACE = 0x3000  # nor are there controls behind it
 BYTES_AT_MOST = (1 << 31) - 1  # of an Arrow string array
 
 
-def clean(captions: pa.Array) -> pa.StringArray:
+def clean(captions: "pa.Array[Any]") -> pa.StringArray:
     """Captions as they are stored: no control characters, NFC, white space as single spaces, none at the ends; case kept.
 
     Args:
@@ -53,7 +54,7 @@ def clean(captions: pa.Array) -> pa.StringArray:
     return _array(out[:size], out_offsets)
 
 
-def decode_entities(captions: pa.Array) -> pa.StringArray:
+def decode_entities(captions: "pa.Array[Any]") -> pa.StringArray:
     """Captions with HTML character references decoded once, as in an attribute's value; comes before `clean`.
 
     Args:
@@ -107,7 +108,7 @@ def _character(reference: re.Match[str]) -> str:
 def _clean_texts(data: np.ndarray, offsets: np.ndarray, needs: np.ndarray) -> list[bytes]:
     # Clean texts of the rows that need TEXT; those found to be clean lose that need.
     rows = np.flatnonzero(needs & TEXT)
-    texts, clean_rows, view = [], [], memoryview(data)
+    texts, clean_rows, view = [], [], data.data
     for row, start, end, need in zip(rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), needs[rows].tolist(), strict=True):
         found = bytes(view[start:end])
         text = found.decode(errors="replace")
@@ -134,13 +135,11 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     return controls, white_space
 
 
-def _strings(captions: pa.Array) -> pa.StringArray:
+def _strings(captions: "pa.Array[Any]") -> pa.StringArray:
     # As a string array without nulls, the same buffers where it is one.
-    if pa.types.is_dictionary(captions.type):
-        captions = captions.dictionary_decode()
     if not pa.types.is_string(captions.type):
         captions = captions.cast(pa.string())
-    return captions.fill_null("") if captions.null_count else captions
+    return cast(pa.StringArray, captions.fill_null("") if captions.null_count else captions)
 
 
 def _text(data: np.ndarray, offsets: np.ndarray, row: int) -> str:
@@ -150,4 +149,4 @@ def _text(data: np.ndarray, offsets: np.ndarray, row: int) -> str:
 def _array(data: np.ndarray, offsets: np.ndarray) -> pa.StringArray:
     if data.size > BYTES_AT_MOST:
         raise ValueError(f"captions of one batch hold {data.size} bytes, more than the {BYTES_AT_MOST} of an Arrow string array: use smaller batches")
-    return pa.StringArray.from_buffers(offsets.size - 1, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data))
+    return pa.StringArray.from_buffers(offsets.size - 1, pa.py_buffer(offsets.astype(np.int32).data), pa.py_buffer(data.data))

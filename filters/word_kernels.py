@@ -9,7 +9,23 @@ import numpy as np
 from numba import njit
 
 from filters import unicode_data
-from filters.bits import LOW_BYTES, PADDING, address_of, any_bit64, below64, count_bits, equal64, fill, first_bit, load8, load16, load32, load64, store8, store64
+from filters.bits import (
+    LOW_BYTES,
+    PADDING,
+    address_of,
+    any_bit64,
+    below64,
+    count_bits,
+    equal64,
+    fill,
+    first_bit,
+    load8,
+    load16,
+    load32,
+    load64,
+    store8,
+    store64,
+)
 from filters.utf8 import decode, encode, entry_of
 
 GAP = 0x80  # the byte belongs to no word
@@ -35,7 +51,7 @@ ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @njit(nogil=True)
-def mix(h: int) -> int:
+def mix(h: np.uint64) -> np.uint64:
     """A bijection of uint64 in which every bit depends on every bit."""
     h = (h ^ (h >> np.uint64(30))) * MIX_1
     h = (h ^ (h >> np.uint64(27))) * MIX_2
@@ -43,7 +59,7 @@ def mix(h: int) -> int:
 
 
 @njit(nogil=True)
-def hash_word(text: int, start: int, size: int) -> int:
+def hash_word(text: int, start: int, size: int) -> np.uint64:
     """Hash of a word of at least one byte; words of up to 8 bytes have none in common."""
     h = mix(load64(text, start) & LOW_BYTES[min(size, 8)])
     longer = mix(h ^ (load64(text, start + 8) & LOW_BYTES[min(max(size - 8, 0), 8)]))
@@ -56,13 +72,13 @@ def hash_word(text: int, start: int, size: int) -> int:
 
 
 @njit(nogil=True)
-def _step(lane: int, word: int) -> int:
+def _step(lane: np.uint64, word: np.uint64) -> np.uint64:
     lane += word * STEP_2
     return (lane << np.uint64(31) | lane >> np.uint64(33)) * STEP_1
 
 
 @njit(nogil=True)
-def hash_text(text: int, start: int, size: int) -> int:
+def hash_text(text: int, start: int, size: int) -> np.uint64:
     """Hash of a whole folded caption: two lanes of 8 bytes a step, the last step padded with zeros."""
     left, right = STEP_1, STEP_2
     at = start
@@ -87,7 +103,7 @@ def _fold_ascii(source: np.ndarray, text: np.ndarray, signs: np.ndarray) -> None
 
 
 @njit(nogil=True)
-def _sign(entry: int, after_single: bool) -> tuple[int, bool]:
+def _sign(entry: int, after_single: int) -> tuple[int, bool]:
     # Sign of a code point's first byte, and whether what follows stands after a word of a script without spaces.
     if after_single and entry & EXTENDS_SINGLE:
         return 0, True
@@ -190,7 +206,8 @@ def _write_anew(data: int, here: int, end: int, text: int, signs: int, at: int, 
         if entry & FORMAT:
             continue
         sign, after_single = _sign(entry, after_single)
-        if (point == APOSTROPHE or point == TYPOGRAPHIC_APOSTROPHE) and joinable and _joins_next(data, here, end, blocks, entries):
+        is_apostrophe = point in (APOSTROPHE, TYPOGRAPHIC_APOSTROPHE)
+        if is_apostrophe and joinable and _joins_next(data, here, end, blocks, entries):
             point, sign = APOSTROPHE, WEAK
         size = encode(max(point, 0), text, to)
         store8(signs, to, sign)
@@ -216,7 +233,7 @@ def _find_words(signs: int, end: int, starts: int, stops: int) -> None:
 
 
 @njit(nogil=True)
-def _write_bits(bits: int, base: int, to: int) -> int:
+def _write_bits(bits: np.uint64, base: int, to: int) -> int:
     # Position of each bit, from `base` on; the address behind the last. Writes 12 always: their number cannot be predicted.
     end = to + 8 * count_bits(bits)
     for i in range(12):
@@ -232,7 +249,7 @@ def _write_bits(bits: int, base: int, to: int) -> int:
 
 @njit(nogil=True)
 def _is_weak(signs: int, start: int, stop: int) -> bool:
-    for i in range(start, stop):
+    for i in range(start, stop):  # noqa: SIM110  (numba knows no generators in any and all)
         if not load8(signs, i) & WEAK:
             return False
     return True

@@ -4,6 +4,7 @@ A word is as product.md section 3 has it, of the folded caption. Unigrams, bigra
 64-bit hash of our own; HASH_VERSION stands in every table of hashes. Expect 0.03 colliding pairs among a thousand million n-grams.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -85,11 +86,11 @@ def text_buffers(captions: pa.StringArray | pa.LargeStringArray) -> tuple[np.nda
     """Bytes (uint8, read-only, as they lie in Arrow's buffer) and offsets (int64[n + 1]) of an array, its slice taken into account."""
     _, offsets_buffer, data_buffer = captions.buffers()
     n, kind = len(captions), np.dtype(np.int64 if pa.types.is_large_string(captions.type) else np.int32)
-    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None and data_buffer.size else np.empty(0, np.uint8)
+    data = np.frombuffer(memoryview(data_buffer), np.uint8) if data_buffer is not None and data_buffer.size else np.empty(0, np.uint8)
     data.setflags(write=False)  # one signature of the kernels, whoever made the buffer
     if n == 0 or offsets_buffer is None:
         return data, np.zeros(n + 1, np.int64)
-    offsets = np.frombuffer(offsets_buffer, kind, count=n + 1, offset=captions.offset * kind.itemsize)
+    offsets = np.frombuffer(memoryview(offsets_buffer), kind, count=n + 1, offset=captions.offset * kind.itemsize)
     return data, offsets.astype(np.int64)
 
 
@@ -121,7 +122,7 @@ def words_of(caption: str) -> list[str]:
 def ngrams_of(caption: str) -> list[str]:
     """Unigrams and bigrams ("first second") of a caption, in the order of `Scan.ngrams`."""
     words = words_of(caption)
-    bigrams = [f"{first} {second}" for first, second in zip(words, words[1:], strict=False)]
+    bigrams = [f"{first} {second}" for first, second in pairwise(words)]
     return [ngram for pair in zip(words, ["", *bigrams], strict=True) for ngram in pair if ngram] if words else []
 
 

@@ -5,7 +5,6 @@ kernels, codecs and Parquet release the GIL, and no element but `(int, bytes)` a
 """
 
 import collections
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -95,7 +94,6 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     Raises:
         UsageError: a runner or shuffle that this version does not support.
     """
-    logging.getLogger("apache_beam").setLevel(logging.WARNING)
     if engine.runner == "embedded":
         # In memory and one worker: threads are ours. "DirectRunner" would look for Prism first.
         return PipelineOptions(["--runner=FnApiRunner", *flags])

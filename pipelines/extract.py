@@ -31,21 +31,22 @@ def plan(run: Run) -> list[Unit]:
 
 
 def extract(run: Run, unit: Unit) -> Facts:
-    """Read one file: facts of its pool (path, rows of each row group) and its counts.
+    """Read one file: facts of its pool (path, rows of each row group), its counts, and the file's stamp before it was read.
 
     Raises:
         UnreadableError: the file cannot be read as a whole, and its input does not skip such files.
     """
     file = run.files[unit["file"]]
     settings = run.config.input[file.of]
+    stamp = storage.stamp(file.path).to_json()
     try:
-        if read.is_direct(file.path, settings) and not settings.skip_unreadable:
-            return _extract_direct(run, unit)
-        return _extract_file(run, unit)
+        is_direct = read.is_direct(file.path, settings) and not settings.skip_unreadable
+        facts = _extract_direct(run, unit) if is_direct else _extract_file(run, unit)
     except UnreadableError as error:
         if not settings.skip_unreadable:
             raise
-        return _skip_file(run, unit, error)
+        facts = _skip_file(run, unit, error)
+    return {"stamp": stamp, **facts}
 
 
 class Extract(beam.PTransform):

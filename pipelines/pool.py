@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from altalign import storage
+from altalign.errors import UnreadableError
 from pipelines import parquet, read
 from pipelines.read import table
 from pipelines.units import ROWS_PER_UNIT, Run, Unit
@@ -36,6 +38,8 @@ def candidates(run: Run, unit: Unit) -> Iterator[pa.RecordBatch]:
     file = run.files[unit["file"]]
     settings = run.config.input[file.of]
     direct = unit["path"] == file.path
+    if direct and storage.stamp(file.path).to_json() != run.facts("extract", file.name)["stamp"]:
+        raise UnreadableError(f"{file.path}: changed since the run began to read it; put the old file back, or give --rerun")
     for batch in parquet.read_row_groups(unit["path"], unit["first"], unit["last"], table.columns(settings) if direct else None):
         yield read.candidates(batch, settings) if direct else batch
 

@@ -82,17 +82,21 @@ def open_run(run: Run, *, is_rerun: bool, is_restart: bool) -> None:
     recorded: dict[str, Any] = facts.get("stages", {})
     if is_restart:
         forget(run, STAGES[0])
-        recorded = {}
+        facts, recorded = {}, {}
     stale = next((stage for stage in STAGES if stage in recorded and recorded[stage]["digest"] != grounds[stage].digest), None)
+    difference = _difference(recorded[stale]["reads"], grounds[stale].reads) if stale else ""
+    if stale != STAGES[0] and (changed := _changed_file(run, facts)):
+        stale, difference = STAGES[0], changed
     if stale:
-        difference = _difference(recorded[stale]["reads"], grounds[stale].reads)
         if not is_rerun:
             raise UsageError(f"{run.folder}: its stage {stale} was made with {difference}; --rerun runs {stale} and what follows anew, --restart everything")
         forget(run, stale)
         recorded = {stage: recorded[stage] for stage in STAGES[: STAGES.index(stale)] if stage in recorded}
     storage.sweep(run.folder)
     engine = run.config.engine.model_dump(mode="json")
-    storage.write_json(run.path("run.json"), {"altalign": __version__, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "engine": engine, "stages": recorded})
+    versions = {"altalign": __version__, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}
+    stamps = facts.get("files", {}) if recorded else {}
+    storage.write_json(run.path("run.json"), {**versions, "engine": engine, "stages": recorded, "files": stamps})
     storage.write_bytes(run.path("config.toml"), resolved(run.config).encode())
 
 
@@ -109,9 +113,23 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """The first setting or file that differs, in words."""
     for name in [*now, *before]:
         old, new = before.get(name, "absent"), now.get(name, "absent")
+        if name == "files" and old != new:
+            other = sorted(set(old) ^ set(new))
+            return f"{len(old)} input files, now {len(new)}" + (f" (such as {other[0]})" if other else " (in another order)")
         if old != new:
-            return f"{name} = {old!r}, now {new!r}" if not name.startswith("file ") else f"{name}: {old}, now {new}"
+            return f"{name} = {old!r}, now {new!r}"
     return "other results of the stages before it"
+
+
+def _changed_file(run: Run, facts: Mapping[str, Any]) -> str:
+    """In words, the first finished input file whose size or time is another now; empty where there is none."""
+    for file in run.files:
+        before = run.facts("extract", file.name).get("stamp") or facts.get("files", {}).get(file.path)
+        now = storage.stamp(file.path).to_json()
+        if before and before != now:
+            what = f"{before[0]:,} bytes, now {now[0]:,}" if before[0] != now[0] else "the same size, but another time of change now"
+            return f"the file {file.path} of {what}"
+    return ""
 
 
 @contextmanager
@@ -127,6 +145,8 @@ def recording(run: Run, stage: str) -> Iterator[None]:
     try:
         yield
         entry["finished"] = _now()
+        if stage == STAGES[0]:
+            facts["files"] = {file.path: run.facts(stage, file.name)["stamp"] for file in run.files}
     finally:
         entry["seconds"] = round(entry["seconds"] + time.monotonic() - begin, 2)
         storage.write_json(run.path("run.json"), facts)

@@ -124,9 +124,7 @@ class Basis:
             stage = stage_of(CurateConfig, name)
             if stage is not None:
                 reads[stage if stage in STAGES else "write"][name] = value
-        for file in self._files:
-            stamp = storage.stamp(file.path)
-            reads["extract"][f"file {file.path}"] = f"{stamp.size} bytes, changed {stamp.time_ns}"
+        reads["extract"]["files"] = [file.path for file in self._files]
         for name in (*self._config.image.blocked_hashes, *([self._config.image.nsfw.model] if self._config.image.nsfw.model else [])):
             reads["fetch"][f"file {name}"] = hashlib.sha256(storage.read_bytes(name)).hexdigest() if storage.exists(name) else "missing"
         grounds, before = {}, ""

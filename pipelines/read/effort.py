@@ -4,8 +4,8 @@ The parser is linear on all pages but those made to hurt: each start or end tag 
 <div> take hours), each attribute is compared with those before it, and formatting elements left open are built again in
 every block (two thousand make gigabytes). The pass keeps a rough stack of open elements and counts just that.
 
-Limits (measured with selectolax 1.0 on one core): 20,000 nested <div> are 2e8 steps and 0.5 s, 20,000 attributes of one tag 2e8
-steps and 0.9 s, a million elements 0.6 GB and 1.4 s. Real pages stay below 1e6 steps and 1e5 elements.
+Limits (measured with selectolax 1.0 on one core): 24,000 nested <div> are 3e8 steps and 0.8 s, 24,000 attributes of one tag 3e8
+steps and 1.3 s, 750,000 <img> 0.5 GB and 1.9 s. Real pages stay below 1e6 steps and 1e5 elements.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ import numba
 import numpy as np
 
 STEPS_AT_MOST = 300_000_000
-ELEMENTS_AT_MOST = 1_000_000
+ELEMENTS_AT_MOST = 750_000
 
 _VOID, _FORMATTING, _BARRIER, _TABLE_BARRIER, _CLOSES_P, _RAW, _REPLACES, _FOREIGN, _INTEGRATION, _TABLE_PART, _ALONE, _PLAIN = (1 << bit for bit in range(12))
 _CLASSES = {
@@ -72,7 +72,7 @@ def _hashed(name: Iterable[int]) -> int:
     return value
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _class_of(name: np.uint64, hashes: np.ndarray, bits: np.ndarray) -> int:
     slot = np.int64(name % np.uint64(_SLOTS))
     while hashes[slot] != 0:
@@ -82,17 +82,17 @@ def _class_of(name: np.uint64, hashes: np.ndarray, bits: np.ndarray) -> int:
     return 0
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _lower(byte: np.uint8) -> np.uint8:
     return np.uint8(byte + 32) if 65 <= byte <= 90 else byte
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _is_space(byte: np.uint8) -> bool:
     return byte <= 0x20 and byte in (0x20, 0x0A, 0x09, 0x0D, 0x0C)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _name_at(page: np.ndarray, at: int) -> tuple[np.uint64, int]:
     """Hash of the lower-case name that begins here, and where it ends."""
     name = np.uint64(0)
@@ -102,7 +102,7 @@ def _name_at(page: np.ndarray, at: int) -> tuple[np.uint64, int]:
     return name, at
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _attributes_at(page: np.ndarray, at: int) -> tuple[int, bool, int]:
     """Number of attributes from here to the end of the tag, whether it ends in `/>`, and where."""
     attributes = 0
@@ -133,7 +133,7 @@ def _attributes_at(page: np.ndarray, at: int) -> tuple[int, bool, int]:
     return attributes, False, at
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _after_markup(page: np.ndarray, at: int) -> int:
     """The end of the comment, doctype or bogus comment whose `<!`, `<?` or `</` is at `at`."""
     if at + 3 < len(page) and page[at + 1] == 0x21 and page[at + 2] == 0x2D and page[at + 3] == 0x2D:
@@ -150,7 +150,7 @@ def _after_markup(page: np.ndarray, at: int) -> int:
     return at + 1
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _after_raw(page: np.ndarray, at: int, name: np.uint64) -> int:
     """Where the end tag of a raw text element begins."""
     while at + 1 < len(page):
@@ -162,7 +162,7 @@ def _after_raw(page: np.ndarray, at: int, name: np.uint64) -> int:
     return len(page)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _find_open(names: np.ndarray, bits: np.ndarray, depth: int, name: np.uint64, barrier: int) -> int:
     """Where the innermost open element of this name is, not looking past a barrier; -1 where there is none."""
     for at in range(depth - 1, -1, -1):
@@ -173,7 +173,7 @@ def _find_open(names: np.ndarray, bits: np.ndarray, depth: int, name: np.uint64,
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _find_replaced(names: np.ndarray, bits: np.ndarray, depth: int, name: np.uint64) -> int:
     """Where an element is that one of its name closes, below nothing but formatting; -1 where there is none."""
     for at in range(depth - 1, -1, -1):
@@ -184,7 +184,7 @@ def _find_replaced(names: np.ndarray, bits: np.ndarray, depth: int, name: np.uin
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _end_formatting(names: np.ndarray, bits: np.ndarray, waiting: np.ndarray, state: np.ndarray, name: np.uint64) -> int:
     """Which open element the end of a formatting element closes; one that holds others goes, and they stay."""
     at = _find_open(names, bits, state[_DEPTH], name, _BARRIER)
@@ -201,7 +201,7 @@ def _end_formatting(names: np.ndarray, bits: np.ndarray, waiting: np.ndarray, st
     return at
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _wait(waiting: np.ndarray, state: np.ndarray, name: np.uint64, bits: int) -> None:
     """Remember a formatting element to be built again; of those without attributes three of a name at most."""
     if bits & _PLAIN:
@@ -215,7 +215,7 @@ def _wait(waiting: np.ndarray, state: np.ndarray, name: np.uint64, bits: int) ->
         state[_WAITING] += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _close(names: np.ndarray, bits: np.ndarray, below: np.ndarray, waiting: np.ndarray, state: np.ndarray, to: int) -> None:
     """Close open elements down to `to`. Formatting elements among them wait for the next block, but those inside a barrier are gone."""
     until = state[_DEPTH]
@@ -231,7 +231,7 @@ def _close(names: np.ndarray, bits: np.ndarray, below: np.ndarray, waiting: np.n
     state[_DEPTH] = to
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _build_again(names: np.ndarray, bits: np.ndarray, waiting: np.ndarray, state: np.ndarray) -> None:
     """Open the formatting elements that wait, as text and inline elements make the parser do."""
     for number in range(state[_BASE], state[_WAITING]):
@@ -242,7 +242,7 @@ def _build_again(names: np.ndarray, bits: np.ndarray, waiting: np.ndarray, state
     state[_WAITING] = min(state[_BASE], state[_WAITING])
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _open(names: np.ndarray, bits: np.ndarray, below: np.ndarray, state: np.ndarray, name: np.uint64, of: int) -> None:
     depth = state[_DEPTH]
     if depth >= _OPEN_AT_MOST:
@@ -259,7 +259,7 @@ def _open(names: np.ndarray, bits: np.ndarray, below: np.ndarray, state: np.ndar
     state[_FOREIGNS] += (of & _FOREIGN) != 0
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _closed_by_end(names: np.ndarray, bits: np.ndarray, waiting: np.ndarray, state: np.ndarray, name: np.uint64, of: int) -> int:
     """The open element down to which an end tag closes; -1: it closes none."""
     if of & _FORMATTING:
@@ -268,7 +268,7 @@ def _closed_by_end(names: np.ndarray, bits: np.ndarray, waiting: np.ndarray, sta
     return _find_open(names, bits, state[_DEPTH], name, _TABLE_BARRIER if in_table else _BARRIER)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _closed_by_start(names: np.ndarray, bits: np.ndarray, waiting: np.ndarray, state: np.ndarray, name: np.uint64, of: int) -> int:
     """The open element down to which a start tag closes; -1: it closes none."""
     if of & _ALONE:
@@ -283,7 +283,7 @@ def _closed_by_start(names: np.ndarray, bits: np.ndarray, waiting: np.ndarray, s
     return to
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _next_tag(page: np.ndarray, at: int) -> tuple[int, bool]:
     """Where the name of the next tag begins, and whether it is an end tag; the length of the page at the end."""
     while at + 1 < len(page):

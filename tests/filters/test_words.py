@@ -20,7 +20,12 @@ from tests.strategies import nasty_captions
 GOLDEN = tomllib.loads((Path(__file__).parents[1] / "cases" / "words.toml").read_text(encoding="utf-8"))["words"]
 NASTY = "aZ9_ '’-\u00e9\u0130\u212a\u212b\u023a\u1e9e\u00ad\u200b\u200d\u0301\ufe0f人々ー〇が\u3099กำ\u0e34ក\u17d2ཀཾ٣한ʼ\U0001d7d9\U00010400\U0001f642\U00020000"
 SCRATCH = words.Scratch()
-GOLDEN_HASHES = {"dog": 0x0148C267E25A0791, "internationalisation": 0x2DA9E0C03D7BA6A1, "brown dog": 0xE241634259D18A22, "a brown dog.": 0x6AF8B0B5BE16F5D0}  # stored tables hold such hashes
+GOLDEN_HASHES = {
+    "dog": 0x0148C267E25A0791,
+    "internationalisation": 0x2DA9E0C03D7BA6A1,
+    "brown dog": 0xE241634259D18A22,
+    "a brown dog.": 0x6AF8B0B5BE16F5D0,
+}  # stored tables hold such hashes
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=150)
 
