@@ -1,8 +1,11 @@
 """`altalign VERB …`: a verb's module is imported when it is called; every mistake is one line and an exit code."""
 
+import difflib
 import logging
 import os
+import select
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -23,7 +26,13 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells count
 def usage() -> str:
     """The text of `altalign --help`."""
     verbs = "\n".join(f"  {verb:<8} {about}" for verb, (_, about) in VERBS.items())
-    return f"usage: altalign VERB …\n\n{verbs}\n\n`altalign VERB --help` says what a verb takes. --debug, anywhere, shows the traceback of an error.\nExit code 0 = done, 1 = failed, 2 = wrong usage or settings.\n"
+    return f"""usage: altalign VERB …
+
+{verbs}
+
+`altalign VERB --help` says what a verb takes. --debug, anywhere, shows the traceback of an error; --version says which altalign this is.
+Exit code 0 = done, 1 = failed, 2 = wrong usage or settings.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,33 +44,51 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.remove("--debug")
     logging.getLogger().setLevel(logging.WARNING if is_debug else logging.CRITICAL)  # the libraries' remarks are not for the user
     try:
-        return _run(args)
-    except AltalignError as error:
-        if is_debug:
-            raise
-        return _fail(str(error), error.exit_code)
+        code = _run(args)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return _fail("interrupted; run the same command again, it continues", INTERRUPTED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of a pipe left: no error
-        return 0
-    except OSError as error:
-        if is_debug or not is_full_disk(error):
-            raise
-        return _fail(f"{error.filename or 'the disk'}: no space left on the device; make room and run the same command again, it continues", 1)
+    except (AltalignError, OSError) as error:
+        if _reader_left(error):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
+            return 0
+        if is_debug:
+            traceback.print_exc()
+        return _fail(*_trouble(error))
+    return code
 
 
 def _run(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
-        sys.stdout.write(usage())
-        return 0 if args else 2
+        (sys.stdout if args else sys.stderr).write(usage())
+        return 0 if args else UsageError.exit_code
     if args[0] == "--version":
         sys.stdout.write(f"altalign {__version__}\n")
         return 0
     if args[0] not in VERBS:
-        raise UsageError(f"altalign {args[0]}: no such verb; there are {', '.join(VERBS)}")
+        near = difflib.get_close_matches(args[0], VERBS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(VERBS)}"
+        raise UsageError(f"{args[0]}: no such verb ({hint})")
     module, function = VERBS[args[0]][0].split(":")
     return getattr(import_module(module), function)(args[1:])
+
+
+def _reader_left(error: Exception) -> bool:
+    """Whether this is about the reader of our output, who has seen enough; a broken pipe between workers is trouble."""
+    if not isinstance(error, BrokenPipeError):
+        return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return bool(poll.poll(0))
+
+
+def _trouble(error: AltalignError | OSError) -> tuple[str, int]:
+    """Message and exit code."""
+    if isinstance(error, AltalignError):
+        return str(error), error.exit_code
+    if is_full_disk(error):
+        return f"{error.filename or 'the disk'}: no space left on the device; make room and run the same command again, it continues", AltalignError.exit_code
+    return f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}; --debug shows where", AltalignError.exit_code
 
 
 def _fail(message: str, code: int) -> int:

@@ -2,8 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from altalign.errors import CountsError
 from altalign.reasons import KEPT, REASONS, Stage
@@ -11,18 +14,26 @@ from altalign.schema import COUNTS
 
 
 class Counts:
-    """Rows by (stage, source, reason), with "kept" as the reason of what stays."""
+    """Rows by (stage, source, reason), with "kept" as the reason of what stays.
+
+    Raises:
+        CountsError: a stage is given a reason that is none of its own, so that received = kept + dropped could not be shown.
+    """
 
     def __init__(self, rows: Mapping[tuple[str, str, str], int] | None = None):
-        self._rows: Counter[tuple[str, str, str]] = Counter(rows or {})
+        self._rows: Counter[tuple[str, str, str]] = Counter()
+        for (stage, source, reason), n in (rows or {}).items():
+            self.add_rows(Stage(stage), source, reason, n)
 
     def add(self, stage: Stage, source: str, verdict: pa.StringArray) -> None:
         """Count a verdict column: null is kept."""
-        for entry in verdict.value_counts().to_pylist():
-            self.add_rows(stage, source, entry["values"] or KEPT, entry["counts"])
+        for entry in pc.value_counts(verdict).to_pylist():
+            self.add_rows(stage, source, KEPT if entry["values"] is None else entry["values"], entry["counts"])
 
     def add_rows(self, stage: Stage, source: str, reason: str, rows: int) -> None:
         """Count rows of one reason."""
+        if reason != KEPT and reason not in REASONS[stage]:
+            raise CountsError(f"counts: {stage.value} has no drop reason {str(reason)!r} ({rows} pairs of {source!r}); this is a defect, please report it")
         if rows:
             self._rows[stage.value, source, str(reason)] += rows
 
@@ -47,7 +58,7 @@ class Counts:
         return [[*name, rows] for name, rows in sorted(self._rows.items(), key=_order)]
 
     @classmethod
-    def from_json(cls, entries: Sequence[Sequence]) -> "Counts":
+    def from_json(cls, entries: Sequence[Sequence[Any]]) -> "Counts":
         """The inverse of `to_json`."""
         return cls({(stage, source, reason): rows for stage, source, reason, rows in entries})
 
@@ -84,18 +95,24 @@ class Counts:
     def reconcile(self, stages: Sequence[Stage], *, pairs: int | None = None) -> None:
         """Check that each stage, for each source, received what the one before it kept, and that the last one kept `pairs`.
 
+        What the first stage dropped has nothing before it to be held against.
+
         Raises:
             CountsError: naming stage, source and both numbers.
         """
         sources = sorted({source for _, source, _ in self._rows})
-        for before, after in zip(stages, stages[1:], strict=False):
+        for before, after in pairwise(stages):
             for source in sources:
                 kept = self._rows[before.value, source, KEPT]
                 received = sum(n for (of, who, _), n in self._rows.items() if of == after.value and who == source)
                 if kept != received:
-                    raise CountsError(f"counts do not add up: {before.value} kept {kept} pairs of {source!r}, {after.value} received {received}; this is a defect, please report it")
+                    raise CountsError(
+                        f"counts do not add up: {before.value} kept {kept} pairs of {source!r}, {after.value} received {received}; "
+                        "this is a defect, please report it"
+                    )
         if pairs is not None and pairs != self.kept(stages[-1]):
-            raise CountsError(f"counts do not add up: {stages[-1].value} kept {self.kept(stages[-1])} pairs, the shards hold {pairs}; this is a defect, please report it")
+            kept = self.kept(stages[-1])
+            raise CountsError(f"counts do not add up: {stages[-1].value} kept {kept} pairs, the shards hold {pairs}; this is a defect, please report it")
 
 
 def _order(entry: tuple[tuple[str, str, str], int]) -> tuple[int, str, int]:

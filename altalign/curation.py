@@ -74,7 +74,7 @@ class ImageSettings(Settings):
     aspect_ratio_below: Annotated[float, Field(gt=1), Fetch] = 3.0
     texts_per_image_at_most: Annotated[Whole, Tables] = 1000
     pixels_at_most: Annotated[Positive, Fetch] = 178_956_970  # ours: Pillow's own limit against decompression bombs
-    blocked_hashes: Annotated[list[str], Fetch] = []
+    blocked_hashes: Annotated[list[str], Fetch] = Field(default_factory=list)
     nsfw: Annotated[NsfwSettings, Fetch] = NsfwSettings()
 
 
@@ -90,9 +90,9 @@ class FetchSettings(Settings):
     honour_robots: Annotated[bool, Fetch] = True
     connections_per_host: Positive = 8
     requests_per_host_s: Annotated[float, Field(gt=0)] = 20.0
-    blocked_domains: Annotated[list[str], Fetch] = []
-    ports: Annotated[list[Port], Fetch] = [80, 443]
-    allow_addresses: Annotated[list[str], Fetch] = []
+    blocked_domains: Annotated[list[str], Fetch] = Field(default_factory=list)
+    ports: Annotated[list[Port], Fetch] = Field(default_factory=lambda: [80, 443])
+    allow_addresses: Annotated[list[str], Fetch] = Field(default_factory=list)
     user_agent: Annotated[str, Fetch, Field(min_length=1)] = "altalign/VERSION (+URL of the project)"
 
     @property
@@ -122,7 +122,7 @@ TestSetEntry = Annotated[Annotated[str, Tag("(path)")] | Annotated[TestSet, Tag(
 class DecontaminateSettings(Settings):
     """Removal of near-duplicates of test images (appendix A)."""
 
-    test_sets: list[TestSetEntry] = []
+    test_sets: list[TestSetEntry] = Field(default_factory=list)
     embedder: str = "dct"
     clusters: Positive = 4096
     nearest_clusters: Positive = 10
@@ -135,8 +135,9 @@ class DecontaminateSettings(Settings):
     @field_validator("embedder")
     @classmethod
     def _embedder_is_known(cls, value: str) -> str:
-        kind, *names = value.split(":", maxsplit=2 if value.startswith(("open_clip:", "timm:")) else 1)
-        if EMBEDDERS.get(kind) != len(names) or not all(names):
+        kind = value.split(":")[0]
+        names = value.split(":", maxsplit=EMBEDDERS.get(kind, 0))[1:]
+        if len(names) != EMBEDDERS.get(kind) or not all(names) or (not names and value != kind):
             raise ValueError(
                 f'"{value}" is no embedder; give "dct", "phash", "open_clip:MODEL:CHECKPOINT", "timm:MODEL:CHECKPOINT", "onnx:FILE" or "run:TRAINING_RUN"'
             )

@@ -35,31 +35,27 @@ class _Place:
     """Where a mistake is."""
 
     names: tuple[str, ...]  # of sections and settings, outermost first
-    sections: int  # so many of the names are sections
-    number: int | None  # of the [[section]], from 1
-    entry: int | None  # of a list of values, from 1
+    sections: tuple[str, ...]  # those of the names that are sections
+    number: int | None  # of the [[section]], from 1; None where there is but one
+    setting: str  # what is mistaken in the section, as "ports" or "ports entry 2"; empty where it is the section itself
     owner: type[BaseModel]  # class that has, or should have, the last name
 
     @property
-    def key(self) -> str:
-        """The last name."""
-        return self.names[-1]
+    def is_entry(self) -> bool:
+        """Whether this is inside a list of values."""
+        return " entry " in self.setting
 
-    @property
-    def is_section(self) -> bool:
-        """Whether a whole section is mistaken."""
-        return self.sections == len(self.names)
-
-    def in_file(self, where: str, *, is_one_of_many: bool) -> str:
+    def in_file(self, where: str) -> str:
         """As `configs/mine.toml [text] words_at_least`."""
-        section = ".".join(self.names[: self.sections])
-        header = f"[[{section}]] number {self.number}" if is_one_of_many else f"[{section}]"
-        return " ".join(filter(None, [where, section and header, self._setting(self.names[self.sections :])]))
+        section = ".".join(self.sections)
+        header = f"[[{section}]] number {self.number}" if self.number else f"[{section}]"
+        return " ".join(filter(None, (where, section and header, self.setting)))
 
-    def on_command_line(self, name: tuple[str, ...]) -> str:
+    def on_command_line(self, override: tuple[str, ...]) -> str:
         """As `--set text.words_at_least`."""
-        *sections, key = max(name, self.names[: len(self.names) - (self.tail > 0)], key=len)
-        return f"--set {'.'.join([*sections, self._setting((key, *self.names[len(self.names) - self.tail :]))])}"
+        names = override if len(override) > len(self.names) else filter(None, (*self.sections, self.setting))
+        return f"--set {'.'.join(names)}"
+
 
 def settings_of(annotation: Any) -> type[BaseModel] | None:
     """The settings class inside a type: of a section, a list of sections, or a list of names or tables."""
@@ -71,44 +67,41 @@ def settings_of(annotation: Any) -> type[BaseModel] | None:
 def sentence(cls: type[BaseModel], values: Mapping[str, Any], where: str, overridden: Sequence[tuple[str, ...]], mistake: ErrorDetails) -> str:
     """One line for one mistake in `values`, which are of the file `where` but for those that `--set` gave."""
     kind, value = mistake["type"], mistake["input"]
-    place = _place(cls, mistake["loc"], is_table=_is_table(value))
-    given = [
-        name
-        for name in overridden
-        if place.names[: len(name)] == name or (kind in ("value_error", "extra_forbidden") and name[: len(place.names)] == place.names)
-    ]
-    first = values.get(place.names[0])
-    here = (
-        place.on_command_line(given[-1])
-        if given
-        else place.in_file(where, is_one_of_many=place.number is not None and isinstance(first, list) and len(first) > 1)
-    )
+    place = _place(cls, values, mistake)
+    given = [name for name in overridden if all(ours == theirs for ours, theirs in zip(name, place.names, strict=False))]
+    here = place.on_command_line(given[-1]) if given else place.in_file(where)
     if kind == "extra_forbidden":
-        return f"{here}: no such {'section' if place.is_section else 'setting'} ({_hint(cls, place)})"
+        return f"{here}: no such {'setting' if place.setting else 'section'} ({_hint(cls, place)})"
     if kind == "value_error":
         return f"{here}: {mistake['msg'].removeprefix('Value error, ')}"
     if kind == "missing":
         return f"{here}: {_REPAIRS[kind]}"
-    if place.is_section and kind != "too_short":
+    if not place.setting and kind != "too_short":
         name = ".".join(place.names)
         return f"{f'--set {name}' if given else f'{where} {name}'} = {_shown(value)}: a section is meant; write [{name}] and its settings under it"
     return f"{here} = {_shown(value)}: {_repair(place, mistake)}"
 
 
-def _place(cls: type[BaseModel], location: Sequence[int | str], *, is_table: bool) -> _Place:
-    names: list[str] = []
-    owner, inside, sections, number, entry = cls, cls, 0, None, None
-    for part in location:
-        if isinstance(part, int):
-            number, entry = (part + 1, entry) if sections == len(names) else (number, part + 1)
+def _place(cls: type[BaseModel], values: Mapping[str, Any], mistake: ErrorDetails) -> _Place:
+    names, sections, setting, number = [], [], "", None
+    owner, inside = cls, cls
+    for part in mistake["loc"]:
+        if isinstance(part, int) and not setting:
+            is_one_of_many = isinstance(values[names[0]], list) and len(values[names[0]]) > 1
+            number = part + 1 if is_one_of_many else None
+        elif isinstance(part, int):
+            setting += f" entry {part + 1}"
         elif not part.startswith("("):  # the tag of a union is no name
             owner = inside or owner
             names.append(part)
             field = owner.model_fields.get(part)
             inside = settings_of(field.annotation) if field else None
-            is_section = _is_section(field.annotation) if field else is_table and part == location[-1]
-            sections += is_section and sections == len(names) - 1
-    return _Place(tuple(names), sections, number, entry, owner)
+            is_section = _is_section(field.annotation) if field else _is_table(mistake["input"])
+            if is_section and not setting:
+                sections.append(part)
+            else:
+                setting += f", {part}" if setting else part
+    return _Place(tuple(names), tuple(sections), number, setting, owner)
 
 
 def _is_section(annotation: Any) -> bool:
@@ -122,10 +115,10 @@ def _is_table(value: Any) -> bool:
 
 def _hint(cls: type[BaseModel], place: _Place) -> str:
     """The setting that was meant: the same name in another section, or the nearest one here."""
-    elsewhere = [] if place.entry else _sections_with(cls, place.key)
+    elsewhere = [] if place.is_entry else _sections_with(cls, place.names[-1])
     if elsewhere:
         return f"it belongs to [{elsewhere[0]}]"
-    near = difflib.get_close_matches(place.key, place.owner.model_fields, n=1)
+    near = difflib.get_close_matches(place.names[-1], place.owner.model_fields, n=1)
     return f"did you mean {near[0]}?" if near else f"there are: {', '.join(place.owner.model_fields)}"
 
 
@@ -143,16 +136,18 @@ def _repair(place: _Place, mistake: ErrorDetails) -> str:
         return mistake["msg"][0].lower() + mistake["msg"][1:]
     context = mistake.get("ctx", {})
     expected = context.get("expected", "").replace("'", '"')
-    return text.format_map({**context, "expected": expected, "example": _example(place)})
+    return text.format_map({**context, "expected": expected, "example": _example(place, mistake["input"])})
 
 
-def _example(place: _Place) -> str:
-    field = place.owner.model_fields.get(place.key)
-    default = field.default if field and not field.is_required() else None
-    if place.entry and isinstance(default, list):
-        default = default[0] if default else None
-    is_useful = default not in (None, "", []) and not isinstance(default, BaseModel)
-    return f", such as {_shown(default)}" if is_useful else ""
+def _example(place: _Place, value: Any) -> str:
+    """What could be given: the default, or where it says nothing and one value stands for a list, the list of it."""
+    field = place.owner.model_fields.get(place.names[-1])
+    default = field.get_default(call_default_factory=True) if field and not field.is_required() else None
+    if isinstance(default, list) and place.is_entry:
+        default = next(iter(default), None)
+    if default in (None, "", []) and field and get_origin(field.annotation) is list and isinstance(value, str) and not place.is_entry:
+        default = [value]
+    return f", such as {_shown(default)}" if default not in (None, "", []) else ""
 
 
 def _shown(value: Any) -> str:

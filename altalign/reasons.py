@@ -111,11 +111,15 @@ def first_reason(verdicts: list[pa.StringArray]) -> pa.StringArray:
 
 
 def all_reasons(verdicts: list[pa.StringArray]) -> pa.ListArray:
-    """Every reason that holds, row by row: a list of strings, empty where all verdicts are null."""
-    held = None
-    for bit, verdict in enumerate(verdicts):
-        this = pc.shift_left(verdict.is_valid().cast(pa.int64()), bit)
-        held = this if held is None else pc.add(held, this)
+    """Every reason that holds, row by row: a list of strings, empty where all verdicts are null.
+
+    Args:
+        verdicts: at least one and at most 63, each of one rule (it holds one reason, or nulls), of the same length.
+    """
+    held = pc.shift_left(verdicts[0].is_valid().cast(pa.int64()), 0)
+    for bit, verdict in enumerate(verdicts[1:], start=1):
+        held = pc.add(held, pc.shift_left(verdict.is_valid().cast(pa.int64()), bit))
     which = held.dictionary_encode()
-    combinations = [[pc.first(v.drop_null()).as_py() for bit, v in enumerate(verdicts) if held_bits >> bit & 1] for held_bits in which.dictionary.to_pylist()]
+    reasons = [pc.first(verdict.drop_null()).as_py() for verdict in verdicts]
+    combinations = [[reason for bit, reason in enumerate(reasons) if bits >> bit & 1] for bits in which.dictionary.to_pylist()]
     return pa.array(combinations, pa.list_(pa.string())).take(which.indices)

@@ -10,7 +10,9 @@ RULES_VERSION = "1 (Unicode 16.0)"  # raised by whatever changes which samples s
 
 # What a reader found in one stretch of an input file, in input order. `reason` is the verdict of extract (null keeps).
 # image_identity is null where there is none: an invalid URL and no image in hand.
-EXTRACTED = pa.schema([("image_url", pa.string()), ("image_identity", pa.string()), ("caption", pa.string()), ("page_url", pa.string()), ("reason", pa.string())])
+EXTRACTED = pa.schema(
+    [("image_url", pa.string()), ("image_identity", pa.string()), ("caption", pa.string()), ("page_url", pa.string()), ("reason", pa.string())]
+)
 
 # A candidate of the pool: cleaned caption (never null), URL trimmed and without its fragment where it is valid.
 CANDIDATE = pa.schema([field for field in EXTRACTED if field.name != "reason"])

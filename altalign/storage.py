@@ -7,6 +7,7 @@ appears whole when its `write` block ends well, or not at all.
 import errno
 import json
 import os
+import posixpath
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
 
-from altalign.errors import FullDiskError, UsageError
+from altalign.errors import FullDiskError, UnreadableError, UsageError
 
 _PARTIAL = ".partial-"  # in the name of a file that is being written
 
@@ -34,7 +35,7 @@ class Stamp:
 
 def join(*parts: str) -> str:
     """A path of its parts."""
-    return "/".join(part.rstrip("/") for part in parts[:-1]) + "/" + parts[-1] if len(parts) > 1 else parts[0]
+    return posixpath.join(*parts)
 
 
 def check_local(path: str) -> None:
@@ -54,8 +55,9 @@ def open_read(path: str) -> BinaryIO:
 
 def read_range(path: str, offset: int, length: int) -> bytes:
     """`length` bytes from `offset`; fewer at the end of the file."""
-    with Path(path).open("rb", buffering=0) as file:
-        return os.pread(file.fileno(), length, offset)
+    with Path(path).open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
 
 
 @contextmanager
@@ -66,9 +68,9 @@ def write(path: str) -> Iterator[BinaryIO]:
         FullDiskError: no space is left.
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}{_PARTIAL}{uuid4().hex[:8]}")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
             yield file
         partial.replace(target)
@@ -76,7 +78,8 @@ def write(path: str) -> Iterator[BinaryIO]:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         if is_full_disk(error):
-            raise FullDiskError(f"{target.parent}: no space left on the device while writing {target.name}; make room and run the same command again, it continues") from error
+            what = f"no space left on the device while writing {target.name}"
+            raise FullDiskError(f"{target.parent}: {what}; make room and run the same command again, it continues") from error
         raise
 
 
@@ -102,11 +105,17 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """A JSON file; empty where there is none."""
+    """A JSON file; empty where there is none.
+
+    Raises:
+        UnreadableError: it is no JSON.
+    """
     try:
         return json.loads(Path(path).read_bytes())
     except FileNotFoundError:
         return {}
+    except ValueError as error:
+        raise UnreadableError(f"{path}: not JSON ({error}), perhaps cut by a power failure; restore it or delete it") from None
 
 
 def exists(path: str) -> bool:

@@ -1,0 +1,1 @@
+"""Reads a run folder: explanation, status, report. No Beam."""

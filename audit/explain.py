@@ -78,7 +78,14 @@ def _hint(run: RunFolder) -> str:
 
 
 def _pair(row: dict[str, Any]) -> str:
-    lines = [f"caption   {row['caption']}", f"image     {row['image_url']}", f"page      {row['page_url']}", f"source    {row['source']}", f"key       {row['key']}", f"image_id  {row['image_id']}"]
+    lines = [
+        f"caption   {row['caption']}",
+        f"image     {row['image_url']}",
+        f"page      {row['page_url']}",
+        f"source    {row['source']}",
+        f"key       {row['key']}",
+        f"image_id  {row['image_id']}",
+    ]
     return "".join(f"{line}\n" for line in lines if not line.endswith(" None"))
 
 
@@ -117,5 +124,3 @@ def _rare_ngrams(run: RunFolder, caption: str) -> str:
 
     rare = list(dict.fromkeys(gram for gram, hashed in grams if is_rare(hashed)))
     return "rare: " + ", ".join(f'"{gram}"' for gram in rare[:10]) + (f" and {len(rare) - 10} more" if len(rare) > 10 else "")
-
-

@@ -1,0 +1,1 @@
+"""Pure: exact counts of hashes, and their tables."""

@@ -11,7 +11,9 @@ from demo import serve, web
 
 def main(argv: Sequence[str]) -> int:
     """Write the demo web where there is none yet, and serve it if asked."""
-    parser = argparse.ArgumentParser(prog="altalign demo", description="Write a small web of drawn pictures and their captions, as WARC files, from a seed and without a network.")
+    parser = argparse.ArgumentParser(
+        prog="altalign demo", description="Write a small web of drawn pictures and their captions, as WARC files, from a seed and without a network."
+    )
     parser.add_argument("folder", metavar="DIR", type=Path, help="where to write it")
     parser.add_argument("--serve", action="store_true", help="then serve it on 127.0.0.1 until interrupted")
     parser.add_argument("--port", type=int, default=0, help="port to serve on; 0 finds a free one")
@@ -23,7 +25,9 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{folder}: a folder that holds something else; choose another, or empty it")
     else:
         summary = web.write(folder)
-        sys.stdout.write(f"{folder}: {summary.pages:,} pages, {summary.image_elements:,} image elements, {summary.images:,} images, {summary.test_images} test images, {summary.bytes / 1e6:.1f} MB\n")
+        sys.stdout.write(
+            f"{folder}: {summary.pages:,} pages, {summary.image_elements:,} image elements, {summary.images:,} images, {summary.test_images} test images, {summary.bytes / 1e6:.1f} MB\n"
+        )
     if arguments.serve:
         serve.serve(folder, arguments.port)
     return 0

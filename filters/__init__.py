@@ -1,0 +1,1 @@
+"""Pure: Arrow columns in, verdict column out. No Beam, no files."""

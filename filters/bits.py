@@ -74,6 +74,16 @@ def load64(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
 
 
 @intrinsic
+def load_index(_typing_context: Any, address: Any, k: Any) -> tuple[Any, Any]:
+    """`load_index(address, k) -> int64`: the k-th of an array of 8-byte integers."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
+        return builder.load(_pointer(builder, (arguments[0], builder.mul(arguments[1], ir.Constant(WORD, 8))), WORD), align=1)
+
+    return types.int64(types.intp, types.intp), codegen
+
+
+@intrinsic
 def store8(_typing_context: Any, address: Any, at: Any, value: Any) -> tuple[Any, Any]:
     """`store8(address, at, value: int64)`: its low byte."""
 

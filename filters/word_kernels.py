@@ -23,6 +23,7 @@ from filters.bits import (
     load16,
     load32,
     load64,
+    load_index,
     store8,
     store64,
 )
@@ -260,7 +261,7 @@ def _hash_words(text: int, signs: int, starts: int, stops: int, k: int, end: int
     # N-grams of one row: its words are those from the k-th on that start before `end`. Returns the new `made` and k.
     n, previous = 0, np.uint64(0)
     while True:
-        start, stop = np.int64(load64(starts, k * 8)), np.int64(load64(stops, k * 8))
+        start, stop = load_index(starts, k), load_index(stops, k)
         if start >= end:
             return made, k
         k += 1
@@ -277,15 +278,15 @@ def _hash_words(text: int, signs: int, starts: int, stops: int, k: int, end: int
 @njit(nogil=True)
 def _prepare(data: int, base: int, offsets: int, rows: int, text: int, signs: int, where: np.ndarray, blocks: int, entries: int) -> tuple[int, int]:
     # Signs of a block whose ASCII is folded, and where each row is. Returns the end of all, and where rows written anew begin.
-    size = np.int64(load64(offsets, rows * 8)) - base
+    size = load_index(offsets, rows) - base
     split = (size + PADDING) & ~63
     fill(signs + size, split - size, GAP_BIT)
     for row in range(rows + 1):
-        at = np.int64(load64(offsets, row * 8)) - base
+        at = load_index(offsets, row) - base
         store8(signs, at, load8(signs, at) | BREAK)
-    to, start = split, np.int64(0)
+    to, start = split, 0
     for row in range(rows):
-        stop = np.int64(load64(offsets, row * 8 + 8)) - base
+        stop = load_index(offsets, row + 1) - base
         text_from, text_to, words_to, is_anew = start, stop, stop, 0
         if not _look_closer(text, signs, start, stop, blocks, entries):
             fill(signs + start, stop - start, GAP_BIT)

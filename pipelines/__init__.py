@@ -1,0 +1,1 @@
+"""Beam, and only here: reads, binds filters to columns, groups, writes, counts."""

@@ -2,29 +2,42 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import apache_beam as beam
 from rich.console import Console
 
 from altalign import storage
 from altalign.curation import CurateConfig
-from altalign.errors import AltalignError
 from pipelines import extract, fetch, judge, pool, progress, runs, summary, tables, write
-from pipelines.engines import options, raised
-from pipelines.units import STAGES, Run, Unit
+from pipelines.engines import MapUnits, options, raised
+from pipelines.units import STAGES, Facts, Run, Unit
 
-Step = tuple[str, Callable[[Run], list[Unit]], type[beam.PTransform]]
+Transform = Callable[[Run, str], beam.PTransform]
 
-# Each stage: its pipelines in order (where units leave their marks, what they are, the transform), then what is made of all units.
+
+class Step(NamedTuple):
+    """One Beam pipeline: where its units leave their marks, what they are, and what is done with them."""
+
+    name: str
+    plan: Callable[[Run], list[Unit]]
+    transform: Transform
+
+
+def each(work: Callable[[Run, Unit], Facts]) -> Transform:
+    """A map-only step."""
+    return lambda run, step: MapUnits(run, step, work)
+
+
+# The whole curation, in order: the steps of each stage, then what is made of all their units.
 PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
-    "extract": ([("extract", extract.plan, extract.Extract)], extract.conclude),
-    "tables": ([("tables/units", pool.units, tables.Count)], tables.conclude),
-    "judge": ([("judge/units", pool.units, judge.Judge)], judge.conclude),
-    "fetch": ([("fetch/gathered", fetch.plan_gather, fetch.Gather), ("fetch/units", fetch.plan, fetch.Fetch)], lambda _: None),
-    "write": ([("write", write.plan, write.Write)], write.conclude),
+    "extract": ([Step("extract", extract.plan, each(extract.extract))], extract.conclude),
+    "tables": ([Step("tables/units", pool.units, tables.Count)], tables.conclude),
+    "judge": ([Step("judge/units", pool.units, judge.Judge)], judge.conclude),
+    "fetch": ([Step("fetch/gathered", fetch.plan_gather, fetch.Gather), Step("fetch/units", fetch.plan, each(fetch.fetch))], fetch.conclude),
+    "write": ([Step("write", write.plan, each(write.write))], write.conclude),
 }
 
 
@@ -52,12 +65,12 @@ def run_stage(run: Run, stage: str, pipeline_options: beam.options.pipeline_opti
     """All pipelines of a stage, then its conclusion; its mark last."""
     steps, conclude = PIPELINE[stage]
     with runs.recording(run, stage):
-        for step, plan, transform in steps:
-            units = plan(run)
+        for step in steps:
+            units = step.plan(run)
             if not units:
                 continue
-            with progress.watched(run, step, units, progress.stderr()), raised(run, step), beam.Pipeline(options=pipeline_options) as pipeline:
-                _ = pipeline | "NameUnits" >> beam.Create(units, reshuffle=True) | transform.__name__ >> transform(run)
+            with progress.watched(run, step.name, units, progress.stderr()), raised(run, step.name), beam.Pipeline(options=pipeline_options) as pipeline:
+                _ = pipeline | "NameUnits" >> beam.Create(units, reshuffle=True) | "RunStep" >> step.transform(run, step.name)
         conclude(run)
         runs.counts_of(run).reconcile(runs.counted_stages(run))
         storage.write_json(run.mark(stage, "done"), {})
@@ -65,7 +78,11 @@ def run_stage(run: Run, stage: str, pipeline_options: beam.options.pipeline_opti
 
 def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     own, flags = (list(argv[: argv.index("--")]), list(argv[argv.index("--") + 1 :])) if "--" in argv else (list(argv), [])
-    parser = argparse.ArgumentParser(prog="altalign curate", description="Curate image/alt-text pairs into training shards. Run again, it continues where it stopped.", epilog="Flags after -- go to Beam.")
+    parser = argparse.ArgumentParser(
+        prog="altalign curate",
+        description="Curate image/alt-text pairs into training shards. Run again, it continues where it stopped.",
+        epilog="Flags after -- go to Beam.",
+    )
     parser.add_argument("config", type=Path, help="settings (TOML)")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting; repeatable")
     parser.add_argument("--until", choices=STAGES, default=STAGES[-1], help="stop after this stage")

@@ -13,13 +13,14 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
 from altalign import storage
 from altalign.curation import EngineSettings
 from altalign.errors import AltalignError, FullDiskError, UnreadableError, UsageError
-from pipelines.units import Run
+from pipelines.units import Facts, Run, Unit, map_unit
 
 
 class Pooled(beam.DoFn):
@@ -79,6 +80,22 @@ class _Reporting:
             with suppress(OSError, AltalignError):
                 storage.write_json(self._run.path("log", "trouble.json"), {"kind": type(error).__name__, "message": str(error)})
             raise
+
+
+class MapUnits(beam.PTransform[Any, Any]):
+    """Units in, names of finished units out: a map-only step."""
+
+    def __init__(self, run: Run, step: str, work: Callable[[Run, Unit], Facts]):
+        super().__init__()
+        self._run, self._step, self._do = run, step, work
+
+    def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
+        """Do every unit that is not finished."""
+        return input_or_inputs | "DoUnits" >> pooled(self._run, self._work)
+
+    def _work(self, unit: Unit) -> Iterator[str]:
+        map_unit(self._run, self._step, unit, self._do)
+        yield unit["name"]
 
 
 def threads(engine: EngineSettings) -> int:

@@ -4,10 +4,8 @@ One unit is one input file. A Parquet table without images is its own pool: only
 read its row groups. Every other file is read once; its candidates, the places of its images and what it dropped stay in work/.
 """
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,8 +17,7 @@ from altalign.reasons import KEPT, DropReason, Stage
 from altalign.schema import BROKEN, CANDIDATE, DROPPED
 from filters import identity
 from pipelines import parquet, places, read
-from pipelines.engines import pooled
-from pipelines.units import Facts, Run, Unit, map_unit
+from pipelines.units import Facts, Run, Unit
 
 SAMPLE_PER_REASON = 1_000  # dropped rows kept as a sample: those of the smallest keys, the same whatever the units were
 
@@ -47,22 +44,6 @@ def extract(run: Run, unit: Unit) -> Facts:
             raise
         facts = _skip_file(run, unit, error)
     return {"stamp": stamp, **facts}
-
-
-class Extract(beam.PTransform):
-    """Units in, names of finished units out."""
-
-    def __init__(self, run: Run):
-        super().__init__()
-        self._run = run
-
-    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
-        """Extract every file."""
-        return pcoll | "ExtractFiles" >> pooled(self._run, self._work)
-
-    def _work(self, unit: Unit) -> Iterator[str]:
-        map_unit(self._run, "extract", unit, extract)
-        yield unit["name"]
 
 
 def _extract_direct(run: Run, unit: Unit) -> Facts:
@@ -93,7 +74,13 @@ def _extract_file(run: Run, unit: Unit) -> Facts:
             found_places.add(found.places, images)
     storage.write_bytes(run.work("extract", f"{file.name}.places"), found_places.sorted().tobytes())
     parquet.write(run.work("extract", f"{file.name}.sample.parquet"), sample.rows, DROPPED)
-    return {"pool": pool_path, "row_groups": pool.row_groups, "places": len(found_places), "broken": counts.dropped(Stage.EXTRACT).get("record_broken", 0), "counts": counts.to_json()}
+    return {
+        "pool": pool_path,
+        "row_groups": pool.row_groups,
+        "places": len(found_places),
+        "broken": counts.dropped(Stage.EXTRACT).get("record_broken", 0),
+        "counts": counts.to_json(),
+    }
 
 
 def _skip_file(run: Run, unit: Unit, error: UnreadableError) -> Facts:
@@ -141,8 +128,10 @@ def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
     failed = pa.ListArray.from_arrays(pa.array(np.arange(len(rows) + 1), pa.int32()), reason)
     columns = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url")}
     image_id = pc.if_else(identities.is_valid(), identity.hexed(image_ids), pa.scalar(None, pa.string()))
-    return parquet.table({**columns, "key": identity.hexed(keys), "image_id": image_id, "source": source, "stage": Stage.EXTRACT.value, "reason": reason, "failed": failed}, DROPPED)
-
+    return parquet.table(
+        {**columns, "key": identity.hexed(keys), "image_id": image_id, "source": source, "stage": Stage.EXTRACT.value, "reason": reason, "failed": failed},
+        DROPPED,
+    )
 
 
 def conclude(run: Run) -> None:

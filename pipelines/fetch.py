@@ -8,12 +8,13 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from apache_beam.pvalue import PCollection
 
 from altalign import storage
 from altalign.counts import Counts
@@ -72,16 +73,16 @@ def plan_gather(run: Run) -> list[Unit]:
     return [{"name": file.name} for file, settings in zip(run.files, inputs, strict=True) if settings.kind == "table" and settings.image_column]
 
 
-class Gather(beam.PTransform):
+class Gather(beam.PTransform[Any, Any]):
     """Units of tables in, names of gathered tables out; one that no survivor needs is left out."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Run, step: str):
         super().__init__()
-        self._run = run
+        self._run, self._step = run, step
 
-    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
+    def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
         """Gather the surviving images of every table."""
-        grouped = pcoll.pipeline | "NamePartitions" >> beam.Create(judge.plan_grouped(self._run))
+        grouped = input_or_inputs.pipeline | "NamePartitions" >> beam.Create(judge.plan_grouped(self._run))
         wanted = grouped | "NameRows" >> beam.FlatMap(self._rows).with_output_types(tuple[int, bytes])
         return wanted | "GroupByTable" >> beam.GroupByKey() | "GatherImages" >> pooled(self._run, self._gather)
 
@@ -91,7 +92,12 @@ class Gather(beam.PTransform):
 
     def _gather(self, element: tuple[int, Iterable[bytes]]) -> Iterator[int]:
         file, parts = element
-        map_unit(self._run, "fetch/gathered", {"name": self._run.files[file].name}, lambda run, _: gather(run, file, np.unique(np.frombuffer(b"".join(parts), np.int64))))
+        map_unit(
+            self._run,
+            "fetch/gathered",
+            {"name": self._run.files[file].name},
+            lambda run, _: gather(run, file, np.unique(np.frombuffer(b"".join(parts), np.int64))),
+        )
         yield file
 
 
@@ -237,7 +243,7 @@ def _joined(run: Run, rows: pa.Table, images: Images, verdict: pa.StringArray, f
 
 def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
     counts = Counts()
-    is_missing = pc.fill_null(pc.equal(rows["reason"], DropReason.NOT_IN_ARCHIVE.value), False)
+    is_missing = pc.fill_null(pc.equal(rows["reason"], DropReason.NOT_IN_ARCHIVE.value), pa.scalar(value=False))
     for stage, part, is_mine in ((Stage.FETCH, rows, is_missing), (Stage.IMAGE, rows.filter(pc.invert(is_missing)), None)):
         for source in part["source"].unique().to_pylist():
             of = part.filter(pc.equal(part["source"], source))["reason"].combine_chunks()
@@ -252,17 +258,5 @@ def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
     return {"kept": len(kept), "counts": counts.to_json()}
 
 
-class Fetch(beam.PTransform):
-    """Units of images in, names of finished units out."""
-
-    def __init__(self, run: Run):
-        super().__init__()
-        self._run = run
-
-    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
-        """Fetch and judge every unit's images."""
-        return pcoll | "FetchImages" >> pooled(self._run, self._work)
-
-    def _work(self, unit: Unit) -> Iterator[str]:
-        map_unit(self._run, "fetch/units", unit, fetch)
-        yield unit["name"]
+def conclude(run: Run) -> None:
+    """Nothing is made of all units: the rows that were dropped are in dropped/ already."""

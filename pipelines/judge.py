@@ -5,11 +5,13 @@ The grouping also finds where each surviving image is. What it writes is sorted 
 
 import io
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from apache_beam.pvalue import PCollection
 
 from altalign import storage
 from altalign.counts import Counts
@@ -77,7 +79,9 @@ def judge(run: Run, unit: Unit) -> Facts:
             dropped.write(_dropped_rows(batch, measured, verdict, all_reasons(every), image_ids, keys, source))
             joint.add(batch, measured)
             kept = np.flatnonzero(verdict.is_null().to_numpy(zero_copy_only=False))
-            survivors.append(_survivor_rows(batch.take(pa.array(kept)), measured.words.take(pa.array(kept)), image_ids[kept], keys[kept], unit["file"], row + kept))
+            survivors.append(
+                _survivor_rows(batch.take(pa.array(kept)), measured.words.take(pa.array(kept)), image_ids[kept], keys[kept], unit["file"], row + kept)
+            )
             row += batch.num_rows
     with storage.write(run.work("judge/units", f"{unit['name']}.survivors")) as file:
         spill = SpillWriter(file)
@@ -87,7 +91,9 @@ def judge(run: Run, unit: Unit) -> Facts:
     return {"rows": unit["rows"], "spilled": spill.places(), "counts": counts.to_json()}
 
 
-def _dropped_rows(batch: pa.RecordBatch, measured: Measured, verdict: pa.StringArray, failed: pa.ListArray, image_ids: np.ndarray, keys: np.ndarray, source: str) -> pa.Table:
+def _dropped_rows(
+    batch: pa.RecordBatch, measured: Measured, verdict: pa.StringArray, failed: pa.ListArray, image_ids: np.ndarray, keys: np.ndarray, source: str
+) -> pa.Table:
     at = np.flatnonzero(verdict.is_valid().to_numpy(zero_copy_only=False))
     rows = pa.array(at)
     image_id = pc.if_else(batch["image_identity"].take(rows).is_valid(), identity.hexed(image_ids[at]), pa.scalar(None, pa.string()))
@@ -112,7 +118,9 @@ def _dropped_rows(batch: pa.RecordBatch, measured: Measured, verdict: pa.StringA
 def _survivor_rows(batch: pa.RecordBatch, row_words: pa.Int32Array, image_ids: np.ndarray, keys: np.ndarray, file: int, rows: np.ndarray) -> pa.Table:
     columns = {name: batch[name] for name in ("image_url", "caption", "page_url")}
     fixed = {"key": _as_binary(keys), "image_id": _as_binary(image_ids)}
-    return parquet.table({**fixed, **columns, "file": pa.repeat(pa.scalar(file, pa.int32()), len(rows)), "row": pa.array(rows, pa.int64()), "words": row_words}, SURVIVOR)
+    return parquet.table(
+        {**fixed, **columns, "file": pa.repeat(pa.scalar(file, pa.int32()), len(rows)), "row": pa.array(rows, pa.int64()), "words": row_words}, SURVIVOR
+    )
 
 
 def _as_binary(ids: np.ndarray) -> pa.Array:
@@ -120,6 +128,7 @@ def _as_binary(ids: np.ndarray) -> pa.Array:
 
 
 def ids_of(column: pa.ChunkedArray) -> np.ndarray:
+    """Ids of fixed-size binary as uint8[n, 16]."""
     array = column.combine_chunks()
     return np.frombuffer(array.buffers()[1], np.uint8).reshape(-1, 16)[array.offset : array.offset + len(array)]
 
@@ -160,7 +169,11 @@ def _place_elements(run: Run, name: str, order: int) -> Iterator[Element]:
     ids = np.ascontiguousarray(found["image_id"]).view(np.uint8).reshape(-1, 16)
     of = _partition_of(ids, partitions(run))
     begins = np.searchsorted(of, np.arange(partitions(run) + 1))
-    slices_of = {str(p): [(int(begins[p]) * PLACE.itemsize, int(begins[p + 1] - begins[p]) * PLACE.itemsize)] for p in range(partitions(run)) if begins[p + 1] > begins[p]}
+    slices_of = {
+        str(p): [(int(begins[p]) * PLACE.itemsize, int(begins[p + 1] - begins[p]) * PLACE.itemsize)]
+        for p in range(partitions(run))
+        if begins[p + 1] > begins[p]
+    }
     yield from elements(path, order, slices_of, run.config.engine.shuffle)
 
 
@@ -194,7 +207,11 @@ def _write_repeated(run: Run, name: str, rows: pa.Table) -> None:
     source = pa.array([run.source_of(file) for file in rows["file"].to_pylist()], pa.string())
     ids = {"key": key, "image_id": identity.hexed(ids_of(rows["image_id"])), "kept_key": key}
     failed = pa.array([[reason]] * len(rows), pa.list_(pa.string()))
-    parquet.write(run.path("dropped", "judge", f"repeated-{name}.parquet"), parquet.table({**ids, **columns, "source": source, "stage": Stage.JUDGE.value, "reason": reason, "failed": failed}, DROPPED), DROPPED)
+    parquet.write(
+        run.path("dropped", "judge", f"repeated-{name}.parquet"),
+        parquet.table({**ids, **columns, "source": source, "stage": Stage.JUDGE.value, "reason": reason, "failed": failed}, DROPPED),
+        DROPPED,
+    )
 
 
 def _write_grouped(run: Run, name: str, rows: pa.Table, found: np.ndarray) -> list[dict[str, int]]:
@@ -213,23 +230,29 @@ def _write_grouped(run: Run, name: str, rows: pa.Table, found: np.ndarray) -> li
     return groups
 
 
-class Judge(beam.PTransform):
+class Judge(beam.PTransform[Any, Any]):
     """Units of the pool in, names of finished partitions out."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Run, step: str):
         super().__init__()
-        self._run = run
+        self._run, self._step = run, step
 
-    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
+    def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
         """Judge every unit, group what survives."""
-        survivors = pcoll | "JudgeUnits" >> pooled(self._run, self._judge).with_output_types(tuple[int, bytes])
-        found = pcoll.pipeline | "NameFiles" >> beam.Create([file.number for file in self._run.files]) | "FindPlaces" >> beam.FlatMap(self._places).with_output_types(tuple[int, bytes])
-        every = pcoll.pipeline | "NamePartitions" >> beam.Create([(p, b"") for p in range(partitions(self._run))]).with_output_types(tuple[int, bytes])
+        survivors = input_or_inputs | "JudgeUnits" >> pooled(self._run, self._judge).with_output_types(tuple[int, bytes])
+        found = (
+            input_or_inputs.pipeline
+            | "NameFiles" >> beam.Create([file.number for file in self._run.files])
+            | "FindPlaces" >> beam.FlatMap(self._places).with_output_types(tuple[int, bytes])
+        )
+        every = input_or_inputs.pipeline | "NamePartitions" >> beam.Create([(p, b"") for p in range(partitions(self._run))]).with_output_types(
+            tuple[int, bytes]
+        )
         grouped = {"survivors": survivors, "places": found, "every": every} | "GroupByImage" >> beam.CoGroupByKey()
         return grouped | "GroupSurvivors" >> pooled(self._run, self._group)
 
     def _judge(self, unit: Unit) -> Iterator[Element]:
-        facts = map_unit(self._run, "judge/units", unit, judge)
+        facts = map_unit(self._run, self._step, unit, judge)
         yield from elements(self._run.work("judge/units", f"{unit['name']}.survivors"), unit["order"], facts["spilled"], self._run.config.engine.shuffle)
 
     def _places(self, file: int) -> Iterator[Element]:

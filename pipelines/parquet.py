@@ -81,7 +81,9 @@ def reading(path: str) -> Iterator[pq.ParquetFile]:
     except (pa.ArrowInvalid, OSError) as error:
         if storage.is_full_disk(error):
             raise
-        raise UnreadableError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); repair or remove the file, or set skip_unreadable = true") from error
+        raise UnreadableError(
+            f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); repair or remove the file, or set skip_unreadable = true"
+        ) from error
 
 
 def row_groups(path: str) -> list[int]:
@@ -117,7 +119,10 @@ def table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     unknown = set(columns) - set(schema.names)
     if unknown:
         raise ValueError(f"no such columns: {sorted(unknown)}")
-    return pa.Table.from_arrays([a if isinstance(a, pa.ChunkedArray) else pa.array(a, f.type) if not isinstance(a, pa.Array) else a for a, f in zip(arrays, schema, strict=True)], schema=schema)
+    return pa.Table.from_arrays(
+        [a if isinstance(a, pa.ChunkedArray) else pa.array(a, f.type) if not isinstance(a, pa.Array) else a for a, f in zip(arrays, schema, strict=True)],
+        schema=schema,
+    )
 
 
 def read_table(path: str) -> pa.Table:

@@ -23,7 +23,18 @@ def units(run: Run) -> list[Unit]:
             while last + 1 < len(groups) and rows + groups[last + 1] <= ROWS_PER_UNIT:
                 last += 1
                 rows += groups[last]
-            found.append({"name": f"{name}-{first:05d}", "order": len(found), "file": int(name), "path": facts["pool"], "first": first, "last": last, "row": row, "rows": rows})
+            found.append(
+                {
+                    "name": f"{name}-{first:05d}",
+                    "order": len(found),
+                    "file": int(name),
+                    "path": facts["pool"],
+                    "first": first,
+                    "last": last,
+                    "row": row,
+                    "rows": rows,
+                }
+            )
             first, row = last + 1, row + rows
     return found
 

@@ -63,7 +63,14 @@ class _Watch:
         self._console.print(", ".join(parts), highlight=False, soft_wrap=True)
 
     def _bar(self) -> None:
-        columns = (TextColumn("{task.description:<16}"), BarColumn(), MofNCompleteColumn(), TextColumn("units {task.fields[speed]}"), TimeElapsedColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description:<16}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("units {task.fields[speed]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=self._console) as bar:
             task = bar.add_task(self._step, total=len(self._rows), speed="")
             begin = time.monotonic()

@@ -1,11 +1,11 @@
 """Opening a run folder: what is already there, whether it fits these settings and files, and what is to be done anew."""
 
 import fcntl
-import glob
 import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         paths = []
         for pattern in settings.paths:
             storage.check_local(pattern)
-            found = sorted(glob.glob(pattern, recursive=True))
+            found = sorted(glob(pattern, recursive=True))  # absolute patterns too, which Path.glob refuses
             if not found:
                 raise UsageError(f"{config_path} [input] paths: nothing matches {pattern!r} (from {Path.cwd()}); give paths relative to the working directory")
             paths += found
@@ -61,7 +61,11 @@ def _check_supported(config: CurateConfig, where: str) -> None:
     """Refuse settings that the contract has and this version does not."""
     wanted = {
         "[fetch] source": (config.fetch.source == "web", '"web"', 'fetching over HTTP is not supported yet; "archive" is'),
-        "[decontaminate] test_sets": (bool(config.decontaminate.test_sets), str(config.decontaminate.test_sets), "decontamination is not supported yet; leave it empty"),
+        "[decontaminate] test_sets": (
+            bool(config.decontaminate.test_sets),
+            str(config.decontaminate.test_sets),
+            "decontamination is not supported yet; leave it empty",
+        ),
         "[dedup] within_pool": (config.dedup.within_pool != "off", config.dedup.within_pool, 'not supported yet; "off" is'),
     }
     for name, (is_wanted, value, repair) in wanted.items():
@@ -138,7 +142,14 @@ def recording(run: Run, stage: str) -> Iterator[None]:
     facts = storage.read_json(run.path("run.json"))
     grounds = Basis(run.config, run.files).of[stage]
     before = facts["stages"].get(stage, {})
-    entry = {"digest": grounds.digest, "reads": dict(grounds.reads), "attempts": before.get("attempts", 0) + 1, "started": _now(), "finished": None, "seconds": before.get("seconds", 0.0)}
+    entry = {
+        "digest": grounds.digest,
+        "reads": dict(grounds.reads),
+        "attempts": before.get("attempts", 0) + 1,
+        "started": _now(),
+        "finished": None,
+        "seconds": before.get("seconds", 0.0),
+    }
     facts["stages"][stage] = entry
     storage.write_json(run.path("run.json"), facts)
     begin = time.monotonic()
@@ -169,7 +180,9 @@ def locked(run: Run) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            raise UsageError(f"{run.folder}: another command is at work on this run (process {lock.read().strip() or 'unknown'}); wait for it, or choose another [run] folder") from None
+            raise UsageError(
+                f"{run.folder}: another command is at work on this run (process {lock.read().strip() or 'unknown'}); wait for it, or choose another [run] folder"
+            ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
@@ -185,4 +198,3 @@ def counted_stages(run: Run) -> list[Stage]:
     """The stages whose counts are complete."""
     done = [stage for stage in STAGES if run.is_done(stage)]
     return [stage for stage in COUNTED_STAGES if ("fetch" if stage is Stage.IMAGE else stage.value) in done]
-

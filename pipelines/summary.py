@@ -12,7 +12,6 @@ from pipelines import runs
 from pipelines.units import STAGES, Run, resolved
 
 
-
 def print_plan(run: Run, out: Console) -> None:
     """`--dry-run`: matched files, what is done already, resolved settings, and the disk that the run needs at most."""
     sizes = [storage.stamp(file.path).size for file in run.files]
@@ -31,7 +30,11 @@ def print_plan(run: Run, out: Console) -> None:
     done = [stage for stage in STAGES if run.is_done(stage)]
     out.print(f"done already: {', '.join(done) or 'nothing'}; to do: {', '.join(s for s in STAGES if s not in done) or 'nothing'}", highlight=False)
     needed = 3 * sum(sizes)
-    out.print(f"disk: at most about {needed / 1e9:,.2f} GB in {run.folder} (candidates, hashes, images and shards); free: {storage.free_bytes(run.folder) / 1e9:,.1f} GB", highlight=False, soft_wrap=True)
+    out.print(
+        f"disk: at most about {needed / 1e9:,.2f} GB in {run.folder} (candidates, hashes, images and shards); free: {storage.free_bytes(run.folder) / 1e9:,.1f} GB",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def print_summary(run: Run, out: Console) -> None:
@@ -51,7 +54,9 @@ def print_summary(run: Run, out: Console) -> None:
     if not storage.exists(run.path("manifest.json")):
         out.print(f"not finished: {', '.join(stage for stage in STAGES if not run.is_done(stage))} to do; run without --until to go on", highlight=False)
     elif facts["pairs"]:
-        out.print(f"{facts['pairs']:,} pairs of {facts['images']:,} images, {facts['bytes'] / 1e6:,.1f} MB, in {run.path('shards')}", highlight=False, soft_wrap=True)
+        out.print(
+            f"{facts['pairs']:,} pairs of {facts['images']:,} images, {facts['bytes'] / 1e6:,.1f} MB, in {run.path('shards')}", highlight=False, soft_wrap=True
+        )
     else:
         out.print("[yellow]nothing is left of the pool: no shards were written[/]; `altalign explain` says why for any pair", highlight=False)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+from apache_beam.pvalue import PCollection
 
 from altalign import storage
 from altalign.schema import RULES_VERSION
@@ -123,22 +124,24 @@ def _save(run: Run, kind: str, partition: int, hashes: np.ndarray, counts: np.nd
     storage.write_bytes(_part(run, kind, partition), np.stack([hashes, counts.astype(np.uint64)], axis=1).tobytes())
 
 
-class Count(beam.PTransform):
+class Count(beam.PTransform[Any, Any]):
     """Units of the pool in, numbers of merged partitions out."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Run, step: str):
         super().__init__()
-        self._run = run
+        self._run, self._step = run, step
 
-    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
+    def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
         """Count every unit, merge every partition."""
-        spilled = pcoll | "CountUnits" >> pooled(self._run, self._count).with_output_types(tuple[int, bytes])
-        every = pcoll.pipeline | "NamePartitions" >> beam.Create([(p, b"") for p in range(partitions(self._run))]).with_output_types(tuple[int, bytes])
+        spilled = input_or_inputs | "CountUnits" >> pooled(self._run, self._count).with_output_types(tuple[int, bytes])
+        every = input_or_inputs.pipeline | "NamePartitions" >> beam.Create([(p, b"") for p in range(partitions(self._run))]).with_output_types(
+            tuple[int, bytes]
+        )
         return {"spilled": spilled, "every": every} | "GroupByPartition" >> beam.CoGroupByKey() | "MergePartitions" >> pooled(self._run, self._merge)
 
     def _count(self, unit: Unit) -> Iterator[Element]:
         parts = partitions(self._run)
-        facts = map_unit(self._run, "tables/units", unit, count)
+        facts = map_unit(self._run, self._step, unit, count)
         path = self._run.work("tables/units", f"{unit['name']}.spill")
         for number, value in elements(path, unit["order"], facts["spilled"], self._run.config.engine.shuffle):
             yield number % parts, bytes([number // parts]) + value
@@ -163,7 +166,13 @@ def conclude(run: Run) -> None:
     threshold = histograms["ngrams"].threshold(size)
     # With a threshold of 1, or fewer than K distinct n-grams, every n-gram is in it: there is no table and the rule drops nothing.
     is_all = threshold <= 1
-    _write_table(run, "ngrams", 0 if is_all else threshold, {"vocabulary_size": size, "threshold": threshold, "distinct": histograms["ngrams"].keys, "all": is_all}, is_empty=is_all)
+    _write_table(
+        run,
+        "ngrams",
+        0 if is_all else threshold,
+        {"vocabulary_size": size, "threshold": threshold, "distinct": histograms["ngrams"].keys, "all": is_all},
+        is_empty=is_all,
+    )
     limits = {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
     for kind, limit in limits.items():
         _write_table(run, kind, limit + 1, {"threshold": limit, "distinct": histograms[kind].keys})

@@ -3,9 +3,9 @@
 import hashlib
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 
 from altalign import storage
@@ -13,9 +13,8 @@ from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
 from filters import pixels
 from pipelines import parquet, runs
-from pipelines.engines import pooled
 from pipelines.fetch import FETCHED
-from pipelines.units import Facts, Run, Unit, map_unit
+from pipelines.units import Facts, Run, Unit
 
 
 def plan(run: Run) -> list[Unit]:
@@ -50,7 +49,15 @@ def write(run: Run, unit: Unit) -> Facts:
     with storage.write(run.path("shards", f"{name}.parquet")) as file:
         hashed = _Hashed(file)
         write_sidecar(rows, hashed)  # type: ignore[arg-type]
-    return {"rows": len(rows), "bytes": shard.bytes, "sha256": shard.sha256, "parquet_sha256": hashed.sha256, "images": _distinct(rows), "first_image": rows[0]["image_id"], "last_image": rows[-1]["image_id"]}
+    return {
+        "rows": len(rows),
+        "bytes": shard.bytes,
+        "sha256": shard.sha256,
+        "parquet_sha256": hashed.sha256,
+        "images": _distinct(rows),
+        "first_image": rows[0]["image_id"],
+        "last_image": rows[-1]["image_id"],
+    }
 
 
 def _samples(run: Run, unit: Unit, *, portable: bool, resize_short_side_px: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -92,22 +99,6 @@ class _Hashed:
         return self._digest.hexdigest()
 
 
-class Write(beam.PTransform):
-    """Units of shards in, their names out."""
-
-    def __init__(self, run: Run):
-        super().__init__()
-        self._run = run
-
-    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
-        """Write every shard."""
-        return pcoll | "WriteShards" >> pooled(self._run, self._work)
-
-    def _work(self, unit: Unit) -> Iterator[str]:
-        map_unit(self._run, "write", unit, write)
-        yield unit["name"]
-
-
 def conclude(run: Run) -> None:
     """Counts, summary, and the manifest last.
 
@@ -119,7 +110,7 @@ def conclude(run: Run) -> None:
     pairs = sum(facts["rows"] for _, facts in shards)
     counts.reconcile(runs.COUNTED_STAGES, pairs=pairs)
     parquet.write(run.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
-    shared = sum(before["last_image"] == after["first_image"] for (_, before), (_, after) in zip(shards, shards[1:], strict=False))
+    shared = sum(before["last_image"] == after["first_image"] for (_, before), (_, after) in pairwise(shards))
     images = sum(facts["images"] for _, facts in shards) - shared
     size = sum(facts["bytes"] for _, facts in shards)
     storage.write_json(run.path("summary.json"), {"stages": counts.summary(runs.COUNTED_STAGES), "pairs": pairs, "images": images, "bytes": size})

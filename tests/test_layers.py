@@ -15,7 +15,14 @@ MAY_IMPORT = {
     "audit": {"altalign", "filters", "dedup", "audit"},
     "demo": {"altalign", "demo"},
 }
-HEAVY = {"altalign": {"apache_beam", "torch", "numba", "numpy"}, "filters": {"apache_beam", "torch"}, "dedup": {"apache_beam", "torch"}, "audit": {"apache_beam", "torch"}, "demo": {"apache_beam", "torch"}, "pipelines": {"torch"}}
+HEAVY = {
+    "altalign": {"apache_beam", "torch", "numba", "numpy"},
+    "filters": {"apache_beam", "torch"},
+    "dedup": {"apache_beam", "torch"},
+    "audit": {"apache_beam", "torch"},
+    "demo": {"apache_beam", "torch"},
+    "pipelines": {"torch"},
+}
 
 
 def imports(path: Path) -> set[str]:

@@ -89,7 +89,7 @@ def _lower(byte: np.uint8) -> np.uint8:
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _is_space(byte: np.uint8) -> bool:
-    return byte <= 0x20 and byte in (0x20, 0x0A, 0x09, 0x0D, 0x0C)
+    return byte in (0x20, 0x0A, 0x09, 0x0D, 0x0C)
 
 
 @numba.njit(cache=True, nogil=True, inline="always")

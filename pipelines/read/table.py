@@ -189,7 +189,7 @@ def _found_in_hand(batch: pa.RecordBatch, image: pa.BinaryArray, has_bytes: np.n
     rows = in_hand(plain, hashed)
     at = np.flatnonzero(has_bytes)
     place = [
-        rows["image_identity"].take(pa.array(at)),
+        pc.take(rows["image_identity"], pa.array(at, pa.int64())),
         pa.array(at + first_row, pa.int64()),
         pa.nulls(len(at), pa.int64()),
         pa.nulls(len(at), pa.large_binary()),

@@ -79,7 +79,7 @@ def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
                     except _SampleError as problem:
                         error = str(problem)
                 yield offset, error or sample
-                tar.members.clear()  # tarfile keeps all it has met
+                cast(Any, tar).members.clear()  # tarfile keeps all it has met
     except tarfile.TarError as error:
         if str(error) == "empty file":
             return

@@ -42,8 +42,8 @@ texts_per_image_at_most = 17
 samples_per_shard = 20
 """
 
-_NOUNS = "cat dog house tree river boat hill road bird lamp".split()
-_WORDS = "a the small red blue old near under two with".split()
+_NOUNS = ["cat", "dog", "house", "tree", "river", "boat", "hill", "road", "bird", "lamp"]
+_WORDS = ["a", "the", "small", "red", "blue", "old", "near", "under", "two", "with"]
 
 
 def write_input(folder: Path, *, rows: int = 600, seed: int = 7) -> Path:

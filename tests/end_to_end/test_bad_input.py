@@ -51,7 +51,7 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *args: str) -> str:
 )
 def test_what_does_not_fit_is_refused_before_any_work(folder: Path, capsys: pytest.CaptureFixture[str], setting: str, words: str) -> None:
     text = (folder / "config.toml").read_text(encoding="utf-8")
-    (folder / "config.toml").write_text(text[: text.index("[[input]]\nname = \"words\"")] + text[text.index("[text]") :], encoding="utf-8")
+    (folder / "config.toml").write_text(text[: text.index('[[input]]\nname = "words"')] + text[text.index("[text]") :], encoding="utf-8")
     assert words in fails(capsys, 2, "--set", setting)
     assert not (folder / "run").exists()
 
@@ -70,7 +70,9 @@ def test_other_settings_are_refused_and_rerun_runs_from_the_first_stage_that_rea
     assert "stage write was made with shards.samples_per_shard = 20, now 7" in line
     assert "--rerun runs write" in line
     assert tree(folder / "run") == before
-    assert "stage judge was made with text.words_at_least = 3, now 2" in fails(capsys, 2, "--set", "text.words_at_least=2", "--set", "shards.samples_per_shard=7")
+    assert "stage judge was made with text.words_at_least = 3, now 2" in fails(
+        capsys, 2, "--set", "text.words_at_least=2", "--set", "shards.samples_per_shard=7"
+    )
     marks = {path: path.stat().st_mtime_ns for path in (folder / "run" / "work" / "fetch").rglob("*.json")}
     assert main(["curate", "config.toml", "--set", "shards.samples_per_shard=7", "--rerun"]) == 0
     assert {path: path.stat().st_mtime_ns for path in (folder / "run" / "work" / "fetch").rglob("*.json")} == marks
@@ -127,11 +129,19 @@ def test_a_file_that_cannot_be_read_is_counted_where_that_is_asked_for(folder: P
 
 def test_a_parquet_page_that_is_damaged_names_its_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder / "input" / "part-0.parquet"
-    pq.write_table(pa.table({"url": ["https://a.example/"] * 1000, "caption": [f"caption number {i}" for i in range(1000)], "page": [None] * 1000}), path, compression="none", use_dictionary=False)
+    pq.write_table(
+        pa.table({"url": ["https://a.example/"] * 1000, "caption": [f"caption number {i}" for i in range(1000)], "page": [None] * 1000}),
+        path,
+        compression="none",
+        use_dictionary=False,
+    )
     data = bytearray(path.read_bytes())
     data[4:3000] = b"\xff" * 2996
     path.write_bytes(data)
-    (folder / "config.toml").write_text((folder / "config.toml").read_text(encoding="utf-8").replace('image_column = "image"\n', "").replace("input/*.parquet", "input/part-0.parquet"), encoding="utf-8")
+    (folder / "config.toml").write_text(
+        (folder / "config.toml").read_text(encoding="utf-8").replace('image_column = "image"\n', "").replace("input/*.parquet", "input/part-0.parquet"),
+        encoding="utf-8",
+    )
     assert "input/part-0.parquet" in fails(capsys, 1)
 
 
@@ -158,7 +168,7 @@ def test_a_full_disk_says_so_and_the_run_continues(folder: Path, capsys: pytest.
 
     real, left = storage.write, [12]
 
-    def write(path: str):  # noqa: ANN202
+    def write(path: str):
         left[0] -= 1
         if left[0] < 0:
             raise OSError(errno.ENOSPC, "No space left on device", path)

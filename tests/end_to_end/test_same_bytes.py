@@ -65,7 +65,9 @@ def test_killed_at_random_it_continues_to_the_same_bytes(reference: tuple[Path, 
     rng, run = random.Random(11), tmp_path / "run"
     whole = sum(1 for path in (reference[0] / "run").rglob("*") if path.is_file())
     for files in sorted(rng.sample(range(2, whole - 2), KILLS)):
-        process = subprocess.Popen(command("curate", "config.toml"), cwd=tmp_path, env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            command("curate", "config.toml"), cwd=tmp_path, env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
         watchdog = time.monotonic() + 120
         while process.poll() is None and _files(run) < files:
             assert time.monotonic() < watchdog, "the run hangs"

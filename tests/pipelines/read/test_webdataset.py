@@ -1,292 +1,141 @@
-"""Tables: Parquet, CSV, TSV and JSON Lines, the last three also compressed (.gz, .zst).
+"""WebDataset tars: samples, captions, URLs, where images are, and what is broken."""
 
-Text passes read a Parquet table without images straight from its row groups (`is_direct`, `candidates`); every other table
-is read once, by `read`.
-"""
+import gzip
+import hashlib
+import io
+import json
+import random
+import tarfile
+from pathlib import Path
 
-import difflib
-from collections.abc import Iterable, Iterator, Sequence
-from hashlib import sha256
-from pathlib import PurePath
-from typing import Any, BinaryIO, Literal, cast
-
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import pytest
 
-from altalign import storage
 from altalign.curation import InputSettings
-from altalign.errors import UsageError
-from altalign.schema import CANDIDATE, IMAGE_PLACE
-from filters import captions, urls
-from pipelines.read import lines
-from pipelines.read.compressed import Compression, decompressed
-from pipelines.read.found import STRETCH_BYTES, STRETCH_ROWS, Found, Gatherer, as_found, kept, readable, unreadable
+from altalign.errors import UnreadableError
+from pipelines import read
+from tests.pipelines.read.archives import read_all as read_all_of
 
-_FORMS: dict[str, Literal["parquet", "csv", "tsv", "jsonl"]] = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-}
-_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
-_OBJECTS_CHECKED = 1_000
-_NULL = pa.scalar(None, pa.string())
+SETTINGS = InputSettings(kind="webdataset", paths=["-"])
+FORMS = [".tar", ".tar.gz", ".tar.zst"]
 
 
-def form_of(path: str) -> Literal["parquet", "csv", "tsv", "jsonl"]:
-    """The format of a table, by the file's name.
-
-    Raises:
-        UsageError: the name does not say.
-    """
-    name = PurePath(path)
-    compressed = name.suffix.lower() in _COMPRESSIONS
-    form = _FORMS.get((PurePath(name.stem) if compressed else name).suffix.lower())
-    if form is None or (compressed and form == "parquet"):
-        raise UsageError(f"{path}: not the name of a table; it should end in .parquet, .csv, .tsv or .jsonl, the last three also in .gz or .zst after that")
-    return form
+def read_all(path: Path, settings: InputSettings = SETTINGS) -> tuple[list[dict], list[dict], list[dict]]:
+    return read_all_of(path, settings)
 
 
-def is_direct(path: str, settings: InputSettings) -> bool:
-    """Whether row groups of this table are read straight by the text passes: Parquet with any bytes, images not in hand."""
-    return form_of(path) == "parquet" and not settings.image_column and not _is_empty(path)
+def write(path: Path, members: list[tuple[str, bytes]]) -> Path:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return compress(path, buffer.getvalue())
 
 
-def columns(settings: InputSettings) -> list[str]:
-    """The columns that `candidates` needs, each once."""
-    return list(dict.fromkeys(name for name in _wanted(settings) if name))
+def compress(path: Path, data: bytes) -> Path:
+    match path.suffix:
+        case ".gz":
+            data = gzip.compress(data)
+        case ".zst":
+            data = pa.compress(data, "zstd", asbytes=True)
+    path.write_bytes(data)
+    return path
 
 
-def check(path: str, settings: InputSettings) -> None:
-    """Refuse a table that does not have the columns that settings name. Of Parquet only the footer is read.
-
-    Raises:
-        UsageError: a column is missing, there twice or of another type; images are asked of a format that holds none.
-        UnreadableError: the file is broken.
-    """
-    form = form_of(path)
-    if form != "parquet" and settings.image_column:
-        raise UsageError(f'{path}: image_column = "{settings.image_column}", but only Parquet tables hold images; leave it empty and fetch the images by URL')
-    if _is_empty(path):
-        return
-    if form == "parquet":
-        _check_parquet(path, settings)
-        return
-    with readable(path, form.upper()), _open(path) as file:
-        if form == "jsonl":
-            names, objects = lines.names_of_first_objects(file, _OBJECTS_CHECKED)
-            if objects:
-                _check_names(path, settings, sorted(names), f"key in the first {objects} objects")
-            return
-        header = lines.header(file, form)
-    if isinstance(header, lines.Bad):
-        unreadable(path, f"its header row cannot be read ({header.error})")
-    if header is not None:
-        _check_names(path, settings, header, "column")
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
-def read(path: str, settings: InputSettings) -> Iterator[Found]:
-    """All rows of a table.
-
-    Raises:
-        UnreadableError: the file is broken as a whole.
-        UsageError: as `check`.
-    """
-    check(path, settings)
-    if _is_empty(path):
-        return
-    form = form_of(path)
-    if form == "parquet":
-        yield from _read_parquet(path, settings)
-        return
-    gatherer = Gatherer(path, lambda rows: kept(from_columns(*string_columns(rows), settings=settings)))
-    with readable(path, form.upper()), _open(path) as file:
-        for row in lines.rows(file, form, _wanted(settings)):
-            if isinstance(row, lines.Bad):
-                gatherer.broken(row.offset, row.error)
-            else:
-                gatherer.row(row.values, size=row.size)
-            if gatherer.full:
-                yield gatherer.take()
-    yield gatherer.take()
-
-
-def candidates(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch:
-    """Candidates of rows of a Parquet table.
-
-    Args:
-        batch: its `columns(settings)`, n rows.
-        settings: which column is what, and whether captions still hold character references.
-
-    Returns:
-        `schema.CANDIDATE`, n rows: captions cleaned, URLs trimmed, and without their fragment where they are valid.
-    """
-    url, caption, page_url = (_strings(batch.column(name)) if name else pa.nulls(batch.num_rows, pa.string()) for name in _wanted(settings))
-    return from_columns(url, caption, page_url, settings=settings)
-
-
-def from_columns(url: pa.StringArray, caption: pa.StringArray, page_url: pa.StringArray, *, settings: InputSettings) -> pa.RecordBatch:
-    """`schema.CANDIDATE` of columns as they were found."""
-    caption = cast(pa.StringArray, caption.fill_null(""))
-    if settings.decode_entities:
-        caption = captions.decode_entities(caption)
-    image_url, is_valid = urls.table_urls(url)
-    identity = pc.if_else(pa.array(is_valid), image_url, _NULL)
-    return pa.record_batch([image_url, identity, captions.clean(caption), page_url], schema=CANDIDATE)
-
-
-def in_hand(plain: pa.RecordBatch, sha256_hex: Sequence[str | None]) -> pa.RecordBatch:
-    """`schema.CANDIDATE` of candidates whose images are in hand: one without a valid URL is known by the SHA-256 of its bytes (null: no bytes)."""
-    identity = pc.coalesce(plain["image_identity"], pa.array(sha256_hex, pa.string()))
-    return plain.set_column(CANDIDATE.get_field_index("image_identity"), CANDIDATE.field("image_identity"), identity)
-
-
-def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[tuple[int, bytes]]:
-    """Images of a Parquet table by the numbers of their rows, ascending: (row, bytes), one pass over the row groups that hold them.
-
-    Raises:
-        UnreadableError: the file is broken.
-    """
-    wanted = np.fromiter(rows, np.int64)
-    with readable(path, "Parquet"), storage.open_read(path) as file:
-        table = pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
-        starts = np.cumsum([0] + [table.metadata.row_group(i).num_rows for i in range(table.num_row_groups)])
-        for number in np.unique(np.searchsorted(starts, wanted, side="right") - 1).tolist():
-            row = int(starts[number])
-            for batch in table.iter_batches(_rows_a_batch(table), row_groups=[number], columns=[_image_path(table, settings)], use_threads=False):
-                column = _binary(batch.column(0))
-                first, last = np.searchsorted(wanted, [row, row + len(column)])
-                for each in wanted[first:last].tolist():
-                    yield each, cast(bytes, column[each - row].as_py())
-                row += len(column)
-
-
-def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
-    with readable(path, "Parquet"), storage.open_read(path) as file:
-        table = pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
-        if not settings.image_column:
-            for batch in table.iter_batches(STRETCH_ROWS, columns=columns(settings), use_threads=False):
-                yield as_found(candidates(batch, settings))
-            return
-        row = 0
-        for batch in table.iter_batches(_rows_a_batch(table), columns=[*columns(settings), _image_path(table, settings)], use_threads=False):
-            image = _binary(batch.column(settings.image_column))
-            has_bytes = np.asarray(pc.binary_length(image).fill_null(0)) > 0
-            yield _found_in_hand(batch, image, has_bytes, row, settings)
-            row += batch.num_rows
-
-
-def _found_in_hand(batch: pa.RecordBatch, image: pa.BinaryArray, has_bytes: np.ndarray, first_row: int, settings: InputSettings) -> Found:
-    plain = candidates(batch, settings)
-    hashed = [
-        sha256(image[row].as_buffer()).hexdigest() if has_bytes[row] and not known else None
-        for row, known in enumerate(plain["image_identity"].is_valid().to_pylist())
+@pytest.mark.parametrize("form", FORMS)
+def test_samples_are_read_in_order_with_the_bytes_of_their_images(tmp_path, form):
+    members = [
+        ("a/0001.jpg", b"one"),
+        ("a/0001.txt", b" a \xff caption "),
+        ("a/0001.json", json.dumps({"url": " http://a/1#x", "caption": "of json"}).encode()),
+        ("b/0001.JSON", json.dumps({"caption": "of json"}).encode()),
+        ("b/0001.PNG", b"two"),
+        ("b/0001.webp", b"second image"),
+        ("c.d/0002.seg.png", b"no image of a sample"),
+        ("c.d/0002.avif", b"three"),
+        ("0003.json", b'{"url": "http://a/3"}'),
+        ("0003.jpg", b""),
+        ("0004.cls", b"1"),
+        ("0005.txt", b"no image"),
+        ("0006.jpeg", b"two"),
+        ("x" * 150 + ".tiff", b"long name"),
     ]
-    rows = in_hand(plain, hashed)
-    at = np.flatnonzero(has_bytes)
-    place = [
-        rows["image_identity"].take(pa.array(at, pa.int64())),
-        pa.array(at + first_row, pa.int64()),
-        pa.nulls(len(at), pa.int64()),
-        pa.nulls(len(at), pa.large_binary()),
+    path = write(tmp_path / f"shard{form}", members)
+    rows, broken, places = read_all(path)
+    assert broken == []
+    assert [(row["image_identity"], row["caption"]) for row in rows] == [
+        ("http://a/1", "a \ufffd caption"),
+        (sha(b"two"), "of json"),
+        (sha(b"three"), ""),
+        ("http://a/3", ""),
+        (None, "no image"),
+        (sha(b"two"), ""),
+        (sha(b"long name"), ""),
     ]
-    return as_found(rows, pa.record_batch(place, schema=IMAGE_PLACE))
+    assert [place["image_identity"] for place in places] == ["http://a/1", sha(b"two"), sha(b"three"), sha(b"two"), sha(b"long name")]
+    found = [place["bytes"] if place["bytes"] is not None else read.image_bytes(str(path), place["offset"], place["length"]) for place in places]
+    assert found == [b"one", b"two", b"three", b"two", b"long name"]
+    assert all((place["bytes"] is None) == (form == ".tar") for place in places)
 
 
-def _rows_a_batch(table: pq.ParquetFile) -> int:
-    """So many rows of images as make about STRETCH_BYTES: by the largest mean of a row group."""
-    groups = [table.metadata.row_group(i) for i in range(table.num_row_groups)]
-    a_row = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
-    return int(np.clip(STRETCH_BYTES // max(1, a_row), 1, STRETCH_ROWS))
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"url": 1}', b'{"caption": {}}', b"\xff"])
+def test_a_broken_side_car_costs_its_sample(tmp_path, content):
+    path = write(tmp_path / "a.tar", [("1.jpg", b"one"), ("2.jpg", b"two"), ("2.json", content), ("2.txt", b"x"), ("3.jpg", b"three")])
+    rows, broken, places = read_all(path)
+    assert [row["image_identity"] for row in rows] == [place["image_identity"] for place in places] == [sha(b"one"), sha(b"three")]
+    assert [entry["offset"] for entry in broken] == [1_024]
+    assert "2.json" in broken[0]["error"]
 
 
-def _image_path(table: pq.ParquetFile, settings: InputSettings) -> str:
-    """How Parquet names the column that holds the bytes: of a struct its field."""
-    is_struct = pa.types.is_struct(table.schema_arrow.field(settings.image_column).type)
-    return f"{settings.image_column}.bytes" if is_struct else settings.image_column
+@pytest.mark.parametrize("form", FORMS)
+def test_a_tar_cut_in_two_cannot_be_read(tmp_path, form):
+    path = write(tmp_path / f"a{form}", [(f"{number}.jpg", random.Random(number).randbytes(5_000)) for number in range(20)])
+    whole = path.read_bytes()
+    for size in (len(whole) // 2 + 37, len(whole) // 2 - 900, 700):
+        path.write_bytes(whole[:size])
+        with pytest.raises(UnreadableError, match=r"a\.tar"):
+            read_all(path)
 
 
-def _binary(column: Any) -> pa.BinaryArray:
-    """The bytes of a column of bytes, or of a struct whose field bytes has them."""
-    return pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
+@pytest.mark.parametrize("form", FORMS)
+def test_a_damaged_header_or_another_kind_of_file_cannot_be_read(tmp_path, form):
+    write(tmp_path / "a.tar", [(f"{number}.jpg", b"x" * 600) for number in range(4)])
+    data = bytearray((tmp_path / "a.tar").read_bytes())
+    data[2 * 1_536 + 150] ^= 0xFF
+    for spoilt in (bytes(data), b"<html>" * 500):
+        with pytest.raises(UnreadableError, match=f"a{form}"):
+            read_all(compress(tmp_path / f"a{form}", spoilt))
 
 
-def _strings(column: Any) -> pa.StringArray:
-    """Any column of strings as plain strings; bytes that are no UTF-8, which Parquet does not refuse, as U+FFFD."""
-    plain = cast(pa.StringArray, column.cast(pa.string()))
-    try:
-        plain.validate(full=True)
-    except pa.ArrowInvalid:
-        raw = pa.Array.from_buffers(pa.binary(), len(plain), plain.buffers(), plain.null_count, plain.offset)
-        return cast(pa.StringArray, pa.array([None if value is None else value.decode(errors="replace") for value in raw.to_pylist()], pa.string()))
-    return plain
+@pytest.mark.parametrize("form", FORMS)
+def test_a_tar_without_samples_is_no_error(tmp_path, form):
+    assert read_all(write(tmp_path / f"a{form}", [])) == ([], [], [])
+    assert read_all(compress(tmp_path / f"b{form}", b"")) == ([], [], [])
+    (tmp_path / f"c{form}").touch()
+    assert read_all(tmp_path / f"c{form}") == ([], [], [])
 
 
-def string_columns(rows: Sequence[tuple[Any, ...]]) -> list[pa.StringArray]:
-    """Columns of rows of (URL, caption, page URL)."""
-    values = zip(*rows, strict=True) if rows else ([], [], [])
-    return [cast(pa.StringArray, pa.array(list(column), pa.string())) for column in values]
+def test_references_are_decoded_where_settings_say_so(tmp_path):
+    path = write(tmp_path / "a.tar", [("1.jpg", b"one"), ("1.txt", b"Tom &amp; Jerry")])
+    assert read_all(path)[0][0]["caption"] == "Tom &amp; Jerry"
+    assert read_all(path, SETTINGS.model_copy(update={"decode_entities": True}))[0][0]["caption"] == "Tom & Jerry"
 
 
-def _wanted(settings: InputSettings) -> tuple[str, str, str]:
-    return settings.url_column, settings.caption_column, settings.page_url_column
+def test_an_endless_caption_costs_its_sample(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.read.webdataset.LINE_BYTES", 100)
+    _, broken, places = read_all(write(tmp_path / "a.tar", [("1.jpg", b"one"), ("1.txt", b"x" * 101)]))
+    assert len(broken) == 1
+    assert places == []
 
 
-def _check_parquet(path: str, settings: InputSettings) -> None:
-    with readable(path, "Parquet"), storage.open_read(path) as file:
-        schema = pq.ParquetFile(file).schema_arrow
-    _check_names(path, settings, schema.names, "column")
-    for name in columns(settings):
-        if not _is_text(schema.field(name).type):
-            raise UsageError(f"{path}: column {name} is of type {schema.field(name).type}, where strings are meant; name another column or convert this one")
-    if settings.image_column and not _is_bytes(schema.field(settings.image_column).type):
-        kind = schema.field(settings.image_column).type
-        raise UsageError(
-            f"{path}: column {settings.image_column} is of type {kind}, where bytes (or a struct whose field bytes holds them) are meant; name another column"
-        )
-
-
-def _check_names(path: str, settings: InputSettings, names: Sequence[str], what: str) -> None:
-    for setting in ("url_column", "caption_column", "page_url_column", "image_column"):
-        name = getattr(settings, setting)
-        if not name:
-            if setting in ("url_column", "caption_column") and not (setting == "url_column" and settings.image_column):
-                raise UsageError(f"{path}: {setting} is empty; name a column, there are {', '.join(names)}")
-        elif name not in names:
-            near = difflib.get_close_matches(name, names, 3) or list(names[:10])
-            raise UsageError(
-                f'{path}: no {what} "{name}" ({setting}); did you mean {" or ".join(near)}?' if near else f'{path}: no {what} "{name}" ({setting})'
-            )
-        elif list(names).count(name) > 1:
-            raise UsageError(f'{path}: the {what} "{name}" ({setting}) is there {list(names).count(name)} times; rename one')
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind)
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        index = kind.get_field_index("bytes")
-        return index >= 0 and _is_bytes(kind.field(index).type)
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-
-
-def _is_empty(path: str) -> bool:
-    with readable(path, "a table"):
-        return storage.stamp(path).size == 0
-
-
-def _open(path: str) -> BinaryIO:
-    """A table of text, decompressed."""
-    file = storage.open_read(path)
-    compression = _COMPRESSIONS.get(PurePath(path).suffix.lower())
-    if compression is None:
-        return file
-    return decompressed(file, compression)
+def test_many_samples_come_in_bounded_stretches(tmp_path):
+    path = write(tmp_path / "a.tar.gz", [(f"{number}.jpg", b"%d" % number) for number in range(9_000)])
+    stretches = [found.rows.num_rows for found in read.read(str(path), SETTINGS)]
+    assert max(stretches) <= 8_192
+    assert sum(stretches) == 9_000
