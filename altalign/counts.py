@@ -27,7 +27,8 @@ class Counts:
 
     def add(self, stage: Stage, source: str, verdict: pa.StringArray) -> None:
         """Count a verdict column: null is kept."""
-        for entry in pc.value_counts(verdict).to_pylist():
+        tally: Any = pc.value_counts(verdict)
+        for entry in tally.to_pylist():
             self.add_rows(stage, source, KEPT if entry["values"] is None else entry["values"], entry["counts"])
 
     def add_rows(self, stage: Stage, source: str, reason: str, rows: int) -> None:

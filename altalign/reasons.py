@@ -110,7 +110,7 @@ def first_reason(verdicts: list[pa.StringArray]) -> pa.StringArray:
     return pc.coalesce(*verdicts)
 
 
-def all_reasons(verdicts: list[pa.StringArray]) -> pa.ListArray:
+def all_reasons(verdicts: list[pa.StringArray]) -> "pa.Array[pa.ListScalar[pa.StringType]]":
     """Every reason that holds, row by row: a list of strings, empty where all verdicts are null.
 
     Args:
@@ -121,5 +121,5 @@ def all_reasons(verdicts: list[pa.StringArray]) -> pa.ListArray:
         held = pc.add(held, pc.shift_left(verdict.is_valid().cast(pa.int64()), bit))
     which = held.dictionary_encode()
     reasons = [pc.first(verdict.drop_null()).as_py() for verdict in verdicts]
-    combinations = [[reason for bit, reason in enumerate(reasons) if bits >> bit & 1] for bits in which.dictionary.to_pylist()]
+    combinations = [[reason for bit, reason in enumerate(reasons) if (bits or 0) >> bit & 1] for bits in which.dictionary.to_pylist()]
     return pa.array(combinations, pa.list_(pa.string())).take(which.indices)

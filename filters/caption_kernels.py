@@ -28,7 +28,7 @@ def look(data: np.ndarray, offsets: np.ndarray, blocks: np.ndarray, entries: np.
     copy(address_of(edge), address_of(data) + edge_from, data.size - edge_from)
     for row in range(offsets.size - 1):
         need = _look_at_row(
-            address_of(data), address_of(edge), edge_from, offsets[row], offsets[row + 1], address_of(blocks), address_of(entries), address_of(combining)
+            address_of(data), data.size, address_of(edge), offsets[row], offsets[row + 1], address_of(blocks), address_of(entries), address_of(combining)
         )
         needs[row] = need
         found += need != 0
@@ -36,12 +36,12 @@ def look(data: np.ndarray, offsets: np.ndarray, blocks: np.ndarray, entries: np.
 
 
 @njit(nogil=True)
-def _look_at_row(data: int, edge: int, edge_from: int, start: int, end: int, blocks: int, entries: int, combining: int) -> int:
+def _look_at_row(data: int, size: int, edge: int, start: int, end: int, blocks: int, entries: int, combining: int) -> int:
     need, stray = 0, 0  # stray: continuation bytes less those that code points have; 0 at the end if all is valid
     last_mark = np.int64(0)  # end of the last combining mark << 8 | its class
     before = np.uint64(1)  # the last byte was a space; the row's begin counts as one
     for chunk in range(start, end, 64):
-        source, base = (data, chunk) if chunk <= edge_from else (edge, chunk - edge_from)
+        source, base = (data, chunk) if chunk + 64 <= size else (edge, chunk - max(0, size - 64))
         row = ALL if end - chunk >= 64 else ~(ALL << np.uint64(end - chunk))
         spaces = equal64(source, base, SPACE) & row
         if (below64(source, base, SPACE) | equal64(source, base, DELETE) | (spaces & (spaces << np.uint64(1) | before))) & row:
@@ -55,13 +55,13 @@ def _look_at_row(data: int, edge: int, edge_from: int, start: int, end: int, blo
         while leads:
             at = chunk + first_bit(leads)
             leads &= leads - np.uint64(1)
-            point, size = decode(data, at, end)
-            stray -= size - 1
+            point, length = decode(data, at, end)
+            stray -= length - 1
             entry = entry_of(point, blocks, entries)
             if point < 0:
                 need |= TEXT
             elif entry & (CONTROL | WHITE_SPACE | NFC_CHECK | COMBINING):
-                found, last_mark = _look_at_point(entry, point, at, size, last_mark, blocks, combining)
+                found, last_mark = _look_at_point(entry, point, at, length, last_mark, blocks, combining)
                 need |= found
     if end > start and load8(data, end - 1) == SPACE:
         need |= SPACES
