@@ -12,11 +12,12 @@ PRISM := $(abspath $(CACHE))/prism/prism
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate demo test check bench prism clean
+.PHONY: help setup setup-dev curate test test-readers check bench prism clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards"
 	@echo "make test               all tests that need no cluster and no GPU"
+	@echo "make test-readers       shards opened by webdataset, datasets and open_clip (5.5 GB of torch)"
 	@echo "make check              lint, types and the fast tests"
 	@echo "make bench              speed and memory beside other engines"
 	@echo "make setup              .venv/bin/altalign, from uv.lock"
@@ -45,8 +46,15 @@ demo-web/README.md: $(VENV)/.curate
 curate: $(VENV)/.curate $(if $(filter configs/demo.toml,$(CONFIG)),demo-web/README.md)
 	$(ALTALIGN) curate $(CONFIG) --set engine.runner=$(RUNNER) $(FLAGS)
 
+# Prism where Go is; without it the tests that need it are skipped and say so.
 test: $(VENV)/.dev
-	$(VENV)/bin/python -m pytest $(FLAGS)
+	@! command -v go >/dev/null || $(MAKE) --no-print-directory prism
+	$(VENV)/bin/python -m pytest -n auto $(FLAGS)
+
+# Shards in other people's readers, open_clip's among them: an environment of its own, for it brings torch.
+test-readers: $(UV)
+	UV_PROJECT_ENVIRONMENT=.venv-readers $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --group readers
+	.venv-readers/bin/python -m pytest tests/altalign/test_shards_in_other_readers.py $(FLAGS)
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

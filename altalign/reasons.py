@@ -5,6 +5,7 @@ A verdict is an Arrow string: null keeps, a reason drops.
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -110,7 +111,7 @@ def first_reason(verdicts: list[pa.StringArray]) -> pa.StringArray:
     return pc.coalesce(*verdicts)
 
 
-def all_reasons(verdicts: list[pa.StringArray]) -> "pa.Array[pa.ListScalar[pa.StringType]]":
+def all_reasons(verdicts: list[pa.StringArray]) -> "pa.ListArray[Any]":
     """Every reason that holds, row by row: a list of strings, empty where all verdicts are null.
 
     Args:
@@ -122,4 +123,5 @@ def all_reasons(verdicts: list[pa.StringArray]) -> "pa.Array[pa.ListScalar[pa.St
     which = held.dictionary_encode()
     reasons = [pc.first(verdict.drop_null()).as_py() for verdict in verdicts]
     combinations = [[reason for bit, reason in enumerate(reasons) if (bits or 0) >> bit & 1] for bits in which.dictionary.to_pylist()]
-    return pa.array(combinations, pa.list_(pa.string())).take(which.indices)
+    lists: Any = pa.array(combinations, pa.list_(pa.string()))
+    return lists.take(which.indices)

@@ -114,13 +114,11 @@ def _said(run: RunFolder, reason: str, row: dict[str, Any]) -> str:
 def _rare_ngrams(run: RunFolder, caption: str) -> str:
     """The unigrams and bigrams of a caption that are outside the vocabulary."""
     table = np.load(run.path("tables", "vocabulary.npy"), mmap_mode="r")
-    found = words.words_of(caption)
-    grams: list[tuple[str, int]] = [(word, words.hash_of_word(word)) for word in found]
-    grams += [(f"{a} {b}", words.hash_of_bigram(words.hash_of_word(a), words.hash_of_word(b))) for a, b in zip(found, found[1:], strict=False)]
 
     def is_rare(hashed: int) -> bool:
         at = int(np.searchsorted(table, np.uint64(hashed)))
         return at == len(table) or int(table[at]) != hashed
 
+    grams = zip(words.ngrams_of(caption), words.ngram_hashes(caption), strict=True)
     rare = list(dict.fromkeys(gram for gram, hashed in grams if is_rare(hashed)))
     return "rare: " + ", ".join(f'"{gram}"' for gram in rare[:10]) + (f" and {len(rare) - 10} more" if len(rare) > 10 else "")

@@ -25,9 +25,8 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{folder}: a folder that holds something else; choose another, or empty it")
     else:
         summary = web.write(folder)
-        sys.stdout.write(
-            f"{folder}: {summary.pages:,} pages, {summary.image_elements:,} image elements, {summary.images:,} images, {summary.test_images} test images, {summary.bytes / 1e6:.1f} MB\n"
-        )
+        found = f"{summary.pages:,} pages, {summary.image_elements:,} image elements, {summary.images:,} images, {summary.test_images} test images"
+        sys.stdout.write(f"{folder}: {found}, {summary.bytes / 1e6:.1f} MB\n")
     if arguments.serve:
         serve.serve(folder, arguments.port)
     return 0

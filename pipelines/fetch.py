@@ -74,7 +74,7 @@ def plan_gather(run: Run) -> list[Unit]:
 
 
 class Gather(beam.PTransform[Any, Any]):
-    """Units of tables in, names of gathered tables out; one that no survivor needs is left out."""
+    """Units of tables in, names of gathered tables out."""
 
     def __init__(self, run: Run, step: str):
         super().__init__()
@@ -84,7 +84,8 @@ class Gather(beam.PTransform[Any, Any]):
         """Gather the surviving images of every table."""
         grouped = input_or_inputs.pipeline | "NamePartitions" >> beam.Create(judge.plan_grouped(self._run))
         wanted = grouped | "NameRows" >> beam.FlatMap(self._rows).with_output_types(tuple[int, bytes])
-        return wanted | "GroupByTable" >> beam.GroupByKey() | "GatherImages" >> pooled(self._run, self._gather)
+        every = input_or_inputs | "NameTables" >> beam.Map(lambda unit: (int(unit["name"]), b"")).with_output_types(tuple[int, bytes])
+        return (wanted, every) | beam.Flatten() | "GroupByTable" >> beam.GroupByKey() | "GatherImages" >> pooled(self._run, self._gather)
 
     def _rows(self, unit: Unit) -> Iterator[tuple[int, bytes]]:
         for file, rows in judge.row_places(self._run, unit["name"]):

@@ -54,10 +54,12 @@ def write_input(folder: Path, *, rows: int = 600, seed: int = 7) -> Path:
         images = [rng.randrange(len(pictures)) for _ in range(rows // 2)]
         columns = {
             "url": [None if i % 7 == 0 else f"https://img.example/{i}.png" for i in images],
-            "caption": [_caption(rng) for _ in images],
+            "caption": ["click here to see more" if rng.random() < 0.05 else _caption(rng) for _ in images],
             "page": [rng.choice([None, "https://a.example/", "https://b.example/"]) for _ in images],
             "image": [pictures[i] if rng.random() < 0.9 else None for i in images],
         }
+        for name in ("url", "caption", "image"):  # some pairs are there twice
+            columns[name][10:25] = columns[name][30:45]
         path = folder / "input" / f"part-{part}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table(columns), path, row_group_size=50)

@@ -1,0 +1,31 @@
+import inspect
+
+import pytest
+
+from altalign import errors
+from altalign.errors import AltalignError, UsageError
+
+EVERY = [found for _, found in inspect.getmembers(errors, inspect.isclass)]
+
+
+def test_exit_codes_are_those_of_the_contract() -> None:
+    assert {error.__name__: error.exit_code for error in EVERY} == {
+        "AltalignError": 1,
+        "UsageError": 2,
+        "UnreadableError": 1,
+        "FullDiskError": 1,
+        "CountsError": 1,
+        "NotFoundError": 1,
+    }
+
+
+@pytest.mark.parametrize("error", EVERY)
+def test_every_error_is_one_of_ours_and_carries_its_message(error: type[AltalignError]) -> None:
+    assert issubclass(error, AltalignError)
+    assert str(error("mine.toml: no such file")) == "mine.toml: no such file"
+
+
+def test_the_tree_in_the_text_is_the_tree() -> None:
+    assert errors.__doc__
+    assert all(error.__name__ in errors.__doc__ for error in EVERY)
+    assert not issubclass(UsageError, OSError)
