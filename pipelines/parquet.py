@@ -56,7 +56,10 @@ def writing(path: str | None, schema: pa.Schema, *, rows_per_row_group: int = 65
     if path is None:
         yield Nowhere()
         return
-    with storage.write(path) as file, pq.ParquetWriter(file, schema, compression="zstd", compression_level=1, use_dictionary=list(_DICTIONARY)) as parquet:
+    with (
+        storage.write(path) as file,
+        pq.ParquetWriter(file, schema, compression="zstd", compression_level=1, write_statistics=False, use_dictionary=list(_DICTIONARY)) as parquet,
+    ):
         writer = Writer(parquet, schema, rows_per_row_group)
         yield writer
         writer.finish()

@@ -1,0 +1,177 @@
+import ast
+import errno
+import importlib.util
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from altalign import __version__, cli, errors
+from altalign.cli import VERBS, main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _log_level_of_before() -> Iterator[None]:
+    before = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(before)
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str]], int]], None]:
+    """Makes the verb `try` do what it is given."""
+
+    def install(does: Callable[[list[str]], int]) -> None:
+        module = ModuleType("verb_under_test")
+        module.main = does  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "verb_under_test", module)
+        monkeypatch.setitem(VERBS, "try", ("verb_under_test:main", "for tests"))
+
+    return install
+
+
+def raising(error: BaseException) -> Callable[[list[str]], int]:
+    def does(_: list[str]) -> int:
+        raise error
+
+    return does
+
+
+def run_altalign(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-m", "altalign.cli", *arguments], cwd=ROOT, text=True, capture_output=not options, check=False, **options)  # type: ignore[call-overload]
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr() == (f"altalign {__version__}\n", "")
+
+
+def test_the_module_is_a_command() -> None:
+    ended = run_altalign("--version")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"altalign {__version__}\n", "")
+
+
+@pytest.mark.parametrize("ask", ["-h", "--help", "help"])
+def test_help_names_every_verb(ask: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([ask]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.startswith("usage: altalign VERB …\n")
+    assert all(f"  {name} " in out and about in out for name, (_, about) in VERBS.items())
+    assert max(map(len, out.splitlines())) <= 140
+
+
+def test_no_verb_is_wrong_usage_and_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert main(["--debug"]) == 2
+    assert capsys.readouterr() == ("", 2 * cli.usage())
+
+
+def test_an_unknown_verb_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crate", "x.toml"]) == 2
+    assert capsys.readouterr() == ("", "altalign: crate: no such verb (did you mean curate?)\n")
+
+
+def test_an_unknown_verb_like_no_other_names_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["zzz"]) == 2
+    assert capsys.readouterr().err == f"altalign: zzz: no such verb (there are: {', '.join(VERBS)})\n"
+
+
+def test_every_verb_has_a_function() -> None:
+    for name, (target, _) in VERBS.items():
+        module, function = target.split(":")
+        spec = importlib.util.find_spec(module)
+        assert spec, name
+        assert spec.origin, name
+        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, name
+
+
+def test_a_verb_is_given_its_arguments_and_its_exit_code_is_ours(verb: Callable[..., None]) -> None:
+    given: list[str] = []
+
+    def does(arguments: list[str]) -> int:
+        given.extend(arguments)
+        return 7
+
+    verb(does)
+    assert main(["try", "--debug", "a", "--", "--debug", "--streaming"]) == 7
+    assert given == ["a", "--", "--debug", "--streaming"]
+
+
+@pytest.mark.parametrize(
+    "error", [errors.AltalignError, errors.UsageError, errors.UnreadableError, errors.FullDiskError, errors.CountsError, errors.NotFoundError]
+)
+def test_an_error_of_ours_is_a_line_and_its_exit_code(error: type[errors.AltalignError], verb: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    verb(raising(error("mine.toml: no such file")))
+    assert main(["try"]) == error.exit_code
+    assert capsys.readouterr() == ("", "altalign: mine.toml: no such file\n")
+
+
+def test_several_mistakes_are_several_lines(verb: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    verb(raising(errors.UsageError("one\ntwo")))
+    assert main(["try"]) == 2
+    assert capsys.readouterr().err == "altalign: one\naltalign: two\n"
+
+
+def test_debug_shows_the_traceback_and_the_exit_code_stays(verb: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    verb(raising(errors.UsageError("mine.toml: no such file")))
+    assert main(["try", "--debug"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback (most recent call last):")
+    assert err.endswith("\naltalign: mine.toml: no such file\n")
+
+
+def test_trouble_with_a_file_is_a_line(verb: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    verb(raising(PermissionError(errno.EACCES, "Permission denied", "/runs/x")))
+    assert main(["try"]) == 1
+    assert capsys.readouterr().err == "altalign: /runs/x: Permission denied; --debug shows where\n"
+
+
+def test_a_full_disk_is_a_line_that_says_what_to_do(verb: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    verb(raising(OSError(errno.ENOSPC, "No space left on device", "/runs/x")))
+    assert main(["try"]) == 1
+    assert capsys.readouterr().err == "altalign: /runs/x: no space left on the device; make room and run the same command again, it continues\n"
+
+
+def test_a_defect_of_ours_is_not_hidden(verb: Callable[..., None]) -> None:
+    verb(raising(ZeroDivisionError("ours")))
+    with pytest.raises(ZeroDivisionError):
+        main(["try"])
+
+
+def test_an_interrupt_is_a_line_and_130(verb: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    verb(raising(KeyboardInterrupt()))
+    assert main(["try"]) == 130
+    assert capsys.readouterr() == ("", "altalign: interrupted; run the same command again, it continues\n")
+
+
+def test_a_reader_that_left_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        ended = run_altalign("--help", stdout=write, stderr=subprocess.PIPE)
+    finally:
+        os.close(write)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_broken_pipe_that_is_not_our_output_is_an_error(verb: Callable[..., None], capfd: pytest.CaptureFixture[str]) -> None:
+    verb(raising(BrokenPipeError(errno.EPIPE, "Broken pipe")))
+    assert main(["try"]) == 1
+    assert capfd.readouterr().err == "altalign: Broken pipe; --debug shows where\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_to_a_full_disk_is_an_error() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = run_altalign("--help", stdout=full, stderr=subprocess.PIPE)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[0] == "altalign: the disk: no space left on the device; make room and run the same command again, it continues"

@@ -1,0 +1,232 @@
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from altalign import storage
+from altalign.errors import FullDiskError, UnreadableError, UsageError
+
+FULL = Path("/dev/full")  # Linux: every write fails with ENOSPC
+KILLED_WHILE_IT_WRITES = """
+import os, signal, sys
+from altalign import storage
+with storage.write(sys.argv[1]) as file:
+    file.write(b"half")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+
+
+def everything(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def write_half(path: str, trouble: BaseException) -> None:
+    with storage.write(path) as file:
+        file.write(b"half")
+        raise trouble
+
+
+def test_a_file_is_there_whole_when_its_block_ended(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "x.bin"
+    with storage.write(str(path)) as file:
+        file.write(b"one")
+        file.flush()
+        assert not path.exists()
+        assert not storage.exists(str(path))
+        assert storage.names(str(path.parent)) == []
+        file.write(b"two")
+    assert everything(tmp_path) == ["a", "a/b", "a/b/x.bin"]
+    assert storage.read_bytes(str(path)) == b"onetwo"
+
+
+@pytest.mark.parametrize("trouble", [ValueError("ours"), KeyboardInterrupt(), SystemExit(3), OSError(errno.EIO, "the disk is bad")])
+def test_a_block_that_fails_leaves_nothing(trouble: BaseException, tmp_path: Path) -> None:
+    with pytest.raises(type(trouble)) as caught:
+        write_half(str(tmp_path / "x.bin"), trouble)
+    assert caught.value is trouble
+    assert everything(tmp_path) == []
+
+
+def test_a_block_that_fails_leaves_the_file_of_before(tmp_path: Path) -> None:
+    path = str(tmp_path / "x.bin")
+    storage.write_bytes(path, b"before")
+    with pytest.raises(ValueError, match="ours"):
+        write_half(path, ValueError("ours"))
+    assert storage.read_bytes(path) == b"before"
+    storage.write_bytes(path, b"after")
+    assert storage.read_bytes(path) == b"after"
+    assert everything(tmp_path) == ["x.bin"]
+
+
+def test_two_who_write_the_same_file_do_not_mix(tmp_path: Path) -> None:
+    path = str(tmp_path / "x.bin")
+    with storage.write(path) as one, storage.write(path) as two:
+        one.write(b"1" * 10)
+        two.write(b"2" * 5)
+    assert storage.read_bytes(path) == b"1" * 10  # the outer block ends last
+    assert everything(tmp_path) == ["x.bin"]
+
+
+def test_a_killed_write_leaves_no_file_but_what_sweep_deletes(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", KILLED_WHILE_IT_WRITES, str(tmp_path / "deep" / "x.bin")], check=False, cwd=Path(__file__).parents[2])
+    assert ended.returncode == -signal.SIGKILL
+    assert storage.names(str(tmp_path / "deep")) == []
+    assert len(everything(tmp_path)) == 2
+    (tmp_path / "deep" / "whole.bin").write_bytes(b"1")
+    storage.sweep(str(tmp_path))
+    assert everything(tmp_path) == ["deep", "deep/whole.bin"]
+
+
+def test_sweeping_where_there_is_nothing_is_no_error(tmp_path: Path) -> None:
+    storage.sweep(str(tmp_path / "absent"))
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder where the file x.bin is written to a device that is full."""
+    monkeypatch.setattr(storage, "uuid4", lambda: SimpleNamespace(hex="0" * 32))
+    (tmp_path / "x.bin.partial-00000000").symlink_to(FULL)
+    return tmp_path
+
+
+@needs_full
+@pytest.mark.parametrize("size", [1, 10_000_000])
+def test_a_full_disk_is_said_to_be_full_and_leaves_nothing(size: int, full_disk: Path) -> None:
+    with pytest.raises(FullDiskError) as caught:
+        storage.write_bytes(str(full_disk / "x.bin"), b"x" * size)
+    message = "no space left on the device while writing x.bin; make room and run the same command again, it continues"
+    assert str(caught.value) == f"{full_disk}: {message}"
+    assert everything(full_disk) == []
+
+
+@needs_full
+def test_a_full_disk_under_a_library_is_said_to_be_full(full_disk: Path) -> None:
+    table = pa.table({"x": pa.array(range(1_000_000))})
+    with pytest.raises(FullDiskError), storage.write(str(full_disk / "x.bin")) as file:
+        pq.write_table(table, file)
+    assert everything(full_disk) == []
+
+
+@needs_full
+def test_a_real_full_device_is_a_full_disk() -> None:
+    with pytest.raises(OSError, match="No space left") as caught, FULL.open("wb", buffering=0) as file:
+        file.write(b"x")
+    assert storage.is_full_disk(caught.value)
+
+
+def test_a_quota_that_is_used_up_is_a_full_disk_and_other_trouble_is_not() -> None:
+    assert storage.is_full_disk(OSError(errno.EDQUOT, "quota"))
+    assert not storage.is_full_disk(OSError(errno.EACCES, "denied"))
+    assert not storage.is_full_disk(ValueError("No space left on device"))
+
+
+def test_names_are_sorted_whole_files_of_the_suffix(tmp_path: Path) -> None:
+    for name in ("b.json", "a.json", "c.parquet", "a.json.partial-12345678", "d.partial-12345678.json"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "folder.json").mkdir()
+    assert storage.names(str(tmp_path), ".json") == ["a.json", "b.json"]
+    assert storage.names(str(tmp_path)) == ["a.json", "b.json", "c.parquet"]
+    assert storage.names(str(tmp_path / "absent")) == []
+    assert storage.names(str(tmp_path / "a.json")) == []
+
+
+def test_json_is_read_as_it_was_written_and_is_empty_where_there_is_none(tmp_path: Path) -> None:
+    path = str(tmp_path / "x.json")
+    assert storage.read_json(path) == {}
+    value: dict[str, Any] = {"b": 1, "a": [None, 0.5, "東京 \u2028"], "c": {}}
+    storage.write_json(path, value)
+    assert storage.read_json(path) == value
+    text = Path(path).read_text(encoding="utf-8")
+    assert text.endswith("}\n")
+    assert "東京" in text
+    assert list(json.loads(text)) == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize("data", [b"", b'{"a": 1', b"\0" * 10, b"\xff\xff"])
+def test_json_that_is_damaged_is_named(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(data)
+    with pytest.raises(UnreadableError, match=r"x\.json: not JSON"):
+        storage.read_json(str(path))
+
+
+@given(st.binary(max_size=300), st.integers(0, 400), st.integers(0, 400))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_a_range_is_that_of_the_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes, offset: int, length: int) -> None:
+    path = str(tmp_path_factory.getbasetemp() / "range.bin")
+    storage.write_bytes(path, data)
+    assert storage.read_range(path, offset, length) == data[offset : offset + length]
+    with storage.open_read(path) as file:
+        file.seek(offset)
+        assert file.read(length) == data[offset : offset + length]
+
+
+def test_a_stamp_tells_that_a_file_changed(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(b"1")
+    os.utime(path, ns=(5, 1_000_000_007))
+    before = storage.stamp(str(path))
+    assert before == storage.Stamp(1, path.stat().st_mtime_ns)
+    path.write_bytes(b"12")
+    os.utime(path, ns=(5, 1_000_000_007))
+    longer = storage.stamp(str(path))
+    os.utime(path, ns=(5, 2_000_000_007))
+    assert len({before, longer, storage.stamp(str(path))}) == 3
+
+
+def test_files_and_folders_are_deleted_and_what_is_absent_is_no_error(tmp_path: Path) -> None:
+    storage.write_bytes(str(tmp_path / "a" / "b" / "x.bin"), b"1")
+    storage.write_bytes(str(tmp_path / "y.bin"), b"1")
+    for name in ("y.bin", "a", "absent", "absent/x"):
+        storage.delete(str(tmp_path / name))
+    assert everything(tmp_path) == []
+
+
+def test_only_whole_files_exist(tmp_path: Path) -> None:
+    storage.write_bytes(str(tmp_path / "x.bin"), b"")
+    assert storage.exists(str(tmp_path / "x.bin"))
+    assert not storage.exists(str(tmp_path))
+    assert not storage.exists(str(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "path"),
+    [
+        (["a"], "a"),
+        (["a", "b", "c.json"], "a/b/c.json"),
+        (["a/", "b/", "c"], "a/b/c"),
+        (["/", "a"], "/a"),
+        (["", "a"], "a"),
+        (["s3://bucket/run", "work", "x"], "s3://bucket/run/work/x"),
+    ],
+)
+def test_paths_are_joined(parts: list[str], path: str) -> None:
+    assert storage.join(*parts) == path
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/run", "gs://bucket/run"])
+def test_object_stores_are_refused_by_name(path: str) -> None:
+    with pytest.raises(UsageError, match=f"^{path}: object stores are not supported yet; give a local path$"):
+        storage.check_local(path)
+
+
+def test_local_paths_are_accepted() -> None:
+    storage.check_local("runs/demo")
+    storage.check_local("/C:/x")
+
+
+def test_the_free_bytes_of_a_folder_to_be_are_those_of_where_it_will_be(tmp_path: Path) -> None:
+    assert storage.free_bytes(str(tmp_path / "absent" / "deeper")) > 0
