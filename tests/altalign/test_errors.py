@@ -5,7 +5,7 @@ import pytest
 from altalign import errors
 from altalign.errors import AltalignError, UsageError
 
-EVERY = [found for _, found in inspect.getmembers(errors, inspect.isclass)]
+EVERY = [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, AltalignError)]
 
 
 def test_exit_codes_are_those_of_the_contract() -> None:

@@ -1,0 +1,1 @@
+"""One file a hot path. Figures go to benchmarks/results as JSON."""
