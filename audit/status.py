@@ -19,8 +19,10 @@ def main(argv: Sequence[str]) -> int:
     run = RunFolder.open(parser.parse_args(argv).run)
     out = Console(file=sys.stdout)
     table = Table(title=f"{run.folder}: {'finished' if run.is_finished else 'not finished'}", title_justify="left")
-    for name, justify in (("stage", "left"), ("state", "left"), ("units", "right"), ("rows", "right"), ("time", "right"), ("attempts", "right")):
-        table.add_column(name, justify=justify)
+    for name in ("stage", "state"):
+        table.add_column(name)
+    for name in ("units", "rows", "time", "attempts"):
+        table.add_column(name, justify="right")
     for stage, facts in run.facts["stages"].items():
         state = f"finished {facts['finished']}" if facts["finished"] else f"begun {facts['started']}"
         table.add_row(stage, state, *_units(run, stage), f"{facts['seconds']:.1f} s", str(facts["attempts"]))

@@ -17,17 +17,17 @@ def url_invalid(has_identity: pa.BooleanArray) -> pa.StringArray:
 
 def empty(captions: pa.StringArray) -> pa.StringArray:
     """Nothing is left of the caption after cleaning (ours; the paper's fewer than 3 unigrams include it)."""
-    return drop_where(pc.equal(pc.binary_length(captions), 0), DropReason.TEXT_EMPTY)
+    return drop_where(pc.equal(pc.binary_length(captions), pa.scalar(0)), DropReason.TEXT_EMPTY)
 
 
 def too_short(words: pa.Int32Array, *, words_at_least: int) -> pa.StringArray:
     """Fewer unigrams than `words_at_least` ("too short (<3 unigrams)")."""
-    return drop_where(pc.less(words, words_at_least), DropReason.TEXT_TOO_SHORT)
+    return drop_where(pc.less(words, pa.scalar(words_at_least)), DropReason.TEXT_TOO_SHORT)
 
 
 def too_long(words: pa.Int32Array, *, words_at_most: int) -> pa.StringArray:
     """More unigrams than `words_at_most` ("too long (>20 unigrams)")."""
-    return drop_where(pc.greater(words, words_at_most), DropReason.TEXT_TOO_LONG)
+    return drop_where(pc.greater(words, pa.scalar(words_at_most)), DropReason.TEXT_TOO_LONG)
 
 
 def on_too_many_images(images_per_text: pa.Int64Array) -> pa.StringArray:
@@ -37,7 +37,7 @@ def on_too_many_images(images_per_text: pa.Int64Array) -> pa.StringArray:
 
 def has_rare_ngram(rare_ngrams: pa.Int32Array) -> pa.StringArray:
     """A unigram or bigram is outside the vocabulary ("any rare token")."""
-    return drop_where(pc.greater(rare_ngrams, 0), DropReason.TEXT_HAS_RARE_NGRAM)
+    return drop_where(pc.greater(rare_ngrams, pa.scalar(0)), DropReason.TEXT_HAS_RARE_NGRAM)
 
 
 def image_has_too_many_texts(texts_per_image: pa.Int64Array) -> pa.StringArray:

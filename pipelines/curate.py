@@ -4,9 +4,10 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
 from rich.console import Console
 
 from altalign import storage
@@ -15,7 +16,7 @@ from pipelines import extract, fetch, judge, pool, progress, runs, summary, tabl
 from pipelines.engines import MapUnits, options, raised
 from pipelines.units import STAGES, Facts, Run, Unit
 
-Transform = Callable[[Run, str], beam.PTransform]
+Transform = Callable[[Run, str], beam.PTransform[Any, Any]]
 
 
 class Step(NamedTuple):
@@ -61,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def run_stage(run: Run, stage: str, pipeline_options: beam.options.pipeline_options.PipelineOptions) -> None:
+def run_stage(run: Run, stage: str, pipeline_options: PipelineOptions) -> None:
     """All pipelines of a stage, then its conclusion; its mark last."""
     steps, conclude = PIPELINE[stage]
     with runs.recording(run, stage):

@@ -13,7 +13,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.pvalue import PCollection
+from apache_beam.pvalue import PCollection, PValue
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
@@ -46,12 +46,12 @@ class Pooled(beam.DoFn):
         while len(self._queue) >= 2 * self._threads:
             yield from self._queue.popleft().result()
 
-    def finish_bundle(self) -> Iterator[WindowedValue]:
+    def finish_bundle(self) -> Any:  # an iterator of WindowedValue: Beam's own method returns None, as a type checker reads it
         """Yield the rest. A failed unit cancels those that have not begun."""
         try:
             while self._queue:
                 for value in self._queue.popleft().result():
-                    yield WindowedValue(value, GlobalWindow().max_timestamp(), [GlobalWindow()])
+                    yield WindowedValue(value, GlobalWindow().max_timestamp(), (GlobalWindow(),))
         finally:
             for future in self._queue:
                 future.cancel()
@@ -89,7 +89,7 @@ class MapUnits(beam.PTransform[Any, Any]):
         super().__init__()
         self._run, self._step, self._do = run, step, work
 
-    def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
+    def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
         """Do every unit that is not finished."""
         return input_or_inputs | "DoUnits" >> pooled(self._run, self._work)
 

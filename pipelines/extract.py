@@ -5,6 +5,7 @@ read its row groups. Every other file is read once; its candidates, the places o
 """
 
 from contextlib import ExitStack
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +66,7 @@ def _extract_file(run: Run, unit: Unit) -> Facts:
         images = stack.enter_context(storage.write(run.work("extract", f"{file.name}.images")))
         for found in read.read(file.path, settings):
             rows = pa.Table.from_batches([found.rows])
-            verdict = found.rows["reason"]
+            verdict = parquet.strings(found.rows, "reason")
             counts.add(Stage.EXTRACT, source, verdict)
             counts.add_rows(Stage.EXTRACT, source, DropReason.RECORD_BROKEN, found.broken.num_rows)
             pool.write(rows.filter(verdict.is_null()).select(CANDIDATE.names))
@@ -122,8 +123,8 @@ def _broken_rows(broken: pa.RecordBatch, source: str) -> pa.Table:
 
 def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
     rows = rows.combine_chunks()
-    identities, captions = (rows[name].combine_chunks() for name in ("image_identity", "caption"))
-    image_ids, keys = identity.ids(identities, captions.fill_null(""))
+    identities, captions = (parquet.strings(rows, name) for name in ("image_identity", "caption"))
+    image_ids, keys = identity.ids(identities, cast(pa.StringArray, captions.fill_null("")))
     reason = rows["reason"].combine_chunks()
     failed = pa.ListArray.from_arrays(pa.array(np.arange(len(rows) + 1), pa.int32()), reason)
     columns = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url")}
@@ -145,4 +146,4 @@ def conclude(run: Run) -> None:
             storage.write_bytes(run.path("dropped", "extract", f"broken-{file.name}.parquet"), storage.read_bytes(broken))
         if storage.exists(run.work("extract", f"{file.name}.sample.parquet")):
             sample.add(parquet.read_table(run.work("extract", f"{file.name}.sample.parquet")))
-    parquet.write(run.path("dropped", "extract", "sample.parquet"), sample.rows, DROPPED)
+    parquet.write_any(run.path("dropped", "extract", "sample.parquet"), sample.rows, DROPPED)

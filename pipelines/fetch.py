@@ -7,23 +7,23 @@ that no row group is read twice. A fetch unit is a row group of the grouped surv
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cache, lru_cache
+from typing import Any, NamedTuple, assert_never
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from apache_beam.pvalue import PCollection
+from apache_beam.pvalue import PCollection, PValue
 
 from altalign import storage
 from altalign.counts import Counts
 from altalign.curation import ImageSettings
-from altalign.reasons import DropReason, Stage, all_reasons, drop_where, first_reason
+from altalign.reasons import KEPT, DropReason, Stage, all_reasons, drop_where, first_reason
 from altalign.schema import DROPPED
 from filters import identity, image, pixels
 from filters.blocked import BlockList
-from pipelines import judge, models, parquet, read
+from pipelines import image_values, judge, models, parquet, read
 from pipelines.engines import pooled
 from pipelines.places import Kind
 from pipelines.read import table
@@ -59,7 +59,7 @@ def gather(run: Run, file: int, wanted: np.ndarray) -> Facts:
     source = run.files[file]
     index, end = [], 0
     with storage.write(run.work("fetch/gathered", f"{source.name}.images")) as blob:
-        for row, data in table.images(source.path, run.config.input[source.of], wanted.tolist()):
+        for row, data in table.images(source.path, run.config.input[source.of], wanted.tolist()) if len(wanted) else ():
             blob.write(data)
             index.append((row, end, len(data)))
             end += len(data)
@@ -80,7 +80,7 @@ class Gather(beam.PTransform[Any, Any]):
         super().__init__()
         self._run, self._step = run, step
 
-    def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
+    def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
         """Gather the surviving images of every table."""
         grouped = input_or_inputs.pipeline | "NamePartitions" >> beam.Create(judge.plan_grouped(self._run))
         wanted = grouped | "NameRows" >> beam.FlatMap(self._rows).with_output_types(tuple[int, bytes])
@@ -191,7 +191,7 @@ def fetch(run: Run, unit: Unit) -> Facts:
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     images, hooks, end = Images(), hooks_of(run.config.image), 0
     with storage.write(run.work("fetch/units", f"{unit['name']}.images")) as blob:
-        for data in _image_bytes(run, rows.take(pa.array(first_rows))):
+        for data in _image_bytes(run, rows.take(first_rows)):
             images.add(data, end, run.config.image, hooks)
             blob.write(data or b"")
             end += len(data or b"")
@@ -199,31 +199,37 @@ def fetch(run: Run, unit: Unit) -> Facts:
     every = image_verdicts(images, run.config.image)
     verdict = pc.if_else(missing.is_valid(), missing, first_reason(every))
     failed = pc.if_else(missing.is_valid(), all_reasons([missing]), all_reasons(every))
-    return _write(run, unit, _joined(run, rows, images, verdict, failed, pa.array(image_of)))
+    return _write(run, unit, _joined(run, rows, images, verdict, failed, image_of))
 
 
 def _image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | None]:
     """The bytes of each image, read at its place; None where there is none."""
+
+    @cache
+    def gathered(file: int) -> np.ndarray:
+        return np.frombuffer(storage.read_bytes(run.work("fetch/gathered", f"{run.files[file].name}.index")), _ROW_INDEX)
+
     places = zip(*(rows[f"place_{name}"].to_pylist() for name in ("file", "kind", "offset", "length")), strict=True)
     for file, kind, offset, length in places:
         if file is None:
             yield None
             continue
         source = run.files[file]
-        if kind == Kind.ROW:
-            gathered = run.work("fetch/gathered", source.name)
-            index = np.frombuffer(storage.read_bytes(f"{gathered}.index"), _ROW_INDEX)
-            place = index[np.searchsorted(index["row"], offset)]
-            yield storage.read_range(f"{gathered}.images", int(place["offset"]), int(place["length"]))
-        elif kind == Kind.COPIED:
-            yield storage.read_range(run.work("extract", f"{source.name}.images"), offset, length)
-        elif kind == Kind.RANGE:
-            yield storage.read_range(source.path, offset, length)
-        else:
-            yield read.image_bytes(source.path, offset, None) or b""
+        match Kind(kind):
+            case Kind.ROW:
+                place = gathered(file)[np.searchsorted(gathered(file)["row"], offset)]
+                yield storage.read_range(run.work("fetch/gathered", f"{source.name}.images"), int(place["offset"]), int(place["length"]))
+            case Kind.COPIED:
+                yield storage.read_range(run.work("extract", f"{source.name}.images"), offset, length)
+            case Kind.RANGE:
+                yield storage.read_range(source.path, offset, length)
+            case Kind.RECORD:
+                yield read.image_bytes(source.path, offset, None) or b""
+            case unknown:
+                assert_never(unknown)
 
 
-def _joined(run: Run, rows: pa.Table, images: Images, verdict: pa.StringArray, failed: pa.ListArray, image_of: pa.Array) -> pa.Table:
+def _joined(run: Run, rows: pa.Table, images: Images, verdict: pa.StringArray, failed: "pa.ListArray[Any]", image_of: np.ndarray) -> pa.Table:
     """One row a candidate: what came before, what was measured of its image, and the verdict."""
     text = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url", "words")}
     ids = {name: identity.hexed(judge.ids_of(rows[name])) for name in ("key", "image_id")}
@@ -238,26 +244,32 @@ def _joined(run: Run, rows: pa.Table, images: Images, verdict: pa.StringArray, f
         "reason": verdict,
         "failed": failed,
     }
-    source = pa.array([run.source_of(file) for file in rows["file"].to_pylist()], pa.string())
+    source = pa.array([run.source_of(file) for file in rows["file"].to_numpy().tolist()], pa.string())
     return pa.table({**ids, **text, "source": source, **{name: column.take(image_of) for name, column in measured.items()}})
 
 
 def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
+    """Write what a unit leaves: dropped rows of both stages, what was measured, the rows that go on."""
+    is_missing = pc.is_in(parquet.strings(rows, "reason"), value_set=pa.array([DropReason.NOT_IN_ARCHIVE.value]))  # false for null
+    missing, seen = rows.filter(is_missing), rows.filter(pc.invert(is_missing))
+    kept, dropped = seen.filter(seen["reason"].is_null()), seen.filter(seen["reason"].is_valid())
     counts = Counts()
-    is_missing = pc.fill_null(pc.equal(rows["reason"], DropReason.NOT_IN_ARCHIVE.value), pa.scalar(value=False))
-    for stage, part, is_mine in ((Stage.FETCH, rows, is_missing), (Stage.IMAGE, rows.filter(pc.invert(is_missing)), None)):
-        for source in part["source"].unique().to_pylist():
-            of = part.filter(pc.equal(part["source"], source))["reason"].combine_chunks()
-            verdict = of if is_mine is None else pc.if_else(pc.equal(of, DropReason.NOT_IN_ARCHIVE.value), of, pa.scalar(None, pa.string()))
-            counts.add(stage, source, verdict)
-        dropped = part.filter(part["reason"].is_valid() if is_mine is None else is_mine)
-        if run.config.audit.keep_dropped:
-            columns = {name: dropped[name] for name in dropped.column_names if name in DROPPED.names}
-            parquet.write(run.path("dropped", stage.value, f"{unit['name']}.parquet"), parquet.table({**columns, "stage": stage.value}, DROPPED), DROPPED)
-    kept = rows.filter(rows["reason"].is_null()).select(FETCHED.names)
-    parquet.write(run.work("fetch/units", f"{unit['name']}.parquet"), kept, FETCHED)
+    for stage, part, reasons in ((Stage.FETCH, missing, "reason"), (Stage.FETCH, seen, None), (Stage.IMAGE, seen, "reason")):
+        columns = ["source", reasons] if reasons else ["source"]
+        for entry in part.group_by(columns, use_threads=False).aggregate([([], "count_all")]).to_pylist():
+            counts.add_rows(stage, entry["source"], (entry[reasons] if reasons else None) or KEPT, entry["count_all"])
+    if run.config.audit.keep_dropped:
+        for stage, part in ((Stage.FETCH, missing), (Stage.IMAGE, dropped)):
+            columns = {name: part[name] for name in part.column_names if name in DROPPED.names}
+            parquet.write_any(run.path("dropped", stage.value, f"{unit['name']}.parquet"), parquet.table({**columns, "stage": stage.value}, DROPPED), DROPPED)
+    parquet.write(run.work("fetch/units", f"{unit['name']}.image_joint"), image_values.joint(seen), image_values.JOINT)
+    parquet.write(run.work("fetch/units", f"{unit['name']}.image_values"), image_values.values(seen), image_values.VALUES)
+    parquet.write(run.work("fetch/units", f"{unit['name']}.parquet"), kept.select(FETCHED.names), FETCHED)
     return {"kept": len(kept), "counts": counts.to_json()}
 
 
 def conclude(run: Run) -> None:
-    """Nothing is made of all units: the rows that were dropped are in dropped/ already."""
+    """What was measured of images, for the audit: `audit/image_joint.parquet` and `audit/image_values.parquet`."""
+    for name, schema in (("image_joint", image_values.JOINT), ("image_values", image_values.VALUES)):
+        parts = (parquet.read_table(run.work("fetch/units", f"{unit}.{name}")) for unit in run.finished("fetch/units"))
+        parquet.write(run.path("audit", f"{name}.parquet"), image_values.total(parts, schema), schema)

@@ -5,7 +5,6 @@ From them a report can say what other thresholds would keep, without the pool.
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dedup.hash_tables import log2_counts
 from pipelines.tables import Measured
@@ -67,5 +66,5 @@ class JointCounts:
 
 
 def _bounded(counts: pa.Int64Array) -> np.ndarray:
-    exact = pc.fill_null(counts, 0).to_numpy()
+    exact = counts.fill_null(0).to_numpy()
     return np.where(exact < _EXACT_BELOW, exact, _EXACT_BELOW + log2_counts(exact).astype(np.int64))

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from altalign import storage
 from altalign.errors import UnreadableError
 
-_DICTIONARY = ("source", "stage", "reason", "failed.list.element", "format", "test_set", "file")  # few distinct values
+# Columns of few distinct values. Any: pyarrow-stubs take a bool alone.
+_DICTIONARY: Any = ["source", "stage", "reason", "failed.list.element", "format", "test_set", "file"]
 
 
 class Writer:
@@ -58,7 +60,7 @@ def writing(path: str | None, schema: pa.Schema, *, rows_per_row_group: int = 65
         return
     with (
         storage.write(path) as file,
-        pq.ParquetWriter(file, schema, compression="zstd", compression_level=1, write_statistics=False, use_dictionary=list(_DICTIONARY)) as parquet,
+        pq.ParquetWriter(file, schema, compression="zstd", compression_level=1, write_statistics=False, use_dictionary=_DICTIONARY) as parquet,
     ):
         writer = Writer(parquet, schema, rows_per_row_group)
         yield writer
@@ -69,6 +71,12 @@ def write(path: str, rows: pa.Table, schema: pa.Schema) -> None:
     """A whole table as one file."""
     with writing(path, schema) as file:
         file.write(rows)
+
+
+def write_any(path: str, rows: pa.Table, schema: pa.Schema) -> None:
+    """A whole table as one file, where there are any rows."""
+    if len(rows):
+        write(path, rows, schema)
 
 
 @contextmanager
@@ -105,6 +113,18 @@ def read_row_groups(path: str, first: int, last: int, columns: Sequence[str] | N
 def read_whole(path: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """All record batches of a file."""
     yield from read_row_groups(path, 0, len(row_groups(path)) - 1, columns)
+
+
+def strings(rows: pa.RecordBatch | pa.Table, name: str) -> pa.StringArray:
+    """A column of strings, in one piece; the caller's schema says that it holds strings."""
+    column = rows[name]
+    return cast(pa.StringArray, column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+
+
+def tally(column: "pa.Array[Any] | pa.ChunkedArray[Any]") -> list[tuple[Any, int]]:
+    """Each value of a column, null included, and how often it occurs."""
+    counted: Any = pc.value_counts(column)
+    return [(entry["values"], entry["counts"]) for entry in counted.to_pylist()]
 
 
 def table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:

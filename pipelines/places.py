@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from filters import identity
+from pipelines import parquet
 
 
 class Kind(IntEnum):
@@ -43,7 +44,7 @@ class Collected:
     def add(self, found: pa.RecordBatch, images: BinaryIO) -> None:
         """Take places of `schema.IMAGE_PLACE`; images that cannot be read at an offset are copied to `images`."""
         part = np.zeros(found.num_rows, PLACE)
-        ids, _ = identity.ids(found["image_identity"], None)
+        ids, _ = identity.ids(parquet.strings(found, "image_identity"), None)
         part["image_id"] = as_bytes(ids)
         part["file"], part["row"] = self._file, np.arange(self._rows, self._rows + len(part))
         part["offset"] = found["offset"].fill_null(-1).to_numpy()

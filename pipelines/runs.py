@@ -181,7 +181,8 @@ def locked(run: Run) -> Iterator[None]:
         except BlockingIOError:
             lock.seek(0)
             raise UsageError(
-                f"{run.folder}: another command is at work on this run (process {lock.read().strip() or 'unknown'}); wait for it, or choose another [run] folder"
+                f"{run.folder}: another command is at work on this run (process {lock.read().strip() or 'unknown'}); "
+                "wait for it, or choose another [run] folder"
             ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))

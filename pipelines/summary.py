@@ -6,43 +6,62 @@ from rich.table import Table
 
 from altalign import storage
 from altalign.counts import Counts
-from altalign.curation import CurateConfig
+from altalign.errors import UnreadableError
 from altalign.reasons import Stage
-from pipelines import runs
-from pipelines.units import STAGES, Run, resolved
+from pipelines import parquet, read, runs
+from pipelines.units import ROWS_PER_UNIT, STAGES, InputFile, Run, resolved
+
+# Measured on 5 million synthetic captions: hashes spilled 110 bytes a row, dropped rows and survivors 130. Files that are not read in place
+# are pages or images: candidates or images kept in work/, images fetched, shards.
+BYTES_PER_ROW = 250
+TIMES_INPUT = 3
 
 
 def print_plan(run: Run, out: Console) -> None:
-    """`--dry-run`: matched files, what is done already, resolved settings, and the disk that the run needs at most."""
+    """`--dry-run`: matched files, units, what is done already, resolved settings, and the disk that the run needs."""
     sizes = [storage.stamp(file.path).size for file in run.files]
+    rows = [_rows_in_place(run, file) for file in run.files]
     table = Table(title=f"{len(run.files)} input files, {sum(sizes) / 1e6:,.1f} MB", title_justify="left")
     table.add_column("input")
     table.add_column("kind")
-    table.add_column("files", justify="right")
-    table.add_column("MB", justify="right")
+    for name in ("files", "units", "rows", "MB"):
+        table.add_column(name, justify="right")
     for number, settings in enumerate(run.config.input):
-        mine = [size for file, size in zip(run.files, sizes, strict=True) if file.of == number]
-        table.add_row(settings.source, settings.kind, f"{len(mine)}", f"{sum(mine) / 1e6:,.1f}")
+        mine = [i for i, file in enumerate(run.files) if file.of == number]
+        known = [row for i in mine if (row := rows[i]) is not None]
+        units = len(mine) + sum(-(-row // ROWS_PER_UNIT) for row in known)
+        size = sum(sizes[i] for i in mine) / 1e6
+        table.add_row(settings.source, settings.kind, f"{len(mine)}", f"{units}", f"{sum(known):,}" if known else "", f"{size:,.1f}")
     out.print(table)
     for file in run.files:
         out.print(f"  {file.path}", highlight=False, soft_wrap=True)
     out.print(resolved(run.config), highlight=False, markup=False, soft_wrap=True)
     done = [stage for stage in STAGES if run.is_done(stage)]
     out.print(f"done already: {', '.join(done) or 'nothing'}; to do: {', '.join(s for s in STAGES if s not in done) or 'nothing'}", highlight=False)
-    needed = 3 * sum(sizes)
-    out.print(
-        f"disk: at most about {needed / 1e9:,.2f} GB in {run.folder} (candidates, hashes, images and shards); free: {storage.free_bytes(run.folder) / 1e9:,.1f} GB",
-        highlight=False,
-        soft_wrap=True,
-    )
+    copied = sum(size for size, row in zip(sizes, rows, strict=True) if row is None)
+    needed = BYTES_PER_ROW * sum(row or 0 for row in rows) + TIMES_INPUT * copied
+    free = storage.free_bytes(run.folder)
+    out.print(f"disk: about {needed / 1e9:,.2f} GB in {run.folder}; free there: {free / 1e9:,.1f} GB", highlight=False, soft_wrap=True)
+
+
+def _rows_in_place(run: Run, file: InputFile) -> int | None:
+    """Rows of a table that is read where it is; None for a file that is read once first, whose rows nobody knows yet."""
+    if not read.is_direct(file.path, run.config.input[file.of]):
+        return None
+    try:
+        return sum(parquet.row_groups(file.path))
+    except UnreadableError:
+        return None
 
 
 def print_summary(run: Run, out: Console) -> None:
     """Received, kept and every reason, stage by stage; then where the result is."""
     counts, stages = final_counts(run)
     table = Table(title=f"{run.folder}", title_justify="left")
-    for name, justify in (("stage", "left"), ("", "left"), ("pairs", "right"), ("share", "right")):
-        table.add_column(name, justify=justify)
+    for name in ("stage", ""):
+        table.add_column(name)
+    for name in ("pairs", "share"):
+        table.add_column(name, justify="right")
     for stage in stages:
         received = counts.received(stage)
         table.add_row(stage.value, "received", f"{received:,}", "", style="bold")
@@ -50,6 +69,8 @@ def print_summary(run: Run, out: Console) -> None:
             table.add_row("", reason, f"{rows:,}", f"{rows / received:.2%}")
         table.add_row("", "kept", f"{counts.kept(stage):,}", f"{counts.kept(stage) / received:.2%}" if received else "", style="green", end_section=True)
     out.print(table)
+    for note in notes(run):
+        out.print(note, highlight=False, markup=False)
     facts = storage.read_json(run.path("summary.json"))
     if not storage.exists(run.path("manifest.json")):
         out.print(f"not finished: {', '.join(stage for stage in STAGES if not run.is_done(stage))} to do; run without --until to go on", highlight=False)
@@ -70,11 +91,15 @@ def final_counts(run: Run) -> tuple[Counts, list[Stage]]:
     return runs.counts_of(run), runs.counted_stages(run)
 
 
-def fidelity_notes(config: CurateConfig) -> list[str]:
-    """What of ALIGN's rules these settings leave off."""
-    notes = []
-    if not config.image.nsfw.model:
-        notes.append("NSFW: off (no [image.nsfw] model)")
-    if not config.decontaminate.test_sets:
-        notes.append("decontamination: off (no test sets)")
-    return notes
+def notes(run: Run) -> list[str]:
+    """Which of ALIGN's rules drop nothing in this run, and why."""
+    vocabulary = storage.read_json(run.path("tables", "vocabulary.json"))
+    found = []
+    if vocabulary.get("all"):
+        size = run.config.text.vocabulary_size
+        found.append(f"vocabulary: the pool has {vocabulary['distinct']:,} distinct n-grams, vocabulary_size = {size:,}: all are in it, none is rare")
+    if not run.config.image.nsfw.model:
+        found.append("NSFW: off ([image.nsfw] model is not set)")
+    if not run.config.decontaminate.test_sets:
+        found.append("decontamination: off ([decontaminate] test_sets is empty)")
+    return found

@@ -20,7 +20,7 @@ from dedup.hash_tables import HashTable, log2_counts
 from dedup.merge import CountHistogram, merge_ngrams, merge_pairs
 from dedup.spill import Flush, NgramBuffers, PairBuffers
 from filters import identity, words
-from pipelines import pool
+from pipelines import parquet, pool
 from pipelines.engines import pooled
 from pipelines.shuffle import Element, SpillWriter, elements, slices
 from pipelines.units import Facts, Run, Unit, map_unit
@@ -74,11 +74,11 @@ def count(run: Run, unit: Unit) -> Facts:
 
 def _count_batch(batch: pa.RecordBatch, buffers: _Buffers, into: dict[str, Flush]) -> np.ndarray:
     """Count candidates; returns how many have each number of words."""
-    image_hashes = identity.image_hash(batch["image_identity"])
+    image_hashes = identity.image_hash(parquet.strings(batch, "image_identity"))
     is_known = batch["image_identity"].is_valid().to_numpy(zero_copy_only=False)
-    tally = np.zeros(1, np.int64)
+    captions, tally = parquet.strings(batch, "caption"), np.zeros(1, np.int64)
     for begin in range(0, batch.num_rows, BLOCK):
-        found = words.scan(batch["caption"].slice(begin, BLOCK), buffers.scratch)
+        found = words.scan(captions.slice(begin, BLOCK), buffers.scratch)
         buffers.ngrams.add(found.ngrams, into["ngrams"])
         known = is_known[begin : begin + BLOCK]
         texts, images = found.texts[known], image_hashes[begin : begin + BLOCK][known]
@@ -237,21 +237,21 @@ class Measured(NamedTuple):
 
 def measure(batch: pa.RecordBatch, tables: Tables, scratch: words.Scratch) -> Measured:
     """Measure candidates against the tables."""
-    n = batch.num_rows
+    n, captions = batch.num_rows, parquet.strings(batch, "caption")
     row_words, images_per_text = np.empty(n, np.int32), np.empty(n, np.int64)
     rare, rarest = np.zeros(n, np.int32), np.full(n, 255, np.uint8)
     for begin in range(0, n, BLOCK):
-        found, end = words.scan(batch["caption"].slice(begin, BLOCK), scratch), min(n, begin + BLOCK)
+        found, end = words.scan(captions.slice(begin, BLOCK), scratch), min(n, begin + BLOCK)
         row_words[begin:end] = found.words
         images_per_text[begin:end] = tables.texts.lookup(found.texts)
         if tables.vocabulary is not None:
             rare[begin:end], rarest[begin:end] = tables.vocabulary.measure_rows(found.ngrams, found.ends)
-    texts_per_image = tables.images.lookup(identity.image_hash(batch["image_identity"]))
+    texts_per_image = tables.images.lookup(identity.image_hash(parquet.strings(batch, "image_identity")))
     is_known = batch["image_identity"].is_valid().to_numpy(zero_copy_only=False)
     return Measured(
-        pa.array(row_words),
-        pa.array(rare),
+        pa.array(row_words, pa.int32()),
+        pa.array(rare, pa.int32()),
         rarest,
-        pa.array(images_per_text, mask=images_per_text == 0),
-        pa.array(texts_per_image, mask=(texts_per_image == 0) | ~is_known),
+        pa.array(images_per_text, pa.int64(), mask=images_per_text == 0),
+        pa.array(texts_per_image, pa.int64(), mask=(texts_per_image == 0) | ~is_known),
     )

@@ -34,15 +34,13 @@ from altalign.curation import LARGEST, CurateConfig
 from altalign.reasons import REASONS, DropReason
 from altalign.settings import stage_of
 from demo import web
-from pipelines.joint import JOINT
+from pipelines import image_values, joint
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 NOT_YET = "not yet"
 FENCE = re.compile(r"^```(?P<kind>\w*)(?P<note>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
-
-pytestmark = pytest.mark.filterwarnings("default::DeprecationWarning")  # of libraries that whole runs go through
 
 
 def named(path: Path) -> str:
@@ -95,7 +93,7 @@ def workshop(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     folder = tmp_path / "checkout"
     shutil.copytree(finished, folder, copy_function=os.link)
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", "160")
     return folder
 
 
@@ -111,7 +109,9 @@ def run_altalign(argv: list[str]) -> tuple[int, str, str]:
 
 def run_make(line: str) -> tuple[int, str, str]:
     """What `make -n` says would run: it must be a target, and its altalign commands must work."""
-    plan = subprocess.run(["make", "-n", "-C", str(ROOT), "--no-print-directory", *shlex.split(line)[1:]], capture_output=True, text=True, check=False)
+    outer = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL")}
+    make = ["make", "-n", "-C", str(ROOT), "--no-print-directory", *shlex.split(line)[1:]]
+    plan = subprocess.run(make, capture_output=True, text=True, check=False, env=outer)
     result = plan.returncode, "", plan.stderr
     for command in plan.stdout.splitlines():
         if command.startswith(".venv/bin/altalign ") and result[0] == 0:
@@ -143,6 +143,7 @@ def pattern(text: str) -> str:
     return "".join(r"(?:[^\n]*\n)*?" if line == "…" else ".*?".join(map(re.escape, line.split("…"))) + "\n" for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", [path for path in DOCUMENTS if blocks(path)], ids=named)
 def test_every_command_runs_and_prints_what_the_document_says(document: Path, workshop: Path):
     for block in blocks(document):
@@ -316,13 +317,34 @@ def test_the_function_that_a_table_names_gives_the_reason_and_its_setting_exists
     assert not setting or setting_named(setting)
 
 
+def sources() -> str:
+    """The code that makes and reads runs."""
+    files = (path for folder in ("filters", "dedup", "pipelines", "audit") for path in (ROOT / folder).glob("**/*.py"))
+    return "\n".join(path.read_text(encoding="utf-8") for path in files)
+
+
+def test_what_is_said_to_be_missing_is_missing():
+    code = sources()
+    reasons = [row[0] for stage in REASONS for row in table_under("docs/reference/reasons.md", stage.value) if row[1] == NOT_YET]
+    unused = [row[0] for heading, _ in settings_tables() for row in table_under("docs/reference/settings.md", heading) if "Not used yet" in row[5]]
+    assert [name for name in reasons if f"DropReason.{DropReason(name).name}" in code] == []
+    assert [name for name in unused if re.search(rf"\.{name}\b", code)] == []
+
+
 def test_the_readme_names_every_rule_of_this_version():
     said = {row[0] for row in table_under("README.md", "From a row to the line that dropped it")}
     reference = [row for stage in REASONS for row in table_under("docs/reference/reasons.md", stage.value)]
     assert said == {row[0] for row in reference if row[1] != NOT_YET}
 
 
-SCHEMAS = {"dropped/STAGE/*.parquet": schema.DROPPED, "shards/NNNNN.parquet": schema.SAMPLE, "counts.parquet": schema.COUNTS, "audit/text_joint.parquet": JOINT}
+SCHEMAS = {
+    "dropped/STAGE/*.parquet": schema.DROPPED,
+    "shards/NNNNN.parquet": schema.SAMPLE,
+    "counts.parquet": schema.COUNTS,
+    "audit/text_joint.parquet": joint.JOINT,
+    "audit/image_joint.parquet": image_values.JOINT,
+    "audit/image_values.parquet": image_values.VALUES,
+}
 
 
 @pytest.mark.parametrize(("heading", "columns"), SCHEMAS.items(), ids=SCHEMAS)
@@ -332,6 +354,7 @@ def test_the_files_reference_equals_the_schemas(heading: str, columns: pa.Schema
     ]
 
 
+@pytest.mark.slow
 def test_every_file_of_a_run_is_described(finished: Path):
     patterns = [row[0] for row in table_under("docs/reference/files.md", "The folder")]
     found = [path.relative_to(run).as_posix() for run in (finished / "runs").iterdir() for path in run.glob("**/*") if path.is_file()]

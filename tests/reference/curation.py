@@ -190,7 +190,8 @@ class Outcome:
     def __post_init__(self) -> None:
         self.caption = self.candidate.caption
         self.identity = self.candidate.identity
-        self.image_url = url_without_fragment(self.candidate.image_url) or self.candidate.image_url
+        written = self.candidate.image_url
+        self.image_url = url_without_fragment(written) or (None if written is None else written.strip(WHITE_SPACE))
         self.image_id = None if self.identity is None else image_id(self.identity)
         self.key = sample_key(self.identity or "", self.caption)
         self.words = len(self.candidate.words)

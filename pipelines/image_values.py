@@ -1,0 +1,72 @@
+"""What the image rules measure, as data for the audit: exact, additive, bounded in size. One row a candidate whose image was fetched.
+
+From `audit/image_joint.parquet` a report can say what other limits of size and shape would keep; `audit/image_values.parquet` has the rest.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign.reasons import KEPT, DropReason
+from dedup.hash_tables import log2_counts
+
+SHORT_SIDE_AT_MOST = 1_024
+ASPECT_AT_MOST = 1_001  # hundredths
+
+# short_side_px: 1,024 stands for more. aspect_percent: hundredths of long side / short side, rounded down, so that it compares with a limit of
+# two decimals as the rule does; 1,001 stands for more. fails_otherwise: a rule other than size and shape holds. Null: the size is not known.
+JOINT = pa.schema(
+    [("source", pa.string()), ("short_side_px", pa.int32()), ("aspect_percent", pa.int32()), ("fails_otherwise", pa.bool_()), ("rows", pa.int64())]
+)
+
+# verdict: "kept" or the reason. bytes_log2: eight times log2 of the bytes as found, rounded.
+VALUES = pa.schema([("source", pa.string()), ("verdict", pa.string()), ("format", pa.string()), ("bytes_log2", pa.int32()), ("rows", pa.int64())])
+
+_OF_SIZE = (DropReason.IMAGE_TOO_SMALL.value, DropReason.IMAGE_TOO_ELONGATED.value)
+
+
+def joint(rows: pa.Table) -> pa.Table:
+    """Rows of `JOINT`; `rows` has source, width, height and failed."""
+    short, long = pc.min_element_wise(rows["width"], rows["height"]), pc.max_element_wise(rows["width"], rows["height"])
+    aspect = pc.divide(pc.multiply(long.cast(pa.int64()), 100), pc.max_element_wise(short.cast(pa.int64()), 1))
+    of_size = _held(rows["failed"])
+    others = pc.subtract(pc.list_value_length(rows["failed"]), pc.add(*(held.cast(pa.int32()) for held in of_size)))
+    columns = {
+        "source": rows["source"],
+        "short_side_px": pc.min_element_wise(short, SHORT_SIDE_AT_MOST, skip_nulls=False),
+        "aspect_percent": pc.min_element_wise(aspect, ASPECT_AT_MOST, skip_nulls=False),
+        "fails_otherwise": pc.greater(others, pa.scalar(0)),
+        "rows": pa.repeat(pa.scalar(1, pa.int64()), len(rows)),
+    }
+    return total([pa.table(columns)], JOINT)
+
+
+def _held(failed: "pa.ChunkedArray[Any]") -> list[pa.BooleanArray]:
+    """Whether each list holds each reason of size and shape."""
+    lists: Any = failed.combine_chunks()
+    rows = pc.list_parent_indices(lists)
+    every = pa.array(range(len(lists)), rows.type)
+    return [pc.is_in(every, value_set=rows.filter(pc.equal(lists.flatten(), reason))) for reason in _OF_SIZE]
+
+
+def values(rows: pa.Table) -> pa.Table:
+    """Rows of `VALUES`; `rows` has source, reason (null: kept), format and blob_bytes."""
+    sizes = log2_counts(rows["blob_bytes"].to_numpy())
+    columns = {
+        "source": rows["source"],
+        "verdict": pc.fill_null(rows["reason"], pa.scalar(KEPT)),
+        "format": rows["format"],
+        "bytes_log2": pa.array(sizes).cast(pa.int32()),
+        "rows": pa.repeat(pa.scalar(1, pa.int64()), len(rows)),
+    }
+    return total([pa.table(columns)], VALUES)
+
+
+def total(parts: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+    """The sum of such tables, in a fixed order."""
+    names = [name for name in schema.names if name != "rows"]
+    every = pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
+    summed = every.group_by(names, use_threads=False).aggregate([("rows", "sum")]).rename_columns([*names, "rows"])
+    return summed.select(schema.names).sort_by([(name, "ascending") for name in names]).cast(schema)
