@@ -48,7 +48,7 @@ def _held(failed: "pa.ChunkedArray[Any]") -> list[pa.BooleanArray]:
     lists: Any = failed.combine_chunks()
     rows = pc.list_parent_indices(lists)
     every = pa.array(range(len(lists)), rows.type)
-    return [pc.is_in(every, value_set=rows.filter(pc.equal(lists.flatten(), reason))) for reason in _OF_SIZE]
+    return [pc.is_in(every, value_set=rows.filter(pc.equal(lists.flatten(), pa.scalar(reason)))) for reason in _OF_SIZE]
 
 
 def values(rows: pa.Table) -> pa.Table:

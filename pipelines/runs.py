@@ -43,7 +43,7 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         paths = []
         for pattern in settings.paths:
             storage.check_local(pattern)
-            found = sorted(glob(pattern, recursive=True))  # absolute patterns too, which Path.glob refuses
+            found = sorted(glob(pattern, recursive=True))  # noqa: PTH207 - absolute patterns too, which Path.glob refuses
             if not found:
                 raise UsageError(f"{config_path} [input] paths: nothing matches {pattern!r} (from {Path.cwd()}); give paths relative to the working directory")
             paths += found

@@ -13,8 +13,6 @@ from typing import Any
 from urllib.parse import quote
 
 import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 from PIL import Image
@@ -23,7 +21,6 @@ from altalign.reasons import KEPT, DropReason, Stage
 from tests.end_to_end.inputs import IMAGE_LIMITS, Part, Picture, drawn, pictures, placed, write_parts
 from tests.end_to_end.oracle import (
     EVERY_REASON_OF_AN_ARCHIVE,
-    assert_counts,
     assert_finished,
     assert_joint,
     assert_judged,
@@ -196,9 +193,158 @@ def test_a_big_nasty_pool_cut_into_many_units_ends_as_in_the_reference(tmp_path:
         "extract.SAMPLE_PER_REASON": 10_000,
     }.items():
         monkeypatch.setattr(f"pipelines.{name}", value)
-    limits = {"words_at_least": 1, "words_at_most": 6, "images_per_text_at_most": 30, "texts_per_image_at_most": 60, "vocabulary_size": 600}
+    limits = {"words_at_least": 1, "words_at_most": 6, "images_per_text_at_most": 12, "texts_per_image_at_most": 25, "vocabulary_size": 200}
     settings = Settings(**limits, **IMAGE_LIMITS, blocked_hashes=pictures()["blocked"].facts.hashes)
     curation = check(tmp_path, nasty_parts(), settings)
-    assert sum(curation.received["extract", source] for source in ("north", "south", "east")) > 3000
+    assert sum(curation.received["extract", source] for source in ("north", "south", "east")) > 2000
     assert reasons_of(curation) == EVERY_REASON_OF_AN_ARCHIVE
     assert len(curation.kept) > 100
+
+
+# Pages, and images in hand ---------------------------------------------------------------------------------------------------
+
+
+def faulty_pages() -> list[Candidate]:
+    """Image elements of every fault of extract, alone and together."""
+    captions = [None, "", " \x01\u3000", "a dog", "a &amp; b", "\xa0"]
+    urls = [None, "ftp://a.example/1.jpg", "http://[::1/1.jpg", "mailto:a@b", *TRUSTED_URLS]
+    return [Candidate(url, caption, page_url=f"http://p.example/{n % 3}") for n, url in enumerate(urls) for caption in captions]
+
+
+@pytest.mark.xfail(strict=True, reason="dropped/extract lists the first reason alone")
+def test_extract_lists_every_rule_that_holds(tmp_path: Path):
+    parts = [Part("web", "warc.gz", faulty_pages())]
+    curation = run(placed(parts)[0], {}, Settings())
+    at = curate(tmp_path, write_parts(tmp_path, parts), Settings(), "--until", "extract")
+    found = [[row["key"], row["reason"], row["failed"]] for row in read_dropped(at, Stage.EXTRACT)]
+    assert_same(found, [[o.key, str(o.reason), list(map(str, o.failed))] for o in curation.dropped if o.stage is Stage.EXTRACT], "failed")
+
+
+def test_pages_of_every_fault_are_judged_as_in_the_reference(tmp_path: Path):
+    check(tmp_path, [Part("web", "warc.gz", faulty_pages(), [(TRUSTED_URLS[0], "jpeg")])], Settings(words_at_least=1, **IMAGE_LIMITS))
+
+
+def test_extract_keeps_a_sample_of_the_smallest_keys_whatever_the_files_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pipelines.extract.SAMPLE_PER_REASON", 5)
+    rows = [Candidate(f"http://a.example/{n}", (None, "")[n % 2]) for n in range(60)]
+    parts = [Part("web", "warc.gz", rows[begin : begin + 13]) for begin in range(0, 60, 13)]
+    at = curate(tmp_path, write_parts(tmp_path, parts), Settings(), "--until", "extract")
+    keys = {reason: sorted(o.key for o in run(placed(parts)[0], {}, Settings()).dropped if o.reason == reason) for reason in ("alt_empty", "alt_missing")}
+    assert [(row["reason"], row["key"]) for row in read_dropped(at, Stage.EXTRACT)] == [(reason, key) for reason in keys for key in keys[reason][:5]]
+
+
+def test_of_several_images_in_hand_the_first_row_that_has_bytes_counts(tmp_path: Path):
+    """Across inputs and kinds, whether that row is kept or not; a URL that is none is known by the bytes."""
+    jpeg, png, gif, tiff = (pictures()[name].sha256 for name in ("jpeg", "png", "gif", "tiff"))
+    url, other, third = TRUSTED_URLS[:3]
+    first = [
+        Candidate(url, "no bytes here yet"),
+        Candidate(f"{url}#x", "", image_sha256=png),  # is dropped, and has the image
+        Candidate(url, "later bytes count nothing", image_sha256=jpeg),
+        Candidate(None, "known by its bytes", image_sha256=gif),
+        Candidate("x.jpg", "known by its bytes", image_sha256=gif),
+        Candidate("", "known by its other bytes", image_sha256=jpeg),
+        Candidate(" ", "known by nothing at all"),
+    ]
+    second = [Candidate(url, "one more of the first"), Candidate(other, "in the archive alone"), Candidate(third, "in no file at all")]
+    third_part = [Candidate(other, "after the archive", image_sha256=tiff), Candidate("#", "known by its bytes", image_sha256=gif)]
+    parts = [
+        Part("a", "images.parquet", first),
+        Part("b", "jsonl", second),
+        Part("c", "warc.gz", [], [(other, "webp"), (other, "bmp"), (url, "avif")]),
+        Part("d", "tar", third_part),
+    ]
+    curation = check(tmp_path, parts, Settings(words_at_least=1, **IMAGE_LIMITS))
+    assert {outcome.identity for outcome in curation.kept} == {url, other, gif, jpeg}
+    assert placed(parts)[1][url].name == "png"
+    assert placed(parts)[1][other].name == "webp"
+
+
+def test_a_pool_that_leaves_nothing_is_counted_as_in_the_reference(tmp_path: Path):
+    check(tmp_path, [Part("a", "parquet", [Candidate("x", "a dog and a cat")]), Part("b", "csv", [])], Settings())
+
+
+# Real captions and pages -----------------------------------------------------------------------------------------------------
+
+
+@needs_shared
+def test_real_captions_are_judged_as_in_the_reference(tmp_path: Path):
+    """A sample of 2 million image texts of 230 languages, chosen by content: all texts of one image in 50."""
+    with duckdb.connect(config={"threads": 1}) as sql:
+        query = "select image, text, source from read_parquet(?) where md5(image) < '04' order by md5(text || image)"
+        found = sql.execute(query, [str(SHARED / "alt_text.parquet")]).fetchall()
+    rows = [Candidate(f"https://x.example/{quote(image)}" if n % 40 else image, text, page_url=source) for n, (image, text, source) in enumerate(found)]
+    parts = [Part("a", "parquet", rows[: len(rows) // 2]), Part("b", "jsonl.zst", rows[len(rows) // 2 :])]
+    curation = check(tmp_path, parts, Settings(vocabulary_size=12_000, images_per_text_at_most=3, texts_per_image_at_most=10), "--until", "judge")
+    every = {(stage, reason) for stage, reason in EVERY_REASON_OF_AN_ARCHIVE if stage == "judge"}
+    assert len(rows) > 20_000
+    assert {found for found in reasons_of(curation) if found[0] == "judge"} == every - {("judge", DropReason.TEXT_EMPTY.value)}
+
+
+class _Images(HTMLParser):
+    """src and alt of every <img>, by the standard library's parser."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[dict[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "img":
+            self.found.append(dict(attrs))
+
+
+def records(path: Path) -> Iterator[tuple[str, str, bytes]]:
+    """URL, content type and body of every record of an archive that has nothing but whole responses."""
+    with GzipFile(path) as file:
+        while line := file.readline():
+            assert line.startswith(b"WARC/1.")
+            head = dict(header.decode().strip().split(": ", 1) for header in iter(file.readline, b"\r\n"))
+            http, _, body = file.read(int(head["Content-Length"])).partition(b"\r\n\r\n")
+            assert http.startswith(b"HTTP/1.1 200 ")
+            assert file.read(4) == b"\r\n\r\n"
+            yield head["WARC-Target-URI"], re.findall(r"(?i)content-type: *([\w/+.-]+)", http.decode())[0], body
+
+
+def handbooks() -> tuple[list[Candidate], dict[str, Picture]]:
+    """Candidates of both books, their URLs joined as text (all are plain relative ones), and their images as Pillow sees them."""
+    candidates, images = [], {}
+    for path in sorted((ROOT / "examples" / "handbook").glob("*.warc.gz")):
+        for url, content_type, body in records(path):
+            if content_type == "text/html":
+                parser = _Images()
+                parser.feed(body.decode())
+                for image in parser.found:
+                    src = image["src"] or ""
+                    assert re.fullmatch(r"(?!/)[\w/.-]+", src, re.ASCII)
+                    assert ".." not in src
+                    candidates.append(Candidate(f"{url.rpartition('/')[0]}/{src}", image.get("alt"), url, "handbook", len(candidates), kind="warc"))
+            images.setdefault(url, Picture(content_type, body, _facts(body)))
+    return candidates, images
+
+
+def _facts(data: bytes) -> ImageFacts:
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            image.load()
+            return ImageFacts(image.format, *image.size)
+    except OSError:
+        return ImageFacts(format=None)
+
+
+def test_both_handbooks_end_as_in_the_reference(tmp_path: Path):
+    candidates, images = handbooks()
+    settings = Settings(vocabulary_size=90)
+    curation = run(candidates, {identity: picture.facts for identity, picture in images.items()}, settings)
+    inputs = [{"name": "handbook", "paths": [str(ROOT / "examples" / "handbook" / "*.warc.gz")]}]
+    at = curate(tmp_path, inputs, settings)
+    half = sum("/en-US/" in candidate.image_url for candidate in candidates if candidate.image_url)
+    parts = [Part("handbook", "warc.gz", candidates[:half]), Part("handbook", "warc.gz", candidates[half:])]
+    assert_judged(at, curation, parts)
+    assert_finished(at, curation, images)
+    facts = tables(candidates, settings)
+    assert facts.vocabulary is not None
+    assert_tables(at, facts, settings)
+    assert_joint(at, facts, judge(candidates, settings))
+    assert len(candidates) == 694
+    assert len(curation.kept) > 20
+    assert "image_undecodable" in {reason for _, reason in reasons_of(curation)}
