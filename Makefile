@@ -49,7 +49,7 @@ curate: $(VENV)/.curate $(if $(filter configs/demo.toml,$(CONFIG)),demo-web/READ
 # Prism where Go is; without it the tests that need it are skipped and say so.
 test: $(VENV)/.dev
 	@! command -v go >/dev/null || $(MAKE) --no-print-directory prism
-	$(VENV)/bin/python -m pytest -n auto $(FLAGS)
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile $(FLAGS)
 
 # Shards in other people's readers, open_clip's among them: an environment of its own, for it brings torch.
 test-readers: $(UV)

@@ -8,14 +8,22 @@ import pyarrow as pa
 SCHEMA_VERSION = 1
 RULES_VERSION = "1 (Unicode 16.0)"  # raised by whatever changes which samples survive, their order or their bytes
 
-# What a reader found in one stretch of an input file, in input order. `reason` is the verdict of extract (null keeps).
+# What a reader found in one stretch of an input file, in input order. `reason` is the verdict of extract (null keeps),
+# `failed` every rule of it that holds.
 # image_identity is null where there is none: an invalid URL and no image in hand.
 EXTRACTED = pa.schema(
-    [("image_url", pa.string()), ("image_identity", pa.string()), ("caption", pa.string()), ("page_url", pa.string()), ("reason", pa.string())]
+    [
+        ("image_url", pa.string()),
+        ("image_identity", pa.string()),
+        ("caption", pa.string()),
+        ("page_url", pa.string()),
+        ("reason", pa.string()),
+        ("failed", pa.list_(pa.string())),
+    ]
 )
 
 # A candidate of the pool: cleaned caption (never null), URL trimmed and without its fragment where it is valid.
-CANDIDATE = pa.schema([field for field in EXTRACTED if field.name != "reason"])
+CANDIDATE = pa.schema([field for field in EXTRACTED if field.name not in ("reason", "failed")])
 
 # Where an archive, tar or table holds the image of an identity, in input order. Either a place in the file itself
 # (offset in bytes: of the record of a WARC, of the image's bytes in a tar, or the row of a Parquet table; length in bytes, null for

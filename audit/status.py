@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -25,7 +26,11 @@ def main(argv: Sequence[str]) -> int:
         table.add_column(name, justify="right")
     for stage, facts in run.facts["stages"].items():
         state = f"finished {facts['finished']}" if facts["finished"] else f"begun {facts['started']}"
-        table.add_row(stage, state, *_units(run, stage), f"{facts['seconds']:.1f} s", str(facts["attempts"]))
+        done, planned, rows = _units(run, stage)
+        left = "" if facts["finished"] else _left(facts["started"], done, planned)
+        table.add_row(
+            stage, state, f"{done:,} of {planned:,}" if planned else "", f"{rows:,}" if rows else "", f"{facts['seconds']:.1f} s", left, str(facts["attempts"])
+        )
     out.print(table)
     trouble = storage.read_json(run.path("log", "trouble.json"))
     if trouble and not run.is_finished:
@@ -35,13 +40,19 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _units(run: RunFolder, stage: str) -> tuple[str, str]:
+def _units(run: RunFolder, stage: str) -> tuple[int, int, int]:
     """Finished and planned units, and rows, over the steps of a stage that have begun."""
-    plans = sorted(Path(run.path("work", stage)).glob("**/plan/plan.json"))
     done = planned = rows = 0
-    for plan in plans:
+    for plan in sorted(Path(run.path("work", stage)).glob("**/plan/plan.json")):
         facts = storage.read_json(str(plan))
-        step = plan.parent.parent
-        done += len([name for name in storage.names(str(step), ".json") if name != "done.json"])
+        done += len([name for name in storage.names(str(plan.parent.parent), ".json") if name != "done.json"])
         planned, rows = planned + facts["units"], rows + facts["rows"]
-    return (f"{done:,} of {planned:,}", f"{rows:,}" if rows else "") if plans else ("", "")
+    return done, planned, rows
+
+
+def _left(started: str, done: int, planned: int) -> str:
+    """Time left of a stage under way, from what its units took so far."""
+    if not done:
+        return "unknown"
+    begun = datetime.strptime(started, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    return f"{(datetime.now(UTC) - begun).total_seconds() * (planned - done) / done:.0f} s"

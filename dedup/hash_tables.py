@@ -14,9 +14,10 @@ class HashTable:
 
     def __init__(self, hashes: np.ndarray, counts: np.ndarray | None = None):
         self.hashes, self.counts = hashes, counts
-        self._bits = min(27, max(1, int(len(hashes)).bit_length()))
-        self._index = np.searchsorted(hashes, np.arange(1 << self._bits, dtype=np.uint64) << np.uint64(64 - self._bits)).astype(np.uint32 if len(hashes) < 2**32 else np.uint64)
-        self._index = np.append(self._index, self._index.dtype.type(len(hashes)))
+        self._bits = min(27, max(1, len(hashes).bit_length()))
+        kind = np.uint32 if len(hashes) < 2**32 else np.uint64
+        begins = np.searchsorted(hashes, np.arange(1 << self._bits, dtype=np.uint64) << np.uint64(64 - self._bits)).astype(kind)
+        self._index = np.append(begins, kind(len(hashes)))
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -53,7 +54,7 @@ class HashTable:
 
 
 @njit(nogil=True, cache=True)
-def _place(v: int, table: np.ndarray, index: np.ndarray, shift: int) -> int:
+def _place(v: np.uint64, table: np.ndarray, index: np.ndarray, shift: np.uint64) -> int:
     bucket = v >> shift
     for j in range(np.int64(index[bucket]), np.int64(index[bucket + np.uint64(1)])):
         if table[j] >= v:
@@ -63,7 +64,7 @@ def _place(v: int, table: np.ndarray, index: np.ndarray, shift: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _measure_rows(
-    hashes: np.ndarray, ends: np.ndarray, table: np.ndarray, counts: np.ndarray, index: np.ndarray, shift: int, missing: np.ndarray, smallest: np.ndarray
+    hashes: np.ndarray, ends: np.ndarray, table: np.ndarray, counts: np.ndarray, index: np.ndarray, shift: np.uint64, missing: np.ndarray, smallest: np.ndarray
 ) -> None:
     begin = 0
     for row in range(len(ends)):
@@ -80,7 +81,7 @@ def _measure_rows(
 
 
 @njit(nogil=True, cache=True)
-def _find(hashes: np.ndarray, table: np.ndarray, index: np.ndarray, shift: int, places: np.ndarray) -> None:
+def _find(hashes: np.ndarray, table: np.ndarray, index: np.ndarray, shift: np.uint64, places: np.ndarray) -> None:
     for i in range(len(hashes)):
         places[i] = _place(hashes[i], table, index, shift)
 

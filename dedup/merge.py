@@ -68,7 +68,7 @@ class CountHistogram:
     @classmethod
     def from_json(cls, entries: Sequence[Sequence[int]]) -> "CountHistogram":
         """The inverse of `to_json`."""
-        return cls({count: keys for count, keys in entries})
+        return cls({entry[0]: entry[1] for entry in entries})
 
 
 def merge_ngrams(hashes: Sequence[np.ndarray], hot: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, CountHistogram]:

@@ -104,7 +104,7 @@ def _choose_hot(ngrams: np.ndarray, hot: np.ndarray) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _scatter(ngrams: np.ndarray, begin: int, shift: int, hot: np.ndarray, hot_counts: np.ndarray, buffers: np.ndarray, ends: np.ndarray) -> int:
+def _scatter(ngrams: np.ndarray, begin: int, shift: np.uint64, hot: np.ndarray, hot_counts: np.ndarray, buffers: np.ndarray, ends: np.ndarray) -> int:
     """Scatter from `begin` on; returns where it had to stop because a buffer is full."""
     mask, room = np.uint64(len(hot) - 1), buffers.shape[1]
     for i in range(begin, len(ngrams)):
@@ -123,7 +123,7 @@ def _scatter(ngrams: np.ndarray, begin: int, shift: int, hot: np.ndarray, hot_co
 
 
 @njit(nogil=True, cache=True)
-def _scatter_pairs(keys: np.ndarray, others: np.ndarray, begin: int, shift: int, buffers: np.ndarray, ends: np.ndarray) -> int:
+def _scatter_pairs(keys: np.ndarray, others: np.ndarray, begin: int, shift: np.uint64, buffers: np.ndarray, ends: np.ndarray) -> int:
     room = buffers.shape[1]
     for i in range(begin, len(keys)):
         p = keys[i] >> shift

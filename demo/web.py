@@ -312,7 +312,7 @@ Written by `altalign demo` from seed {seed}: {summary.pages:,} pages with {summa
 
 - `*.warc.gz`: a crawl of sites that do not exist (`.example`). Captions say what the images show, in English and six other languages. Among them are
   boilerplate, rare tokens, texts too short and too long, images that are small, elongated, damaged, missing or none at all, and copies of test images.
-- `test-set/`: images of a test set, which a curation keeps out of training data.
+- `test-set/`: images of a test set, which decontamination is to keep out of training data.
 - `{INDEX}`: where each record is (CDXJ).
 
 A pool this small needs other limits than the web: `text.vocabulary_size = {VOCABULARY_SIZE}` and `image.texts_per_image_at_most = {TEXTS_PER_IMAGE_AT_MOST}`.

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 
-from filters.bits import LOW_BYTES, address_of, copy, fill, intrinsic, load64, load_index, store64
+from filters.bits import address_of, copy, fill, intrinsic, load64
 
 LANES = 8
 BLOCK_BYTES = 128
@@ -25,22 +26,26 @@ _IV = (
     0x1F83D9ABFB41BD6B,
     0x5BE0CD19137E2179,
 )  # RFC 7693, section 2.6
-_SIGMA = (
-    (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-    (14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3),
-    (11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4),
-    (7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8),
-    (9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13),
-    (2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9),
-    (12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11),
-    (13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10),
-    (6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5),
-    (10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0),
-    (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-    (14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3),
+_SIGMA = np.array(
+    [
+        (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+        (14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3),
+        (11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4),
+        (7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8),
+        (9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13),
+        (2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9),
+        (12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11),
+        (13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10),
+        (6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5),
+        (10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0),
+        (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+        (14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3),
+    ],
+    np.int64,
 )  # RFC 7693, section 2.7; the last two rounds repeat the first two
 _MIXED = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15), (0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))  # section 3.2
 _START = np.array([_IV[0] ^ 0x01010010, *_IV[1:]], np.uint64)  # fan-out 1, depth 1, no key, digest of 16 bytes
+_ALL = np.uint64(2**64 - 1)
 _VECTOR = ir.VectorType(ir.IntType(64), LANES)
 
 
@@ -62,30 +67,36 @@ def _turned(builder: Any, x: Any, bits: int) -> Any:
 
 
 @intrinsic
-def _compress(_typing_context: Any, states: Any, words: Any, sizes: Any, lasts: Any) -> tuple[Any, Any]:
-    """One block of every lane (RFC 7693, section 3.2), over addresses of uint64 arrays.
+def _compress(_typing_context: Any, states: Any, words: Any, sizes: Any, lasts: Any, sigma: Any) -> tuple[Any, Any]:
+    """One block of every lane (RFC 7693, section 3.2), over addresses of arrays of 8-byte integers.
 
-    Args: states[8, LANES], changed; words[16, LANES]; sizes[LANES], bytes so far; lasts[LANES], all ones where it is the last block.
+    Args: states[8, LANES], changed; words[16, LANES]; sizes[LANES], bytes so far; lasts[LANES], all ones in a last block; sigma[12, 16].
     """
 
     def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
-        states, words, sizes, lasts = (builder.inttoptr(address, _VECTOR.as_pointer()) for address in arguments)
+        states, words, sizes, lasts = (builder.inttoptr(address, _VECTOR.as_pointer()) for address in arguments[:4])
+        sigma = builder.inttoptr(arguments[4], ir.IntType(64).as_pointer())
 
-        def row(array: Any, k: int) -> Any:
-            return builder.gep(array, [ir.Constant(ir.IntType(64), k)])
+        def item(array: Any, k: Any) -> Any:
+            return builder.gep(array, [ir.Constant(ir.IntType(64), k) if isinstance(k, int) else k])
 
-        state = [builder.load(row(states, k), align=8) for k in range(8)]
-        m = [builder.load(row(words, k), align=8) for k in range(16)]
-        v = [*state, *(_vector(word) for word in _IV)]
+        v = [*(builder.load(item(states, k), align=8) for k in range(8)), *(_vector(word) for word in _IV)]
         v[12], v[14] = builder.xor(v[12], builder.load(sizes, align=8)), builder.xor(v[14], builder.load(lasts, align=8))
-        for sigma in _SIGMA:
+        held = [cgutils.alloca_once_value(builder, word) for word in v]  # in registers, once the compiler has seen the loop
+        with cgutils.for_range(builder, ir.Constant(ir.IntType(64), 12)) as loop:  # unrolled it would be no faster, and compile for seconds
+            order = item(sigma, builder.mul(loop.index, ir.Constant(ir.IntType(64), 16)))
+            m = [builder.load(item(words, builder.load(item(order, k))), align=8) for k in range(16)]
+            v = [builder.load(word) for word in held]
             for k, at in enumerate(_MIXED):
-                _mix(builder, v, at, m[sigma[2 * k]], m[sigma[2 * k + 1]])
+                _mix(builder, v, at, m[2 * k], m[2 * k + 1])
+            for word, value in zip(held, v, strict=True):
+                builder.store(value, word)
         for k in range(8):
-            builder.store(builder.xor(state[k], builder.xor(v[k], v[k + 8])), row(states, k), align=8)
+            changed = builder.xor(builder.load(held[k]), builder.load(held[k + 8]))
+            builder.store(builder.xor(builder.load(item(states, k), align=8), changed), item(states, k), align=8)
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 4), codegen
+    return types.void(*[types.intp] * 5), codegen
 
 
 @njit(nogil=True)
@@ -104,8 +115,37 @@ def _fill_block(block: int, skip: int, first: int, first_size: int, second: int,
 
 
 @njit(nogil=True, cache=True)
-def hash_rows(first: np.ndarray, first_ends: np.ndarray, second: np.ndarray, second_ends: np.ndarray, digests: np.ndarray, *, joined: bool) -> None:
-    """Digests (uint64[n, 2], little-endian) of n messages: the first parts alone, or joined to the second ones.
+def hash_rows(first: np.ndarray, first_offsets: np.ndarray, second: np.ndarray, second_offsets: np.ndarray, digests: np.ndarray) -> None:
+    """Digests (uint64[n, 2], little-endian) of n messages.
 
-    Parts are bytes (uint8) and offsets (int64[n + 1]); `second` is not read where they are not joined.
+    Parts are bytes (uint8) between offsets (int64[n + 1]); where `second_offsets` is empty the messages are the first parts alone.
     """
+    first_at, second_at, is_joined, started = address_of(first), address_of(second), second_offsets.size > 0, 0
+    states, words, block = np.empty((8, LANES), np.uint64), np.empty((16, LANES), np.uint64), np.empty(BLOCK_BYTES, np.uint8)
+    sizes, lasts = np.zeros(LANES, np.uint64), np.zeros(LANES, np.uint64)
+    rows, skips = np.full(LANES, -1), np.zeros(LANES, np.int64)  # the message in each lane, -1 for none, and how much of it is done
+    while True:
+        for lane in range(LANES):
+            if rows[lane] < 0:
+                if started == len(digests):
+                    continue  # the lane computes on, unheard
+                rows[lane], skips[lane] = started, 0
+                states[:, lane] = _START
+                started += 1
+            row: int = rows[lane]
+            first_size, second_size = first_offsets[row + 1] - first_offsets[row], second_offsets[row + 1] - second_offsets[row] if is_joined else -1
+            _fill_block(
+                address_of(block), skips[lane], first_at + first_offsets[row], first_size, second_at + second_offsets[row] if is_joined else 0, second_size
+            )
+            for k in range(16):
+                words[k, lane] = load64(address_of(block), 8 * k)
+            skips[lane] += BLOCK_BYTES
+            size = first_size + 1 + second_size
+            sizes[lane], lasts[lane] = min(size, skips[lane]), _ALL if skips[lane] >= size else np.uint64(0)
+        if rows.max() < 0:
+            return
+        _compress(address_of(states), address_of(words), address_of(sizes), address_of(lasts), address_of(_SIGMA))
+        for lane in range(LANES):
+            if rows[lane] >= 0 and lasts[lane]:
+                digests[rows[lane], 0], digests[rows[lane], 1] = states[0, lane], states[1, lane]
+                rows[lane] = -1

@@ -30,14 +30,14 @@ def too_many_pixels(width: pa.Int32Array, height: pa.Int32Array, *, pixels_at_mo
 
 
 def too_small(width: pa.Int32Array, height: pa.Int32Array, *, short_side_above_px: int) -> pa.StringArray:
-    """Drops a shorter side that is not strictly above the limit (ALIGN section 3.1: larger than 200 pixels)."""
+    """Drops a shorter side that is not strictly above the limit (ALIGN section 3: larger than 200 pixels)."""
     limit = pa.scalar(short_side_above_px)
     is_small = pc.or_(pc.less_equal(width, limit), pc.less_equal(height, limit))
     return _drop_where_known(is_small, DropReason.IMAGE_TOO_SMALL)
 
 
 def too_elongated(width: pa.Int32Array, height: pa.Int32Array, *, aspect_ratio_below: float) -> pa.StringArray:
-    """Drops a ratio of long to short side that is not strictly below the limit (ALIGN section 3.1: smaller than 3).
+    """Drops a ratio of long to short side that is not strictly below the limit (ALIGN section 3: smaller than 3).
 
     Exact: the limit counts as the decimal fraction it is written as (2.1 is 21/10, and 100 x 210 goes), in Python's integers, which
     hold any product. Images come at hundreds a second, so a loop over rows costs nothing.

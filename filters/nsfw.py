@@ -1,6 +1,6 @@
 """What a classifier of pornographic images wants to see, and how its answer is read. Pure; `pipelines.models` runs it.
 
-ALIGN removes pornographic images (section 3.1) and names no classifier; here it is an ONNX file with a TOML beside it.
+ALIGN removes pornographic images (section 3) and names no classifier; here it is an ONNX file with a TOML beside it.
 """
 
 from typing import Annotated, Literal

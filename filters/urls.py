@@ -4,6 +4,7 @@ Valid: http or https, and accepted by a WHATWG parser (ada). A kernel decides th
 """
 
 from functools import lru_cache
+from typing import Any, cast
 
 import ada_url
 import numpy as np
@@ -12,10 +13,11 @@ import pyarrow.compute as pc
 from numba import njit
 
 _PLAIN, _WHOLE, _DOUBTFUL = 0, 1, 2
-_WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"  # property White_Space
+# Property White_Space.
+_WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
-def table_urls(urls: pa.Array) -> tuple[pa.StringArray, np.ndarray]:
+def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, np.ndarray]:
     """The URLs of a column, and whether each is valid (bool[n]).
 
     Invalid ones stay as written but for white space at their ends; null stays null. A column that needs no change comes back as it is.
@@ -32,7 +34,7 @@ def table_urls(urls: pa.Array) -> tuple[pa.StringArray, np.ndarray]:
         rows = rows[~is_null[rows]]
     if not len(rows):
         return texts, is_valid
-    written = texts.take(pa.array(rows)).to_pylist()
+    written = texts.take(rows).to_pylist()
     parsed = [_parsed(url) for url in written]
     is_valid[rows] = [valid for _, valid in parsed]
     if all(url == old for (url, _), old in zip(parsed, written, strict=True)):
@@ -50,10 +52,10 @@ def _parsed(url: str) -> tuple[str, bool]:
     return (url.partition("#")[0] if is_valid else url), is_valid
 
 
-def _as_strings(urls: pa.Array) -> pa.StringArray:
+def _as_strings(urls: "pa.Array[Any]") -> pa.StringArray:
     """As an Arrow string array of valid UTF-8; bytes that are none become U+FFFD."""
     try:
-        texts = urls.cast(pa.string())
+        texts = cast(pa.StringArray, urls.cast(pa.string()))
         texts.validate(full=True)
     except pa.ArrowInvalid:
         written = urls.cast(pa.binary(), safe=False)
@@ -65,14 +67,17 @@ def _buffers(texts: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
     _, offsets, data = texts.buffers()
     if offsets is None or not len(texts):
         return np.zeros(0, np.uint8), np.zeros(len(texts) + 1, np.int32)
-    ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    return np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8), ends
+    ends = np.frombuffer(memoryview(offsets), np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return np.frombuffer(memoryview(data), np.uint8) if data is not None and data.size else np.zeros(0, np.uint8), ends
 
 
 @njit(nogil=True, cache=True)
 def _look(data: np.ndarray, offsets: np.ndarray, kinds: np.ndarray) -> None:
-    """Plain (valid, to be kept as it is), or doubtful. Plain: a scheme, a host of ASCII names whose last label cannot be a number, a path of any bytes
-    but `#`, and nothing at the ends that could be white space."""
+    """Plain (valid, to be kept as it is), or doubtful.
+
+    Plain: a scheme, a host of ASCII names whose last label cannot be a number, a path of any bytes but `#`, and nothing at the
+    ends that could be white space.
+    """
     for row in range(len(kinds)):
         begin, end = offsets[row], offsets[row + 1]
         kinds[row] = _DOUBTFUL

@@ -58,6 +58,8 @@ def main(argv: Sequence[str]) -> int:
             for stage in STAGES[: STAGES.index(arguments.until) + 1]:
                 if not run.is_done(stage):
                     run_stage(run, stage, pipeline_options)
+        if storage.exists(run.path("manifest.json")) and not config.run.keep_work:
+            storage.delete(run.path("work"))
     summary.print_summary(run, out)
     return 0
 

@@ -125,12 +125,10 @@ def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
     rows = rows.combine_chunks()
     identities, captions = (parquet.strings(rows, name) for name in ("image_identity", "caption"))
     image_ids, keys = identity.ids(identities, cast(pa.StringArray, captions.fill_null("")))
-    reason = rows["reason"].combine_chunks()
-    failed = pa.ListArray.from_arrays(pa.array(np.arange(len(rows) + 1), pa.int32()), reason)
-    columns = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url")}
+    columns = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url", "reason", "failed")}
     image_id = pc.if_else(identities.is_valid(), identity.hexed(image_ids), pa.scalar(None, pa.string()))
     return parquet.table(
-        {**columns, "key": identity.hexed(keys), "image_id": image_id, "source": source, "stage": Stage.EXTRACT.value, "reason": reason, "failed": failed},
+        {**columns, "key": identity.hexed(keys), "image_id": image_id, "source": source, "stage": Stage.EXTRACT.value},
         DROPPED,
     )
 

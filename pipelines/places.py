@@ -44,8 +44,7 @@ class Collected:
     def add(self, found: pa.RecordBatch, images: BinaryIO) -> None:
         """Take places of `schema.IMAGE_PLACE`; images that cannot be read at an offset are copied to `images`."""
         part = np.zeros(found.num_rows, PLACE)
-        ids, _ = identity.ids(parquet.strings(found, "image_identity"), None)
-        part["image_id"] = as_bytes(ids)
+        part["image_id"] = as_bytes(identity.image_ids(parquet.strings(found, "image_identity")))
         part["file"], part["row"] = self._file, np.arange(self._rows, self._rows + len(part))
         part["offset"] = found["offset"].fill_null(-1).to_numpy()
         part["length"] = found["length"].fill_null(-1).to_numpy()

@@ -70,13 +70,15 @@ def print_summary(run: Run, out: Console) -> None:
         table.add_row("", "kept", f"{counts.kept(stage):,}", f"{counts.kept(stage) / received:.2%}" if received else "", style="green", end_section=True)
     out.print(table)
     for note in notes(run):
-        out.print(note, highlight=False, markup=False)
+        out.print(note, highlight=False, markup=False, soft_wrap=True)
     facts = storage.read_json(run.path("summary.json"))
     if not storage.exists(run.path("manifest.json")):
         out.print(f"not finished: {', '.join(stage for stage in STAGES if not run.is_done(stage))} to do; run without --until to go on", highlight=False)
     elif facts["pairs"]:
         out.print(
-            f"{facts['pairs']:,} pairs of {facts['images']:,} images, {facts['bytes'] / 1e6:,.1f} MB, in {run.path('shards')}", highlight=False, soft_wrap=True
+            f"{_many(facts['pairs'], 'pair')} of {_many(facts['images'], 'image')}, {facts['bytes'] / 1e6:,.1f} MB, in {run.path('shards')}",
+            highlight=False,
+            soft_wrap=True,
         )
     else:
         out.print("[yellow]nothing is left of the pool: no shards were written[/]; `altalign explain` says why for any pair", highlight=False)
@@ -103,3 +105,7 @@ def notes(run: Run) -> list[str]:
     if not run.config.decontaminate.test_sets:
         found.append("decontamination: off ([decontaminate] test_sets is empty)")
     return found
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -68,7 +68,9 @@ class Gatherer:
 
 def kept(candidates: pa.RecordBatch) -> pa.RecordBatch:
     """Candidates of which extract drops none, as `schema.EXTRACTED`."""
-    return pa.record_batch([*candidates.columns, pa.nulls(candidates.num_rows, pa.string())], schema=EXTRACTED)
+    rows = candidates.num_rows
+    none = pa.ListArray.from_arrays(pa.array([0] * (rows + 1), pa.int32()), pa.array([], pa.string()))
+    return pa.record_batch([*candidates.columns, pa.nulls(rows, pa.string()), none], schema=EXTRACTED)
 
 
 def as_found(candidates: pa.RecordBatch, places: pa.RecordBatch | None = None) -> Found:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
-from altalign.reasons import DropReason, drop_where, first_reason
+from altalign.reasons import DropReason, all_reasons, drop_where, first_reason
 from altalign.schema import EXTRACTED
 from filters import captions
 from pipelines.read import effort
@@ -99,21 +99,19 @@ def resolve(url: str, base: str | None) -> str | None:
 
 
 def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    """`schema.EXTRACTED` of rows of (Image, page URL), each with the first reason of extract that holds."""
+    """`schema.EXTRACTED` of rows of (Image, page URL), each with every rule of extract that holds."""
     found: list[Image] = [row[0] for row in rows]
     url = cast(pa.StringArray, pa.array([image.url for image in found], pa.string()))
     alt = cast(pa.StringArray, pa.array([image.alt for image in found], pa.string()))
     caption = captions.clean(cast(pa.StringArray, alt.fill_null("")))
-    reason = first_reason(
-        [
-            drop_where(alt.is_null(), DropReason.ALT_MISSING),
-            drop_where(pc.equal(caption, pa.scalar("")), DropReason.ALT_EMPTY),
-            drop_where(url.is_null(), DropReason.URL_INVALID),
-        ]
-    )
+    every = [
+        drop_where(alt.is_null(), DropReason.ALT_MISSING),
+        drop_where(pc.and_(alt.is_valid(), pc.equal(caption, pa.scalar(""))), DropReason.ALT_EMPTY),
+        drop_where(url.is_null(), DropReason.URL_INVALID),
+    ]
     image_url = pc.coalesce(url, pa.array([image.written for image in found], pa.string()))
     page_url = pa.array([row[1] for row in rows], pa.string())
-    return pa.record_batch([image_url, url, caption, page_url, reason], schema=EXTRACTED)
+    return pa.record_batch([image_url, url, caption, page_url, first_reason(every), all_reasons(every)], schema=EXTRACTED)
 
 
 def _base_href(document: LexborHTMLParser) -> str | None:

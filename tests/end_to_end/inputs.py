@@ -6,10 +6,12 @@ import hashlib
 import html
 import io
 import json
+import re
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from html.parser import HTMLParser
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,9 @@ def drawn(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
     """So many examples of a strategy, the same every time: for runs that are too slow to be one example each."""
     found: list[Any] = []
 
-    @budget(derandomize=True, database=None, deadline=None, max_examples=count, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    slow = (HealthCheck.too_slow, HealthCheck.data_too_large)
+
+    @budget(derandomize=True, database=None, deadline=None, max_examples=count, phases=[Phase.generate], suppress_health_check=slow)
     @given(strategy)
     def draw(value: Any) -> None:
         found.append(value)
@@ -301,3 +305,58 @@ _CONTENT: Mapping[str, Callable[[list[Candidate], Part], bytes]] = {
     "tar": _tar,
     "warc.gz": _warc,
 }
+
+
+# The two books that ship with the repository -----------------------------------------------------------------------------------
+
+HANDBOOKS = [{"name": "handbook", "paths": [str(Path(__file__).parents[2] / "examples" / "handbook" / "*.warc.gz")]}]
+
+
+class _Images(HTMLParser):
+    """src and alt of every <img>, by the standard library's parser."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[dict[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "img":
+            self.found.append(dict(attrs))
+
+
+def records(path: Path) -> Iterator[tuple[str, str, bytes]]:
+    """URL, content type and body of every record of an archive that has nothing but whole responses."""
+    with gzip.open(path) as file:
+        while line := file.readline():
+            head = dict(header.decode().strip().split(": ", 1) for header in iter(file.readline, b"\r\n"))
+            http, _, body = file.read(int(head["Content-Length"])).partition(b"\r\n\r\n")
+            if not (line.startswith(b"WARC/1.") and http.startswith(b"HTTP/1.1 200 ") and file.read(4) == b"\r\n\r\n"):
+                raise AssertionError(f"{path}: not as plain as this reader takes it")
+            yield head["WARC-Target-URI"], re.findall(r"(?i)content-type: *([\w/+.-]+)", http.decode())[0], body
+
+
+@cache
+def handbooks() -> tuple[list[Candidate], dict[str, Picture]]:
+    """Candidates of both books, their URLs joined as text (all are plain relative ones), and their images as Pillow sees them."""
+    candidates, images = [], {}
+    for path in sorted((Path(__file__).parents[2] / "examples" / "handbook").glob("*.warc.gz")):
+        for url, content_type, body in records(path):
+            if content_type == "text/html":
+                parser = _Images()
+                parser.feed(body.decode())
+                for image in parser.found:
+                    src = image["src"] or ""
+                    if ".." in src or not re.fullmatch(r"(?!/)[\w/.-]+", src, re.ASCII):
+                        raise AssertionError(f"{src}: not as plain as this reader takes it")
+                    candidates.append(Candidate(f"{url.rpartition('/')[0]}/{src}", image.get("alt"), url, "handbook", len(candidates), kind="warc"))
+            images.setdefault(url, Picture(content_type, body, _facts(body)))
+    return candidates, images
+
+
+def _facts(data: bytes) -> ImageFacts:
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            image.load()
+            return ImageFacts(image.format, *image.size)
+    except OSError:
+        return ImageFacts(format=None)

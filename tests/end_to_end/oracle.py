@@ -209,14 +209,14 @@ def assert_tables(run: Path, facts: Tables, settings: Settings) -> None:
         raise AssertionError(f"histograms.json is {found}, expected {expected}")
 
 
-def assert_joint(run: Path, facts: Tables, judged: Sequence[Outcome]) -> None:
+def assert_joint(run: Path, facts: Tables, curation: Curation) -> None:
     """audit/text_joint.parquet: rows by source, words, log2 of the rarest n-gram, images per text, texts per image, has_identity."""
 
     def above(count: int | None) -> int:
         return 0 if count is None else count if count < 1024 else 1024 + log2_in_8_bits(count)
 
     expected: Counter[tuple[Any, ...]] = Counter()
-    for outcome in judged:
+    for outcome in (outcome for outcome in [*curation.dropped, *curation.kept] if outcome.stage is not Stage.EXTRACT):
         vocabulary, ngrams = facts.vocabulary, outcome.candidate.ngrams
         rarest = 255
         if vocabulary is not None and ngrams:

@@ -68,7 +68,7 @@ NASTY = [
     "https://a",
     "http://a",
 ]
-pieces = st.sampled_from(["http:", "https:", "HTTP:", "//", "/", "\\", "a", "A.b", ".", "-", "--", "xn--", "_", "1", "0x1", "é", "%", ":", "@", "?", "#", " ", "\t", "\u3000", "\x00"])
+pieces = st.sampled_from([*"/\\a.-_1é%:@?# \t\u3000\x00", "http:", "https:", "HTTP:", "//", "A.b", "--", "xn--", "0x1"])
 made = st.lists(pieces, max_size=9).map("".join)
 likely = st.tuples(st.sampled_from(["http://", "https://", "hTtPs://"]), made).map("".join)
 

@@ -62,8 +62,8 @@ def test_a_table_of_text_is_read_in_any_format_and_compression(tmp_path, form, c
     rows, broken, places = read_all(path)
     assert (broken, places) == ([], [])
     assert rows == [
-        {"image_url": "http://a/1", "image_identity": "http://a/1", "caption": 'one, "two" three', "page_url": None, "reason": None},
-        {"image_url": "", "image_identity": None, "caption": "four", "page_url": None, "reason": None},
+        {"image_url": "http://a/1", "image_identity": "http://a/1", "caption": 'one, "two" three', "page_url": None, "reason": None, "failed": []},
+        {"image_url": "", "image_identity": None, "caption": "four", "page_url": None, "reason": None, "failed": []},
     ]
 
 
@@ -221,7 +221,7 @@ def test_any_type_of_string_is_read_from_parquet(tmp_path, kind):
     batch = read.candidates(pq.read_table(path, columns=table.columns(wanted)).combine_chunks().to_batches()[0], wanted)
     assert batch.schema == CANDIDATE
     assert batch.to_pylist() == rows
-    assert read_all(path, page_url_column="page", decode_entities=True)[0] == [{**row, "reason": None} for row in rows]
+    assert read_all(path, page_url_column="page", decode_entities=True)[0] == [{**row, "reason": None, "failed": []} for row in rows]
 
 
 def test_references_stay_without_decode_entities(tmp_path):
