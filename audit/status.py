@@ -22,10 +22,10 @@ def main(argv: Sequence[str]) -> int:
     table = Table(title=f"{run.folder}: {'finished' if run.is_finished else 'not finished'}", title_justify="left")
     for name in ("stage", "state"):
         table.add_column(name)
-    for name in ("units", "rows", "time", "attempts"):
+    for name in ("units", "rows", "time", "left", "tries"):
         table.add_column(name, justify="right")
     for stage, facts in run.facts["stages"].items():
-        state = f"finished {facts['finished']}" if facts["finished"] else f"begun {facts['started']}"
+        state = "finished" if facts["finished"] else "begun"
         done, planned, rows = _units(run, stage)
         left = "" if facts["finished"] else _left(facts["started"], done, planned)
         table.add_row(

@@ -108,3 +108,11 @@ def test_a_cleaned_run_answers_at_once_and_explains_still(tmp_path: Path, capsys
     assert main(["curate", "config.toml", "--set", "shards.samples_per_shard=3", "--rerun"]) == 0
     assert main(["curate", "config.toml", "--rerun"]) == 0
     assert tree(tmp_path / "run") == before
+
+
+def test_work_is_deleted_where_it_is_not_to_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_input(tmp_path, rows=60)
+    monkeypatch.chdir(tmp_path)
+    assert main(["curate", "config.toml", "--set", "run.keep_work=false"]) == 0
+    assert not (tmp_path / "run" / "work").exists()
+    assert main(["curate", "config.toml", "--set", "run.keep_work=false"]) == 0

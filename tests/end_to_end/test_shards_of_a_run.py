@@ -30,8 +30,8 @@ SETTINGS = Settings(
     words_at_least=2,
     words_at_most=6,
     images_per_text_at_most=4,
-    vocabulary_size=55,
-    texts_per_image_at_most=12,
+    vocabulary_size=100,
+    texts_per_image_at_most=9,
     blocked_hashes=pictures()["blocked"].facts.hashes,
     **IMAGE_LIMITS,
 )
