@@ -111,7 +111,7 @@ def test_a_cleaned_run_answers_at_once_and_explains_still(tmp_path: Path, capsys
 
 
 def test_work_is_deleted_where_it_is_not_to_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_input(tmp_path, rows=60)
+    write_input(tmp_path, rows=120)
     monkeypatch.chdir(tmp_path)
     assert main(["curate", "config.toml", "--set", "run.keep_work=false"]) == 0
     assert not (tmp_path / "run" / "work").exists()
