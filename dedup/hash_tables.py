@@ -6,18 +6,22 @@ import numpy as np
 from numba import njit
 
 
+_PER_BUCKET = 4  # entries, on average: most buckets are one cache line at most
+_WINDOW = 8  # entries that a probe always compares, for where it ends inside a bucket cannot be foreseen
+
+
 class HashTable:
     """Sorted uint64 hashes, with a count each where the caller has them.
 
-    A radix index over the top bits leads to a bucket of about one entry.
+    An index over the top bits leads to a bucket of a few entries.
     """
 
     def __init__(self, hashes: np.ndarray, counts: np.ndarray | None = None):
         self.hashes, self.counts = hashes, counts
-        self._bits = min(27, max(1, len(hashes).bit_length()))
-        kind = np.uint32 if len(hashes) < 2**32 else np.uint64
-        begins = np.searchsorted(hashes, np.arange(1 << self._bits, dtype=np.uint64) << np.uint64(64 - self._bits)).astype(kind)
-        self._index = np.append(begins, kind(len(hashes)))
+        bits = max(1, (len(hashes) // _PER_BUCKET).bit_length())
+        self._shift = np.uint64(64 - bits)
+        self._index = np.empty((1 << bits) + 1, np.uint32 if len(hashes) < 2**32 else np.uint64)
+        _fill_index(hashes, self._shift, self._index)
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -34,13 +38,13 @@ class HashTable:
         if self.counts is None or self.counts.dtype != np.uint8:
             raise ValueError("the counts of this table are not in 8 bits")
         missing, smallest = np.empty(len(ends), np.int32), np.empty(len(ends), np.uint8)
-        _measure_rows(hashes, ends, self.hashes, self.counts, self._index, np.uint64(64 - self._bits), missing, smallest)
+        _measure_rows(hashes, ends, self.hashes, self.counts, self._index, self._shift, missing, smallest)
         return missing, smallest
 
     def find(self, hashes: np.ndarray) -> np.ndarray:
         """Place of each hash in the table, -1 where it is not: int64[m]."""
         places = np.empty(len(hashes), np.int64)
-        _find(hashes, self.hashes, self._index, np.uint64(64 - self._bits), places)
+        _find(hashes, self.hashes, self._index, self._shift, places)
         return places
 
     def lookup(self, hashes: np.ndarray) -> np.ndarray:
@@ -54,12 +58,28 @@ class HashTable:
 
 
 @njit(nogil=True, cache=True)
-def _place(v: np.uint64, table: np.ndarray, index: np.ndarray, shift: np.uint64) -> int:
+def _fill_index(table: np.ndarray, shift: int, index: np.ndarray) -> None:
+    """Where the entries of each bucket begin; behind the last bucket, how many there are."""
+    place = 0
+    for bucket in range(len(index) - 1):
+        while place < len(table) and table[place] >> shift < np.uint64(bucket):
+            place += 1
+        index[bucket] = place
+    index[len(index) - 1] = len(table)
+
+
+@njit(nogil=True, cache=True)
+def _place(v: int, table: np.ndarray, index: np.ndarray, shift: int) -> int:
     bucket = v >> shift
-    for j in range(np.int64(index[bucket]), np.int64(index[bucket + np.uint64(1)])):
-        if table[j] >= v:
-            return j if table[j] == v else -1
-    return -1
+    place, end = np.int64(index[bucket]), np.int64(index[bucket + np.uint64(1)])
+    if end - place <= _WINDOW and place + _WINDOW <= len(table):
+        begin = place
+        for i in range(_WINDOW):
+            place += table[begin + i] < v
+        return place if place < end and table[place] == v else -1
+    while place < end and table[place] < v:
+        place += 1
+    return place if place < end and table[place] == v else -1
 
 
 @njit(nogil=True, cache=True)

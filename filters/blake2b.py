@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 
 from filters.bits import address_of, copy, fill, intrinsic, load64
 
@@ -26,22 +25,19 @@ _IV = (
     0x1F83D9ABFB41BD6B,
     0x5BE0CD19137E2179,
 )  # RFC 7693, section 2.6
-_SIGMA = np.array(
-    [
-        (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-        (14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3),
-        (11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4),
-        (7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8),
-        (9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13),
-        (2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9),
-        (12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11),
-        (13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10),
-        (6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5),
-        (10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0),
-        (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-        (14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3),
-    ],
-    np.int64,
+_SIGMA = (
+    (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+    (14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3),
+    (11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4),
+    (7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8),
+    (9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13),
+    (2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9),
+    (12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11),
+    (13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10),
+    (6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5),
+    (10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0),
+    (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+    (14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3),
 )  # RFC 7693, section 2.7; the last two rounds repeat the first two
 _MIXED = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15), (0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))  # section 3.2
 _START = np.array([_IV[0] ^ 0x01010010, *_IV[1:]], np.uint64)  # fan-out 1, depth 1, no key, digest of 16 bytes
@@ -67,36 +63,30 @@ def _turned(builder: Any, x: Any, bits: int) -> Any:
 
 
 @intrinsic
-def _compress(_typing_context: Any, states: Any, words: Any, sizes: Any, lasts: Any, sigma: Any) -> tuple[Any, Any]:
-    """One block of every lane (RFC 7693, section 3.2), over addresses of arrays of 8-byte integers.
+def _compress(_typing_context: Any, states: Any, words: Any, sizes: Any, lasts: Any) -> tuple[Any, Any]:
+    """One block of every lane (RFC 7693, section 3.2), over addresses of uint64 arrays.
 
-    Args: states[8, LANES], changed; words[16, LANES]; sizes[LANES], bytes so far; lasts[LANES], all ones in a last block; sigma[12, 16].
+    Args: states[8, LANES], changed; words[16, LANES]; sizes[LANES], bytes so far; lasts[LANES], all ones where it is the last block.
     """
 
     def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
-        states, words, sizes, lasts = (builder.inttoptr(address, _VECTOR.as_pointer()) for address in arguments[:4])
-        sigma = builder.inttoptr(arguments[4], ir.IntType(64).as_pointer())
+        states, words, sizes, lasts = (builder.inttoptr(address, _VECTOR.as_pointer()) for address in arguments)
 
-        def item(array: Any, k: Any) -> Any:
-            return builder.gep(array, [ir.Constant(ir.IntType(64), k) if isinstance(k, int) else k])
+        def row(array: Any, k: int) -> Any:
+            return builder.gep(array, [ir.Constant(ir.IntType(64), k)])
 
-        v = [*(builder.load(item(states, k), align=8) for k in range(8)), *(_vector(word) for word in _IV)]
+        state = [builder.load(row(states, k), align=8) for k in range(8)]
+        m = [builder.load(row(words, k), align=8) for k in range(16)]
+        v = [*state, *(_vector(word) for word in _IV)]
         v[12], v[14] = builder.xor(v[12], builder.load(sizes, align=8)), builder.xor(v[14], builder.load(lasts, align=8))
-        held = [cgutils.alloca_once_value(builder, word) for word in v]  # in registers, once the compiler has seen the loop
-        with cgutils.for_range(builder, ir.Constant(ir.IntType(64), 12)) as loop:  # unrolled it would be no faster, and compile for seconds
-            order = item(sigma, builder.mul(loop.index, ir.Constant(ir.IntType(64), 16)))
-            m = [builder.load(item(words, builder.load(item(order, k))), align=8) for k in range(16)]
-            v = [builder.load(word) for word in held]
+        for sigma in _SIGMA:
             for k, at in enumerate(_MIXED):
-                _mix(builder, v, at, m[2 * k], m[2 * k + 1])
-            for word, value in zip(held, v, strict=True):
-                builder.store(value, word)
+                _mix(builder, v, at, m[sigma[2 * k]], m[sigma[2 * k + 1]])
         for k in range(8):
-            changed = builder.xor(builder.load(held[k]), builder.load(held[k + 8]))
-            builder.store(builder.xor(builder.load(item(states, k), align=8), changed), item(states, k), align=8)
+            builder.store(builder.xor(state[k], builder.xor(v[k], v[k + 8])), row(states, k), align=8)
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 5), codegen
+    return types.void(*[types.intp] * 4), codegen
 
 
 @njit(nogil=True)
@@ -130,9 +120,10 @@ def hash_rows(first: np.ndarray, first_offsets: np.ndarray, second: np.ndarray, 
                 if started == len(digests):
                     continue  # the lane computes on, unheard
                 rows[lane], skips[lane] = started, 0
-                states[:, lane] = _START
+                for k in range(8):  # a slice would compile for seconds
+                    states[k, lane] = _START[k]
                 started += 1
-            row: int = rows[lane]
+            row = rows[lane]
             first_size, second_size = first_offsets[row + 1] - first_offsets[row], second_offsets[row + 1] - second_offsets[row] if is_joined else -1
             _fill_block(
                 address_of(block), skips[lane], first_at + first_offsets[row], first_size, second_at + second_offsets[row] if is_joined else 0, second_size
@@ -144,7 +135,7 @@ def hash_rows(first: np.ndarray, first_offsets: np.ndarray, second: np.ndarray, 
             sizes[lane], lasts[lane] = min(size, skips[lane]), _ALL if skips[lane] >= size else np.uint64(0)
         if rows.max() < 0:
             return
-        _compress(address_of(states), address_of(words), address_of(sizes), address_of(lasts), address_of(_SIGMA))
+        _compress(address_of(states), address_of(words), address_of(sizes), address_of(lasts))
         for lane in range(LANES):
             if rows[lane] >= 0 and lasts[lane]:
                 digests[rows[lane], 0], digests[rows[lane], 1] = states[0, lane], states[1, lane]

@@ -153,8 +153,9 @@ def _in_tsv(candidate: Candidate, has_pages: bool) -> Candidate:  # noqa: FBT001
 
 
 def _in_tar(candidate: Candidate, _: bool) -> Candidate:  # noqa: FBT001
+    """A byte order mark at the start of a text is none of it."""
     caption = candidate.caption_raw
-    return replace(candidate, page_url=None, caption_raw=None if caption is None else caption.removeprefix("\ufeff"))
+    return replace(candidate, page_url=None, caption_raw=None if caption is None else caption.lstrip("\ufeff"))
 
 
 def _in_page(candidate: Candidate, _: bool) -> Candidate:  # noqa: FBT001

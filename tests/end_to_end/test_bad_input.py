@@ -11,6 +11,8 @@ import pytest
 from altalign.cli import main
 from tests.end_to_end.runs import tree, write_input
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

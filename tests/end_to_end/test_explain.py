@@ -9,6 +9,8 @@ from altalign.cli import main
 from altalign.reasons import DropReason
 from tests.end_to_end.runs import tree, write_input
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

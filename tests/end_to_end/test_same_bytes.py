@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from altalign.cli import main
 from tests.end_to_end.runs import altalign, command, environ, summary, tree, write_input
 
-KILLS = 6
+pytestmark = pytest.mark.slow
+
+KILLS = 5
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +53,12 @@ def test_prism_changes_no_byte(reference: tuple[Path, dict[str, str]], tmp_path:
     assert tree(tmp_path / "run") == reference[1]
 
 
-def test_stopped_after_every_stage_it_ends_with_the_same_bytes(reference: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
-    same_input(reference, tmp_path)
+def test_stopped_after_every_stage_it_ends_with_the_same_bytes(reference: tuple[Path, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(same_input(reference, tmp_path))
     for stage in ("extract", "tables", "judge", "fetch"):
-        assert altalign(tmp_path, "curate", "config.toml", "--until", stage).returncode == 0
+        assert main(["curate", "config.toml", "--until", stage]) == 0
         assert not (tmp_path / "run" / "manifest.json").exists()
-    assert altalign(tmp_path, "curate", "config.toml").returncode == 0
+    assert main(["curate", "config.toml"]) == 0
     assert tree(tmp_path / "run") == reference[1]
 
 
