@@ -5,22 +5,23 @@ from functools import cache
 import numpy as np
 from numba import njit
 
-
-_PER_BUCKET = 4  # entries, on average: most buckets are one cache line at most
-_WINDOW = 8  # entries that a probe always compares, for where it ends inside a bucket cannot be foreseen
+_PER_BUCKET = 4  # entries at most, on average; fewer would be no faster, and the index larger
+_MOST = np.uint64(2**64 - 1)
+_WINDOW = 4  # entries that a probe always compares, for where it ends cannot be foreseen; few buckets hold more
 
 
 class HashTable:
     """Sorted uint64 hashes, with a count each where the caller has them.
 
-    An index over the top bits leads to a bucket of a few entries.
+    An index over the top bits (1 to 2 bytes an entry) leads to a bucket of two to four entries.
     """
 
     def __init__(self, hashes: np.ndarray, counts: np.ndarray | None = None):
         self.hashes, self.counts = hashes, counts
+        self._table = hashes if len(hashes) >= _WINDOW else np.concatenate([hashes, np.full(_WINDOW - len(hashes), _MOST)])
         bits = max(1, (len(hashes) // _PER_BUCKET).bit_length())
         self._shift = np.uint64(64 - bits)
-        self._index = np.empty((1 << bits) + 1, np.uint32 if len(hashes) < 2**32 else np.uint64)
+        self._index = np.empty(1 << bits, np.uint32 if len(hashes) < 2**32 else np.uint64)
         _fill_index(hashes, self._shift, self._index)
 
     def __len__(self) -> int:
@@ -38,13 +39,13 @@ class HashTable:
         if self.counts is None or self.counts.dtype != np.uint8:
             raise ValueError("the counts of this table are not in 8 bits")
         missing, smallest = np.empty(len(ends), np.int32), np.empty(len(ends), np.uint8)
-        _measure_rows(hashes, ends, self.hashes, self.counts, self._index, self._shift, missing, smallest)
+        _measure_rows(self.find(hashes), ends, self.counts, missing, smallest)
         return missing, smallest
 
     def find(self, hashes: np.ndarray) -> np.ndarray:
         """Place of each hash in the table, -1 where it is not: int64[m]."""
         places = np.empty(len(hashes), np.int64)
-        _find(hashes, self.hashes, self._index, self._shift, places)
+        _find(hashes, self._table, len(self.hashes), self._index, self._shift, places)
         return places
 
     def lookup(self, hashes: np.ndarray) -> np.ndarray:
@@ -58,56 +59,48 @@ class HashTable:
 
 
 @njit(nogil=True, cache=True)
-def _fill_index(table: np.ndarray, shift: int, index: np.ndarray) -> None:
-    """Where the entries of each bucket begin; behind the last bucket, how many there are."""
+def _fill_index(table: np.ndarray, shift: np.uint64, index: np.ndarray) -> None:
+    """Where the entries of each bucket begin."""
     place = 0
-    for bucket in range(len(index) - 1):
+    for bucket in range(len(index)):
         while place < len(table) and table[place] >> shift < np.uint64(bucket):
             place += 1
         index[bucket] = place
-    index[len(index) - 1] = len(table)
 
 
 @njit(nogil=True, cache=True)
-def _place(v: int, table: np.ndarray, index: np.ndarray, shift: int) -> int:
-    bucket = v >> shift
-    place, end = np.int64(index[bucket]), np.int64(index[bucket + np.uint64(1)])
-    if end - place <= _WINDOW and place + _WINDOW <= len(table):
-        begin = place
-        for i in range(_WINDOW):
-            place += table[begin + i] < v
-        return place if place < end and table[place] == v else -1
-    while place < end and table[place] < v:
-        place += 1
-    return place if place < end and table[place] == v else -1
+def _find(hashes: np.ndarray, table: np.ndarray, size: int, index: np.ndarray, shift: np.uint64, places: np.ndarray) -> None:
+    # Hardly a branch depends on what memory answers, so the CPU asks for many entries at a time. Unsigned places: numba would ask each whether it
+    # counts from the end.
+    last, end = np.uint64(len(table) - _WINDOW), np.uint64(size)
+    for i in range(len(hashes)):
+        places[i] = index[hashes[i] >> shift]
+    for i in range(len(hashes)):
+        h, begin = hashes[i], min(np.uint64(places[i]), last)
+        place = begin
+        for k in range(_WINDOW):
+            place += np.uint64(table[begin + np.uint64(k)] < h)
+        while place < end and table[place] < h:
+            place += np.uint64(1)
+        places[i] = np.int64(place) if place < end and table[place] == h else -1
 
 
 @njit(nogil=True, cache=True)
-def _measure_rows(
-    hashes: np.ndarray, ends: np.ndarray, table: np.ndarray, counts: np.ndarray, index: np.ndarray, shift: np.uint64, missing: np.ndarray, smallest: np.ndarray
-) -> None:
+def _measure_rows(places: np.ndarray, ends: np.ndarray, counts: np.ndarray, missing: np.ndarray, smallest: np.ndarray) -> None:
     begin = 0
     for row in range(len(ends)):
         n, least = 0, np.uint8(255)
         for i in range(begin, ends[row]):
-            place = _place(hashes[i], table, index, shift)
-            if place < 0:
+            if places[i] < 0:
                 n += 1
             else:
-                least = min(least, counts[place])
-        missing[row] = n
-        smallest[row] = least if n == 0 else 0
+                least = min(least, counts[np.uint64(places[i])])
+        missing[row], smallest[row] = n, least if n == 0 else 0
         begin = ends[row]
 
 
-@njit(nogil=True, cache=True)
-def _find(hashes: np.ndarray, table: np.ndarray, index: np.ndarray, shift: np.uint64, places: np.ndarray) -> None:
-    for i in range(len(hashes)):
-        places[i] = _place(hashes[i], table, index, shift)
-
-
 def log2_counts(counts: np.ndarray) -> np.ndarray:
-    """Eight times log2 of each count, rounded to the nearest: uint8[n]; 255, the most, is a count of about 3.9 billion.
+    """Eight times log2 of each count, rounded to the nearest: uint8[n]; 255, the most, is a count of about 3.77 billion.
 
     In integers: v is the largest number with count ** 16 >= 2 ** (2 v - 1), so every machine agrees.
     """

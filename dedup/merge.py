@@ -84,22 +84,20 @@ def merge_ngrams(hashes: Sequence[np.ndarray], hot: Sequence[np.ndarray]) -> tup
     every = np.sort(np.concatenate(hashes)) if hashes else np.zeros(0, np.uint64)
     starts = np.empty(len(every) + 1, np.int64)
     found = _run_starts(every, starts)
-    keys, counts = every[starts[:found]], np.diff(starts[: found + 1])
-    if hot:
-        keys, counts = _add_hot(keys, counts, np.concatenate(hot))
-    often = counts > 1
-    return keys[often], counts[often], CountHistogram.of(counts)
+    hot_keys, hot_counts = _summed(np.concatenate(hot) if hot else np.zeros((0, 2), np.uint64))
+    keys, counts = np.empty(found + len(hot_keys), np.uint64), np.empty(found + len(hot_keys), np.int64)
+    tally = np.zeros(_DENSE + 1, np.int64)
+    often = _count_runs(every, starts[: found + 1], hot_keys, hot_counts, keys, counts, tally)
+    keys, counts = keys[:often], counts[:often]
+    return keys, counts, CountHistogram.of_tally(tally[:_DENSE]) + CountHistogram.of(counts[counts >= _DENSE])
 
 
-def _add_hot(keys: np.ndarray, counts: np.ndarray, hot: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    hot_keys, inverse = np.unique(hot[:, 0], return_inverse=True)
-    hot_counts = np.zeros(len(hot_keys), np.int64)
-    np.add.at(hot_counts, inverse, hot[:, 1].astype(np.int64))
-    at = np.searchsorted(keys, hot_keys)
-    is_there = at < len(keys)
-    is_there[is_there] = keys[at[is_there]] == hot_keys[is_there]
-    counts[at[is_there]] += hot_counts[is_there]
-    return np.insert(keys, at[~is_there], hot_keys[~is_there]), np.insert(counts, at[~is_there], hot_counts[~is_there])
+def _summed(entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted keys of (key, count), and the sum of each."""
+    keys, inverse = np.unique(entries[:, 0], return_inverse=True)
+    counts = np.zeros(len(keys), np.int64)
+    np.add.at(counts, inverse, entries[:, 1].astype(np.int64))
+    return keys, counts
 
 
 def merge_pairs(pairs: Sequence[np.ndarray], *, limit: int) -> tuple[np.ndarray, np.ndarray, CountHistogram]:
@@ -136,6 +134,35 @@ def _run_starts(x: np.ndarray, starts: np.ndarray) -> int:
         starts[m] = starts[m] if x[i] == x[i - 1] else i
     starts[m + 1] = len(x)
     return m + 1
+
+
+@njit(nogil=True, cache=True)
+def _count_runs(
+    every: np.ndarray, starts: np.ndarray, hot_keys: np.ndarray, hot_counts: np.ndarray, keys: np.ndarray, counts: np.ndarray, tally: np.ndarray
+) -> int:
+    """Merge runs and sorted hot keys.
+
+    Fills `keys` and `counts` of those seen twice or more, and returns how many they are; tallies all counts, those of _DENSE and more together.
+    Unsigned places, for numba would ask each whether it counts from the end; and what is seen once is written too, then overwritten.
+    """
+    often, run, runs = np.uint64(0), 0, len(starts) - 1
+    for hot in range(len(hot_keys) + 1):
+        is_rest = hot == len(hot_keys)
+        while run < runs and (is_rest or every[np.uint64(starts[run])] < hot_keys[hot]):
+            count = starts[run + 1] - starts[run]
+            keys[often], counts[often] = every[np.uint64(starts[run])], count
+            tally[np.uint64(min(count, _DENSE))] += 1
+            often += np.uint64(count > 1)
+            run += 1
+        if not is_rest:
+            count = hot_counts[hot]
+            if run < runs and every[np.uint64(starts[run])] == hot_keys[hot]:
+                count += starts[run + 1] - starts[run]
+                run += 1
+            keys[often], counts[often] = hot_keys[hot], count
+            tally[np.uint64(min(count, _DENSE))] += 1
+            often += np.uint64(count > 1)
+    return int(often)
 
 
 @njit(nogil=True, cache=True)

@@ -23,7 +23,7 @@ def shift_of(partitions: int) -> int:
         ValueError: not a power of two from 2 to 65,536.
     """
     bits = partitions.bit_length() - 1
-    if partitions != 1 << bits or not 1 <= bits <= 16:
+    if not 1 <= bits <= 16 or partitions != 1 << bits:
         raise ValueError(f"{partitions} partitions: not a power of two from 2 to 65,536")
     return 64 - bits
 
@@ -106,19 +106,17 @@ def _choose_hot(ngrams: np.ndarray, hot: np.ndarray) -> None:
 @njit(nogil=True, cache=True)
 def _scatter(ngrams: np.ndarray, begin: int, shift: np.uint64, hot: np.ndarray, hot_counts: np.ndarray, buffers: np.ndarray, ends: np.ndarray) -> int:
     """Scatter from `begin` on; returns where it had to stop because a buffer is full."""
-    mask, room = np.uint64(len(hot) - 1), buffers.shape[1]
+    mask, room = np.uint64(len(hot) - 1), np.uint64(buffers.shape[1])
     for i in range(begin, len(ngrams)):
         h = ngrams[i]
-        slot = h & mask
-        if hot[slot] == h:
-            hot_counts[slot] += 1
-        else:
-            p = h >> shift
-            end = ends[p]
-            if end == room:
-                return i
-            buffers[p, end] = h
-            ends[p] = end + 1
+        slot, p = h & mask, h >> shift
+        end = ends[p]
+        if np.uint64(end) == room:
+            return i
+        is_hot = hot[slot] == h  # whether cannot be foreseen, so both ways are gone
+        hot_counts[slot] += is_hot
+        buffers[p, np.uint64(end)] = h
+        ends[p] = end + (1 - is_hot)
     return len(ngrams)
 
 

@@ -124,14 +124,14 @@ def hash_rows(first: np.ndarray, first_offsets: np.ndarray, second: np.ndarray, 
                     states[k, lane] = _START[k]
                 started += 1
             row = rows[lane]
-            first_size, second_size = first_offsets[row + 1] - first_offsets[row], second_offsets[row + 1] - second_offsets[row] if is_joined else -1
-            _fill_block(
-                address_of(block), skips[lane], first_at + first_offsets[row], first_size, second_at + second_offsets[row] if is_joined else 0, second_size
-            )
+            begin, second_begin, size, second_size = first_offsets[row], 0, int(first_offsets[row + 1] - first_offsets[row]), -1
+            if is_joined:
+                second_begin, second_size = second_offsets[row], int(second_offsets[row + 1] - second_offsets[row])
+            _fill_block(address_of(block), skips[lane], first_at + begin, size, second_at + second_begin, second_size)
             for k in range(16):
                 words[k, lane] = load64(address_of(block), 8 * k)
             skips[lane] += BLOCK_BYTES
-            size = first_size + 1 + second_size
+            size += 1 + second_size
             sizes[lane], lasts[lane] = min(size, skips[lane]), _ALL if skips[lane] >= size else np.uint64(0)
         if rows.max() < 0:
             return

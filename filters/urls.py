@@ -3,7 +3,6 @@
 Valid: http or https, and accepted by a WHATWG parser (ada). A kernel decides the plain ones, which are nearly all; the rest are parsed.
 """
 
-from functools import lru_cache
 from typing import Any, cast
 
 import ada_url
@@ -12,7 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-_PLAIN, _WHOLE, _DOUBTFUL = 0, 1, 2
+from filters.words import text_buffers
+
+_PLAIN, _DOUBTFUL = 0, 1
 # Property White_Space.
 _WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 
@@ -23,7 +24,7 @@ def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, np.ndarray]:
     Invalid ones stay as written but for white space at their ends; null stays null. A column that needs no change comes back as it is.
     """
     texts = _as_strings(urls)
-    data, offsets = _buffers(texts)
+    data, offsets = text_buffers(texts)
     kinds = np.empty(len(texts), np.uint8)
     _look(data, offsets, kinds)
     is_valid = kinds == _PLAIN
@@ -34,7 +35,7 @@ def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, np.ndarray]:
         rows = rows[~is_null[rows]]
     if not len(rows):
         return texts, is_valid
-    written = texts.take(rows).to_pylist()
+    written = cast(list[str], texts.take(rows).to_pylist())
     parsed = [_parsed(url) for url in written]
     is_valid[rows] = [valid for _, valid in parsed]
     if all(url == old for (url, _), old in zip(parsed, written, strict=True)):
@@ -44,11 +45,13 @@ def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, np.ndarray]:
     return pc.replace_with_mask(texts, pa.array(mask), pa.array([url for url, _ in parsed], pa.string())), is_valid
 
 
-@lru_cache(maxsize=65_536)
 def _parsed(url: str) -> tuple[str, bool]:
     """A URL as it is kept, and whether it is valid."""
     url = url.strip(_WHITE_SPACE)
-    is_valid = url[:5].lower() in ("http:", "https") and url.split(":", 1)[0].lower() in ("http", "https") and ada_url.check_url(url)
+    try:
+        is_valid = ada_url.URL(url).protocol in ("http:", "https:")
+    except ValueError:
+        is_valid = False
     return (url.partition("#")[0] if is_valid else url), is_valid
 
 
@@ -61,14 +64,6 @@ def _as_strings(urls: "pa.Array[Any]") -> pa.StringArray:
         written = urls.cast(pa.binary(), safe=False)
         return pa.array([None if url is None else url.decode("utf-8", "replace") for url in written.to_pylist()], pa.string())
     return texts
-
-
-def _buffers(texts: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
-    _, offsets, data = texts.buffers()
-    if offsets is None or not len(texts):
-        return np.zeros(0, np.uint8), np.zeros(len(texts) + 1, np.int32)
-    ends = np.frombuffer(memoryview(offsets), np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    return np.frombuffer(memoryview(data), np.uint8) if data is not None and data.size else np.zeros(0, np.uint8), ends
 
 
 @njit(nogil=True, cache=True)

@@ -18,7 +18,7 @@ from altalign.counts import Counts
 from altalign.curation import CurateConfig
 from altalign.reasons import KEPT, DropReason, Stage, all_reasons, first_reason
 from altalign.schema import DROPPED
-from filters import identity, text, words
+from filters import identity, text
 from pipelines import parquet, pool
 from pipelines.engines import pooled
 from pipelines.joint import JOINT, JointCounts
@@ -66,11 +66,11 @@ def verdicts(candidates: pa.RecordBatch, measured: Measured, config: CurateConfi
 
 def judge(run: Run, unit: Unit) -> Facts:
     """Judge the candidates of a unit: dropped ones to dropped/, survivors to the unit's spill file."""
-    source, tables, scratch = run.source_of(unit["file"]), Tables.of(run), words.Scratch()
+    source, tables = run.source_of(unit["file"]), Tables.of(run)
     counts, joint, survivors, row = Counts(), JointCounts(), [], unit["row"]
     with parquet.writing(run.path("dropped", "judge", f"{unit['name']}.parquet") if run.config.audit.keep_dropped else None, DROPPED) as dropped:
         for batch in pool.candidates(run, unit):
-            measured = measure(batch, tables, scratch)
+            measured = measure(batch, tables)
             every = verdicts(batch, measured, run.config)
             verdict = first_reason(every)
             image_ids, keys = identity.ids(parquet.strings(batch, "image_identity"), parquet.strings(batch, "caption"))

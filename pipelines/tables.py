@@ -46,11 +46,18 @@ class _Buffers:
     """What a thread counts with, unit after unit: fresh memory for every unit would cost more than the counting."""
 
     def __init__(self, parts: int):
-        self.parts, self.scratch = parts, words.Scratch()
+        self.parts = parts
         self.ngrams, self.texts, self.images = NgramBuffers(parts), PairBuffers(parts), PairBuffers(parts)
 
 
 _THREAD = threading.local()
+
+
+def scratch() -> words.Scratch:
+    """The scratch memory of this thread."""
+    if not hasattr(_THREAD, "scratch"):
+        _THREAD.scratch = words.Scratch()
+    return _THREAD.scratch
 
 
 def count(run: Run, unit: Unit) -> Facts:
@@ -78,7 +85,7 @@ def _count_batch(batch: pa.RecordBatch, buffers: _Buffers, into: dict[str, Flush
     is_known = batch["image_identity"].is_valid().to_numpy(zero_copy_only=False)
     captions, tally = parquet.strings(batch, "caption"), np.zeros(1, np.int64)
     for begin in range(0, batch.num_rows, BLOCK):
-        found = words.scan(captions.slice(begin, BLOCK), buffers.scratch)
+        found = words.scan(captions.slice(begin, BLOCK), scratch())
         buffers.ngrams.add(found.ngrams, into["ngrams"])
         known = is_known[begin : begin + BLOCK]
         texts, images = found.texts[known], image_hashes[begin : begin + BLOCK][known]
@@ -235,13 +242,13 @@ class Measured(NamedTuple):
     texts_per_image: pa.Int64Array  # null: within the limit, or no image is known
 
 
-def measure(batch: pa.RecordBatch, tables: Tables, scratch: words.Scratch) -> Measured:
+def measure(batch: pa.RecordBatch, tables: Tables) -> Measured:
     """Measure candidates against the tables."""
     n, captions = batch.num_rows, parquet.strings(batch, "caption")
     row_words, images_per_text = np.empty(n, np.int32), np.empty(n, np.int64)
     rare, rarest = np.zeros(n, np.int32), np.full(n, 255, np.uint8)
     for begin in range(0, n, BLOCK):
-        found, end = words.scan(captions.slice(begin, BLOCK), scratch), min(n, begin + BLOCK)
+        found, end = words.scan(captions.slice(begin, BLOCK), scratch()), min(n, begin + BLOCK)
         row_words[begin:end] = found.words
         images_per_text[begin:end] = tables.texts.lookup(found.texts)
         if tables.vocabulary is not None:

@@ -81,7 +81,7 @@ def test_ngrams_are_counted_as_by_a_counter_with_hot_ones_among_the_raw_and_not(
 @pytest.mark.parametrize("partitions", [2, 16, 64])
 def test_the_table_is_the_same_whatever_the_partitions_and_the_order_of_units(partitions: int) -> None:
     rng = np.random.default_rng(7)
-    units = [(rng.zipf(1.3, 5_000) * 0x9E3779B97F4A7C15 % 2**64).astype(np.uint64) for _ in range(3)]
+    units = [rng.zipf(1.3, 5_000).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) for _ in range(3)]
     parts: list[list[np.ndarray]] = [[] for _ in range(partitions)]
     hot: list[list[np.ndarray]] = [[] for _ in range(partitions)]
     buffers = [NgramBuffers(partitions), NgramBuffers(partitions)]  # of two threads

@@ -86,6 +86,7 @@ def pictures() -> dict[str, Picture]:
         _picture("too many pixels and elongated", "jpeg", (700, 21), (2, 1, 3)),
         _cut(_picture("cut jpeg", "jpeg", (44, 33), (5, 5, 5)), 20),
         _cut(_picture("cut and small png", "png", (44, 19), (7, 7, 7)), 40),
+        _cut(_picture("cut, and too many pixels to see it", "png", (100, 101), (9, 9, 9)), 40),
         Picture("page", b"<!doctype html><p>no image", ImageFacts(format=None)),
         Picture("svg", b'<svg xmlns="http://www.w3.org/2000/svg" width="300" height="300"/>', ImageFacts(format=None)),
     ]
