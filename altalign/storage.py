@@ -5,11 +5,12 @@ appears whole when its `write` block ends well, or not at all.
 """
 
 import errno
+import fcntl
 import json
 import os
 import posixpath
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +153,45 @@ def free_bytes(path: str) -> int:
     while not there.exists():
         there = there.parent
     return shutil.disk_usage(there).free
+
+
+def delete_units(folders: Sequence[str]) -> None:
+    """Delete folders of units so that whoever is killed on the way leaves no unit that seems finished and is not.
+
+    First what says that a stage is done, then every mark of a unit, then the rest.
+    """
+    for pattern in ("done.json", "*.json"):
+        for folder in folders:
+            for mark in Path(folder).rglob(pattern):
+                mark.unlink(missing_ok=True)
+    for folder in folders:
+        delete(folder)
+
+
+def is_partial(name: str) -> bool:
+    """Whether a file of this name is one whose writing has not ended."""
+    return _PARTIAL in name
+
+
+@contextmanager
+def locked(folder: str) -> Iterator[None]:
+    """Hold a run folder against a second command on this machine.
+
+    Raises:
+        UsageError: another one holds it.
+    """
+    Path(folder, "log").mkdir(parents=True, exist_ok=True)
+    with Path(folder, "log", "lock").open("a+", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            process = lock.read().strip() or "unknown"
+            raise UsageError(f"{folder}: another command is at work on this run (process {process}); wait for it, or choose another [run] folder") from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
 
 
 def sweep(folder: str) -> None:

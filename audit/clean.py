@@ -16,8 +16,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--unfinished", action="store_true", help="also of a run that is not finished: it will begin anew")
     arguments = parser.parse_args(argv)
     run = RunFolder.open(arguments.run)
-    if not run.is_finished and not arguments.unfinished:
-        raise UsageError(f"{run.folder}: not finished, and without work/ it would begin anew; finish it, or give --unfinished")
-    storage.delete(run.path("work"))
+    with storage.locked(run.folder):
+        _clean(run, is_any=arguments.unfinished)
     sys.stdout.write(f"{run.folder}/work deleted\n")
     return 0
+
+
+def _clean(run: RunFolder, *, is_any: bool) -> None:
+    if not run.is_finished and not is_any:
+        raise UsageError(f"{run.folder}: not finished, and without work/ it would begin anew; finish it, or give --unfinished")
+    storage.delete_units([run.path("work")])

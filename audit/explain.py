@@ -44,13 +44,17 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     run = RunFolder.open(arguments.run)
     matches, what = _condition(arguments)
-    kept, dropped = list(run.samples(matches)), list(run.dropped(matches))
-    if not kept and not dropped:
+    blocks, found = [], {"kept": 0, "dropped": 0}
+    for verdict, rows in (("kept", run.samples(matches)), ("dropped", run.dropped(matches))):
+        for row in rows:
+            found[verdict] += 1
+            if len(blocks) < MOST:
+                blocks.append(_kept(row) if verdict == "kept" else _dropped(run, row))
+    if not blocks:
         raise NotFoundError(f"{run.folder}: nothing found with {what}{_hint(run)}")
-    blocks = [_kept(row) for row in kept[:MOST]] + [_dropped(run, row) for row in dropped[: MOST - len(kept[:MOST])]]
     sys.stdout.write("\n".join(blocks))
-    if len(kept) + len(dropped) > len(blocks):
-        sys.stdout.write(f"\n… and {len(kept) + len(dropped) - len(blocks)} more pairs with {what} ({len(kept)} kept, {len(dropped)} dropped in all)\n")
+    if (more := sum(found.values()) - len(blocks)) > 0:
+        sys.stdout.write(f"\n… and {more:,} more pairs with {what} ({found['kept']:,} kept, {found['dropped']:,} dropped in all)\n")
     return 0
 
 

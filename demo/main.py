@@ -1,6 +1,7 @@
 """`altalign demo DIR [--serve]`: write the demo web; serve it on loopback."""
 
 import argparse
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,12 @@ def main(argv: Sequence[str]) -> int:
     elif folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder}: a folder that holds something else; choose another, or empty it")
     else:
-        summary = web.write(folder)
+        partial = folder.with_name(f"{folder.name}.partial")  # a demo web that was interrupted leaves no folder that seems whole
+        shutil.rmtree(partial, ignore_errors=True)
+        summary = web.write(partial)
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
         found = f"{summary.pages:,} pages, {summary.image_elements:,} image elements, {summary.images:,} images, {summary.test_images} test images"
         sys.stdout.write(f"{folder}: {found}, {summary.bytes / 1e6:.1f} MB\n")
     if arguments.serve:

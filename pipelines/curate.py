@@ -52,14 +52,14 @@ def main(argv: Sequence[str]) -> int:
     if arguments.dry_run:
         summary.print_plan(run, out)
         return 0
-    with runs.locked(run):
+    with storage.locked(run.folder):
         runs.open_run(run, is_rerun=arguments.rerun, is_restart=arguments.restart)
-        if not storage.exists(run.path("manifest.json")):
+        if not run.is_done(STAGES[-1]):
             for stage in STAGES[: STAGES.index(arguments.until) + 1]:
                 if not run.is_done(stage):
                     run_stage(run, stage, pipeline_options)
-        if storage.exists(run.path("manifest.json")) and not config.run.keep_work:
-            storage.delete(run.path("work"))
+        if run.is_done(STAGES[-1]) and not config.run.keep_work:
+            storage.delete_units([run.path("work")])
     summary.print_summary(run, out)
     return 0
 
@@ -73,9 +73,10 @@ def run_stage(run: Run, stage: str, pipeline_options: PipelineOptions) -> None:
             if not units:
                 continue
             with progress.watched(run, step.name, units, progress.stderr()), raised(run, step.name), beam.Pipeline(options=pipeline_options) as pipeline:
-                _ = pipeline | "NameUnits" >> beam.Create(units, reshuffle=True) | "RunStep" >> step.transform(run, step.name)
-        conclude(run)
-        runs.counts_of(run).reconcile(runs.counted_stages(run))
+                _ = pipeline | "NameUnits" >> beam.Create(units) | "RunStep" >> step.transform(run, step.name)
+    runs.counts_of(run).reconcile(runs.counted_stages(run, and_now=stage))
+    conclude(run)
+    if stage != STAGES[-1]:  # the manifest is the last one's mark
         storage.write_json(run.mark(stage, "done"), {})
 
 

@@ -1,7 +1,7 @@
 """What each runner needs. The only place that knows runners by name.
 
 A stage is one pipeline; inside it units go through `Pooled`, which works on a few at a time in threads of one process:
-kernels, codecs and Parquet release the GIL, and no element but `(int, bytes)` and names of units ever meets a coder.
+kernels, codecs and Parquet release the GIL. What goes between stages of a pipeline is small: units (JSON), numbers and `(int, bytes)`.
 """
 
 import collections
@@ -111,6 +111,9 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     Raises:
         UsageError: a runner or shuffle that this version does not support.
     """
+    unknown = PipelineOptions(flags).get_all_options(retain_unknown_options=True).keys() - PipelineOptions(flags).get_all_options().keys()
+    if unknown:
+        raise UsageError(f"-- --{min(unknown)}: Beam has no such flag")
     if engine.runner == "embedded":
         # In memory and one worker: threads are ours. "DirectRunner" would look for Prism first.
         return PipelineOptions(["--runner=FnApiRunner", *flags])
@@ -128,11 +131,15 @@ def raised(run: Run, step: str) -> Iterator[None]:
 
     Workers of other processes can send no exception, so a unit writes its trouble where this looks for it.
     """
-    storage.delete(run.path("log", "trouble.json"))
+    trouble_path = run.path("log", "trouble.json")
+    storage.delete(trouble_path)
     try:
         yield
+        storage.delete(trouble_path)  # of a unit that failed and was done again
     except Exception as error:
         for cause in _chain(error):
+            if isinstance(cause, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
             if isinstance(cause, AltalignError):
                 raise type(cause)(str(cause).split(" [while running")[0]) from error
             if storage.is_full_disk(cause):
@@ -142,6 +149,8 @@ def raised(run: Run, step: str) -> Iterator[None]:
             kind = next((k for k in (UnreadableError, FullDiskError, UsageError) if k.__name__ == trouble["kind"]), AltalignError)
             raise kind(trouble["message"]) from error
         last = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        if "KeyboardInterrupt" in str(error):  # Beam's own threads hand it on as text
+            raise KeyboardInterrupt from error
         raise AltalignError(f"{run.folder}: {step} failed: {type(error).__name__}: {last}; --debug shows the traceback") from error
 
 

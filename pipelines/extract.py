@@ -17,7 +17,7 @@ from altalign.errors import UnreadableError
 from altalign.reasons import KEPT, DropReason, Stage
 from altalign.schema import BROKEN, CANDIDATE, DROPPED
 from filters import identity
-from pipelines import parquet, places, read
+from pipelines import parquet, places, pool, read
 from pipelines.units import Facts, Run, Unit
 
 SAMPLE_PER_REASON = 1_000  # dropped rows kept as a sample: those of the smallest keys, the same whatever the units were
@@ -52,16 +52,15 @@ def _extract_direct(run: Run, unit: Unit) -> Facts:
     rows = parquet.row_groups(file.path)
     counts = Counts()
     counts.add_rows(Stage.EXTRACT, run.source_of(file.number), KEPT, sum(rows))
-    return {"pool": file.path, "row_groups": rows, "counts": counts.to_json()}
+    return {"direct": True, "row_groups": rows, "counts": counts.to_json()}
 
 
 def _extract_file(run: Run, unit: Unit) -> Facts:
     file = run.files[unit["file"]]
     settings, source = run.config.input[file.of], run.source_of(file.number)
     counts, sample, found_places = Counts(), _Sample(), places.Collected(file.number, plain=places.Kind.ROW if settings.kind == "table" else places.Kind.RECORD)
-    pool_path = run.work("extract", f"{file.name}.parquet")
     with ExitStack() as stack:
-        pool = stack.enter_context(parquet.writing(pool_path, CANDIDATE))
+        candidates = stack.enter_context(parquet.writing(pool.path(run, file.number, direct=False), CANDIDATE))
         broken = stack.enter_context(parquet.writing(run.work("extract", f"{file.name}.broken.parquet"), DROPPED))
         images = stack.enter_context(storage.write(run.work("extract", f"{file.name}.images")))
         for found in read.read(file.path, settings):
@@ -69,15 +68,15 @@ def _extract_file(run: Run, unit: Unit) -> Facts:
             verdict = parquet.strings(found.rows, "reason")
             counts.add(Stage.EXTRACT, source, verdict)
             counts.add_rows(Stage.EXTRACT, source, DropReason.RECORD_BROKEN, found.broken.num_rows)
-            pool.write(rows.filter(verdict.is_null()).select(CANDIDATE.names))
+            candidates.write(rows.filter(verdict.is_null()).select(CANDIDATE.names))
             broken.write(_broken_rows(found.broken, source))
             sample.add(_dropped_rows(rows.filter(verdict.is_valid()), source))
             found_places.add(found.places, images)
     storage.write_bytes(run.work("extract", f"{file.name}.places"), found_places.sorted().tobytes())
     parquet.write(run.work("extract", f"{file.name}.sample.parquet"), sample.rows, DROPPED)
     return {
-        "pool": pool_path,
-        "row_groups": pool.row_groups,
+        "direct": False,
+        "row_groups": candidates.row_groups,
         "places": len(found_places),
         "broken": counts.dropped(Stage.EXTRACT).get("record_broken", 0),
         "counts": counts.to_json(),
@@ -91,7 +90,7 @@ def _skip_file(run: Run, unit: Unit, error: UnreadableError) -> Facts:
     counts.add_rows(Stage.EXTRACT, source, DropReason.RECORD_BROKEN, 1)
     broken = pa.record_batch([[file.path], [0], [str(error)]], schema=BROKEN)
     parquet.write(run.work("extract", f"{file.name}.broken.parquet"), _broken_rows(broken, source), DROPPED)
-    return {"pool": "", "row_groups": [], "broken": 1, "counts": counts.to_json()}
+    return {"direct": False, "row_groups": [], "broken": 1, "counts": counts.to_json()}
 
 
 class _Sample:
@@ -135,6 +134,7 @@ def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
 
 def conclude(run: Run) -> None:
     """`dropped/extract/`: every broken record, and a content-hashed sample of the rest."""
+    pool.write_size(run)
     if not run.config.audit.keep_dropped:
         return
     sample = _Sample()

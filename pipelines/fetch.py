@@ -23,11 +23,11 @@ from altalign.reasons import KEPT, DropReason, Stage, all_reasons, drop_where, f
 from altalign.schema import DROPPED
 from filters import identity, image, pixels
 from filters.blocked import BlockList
-from pipelines import image_values, judge, models, parquet, read
+from pipelines import image_values, judge, models, parquet, pool, read
 from pipelines.engines import pooled
 from pipelines.places import Kind
 from pipelines.read import table
-from pipelines.units import Facts, Run, Unit, map_unit
+from pipelines.units import Facts, Run, Unit, files_named, map_unit
 
 # A candidate that passed the image rules, with where its image's bytes lie in the blob of its fetch unit.
 FETCHED = pa.schema(
@@ -58,11 +58,13 @@ def gather(run: Run, file: int, wanted: np.ndarray) -> Facts:
     """Copy the images of these rows of a table (sorted numbers of rows) to a blob, with an index of row, offset and length."""
     source = run.files[file]
     index, end = [], 0
+    pool.check_unchanged(run, file)
     with storage.write(run.work("fetch/gathered", f"{source.name}.images")) as blob:
         for row, data in table.images(source.path, run.config.input[source.of], wanted.tolist()) if len(wanted) else ():
             blob.write(data)
             index.append((row, end, len(data)))
             end += len(data)
+    pool.check_unchanged(run, file)
     storage.write_bytes(run.work("fetch/gathered", f"{source.name}.index"), np.array(index, _ROW_INDEX).tobytes())
     return {"images": len(index), "bytes": end}
 
@@ -124,7 +126,7 @@ class Hooks(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _hooks(blocked: tuple[str, ...], nsfw: str) -> Hooks:
+def _hooks(blocked: tuple[str, ...], nsfw: str, _changed: tuple[storage.Stamp | None, ...]) -> Hooks:
     return Hooks(models.load_block_lists(blocked), models.load_nsfw(nsfw) if nsfw else None)
 
 
@@ -134,7 +136,8 @@ def hooks_of(config: ImageSettings) -> Hooks:
     Raises:
         UsageError: a list or a model cannot be loaded.
     """
-    return _hooks(tuple(config.blocked_hashes), config.nsfw.model)
+    changed = tuple(storage.stamp(name) if storage.exists(name) else None for name in files_named(config))
+    return _hooks(tuple(config.blocked_hashes), config.nsfw.model, changed)
 
 
 @dataclass
@@ -195,6 +198,8 @@ def fetch(run: Run, unit: Unit) -> Facts:
             images.add(data, end, run.config.image, hooks)
             blob.write(data or b"")
             end += len(data or b"")
+    for file in rows["place_file"].unique().drop_null().to_pylist():
+        pool.check_unchanged(run, file)
     missing = drop_where(pa.array([not found for found in images.is_found], pa.bool_()), DropReason.NOT_IN_ARCHIVE)
     every = image_verdicts(images, run.config.image)
     verdict = pc.if_else(missing.is_valid(), missing, first_reason(every))
@@ -207,7 +212,7 @@ def _image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | None]:
 
     @cache
     def gathered(file: int) -> np.ndarray:
-        return np.frombuffer(storage.read_bytes(run.work("fetch/gathered", f"{run.files[file].name}.index")), _ROW_INDEX)
+        return np.memmap(run.work("fetch/gathered", f"{run.files[file].name}.index"), _ROW_INDEX, mode="r")
 
     places = zip(*(rows[f"place_{name}"].to_pylist() for name in ("file", "kind", "offset", "length")), strict=True)
     for file, kind, offset, length in places:
@@ -244,7 +249,7 @@ def _joined(run: Run, rows: pa.Table, images: Images, verdict: pa.StringArray, f
         "reason": verdict,
         "failed": failed,
     }
-    source = pa.array([run.source_of(file) for file in rows["file"].to_numpy().tolist()], pa.string())
+    source = pool.sources(run, rows["file"])
     return pa.table({**ids, **text, "source": source, **{name: column.take(image_of) for name, column in measured.items()}})
 
 

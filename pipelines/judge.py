@@ -162,16 +162,13 @@ def _as_ipc(rows: pa.Table) -> bytes:
 
 def _place_elements(run: Run, name: str, order: int) -> Iterator[Element]:
     """The places of the images of one input file, by partition."""
-    path = run.work("extract", f"{name}.places")
-    found = np.frombuffer(storage.read_bytes(path), PLACE) if storage.exists(path) else np.zeros(0, PLACE)
-    ids = np.ascontiguousarray(found["image_id"]).view(np.uint8).reshape(-1, 16)
-    of = _partition_of(ids, partitions(run))
-    begins = np.searchsorted(of, np.arange(partitions(run) + 1))
-    slices_of = {
-        str(p): [(int(begins[p]) * PLACE.itemsize, int(begins[p + 1] - begins[p]) * PLACE.itemsize)]
-        for p in range(partitions(run))
-        if begins[p + 1] > begins[p]
-    }
+    path, count = run.work("extract", f"{name}.places"), partitions(run)
+    if "places" not in run.facts("extract", name):
+        return
+    found = np.frombuffer(storage.read_bytes(path), PLACE)
+    of = _partition_of(np.ascontiguousarray(found["image_id"]).view(np.uint8).reshape(-1, 16), count)
+    begins = np.searchsorted(of, np.arange(count + 1)) * PLACE.itemsize
+    slices_of = {str(p): [(int(begins[p]), int(begins[p + 1] - begins[p]))] for p in np.flatnonzero(np.diff(begins)).tolist()}
     yield from elements(path, order, slices_of, run.config.engine.shuffle)
 
 
@@ -202,7 +199,7 @@ def _write_repeated(run: Run, name: str, rows: pa.Table) -> None:
     key = identity.hexed(ids_of(rows["key"]))
     reason = DropReason.PAIR_REPEATED.value
     columns = {column: rows[column] for column in ("image_url", "caption", "page_url", "words")}
-    source = pa.array([run.source_of(file) for file in rows["file"].to_numpy().tolist()], pa.string())
+    source = pool.sources(run, rows["file"])
     ids = {"key": key, "image_id": identity.hexed(ids_of(rows["image_id"])), "kept_key": key}
     failed = pa.array([[reason]] * len(rows), pa.list_(pa.string()))
     parquet.write_any(

@@ -15,6 +15,9 @@ from altalign.errors import UnreadableError
 _DICTIONARY: Any = ["source", "stage", "reason", "failed.list.element", "format", "test_set", "file"]
 
 
+_ROWS_PER_BATCH = 65_536
+
+
 class Writer:
     """Rows of one schema into one file."""
 
@@ -88,7 +91,7 @@ def reading(path: str) -> Iterator[pq.ParquetFile]:
     """
     try:
         with storage.open_read(path) as file:
-            yield pq.ParquetFile(file, pre_buffer=False)
+            yield pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
     except (pa.ArrowInvalid, OSError) as error:
         if storage.is_full_disk(error):
             raise
@@ -104,10 +107,10 @@ def row_groups(path: str) -> list[int]:
 
 
 def read_row_groups(path: str, first: int, last: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Record batches of row groups `first` to `last`, both included, each row group in one batch or more."""
+    """Record batches of row groups `first` to `last`, both included; a large row group in pieces, so that memory does not grow with it."""
     with reading(path) as file:
         for number in range(first, last + 1):
-            yield from file.read_row_group(number, columns=list(columns) if columns else None, use_threads=False).to_batches()
+            yield from file.iter_batches(_ROWS_PER_BATCH, row_groups=[number], columns=list(columns) if columns else None, use_threads=False)
 
 
 def read_whole(path: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:

@@ -28,7 +28,7 @@ def units(run: Run) -> list[Unit]:
                     "name": f"{name}-{first:05d}",
                     "order": len(found),
                     "file": int(name),
-                    "path": facts["pool"],
+                    "direct": facts["direct"],
                     "first": first,
                     "last": last,
                     "row": row,
@@ -39,23 +39,51 @@ def units(run: Run) -> list[Unit]:
     return found
 
 
+def path(run: Run, file: int, *, direct: bool) -> str:
+    """The Parquet file of an input file's candidates: itself, or what extract wrote."""
+    return run.files[file].path if direct else run.work("extract", f"{run.files[file].name}.parquet")
+
+
+def write_size(run: Run) -> None:
+    """Keep the number of candidates where every unit can ask for it without reading all marks."""
+    storage.write_json(run.work("extract", "pool", "size.json"), {"rows": sum(sum(facts["row_groups"]) for _, facts in run.all_facts("extract"))})
+
+
 def rows(run: Run) -> int:
     """Candidates in the pool."""
-    return sum(sum(facts["row_groups"]) for _, facts in run.all_facts("extract"))
+    return storage.read_json(run.work("extract", "pool", "size.json"))["rows"]
+
+
+def check_unchanged(run: Run, file: int) -> None:
+    """Refuse an input file that is not the one that was extracted: offsets and rows would name other images and captions.
+
+    Raises:
+        UnreadableError: its size or time is another.
+    """
+    source = run.files[file]
+    if storage.stamp(source.path).to_json() != run.facts("extract", source.name)["stamp"]:
+        raise UnreadableError(f"{source.path}: changed since the run began to read it; put the old file back, or give --rerun")
 
 
 def candidates(run: Run, unit: Unit) -> Iterator[pa.RecordBatch]:
     """The candidates of a unit as batches of `schema.CANDIDATE`, in order."""
-    file = run.files[unit["file"]]
-    settings = run.config.input[file.of]
-    direct = unit["path"] == file.path
-    if direct and storage.stamp(file.path).to_json() != run.facts("extract", file.name)["stamp"]:
-        raise UnreadableError(f"{file.path}: changed since the run began to read it; put the old file back, or give --rerun")
-    for batch in parquet.read_row_groups(unit["path"], unit["first"], unit["last"], table.columns(settings) if direct else None):
+    file, direct = unit["file"], unit["direct"]
+    settings = run.config.input[run.files[file].of]
+    if direct:
+        check_unchanged(run, file)
+    for batch in parquet.read_row_groups(path(run, file, direct=direct), unit["first"], unit["last"], table.columns(settings) if direct else None):
         yield read.candidates(batch, settings) if direct else batch
+    if direct:
+        check_unchanged(run, file)
 
 
 def partitions(run: Run, rows_per_partition: int, *, at_least: int, at_most: int) -> int:
     """A power of two of partitions, so that each gets about this many of the pool's rows; the pool alone decides."""
     wanted = max(1, rows(run) // rows_per_partition)
     return int(np.clip(1 << int(wanted - 1).bit_length(), at_least, at_most))
+
+
+def sources(run: Run, files: pa.ChunkedArray) -> pa.StringArray:
+    """The `source` of rows by the numbers of their files."""
+    of = files.combine_chunks().dictionary_encode()
+    return pa.array([run.source_of(file) for file in of.dictionary.to_pylist()], pa.string()).take(of.indices)

@@ -39,28 +39,32 @@ class _Watch:
 
     def look(self) -> None:
         """Look at the marks until told to stop."""
-        begin, seen = time.monotonic(), set(self._run.finished(self._step))
-        before = len(seen)
+        self._begin, self._before = time.monotonic(), self._finished()
         if self._console.is_terminal:
             self._bar()
             return
-        line_at = begin + LINE_EVERY_S
+        line_at = self._begin + LINE_EVERY_S
         while not self.stop.wait(LOOK_EVERY_S):
             if time.monotonic() >= line_at:
-                self._line(begin, before)
+                self._line()
                 line_at += LINE_EVERY_S
-        self._line(begin, before)
+        self._line()
 
-    def _line(self, begin: float, before: int) -> None:
-        finished = set(self._run.finished(self._step)) & set(self._rows)
-        elapsed = time.monotonic() - begin
+    def _finished(self) -> set[str]:
+        return set(self._run.finished(self._step)) & set(self._rows)
+
+    def _speed(self, finished: set[str]) -> str:
+        """Rows a second of this attempt: what an earlier one finished took none of its time."""
+        rows = sum(self._rows[name] for name in finished - self._before)
+        return f"{rows / max(1e-3, time.monotonic() - self._begin):,.0f} rows/s" if rows else ""
+
+    def _line(self) -> None:
+        finished, elapsed = self._finished(), time.monotonic() - self._begin
         rows = sum(self._rows[name] for name in finished)
-        left = (len(self._rows) - len(finished)) * elapsed / max(1, len(finished) - before)
-        parts = [f"{self._step}: {len(finished)} of {len(self._rows)} units"]
-        if rows:
-            parts.append(f"{rows:,} rows, {rows / elapsed:,.0f} rows/s")
+        left = (len(self._rows) - len(finished)) * elapsed / max(1, len(finished - self._before))
+        parts = [f"{self._step}: {len(finished)} of {len(self._rows)} units", f"{rows:,} rows" if rows else "", self._speed(finished)]
         parts.append(f"{elapsed:.1f} s" if self.stop.is_set() else f"about {left:.0f} s left")
-        self._console.print(", ".join(parts), highlight=False, soft_wrap=True)
+        self._console.print(", ".join(part for part in parts if part), highlight=False, soft_wrap=True)
 
     def _bar(self) -> None:
         columns = (
@@ -73,13 +77,11 @@ class _Watch:
         )
         with Progress(*columns, console=self._console) as bar:
             task = bar.add_task(self._step, total=len(self._rows), speed="")
-            begin = time.monotonic()
             is_over = False
             while not is_over:
                 is_over = self.stop.wait(LOOK_EVERY_S)
-                finished = set(self._run.finished(self._step)) & set(self._rows)
-                rows = sum(self._rows[name] for name in finished)
-                bar.update(task, completed=len(finished), speed=f"{rows / max(1e-3, time.monotonic() - begin):,.0f} rows/s" if rows else "")
+                finished = self._finished()
+                bar.update(task, completed=len(finished), speed=self._speed(finished))
 
 
 def stderr() -> Console:

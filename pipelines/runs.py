@@ -1,7 +1,5 @@
 """Opening a run folder: what is already there, whether it fits these settings and files, and what is to be done anew."""
 
-import fcntl
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,9 +19,9 @@ from pipelines.units import STAGES, Basis, InputFile, Run, resolved
 # What each stage leaves outside work/, and what counts rows for which stage.
 OUTPUTS = {
     "extract": ("dropped/extract",),
-    "tables": ("tables",),
-    "judge": ("dropped/judge",),
-    "fetch": ("dropped/fetch", "dropped/image"),
+    "tables": ("tables", "audit/histograms.json"),
+    "judge": ("dropped/judge", "audit/text_joint.parquet"),
+    "fetch": ("dropped/fetch", "dropped/image", "audit/image_joint.parquet", "audit/image_values.parquet"),
     "write": ("shards", "counts.parquet", "summary.json"),
 }
 COUNTED = {"extract": ("extract",), "tables": (), "judge": ("judge/units", "judge/grouped"), "fetch": ("fetch/units",), "write": ()}
@@ -80,7 +78,7 @@ def open_run(run: Run, *, is_rerun: bool, is_restart: bool) -> None:
         UsageError: the folder is no run, or its finished stages rest on other settings or files.
     """
     facts = storage.read_json(run.path("run.json"))
-    if not facts and Path(run.folder).exists() and any(p.name != "log" for p in Path(run.folder).iterdir()):
+    if not facts and Path(run.folder).exists() and any(p.name != "log" and not storage.is_partial(p.name) for p in Path(run.folder).iterdir()):
         raise UsageError(f"{run.folder}: a folder that is no run of altalign (it has no run.json); choose another [run] folder, or empty it")
     grounds = Basis(run.config, run.files).of
     recorded: dict[str, Any] = facts.get("stages", {})
@@ -101,16 +99,17 @@ def open_run(run: Run, *, is_rerun: bool, is_restart: bool) -> None:
     versions = {"altalign": __version__, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}
     stamps = facts.get("files", {}) if recorded else {}
     storage.write_json(run.path("run.json"), {**versions, "engine": engine, "stages": recorded, "files": stamps})
-    storage.write_bytes(run.path("config.toml"), resolved(run.config).encode())
+    if not run.is_done(STAGES[-1]):  # a finished run keeps the file that its manifest names by digest
+        storage.write_bytes(run.path("config.toml"), resolved(run.config).encode())
 
 
 def forget(run: Run, stage: str) -> None:
     """Delete what this stage and those after it made; the manifest goes first."""
+    stages = STAGES[STAGES.index(stage) :]
     storage.delete(run.path("manifest.json"))
-    for name in STAGES[STAGES.index(stage) :]:
-        storage.delete(run.work(name))
-        for output in OUTPUTS[name]:
-            storage.delete(run.path(output))
+    storage.delete_units([run.work(name) for name in reversed(stages)])
+    for output in (output for name in stages for output in OUTPUTS[name]):
+        storage.delete(run.path(output))
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -167,35 +166,12 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-@contextmanager
-def locked(run: Run) -> Iterator[None]:
-    """Hold the run folder against a second command on this machine.
-
-    Raises:
-        UsageError: another one holds it.
-    """
-    Path(run.path("log")).mkdir(parents=True, exist_ok=True)
-    with Path(run.path("log", "lock")).open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            raise UsageError(
-                f"{run.folder}: another command is at work on this run (process {lock.read().strip() or 'unknown'}); "
-                "wait for it, or choose another [run] folder"
-            ) from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield
-
-
 def counts_of(run: Run) -> Counts:
     """Counts of all stages so far."""
     return Counts.total(run.counts(step) for stage in STAGES for step in COUNTED[stage])
 
 
-def counted_stages(run: Run) -> list[Stage]:
-    """The stages whose counts are complete."""
-    done = [stage for stage in STAGES if run.is_done(stage)]
+def counted_stages(run: Run, *, and_now: str = "") -> list[Stage]:
+    """The stages whose counts are complete; `and_now` is one whose units are all finished, but not yet marked as done."""
+    done = [stage for stage in STAGES if run.is_done(stage) or stage == and_now]
     return [stage for stage in COUNTED_STAGES if ("fetch" if stage is Stage.IMAGE else stage.value) in done]

@@ -54,7 +54,9 @@ def slices(values: Iterable[bytes]) -> Iterator[bytes]:
         _, is_place, name = struct.unpack_from("<q?H", value)
         path, body = value[fixed : fixed + name].decode(), value[fixed + name :]
         if is_place:
-            for offset, length in _PLACE.iter_unpack(body):
-                yield storage.read_range(path, offset, length)
+            with storage.open_read(path) as file:
+                for offset, length in _PLACE.iter_unpack(body):
+                    file.seek(offset)
+                    yield file.read(length)
         elif body:
             yield body

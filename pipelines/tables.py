@@ -7,6 +7,7 @@ sorted table); a partition is sorted once and merged; the histogram of all count
 import threading
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -51,6 +52,7 @@ class _Buffers:
 
 
 _THREAD = threading.local()
+_LOADING = threading.Lock()
 
 
 def scratch() -> words.Scratch:
@@ -219,12 +221,14 @@ class Tables(NamedTuple):
 
     @classmethod
     def of(cls, run: Run) -> "Tables":
-        """The tables of a run."""
-        return _tables(run.path("tables"), storage.stamp(run.path("tables", "vocabulary.json")).time_ns)
+        """The tables of a run; the first thread that asks loads them, the others wait."""
+        folder = str(Path(run.path("tables")).absolute())
+        with _LOADING:
+            return _tables(folder, storage.stamp(run.path("tables", "vocabulary.json")))
 
 
 @lru_cache(maxsize=1)
-def _tables(folder: str, _changed: int) -> Tables:
+def _tables(folder: str, _changed: storage.Stamp) -> Tables:
     def table(name: str, counts: str) -> HashTable:
         return HashTable(np.load(f"{folder}/{name}.npy", mmap_mode="r"), np.load(f"{folder}/{name}_{counts}.npy", mmap_mode="r"))
 

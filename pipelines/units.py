@@ -10,11 +10,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from altalign import storage
 from altalign.counts import Counts
-from altalign.curation import CurateConfig
+from altalign.curation import CurateConfig, ImageSettings
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.settings import dump, flatten, stage_of
 
@@ -72,8 +73,9 @@ class Run:
         return storage.read_json(self.mark(stage, name))
 
     def finished(self, stage: str) -> list[str]:
-        """Sorted names of the finished units of a stage (or of a step of one: "tables/count")."""
-        return [name.removesuffix(".json") for name in storage.names(self.work(stage), ".json") if name != "done.json"]
+        """Names of the finished units of a stage (or of a step of one: "tables/units"), in the order of their numbers."""
+        found = [name.removesuffix(".json") for name in storage.names(self.work(stage), ".json") if name != "done.json"]
+        return sorted(found, key=lambda name: [int(number) for number in name.split("-")])
 
     def all_facts(self, stage: str) -> Iterator[tuple[str, Facts]]:
         """Name and facts of every finished unit, in order of names."""
@@ -85,8 +87,8 @@ class Run:
         return Counts.total(Counts.from_json(facts["counts"]) for _, facts in self.all_facts(stage) if "counts" in facts)
 
     def is_done(self, stage: str) -> bool:
-        """Whether all of a stage is done."""
-        return storage.exists(self.mark(stage, "done"))
+        """Whether all of a stage is done; the manifest is what says so of the last one."""
+        return storage.exists(self.path("manifest.json") if stage == STAGES[-1] else self.mark(stage, "done"))
 
 
 def map_unit(run: Run, stage: str, unit: Unit, work: Callable[[Run, Unit], Facts]) -> Facts:
@@ -109,6 +111,12 @@ class Grounds:
     digest: str
 
 
+def files_named(config: ImageSettings) -> list[str]:
+    """The files that settings name and results rest on: block lists, the NSFW model and its TOML."""
+    model = config.nsfw.model
+    return [*config.blocked_hashes, *([model, str(Path(model).with_suffix(".toml"))] if model else [])]
+
+
 class Basis:
     """The grounds of every stage: settings that it reads first, files that those name, versions."""
 
@@ -125,7 +133,7 @@ class Basis:
             if stage is not None:
                 reads[stage if stage in STAGES else "write"][name] = value
         reads["extract"]["files"] = [file.path for file in self._files]
-        for name in (*self._config.image.blocked_hashes, *([self._config.image.nsfw.model] if self._config.image.nsfw.model else [])):
+        for name in files_named(self._config.image):
             reads["fetch"][f"file {name}"] = hashlib.sha256(storage.read_bytes(name)).hexdigest() if storage.exists(name) else "missing"
         grounds, before = {}, ""
         for stage in STAGES:

@@ -1,0 +1,162 @@
+"""What can happen between two stages, or two writes: changed files, deletions cut short, lost counts, a moved folder."""
+
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from altalign.cli import main
+from tests.end_to_end.runs import command, environ, summary, tree, write_input
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_input(tmp_path, rows=120)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fails(capsys: pytest.CaptureFixture[str], code: int, *args: str) -> str:
+    """What a command fails with."""
+    capsys.readouterr()
+    assert main(["curate", "config.toml", *args]) == code
+    return capsys.readouterr().err
+
+
+def test_a_table_that_changes_before_its_images_are_gathered_stops_the_run(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are numbers: in another order they would give captions the images of others."""
+    from pipelines import fetch
+
+    real = fetch.gather
+
+    def gather(run, file, wanted):
+        path = Path(run.files[file].path)
+        rows = pq.read_table(path)
+        pq.write_table(rows.take(pa.array(range(len(rows) - 1, -1, -1))), path)
+        return real(run, file, wanted)
+
+    monkeypatch.setattr(fetch, "gather", gather)
+    assert "changed since the run began to read it" in fails(capsys, 1)
+    assert not (folder / "run" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("lost", ["extract/000000.json", "extract/000001.json", "judge/grouped/00000.json"])
+def test_a_deletion_that_was_cut_short_loses_no_pair(folder: Path, lost: str) -> None:
+    """However far `--restart` came before it was killed: what says that a stage is done goes first."""
+    from altalign import storage
+
+    assert main(["curate", "config.toml"]) == 0
+    before = tree(folder / "run")
+    deleted = []
+    real = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002
+        if str(path).endswith(lost) or deleted:
+            deleted.append(path)
+            raise KeyboardInterrupt
+        real(path, missing_ok=missing_ok)
+
+    (folder / "run" / "manifest.json").unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "unlink", unlink)
+        with pytest.raises(KeyboardInterrupt):
+            storage.delete_units([str(folder / "run" / "work")])
+    assert not list((folder / "run" / "work").rglob("done.json"))
+    assert main(["curate", "config.toml"]) == 0
+    assert tree(folder / "run") == before
+
+
+def test_without_its_manifest_alone_a_run_writes_it_again(folder: Path) -> None:
+    assert main(["curate", "config.toml"]) == 0
+    before = tree(folder / "run")
+    (folder / "run" / "manifest.json").unlink()
+    assert main(["curate", "config.toml"]) == 0
+    assert tree(folder / "run") == before
+
+
+def test_lost_counts_stop_the_stage_that_lost_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["curate", "config.toml", "--until", "judge"]) == 0
+    (folder / "run" / "work" / "judge" / "done.json").unlink()
+    marks = [path for path in (folder / "run" / "work" / "judge" / "grouped").glob("*.json") if json.loads(path.read_text(encoding="utf-8"))["counts"]]
+    facts = json.loads(marks[0].read_text(encoding="utf-8"))
+    marks[0].write_text(json.dumps({**facts, "counts": []}), encoding="utf-8")
+    assert "counts do not add up" in fails(capsys, 1, "--until", "judge")
+
+
+def test_the_toml_beside_a_model_is_part_of_what_the_fetch_stage_rests_on(tmp_path: Path) -> None:
+    from altalign.curation import CurateConfig
+    from pipelines.units import Basis
+
+    (tmp_path / "m.onnx").write_bytes(b"model")
+    (tmp_path / "m.toml").write_text("a = 1", encoding="utf-8")
+    config = CurateConfig.from_values({"input": {"paths": ["x"]}, "image": {"nsfw": {"model": str(tmp_path / "m.onnx")}}}, where="test")
+    before = Basis(config, ()).of
+    (tmp_path / "m.toml").write_text("a = 2", encoding="utf-8")
+    after = Basis(config, ()).of
+    assert [stage for stage in before if before[stage].digest != after[stage].digest] == ["fetch", "write"]
+
+
+def test_a_block_list_that_grew_is_read_again_in_the_same_process(folder: Path) -> None:
+    blocked = folder / "blocked.txt"
+    blocked.write_text("", encoding="utf-8")
+    setting = ("--set", f'image.blocked_hashes=["{blocked}"]')
+    assert main(["curate", "config.toml", *setting]) == 0
+    first = summary(folder / "run")["pairs"]
+    kept = [row for path in sorted((folder / "run" / "shards").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    blocked.write_text(kept[0]["found_sha256"] + "\n", encoding="utf-8")
+    assert main(["curate", "config.toml", *setting, "--rerun"]) == 0
+    assert summary(folder / "run")["pairs"] == first - sum(row["found_sha256"] == kept[0]["found_sha256"] for row in kept)
+
+
+def test_a_setting_that_changes_no_byte_leaves_the_files_of_a_finished_run(folder: Path) -> None:
+    assert main(["curate", "config.toml"]) == 0
+    before = tree(folder / "run")
+    assert main(["curate", "config.toml", "--set", "fetch.threads=32"]) == 0
+    assert tree(folder / "run") == before
+    manifest = json.loads((folder / "run" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["settings_sha256"] == hashlib.sha256((folder / "run" / "config.toml").read_bytes()).hexdigest()
+
+
+def test_a_kill_during_the_very_first_write_does_not_cost_the_folder(folder: Path) -> None:
+    (folder / "run").mkdir()
+    (folder / "run" / "run.json.partial-0123abcd").write_text("{", encoding="utf-8")
+    assert main(["curate", "config.toml", "--until", "extract"]) == 0
+
+
+def test_a_run_that_was_moved_goes_on(folder: Path) -> None:
+    assert main(["curate", "config.toml", "--until", "extract"]) == 0
+    shutil.move(folder / "run", folder / "moved")
+    assert main(["curate", "config.toml", "--set", "run.folder=moved"]) == 0
+    assert main(["curate", "config.toml"]) == 0
+    assert tree(folder / "moved") == tree(folder / "run")
+
+
+def test_ctrl_c_exits_with_130_and_the_run_continues(folder: Path) -> None:
+    process = subprocess.Popen(command("curate", "config.toml"), cwd=folder, env=environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    watchdog = time.monotonic() + 120
+    while process.poll() is None and not (folder / "run" / "work" / "extract" / "done.json").exists():
+        assert time.monotonic() < watchdog, "the run hangs"
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    if process.returncode != 0:  # it may just have ended
+        assert process.returncode == 130, said
+        assert "interrupted; run the same command again, it continues" in said
+        assert "Traceback" not in said
+    assert main(["curate", "config.toml"]) == 0
+
+
+def test_an_unknown_flag_for_beam_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no_such_flag" in fails(capsys, 2, "--", "--no_such_flag=3")
+    assert not (folder / "run").exists()

@@ -1,0 +1,263 @@
+"""The pool of threads inside a stage, what runners take, and errors of pipelines as users read them."""
+
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
+
+from altalign import storage
+from altalign.curation import CurateConfig, EngineSettings
+from altalign.errors import AltalignError, CountsError, FullDiskError, UnreadableError, UsageError
+from pipelines.engines import Pooled, options, pooled, raised, threads
+from pipelines.units import Run
+
+PATIENCE_S = 30  # a test that waits longer has failed
+
+
+def run_of(folder: Path) -> Run:
+    return Run(str(folder / "run"), CurateConfig.from_values({"input": {"paths": ["none"]}}, where="test"), ())
+
+
+def waited(event: threading.Event) -> None:
+    assert event.wait(PATIENCE_S)
+
+
+def in_order(pool: Pooled, elements: Iterator[Any]) -> Iterator[Any]:
+    """What a bundle brings, as a runner works it; the windows are taken off."""
+    pool.setup()
+    try:
+        pool.start_bundle()
+        for element in elements:
+            yield from pool.process(element)
+        yield from (windowed.value for windowed in pool.finish_bundle() or ())
+    finally:
+        pool.teardown()
+
+
+# The pool ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_the_pool_keeps_the_order_of_elements_and_of_what_each_brings(count: int) -> None:
+    found = list(in_order(Pooled(lambda x: [(x, i) for i in range(x % 4)], count), iter(range(50))))
+    assert found == [(x, i) for x in range(50) for i in range(x % 4)]
+
+
+def test_an_element_that_ends_first_waits_for_those_before_it() -> None:
+    second_is_over = threading.Event()
+
+    def work(x: int) -> list[int]:
+        if x == 0:
+            waited(second_is_over)
+        else:
+            second_is_over.set()
+        return [x]
+
+    assert list(in_order(Pooled(work, 2), iter([0, 1]))) == [0, 1]
+
+
+def test_as_many_elements_as_threads_are_worked_on_at_once() -> None:
+    together = threading.Barrier(3, timeout=PATIENCE_S)  # breaks, and so raises, unless three are there at once
+    assert list(in_order(Pooled(lambda x: [(together.wait(), x)[1]], 3), iter(range(9)))) == list(range(9))
+
+
+def test_at_most_twice_the_threads_are_in_flight() -> None:
+    taken, first_may_end, most = [], threading.Event(), []
+
+    def elements() -> Iterator[int]:
+        for x in range(20):
+            if x == 4:
+                first_may_end.set()  # with 2 threads a fifth element is asked for only after the first is out
+            taken.append(x)
+            yield x
+
+    def work(x: int) -> list[int]:
+        if x == 0:
+            most.append(len(taken))
+        return [x]
+
+    pool, out = Pooled(work, 2), 0
+    for value in in_order(pool, elements()):
+        assert value == out
+        out += 1
+        assert len(taken) - out < 4
+    assert out == 20
+    assert most[0] <= 4
+
+
+def test_a_full_pool_holds_the_next_element_back_until_the_oldest_is_done() -> None:
+    begun, gate, returned = [], threading.Event(), threading.Event()
+    pool = Pooled(lambda x: [begun.append(x), waited(gate), x][2:], 2)
+    pool.setup()
+    pool.start_bundle()
+    try:
+        for x in range(3):
+            assert list(pool.process(x)) == []
+        found: list[int] = []
+        holder = threading.Thread(target=lambda: (found.extend(pool.process(3)), returned.set()))
+        holder.start()
+        assert not returned.is_set()
+        gate.set()
+        holder.join(PATIENCE_S)
+        assert (returned.is_set(), found) == (True, [0])
+        assert [windowed.value for windowed in pool.finish_bundle()] == [1, 2, 3]
+    finally:
+        gate.set()
+        pool.teardown()
+
+
+@pytest.mark.parametrize("ends_by", ["process", "finish_bundle"])
+def test_a_failing_element_raises_and_those_that_have_not_begun_never_do(ends_by: str) -> None:
+    begun, other_runs, gate = [], threading.Event(), threading.Event()
+
+    def work(x: int) -> list[int]:
+        begun.append(x)
+        if x == 0:
+            waited(other_runs)
+            raise UnreadableError("page 0 of the file")
+        if x == 1:
+            other_runs.set()
+        waited(gate)  # both threads are busy until the failure has been seen
+        return [x]
+
+    pool = Pooled(work, 2)
+    pool.setup()
+    pool.start_bundle()
+    try:
+        count = 4 if ends_by == "process" else 3
+        with pytest.raises(UnreadableError, match="page 0"):  # noqa: PT012 - which call raises depends on how many wait
+            for x in range(count):
+                list(pool.process(x))
+            list(pool.finish_bundle())
+        for future in pool._queue:
+            future.cancel() if ends_by == "process" else None
+        waiting = [future for future in pool._queue if not future.running()]
+        assert all(future.cancelled() for future in waiting)
+    finally:
+        gate.set()
+        pool.teardown()
+    assert set(begun) <= {0, 1, 2}
+
+
+# A real pipeline -----------------------------------------------------------------------------------------------------
+
+
+def fails_with(folder: Path, work: Callable[[Any], Any]) -> pytest.ExceptionInfo[AltalignError]:
+    run = run_of(folder)
+    with pytest.raises(AltalignError) as caught, raised(run, "tables/units"), beam.Pipeline(options=options(run.config.engine, [])) as pipeline:
+        _ = pipeline | beam.Create([1, 2, 3]) | pooled(run, work)
+    return caught
+
+
+def no_space(_: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device", "some/file")
+
+
+def unreadable(_: Any) -> Any:
+    raise UnreadableError("a.parquet: cut at byte 12")
+
+
+def unexpected(_: Any) -> Any:
+    raise ZeroDivisionError("not foreseen")
+
+
+@pytest.mark.parametrize(
+    ("work", "kind", "words"),
+    [(no_space, FullDiskError, "no space left"), (unreadable, UnreadableError, "a.parquet: cut at byte 12"), (unexpected, AltalignError, "tables/units failed")],
+)
+def test_a_pipeline_that_fails_raises_one_error_of_its_kind(tmp_path: Path, work: Callable[[Any], Any], kind: type[AltalignError], words: str) -> None:
+    caught = fails_with(tmp_path, work)
+    assert caught.type is kind
+    assert words in str(caught.value)
+    assert "while running" not in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+# Errors --------------------------------------------------------------------------------------------------------------
+
+
+def chained(*errors: BaseException) -> RuntimeError:
+    """What a runner raises: an error of its own, caused by the others in turn."""
+    top = RuntimeError("the runner failed\nin several lines")
+    last: BaseException = top
+    for error in errors:
+        last.__cause__ = error
+        last = error
+    return top
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (chained(UsageError("setting x")), UsageError, "setting x"),
+        (chained(ValueError("y"), UnreadableError("file z [while running 'DoUnits']")), UnreadableError, "file z"),
+        (chained(KeyError("k"), OSError(errno.ENOSPC, "No space left on device")), FullDiskError, "no space left on the device; make room"),
+        (chained(OSError(errno.EDQUOT, "Quota exceeded")), FullDiskError, "no space left"),
+        (chained(OSError(errno.EACCES, "Permission denied")), AltalignError, "judge/units failed: RuntimeError"),
+        (CountsError("counts of a"), CountsError, "counts of a"),
+        (ValueError(""), AltalignError, "judge/units failed: ValueError"),
+    ],
+)
+def test_whatever_a_pipeline_raises_becomes_the_error_that_a_user_can_read(tmp_path: Path, error: Exception, kind: type[AltalignError], message: str) -> None:
+    with pytest.raises(AltalignError) as caught, raised(run_of(tmp_path), "judge/units"):
+        raise error
+    assert caught.type is kind
+    assert message in str(caught.value)
+    assert "while running" not in str(caught.value)
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [chained(KeyboardInterrupt()), RuntimeError("worker: KeyboardInterrupt"), KeyboardInterrupt()])
+def test_an_interrupt_stays_one(tmp_path: Path, error: BaseException) -> None:
+    with pytest.raises(KeyboardInterrupt), raised(run_of(tmp_path), "judge/units"):
+        raise error
+
+
+def test_an_error_of_another_process_is_read_from_the_run_and_an_old_one_is_not(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    trouble = {"kind": "UnreadableError", "message": "b.csv: cut"}
+    storage.write_json(run.path("log", "trouble.json"), trouble)
+    with pytest.raises(AltalignError, match="extract failed: RuntimeError: in several lines"), raised(run, "extract"):
+        raise chained()
+    with pytest.raises(UnreadableError, match=r"b\.csv: cut"), raised(run, "extract"):  # noqa: PT012 - written while the pipeline runs
+        storage.write_json(run.path("log", "trouble.json"), trouble)
+        raise chained()
+    with raised(run, "extract"):
+        storage.write_json(run.path("log", "trouble.json"), trouble)  # a unit that failed and was done again
+    assert not storage.exists(run.path("log", "trouble.json"))
+
+
+# Runners -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runner", ["spark", "flink", "dataflow"])
+def test_runners_that_are_not_supported_are_refused(runner: Any) -> None:
+    with pytest.raises(UsageError, match=rf"runner = {runner}: not supported yet"):
+        options(EngineSettings(runner=runner), [])
+
+
+def test_prism_needs_its_binary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALTALIGN_PRISM", raising=False)
+    with pytest.raises(UsageError, match="make prism"):
+        options(EngineSettings(runner="prism"), [])
+    monkeypatch.setenv("ALTALIGN_PRISM", "/some/prism")
+    assert options(EngineSettings(runner="prism"), []).view_as(StandardOptions).runner == "PrismRunner"
+
+
+def test_flags_go_to_beam_and_unknown_ones_are_refused() -> None:
+    found = options(EngineSettings(), ["--direct_running_mode=in_memory", "--direct_num_workers=1"])
+    assert found.view_as(StandardOptions).runner == "FnApiRunner"
+    assert found.view_as(DirectOptions).direct_running_mode == "in_memory"
+    with pytest.raises(UsageError, match="no_such_flag: Beam has no such flag"):
+        options(EngineSettings(), ["--no_such_flag=1"])
+
+
+def test_threads_are_those_asked_for_and_one_where_the_runner_has_its_own_workers() -> None:
+    assert threads(EngineSettings(workers=7)) == 7
+    assert threads(EngineSettings()) >= 1
+    assert threads(EngineSettings(runner="prism", workers=7)) == 1
