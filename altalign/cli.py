@@ -26,7 +26,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells count
 def usage() -> str:
     """The text of `altalign --help`."""
     verbs = "\n".join(f"  {verb:<8} {about}" for verb, (_, about) in VERBS.items())
-    return f"""usage: altalign VERB …
+    return f"""usage: altalign VERB ...
 
 {verbs}
 
@@ -43,11 +43,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if is_debug:
         args.remove("--debug")
     logging.getLogger().setLevel(logging.WARNING if is_debug else logging.CRITICAL)  # the libraries' remarks are not for the user
+    if sys.stdout is None:  # closed by whoever called
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - it lives as long as the process
     try:
         code = _run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return _fail("interrupted; run the same command again, it continues", INTERRUPTED)
+    except SystemExit as leave:
+        # argparse leaves so after its own message; rich, with 1 and in silence, when the reader of our output left
+        if leave.code == 1 and isinstance(leave.__context__, BrokenPipeError) and _reader_left(leave.__context__):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        raise
     except (AltalignError, OSError) as error:
         if _reader_left(error):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere

@@ -43,8 +43,10 @@ def check_local(path: str) -> None:
     """Refuse what this version cannot store to.
 
     Raises:
-        UsageError: the path names an object store.
+        UsageError: the path names an object store, or cannot be a name at all.
     """
+    if "\0" in path:
+        raise UsageError(f"{path!r}: a path with a zero byte; give another")
     if "://" in path:
         raise UsageError(f"{path}: object stores are not supported yet; give a local path")
 

@@ -90,7 +90,12 @@ def _pair(row: dict[str, Any]) -> str:
         f"key       {row['key']}",
         f"image_id  {row['image_id']}",
     ]
-    return "".join(f"{line}\n" for line in lines if not line.endswith(" None"))
+    return "".join(f"{_shown(line)}\n" for line in lines if not line.endswith(" None"))
+
+
+def _shown(text: str) -> str:
+    """Text from the web as a terminal may have it: control characters written out, so that none of them acts."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def _kept(row: dict[str, Any]) -> str:

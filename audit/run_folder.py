@@ -61,7 +61,7 @@ class RunFolder:
             with storage.open_read(self.path(folder, name)) as file:
                 parquet = pq.ParquetFile(file)
                 for group in range(parquet.num_row_groups):
-                    rows: pa.Table = parquet.read_row_group(group).filter(matches)
+                    rows: pa.Table = parquet.read_row_group(group, use_threads=False).filter(matches)
                     yield from ({**row, "in": f"{folder}/{name}"} for row in rows.to_pylist())
 
 

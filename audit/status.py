@@ -18,8 +18,9 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="altalign status", description="How far a run is: units, rows, failures, time left; from its files.")
     parser.add_argument("run", metavar="RUN", help="folder of a run")
     run = RunFolder.open(parser.parse_args(argv).run)
-    out = Console(file=sys.stdout)
-    table = Table(title=f"{run.folder}: {'finished' if run.is_finished else 'not finished'}", title_justify="left")
+    out = Console(file=sys.stdout, markup=False, highlight=False)
+    out.print(f"{run.folder}: {'finished' if run.is_finished else 'not finished'}", soft_wrap=True)
+    table = Table()
     for name in ("stage", "state"):
         table.add_column(name)
     for name in ("units", "rows", "time", "left", "tries"):
@@ -34,9 +35,9 @@ def main(argv: Sequence[str]) -> int:
     out.print(table)
     trouble = storage.read_json(run.path("log", "trouble.json"))
     if trouble and not run.is_finished:
-        out.print(f"last failure: {trouble['message']}", highlight=False, soft_wrap=True, markup=False)
+        out.print(f"last failure: {trouble['message']}", soft_wrap=True)
     if not run.is_finished:
-        out.print("run the same `altalign curate` again to go on", highlight=False)
+        out.print("run the same `altalign curate` again to go on")
     return 0
 
 

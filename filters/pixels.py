@@ -22,6 +22,7 @@ from PIL import AvifImagePlugin, BmpImagePlugin, ExifTags, GifImagePlugin, Image
 
 JPEG_QUALITY = 95
 JPEG_SIDE_AT_MOST_PX = 65_500  # JPEG_MAX_DIMENSION of libjpeg
+ROW_AT_MOST_PX = 1 << 20  # ours; above 33 million Pillow cannot count the bits of a row, and BMP's run lengths may skip 255 rows in two bytes
 LARGE_PIXELS = 25_000_000  # ours: about 100 MB as RGBA; larger images are decoded one at a time in a process
 
 # The plug-in is chosen by our own sniffing: no probing of forty others, and no lying file extension.
@@ -36,12 +37,12 @@ _OPENERS: Mapping[str, type[ImageFile.ImageFile]] = {
 }
 
 # What decoders raise on bytes that are not what they claim. Pillow's plug-ins parse in Python, hence the lookup, type and arithmetic errors.
+# MemoryError is not among them: of an image within the limits, no plug-in raises it for corrupt bytes, so it tells of the machine.
 _DECODER_ERRORS = (
     OSError,
     SyntaxError,
     ValueError,
     EOFError,
-    MemoryError,
     LookupError,
     TypeError,
     AttributeError,
@@ -123,7 +124,11 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
             its cosine with that of a full decode is then .9996 in the median, against .9985 at 64.
 
     Returns:
-        Format, stored size, damage and pixels. Bytes never raise: what a decoder cannot take is `damage`.
+        Format, stored size, damage and pixels. Bytes never raise: what a decoder cannot take is `damage`, and so is an image with a row
+        longer than `ROW_AT_MOST_PX`.
+
+    Raises:
+        MemoryError: the machine has too little for an image within the limits; the verdict must not depend on it.
     """
     kind = sniff(data)
     if kind is None:
@@ -132,11 +137,12 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
         try:
             image = _OPENERS[kind](io.BytesIO(data))
             width, height = _stored_size(image)
-        except _DECODER_ERRORS as error:
+        except (*_DECODER_ERRORS, MemoryError) as error:  # the header may ask for more than any limit of ours
             return Decoded(kind, None, None, _words(error), 1, None)
         if width * height > pixels_at_most:
             return Decoded(kind, width, height, None, _orientation(image), None)
         try:
+            _check_row(width)
             with _one_at_a_time(width * height):
                 pixels, orientation = _upright(image, data, colour=colour, short_side_px=short_side_px)
         except _DECODER_ERRORS as error:
@@ -154,6 +160,7 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
 
     Raises:
         ValueError: the bytes are no sound image.
+        MemoryError: the machine has too little.
     """
     kind = sniff(data)
     if kind is None:
@@ -162,6 +169,7 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
         try:
             image = _OPENERS[kind](io.BytesIO(data))
             width, height = _stored_size(image)
+            _check_row(width)
             is_shrunk = 0 < resize_short_side_px < min(width, height)
             if not is_shrunk and (kind == "jpeg" or not portable):
                 return Stored(data, kind, width, height)
@@ -254,6 +262,12 @@ def _stored_size(image: ImageFile.ImageFile) -> tuple[int, int]:
     if min(width, height) < 1:
         raise ValueError(f"an image of {width} x {height} pixels")
     return width, height
+
+
+def _check_row(width: int) -> None:
+    """Refuse, on every machine alike, a row that decoders take so much memory for, or so many bits, that they raise MemoryError themselves."""
+    if width > ROW_AT_MOST_PX:
+        raise ValueError(f"a row of {width} pixels, longer than {ROW_AT_MOST_PX}")
 
 
 def _orientation(image: ImageFile.ImageFile) -> int:

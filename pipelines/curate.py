@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     config = CurateConfig.load(arguments.config, arguments.set)
     pipeline_options = options(config.engine, flags)
     run = runs.find_run(config, config_path=str(arguments.config))
-    out = Console(file=sys.stdout)
+    out = Console(file=sys.stdout, markup=False, highlight=False)
     if arguments.dry_run:
         summary.print_plan(run, out)
         return 0
@@ -58,6 +58,8 @@ def main(argv: Sequence[str]) -> int:
             for stage in STAGES[: STAGES.index(arguments.until) + 1]:
                 if not run.is_done(stage):
                     run_stage(run, stage, pipeline_options)
+        if run.is_done(STAGES[-1]):
+            runs.check_finished(run)
         if run.is_done(STAGES[-1]) and not config.run.keep_work:
             storage.delete_units([run.path("work")])
     summary.print_summary(run, out)

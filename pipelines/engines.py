@@ -6,6 +6,8 @@ kernels, codecs and Parquet release the GIL. What goes between stages of a pipel
 
 import collections
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -111,6 +113,8 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     Raises:
         UsageError: a runner or shuffle that this version does not support.
     """
+    if any(flag.split("=")[0] == "--runner" for flag in flags):
+        raise UsageError("-- --runner: the runner is a setting; give --set engine.runner=NAME")
     unknown = PipelineOptions(flags).get_all_options(retain_unknown_options=True).keys() - PipelineOptions(flags).get_all_options().keys()
     if unknown:
         raise UsageError(f"-- --{min(unknown)}: Beam has no such flag")
@@ -134,7 +138,8 @@ def raised(run: Run, step: str) -> Iterator[None]:
     trouble_path = run.path("log", "trouble.json")
     storage.delete(trouble_path)
     try:
-        yield
+        with _interruptible():
+            yield
         storage.delete(trouble_path)  # of a unit that failed and was done again
     except Exception as error:
         for cause in _chain(error):
@@ -149,9 +154,32 @@ def raised(run: Run, step: str) -> Iterator[None]:
             kind = next((k for k in (UnreadableError, FullDiskError, UsageError) if k.__name__ == trouble["kind"]), AltalignError)
             raise kind(trouble["message"]) from error
         last = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-        if "KeyboardInterrupt" in str(error):  # Beam's own threads hand it on as text
-            raise KeyboardInterrupt from error
         raise AltalignError(f"{run.folder}: {step} failed: {type(error).__name__}: {last}; --debug shows the traceback") from error
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C in any moment of a pipeline ends it: Beam swallows some, and calls others an error of a unit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    is_asked = threading.Event()
+
+    def ask(_signal: int, _frame: object) -> None:
+        is_asked.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    except Exception as error:
+        if is_asked.is_set():
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if is_asked.is_set():
+        raise KeyboardInterrupt
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

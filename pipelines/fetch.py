@@ -162,14 +162,19 @@ class Images:
         decoded = pixels.decode(data, pixels_at_most=config.pixels_at_most, colour=hooks.nsfw is not None, short_side_px=hooks.short_side_px)
         digest = hashlib.sha256(data).hexdigest() if data else None
         self.format.append(decoded.format)
-        self.width.append(decoded.width)
-        self.height.append(decoded.height)
+        self.width.append(_bounded(decoded.width))
+        self.height.append(_bounded(decoded.height))
         self.damage.append(decoded.damage)
         self.is_blocked.append(hooks.blocked.blocks(data=data, found_sha256=digest or "", pixels=decoded.pixels))
         self.nsfw_score.append(hooks.nsfw.score(decoded.pixels) if hooks.nsfw and decoded.pixels is not None else None)
         self.found_sha256.append(digest)
         self.blob_offset.append(offset)
         self.blob_bytes.append(len(data))
+
+
+def _bounded(side: int | None) -> int | None:
+    """A side in pixels that a column holds; a header may lie up to 2^32, and every rule says of both the same."""
+    return None if side is None else min(side, 2**31 - 1)
 
 
 def image_verdicts(images: Images, config: ImageSettings) -> list[pa.StringArray]:
@@ -198,7 +203,7 @@ def fetch(run: Run, unit: Unit) -> Facts:
             images.add(data, end, run.config.image, hooks)
             blob.write(data or b"")
             end += len(data or b"")
-    for file in rows["place_file"].unique().drop_null().to_pylist():
+    for file in rows["place_file"].unique().drop_null().to_numpy().tolist():
         pool.check_unchanged(run, file)
     missing = drop_where(pa.array([not found for found in images.is_found], pa.bool_()), DropReason.NOT_IN_ARCHIVE)
     every = image_verdicts(images, run.config.image)

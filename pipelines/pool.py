@@ -1,6 +1,7 @@
 """The pool as the text passes read it: units of about 500,000 candidates, in input order."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -83,7 +84,7 @@ def partitions(run: Run, rows_per_partition: int, *, at_least: int, at_most: int
     return int(np.clip(1 << int(wanted - 1).bit_length(), at_least, at_most))
 
 
-def sources(run: Run, files: pa.ChunkedArray) -> pa.StringArray:
+def sources(run: Run, files: "pa.ChunkedArray[Any]") -> pa.StringArray:
     """The `source` of rows by the numbers of their files."""
     of = files.combine_chunks().dictionary_encode()
-    return pa.array([run.source_of(file) for file in of.dictionary.to_pylist()], pa.string()).take(of.indices)
+    return pa.array([run.source_of(file) for file in of.dictionary.to_numpy().tolist()], pa.string()).take(of.indices)

@@ -64,7 +64,7 @@ class _Watch:
         left = (len(self._rows) - len(finished)) * elapsed / max(1, len(finished - self._before))
         parts = [f"{self._step}: {len(finished)} of {len(self._rows)} units", f"{rows:,} rows" if rows else "", self._speed(finished)]
         parts.append(f"{elapsed:.1f} s" if self.stop.is_set() else f"about {left:.0f} s left")
-        self._console.print(", ".join(part for part in parts if part), highlight=False, soft_wrap=True)
+        self._console.print(", ".join(part for part in parts if part), soft_wrap=True)
 
     def _bar(self) -> None:
         columns = (
@@ -86,4 +86,4 @@ class _Watch:
 
 def stderr() -> Console:
     """Where progress goes: results alone go to standard output."""
-    return Console(file=sys.stderr)
+    return Console(file=sys.stderr, markup=False, highlight=False)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from altalign import __version__, storage
 from altalign.counts import Counts
 from altalign.curation import CurateConfig
-from altalign.errors import UsageError
+from altalign.errors import AltalignError, UsageError
 from altalign.reasons import Stage
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from pipelines import fetch, read
@@ -38,21 +38,50 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     storage.check_local(config.run.folder)
     files: list[InputFile] = []
     for number, settings in enumerate(config.input):
-        paths = []
-        for pattern in settings.paths:
-            storage.check_local(pattern)
-            found = sorted(glob(pattern, recursive=True))  # noqa: PTH207 - absolute patterns too, which Path.glob refuses
-            if not found:
-                raise UsageError(f"{config_path} [input] paths: nothing matches {pattern!r} (from {Path.cwd()}); give paths relative to the working directory")
-            paths += found
-        paths = sorted(dict.fromkeys(paths))
+        found = [path for pattern in settings.paths for path in _matching(pattern, config_path)]
+        paths = sorted(dict.fromkeys(found))
         for path in paths:
-            if Path(path).is_dir():
-                raise UsageError(f"{config_path} [input] paths: {path} is a folder, where a file is meant; name its files, such as {path}/*")
+            _check_file(path, config.run.folder, f"{config_path} [input] paths")
         read.check(paths, settings)
         files += [InputFile(len(files) + i, path, number) for i, path in enumerate(paths)]
     fetch.hooks_of(config.image)
     return Run(config.run.folder, config, tuple(files))
+
+
+def _matching(pattern: str, config_path: str) -> list[str]:
+    """The files of a glob; a path that is there as it is written is itself, whatever brackets it has."""
+    storage.check_local(pattern)
+    found = [pattern] if Path(pattern).exists() else glob(pattern, recursive=True)  # noqa: PTH207 - absolute patterns too, which Path.glob refuses
+    if not found:
+        raise UsageError(f"{config_path} [input] paths: nothing matches {pattern!r} (from {Path.cwd()}); give paths relative to the working directory")
+    return found
+
+
+def _check_file(path: str, run_folder: str, where: str) -> None:
+    """Refuse what is no plain file of somebody else's."""
+    if Path(path).is_dir():
+        raise UsageError(f"{where}: {path} is a folder, where a file is meant; name its files, such as {path}/*")
+    if Path(path).exists() and not Path(path).is_file():
+        raise UsageError(f"{where}: {path} is no regular file (a pipe or a device); write it to a file first")
+    if Path(path).resolve().is_relative_to(Path(run_folder).resolve()):
+        raise UsageError(f"{where}: {path} is in the run's own folder {run_folder}; keep input and run apart")
+    if not path.isprintable() or any("\ud800" <= character <= "\udfff" for character in path):
+        raise UsageError(f"{where}: {path!r} has a name that is not UTF-8 or holds control characters; rename it")
+
+
+def check_finished(run: Run) -> None:
+    """Refuse to call a run finished whose files are not those of its manifest.
+
+    Raises:
+        AltalignError: a shard is missing or of another size, or the counts are missing.
+    """
+    entries = storage.read_json(run.path("manifest.json")).get("shards", [])
+    wanted = {f"shards/{entry['name']}": entry["bytes"] for entry in entries} | dict.fromkeys(("summary.json", "counts.parquet"))
+    for name, size in wanted.items():
+        path = run.path(*name.split("/"))
+        if not storage.exists(path) or size not in (None, storage.stamp(path).size):
+            what = "is missing" if not storage.exists(path) else f"has {storage.stamp(path).size:,} bytes, the manifest says {size:,}"
+            raise AltalignError(f"{path}: {what}; delete {run.path('manifest.json')} and run the same command again, it writes the shards anew")
 
 
 def _check_supported(config: CurateConfig, where: str) -> None:
@@ -157,8 +186,15 @@ def recording(run: Run, stage: str) -> Iterator[None]:
         entry["finished"] = _now()
         if stage == STAGES[0]:
             facts["files"] = {file.path: run.facts(stage, file.name)["stamp"] for file in run.files}
-    finally:
-        entry["seconds"] = round(entry["seconds"] + time.monotonic() - begin, 2)
+    except BaseException:
+        _end(run, facts, entry, begin, suppressed=(OSError, AltalignError))  # what went wrong first is what the user has to know
+        raise
+    _end(run, facts, entry, begin)
+
+
+def _end(run: Run, facts: dict[str, Any], entry: dict[str, Any], begin: float, suppressed: tuple[type[Exception], ...] = ()) -> None:
+    entry["seconds"] = round(entry["seconds"] + time.monotonic() - begin, 2)
+    with suppress(*suppressed):
         storage.write_json(run.path("run.json"), facts)
 
 

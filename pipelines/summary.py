@@ -1,6 +1,5 @@
 """What a run says of itself: the plan before any work, and the summary table at its end."""
 
-import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
@@ -21,7 +20,8 @@ def print_plan(run: Run, out: Console) -> None:
     """`--dry-run`: matched files, units, what is done already, resolved settings, and the disk that the run needs."""
     sizes = [storage.stamp(file.path).size for file in run.files]
     rows = [_rows_in_place(run, file) for file in run.files]
-    table = Table(title=f"{len(run.files)} input files, {sum(sizes) / 1e6:,.1f} MB", title_justify="left")
+    out.print(f"{len(run.files)} input files, {sum(sizes) / 1e6:,.1f} MB")
+    table = Table()
     table.add_column("input")
     table.add_column("kind")
     for name in ("files", "units", "rows", "MB"):
@@ -34,14 +34,14 @@ def print_plan(run: Run, out: Console) -> None:
         table.add_row(settings.source, settings.kind, f"{len(mine)}", f"{units}", f"{sum(known):,}" if known else "", f"{size:,.1f}")
     out.print(table)
     for file in run.files:
-        out.print(f"  {file.path}", highlight=False, soft_wrap=True)
-    out.print(resolved(run.config), highlight=False, markup=False, soft_wrap=True)
+        out.print(f"  {file.path}", soft_wrap=True)
+    out.print(resolved(run.config), soft_wrap=True)
     done = [stage for stage in STAGES if run.is_done(stage)]
-    out.print(f"done already: {', '.join(done) or 'nothing'}; to do: {', '.join(s for s in STAGES if s not in done) or 'nothing'}", highlight=False)
+    out.print(f"done already: {', '.join(done) or 'nothing'}; to do: {', '.join(s for s in STAGES if s not in done) or 'nothing'}")
     copied = sum(size for size, row in zip(sizes, rows, strict=True) if row is None)
     needed = BYTES_PER_ROW * sum(row or 0 for row in rows) + TIMES_INPUT * copied
     free = storage.free_bytes(run.folder)
-    out.print(f"disk: about {needed / 1e9:,.2f} GB in {run.folder}; free there: {free / 1e9:,.1f} GB", highlight=False, soft_wrap=True)
+    out.print(f"disk: about {needed / 1e9:,.2f} GB in {run.folder}; free there: {free / 1e9:,.1f} GB", soft_wrap=True)
 
 
 def _rows_in_place(run: Run, file: InputFile) -> int | None:
@@ -57,7 +57,8 @@ def _rows_in_place(run: Run, file: InputFile) -> int | None:
 def print_summary(run: Run, out: Console) -> None:
     """Received, kept and every reason, stage by stage; then where the result is."""
     counts, stages = final_counts(run)
-    table = Table(title=f"{run.folder}", title_justify="left")
+    out.print(run.folder, soft_wrap=True)
+    table = Table()
     for name in ("stage", ""):
         table.add_column(name)
     for name in ("pairs", "share"):
@@ -70,10 +71,10 @@ def print_summary(run: Run, out: Console) -> None:
         table.add_row("", "kept", f"{counts.kept(stage):,}", f"{counts.kept(stage) / received:.2%}" if received else "", style="green", end_section=True)
     out.print(table)
     for note in notes(run):
-        out.print(note, highlight=False, markup=False, soft_wrap=True)
+        out.print(note, soft_wrap=True)
     facts = storage.read_json(run.path("summary.json"))
     if not storage.exists(run.path("manifest.json")):
-        out.print(f"not finished: {', '.join(stage for stage in STAGES if not run.is_done(stage))} to do; run without --until to go on", highlight=False)
+        out.print(f"not finished: {', '.join(stage for stage in STAGES if not run.is_done(stage))} to do; run without --until to go on")
     elif facts["pairs"]:
         out.print(
             f"{_many(facts['pairs'], 'pair')} of {_many(facts['images'], 'image')}, {facts['bytes'] / 1e6:,.1f} MB, in {run.path('shards')}",
@@ -81,14 +82,13 @@ def print_summary(run: Run, out: Console) -> None:
             soft_wrap=True,
         )
     else:
-        out.print("[yellow]nothing is left of the pool: no shards were written[/]; `altalign explain` says why for any pair", highlight=False)
+        out.print("nothing is left of the pool: no shards were written; `altalign explain` says why for any pair", style="yellow")
 
 
 def final_counts(run: Run) -> tuple[Counts, list[Stage]]:
     """Counts of the finished stages: of counts.parquet where the run is finished, of units else."""
     if storage.exists(run.path("counts.parquet")) and storage.exists(run.path("manifest.json")):
-        with storage.open_read(run.path("counts.parquet")) as file:
-            rows = pq.read_table(file).to_pylist()
+        rows = parquet.read_table(run.path("counts.parquet")).to_pylist()
         return Counts.from_json([[row["stage"], row["source"], row["reason"], row["rows"]] for row in rows]), list(runs.COUNTED_STAGES)
     return runs.counts_of(run), runs.counted_stages(run)
 

@@ -18,7 +18,10 @@ from pipelines.units import Facts, Run, Unit
 
 
 def plan(run: Run) -> list[Unit]:
-    """One unit a shard: which rows of which fetch units, in order."""
+    """One unit a shard: which rows of which fetch units, in order. A shard that somebody deleted or cut is no finished unit."""
+    for name, facts in run.all_facts("write"):
+        if any(not storage.exists(path) or storage.stamp(path).size != size for path, size in _files(run, name, facts).items()):
+            storage.delete(run.mark("write", name))
     per_shard = run.config.shards.samples_per_shard
     units = [(name, facts["kept"]) for name, facts in run.all_facts("fetch/units") if facts["kept"]]
     ends = np.cumsum([kept for _, kept in units]).tolist()
@@ -37,6 +40,11 @@ def plan(run: Run) -> list[Unit]:
     return shards
 
 
+def _files(run: Run, name: str, facts: Facts) -> dict[str, int]:
+    """The files of a finished shard and their sizes."""
+    return {run.path("shards", f"{name}.tar"): facts["bytes"], run.path("shards", f"{name}.parquet"): facts["parquet_bytes"]}
+
+
 def write(run: Run, unit: Unit) -> Facts:
     """Write one shard and its side-car."""
     name, settings = unit["name"], run.config.shards
@@ -53,6 +61,7 @@ def write(run: Run, unit: Unit) -> Facts:
         "rows": len(rows),
         "bytes": shard.bytes,
         "sha256": shard.sha256,
+        "parquet_bytes": storage.stamp(run.path("shards", f"{name}.parquet")).size,
         "parquet_sha256": hashed.sha256,
         "images": _distinct(rows),
         "first_image": rows[0]["image_id"],

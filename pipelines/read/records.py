@@ -86,7 +86,11 @@ def records(path: str, keep: Keep) -> Iterator[Record | BrokenRecord]:
 
 
 def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | None:
-    """The record that begins at an offset with so many bytes of its payload; None where there is none."""
+    """The record that begins at an offset with so many bytes of its payload; None where there is none, or a broken one.
+
+    Raises:
+        OSError: the disk fails.
+    """
     file.seek(offset)
     magic = file.read(4)
     file.seek(offset)
@@ -94,9 +98,16 @@ def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | No
     try:
         for record in ArchiveIterator(stream, parse_http=False):
             return _taken(record, offset, lambda *_: payload_bytes, can_be_read_again=True)
-    except OSError:
+    except OSError as error:
+        _check_disk(error)
         return None
     return None
+
+
+def _check_disk(error: OSError) -> None:
+    """Raise what the disk says, which has a number; what a reader finds wrong with the bytes has none."""
+    if error.errno is not None:
+        raise error
 
 
 class _Stretch:
@@ -123,6 +134,7 @@ class _Stretch:
             try:
                 record = next(archive, None)
             except OSError as error:
+                _check_disk(error)
                 yield from self._at_broken_start(str(error))
                 return
             if self._waiting is not None:
@@ -134,6 +146,7 @@ class _Stretch:
             try:
                 self._waiting = _taken(record, offset, self._keep, can_be_read_again=can_be_read_again)
             except OSError as error:
+                _check_disk(error)
                 yield BrokenRecord(offset, str(error))
                 self._search(behind=offset if can_be_read_again else self._frame)
                 return
@@ -335,7 +348,8 @@ def _read_zstd_frame(file: BinaryIO, offset: int) -> _Member:
     try:
         while (out := reader.read(1 << 12)) and reader.frame_start_position() == offset:
             head, size = head or out, size + len(out)
-    except OSError:
+    except OSError as error:
+        _check_disk(error)
         return _Member(_end_of_head(head), size, None)
     return _Member(_end_of_head(head), size, reader.frame_start_position() if out else file.seek(0, io.SEEK_END))
 

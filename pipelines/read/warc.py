@@ -11,7 +11,7 @@ from fastwarc.warc import WarcRecordType
 from altalign import storage
 from pipelines.read import pages
 from pipelines.read.body import BodyError, decoded
-from pipelines.read.found import Found, Gatherer
+from pipelines.read.found import Found, Gatherer, readable
 from pipelines.read.records import BrokenRecord, Http, Record, first_record, records
 
 IMAGE_BYTES = 256 << 20  # of a body; what is beyond is cut off, and then no decoder takes the rest for an image
@@ -44,8 +44,11 @@ def image_bytes(path: str, offset: int, length: int | None) -> bytes | None:
 
     Returns:
         The bytes, content encodings taken off; None where there is no record, or the file ends first.
+
+    Raises:
+        UnreadableError: the disk fails.
     """
-    with storage.open_read(path) as file:
+    with readable(path, "WARC"), storage.open_read(path) as file:
         if length is not None:
             file.seek(offset)
             data = file.read(length)

@@ -1,8 +1,10 @@
 """WebDataset tars (.tar, .tar.gz, .tar.zst): neighbouring members of one name up to the first dot are a sample.
 
-Of a sample: the first image member, the caption of `.txt` or else of `.json`, the `url` of `.json`.
+Of a sample: the first image member, the caption of `.txt` or else of `.json`, the `url` of `.json`. No member is held whole beyond a limit,
+compressed or not: an image is cut there, as one of a web archive is; a text breaks its sample.
 """
 
+import io
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +24,11 @@ from pipelines.read import table
 from pipelines.read.compressed import Compression, decompressed
 from pipelines.read.found import LINE_BYTES, STRETCH_BYTES, STRETCH_ROWS, Found, batch, kept, readable, unreadable
 from pipelines.read.lines import parse_json
+from pipelines.read.warc import IMAGE_BYTES
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "avif", "bmp", "tif", "tiff")
+_PIECE_BYTES = 1 << 20
+_LONG_HEADERS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 _MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd"}
 
 
@@ -37,7 +42,7 @@ class _Sample:
     caption: str | None = None
     caption_of_json: str | None = None
     offset: int = 0  # of the image's bytes in the tar
-    length: int = 0  # of the image; 0: there is none
+    length: int = 0  # of the image, at most IMAGE_BYTES; 0: there is none
     data: bytes | None = None  # of an image in a compressed tar
     is_one: bool = False
 
@@ -93,12 +98,12 @@ def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, *, is_c
     sample.is_one = True
     if extension in _IMAGES:
         if not sample.length:
-            sample.offset, sample.length = member.offset_data, member.size
-            sample.data = _content(tar, member) if is_compressed else None
+            sample.offset, sample.length = member.offset_data, min(member.size, IMAGE_BYTES)
+            sample.data = _content(tar, member, sample.length) if is_compressed else None
         return
     if member.size > LINE_BYTES:
         raise _SampleError(f"{member.name}: longer than {LINE_BYTES >> 20} MiB")
-    content = _content(tar, member)
+    content = _content(tar, member, member.size)
     if extension == "txt":
         sample.caption = content.decode(errors="replace").removeprefix("\ufeff")
         return
@@ -142,7 +147,7 @@ def _sha256(sample: _Sample, file: BinaryIO) -> str:
     file.seek(sample.offset)
     hashed = sha256()
     left = sample.length
-    while left and (piece := file.read(min(left, 1 << 20))):
+    while left and (piece := file.read(min(left, _PIECE_BYTES))):
         hashed.update(piece)
         left -= len(piece)
     file.seek(here)
@@ -156,15 +161,29 @@ def _split(name: str) -> tuple[str, str]:
     return f"{folder}/{stem}", extension
 
 
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    content = cast(BinaryIO, tar.extractfile(member)).read()
-    if len(content) != member.size:
-        raise tarfile.ReadError("unexpected end of data")
-    return content
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, length: int) -> bytes:
+    """The first bytes of a member; in pieces, for tarfile holds what it is asked for twice and more."""
+    file, content = cast(BinaryIO, tar.extractfile(member)), io.BytesIO()
+    while left := length - content.tell():
+        piece = file.read(min(left, _PIECE_BYTES))
+        if not piece:
+            raise tarfile.ReadError("unexpected end of data")
+        content.write(piece)
+    return content.getvalue()
 
 
 class _StrictHeader(tarfile.TarInfo):
-    """A header that is damaged ends the reading with an error; tarfile alone takes it for the end of the archive."""
+    """A header that is damaged, or has no end, ends the reading with an error.
+
+    Tarfile alone takes the one for the end of the archive, and holds the other whole: a header of names and attributes is as long as it says.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "tarfile.TarInfo":
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _LONG_HEADERS and header.size > LINE_BYTES:
+            raise ReadError(f"header of {header.size} bytes")
+        return header
 
     @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> "tarfile.TarInfo":

@@ -63,7 +63,7 @@ def test_help_names_every_verb(ask: str, capsys: pytest.CaptureFixture[str]) -> 
     assert main([ask]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert out.startswith("usage: altalign VERB …\n")
+    assert out.startswith("usage: altalign VERB ...\n")
     assert all(f"  {name} " in out and about in out for name, (_, about) in VERBS.items())
     assert max(map(len, out.splitlines())) <= 140
 

@@ -25,7 +25,7 @@ def test_counts_have_the_columns_of_the_contract() -> None:
 
 
 def test_a_candidate_is_what_was_extracted_without_its_verdict() -> None:
-    assert [*schema.CANDIDATE.names, "reason"] == schema.EXTRACTED.names
+    assert [*schema.CANDIDATE.names, "reason", "failed"] == schema.EXTRACTED.names
 
 
 def test_a_column_of_one_name_has_one_type() -> None:

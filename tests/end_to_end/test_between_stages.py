@@ -160,3 +160,45 @@ def test_ctrl_c_exits_with_130_and_the_run_continues(folder: Path) -> None:
 def test_an_unknown_flag_for_beam_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no_such_flag" in fails(capsys, 2, "--", "--no_such_flag=3")
     assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize("lost", ["shards/00001.tar", "shards/00000.parquet"])
+def test_a_finished_run_without_one_of_its_files_says_so_and_writes_it_anew(folder: Path, capsys: pytest.CaptureFixture[str], lost: str) -> None:
+    assert main(["curate", "config.toml", "--set", "shards.samples_per_shard=4"]) == 0
+    before = tree(folder / "run")
+    (folder / "run" / lost).unlink()
+    if lost.endswith(".tar"):
+        assert f"run/{lost}: is missing" in fails(capsys, 1, "--set", "shards.samples_per_shard=4")
+    (folder / "run" / "manifest.json").unlink()
+    assert main(["curate", "config.toml", "--set", "shards.samples_per_shard=4"]) == 0
+    assert tree(folder / "run") == before
+
+
+def test_an_image_whose_header_lies_costs_itself_alone(folder: Path) -> None:
+    path = folder / "input" / "part-0.parquet"
+    rows = pq.read_table(path).to_pylist()
+    png = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\xff\xff\xff\xff\x00\x00\x01\x00\x08\x02\x00\x00\x00"
+    for row in rows:
+        row["image"] = png if row["image"] else None
+    pq.write_table(pa.Table.from_pylist(rows, pq.read_schema(path)), path)
+    assert main(["curate", "config.toml"]) == 0
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["curate", "config.toml", "--set", "run.folder=run [/x] [red]"]) == 0
+    assert "run [/x] [red]" in capsys.readouterr().out
+    assert main(["status", "run [/x] [red]"]) == 0
+
+
+def test_a_path_with_brackets_that_is_there_is_itself_and_a_pipe_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import os
+
+    (folder / "text" / "a[1].csv").write_bytes((folder / "text" / "some.csv").read_bytes())
+    text = (folder / "config.toml").read_text(encoding="utf-8")
+    (folder / "config.toml").write_text(text.replace("text/*.csv", "text/a[1].csv"), encoding="utf-8")
+    assert main(["curate", "config.toml", "--until", "extract"]) == 0
+    os.mkfifo(folder / "text" / "pipe.csv")
+    (folder / "config.toml").write_text(text.replace("text/*.csv", "text/pipe.csv"), encoding="utf-8")
+    assert "no regular file" in fails(capsys, 2, "--restart")
+    (folder / "config.toml").write_text(text.replace("input/*.parquet", "run/**/*.parquet"), encoding="utf-8")
+    assert "in the run's own folder" in fails(capsys, 2, "--restart")

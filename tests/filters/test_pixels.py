@@ -402,3 +402,38 @@ def test_real_files_with_lying_names_and_cut_ones() -> None:
     for name, image in found.items():
         assert (image.pixels is None) is (name in corrupt), name
     assert all(found[name].format is None or found[name].damage for name in corrupt)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_machine_without_memory_does_not_make_an_image_damaged(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    def out_of_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    data = encoded(picture(), kind)
+    monkeypatch.setattr("filters.pixels.simplejpeg.decode_jpeg", out_of_memory)
+    monkeypatch.setattr("filters.pixels.np.asarray", out_of_memory)
+    with pytest.raises(MemoryError):
+        read(data)
+    with pytest.raises(MemoryError):
+        to_stored(data, portable=True, resize_short_side_px=64)
+
+
+def test_a_header_that_no_memory_is_enough_for_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("filters.pixels._stored_size", out_of_memory)
+    found = read(encoded(picture(), "png"))
+    assert (found.format, found.width, found.damage) == ("png", None, "MemoryError")
+
+
+def test_a_row_that_decoders_cannot_count_the_bits_of_is_damage_on_every_machine() -> None:
+    """Pillow raises MemoryError for it, however much memory there is."""
+    for width in (100_000_000, pixels.ROW_AT_MOST_PX + 1):
+        header = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, 1, 8, 2, 0, 0, 0))
+        data = header + chunk(b"IDAT", zlib.compress(b"\0" * 1_000)) + chunk(b"IEND", b"")
+        found = read(data)
+        assert (found.width, found.height, found.pixels) == (width, 1, None)
+        assert "longer than" in (found.damage or "")
+        with pytest.raises(ValueError, match="longer than"):
+            to_jpeg(data, resize_short_side_px=0)

@@ -1,6 +1,8 @@
 """Web archives: what is a page, what is an image's place, and what a broken record costs."""
 
+import errno
 import gzip
+import io
 import random
 import zlib
 from pathlib import Path
@@ -330,3 +332,45 @@ def test_the_handbooks_give_exactly_what_is_known_of_them(language, in_archive, 
     assert len({row["caption"] for row in rows}) == 60
     for url in sorted(set(found))[::10]:
         assert (bytes_of(path, by_url[url]) or b"")[:4] in (b"\x89PNG", b"GIF8", b"<?xm", b"<svg")
+
+
+class FailingFile(io.BytesIO):
+    """A file on a disk of which one sector cannot be read, so often."""
+
+    def __init__(self, data: bytes, bad_at: int, errors: list[OSError]):
+        super().__init__(data)
+        self._bad_at, self._errors = bad_at, errors
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.tell() + (len(self.getbuffer()) if size is None or size < 0 else size) > self._bad_at and self._errors:
+            raise self._errors.pop()
+        return super().read(size)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bad_at", [0, 100, 200_000])
+def test_a_disk_error_in_an_image_is_no_image_that_is_missing(tmp_path, monkeypatch, form, bad_at):
+    path = write(tmp_path / "a.warc", [response("http://a/x.jpg", noise(600_000), "image/jpeg")], form)
+    data = path.read_bytes()
+    monkeypatch.setattr("altalign.storage.open_read", lambda _: FailingFile(data, bad_at, [OSError(errno.EIO, "Input/output error")]))
+    with pytest.raises(UnreadableError, match=r"a\.warc: cannot be read as WARC .*Input/output error"):
+        read.image_bytes(str(path), 0, None)
+    with pytest.raises(UnreadableError, match=r"a\.warc: cannot be read as WARC .*Input/output error"):
+        read.image_bytes(str(path), 0, 300_000)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bad_at", [100, 200_000, 900_000])
+def test_a_disk_error_in_an_archive_is_no_broken_record(tmp_path, monkeypatch, form, bad_at):
+    path = write(tmp_path / "a.warc", [response(f"http://a/{size}.jpg", noise(size), "image/jpeg") for size in (600_000, 600_001)], form)
+    data, errors = path.read_bytes(), [OSError(errno.EIO, "Input/output error")]
+    monkeypatch.setattr("altalign.storage.open_read", lambda _: FailingFile(data, bad_at, errors))
+    with pytest.raises(UnreadableError, match=r"a\.warc: cannot be read as WARC .*Input/output error"):
+        read_all(path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_record_that_breaks_off_is_still_an_image_that_is_missing(tmp_path, form):
+    path = write(tmp_path / "a.warc", [response("http://a/x.jpg", noise(60_000), "image/jpeg")], form)
+    path.write_bytes(path.read_bytes()[:30_000])
+    assert read.image_bytes(str(path), 0, None) is None

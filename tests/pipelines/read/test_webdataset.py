@@ -6,6 +6,7 @@ import io
 import json
 import random
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
@@ -127,11 +128,50 @@ def test_references_are_decoded_where_settings_say_so(tmp_path):
     assert read_all(path, SETTINGS.model_copy(update={"decode_entities": True}))[0][0]["caption"] == "Tom & Jerry"
 
 
-def test_an_endless_caption_costs_its_sample(tmp_path, monkeypatch):
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("side_car", ["txt", "json"])
+def test_an_endless_caption_costs_its_sample(tmp_path, monkeypatch, form, side_car):
     monkeypatch.setattr("pipelines.read.webdataset.LINE_BYTES", 100)
-    _, broken, places = read_all(write(tmp_path / "a.tar", [("1.jpg", b"one"), ("1.txt", b"x" * 101)]))
-    assert len(broken) == 1
-    assert places == []
+    rows, broken, places = read_all(write(tmp_path / f"a{form}", [("1.jpg", b"one"), (f"1.{side_car}", b"x" * 101), ("2.jpg", b"two"), ("2.txt", b"x" * 100)]))
+    assert [entry["offset"] for entry in broken] == [0]
+    assert f"1.{side_car}" in broken[0]["error"]
+    assert [row["image_identity"] for row in rows] == [place["image_identity"] for place in places] == [sha(b"two")]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_image_beyond_the_limit_is_cut_whatever_the_compression(tmp_path, monkeypatch, form):
+    monkeypatch.setattr("pipelines.read.webdataset.IMAGE_BYTES", 10_000)
+    images = [random.Random(size).randbytes(size) for size in (10_000, 10_001, 50_000)]
+    path = write(tmp_path / f"a{form}", [(f"{number}.jpg", image) for number, image in enumerate(images)] + [("last.txt", b"caption")])
+    rows, broken, places = read_all(path)
+    assert broken == []
+    assert [row["image_identity"] for row in rows] == [*(sha(image[:10_000]) for image in images), None]
+    found = [place["bytes"] if place["bytes"] is not None else read.image_bytes(str(path), place["offset"], place["length"]) for place in places]
+    assert found == [image[:10_000] for image in images]
+
+
+@pytest.mark.parametrize("form", [".tar.gz", ".tar.zst"])
+def test_an_image_beyond_the_limit_is_never_held_whole(tmp_path, monkeypatch, form):
+    monkeypatch.setattr("pipelines.read.webdataset.IMAGE_BYTES", 1 << 20)
+    path = write(tmp_path / f"a{form}", [("1.jpg", bytes(24 << 20)), ("2.jpg", b"two")])
+    tracemalloc.start()
+    try:
+        places = read_all(path)[2]
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [len(place["bytes"]) for place in places] == [1 << 20, 3]
+    assert most < 12 << 20
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+def test_a_header_without_end_cannot_be_read(tmp_path, monkeypatch, form, kind):
+    monkeypatch.setattr("pipelines.read.webdataset.LINE_BYTES", 1_000)
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, 1_001
+    with pytest.raises(UnreadableError, match="header of 1001 bytes"):
+        read_all(compress(tmp_path / f"a{form}", header.tobuf() + b"x" * 1_024 + bytes(10_240)))
 
 
 def test_many_samples_come_in_bounded_stretches(tmp_path):
