@@ -23,17 +23,17 @@ help:
 	@echo "make setup              .venv/bin/altalign, from uv.lock"
 
 $(UV):
-	$(PYTHON) -c 'import sys; sys.exit("altalign needs Python 3.11 or 3.12; this is " + sys.version.split()[0] + ": give PYTHON=…") if sys.version_info[:2] not in ((3, 11), (3, 12)) else None'
-	$(PYTHON) -m venv $(CACHE)/uv
-	$(CACHE)/uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	@$(PYTHON) -c 'import sys; sys.exit("altalign needs Python 3.11 or 3.12; this is " + sys.version.split()[0] + ": give PYTHON=…") if sys.version_info[:2] not in ((3, 11), (3, 12)) else None'
+	@$(PYTHON) -m venv $(CACHE)/uv
+	@$(CACHE)/uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.9'
 
 # Stamps: an environment is made anew only when the lock file changed.
 $(VENV)/.curate: $(UV) pyproject.toml uv.lock
-	$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --inexact
+	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --inexact
 	@touch $@
 
 $(VENV)/.dev: $(UV) pyproject.toml uv.lock
-	$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --group dev
+	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --group dev
 	@touch $@ $(VENV)/.curate
 
 setup: $(VENV)/.curate

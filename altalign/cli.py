@@ -31,7 +31,7 @@ def usage() -> str:
 {verbs}
 
 `altalign VERB --help` says what a verb takes. --debug, anywhere, shows the traceback of an error; --version says which altalign this is.
-Exit code 0 = done, 1 = failed, 2 = wrong usage or settings.
+Exit code 0 = done, 1 = failed, 2 = wrong usage or settings, 130 = interrupted.
 """
 
 

@@ -11,7 +11,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from rich.console import Console
 
 from altalign import storage
-from altalign.curation import CurateConfig
+from altalign.curation import CurateConfig, InputSettings
 from pipelines import extract, fetch, judge, pool, progress, runs, summary, tables, write
 from pipelines.engines import MapUnits, options, raised
 from pipelines.units import STAGES, Facts, Run, Unit
@@ -52,6 +52,9 @@ def main(argv: Sequence[str]) -> int:
     if arguments.dry_run:
         summary.print_plan(run, out)
         return 0
+    runs.check_folder(run)
+    if STAGES.index(arguments.until) >= STAGES.index("fetch") and not any(_holds_images(settings) for settings in config.input):
+        progress.stderr().print("no input holds images, so every pair will end as not_in_archive; --until judge stops before that", soft_wrap=True)
     with storage.locked(run.folder):
         runs.open_run(run, is_rerun=arguments.rerun, is_restart=arguments.restart)
         if not run.is_done(STAGES[-1]):
@@ -64,6 +67,10 @@ def main(argv: Sequence[str]) -> int:
             storage.delete_units([run.path("work")])
     summary.print_summary(run, out)
     return 0
+
+
+def _holds_images(settings: InputSettings) -> bool:
+    return settings.kind in ("warc", "webdataset") or bool(settings.image_column)
 
 
 def run_stage(run: Run, stage: str, pipeline_options: PipelineOptions) -> None:

@@ -100,15 +100,26 @@ def _check_supported(config: CurateConfig, where: str) -> None:
             raise UsageError(f"{where} {name} = {value}: {repair}")
 
 
+def check_folder(run: Run) -> None:
+    """Refuse a folder that holds something else, before anything is written to it.
+
+    Raises:
+        UsageError: the folder is no run, or no folder.
+    """
+    folder = Path(run.folder)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{run.folder}: a file, where the folder of a run is meant; choose another [run] folder")
+    if folder.exists() and not storage.exists(run.path("run.json")) and any(p.name != "log" and not storage.is_partial(p.name) for p in folder.iterdir()):
+        raise UsageError(f"{run.folder}: a folder that is no run of altalign (it has no run.json); choose another [run] folder, or empty it")
+
+
 def open_run(run: Run, *, is_rerun: bool, is_restart: bool) -> None:
     """Make the folder fit to be worked on: refuse, or delete what is to be done anew, and record what the run rests on.
 
     Raises:
-        UsageError: the folder is no run, or its finished stages rest on other settings or files.
+        UsageError: its finished stages rest on other settings or files.
     """
     facts = storage.read_json(run.path("run.json"))
-    if not facts and Path(run.folder).exists() and any(p.name != "log" and not storage.is_partial(p.name) for p in Path(run.folder).iterdir()):
-        raise UsageError(f"{run.folder}: a folder that is no run of altalign (it has no run.json); choose another [run] folder, or empty it")
     grounds = Basis(run.config, run.files).of
     recorded: dict[str, Any] = facts.get("stages", {})
     if is_restart:

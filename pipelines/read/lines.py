@@ -37,18 +37,18 @@ class Bad:
     error: str
 
 
-class _TooLongError(csv.Error):
+class _LineError(csv.Error):
     pass
 
 
 class _Lines:
-    """Lines of a file with where they begin; those beyond LINE_BYTES come as None. Lines can be given back."""
+    """Lines of a file with where they begin; those beyond LINE_BYTES, or not in UTF-8, come as `Bad`. Lines can be given back."""
 
     def __init__(self, file: BinaryIO):
         self._file, self._offset = file, 0
-        self._given_back: deque[tuple[int, str | None]] = deque()
+        self._given_back: deque[tuple[int, str | Bad]] = deque()
 
-    def next(self) -> tuple[int, str | None] | None:
+    def next(self) -> tuple[int, str | Bad] | None:
         """Where a line begins, and the line; None at the end."""
         if self._given_back:
             return self._given_back.popleft()
@@ -58,14 +58,17 @@ class _Lines:
         if not line:
             return None
         if len(line) <= LINE_BYTES:
-            text = line.decode(errors="replace")
+            try:
+                text = line.decode()
+            except UnicodeDecodeError as error:
+                return start, Bad(start, f"not UTF-8 (byte {start + error.start}); convert the file")
             return start, text.removeprefix(_BOM) if start == 0 else text
         while line and not line.endswith(b"\n"):
             line = self._file.readline(1 << 20)
             self._offset += len(line)
-        return start, None
+        return start, Bad(start, _TOO_LONG)
 
-    def give_back(self, lines: Sequence[tuple[int, str | None]]) -> None:
+    def give_back(self, lines: Sequence[tuple[int, str | Bad]]) -> None:
         """Let `next` return these first."""
         self._given_back.extendleft(reversed(lines))
 
@@ -75,7 +78,7 @@ class _Feed:
 
     def __init__(self, lines: _Lines):
         self._lines = lines
-        self.record: list[tuple[int, str | None]] = []
+        self.record: list[tuple[int, str | Bad]] = []
         self.size = 0
 
     def __iter__(self) -> "_Feed":
@@ -87,9 +90,11 @@ class _Feed:
             raise StopIteration
         self.record.append(entry)
         _, line = entry
-        self.size += len(line or "")
-        if line is None or self.size > LINE_BYTES:
-            raise _TooLongError(_TOO_LONG if line is None else f"{_TOO_LONG}; is a quote not closed?")
+        if isinstance(line, Bad):
+            raise _LineError(line.error)
+        self.size += len(line)
+        if self.size > LINE_BYTES:
+            raise _LineError(f"{_TOO_LONG}; is a quote not closed?")
         return line
 
     def start(self) -> None:
@@ -113,7 +118,7 @@ def names_of_first_objects(file: BinaryIO, objects: int) -> tuple[set[str], int]
     seen = 0
     lines = _Lines(file)
     while seen < objects and (entry := lines.next()) is not None:
-        value = None if entry[1] is None else _parse(entry[1])
+        value = None if isinstance(entry[1], Bad) else _parse(entry[1])
         if isinstance(value, dict):
             seen += 1
             names.update(value)
@@ -157,15 +162,16 @@ def _csv_fields(lines: _Lines) -> Iterator[tuple[int, list[str] | str, int]]:
             feed.give_back()
             yield feed.record[0][0], str(error), 0
             continue
-        if len(feed.record) > 1 or (feed.record[0][1] or "").strip():
+        first = feed.record[0][1]
+        if len(feed.record) > 1 or (isinstance(first, str) and first.strip()):
             yield feed.record[0][0], fields, feed.size
 
 
 def _tsv_fields(lines: _Lines) -> Iterator[tuple[int, list[str] | str, int]]:
     while (entry := lines.next()) is not None:
         offset, line = entry
-        if line is None:
-            yield offset, _TOO_LONG, 0
+        if isinstance(line, Bad):
+            yield offset, line.error, 0
         elif line.strip(" \r\n"):
             yield offset, line.removesuffix("\n").removesuffix("\r").split("\t"), len(line)
 
@@ -173,8 +179,8 @@ def _tsv_fields(lines: _Lines) -> Iterator[tuple[int, list[str] | str, int]]:
 def _json_rows(lines: _Lines, columns: Sequence[str]) -> Iterator[Row | Bad]:
     while (entry := lines.next()) is not None:
         offset, line = entry
-        if line is None:
-            yield Bad(offset, _TOO_LONG)
+        if isinstance(line, Bad):
+            yield line
         elif line and not line.isspace():
             yield _json_row(offset, line, columns)
 

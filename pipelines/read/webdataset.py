@@ -8,7 +8,7 @@ import io
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
 from tarfile import InvalidHeaderError, ReadError, TruncatedHeaderError  # type: ignore[attr-defined] # of tarfile, but not of its stubs
@@ -44,7 +44,7 @@ class _Sample:
     offset: int = 0  # of the image's bytes in the tar
     length: int = 0  # of the image, at most IMAGE_BYTES; 0: there is none
     data: bytes | None = None  # of an image in a compressed tar
-    is_one: bool = False
+    extensions: set[str] = field(default_factory=set)  # of its members that are read
 
 
 def read(path: str, settings: InputSettings) -> Iterator[Found]:
@@ -62,7 +62,7 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
         for offset, sample in _samples(path, file):
             if isinstance(sample, str):
                 broken.append((path, offset, sample))
-            elif sample.is_one:
+            elif sample.extensions:
                 samples.append(sample)
                 size += len(sample.data or b"") + len(sample.caption or "")
             if size > STRETCH_BYTES or len(samples) + len(broken) >= STRETCH_ROWS:
@@ -76,13 +76,16 @@ def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
     try:
         with _opened(file) as (tar, is_compressed):
             for _, members in groupby(tar, key=lambda member: _split(member.name)[0]):
-                offset, sample, error = -1, _Sample(), ""
+                offset, sample, error, others = -1, _Sample(), "", []
                 for member in members:
                     offset = member.offset if offset < 0 else offset
                     try:
-                        _add(sample, tar, member, is_compressed=is_compressed)
+                        if not _add(sample, tar, member, is_compressed=is_compressed) and member.isfile():
+                            others.append(member.name)
                     except _SampleError as problem:
                         error = str(problem)
+                if others and not sample.extensions:
+                    error = f"no image, .txt or .json of one name before the first dot, but {', '.join(others[:3])}"
                 yield offset, error or sample
                 cast(Any, tar).members.clear()  # tarfile keeps all it has met
     except tarfile.TarError as error:
@@ -91,22 +94,28 @@ def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
         unreadable(path, f"cannot be read as tar ({error})")
 
 
-def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, *, is_compressed: bool) -> None:
+def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, *, is_compressed: bool) -> bool:
+    """Take a member into its sample; whether it is of any use there."""
     extension = _split(member.name)[1].lower()
     if not member.isfile() or extension not in (*_IMAGES, "txt", "json"):
-        return
-    sample.is_one = True
+        return False
+    if extension in sample.extensions:
+        raise _SampleError(f"{member.name}: a second .{extension} of one sample; two samples may not have one name")
+    sample.extensions.add(extension)
     if extension in _IMAGES:
         if not sample.length:
             sample.offset, sample.length = member.offset_data, min(member.size, IMAGE_BYTES)
             sample.data = _content(tar, member, sample.length) if is_compressed else None
-        return
+        return True
     if member.size > LINE_BYTES:
         raise _SampleError(f"{member.name}: longer than {LINE_BYTES >> 20} MiB")
     content = _content(tar, member, member.size)
     if extension == "txt":
-        sample.caption = content.decode(errors="replace").removeprefix("\ufeff")
-        return
+        try:
+            sample.caption = content.decode().removeprefix("\ufeff")
+        except UnicodeDecodeError as error:
+            raise _SampleError(f"{member.name}: not UTF-8 (byte {error.start})") from None
+        return True
     try:
         value = parse_json(content)
     except ValueError as error:
@@ -114,6 +123,7 @@ def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, *, is_c
     if not isinstance(value, dict):
         raise _SampleError(f"{member.name}: {type(value).__name__}, where an object is meant")
     sample.url, sample.caption_of_json = (_text(member.name, value, name) for name in ("url", "caption"))
+    return True
 
 
 def _text(member: str, value: dict[str, Any], name: str) -> str | None:

@@ -53,7 +53,7 @@ def sha(data: bytes) -> str:
 def test_samples_are_read_in_order_with_the_bytes_of_their_images(tmp_path, form):
     members = [
         ("a/0001.jpg", b"one"),
-        ("a/0001.txt", b" a \xff caption "),
+        ("a/0001.txt", b" a caption "),
         ("a/0001.json", json.dumps({"url": " http://a/1#x", "caption": "of json"}).encode()),
         ("b/0001.JSON", json.dumps({"caption": "of json"}).encode()),
         ("b/0001.PNG", b"two"),
@@ -69,9 +69,9 @@ def test_samples_are_read_in_order_with_the_bytes_of_their_images(tmp_path, form
     ]
     path = write(tmp_path / f"shard{form}", members)
     rows, broken, places = read_all(path)
-    assert broken == []
+    assert [entry["error"] for entry in broken] == ["no image, .txt or .json of one name before the first dot, but 0004.cls"]
     assert [(row["image_identity"], row["caption"]) for row in rows] == [
-        ("http://a/1", "a \ufffd caption"),
+        ("http://a/1", "a caption"),
         (sha(b"two"), "of json"),
         (sha(b"three"), ""),
         ("http://a/3", ""),
@@ -179,3 +179,18 @@ def test_many_samples_come_in_bounded_stretches(tmp_path):
     stretches = [found.rows.num_rows for found in read.read(str(path), SETTINGS)]
     assert max(stretches) <= 8_192
     assert sum(stretches) == 9_000
+
+
+@pytest.mark.parametrize(
+    ("members", "error"),
+    [
+        ([("0.png", b"A"), ("0.txt", b"first"), ("0.png", b"B"), ("0.txt", b"second")], "0.txt: a second .txt"),
+        ([("photo.0.jpg", b"A"), ("photo.0.txt", b"one")], "no image, .txt or .json of one name before the first dot"),
+        ([("2.jpg", b"A"), ("2.txt", b"a \xff caption")], "2.txt: not UTF-8 (byte 2)"),
+    ],
+)
+def test_what_makes_no_sample_is_counted(tmp_path, members, error):
+    rows, broken, places = read_all(write(tmp_path / "a.tar", members))
+    assert (rows, places) == ([], [])
+    assert len(broken) == 1
+    assert error in broken[0]["error"]
