@@ -140,6 +140,7 @@ class _Stretch:
             if self._waiting is not None:
                 yield self._waiting
             if record is None:
+                yield from self._cut_in_its_head()
                 return
             self._start_is_counted, self._waiting = False, None
             offset, can_be_read_again = self._place(record)
@@ -154,6 +155,25 @@ class _Stretch:
                 yield BrokenRecord(offset, "Content-Length goes beyond the end of its compressed member")
                 self.goes_on_at = self._frame_now()
                 return
+
+    def _cut_in_its_head(self) -> Iterator[BrokenRecord]:
+        """A last record of which so little is there that the reader takes the archive for ended before it."""
+        last = self._waiting
+        if last is None:
+            end = self._start
+        elif not last.can_be_read_again:
+            return
+        elif self._stream is None:
+            self._again.seek(last.offset)
+            has_head = _HEAD_END.search(self._again.read(_WINDOW)) is not None
+            end = last.offset + _head_bytes(self._again, last.offset) + last.block_bytes + _PAST_THE_END if has_head else last.offset
+        else:
+            end = _read_member(self._again, last.offset, self._compression).end
+        if end is None or self._start_is_counted:
+            return
+        self._again.seek(end)
+        if self._again.read(1 << 10).strip(b"\0\r\n\t "):
+            yield BrokenRecord(end, "the file breaks off in the head of a record")
 
     def _place(self, record: WarcRecord) -> tuple[int, bool]:
         """Offset of a record whose head was just read, and whether it can be read there."""

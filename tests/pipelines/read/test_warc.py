@@ -374,3 +374,19 @@ def test_a_record_that_breaks_off_is_still_an_image_that_is_missing(tmp_path, fo
     path = write(tmp_path / "a.warc", [response("http://a/x.jpg", noise(60_000), "image/jpeg")], form)
     path.write_bytes(path.read_bytes()[:30_000])
     assert read.image_bytes(str(path), 0, None) is None
+
+
+@pytest.mark.parametrize("form", ["gzip", "bare"])
+@pytest.mark.parametrize("size", [2, 5, 12, 30])
+def test_a_last_record_cut_in_its_head_is_counted(tmp_path, form, size):
+    whole, cut = page(1), (gz(page(2)) if form == "gzip" else page(2))[:size]
+    path = tmp_path / "a.warc"
+    path.write_bytes((gz(whole) if form == "gzip" else whole) + cut)
+    _, broken, _ = read_all(path)
+    assert len(captions(path)) == 1
+    assert [entry["offset"] for entry in broken] == [len(gz(whole) if form == "gzip" else whole)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_whole_archive_has_no_broken_end(tmp_path, form):
+    assert read_all(write(tmp_path / "a.warc", [page(1), page(2)], form))[1] == []
