@@ -60,7 +60,7 @@ check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright
-	$(VENV)/bin/python -m pytest -m 'not slow and not engine' -q $(FLAGS)
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile -m 'not slow and not engine' -q $(FLAGS)
 
 bench: $(VENV)/.dev
 	$(VENV)/bin/python -m benchmarks.text_stage $(FLAGS)
