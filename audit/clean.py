@@ -11,7 +11,8 @@ from audit.run_folder import RunFolder
 
 def main(argv: Sequence[str]) -> int:
     """Delete RUN/work of a finished run."""
-    parser = argparse.ArgumentParser(prog="altalign clean", description="Delete RUN/work of a finished run; a later run with other settings begins with the input again.")
+    about = "Delete RUN/work of a finished run; a later run with other settings begins with the input again."
+    parser = argparse.ArgumentParser(prog="altalign clean", description=about)
     parser.add_argument("run", metavar="RUN", help="folder of a run")
     parser.add_argument("--unfinished", action="store_true", help="also of a run that is not finished: it will begin anew")
     arguments = parser.parse_args(argv)

@@ -113,6 +113,8 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     Raises:
         UsageError: a runner or shuffle that this version does not support.
     """
+    if flags and not flags[0].startswith("--"):
+        raise UsageError(f"-- {flags[0]}: no flag of Beam, which begins with --")
     if any(flag.split("=")[0] == "--runner" for flag in flags):
         raise UsageError("-- --runner: the runner is a setting; give --set engine.runner=NAME")
     unknown = PipelineOptions(flags).get_all_options(retain_unknown_options=True).keys() - PipelineOptions(flags).get_all_options().keys()

@@ -26,7 +26,6 @@ def watched(run: Run, step: str, units: Sequence[Unit], console: Console) -> Ite
     thread.start()
     try:
         yield
-        watch.is_whole = True
     finally:
         watch.stop.set()
         thread.join()
@@ -35,11 +34,11 @@ def watched(run: Run, step: str, units: Sequence[Unit], console: Console) -> Ite
 class _Watch:
     def __init__(self, run: Run, step: str, rows: dict[str, int], console: Console):
         self._run, self._step, self._rows, self._console = run, step, rows, console
-        self.stop, self.is_whole = threading.Event(), False
+        self.stop = threading.Event()
+        self._begin, self._before = time.monotonic(), self._finished()
 
     def look(self) -> None:
         """Look at the marks until told to stop."""
-        self._begin, self._before = time.monotonic(), self._finished()
         if self._console.is_terminal:
             self._bar()
             return
