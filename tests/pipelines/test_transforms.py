@@ -213,7 +213,7 @@ def test_gather_copies_the_first_image_in_hand_of_every_survivor(gathered: Run, 
     [("tables/units", "tables/merged", "00003"), ("judge/units", "judge/grouped", "00002")],
 )
 @pytest.mark.parametrize("shuffle", ["files", "beam"])
-def test_a_step_that_was_cut_does_only_what_is_missing_and_to_the_same_bytes(gathered: Run, step: str, merged: str, lost: str, shuffle: str) -> None:
+def test_a_step_that_was_cut_does_only_what_is_missing_and_merges_to_the_same_bytes(gathered: Run, step: str, merged: str, lost: str, shuffle: str) -> None:
     settings = gathered.config.model_copy(update={"engine": gathered.config.engine.model_copy(update={"shuffle": shuffle})})
     run = Run(gathered.folder, settings, gathered.files)
     (transform,) = [each.transform for steps, _ in PIPELINE.values() for each in steps if each.name == step]
@@ -224,7 +224,8 @@ def test_a_step_that_was_cut_does_only_what_is_missing_and_to_the_same_bytes(gat
     ran(run, "again", transform(run, step), pool.units(run), [int(name) for name in run.finished(merged)] + [int(lost)])
     after = {name: contents(run, name) for name in (step, merged)}
     for name, redone in ((step, unit), (merged, lost)):
-        assert {file: data for file, (data, _) in after[name].items()} == {file: data for file, (data, _) in before[name].items()}
+        if name == merged:  # a spill file also shows what its thread had met before; what is merged of it does not
+            assert {file: data for file, (data, _) in after[name].items()} == {file: data for file, (data, _) in before[name].items()}
         changed = {file for file in after[name] if after[name][file][1] != before[name][file][1]}
         assert f"{redone}.json" in changed
         assert all(file.startswith(redone) for file in changed)
