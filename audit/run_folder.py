@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from altalign import storage
 from altalign.curation import CurateConfig
 from altalign.errors import UsageError
-from altalign.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -63,11 +62,3 @@ class RunFolder:
                 for group in range(parquet.num_row_groups):
                     rows: pa.Table = parquet.read_row_group(group, use_threads=False).filter(matches)
                     yield from ({**row, "in": f"{folder}/{name}"} for row in rows.to_pylist())
-
-
-def setting(config: Settings, name: str) -> Any:
-    """The value of a dotted setting."""
-    value: Any = config
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value

@@ -14,7 +14,7 @@ from altalign import storage
 from altalign.curation import CurateConfig, InputSettings
 from pipelines import extract, fetch, judge, pool, progress, runs, summary, tables, write
 from pipelines.engines import MapUnits, options, raised
-from pipelines.units import STAGES, Facts, Run, Unit
+from pipelines.units import STAGES, Facts, Grounds, Run, Unit
 
 Transform = Callable[[Run, str], beam.PTransform[Any, Any]]
 
@@ -56,11 +56,11 @@ def main(argv: Sequence[str]) -> int:
     if STAGES.index(arguments.until) >= STAGES.index("fetch") and not any(_holds_images(settings) for settings in config.input):
         progress.stderr().print("no input holds images, so every pair will end as not_in_archive; --until judge stops before that", soft_wrap=True)
     with storage.locked(run.folder):
-        runs.open_run(run, is_rerun=arguments.rerun, is_restart=arguments.restart)
+        grounds = runs.open_run(run, is_rerun=arguments.rerun, is_restart=arguments.restart)
         if not run.is_done(STAGES[-1]):
             for stage in STAGES[: STAGES.index(arguments.until) + 1]:
                 if not run.is_done(stage):
-                    run_stage(run, stage, pipeline_options)
+                    run_stage(run, stage, grounds[stage], pipeline_options)
         if run.is_done(STAGES[-1]):
             runs.check_finished(run)
         if run.is_done(STAGES[-1]) and not config.run.keep_work:
@@ -73,10 +73,10 @@ def _holds_images(settings: InputSettings) -> bool:
     return settings.kind in ("warc", "webdataset") or bool(settings.image_column)
 
 
-def run_stage(run: Run, stage: str, pipeline_options: PipelineOptions) -> None:
+def run_stage(run: Run, stage: str, grounds: Grounds, pipeline_options: PipelineOptions) -> None:
     """All pipelines of a stage, then its conclusion; its mark last."""
     steps, conclude = PIPELINE[stage]
-    with runs.recording(run, stage):
+    with runs.recording(run, stage, grounds):
         for step in steps:
             units = step.plan(run)
             if not units:

@@ -20,7 +20,7 @@ from altalign import storage
 from altalign.counts import Counts
 from altalign.curation import ImageSettings
 from altalign.reasons import KEPT, DropReason, Stage, all_reasons, drop_where, first_reason
-from altalign.schema import DROPPED
+from altalign.schema import DROPPED, SAMPLE
 from filters import identity, image, pixels
 from filters.blocked import BlockList
 from pipelines import image_values, judge, models, parquet, pool, read
@@ -32,19 +32,9 @@ from pipelines.units import Facts, Run, Unit, files_named, map_unit
 # A candidate that passed the image rules, with where its image's bytes lie in the blob of its fetch unit.
 FETCHED = pa.schema(
     [
-        ("key", pa.string()),
-        ("image_id", pa.string()),
-        ("image_url", pa.string()),
-        ("caption", pa.string()),
-        ("page_url", pa.string()),
-        ("source", pa.string()),
-        ("width", pa.int32()),
-        ("height", pa.int32()),
-        ("format", pa.string()),
-        ("found_sha256", pa.string()),
-        ("words", pa.int32()),
-        ("blob_offset", pa.int64()),
-        ("blob_bytes", pa.int64()),
+        *(field for field in SAMPLE if field.name not in ("bytes", "sha256", "tar_offset", "tar_bytes")),
+        pa.field("blob_offset", pa.int64()),
+        pa.field("blob_bytes", pa.int64()),
     ]
 )
 

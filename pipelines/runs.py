@@ -14,7 +14,7 @@ from altalign.errors import AltalignError, UsageError
 from altalign.reasons import Stage
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from pipelines import fetch, read
-from pipelines.units import STAGES, Basis, InputFile, Run, resolved
+from pipelines.units import STAGES, Basis, Grounds, InputFile, Run, resolved
 
 # What each stage leaves outside work/, and what counts rows for which stage.
 OUTPUTS = {
@@ -113,8 +113,8 @@ def check_folder(run: Run) -> None:
         raise UsageError(f"{run.folder}: a folder that is no run of altalign (it has no run.json); choose another [run] folder, or empty it")
 
 
-def open_run(run: Run, *, is_rerun: bool, is_restart: bool) -> None:
-    """Make the folder fit to be worked on: refuse, or delete what is to be done anew, and record what the run rests on.
+def open_run(run: Run, *, is_rerun: bool, is_restart: bool) -> Mapping[str, Grounds]:
+    """Make the folder fit to be worked on: refuse, or delete what is to be done anew; returns what each stage rests on.
 
     Raises:
         UsageError: its finished stages rest on other settings or files.
@@ -141,6 +141,7 @@ def open_run(run: Run, *, is_rerun: bool, is_restart: bool) -> None:
     storage.write_json(run.path("run.json"), {**versions, "engine": engine, "stages": recorded, "files": stamps})
     if not run.is_done(STAGES[-1]):  # a finished run keeps the file that its manifest names by digest
         storage.write_bytes(run.path("config.toml"), resolved(run.config).encode())
+    return grounds
 
 
 def forget(run: Run, stage: str) -> None:
@@ -176,10 +177,9 @@ def _changed_file(run: Run, facts: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def recording(run: Run, stage: str) -> Iterator[None]:
+def recording(run: Run, stage: str, grounds: Grounds) -> Iterator[None]:
     """Record in run.json what a stage rests on before it begins, and how long it took."""
     facts = storage.read_json(run.path("run.json"))
-    grounds = Basis(run.config, run.files).of[stage]
     before = facts["stages"].get(stage, {})
     entry = {
         "digest": grounds.digest,

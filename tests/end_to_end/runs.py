@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from PIL import Image
+
+from altalign.cli import main
 
 ROOT = Path(__file__).parents[2]
 EXEMPT = ("run.json", "log", "work", "report.html")  # what may differ between two runs of the same settings and input (the contract, section 4)
@@ -100,6 +103,17 @@ def environ(more: Mapping[str, str] | None = None) -> dict[str, str]:
     import os
 
     return {**os.environ, "PYTHONPATH": str(ROOT), **(more or {})}
+
+
+def fails(capsys: pytest.CaptureFixture[str], code: int, *args: str) -> str:
+    """The one line that a command fails with."""
+    capsys.readouterr()
+    assert main(["curate", "config.toml", *args]) == code
+    error = capsys.readouterr().err
+    lines = [line for line in error.splitlines() if line.startswith("altalign: ")]
+    assert "Traceback" not in error
+    assert len(lines) == 1, error
+    return lines[0].removeprefix("altalign: ")
 
 
 def tree(run: Path) -> dict[str, str]:

@@ -9,27 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from tests.end_to_end.runs import tree, write_input
+from tests.end_to_end.runs import fails, tree
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_input(tmp_path, rows=120)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def fails(capsys: pytest.CaptureFixture[str], code: int, *args: str) -> str:
-    """The one line that a command fails with."""
-    capsys.readouterr()
-    assert main(["curate", "config.toml", *args]) == code
-    error = capsys.readouterr().err
-    lines = [line for line in error.splitlines() if line.startswith("altalign: ")]
-    assert "Traceback" not in error
-    assert len(lines) == 1, error
-    return lines[0].removeprefix("altalign: ")
 
 
 # Before any work: exit code 2 ------------------------------------------------------------------------------------------

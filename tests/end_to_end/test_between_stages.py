@@ -13,23 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from tests.end_to_end.runs import command, environ, summary, tree, write_input
+from tests.end_to_end.runs import command, environ, fails, summary, tree
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_input(tmp_path, rows=120)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def fails(capsys: pytest.CaptureFixture[str], code: int, *args: str) -> str:
-    """What a command fails with."""
-    capsys.readouterr()
-    assert main(["curate", "config.toml", *args]) == code
-    return capsys.readouterr().err
 
 
 def test_a_table_that_changes_before_its_images_are_gathered_stops_the_run(

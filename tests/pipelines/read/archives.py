@@ -70,3 +70,14 @@ def read_all(path: Path, settings: InputSettings) -> tuple[list[dict], list[dict
         places += each.places.to_pylist()
     assert all(entry["file"] == str(path) and entry["error"] for entry in broken)
     return rows, broken, places
+
+
+def compress(path: Path, data: bytes) -> Path:
+    """A file, compressed as its name says."""
+    match path.suffix:
+        case ".gz":
+            data = gzip.compress(data)
+        case ".zst":
+            data = pa.compress(data, "zstd", asbytes=True)
+    path.write_bytes(data)
+    return path

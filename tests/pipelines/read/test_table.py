@@ -1,6 +1,5 @@
 """Tables: every format, and every odd row, line, column and file."""
 
-import gzip
 import hashlib
 import json
 from pathlib import Path
@@ -16,6 +15,7 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.schema import BROKEN, CANDIDATE, EXTRACTED, IMAGE_PLACE
 from pipelines import read
 from pipelines.read import found, table
+from tests.pipelines.read.archives import compress
 
 
 def an_input(**values) -> InputSettings:
@@ -38,16 +38,6 @@ def captions(path: Path, **values) -> list[str]:
     return [row["caption"] for row in read_all(path, **values)[0]]
 
 
-def write(path: Path, data: bytes) -> Path:
-    match path.suffix:
-        case ".gz":
-            data = gzip.compress(data)
-        case ".zst":
-            data = pa.compress(data, "zstd", asbytes=True)
-    path.write_bytes(data)
-    return path
-
-
 TEXTS = {
     ".csv": b'url,caption,other\nhttp://a/1#x,"one, ""two"" \n three",1\r\n  ,four,2\n',
     ".tsv": b'url\tcaption\tother\r\nhttp://a/1#x\tone, "two" three\t1\n  \tfour\t2',
@@ -58,7 +48,7 @@ TEXTS = {
 @pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("form", TEXTS)
 def test_a_table_of_text_is_read_in_any_format_and_compression(tmp_path, form, compression):
-    path = write(tmp_path / f"table{form}{compression}", TEXTS[form])
+    path = compress(tmp_path / f"table{form}{compression}", TEXTS[form])
     rows, broken, places = read_all(path)
     assert (broken, places) == ([], [])
     assert rows == [
@@ -70,7 +60,7 @@ def test_a_table_of_text_is_read_in_any_format_and_compression(tmp_path, form, c
 @pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("text", [b"", b"url,caption\n", b"\xef\xbb\xbfurl,caption", b"\n\n"])
 def test_a_table_without_rows_is_no_error(tmp_path, text, compression):
-    path = write(tmp_path / f"table.csv{compression}", text)
+    path = compress(tmp_path / f"table.csv{compression}", text)
     read.check([str(path)], an_input())
     assert read_all(path) == ([], [], [])
 
@@ -98,7 +88,7 @@ def test_files_of_no_bytes_are_no_error(tmp_path):
     ],
 )
 def test_an_odd_csv_row_costs_at_most_itself(tmp_path, name, text, kept, offsets):
-    path = write(tmp_path / "table.csv", text)
+    path = compress(tmp_path / "table.csv", text)
     _, broken, _ = read_all(path)
     assert captions(path) == kept, name
     assert [entry["offset"] for entry in broken] == offsets, name
@@ -106,7 +96,7 @@ def test_an_odd_csv_row_costs_at_most_itself(tmp_path, name, text, kept, offsets
 
 
 def test_tsv_has_no_quoting_and_lone_carriage_returns_stay(tmp_path):
-    path = write(tmp_path / "table.tsv", b'caption\turl\n"one\ta\nfour five\n\t\nsix\rseven\tc\n')
+    path = compress(tmp_path / "table.tsv", b'caption\turl\n"one\ta\nfour five\n\t\nsix\rseven\tc\n')
     rows, broken, _ = read_all(path)
     assert [row["caption"] for row in rows] == ['"one', "", "six seven"]
     assert [(entry["offset"], entry["error"]) for entry in broken] == [(19, "1 fields, where the header has 2")]
@@ -125,7 +115,7 @@ def test_tsv_has_no_quoting_and_lone_carriage_returns_stay(tmp_path):
     ],
 )
 def test_a_broken_json_line_costs_that_line(tmp_path, line, error):
-    path = write(tmp_path / "table.jsonl", b'{"url": "a", "caption": "one"}\n' + line + b'\n{"url": "b", "caption": "two"}')
+    path = compress(tmp_path / "table.jsonl", b'{"url": "a", "caption": "one"}\n' + line + b'\n{"url": "b", "caption": "two"}')
     _, broken, _ = read_all(path)
     assert captions(path) == ["one", "two"]
     assert [entry["offset"] for entry in broken] == [31]
@@ -137,12 +127,12 @@ def test_a_broken_json_line_costs_that_line(tmp_path, line, error):
     [(b'"a \\ud83d"', "a \ufffd"), (b'"a \\ud83d\\ude00"', "a 😀"), (b"null", ""), (b'"\\u0000a"', "a")],
 )
 def test_odd_strings_of_json_become_captions(tmp_path, value, caption):
-    path = write(tmp_path / "table.jsonl", b'{"url": "a", "caption": ' + value + b', "n": NaN}\n')
+    path = compress(tmp_path / "table.jsonl", b'{"url": "a", "caption": ' + value + b', "n": NaN}\n')
     assert captions(path) == [caption]
 
 
 def test_a_missing_key_is_null(tmp_path):
-    path = write(tmp_path / "table.jsonl", b'{"url": "a"}\n{"caption": "x", "url": "http://b/"}\n{"caption": "y"}\n')
+    path = compress(tmp_path / "table.jsonl", b'{"url": "a"}\n{"caption": "x", "url": "http://b/"}\n{"caption": "y"}\n')
     rows, broken, _ = read_all(path)
     assert not broken
     assert [(row["image_url"], row["caption"]) for row in rows] == [("a", ""), ("http://b/", "x"), (None, "y")]
@@ -155,7 +145,7 @@ def test_an_endless_line_is_one_broken_row(tmp_path, monkeypatch, form):
     text = "".join(
         row.format(url=url, caption=caption) for url, caption in [("url", "caption")] * (form != "jsonl") + [("a", "one"), ("b", "x" * 5_000), ("c", "two")]
     )
-    path = write(tmp_path / f"table.{form}", text.encode())
+    path = compress(tmp_path / f"table.{form}", text.encode())
     _, broken, _ = read_all(path)
     assert captions(path) == ["one", "two"]
     assert len(broken) == 1
@@ -164,7 +154,7 @@ def test_an_endless_line_is_one_broken_row(tmp_path, monkeypatch, form):
 
 def test_an_open_quote_of_endless_lines_costs_one_row(tmp_path, monkeypatch):
     monkeypatch.setattr("pipelines.read.lines.LINE_BYTES", 1_000)
-    path = write(tmp_path / "table.csv", b'url,caption\na,"one\n' + b"b,two\n" * 1_000)
+    path = compress(tmp_path / "table.csv", b'url,caption\na,"one\n' + b"b,two\n" * 1_000)
     assert len(captions(path)) == 1_000
     assert [entry["offset"] for entry in read_all(path)[1]] == [12]
 
@@ -172,7 +162,7 @@ def test_an_open_quote_of_endless_lines_costs_one_row(tmp_path, monkeypatch):
 @pytest.mark.parametrize("form", [".csv.gz", ".tsv.zst", ".jsonl.gz"])
 def test_a_compressed_file_cut_in_two_cannot_be_read(tmp_path, form):
     lines = [f'{{"url":"http://a/{i}", "caption": "{hashlib.sha256(bytes([i % 256])).hexdigest()}"}}\n' for i in range(2_000)]
-    path = write(
+    path = compress(
         tmp_path / f"table{form}", "".join(["url\tcaption\n"] * (form != ".jsonl.gz") + lines).replace("url\t", "url," if "csv" in form else "url\t").encode()
     )
     path.write_bytes(path.read_bytes()[:-30])
@@ -191,7 +181,7 @@ def test_a_file_of_something_else_cannot_be_read(tmp_path, name):
 
 
 def test_a_header_that_cannot_be_read_stops_the_file(tmp_path):
-    path = write(tmp_path / "table.csv", b'"url"x,caption\na,one\n')
+    path = compress(tmp_path / "table.csv", b'"url"x,caption\na,one\n')
     with pytest.raises(UnreadableError, match="header"):
         read_all(path)
 
@@ -225,7 +215,7 @@ def test_any_type_of_string_is_read_from_parquet(tmp_path, kind):
 
 
 def test_references_stay_without_decode_entities(tmp_path):
-    path = write(tmp_path / "table.csv", b"url,caption\na,Tom &amp; Jerry\n")
+    path = compress(tmp_path / "table.csv", b"url,caption\na,Tom &amp; Jerry\n")
     assert captions(path) == ["Tom &amp; Jerry"]
     assert captions(path, decode_entities=True) == ["Tom & Jerry"]
 
@@ -268,7 +258,7 @@ def test_images_in_hand_need_no_url_column(tmp_path):
 
 
 def test_many_rows_come_in_bounded_stretches_without_loss(tmp_path):
-    path = write(tmp_path / "table.csv", b"url,caption\n" + b"".join(b"http://a/%d,c %d\n" % (i, i) for i in range(20_000)))
+    path = compress(tmp_path / "table.csv", b"url,caption\n" + b"".join(b"http://a/%d,c %d\n" % (i, i) for i in range(20_000)))
     stretches = [each.rows for each in read.read(str(path), an_input())]
     assert max(each.num_rows for each in stretches) <= found.STRETCH_ROWS
     assert pa.Table.from_batches(stretches)["caption"].to_pylist() == [f"c {i}" for i in range(20_000)]

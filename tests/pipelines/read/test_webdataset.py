@@ -1,6 +1,5 @@
 """WebDataset tars: samples, captions, URLs, where images are, and what is broken."""
 
-import gzip
 import hashlib
 import io
 import json
@@ -9,12 +8,12 @@ import tarfile
 import tracemalloc
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from altalign.curation import InputSettings
 from altalign.errors import UnreadableError
 from pipelines import read
+from tests.pipelines.read.archives import compress
 from tests.pipelines.read.archives import read_all as read_all_of
 
 SETTINGS = InputSettings(kind="webdataset", paths=["-"])
@@ -33,16 +32,6 @@ def write(path: Path, members: list[tuple[str, bytes]]) -> Path:
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     return compress(path, buffer.getvalue())
-
-
-def compress(path: Path, data: bytes) -> Path:
-    match path.suffix:
-        case ".gz":
-            data = gzip.compress(data)
-        case ".zst":
-            data = pa.compress(data, "zstd", asbytes=True)
-    path.write_bytes(data)
-    return path
 
 
 def sha(data: bytes) -> str:
