@@ -24,40 +24,71 @@ class Stage(StrEnum):
 
 
 class DropReason(StrEnum):
-    """Why a candidate was dropped. Within a stage the order here is the order in which rules are asked."""
+    """Why a candidate was dropped. Within a stage the order here is the order in which rules are asked.
+
+    Docstrings stand in docs/reference/reasons.md (`make docs`); the first setting that one names is what the rule is held against.
+    """
 
     RECORD_BROKEN = "record_broken"
+    """An archive record, line or row that cannot be read. With `skip_unreadable` also a whole file, counted as one."""
     ALT_MISSING = "alt_missing"
+    """The image element has no `alt`."""
     ALT_EMPTY = "alt_empty"
-    URL_INVALID = "url_invalid"  # of extract for pages, of judge for tables
+    """Nothing is left of the `alt` after cleaning."""
+    URL_INVALID = "url_invalid"
+    """Pages: no http(s) URL, or one that a WHATWG parser refuses. Tables and tars: neither a valid URL nor an image in hand."""
 
     TEXT_EMPTY = "text_empty"
+    """Nothing is left of the caption after cleaning. Tables and tars; a page's is `alt_empty`."""
     TEXT_TOO_SHORT = "text_too_short"
+    """Fewer words than `text.words_at_least`."""
     TEXT_TOO_LONG = "text_too_long"
+    """More words than `text.words_at_most`."""
     TEXT_ON_TOO_MANY_IMAGES = "text_on_too_many_images"
+    """The folded caption is on more distinct images of the pool than `text.images_per_text_at_most`."""
     TEXT_HAS_RARE_NGRAM = "text_has_rare_ngram"
+    """A unigram or bigram is not among the `text.vocabulary_size` most frequent of the pool."""
     IMAGE_HAS_TOO_MANY_TEXTS = "image_has_too_many_texts"
+    """The image has more distinct folded captions in the pool than `image.texts_per_image_at_most`."""
     PAIR_REPEATED = "pair_repeated"
+    """The same image and caption once more. Decided among rows that pass all other rules of this stage; `kept_key` names what stays."""
 
     NOT_IN_ARCHIVE = "not_in_archive"
+    """No archive, tar or table of the run holds the image."""
     HTTP_STATUS = "http_status"
+    """The final status is not 200, or there were more than 10 redirects."""
     HTTP_TIMEOUT = "http_timeout"
+    """Slower than `fetch.timeout_s`."""
     HTTP_UNREACHABLE = "http_unreachable"
+    """DNS, connection or TLS failed."""
     HTTP_BROKEN = "http_broken"
+    """A body that is reset, cut, empty or badly encoded."""
     HTTP_TOO_LARGE = "http_too_large"
+    """More bytes than `fetch.bytes_at_most`."""
     HTTP_OPT_OUT = "http_opt_out"
+    """A header (`fetch.honour_opt_out`) or robots.txt forbids it."""
     HTTP_REFUSED = "http_refused"
+    """Address, port or scheme is not allowed, or one of `fetch.blocked_domains`."""
 
     IMAGE_UNDECODABLE = "image_undecodable"
+    """No known image format by its first bytes: SVG, HTML, nothing."""
     IMAGE_DAMAGED = "image_damaged"
+    """A known format that does not decode whole."""
     IMAGE_TOO_MANY_PIXELS = "image_too_many_pixels"
+    """More pixels than `image.pixels_at_most`; never decoded."""
     IMAGE_TOO_SMALL = "image_too_small"
+    """The short side is not above `image.short_side_above_px`."""
     IMAGE_TOO_ELONGATED = "image_too_elongated"
+    """Long side / short side is not below `image.aspect_ratio_below`."""
     IMAGE_BLOCKED = "image_blocked"
+    """One of `image.blocked_hashes` has its hash."""
     IMAGE_NSFW = "image_nsfw"
+    """The classifier's score is at or above `image.nsfw.drop_at_or_above`. Off without a model."""
 
     NEAR_DUPLICATE_OF_TEST_IMAGE = "near_duplicate_of_test_image"
+    """Closer to a test image than `decontaminate.similarity_above`."""
     NEAR_DUPLICATE_IN_POOL = "near_duplicate_in_pool"
+    """Close to another image of the pool (`dedup.within_pool`)."""
 
 
 REASONS: Mapping[Stage, tuple[DropReason, ...]] = {
@@ -107,21 +138,30 @@ def drop_where(mask: pa.BooleanArray, reason: DropReason) -> pa.StringArray:
 
 
 def first_reason(verdicts: list[pa.StringArray]) -> pa.StringArray:
-    """The one verdict of several, given in the order of `REASONS`: the first that is not null."""
-    return pc.coalesce(*verdicts)
+    """The one verdict of several, given in the order of `REASONS`: the first that is not null. Arguments as `reasons_of`."""
+    return reasons_of(verdicts)[0]
 
 
 def all_reasons(verdicts: list[pa.StringArray]) -> "pa.ListArray[Any]":
-    """Every reason that holds, row by row: a list of strings, empty where all verdicts are null.
+    """Every reason that holds, row by row: a list of strings, empty where all verdicts are null. Arguments as `reasons_of`."""
+    lists: Any = reasons_of(verdicts)[1].dictionary_decode()
+    return lists
+
+
+def reasons_of(verdicts: list[pa.StringArray]) -> tuple[pa.StringArray, "pa.DictionaryArray[Any, Any]"]:
+    """First and all reasons of n rows, the latter as a dictionary of the combinations that occur.
 
     Args:
         verdicts: at least one and at most 63, each of one rule (it holds one reason, or nulls), of the same length.
     """
-    held = pc.shift_left(verdicts[0].is_valid().cast(pa.int64()), 0)
+    kind = pa.uint8() if len(verdicts) <= 8 else pa.uint64()
+    held: Any = pc.cast(verdicts[0].is_valid(), kind)
     for bit, verdict in enumerate(verdicts[1:], start=1):
-        held = pc.add(held, pc.shift_left(verdict.is_valid().cast(pa.int64()), bit))
+        shift: Any = pa.scalar(bit, kind)
+        held = pc.bit_wise_or(held, pc.shift_left(pc.cast(verdict.is_valid(), kind), shift))
     which = held.dictionary_encode()
-    reasons = [pc.first(verdict.drop_null()).as_py() for verdict in verdicts]
-    combinations = [[reason for bit, reason in enumerate(reasons) if (bits or 0) >> bit & 1] for bits in which.dictionary.to_pylist()]
-    lists: Any = pa.array(combinations, pa.list_(pa.string()))
-    return lists.take(which.indices)
+    places = [pc.index(verdict.is_valid(), True).as_py() for verdict in verdicts]
+    reasons = [verdict[place].as_py() if place >= 0 else "" for verdict, place in zip(verdicts, places, strict=True)]
+    combinations = [[reason for bit, reason in enumerate(reasons) if bits >> bit & 1] for bits in which.dictionary.to_pylist()]
+    first = pa.array([next(iter(combination), None) for combination in combinations], pa.string())
+    return first.take(which.indices), pa.DictionaryArray.from_arrays(which.indices, pa.array(combinations, pa.list_(pa.string())))

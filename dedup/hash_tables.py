@@ -1,13 +1,18 @@
+# ruff: noqa: ARG001  (numba types a call by the names of the parameters; the code reads them from `arguments`)
 """A finished table of hashes: sorted, memory-mapped, asked by the million."""
 
 from functools import cache
+from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import extending, njit, types
+
+intrinsic: Any = extending.intrinsic  # what it makes is called with other parameters than those it is written with
 
 _PER_BUCKET = 4  # entries at most, on average; fewer would be no faster, and the index larger
 _MOST = np.uint64(2**64 - 1)
-_WINDOW = 4  # entries that a probe always compares, for where it ends cannot be foreseen; few buckets hold more
+_WINDOW = 8  # entries that a probe always compares, for where it ends cannot be foreseen; few buckets hold more
 
 
 class HashTable:
@@ -44,8 +49,9 @@ class HashTable:
 
     def find(self, hashes: np.ndarray) -> np.ndarray:
         """Place of each hash in the table, -1 where it is not: int64[m]."""
-        places = np.empty(len(hashes), np.int64)
-        _find(hashes, self._table, len(self.hashes), self._index, self._shift, places)
+        places = np.full(len(hashes), -1, np.int64)
+        if len(self):
+            _find(hashes, self._table, len(self), self._index, self._shift, places)
         return places
 
     def lookup(self, hashes: np.ndarray) -> np.ndarray:
@@ -68,35 +74,51 @@ def _fill_index(table: np.ndarray, shift: np.uint64, index: np.ndarray) -> None:
         index[bucket] = place
 
 
+def _count_smaller(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
+    entries = ir.VectorType(ir.IntType(64), _WINDOW)
+    table, begin, h = arguments
+    start = builder.gep(context.make_array(signature.args[0])(context, builder, table).data, [begin])
+    found = builder.load(builder.bitcast(start, entries.as_pointer()), align=8)
+    lane = builder.insert_element(ir.Constant(entries, ir.Undefined), h, ir.Constant(ir.IntType(32), 0))
+    every = builder.shuffle_vector(lane, ir.Constant(entries, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), _WINDOW), None))
+    bits = builder.bitcast(builder.icmp_unsigned("<", found, every), ir.IntType(_WINDOW))
+    return builder.zext(builder.ctpop(bits), ir.IntType(64))
+
+
+@intrinsic
+def _smaller(_typing_context: Any, table: Any, begin: Any, h: Any) -> tuple[Any, Any]:
+    """`_smaller(table, begin, h) -> uint64`: how many of the _WINDOW entries from `begin` on are less than h."""
+    return types.uint64(table, types.uint64, types.uint64), _count_smaller
+
+
 @njit(nogil=True, cache=True)
 def _find(hashes: np.ndarray, table: np.ndarray, size: int, index: np.ndarray, shift: np.uint64, places: np.ndarray) -> None:
-    # Hardly a branch depends on what memory answers, so the CPU asks for many entries at a time. Unsigned places: numba would ask each whether it
+    # No branch depends on what memory answers, so the CPU asks for many entries at a time. Unsigned places: numba would ask each whether it
     # counts from the end.
-    last, end = np.uint64(len(table) - _WINDOW), np.uint64(size)
+    last, most = np.uint64(len(table) - _WINDOW), np.uint64(size - 1)
     for i in range(len(hashes)):
         places[i] = index[hashes[i] >> shift]
     for i in range(len(hashes)):
         h, begin = hashes[i], min(np.uint64(places[i]), last)
-        place = begin
-        for k in range(_WINDOW):
-            place += np.uint64(table[begin + np.uint64(k)] < h)
-        while place < end and table[place] < h:
+        place = begin + _smaller(table, begin, h)
+        while place < most and table[place] < h:
             place += np.uint64(1)
-        places[i] = np.int64(place) if place < end and table[place] == h else -1
+        place = min(place, most)
+        places[i] = np.int64(place) if table[place] == h else -1
 
 
 @njit(nogil=True, cache=True)
 def _measure_rows(places: np.ndarray, ends: np.ndarray, counts: np.ndarray, missing: np.ndarray, smallest: np.ndarray) -> None:
-    begin = 0
+    begin = np.uint64(0)
     for row in range(len(ends)):
-        n, least = 0, np.uint8(255)
-        for i in range(begin, ends[row]):
-            if places[i] < 0:
-                n += 1
-            else:
-                least = min(least, counts[np.uint64(places[i])])
-        missing[row], smallest[row] = n, least if n == 0 else 0
-        begin = ends[row]
+        n, least, end = 0, np.uint8(255), np.uint64(ends[row])
+        for i in range(begin, end):
+            place = places[i]
+            is_missing = place < 0  # whether cannot be foreseen, so nothing branches on it
+            n += is_missing
+            least = min(least, np.uint8(0) if is_missing else counts[np.uint64(max(place, 0))])
+        missing[row], smallest[row] = n, least
+        begin = end
 
 
 def log2_counts(counts: np.ndarray) -> np.ndarray:

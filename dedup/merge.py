@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numba import njit
 
+_INSERTED = 24  # runs of at most so many are sorted by insertion; a call of sort would cost more
 _DENSE = 4_096  # counts below this are tallied in an array, larger ones (few) one by one
 
 
@@ -71,23 +72,23 @@ class CountHistogram:
         return cls({entry[0]: entry[1] for entry in entries})
 
 
-def merge_ngrams(hashes: Sequence[np.ndarray], hot: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, CountHistogram]:
+def merge_ngrams(hashes: np.ndarray, hot: np.ndarray) -> tuple[np.ndarray, np.ndarray, CountHistogram]:
     """Count the n-grams of one partition.
 
     Args:
-        hashes: uint64 arrays, one entry an occurrence.
-        hot: uint64[n, 2] arrays of (hash, count).
+        hashes: uint64[n], one entry an occurrence; sorted in place.
+        hot: uint64[m, 2] of (hash, count).
 
     Returns:
         The hashes seen twice or more, sorted; their counts (int64); the histogram of all counts, those seen once included.
     """
-    every = np.sort(np.concatenate(hashes)) if hashes else np.zeros(0, np.uint64)
-    starts = np.empty(len(every) + 1, np.int64)
-    found = _run_starts(every, starts)
-    hot_keys, hot_counts = _summed(np.concatenate(hot) if hot else np.zeros((0, 2), np.uint64))
+    hashes.sort()
+    starts = np.empty(len(hashes) + 1, np.int64)
+    found = _run_starts(hashes, starts)
+    hot_keys, hot_counts = _summed(hot)
     keys, counts = np.empty(found + len(hot_keys), np.uint64), np.empty(found + len(hot_keys), np.int64)
     tally = np.zeros(_DENSE + 1, np.int64)
-    often = _count_runs(every, starts[: found + 1], hot_keys, hot_counts, keys, counts, tally)
+    often = _count_runs(hashes, starts[: found + 1], hot_keys, hot_counts, keys, counts, tally)
     keys, counts = keys[:often], counts[:often]
     return keys, counts, CountHistogram.of_tally(tally[:_DENSE]) + CountHistogram.of(counts[counts >= _DENSE])
 
@@ -100,25 +101,40 @@ def _summed(entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return keys, counts
 
 
-def merge_pairs(pairs: Sequence[np.ndarray], *, limit: int) -> tuple[np.ndarray, np.ndarray, CountHistogram]:
+def merge_pairs(pairs: np.ndarray, *, limit: int) -> tuple[np.ndarray, np.ndarray, CountHistogram]:
     """Count, for each key of one partition, how many distinct others it was seen with.
 
     Args:
-        pairs: uint64[n, 2] arrays of (key, other), repeats allowed.
+        pairs: uint64[n, 2] of (key, other), repeats allowed.
         limit: keys seen with at most this many are not listed.
 
     Returns:
         The keys above the limit, sorted; their distinct others (int64); the histogram of distinct others of all keys.
     """
-    every = np.concatenate(pairs) if pairs else np.zeros((0, 2), np.uint64)
-    order = np.argsort(every[:, 0])
-    keys, others = every[order, 0], every[order, 1]
+    keys, others = _by_key(pairs)
     starts = np.empty(len(keys) + 1, np.int64)
     found = _run_starts(keys, starts)
     distinct = np.empty(found, np.int64)
     _distinct_in_runs(others, starts[: found + 1], distinct)
     over = distinct > limit
     return keys[starts[:found]][over], distinct[over], CountHistogram.of(distinct)
+
+
+def _by_key(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Keys, sorted, and their others. Sorts numbers of the keys' top bits and the place, which takes half the time of an argsort."""
+    keys = np.ascontiguousarray(pairs[:, 0])
+    if not len(keys):
+        return keys, keys.copy()
+    same = np.uint64(64 - int(np.bitwise_or.reduce(keys ^ keys[0])).bit_length())  # leading bits that all keys share
+    place = np.uint64((1 << len(keys).bit_length()) - 1)
+    packed = keys << np.minimum(same, np.uint64(63)) & ~place | np.arange(len(keys), dtype=np.uint64)
+    packed.sort()
+    order = (packed & place).astype(np.int64)
+    keys = keys[order]
+    if (keys[1:] < keys[:-1]).any():  # two keys differ in lower bits alone
+        order = np.argsort(pairs[:, 0])
+        keys = pairs[order, 0]
+    return keys, pairs[order, 1]
 
 
 @njit(nogil=True, cache=True)
@@ -169,10 +185,22 @@ def _count_runs(
 def _distinct_in_runs(others: np.ndarray, starts: np.ndarray, distinct: np.ndarray) -> None:
     """Distinct values in each run [starts[r], starts[r + 1]); sorts the runs in place."""
     for r in range(len(distinct)):
-        begin, end = starts[r], starts[r + 1]
-        if end - begin > 1:
+        begin, end = np.uint64(starts[r]), np.uint64(starts[r + 1])
+        if end - begin > np.uint64(_INSERTED):
             others[begin:end].sort()
+        else:
+            _insertion_sort(others, begin, end)
         n = 1
-        for i in range(begin + 1, end):
-            n += others[i] != others[i - 1]
+        for i in range(begin + np.uint64(1), end):
+            n += others[i] != others[i - np.uint64(1)]
         distinct[r] = n
+
+
+@njit(nogil=True)
+def _insertion_sort(x: np.ndarray, begin: np.uint64, end: np.uint64) -> None:
+    for i in range(begin + np.uint64(1), end):
+        value, place = x[i], i
+        while place > begin and x[place - np.uint64(1)] > value:
+            x[place] = x[place - np.uint64(1)]
+            place -= np.uint64(1)
+        x[place] = value

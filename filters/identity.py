@@ -43,6 +43,11 @@ def ids(identities: pa.StringArray, captions: pa.StringArray) -> tuple[np.ndarra
     return _digests(*buffers, np.empty(0, np.uint8), np.empty(0, np.int64)), _digests(*buffers, *text_buffers(captions))
 
 
+def rows_of(ids: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Some rows of uint8[n, 16]; as one item each, which takes an eighth of the time."""
+    return ids.view("V16")[rows, 0].view(np.uint8).reshape(-1, 16)
+
+
 def hexed(rows: np.ndarray) -> pa.StringArray:
     """uint8[n, 16] -> n strings of 32 lower-case hex digits."""
     digits = np.empty(32 * len(rows), np.uint8)

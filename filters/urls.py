@@ -11,9 +11,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
+from filters.bits import address_of, load8, load64
 from filters.words import text_buffers
 
 _PLAIN, _DOUBTFUL = 0, 1
+
+_ONES, _HIGH = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+_NUMBER_SIGNS = np.uint64(0x2323232323232323)
+_HTTPS, _HTTP = np.uint64(int.from_bytes(b"https://", "little")), np.uint64(int.from_bytes(b"http://", "little"))
+_LOWER, _SEVEN = np.uint64(0x2020202020), np.uint64((1 << 56) - 1)  # lower case of five letters; seven bytes of eight
+
+_NAME, _DOT, _HYPHEN, _END = 1, 2, 3, 4  # kinds of bytes in a plain host; 0: not in one
+_HOST = np.zeros(256, np.uint8)
+_HOST[[*range(48, 58), *range(65, 91), 95, *range(97, 123)]] = _NAME
+_HOST[[ord("."), ord("-"), ord("/"), ord("?")]] = [_DOT, _HYPHEN, _END, _END]
+
 # Property White_Space.
 _WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 
@@ -23,10 +35,11 @@ def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, np.ndarray]:
 
     Invalid ones stay as written but for white space at their ends; null stays null. A column that needs no change comes back as it is.
     """
-    texts = _as_strings(urls)
+    texts = cast(pa.StringArray, urls if pa.types.is_string(urls.type) else urls.cast(pa.string(), safe=False))
     data, offsets = text_buffers(texts)
     kinds = np.empty(len(texts), np.uint8)
-    _look(data, offsets, kinds)
+    if not _look(data, offsets, kinds) and not _is_utf8(texts):
+        return table_urls(_as_strings(texts))
     is_valid = kinds == _PLAIN
     rows = np.flatnonzero(kinds == _DOUBTFUL)
     if texts.null_count:
@@ -56,57 +69,84 @@ def _parsed(url: str) -> tuple[str, bool]:
 
 
 def _as_strings(urls: "pa.Array[Any]") -> pa.StringArray:
-    """As an Arrow string array of valid UTF-8; bytes that are none become U+FFFD."""
+    """Bytes that are no UTF-8, which Parquet does not refuse, as U+FFFD."""
+    written = urls.cast(pa.binary(), safe=False)
+    return pa.array([None if url is None else url.decode("utf-8", "replace") for url in written.to_pylist()], pa.string())
+
+
+def _is_utf8(texts: pa.StringArray) -> bool:
     try:
-        texts = cast(pa.StringArray, urls.cast(pa.string()))
         texts.validate(full=True)
     except pa.ArrowInvalid:
-        written = urls.cast(pa.binary(), safe=False)
-        return pa.array([None if url is None else url.decode("utf-8", "replace") for url in written.to_pylist()], pa.string())
-    return texts
+        return False
+    return True
 
 
 @njit(nogil=True, cache=True)
-def _look(data: np.ndarray, offsets: np.ndarray, kinds: np.ndarray) -> None:
-    """Plain (valid, to be kept as it is), or doubtful.
+def _look(data: np.ndarray, offsets: np.ndarray, kinds: np.ndarray) -> bool:
+    """Fill `kinds` (uint8[n]): plain (valid, to be kept as it is), or doubtful. Returns whether all bytes are ASCII.
 
     Plain: a scheme, a host of ASCII names whose last label cannot be a number, a path of any bytes but `#`, and nothing at the
     ends that could be white space.
     """
+    address, high = address_of(data), np.uint64(0)
     for row in range(len(kinds)):
         begin, end = offsets[row], offsets[row + 1]
         kinds[row] = _DOUBTFUL
-        at = _after_scheme(data, begin, end)
-        if at < 0 or data[end - 1] <= 32 or data[end - 1] >= 128:
+        if end - begin < 9:  # of no valid URL, but http://a of eight bytes: to be parsed
+            for at in range(begin, end):
+                high |= np.uint64(load8(address, at) & 0x80)
             continue
-        label = at  # where the last label begins
-        is_plain = True
-        while at < end and is_plain:
-            c = data[at]
-            if c == 47 or c == 63:  # / ?
-                break
-            if c == 46:  # .
-                label = at + 1
-            is_plain = c == 45 or c == 46 or 48 <= c <= 57 or 65 <= c <= 90 or c == 95 or 97 <= c <= 122
-            if c == 45 and at - label == 3 and data[at - 1] == 45:  # xn-- and its like
-                is_plain = False
-            at += 1
-        if not is_plain or at == label or 48 <= data[label] <= 57:
-            continue
-        while at < end and data[at] != 35:
-            at += 1
-        if at == end:
+        at = _after_host(address, begin, end)
+        has_fragment = np.uint64(0)
+        for place in range(begin, end - 8, 8):
+            eight = load64(address, place)
+            high |= eight
+            has_fragment |= _zeros(eight ^ _NUMBER_SIGNS)
+        eight = load64(address, end - 8)  # behind the end there may be nothing to read
+        high |= eight
+        has_fragment |= _zeros(eight ^ _NUMBER_SIGNS)
+        last = eight >> np.uint64(56)
+        if at >= 0 and has_fragment == 0 and np.uint64(32) < last < np.uint64(128):
             kinds[row] = _PLAIN
+    return high & _HIGH == 0
 
 
-@njit(nogil=True, cache=True)
-def _after_scheme(data: np.ndarray, begin: int, end: int) -> int:
-    """Where the host begins behind http:// or https:// in any case; -1 where there is none."""
-    if end - begin < 9:
+@njit(nogil=True)
+def _zeros(eight: np.uint64) -> np.uint64:
+    # Not 0 where one of eight bytes is 0.
+    return (eight - _ONES) & ~eight & _HIGH
+
+
+@njit(nogil=True)
+def _after_host(address: int, begin: int, end: int) -> int:
+    # Where a plain host ends behind http:// or https:// in any case; -1 where there is none.
+    scheme = load64(address, begin) | _LOWER
+    if scheme == _HTTPS:
+        at = begin + 8
+    elif scheme & _SEVEN == _HTTP:
+        at = begin + 7
+    else:
         return -1
-    if (data[begin] | 32) != 104 or (data[begin + 1] | 32) != 116 or (data[begin + 2] | 32) != 116 or (data[begin + 3] | 32) != 112:
-        return -1
-    at = begin + 4
-    if (data[at] | 32) == 115:
+    label = at  # where the last label begins
+    while at < end:
+        c = load8(address, at)
+        kind = _HOST[c]
+        if kind == _NAME:
+            pass
+        elif kind == _DOT:
+            label = at + 1
+        elif kind == _HYPHEN:
+            if at - label == 3 and load8(address, at - 1) == 45:  # xn-- and its like
+                return -1
+        elif kind == _END:
+            break
+        else:
+            return -1
         at += 1
-    return at + 3 if data[at] == 58 and data[at + 1] == 47 and data[at + 2] == 47 else -1
+    return -1 if at == label or _is_digit(load8(address, label)) else at
+
+
+@njit(nogil=True)
+def _is_digit(c: int) -> bool:
+    return 48 <= c <= 57

@@ -5,7 +5,7 @@ The grouping also finds where each surviving image is. What it writes is sorted 
 
 import io
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import apache_beam as beam
 import numpy as np
@@ -16,18 +16,19 @@ from apache_beam.pvalue import PCollection
 from altalign import storage
 from altalign.counts import Counts
 from altalign.curation import CurateConfig
-from altalign.reasons import KEPT, DropReason, Stage, all_reasons, first_reason
+from altalign.reasons import KEPT, DropReason, Stage, reasons_of
 from altalign.schema import DROPPED
 from filters import identity, text
 from pipelines import parquet, pool
-from pipelines.engines import pooled
+from pipelines.engines import create, pooled
 from pipelines.joint import JOINT, JointCounts
 from pipelines.places import PLACE, Kind, as_bytes, first_of_each, in_order
-from pipelines.shuffle import Element, SpillWriter, elements, slices
+from pipelines.shuffle import SLICE, Element, Gather, Groups, Spilled, SpillWriter, elements, slices_of
 from pipelines.tables import Measured, Tables, measure
 from pipelines.units import IMAGES_PER_UNIT, Facts, Run, Unit, map_unit
 
-ROWS_PER_PARTITION = 100_000
+ROWS_PER_PARTITION = 200_000
+SURVIVORS, PLACES = range(2)  # kinds of slices
 
 # A candidate that passed every rule but `pair_repeated`. `file` and `row` are its place in the input.
 SURVIVOR = pa.schema(
@@ -71,43 +72,53 @@ def judge(run: Run, unit: Unit) -> Facts:
     with parquet.writing(run.path("dropped", "judge", f"{unit['name']}.parquet") if run.config.audit.keep_dropped else None, DROPPED) as dropped:
         for batch in pool.candidates(run, unit):
             measured = measure(batch, tables)
-            every = verdicts(batch, measured, run.config)
-            verdict = first_reason(every)
+            verdict, failed = reasons_of(verdicts(batch, measured, run.config))
             image_ids, keys = identity.ids(parquet.strings(batch, "image_identity"), parquet.strings(batch, "caption"))
             for reason, dropped_rows in parquet.tally(verdict):
                 if reason is not None:
                     counts.add_rows(Stage.JUDGE, source, reason, dropped_rows)
-            dropped.write(_dropped_rows(batch, measured, verdict, all_reasons(every), image_ids, keys, source))
+            dropped.write(_dropped_rows(batch, measured, verdict, failed, image_ids, keys, source))
             joint.add(batch, measured)
             kept = np.flatnonzero(verdict.is_null().to_numpy(zero_copy_only=False))
-            survivors.append(_survivor_rows(batch.take(kept), measured.words.take(kept), image_ids[kept], keys[kept], unit["file"], row + kept))
+            ids = identity.rows_of(image_ids, kept), identity.rows_of(keys, kept)
+            survivors.append(_survivor_rows(batch.take(kept), measured.words.take(kept), *ids, unit["file"], row + kept))
             row += batch.num_rows
     with storage.write(run.work("judge/units", f"{unit['name']}.survivors")) as file:
         spill = SpillWriter(file)
         for partition, rows in _partitioned(pa.concat_tables(survivors) if survivors else SURVIVOR.empty_table(), partitions(run)):
-            spill.add(partition, _as_ipc(rows))
+            spill.add(2 * partition + SURVIVORS, _as_ipc(rows))
+        spilled = spill.finish()
     storage.write_bytes(run.work("judge/units", f"{unit['name']}.joint"), joint.to_bytes())
-    return {"rows": unit["rows"], "spilled": spill.places(), "counts": counts.to_json()}
+    return {"rows": unit["rows"], "spilled": spilled, "counts": counts.to_json()}
 
 
 def _dropped_rows(
-    batch: pa.RecordBatch, measured: Measured, verdict: pa.StringArray, failed: "pa.ListArray[Any]", image_ids: np.ndarray, keys: np.ndarray, source: str
+    batch: pa.RecordBatch,
+    measured: Measured,
+    verdict: pa.StringArray,
+    failed: "pa.DictionaryArray[Any, Any]",
+    image_ids: np.ndarray,
+    keys: np.ndarray,
+    source: str,
 ) -> pa.Table:
-    rows = np.flatnonzero(verdict.is_valid().to_numpy(zero_copy_only=False))
-    image_id = pc.if_else(batch["image_identity"].take(rows).is_valid(), identity.hexed(image_ids[rows]), pa.scalar(None, pa.string()))
-    columns = {name: batch[name].take(rows) for name in ("image_url", "caption", "page_url")}
+    is_dropped = verdict.is_valid()
+    rows = np.flatnonzero(is_dropped.to_numpy(zero_copy_only=False))
+    has_identity = batch["image_identity"].is_valid().filter(is_dropped)
+    image_id = identity.hexed(identity.rows_of(image_ids, rows))
+    columns = {name: batch[name] for name in ("image_url", "caption", "page_url")} | {
+        "reason": verdict,
+        "words": measured.words,
+        "images_per_text": measured.images_per_text,
+        "texts_per_image": measured.texts_per_image,
+    }
     return parquet.table(
         {
-            **columns,
-            "key": identity.hexed(keys[rows]),
-            "image_id": image_id,
+            **{name: column.filter(is_dropped) for name, column in columns.items()},
+            "failed": cast(Any, failed.filter(is_dropped)).dictionary_decode(),
+            "key": identity.hexed(identity.rows_of(keys, rows)),
+            "image_id": image_id if pc.all(has_identity).as_py() else pc.if_else(has_identity, image_id, pa.scalar(None, pa.string())),
             "source": source,
             "stage": Stage.JUDGE.value,
-            "reason": verdict.take(rows),
-            "failed": failed.take(rows),
-            "words": measured.words.take(rows),
-            "images_per_text": measured.images_per_text.take(rows),
-            "texts_per_image": measured.texts_per_image.take(rows),
         },
         DROPPED,
     )
@@ -160,21 +171,21 @@ def _as_ipc(rows: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def _place_elements(run: Run, name: str, order: int) -> Iterator[Element]:
-    """The places of the images of one input file, by partition."""
-    path, count = run.work("extract", f"{name}.places"), partitions(run)
-    if "places" not in run.facts("extract", name):
-        return
+def _slices_of_places(path: str, count: int) -> np.ndarray:
+    """Where in a file of places, sorted by image_id, those of each partition lie."""
     found = np.frombuffer(storage.read_bytes(path), PLACE)
     of = _partition_of(np.ascontiguousarray(found["image_id"]).view(np.uint8).reshape(-1, 16), count)
     begins = np.searchsorted(of, np.arange(count + 1)) * PLACE.itemsize
-    slices_of = {str(p): [(int(begins[p]), int(begins[p + 1] - begins[p]))] for p in np.flatnonzero(np.diff(begins)).tolist()}
-    yield from elements(path, order, slices_of, run.config.engine.shuffle)
+    partition = np.flatnonzero(np.diff(begins))
+    slices = np.empty(len(partition), SLICE)
+    slices["bucket"], slices["offset"], slices["length"] = 2 * partition + PLACES, begins[partition], np.diff(begins)[partition]
+    return slices
 
 
-def group(run: Run, partition: int, survivors: Iterable[bytes], found: Iterable[bytes]) -> Facts:
+def group(run: Run, partition: int, spilled: Spilled) -> Facts:
     """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut into fetch units."""
-    parts = [pa.ipc.open_stream(part).read_all() for part in slices(survivors)]
+    parts = [pa.ipc.open_stream(part).read_all() for _, part in spilled.slices([2 * partition + SURVIVORS])]
+    found = b"".join(part for _, part in spilled.slices([2 * partition + PLACES]))
     rows = pa.concat_tables(parts) if parts else SURVIVOR.empty_table()
     by: Any = [(name, "ascending", "at_start") for name in ("image_id", "key", "page_url", "file", "row")]  # Any: the stubs know no place of nulls here
     rows = rows.take(pc.sort_indices(rows, by)).combine_chunks()
@@ -183,7 +194,7 @@ def group(run: Run, partition: int, survivors: Iterable[bytes], found: Iterable[
     if run.config.audit.keep_dropped:
         _write_repeated(run, name, rows.filter(pa.array(repeated)))
     kept = rows.filter(pa.array(~repeated))
-    groups = _write_grouped(run, name, kept, in_order(np.frombuffer(b"".join(slices(found)), PLACE)))
+    groups = _write_grouped(run, name, kept, in_order(np.frombuffer(found, PLACE)))
     counts = Counts()
     for verdict, part in ((KEPT, kept), (DropReason.PAIR_REPEATED.value, rows.filter(pa.array(repeated)))):
         for file, file_rows in parquet.tally(part["file"]):
@@ -226,37 +237,39 @@ def _write_grouped(run: Run, name: str, rows: pa.Table, found: np.ndarray) -> li
 
 
 class Judge(beam.PTransform[Any, Any]):
-    """Units of the pool in, names of finished partitions out."""
+    """Units of the pool in, numbers of finished partitions out."""
 
     def __init__(self, run: Run, step: str):
         super().__init__()
         self._run, self._step = run, step
+        self._groups = Groups.of(partitions(run), run.config.engine.shuffle, kinds=2)
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
         """Judge every unit, group what survives."""
         survivors = input_or_inputs | "JudgeUnits" >> pooled(self._run, self._judge).with_output_types(tuple[int, bytes])
-        found = (
+        with_places = [file.number for file in self._run.files if "places" in self._run.facts("extract", file.name)]
+        places = (
             input_or_inputs.pipeline
-            | "NameFiles" >> beam.Create([file.number for file in self._run.files])
+            | "NameFiles" >> create(self._run, with_places)
             | "FindPlaces" >> beam.FlatMap(self._places).with_output_types(tuple[int, bytes])
         )
-        every = input_or_inputs.pipeline | "NamePartitions" >> beam.Create([(p, b"") for p in range(partitions(self._run))]).with_output_types(
-            tuple[int, bytes]
-        )
-        grouped = {"survivors": survivors, "places": found, "every": every} | "GroupByImage" >> beam.CoGroupByKey()
-        return grouped | "GroupSurvivors" >> pooled(self._run, self._group)
+        return (survivors, places) | "GatherByImage" >> Gather(self._groups) | "GroupSurvivors" >> pooled(self._run, self._group)
 
     def _judge(self, unit: Unit) -> Iterator[Element]:
         facts = map_unit(self._run, self._step, unit, judge)
-        yield from elements(self._run.work("judge/units", f"{unit['name']}.survivors"), unit["order"], facts["spilled"], self._run.config.engine.shuffle)
+        path = self._run.work("judge/units", f"{unit['name']}.survivors")
+        yield from elements(path, unit["order"], slices_of(path, facts["spilled"]), self._groups, self._run.config.engine.shuffle)
 
     def _places(self, file: int) -> Iterator[Element]:
-        yield from _place_elements(self._run, self._run.files[file].name, file)
+        path = self._run.work("extract", f"{self._run.files[file].name}.places")
+        yield from elements(path, file, _slices_of_places(path, self._groups.partitions), self._groups, self._run.config.engine.shuffle)
 
-    def _group(self, grouped: tuple[int, dict[str, Iterable[bytes]]]) -> Iterator[int]:
-        partition, values = grouped
-        map_unit(self._run, "judge/grouped", {"name": f"{partition:05d}"}, lambda run, _: group(run, partition, values["survivors"], values["places"]))
-        yield partition
+    def _group(self, grouped: tuple[int, Iterable[bytes]]) -> Iterator[int]:
+        number, values = grouped
+        spilled = Spilled(values)
+        for partition in self._groups.partitions_of(number):
+            map_unit(self._run, "judge/grouped", {"name": f"{partition:05d}"}, lambda run, _, p=partition: group(run, p, spilled))
+            yield partition
 
 
 def plan_grouped(run: Run) -> list[Unit]:

@@ -1,6 +1,6 @@
 """Parquet as stages write it: whole files, zstd 1, row groups that the order of rows alone decides, nothing of the machine in them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -14,6 +14,11 @@ from altalign.errors import UnreadableError
 # Columns of few distinct values. Any: pyarrow-stubs take a bool alone.
 _DICTIONARY: Any = ["source", "stage", "reason", "failed.list.element", "format", "test_set", "file"]
 
+# Hex digits of hashes, which repeat in nothing: without the lengths between them zstd is faster, and the file smaller.
+_HEX = ("key", "image_id")
+
+# What Arrow raises on bytes that are no Parquet. ArrowMemoryError is not among them: it tells of the machine.
+_ERRORS = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, pa.ArrowIndexError, UnicodeDecodeError)
 
 _ROWS_PER_BATCH = 65_536
 
@@ -63,7 +68,15 @@ def writing(path: str | None, schema: pa.Schema, *, rows_per_row_group: int = 65
         return
     with (
         storage.write(path) as file,
-        pq.ParquetWriter(file, schema, compression="zstd", compression_level=1, write_statistics=False, use_dictionary=_DICTIONARY) as parquet,
+        pq.ParquetWriter(
+            file,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            write_statistics=False,
+            use_dictionary=_DICTIONARY,
+            column_encoding={name: "DELTA_LENGTH_BYTE_ARRAY" for name in _HEX if name in schema.names and schema.field(name).type == pa.string()},
+        ) as parquet,
     ):
         writer = Writer(parquet, schema, rows_per_row_group)
         yield writer
@@ -91,26 +104,48 @@ def reading(path: str) -> Iterator[pq.ParquetFile]:
     """
     try:
         with storage.open_read(path) as file:
-            yield pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
-    except (pa.ArrowInvalid, OSError) as error:
+            parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
+            rows = rows_of_groups(parquet)
+            if min(rows, default=0) < 0 or sum(rows) != parquet.metadata.num_rows:
+                raise pa.ArrowInvalid(f"{sum(rows)} rows in its row groups, where its footer says {parquet.metadata.num_rows}")
+            yield parquet
+    except _ERRORS as error:
         if storage.is_full_disk(error):
             raise
-        raise UnreadableError(
-            f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); repair or remove the file, or set skip_unreadable = true"
-        ) from error
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UnreadableError(f"{path}: cannot be read as Parquet ({reason}); repair or remove the file, or set skip_unreadable = true") from error
 
 
 def row_groups(path: str) -> list[int]:
     """Rows of each row group, from the footer."""
     with reading(path) as file:
-        return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        return rows_of_groups(file)
+
+
+def rows_of_groups(file: pq.ParquetFile) -> list[int]:
+    """Rows of each row group of an open file."""
+    return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
 
 
 def read_row_groups(path: str, first: int, last: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Record batches of row groups `first` to `last`, both included; a large row group in pieces, so that memory does not grow with it."""
     with reading(path) as file:
         for number in range(first, last + 1):
-            yield from file.iter_batches(_ROWS_PER_BATCH, row_groups=[number], columns=list(columns) if columns else None, use_threads=False)
+            batches = file.iter_batches(_ROWS_PER_BATCH, row_groups=[number], columns=list(columns) if columns else None, use_threads=False)
+            yield from exactly(batches, file.metadata.row_group(number).num_rows)
+
+
+def exactly(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The batches, which must have so many rows together: where pages are damaged Arrow may end early without a word.
+
+    Raises:
+        pa.ArrowInvalid: they have fewer or more.
+    """
+    for batch in batches:
+        rows -= batch.num_rows
+        yield batch
+    if rows:
+        raise pa.ArrowInvalid(f"{abs(rows)} rows {'fewer' if rows > 0 else 'more'} than its footer says")
 
 
 def read_whole(path: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:

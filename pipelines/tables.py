@@ -23,14 +23,14 @@ from dedup.spill import Flush, NgramBuffers, PairBuffers
 from filters import identity, words
 from pipelines import parquet, pool
 from pipelines.engines import pooled
-from pipelines.shuffle import Element, SpillWriter, elements, slices
+from pipelines.shuffle import Element, Gather, Groups, Spilled, SpillWriter, elements, slices_of
 from pipelines.units import Facts, Run, Unit, map_unit
 
 BLOCK = 8_192  # rows whose n-grams are hashed at a time: they stay in the CPU's cache
-ROWS_PER_PARTITION = 100_000
+ROWS_PER_PARTITION = 200_000  # about 30 MB of hashes in one thread of a merge
 HASH_VERSIONS = {"words": words.HASH_VERSION, "images": identity.IMAGE_HASH_VERSION}
 
-# Kinds of slices in a spill file; an element's number is kind * partitions + partition.
+# Kinds of slices in a spill file.
 KINDS = ("ngrams", "hot", "texts", "images")
 TABLES = {"ngrams": "vocabulary", "texts": "over_shared_texts", "images": "over_captioned_images"}
 
@@ -71,14 +71,15 @@ def count(run: Run, unit: Unit) -> Facts:
     histogram = np.zeros(1, np.int64)
     with storage.write(run.work("tables/units", f"{unit['name']}.spill")) as file:
         spill = SpillWriter(file)
-        into = {kind: _flush_to(spill, number * parts) for number, kind in enumerate(KINDS)}
+        into = {kind: _flush_to(spill, number) for number, kind in enumerate(KINDS)}
         for batch in pool.candidates(run, unit):
             histogram = _add(histogram, _count_batch(batch, buffers, into))
         buffers.ngrams.finish(into["ngrams"], into["hot"])
         buffers.texts.finish(into["texts"])
         buffers.images.finish(into["images"])
+        spilled = spill.finish()
     _THREAD.buffers = buffers
-    return {"rows": unit["rows"], "spilled": spill.places(), "words": CountHistogram.of_tally(histogram).to_json()}
+    return {"rows": unit["rows"], "spilled": spilled, "words": CountHistogram.of_tally(histogram).to_json()}
 
 
 def _count_batch(batch: pa.RecordBatch, buffers: _Buffers, into: dict[str, Flush]) -> np.ndarray:
@@ -97,8 +98,8 @@ def _count_batch(batch: pa.RecordBatch, buffers: _Buffers, into: dict[str, Flush
     return tally
 
 
-def _flush_to(spill: SpillWriter, first: int) -> Flush:
-    return lambda partition, data: spill.add(first + partition, data.tobytes())
+def _flush_to(spill: SpillWriter, kind: int) -> Flush:
+    return lambda partition, data: spill.add(partition * len(KINDS) + kind, data)
 
 
 def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -108,21 +109,18 @@ def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a
 
 
-def merge(run: Run, partition: int, values: dict[str, list[bytes]]) -> Facts:
+def merge(run: Run, partition: int, spilled: Spilled) -> Facts:
     """Count one partition of each kind; facts: the histograms. Candidates for the tables go to files."""
-    hashes, counts, histogram = merge_ngrams([np.frombuffer(s, np.uint64) for s in slices(values["ngrams"])], [_pairs(s) for s in slices(values["hot"])])
+    ngrams, hot, *pairs = spilled.arrays([partition * len(KINDS) + kind for kind in range(len(KINDS))], np.uint64)
+    hashes, counts, histogram = merge_ngrams(ngrams, hot.reshape(-1, 2))
     facts: Facts = {"ngrams": histogram.to_json(), "ngrams_rows": len(hashes)}
     _save(run, "ngrams", partition, hashes, counts)
     limits = {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
-    for kind, limit in limits.items():
-        hashes, counts, histogram = merge_pairs([_pairs(s) for s in slices(values[kind])], limit=limit)
+    for of_kind, (kind, limit) in zip(pairs, limits.items(), strict=True):
+        hashes, counts, histogram = merge_pairs(of_kind.reshape(-1, 2), limit=limit)
         facts |= {kind: histogram.to_json(), f"{kind}_rows": len(hashes)}
         _save(run, kind, partition, hashes, counts)
     return facts
-
-
-def _pairs(data: bytes) -> np.ndarray:
-    return np.frombuffer(data, np.uint64).reshape(-1, 2)
 
 
 def _part(run: Run, kind: str, partition: int) -> str:
@@ -139,29 +137,24 @@ class Count(beam.PTransform[Any, Any]):
     def __init__(self, run: Run, step: str):
         super().__init__()
         self._run, self._step = run, step
+        self._groups = Groups.of(partitions(run), run.config.engine.shuffle, kinds=len(KINDS))
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
         """Count every unit, merge every partition."""
         spilled = input_or_inputs | "CountUnits" >> pooled(self._run, self._count).with_output_types(tuple[int, bytes])
-        every = input_or_inputs.pipeline | "NamePartitions" >> beam.Create([(p, b"") for p in range(partitions(self._run))]).with_output_types(
-            tuple[int, bytes]
-        )
-        return {"spilled": spilled, "every": every} | "GroupByPartition" >> beam.CoGroupByKey() | "MergePartitions" >> pooled(self._run, self._merge)
+        return (spilled,) | "GatherPartitions" >> Gather(self._groups) | "MergePartitions" >> pooled(self._run, self._merge)
 
     def _count(self, unit: Unit) -> Iterator[Element]:
-        parts = partitions(self._run)
         facts = map_unit(self._run, self._step, unit, count)
         path = self._run.work("tables/units", f"{unit['name']}.spill")
-        for number, value in elements(path, unit["order"], facts["spilled"], self._run.config.engine.shuffle):
-            yield number % parts, bytes([number // parts]) + value
+        yield from elements(path, unit["order"], slices_of(path, facts["spilled"]), self._groups, self._run.config.engine.shuffle)
 
-    def _merge(self, grouped: tuple[int, dict[str, Iterable[bytes]]]) -> Iterator[int]:
-        partition, values = grouped
-        by_kind: dict[str, list[bytes]] = {kind: [] for kind in KINDS}
-        for value in values["spilled"]:
-            by_kind[KINDS[value[0]]].append(value[1:])
-        map_unit(self._run, "tables/merged", {"name": f"{partition:05d}"}, lambda run, _: merge(run, partition, by_kind))
-        yield partition
+    def _merge(self, grouped: tuple[int, Iterable[bytes]]) -> Iterator[int]:
+        group, values = grouped
+        spilled = Spilled(values)
+        for partition in self._groups.partitions_of(group):
+            map_unit(self._run, "tables/merged", {"name": f"{partition:05d}"}, lambda run, _, p=partition: merge(run, p, spilled))
+            yield partition
 
 
 # The tables ----------------------------------------------------------------------------------------------------------------
@@ -209,7 +202,7 @@ def _write_table(run: Run, kind: str, at_least: int, facts: dict[str, Any], *, i
 
 
 def _part_entries(run: Run, kind: str, part: str) -> np.ndarray:
-    return _pairs(storage.read_bytes(_part(run, kind, int(part))))
+    return np.frombuffer(storage.read_bytes(_part(run, kind, int(part))), np.uint64).reshape(-1, 2)
 
 
 class Tables(NamedTuple):

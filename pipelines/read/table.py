@@ -19,7 +19,9 @@ from altalign import storage
 from altalign.curation import InputSettings
 from altalign.errors import UsageError
 from altalign.schema import CANDIDATE, IMAGE_PLACE
+from altalign.terminal import shown
 from filters import captions, urls
+from pipelines import parquet
 from pipelines.read import lines
 from pipelines.read.compressed import Compression, decompressed
 from pipelines.read.found import STRETCH_BYTES, STRETCH_ROWS, Found, Gatherer, as_found, kept, readable, unreadable
@@ -34,7 +36,7 @@ _FORMS: dict[str, Literal["parquet", "csv", "tsv", "jsonl"]] = {
 }
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
 _OBJECTS_CHECKED = 1_000
-_NULL = pa.scalar(None, pa.string())
+_NAMES_COMPARED, _NAMES_SHOWN, _NAME_SHOWN = 1_000, 10, 60  # columns that a message compares and shows, and characters of each
 
 
 def form_of(path: str) -> Literal["parquet", "csv", "tsv", "jsonl"]:
@@ -78,7 +80,7 @@ def check(path: str, settings: InputSettings) -> None:
         return
     with readable(path, form.upper()), _open(path) as file:
         if form == "jsonl":
-            names, objects = lines.names_of_first_objects(file, _OBJECTS_CHECKED)
+            names, objects = lines.names_of_first_objects(file, _OBJECTS_CHECKED, columns(settings))
             if objects:
                 _check_names(path, settings, sorted(names), f"key in the first {objects} objects")
             return
@@ -126,7 +128,7 @@ def candidates(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch
         `schema.CANDIDATE`, n rows: captions cleaned, URLs trimmed, and without their fragment where they are valid.
     """
     url, caption, page_url = (_strings(batch.column(name)) if name else pa.nulls(batch.num_rows, pa.string()) for name in _wanted(settings))
-    return from_columns(url, caption, page_url, settings=settings)
+    return from_columns(url, caption, _valid(page_url), settings=settings)
 
 
 def from_columns(url: pa.StringArray, caption: pa.StringArray, page_url: pa.StringArray, *, settings: InputSettings) -> pa.RecordBatch:
@@ -135,7 +137,7 @@ def from_columns(url: pa.StringArray, caption: pa.StringArray, page_url: pa.Stri
     if settings.decode_entities:
         caption = captions.decode_entities(caption)
     image_url, is_valid = urls.table_urls(url)
-    identity = pc.if_else(pa.array(is_valid), image_url, _NULL)
+    identity = _only_where(is_valid, image_url)
     return pa.record_batch([image_url, identity, captions.clean(caption), page_url], schema=CANDIDATE)
 
 
@@ -152,12 +154,13 @@ def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[
         UnreadableError: the file is broken.
     """
     wanted = np.fromiter(rows, np.int64)
-    with readable(path, "Parquet"), storage.open_read(path) as file:
-        table = pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
-        starts = np.cumsum([0] + [table.metadata.row_group(i).num_rows for i in range(table.num_row_groups)])
+    with parquet.reading(path) as table:
+        rows_of_groups = parquet.rows_of_groups(table)
+        starts = np.cumsum([0, *rows_of_groups])
         for number in np.unique(np.searchsorted(starts, wanted, side="right") - 1).tolist():
             row = int(starts[number])
-            for batch in table.iter_batches(_rows_a_batch(table), row_groups=[number], columns=[_image_path(table, settings)], use_threads=False):
+            batches = table.iter_batches(_rows_a_batch(table), row_groups=[number], columns=[_image_path(table, settings)], use_threads=False)
+            for batch in parquet.exactly(batches, rows_of_groups[number]):
                 column = _binary(batch.column(0))
                 first, last = np.searchsorted(wanted, [row, row + len(column)])
                 for each in wanted[first:last].tolist():
@@ -166,14 +169,15 @@ def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[
 
 
 def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
-    with readable(path, "Parquet"), storage.open_read(path) as file:
-        table = pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
+    with parquet.reading(path) as table:
+        rows = sum(parquet.rows_of_groups(table))
         if not settings.image_column:
-            for batch in table.iter_batches(STRETCH_ROWS, columns=columns(settings), use_threads=False):
+            for batch in parquet.exactly(table.iter_batches(STRETCH_ROWS, columns=columns(settings), use_threads=False), rows):
                 yield as_found(candidates(batch, settings))
             return
         row = 0
-        for batch in table.iter_batches(_rows_a_batch(table), columns=[*columns(settings), _image_path(table, settings)], use_threads=False):
+        batches = table.iter_batches(_rows_a_batch(table), columns=[*columns(settings), _image_path(table, settings)], use_threads=False)
+        for batch in parquet.exactly(batches, rows):
             image = _binary(batch.column(settings.image_column))
             has_bytes = np.asarray(pc.binary_length(image).fill_null(0)) > 0
             yield _found_in_hand(batch, image, has_bytes, row, settings)
@@ -216,14 +220,27 @@ def _binary(column: Any) -> pa.BinaryArray:
 
 
 def _strings(column: Any) -> pa.StringArray:
-    """Any column of strings as plain strings; bytes that are no UTF-8, which Parquet does not refuse, as U+FFFD."""
-    plain = cast(pa.StringArray, column.cast(pa.string()))
+    """Any column of strings as plain strings."""
+    return cast(pa.StringArray, column if pa.types.is_string(column.type) else column.cast(pa.string(), safe=False))
+
+
+def _valid(column: pa.StringArray) -> pa.StringArray:
+    """Bytes that are no UTF-8, which Parquet does not refuse, as U+FFFD. URLs and captions are looked at where they are cleaned."""
+    if column.null_count == len(column):
+        return column
     try:
-        plain.validate(full=True)
+        column.validate(full=True)
     except pa.ArrowInvalid:
-        raw = pa.Array.from_buffers(pa.binary(), len(plain), plain.buffers(), plain.null_count, plain.offset)
+        raw = pa.Array.from_buffers(pa.binary(), len(column), column.buffers(), column.null_count, column.offset)
         return cast(pa.StringArray, pa.array([None if value is None else value.decode(errors="replace") for value in raw.to_pylist()], pa.string()))
-    return plain
+    return column
+
+
+def _only_where(mask: np.ndarray, texts: pa.StringArray) -> pa.StringArray:
+    """The same texts, null where the mask (bool[n]) does not hold: over the same bytes."""
+    bits = np.packbits(np.concatenate([np.zeros(texts.offset, bool), mask]), bitorder="little")
+    offsets, data = cast(list[pa.Buffer], texts.buffers()[1:])
+    return pa.StringArray.from_buffers(len(texts), offsets, data, pa.py_buffer(bits.data), -1, texts.offset)
 
 
 def string_columns(rows: Sequence[tuple[Any, ...]]) -> list[pa.StringArray]:
@@ -237,8 +254,8 @@ def _wanted(settings: InputSettings) -> tuple[str, str, str]:
 
 
 def _check_parquet(path: str, settings: InputSettings) -> None:
-    with readable(path, "Parquet"), storage.open_read(path) as file:
-        schema = pq.ParquetFile(file).schema_arrow
+    with parquet.reading(path) as table:
+        schema = table.schema_arrow
     _check_names(path, settings, schema.names, "column")
     for name in columns(settings):
         if not _is_text(schema.field(name).type):
@@ -255,14 +272,19 @@ def _check_names(path: str, settings: InputSettings, names: Sequence[str], what:
         name = getattr(settings, setting)
         if not name:
             if setting in ("url_column", "caption_column") and not (setting == "url_column" and settings.image_column):
-                raise UsageError(f"{path}: {setting} is empty; name a column, there are {', '.join(names)}")
+                raise UsageError(f"{path}: {setting} is empty; name a column, there are {', '.join(map(_shown, names[:_NAMES_SHOWN]))}")
         elif name not in names:
-            near = difflib.get_close_matches(name, names, 3) or list(names[:10])
+            near = [_shown(each) for each in difflib.get_close_matches(name, names[:_NAMES_COMPARED], 3) or names[:_NAMES_SHOWN]]
             raise UsageError(
                 f'{path}: no {what} "{name}" ({setting}); did you mean {" or ".join(near)}?' if near else f'{path}: no {what} "{name}" ({setting})'
             )
         elif list(names).count(name) > 1:
             raise UsageError(f'{path}: the {what} "{name}" ({setting}) is there {list(names).count(name)} times; rename one')
+
+
+def _shown(name: str) -> str:
+    """A name that stands in a file, fit for a message of one line."""
+    return shown(name if len(name) <= _NAME_SHOWN else f"{name[:_NAME_SHOWN]}…")
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -72,7 +72,7 @@ def test_ngrams_are_counted_as_by_a_counter_with_hot_ones_among_the_raw_and_not(
     for part in hot:
         for h, count in part:
             twin[h] += count
-    found, found_counts, histogram = merge_ngrams([uint64(part) for part in raw], [twos(part) for part in hot])
+    found, found_counts, histogram = merge_ngrams(uint64([h for part in raw for h in part]), twos([entry for part in hot for entry in part]))
     assert list(zip(found.tolist(), found_counts.tolist(), strict=True)) == sorted((h, count) for h, count in twin.items() if count > 1)
     assert histogram == CountHistogram(Counter(twin.values()))
     assert (found.dtype, found_counts.dtype) == (np.uint64, np.int64)
@@ -90,7 +90,7 @@ def test_the_table_is_the_same_whatever_the_partitions_and_the_order_of_units(pa
         mine.add(units[number][:100], flush)
         mine.add(units[number][100:], flush)
         mine.finish(flush, lambda p, data: hot[p].append(data.copy()))
-    merged = [merge_ngrams(parts[p], hot[p]) for p in range(partitions)]
+    merged = [merge_ngrams(np.concatenate([uint64([]), *parts[p]]), np.concatenate([twos([]), *hot[p]])) for p in range(partitions)]
     twin = Counter(np.concatenate(units).tolist())
     table = [pair for found, found_counts, _ in merged for pair in zip(found.tolist(), found_counts.tolist(), strict=True)]
     assert table == sorted((h, count) for h, count in twin.items() if count > 1)
@@ -109,7 +109,7 @@ def distinct_others(pairs: list[tuple[int, int]]) -> dict[int, int]:
 
 def check_pairs(parts: list[np.ndarray], limit: int) -> None:
     twin = distinct_others([(key, other) for part in parts for key, other in part.tolist()])
-    keys, distinct, histogram = merge_pairs(parts, limit=limit)
+    keys, distinct, histogram = merge_pairs(np.concatenate([twos([]), *parts]), limit=limit)
     assert list(zip(keys.tolist(), distinct.tolist(), strict=True)) == sorted((key, n) for key, n in twin.items() if n > limit)
     assert histogram == CountHistogram(Counter(twin.values()))
     assert (keys.dtype, distinct.dtype) == (np.uint64, np.int64)
@@ -137,11 +137,24 @@ def test_pairs_of_a_partition_whose_keys_lie_close_together_or_far_apart() -> No
         check_pairs([np.stack([keys, rng.integers(0, 3, 3_000, np.uint64)], axis=1)], 1)
 
 
+def test_keys_that_differ_in_their_lowest_bits_alone_beside_some_that_do_not() -> None:
+    rng = np.random.default_rng(5)
+    keys = np.concatenate([rng.integers(0, TOP, 500, np.uint64), rng.integers(2**60, 2**60 + 9, 500, np.uint64)])
+    check_pairs([np.stack([rng.permutation(keys), rng.integers(0, 3, 1_000, np.uint64)], axis=1)], 1)
+    check_pairs([twos([(TOP, 1)])], 0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 23, 24, 25, 26, 100])
+def test_runs_of_every_size_are_counted_as_by_sets(size: int) -> None:
+    rng = np.random.default_rng(size)
+    check_pairs([np.stack([np.repeat(rng.integers(0, TOP, 40, np.uint64), size), rng.integers(0, size, 40 * size, np.uint64)], axis=1)], 0)
+
+
 def test_pairs_do_not_change_in_the_merge() -> None:
     pairs = twos([(3, 1), (1, 2), (3, 0)])
     pairs.setflags(write=False)  # as read from a file
-    merge_pairs([pairs], limit=0)
-    merge_ngrams([pairs[:, 0].copy()], [pairs])
+    merge_pairs(pairs, limit=0)
+    merge_ngrams(pairs[:, 0].copy(), pairs)
     assert pairs.tolist() == [[3, 1], [1, 2], [3, 0]]
 
 
@@ -153,7 +166,7 @@ def test_pairs_through_buffers_are_counted_as_by_sets() -> None:
     for begin in range(0, 10_000, 999):
         buffers.add(keys[begin : begin + 999], others[begin : begin + 999], lambda p, data: parts[p].append(data.copy()))
     buffers.finish(lambda p, data: parts[p].append(data.copy()))
-    merged = [merge_pairs(part, limit=30) for part in parts]
+    merged = [merge_pairs(np.concatenate(part), limit=30) for part in parts if part]
     twin = distinct_others(list(zip(keys.tolist(), others.tolist(), strict=True)))
     assert {key: n for found, distinct, _ in merged for key, n in zip(found.tolist(), distinct.tolist(), strict=True)} == {
         key: n for key, n in twin.items() if n > 30
