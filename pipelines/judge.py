@@ -23,7 +23,7 @@ from pipelines import parquet, pool
 from pipelines.engines import create, pooled
 from pipelines.joint import JOINT, JointCounts
 from pipelines.places import PLACE, Kind, as_bytes, first_of_each, in_order
-from pipelines.shuffle import SLICE, Element, Gather, Groups, Spilled, SpillWriter, elements, slices_of
+from pipelines.shuffle import SLICE, Element, Gather, Groups, Spilled, SpillWriter, elements
 from pipelines.tables import Measured, Tables, measure
 from pipelines.units import IMAGES_PER_UNIT, Facts, Run, Unit, map_unit
 
@@ -258,11 +258,14 @@ class Judge(beam.PTransform[Any, Any]):
     def _judge(self, unit: Unit) -> Iterator[Element]:
         facts = map_unit(self._run, self._step, unit, judge)
         path = self._run.work("judge/units", f"{unit['name']}.survivors")
-        yield from elements(path, unit["order"], slices_of(path, facts["spilled"]), self._groups, self._run.config.engine.shuffle)
+        yield from elements(path, unit["order"], path, facts["spilled"], self._groups, self._run.config.engine.shuffle)
 
     def _places(self, file: int) -> Iterator[Element]:
-        path = self._run.work("extract", f"{self._run.files[file].name}.places")
-        yield from elements(path, file, _slices_of_places(path, self._groups.partitions), self._groups, self._run.config.engine.shuffle)
+        name = self._run.files[file].name
+        path, index = self._run.work("extract", f"{name}.places"), self._run.work("judge/places", f"{name}.slices")
+        slices = _slices_of_places(path, self._groups.partitions)
+        storage.write_bytes(index, slices.tobytes())
+        yield from elements(path, file, index, (0, len(slices)), self._groups, self._run.config.engine.shuffle)
 
     def _group(self, grouped: tuple[int, Iterable[bytes]]) -> Iterator[int]:
         number, values = grouped

@@ -1,17 +1,19 @@
 """Grouping by partition number without moving bulk data: a unit writes one spill file and hands on where each bucket's slices lie.
 
 A bucket is a partition of one kind of data. Elements are `(group, bytes)`, a group being a range of buckets that one worker goes
-through in order. With `engine.shuffle = "files"` the bytes say where the slices are, and there are few groups, for elements cost
-more than what they say; with "beam" they are the slices themselves, for engines whose workers share no fast disk, and a group is one
-partition, which fits in memory. Either way the slices of a bucket come back in the order of units, so that results depend on neither
-engine nor mode.
+through in order. With `engine.shuffle = "files"` the bytes name the file and where in it the places of the slices are, and there are
+few groups, for elements cost more than what they say; with "beam" they are the slices themselves, for engines whose workers share no
+fast disk, and a group is one partition, which fits in memory. Either way the slices of a bucket come back in the order of units, so
+that results depend on neither engine nor mode.
 """
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
 from itertools import pairwise
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal
 
 import apache_beam as beam
 import numpy as np
@@ -24,7 +26,8 @@ Element = tuple[int, bytes]
 
 GROUPS_AT_MOST = 64  # of files
 SLICE = np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")])  # where a slice lies
-_HEAD = struct.Struct("<q?HI")  # place of the unit in the order of units, whether the slices lie in a file, bytes of its path, number of places
+# Place of the unit in the order of units, whether its slices lie in a file, offset and number of their places, bytes of the names of both files.
+_HEAD = struct.Struct("<q?qqI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +72,36 @@ class SpillWriter:
         return [self._end, len(places)]
 
 
-def slices_of(path: str, spilled: Sequence[int]) -> np.ndarray:
+def slices_of(index: str, where: Sequence[int]) -> np.ndarray:
     """The places that `finish` wrote: SLICE[n], by bucket."""
-    offset, count = spilled
-    return np.frombuffer(_whole(path, storage.read_range(path, offset, count * SLICE.itemsize), count * SLICE.itemsize), SLICE)
+    offset, count = where
+    return np.frombuffer(_whole(index, storage.read_range(index, offset, count * SLICE.itemsize), count * SLICE.itemsize), SLICE)
 
 
-def elements(path: str, order: int, places: np.ndarray, groups: Groups, mode: Mode) -> Iterator[Element]:
-    """One element for each group that has slices (SLICE[n], by bucket) in the file of one unit."""
+def elements(path: str, order: int, index: str, where: Sequence[int], groups: Groups, mode: Mode) -> Iterator[Element]:
+    """One element for each group that has slices in the file of one unit.
+
+    Args:
+        path: the file.
+        order: place of the unit in the order of units.
+        index: the file that has the places of its slices.
+        where: offset and number of these (what `finish` returned).
+        groups: of the buckets.
+        mode: whether to hand on the slices or where their places are.
+    """
+    places = slices_of(index, where)
     size = groups.partitions // groups.count * groups.kinds
     cuts = np.searchsorted(places["bucket"], np.arange(groups.count + 1) * size).tolist()
-    name = path.encode()
+    names = path.encode() + b"\0" + index.encode()
     for group, (begin, end) in enumerate(pairwise(cuts)):
         if begin == end:
             continue
-        of_group = places[begin:end]
-        head = _HEAD.pack(order, mode == "files", len(name), end - begin) + name + of_group.tobytes()
-        data = b"".join(storage.read_range(path, int(place["offset"]), int(place["length"])) for place in of_group) if mode == "beam" else b""
-        yield group, head + data
+        head = _HEAD.pack(order, mode == "files", where[0] + begin * SLICE.itemsize, end - begin, len(names)) + names
+        body = b""
+        if mode == "beam":
+            of_group = places[begin:end]
+            body = of_group.tobytes() + b"".join(storage.read_range(path, int(place["offset"]), int(place["length"])) for place in of_group)
+        yield group, head + body
 
 
 class Gather(beam.PTransform[Any, Any]):
@@ -103,11 +118,31 @@ class Gather(beam.PTransform[Any, Any]):
         return (*input_or_inputs, every) | beam.Flatten() | beam.GroupByKey()
 
 
-class _FromUnit(NamedTuple):
-    order: int
-    path: str
-    places: np.ndarray
-    slices: list[bytes] | None  # None: they lie in the file
+class _FromUnit:
+    """What one unit handed on."""
+
+    def __init__(self, value: bytes):
+        self.order, self._is_in_file, offset, count, size = _HEAD.unpack_from(value)
+        at = _HEAD.size + size
+        self._path, self._index = value[_HEAD.size : at].decode().split("\0")
+        self._where, self._body = (offset, count), value[at:]
+
+    @cached_property
+    def _places(self) -> np.ndarray:
+        # Of files read when the group is worked on: those of all groups are too many for one process.
+        return slices_of(self._index, self._where) if self._is_in_file else np.frombuffer(self._body, SLICE, self._where[1])
+
+    def slices(self, buckets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """(bucket, slice) of these buckets, in the order of bucket and writing."""
+        at = [i for bucket in buckets for i in range(*np.searchsorted(self._places["bucket"], [bucket, bucket + 1]).tolist())]
+        if not at:
+            return
+        offsets = self._places["offset"] if self._is_in_file else self._places.nbytes + np.cumsum(self._places["length"]) - self._places["length"]
+        wanted = zip(self._places["bucket"][at].tolist(), offsets[at].tolist(), self._places["length"][at].tolist(), strict=True)
+        with storage.open_read(self._path) if self._is_in_file else BytesIO(self._body) as file:
+            for bucket, offset, length in wanted:
+                file.seek(offset)
+                yield bucket, _whole(self._path, file.read(length), length)
 
 
 class Spilled:
@@ -115,19 +150,12 @@ class Spilled:
 
     def __init__(self, values: Iterable[bytes]):
         """Of the values of a group's elements, in any order."""
-        self._units = sorted((_parsed(value) for value in values if value), key=lambda unit: unit.order)
+        self._units = sorted((_FromUnit(value) for value in values if value), key=lambda unit: unit.order)
 
     def slices(self, buckets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """(bucket, slice) of these buckets, in the order of units and, within one, of bucket and writing."""
         for unit in self._units:
-            at = [i for bucket in buckets for i in range(*np.searchsorted(unit.places["bucket"], [bucket, bucket + 1]).tolist())]
-            if unit.slices is not None:
-                yield from ((int(unit.places["bucket"][i]), unit.slices[i]) for i in at)
-            elif at:
-                with storage.open_read(unit.path) as file:
-                    for bucket, offset, length in unit.places[at].tolist():
-                        file.seek(offset)
-                        yield bucket, _whole(unit.path, file.read(length), length)
+            yield from unit.slices(buckets)
 
     def arrays(self, buckets: Sequence[int], dtype: Any = np.uint64) -> list[np.ndarray]:
         """All slices of each bucket as one array, in the same order."""
@@ -135,18 +163,6 @@ class Spilled:
         for bucket, data in self.slices(buckets):
             found[bucket].append(data)
         return [np.frombuffer(bytearray().join(found.pop(bucket)), dtype) for bucket in buckets]
-
-
-def _parsed(value: bytes) -> _FromUnit:
-    order, is_in_file, name, count = _HEAD.unpack_from(value)
-    begin = _HEAD.size + name
-    places = np.frombuffer(value, SLICE, count, begin)
-    path = value[_HEAD.size : begin].decode()
-    if is_in_file:
-        return _FromUnit(order, path, places, None)
-    at = begin + count * SLICE.itemsize
-    ends = np.cumsum([at, *places["length"].tolist()]).tolist()
-    return _FromUnit(order, path, places, [value[a:b] for a, b in pairwise(ends)])
 
 
 def _whole(path: str, data: bytes, length: int) -> bytes:

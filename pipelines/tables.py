@@ -16,6 +16,7 @@ import pyarrow as pa
 from apache_beam.pvalue import PCollection
 
 from altalign import storage
+from altalign.errors import UnreadableError
 from altalign.schema import RULES_VERSION
 from dedup.hash_tables import HashTable, log2_counts
 from dedup.merge import CountHistogram, merge_ngrams, merge_pairs
@@ -23,7 +24,7 @@ from dedup.spill import Flush, NgramBuffers, PairBuffers
 from filters import identity, words
 from pipelines import parquet, pool
 from pipelines.engines import pooled
-from pipelines.shuffle import Element, Gather, Groups, Spilled, SpillWriter, elements, slices_of
+from pipelines.shuffle import Element, Gather, Groups, Spilled, SpillWriter, elements
 from pipelines.units import Facts, Run, Unit, map_unit
 
 BLOCK = 8_192  # rows whose n-grams are hashed at a time: they stay in the CPU's cache
@@ -147,7 +148,7 @@ class Count(beam.PTransform[Any, Any]):
     def _count(self, unit: Unit) -> Iterator[Element]:
         facts = map_unit(self._run, self._step, unit, count)
         path = self._run.work("tables/units", f"{unit['name']}.spill")
-        yield from elements(path, unit["order"], slices_of(path, facts["spilled"]), self._groups, self._run.config.engine.shuffle)
+        yield from elements(path, unit["order"], path, facts["spilled"], self._groups, self._run.config.engine.shuffle)
 
     def _merge(self, grouped: tuple[int, Iterable[bytes]]) -> Iterator[int]:
         group, values = grouped
@@ -223,10 +224,17 @@ class Tables(NamedTuple):
 @lru_cache(maxsize=1)
 def _tables(folder: str, _changed: storage.Stamp) -> Tables:
     def table(name: str, counts: str) -> HashTable:
-        return HashTable(np.load(f"{folder}/{name}.npy", mmap_mode="r"), np.load(f"{folder}/{name}_{counts}.npy", mmap_mode="r"))
+        return HashTable(_mapped(f"{folder}/{name}.npy"), _mapped(f"{folder}/{name}_{counts}.npy"))
 
     facts = storage.read_json(f"{folder}/vocabulary.json")
     return Tables(None if facts["all"] else table("vocabulary", "log2"), table("over_shared_texts", "counts"), table("over_captioned_images", "counts"))
+
+
+def _mapped(path: str) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r")
+    except (ValueError, EOFError) as error:
+        raise UnreadableError(f"{path}: not a whole NumPy array") from error
 
 
 class Measured(NamedTuple):
