@@ -6,20 +6,24 @@ FLAGS ?=
 CACHE ?= .cache
 UV := $(CACHE)/uv/bin/uv
 VENV := .venv
+BENCH := .venv-bench
 ALTALIGN := $(VENV)/bin/altalign
 PRISM := $(abspath $(CACHE))/prism/prism
 
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate test test-readers check bench prism clean
+.PHONY: help setup setup-dev curate test test-kills test-readers check docs bench bench-large prism clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards"
 	@echo "make test               all tests that need no cluster and no GPU"
+	@echo "make test-kills         runs ended at 100 points by SIGKILL and at 30 by other signals, and continued (10 minutes)"
 	@echo "make test-readers       shards opened by webdataset, datasets and open_clip (5.5 GB of torch)"
 	@echo "make check              lint, types and the fast tests"
-	@echo "make bench              speed and memory beside other engines"
+	@echo "make docs               tables of the reference, from the code"
+	@echo "make bench              speed and memory beside other programs (15 minutes)"
+	@echo "make bench-large        the same at 25 M and 100 M rows (half an hour, 30 GB of disk)"
 	@echo "make setup              .venv/bin/altalign, from uv.lock"
 
 $(UV):
@@ -51,10 +55,15 @@ test: $(VENV)/.dev
 	@! command -v go >/dev/null || $(MAKE) --no-print-directory prism
 	$(VENV)/bin/python -m pytest -n auto --dist loadfile $(FLAGS)
 
+# What `make test` takes a sample of; another ALTALIGN_KILLS_SEED draws other points.
+test-kills: $(VENV)/.dev
+	ALTALIGN_KILLS=100 $(VENV)/bin/python -m pytest tests/end_to_end/test_kills.py $(FLAGS)
+
 # Shards in other people's readers, open_clip's among them: an environment of its own, for it brings torch.
 test-readers: $(UV)
 	UV_PROJECT_ENVIRONMENT=.venv-readers $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --group readers
-	.venv-readers/bin/python -m pytest tests/altalign/test_shards_in_other_readers.py $(FLAGS)
+	$(UV) pip install --quiet --python .venv-readers/bin/python --no-deps --target $(CACHE)/webdataset-of-open-clip webdataset==0.2.86
+	.venv-readers/bin/python -m pytest tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py $(FLAGS)
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
@@ -62,8 +71,22 @@ check: $(VENV)/.dev
 	$(VENV)/bin/pyright
 	$(VENV)/bin/python -m pytest -n auto --dist loadfile -m 'not slow and not engine' -q $(FLAGS)
 
-bench: $(VENV)/.dev
-	$(VENV)/bin/python -m benchmarks.text_stage $(FLAGS)
+# What the reference says of settings, reasons, columns and exit codes, from the code; a test fails while it is not so.
+docs: $(VENV)/.dev
+	PYTHONPATH=. $(VENV)/bin/python docs/make_reference.py
+
+# What altalign is measured beside, in an environment of its own.
+$(BENCH)/.made: $(UV) benchmarks/pyproject.toml benchmarks/uv.lock
+	@UV_PROJECT_ENVIRONMENT=$(abspath $(BENCH)) $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --project benchmarks
+	@touch $@
+
+# A part that cannot run says why, and the others run.
+bench: $(VENV)/.curate $(BENCH)/.made
+	@failed=; for part in text pages images whole; do $(BENCH)/bin/python -m benchmarks.$$part $(FLAGS) || failed="$$failed $$part"; done; \
+	  test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+bench-large: $(VENV)/.curate $(BENCH)/.made
+	$(BENCH)/bin/python -m benchmarks.scale $(FLAGS)
 
 # Beam's own portable runner, of the SDK's version, from the Go module proxy.
 prism: $(PRISM)
@@ -71,4 +94,4 @@ $(PRISM): $(VENV)/.curate
 	GOBIN=$(dir $(PRISM)) go install github.com/apache/beam/sdks/v2/go/cmd/prism@v$$($(VENV)/bin/python -c 'import apache_beam; print(apache_beam.__version__)')
 
 clean:
-	rm -rf $(VENV) $(CACHE) demo-web runs/demo
+	rm -rf $(VENV) $(BENCH) $(CACHE) demo-web runs/demo

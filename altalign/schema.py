@@ -1,6 +1,7 @@
 """Arrow schema of what each stage reads and writes, and the versions of schema and rules.
 
-Column names are spelled here and nowhere else; stages bind them, filters never see them.
+Column names are spelled here and nowhere else; stages bind them, filters never see them. The comment behind a column of DROPPED, SAMPLE
+and COUNTS is its line in docs/reference/files.md (`make docs`).
 """
 
 import pyarrow as pa
@@ -37,51 +38,58 @@ BROKEN = pa.schema([("file", pa.string()), ("offset", pa.int64()), ("error", pa.
 # One row a dropped candidate, the same columns for every stage; null where a value was not measured.
 DROPPED = pa.schema(
     [
-        ("key", pa.string()),
-        ("image_id", pa.string()),
-        ("image_url", pa.string()),
-        ("caption", pa.string()),
-        ("page_url", pa.string()),
-        ("source", pa.string()),
-        ("stage", pa.string()),
-        ("reason", pa.string()),
-        ("failed", pa.list_(pa.string())),
-        ("kept_key", pa.string()),
-        ("words", pa.int32()),
-        ("images_per_text", pa.int64()),
-        ("texts_per_image", pa.int64()),
-        ("http_code", pa.int32()),
-        ("width", pa.int32()),
-        ("height", pa.int32()),
-        ("nsfw_score", pa.float32()),
-        ("similarity", pa.float32()),
-        ("test_set", pa.string()),
-        ("test_image", pa.string()),
-        ("file", pa.string()),
-        ("offset", pa.int64()),
-        ("error", pa.string()),
+        ("key", pa.string()),  # The pair: hash of its image identity and caption.
+        ("image_id", pa.string()),  # The image; null where it has no identity.
+        ("image_url", pa.string()),  # Absolute and without fragment where it is valid, else as written.
+        ("caption", pa.string()),  # Cleaned; empty where there is no alt-text.
+        ("page_url", pa.string()),  # The page that shows the image, where known.
+        ("source", pa.string()),  # `[[input]] name`, or its kind.
+        ("stage", pa.string()),  # The stage that dropped it.
+        ("reason", pa.string()),  # The first rule that holds.
+        ("failed", pa.list_(pa.string())),  # Every rule of the stage that holds.
+        ("kept_key", pa.string()),  # Of a repeated pair: what was kept instead.
+        ("words", pa.int32()),  # Unigrams of the caption.
+        ("images_per_text", pa.int64()),  # Images of the text, where above the limit.
+        ("texts_per_image", pa.int64()),  # Texts of the image, where above the limit.
+        ("http_code", pa.int32()),  # For fetching from the web, which is not there yet.
+        ("width", pa.int32()),  # Pixels, as stored in the file.
+        ("height", pa.int32()),  # The same.
+        ("nsfw_score", pa.float32()),  # Of the classifier.
+        ("similarity", pa.float32()),  # For decontamination, which is not there yet.
+        ("test_set", pa.string()),  # The same.
+        ("test_image", pa.string()),  # The same.
+        ("file", pa.string()),  # Of a broken record: the input file.
+        ("offset", pa.int64()),  # Of a broken record: bytes from the start of the file, or the number of the row.
+        ("error", pa.string()),  # Of a broken record: why it cannot be read.
     ]
 )
 
 # The side-car of a shard: one row a sample, in the order of the tar.
 SAMPLE = pa.schema(
     [
-        ("key", pa.string()),
-        ("image_id", pa.string()),
-        ("image_url", pa.string()),
-        ("caption", pa.string()),
-        ("page_url", pa.string()),
-        ("source", pa.string()),
-        ("width", pa.int32()),
-        ("height", pa.int32()),
-        ("format", pa.string()),
-        ("bytes", pa.int64()),
-        ("sha256", pa.string()),
-        ("found_sha256", pa.string()),
-        ("words", pa.int32()),
-        ("tar_offset", pa.int64()),
-        ("tar_bytes", pa.int64()),
+        ("key", pa.string()),  # Name of the sample's members in the tar.
+        ("image_id", pa.string()),  # The image.
+        ("image_url", pa.string()),  # Null where a table has none.
+        ("caption", pa.string()),  # As in KEY.txt.
+        ("page_url", pa.string()),  # Null where it is not known.
+        ("source", pa.string()),  # `[[input]] name`, or its kind.
+        ("width", pa.int32()),  # Pixels of the stored image.
+        ("height", pa.int32()),  # The same.
+        ("format", pa.string()),  # Of the stored image: `jpeg`; with `portable = false` also `png`, `webp`, `gif`, `avif`, `bmp`, `tiff`.
+        ("bytes", pa.int64()),  # Of the stored image.
+        ("sha256", pa.string()),  # Of the stored image, in hex.
+        ("found_sha256", pa.string()),  # Of the bytes as found.
+        ("words", pa.int32()),  # Unigrams of the caption.
+        ("tar_offset", pa.int64()),  # Where the image's bytes begin in the tar.
+        ("tar_bytes", pa.int64()),  # How many there are.
     ]
 )
 
-COUNTS = pa.schema([("stage", pa.string()), ("source", pa.string()), ("reason", pa.string()), ("rows", pa.int64())])
+COUNTS = pa.schema(
+    [
+        ("stage", pa.string()),  # `extract`, `judge`, `fetch` or `image`.
+        ("source", pa.string()),  # `[[input]] name`, or its kind.
+        ("reason", pa.string()),  # A reason, or `kept`.
+        ("rows", pa.int64()),  # How many.
+    ]
+)

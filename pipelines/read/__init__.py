@@ -15,7 +15,7 @@ from pipelines.read import table, warc, wat, webdataset
 from pipelines.read.found import Found
 from pipelines.read.warc import image_bytes
 
-__all__ = ["Found", "candidates", "check", "image_bytes", "is_direct", "read"]
+__all__ = ["Found", "candidates", "check", "image_bytes", "is_direct", "read", "row_groups"]
 
 
 def check(paths: Sequence[str], settings: InputSettings) -> None:
@@ -39,6 +39,15 @@ def check(paths: Sequence[str], settings: InputSettings) -> None:
 def is_direct(path: str, settings: InputSettings) -> bool:
     """Whether the file is its own pool: a Parquet table without images, whose row groups are read where they are."""
     return settings.kind == "table" and table.is_direct(path, settings)
+
+
+def row_groups(path: str) -> list[int]:
+    """Rows of each row group of a direct table.
+
+    Raises:
+        UnreadableError: the file is no Parquet, or its footer contradicts itself.
+    """
+    return table.row_groups(path)
 
 
 def candidates(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch:

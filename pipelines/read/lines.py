@@ -1,7 +1,7 @@
 """Tables of text: CSV (RFC 4180), TSV, JSON Lines; each row or line that cannot be read costs that row.
 
 CSV: a header row, quotes doubled inside quotes, UTF-8 with or without a byte order mark, lines ended by LF or CR LF. TSV: a header row, no quoting.
-Bytes that are no UTF-8 become U+FFFD. Lines of nothing but white space are no rows.
+A line that is no UTF-8 is a broken row. Lines of nothing but white space are no rows.
 """
 
 import csv
@@ -18,6 +18,10 @@ from pipelines.read.found import LINE_BYTES
 Form = Literal["csv", "tsv", "jsonl"]
 
 _TOO_LONG = f"longer than {LINE_BYTES >> 20} MiB"
+_LINES_AT_MOST = 1_000  # of a CSV row
+_PATIENCE = 16  # a file may be read so many times over in search of closing quotes
+_LINE_COST = 64  # reading any line again costs about as much as so many bytes
+_NAMES_AT_MOST = 1_000  # of JSON keys that nobody asked for
 _BOM = "\ufeff"
 
 
@@ -68,16 +72,25 @@ class _Lines:
             self._offset += len(line)
         return start, Bad(start, _TOO_LONG)
 
+    @property
+    def bytes_read(self) -> int:
+        """How far the file was read."""
+        return self._offset
+
     def give_back(self, lines: Sequence[tuple[int, str | Bad]]) -> None:
         """Let `next` return these first."""
         self._given_back.extendleft(reversed(lines))
 
 
 class _Feed:
-    """Lines as the csv module wants them; remembers those of the record being read."""
+    """Lines as the csv module wants them; remembers those of the record being read.
+
+    Lines below an open quote are read again when it is never closed. Rows made for it could have a file read as often as it has lines,
+    so that there is an end to patience: then a quote has to be closed on its line.
+    """
 
     def __init__(self, lines: _Lines):
-        self._lines = lines
+        self._lines, self._cost_of_reading_again = lines, 0
         self.record: list[tuple[int, str | Bad]] = []
         self.size = 0
 
@@ -85,6 +98,10 @@ class _Feed:
         return self
 
     def __next__(self) -> str:
+        if self.record and self._cost_of_reading_again > _PATIENCE * (LINE_BYTES + self._lines.bytes_read):
+            raise _LineError("a quote is not closed on its line, and too many above never were")
+        if len(self.record) == _LINES_AT_MOST:
+            raise _LineError(f"of more than {_LINES_AT_MOST:,} lines; is a quote not closed?")
         entry = self._lines.next()
         if entry is None:
             raise StopIteration
@@ -102,7 +119,9 @@ class _Feed:
 
     def give_back(self) -> None:
         """Read all but the first line again: an unclosed quote must not swallow the rows below it."""
-        self._lines.give_back(self.record[1:])
+        if len(self.record) > 1:
+            self._cost_of_reading_again += self.size + _LINE_COST * len(self.record)
+            self._lines.give_back(self.record[1:])
 
 
 def header(file: BinaryIO, form: Literal["csv", "tsv"]) -> list[str] | Bad | None:
@@ -112,8 +131,8 @@ def header(file: BinaryIO, form: Literal["csv", "tsv"]) -> list[str] | Bad | Non
     return None
 
 
-def names_of_first_objects(file: BinaryIO, objects: int) -> tuple[set[str], int]:
-    """All keys of the first `objects` JSON objects, and how many there were."""
+def names_of_first_objects(file: BinaryIO, objects: int, wanted: Sequence[str]) -> tuple[set[str], int]:
+    """Keys of the first `objects` JSON objects, all of those that are wanted, and how many objects there were."""
     names: set[str] = set()
     seen = 0
     lines = _Lines(file)
@@ -121,7 +140,7 @@ def names_of_first_objects(file: BinaryIO, objects: int) -> tuple[set[str], int]
         value = None if isinstance(entry[1], Bad) else _parse(entry[1])
         if isinstance(value, dict):
             seen += 1
-            names.update(value)
+            names.update(name for name in value if name in wanted or len(names) < _NAMES_AT_MOST)
     return names, seen
 
 
@@ -225,6 +244,10 @@ def parse_json(text: str | bytes) -> Any:
         return _whole_pairs(json.loads(text if isinstance(text, str) else text.decode(errors="replace")))
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # of int
+        raise ValueError("a number of too many digits") from None
 
 
 def _whole_pairs(value: Any) -> Any:

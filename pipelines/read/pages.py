@@ -1,36 +1,43 @@
 """Pages: image elements of an HTML document, their URLs and captions, and extract's verdict on each."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import ada_url
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
 from altalign.reasons import DropReason, all_reasons, drop_where, first_reason
 from altalign.schema import EXTRACTED
 from filters import captions
-from pipelines.read import effort
 from pipelines.read.charset import to_utf8
+from pipelines.read.html_kernels import COLUMNS, find_images
+from pipelines.read.html_names import table
 
 PAGE_BYTES = 16 << 20  # a larger page is a broken record; the largest real ones are of a few MB
+IMAGES_AT_MOST = 750_000  # of a page; 40 MB of places
 
-_SOURCES = ("src", "data-src", "data-lazy-src", "data-original")
-_SOURCE_SETS = ("srcset", "data-srcset")
 _ASCII_SPACE = "\t\n\f\r "
+_SCHEMES = ("http://", "https://")
 _NO_BASE = ("data:", "javascript:")  # a <base href> of these schemes counts for nothing
-_IMAGE = re.compile(rb"<ima?ge?", re.IGNORECASE)  # the parser makes <img> of <image>
+_SETS = COLUMNS.index("srcset")
+_PLACES = 2 * len(COLUMNS)
+_BLOCK = 8_192 * _PLACES
+# URLs that a WHATWG parser leaves as they are, if they hold nothing of _NOT_PLAIN: a special scheme, a host of ASCII names whose last is no number, path
+# and query of characters that are never encoded. References to a path, and to one below the base's.
+_PLAIN_URL = re.compile(r"https?://[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]+/[\w!$&()*+,;=:@%~./-]*(?:\?[\w!$&()*+,;=:@%~./?-]*)?", re.ASCII)
+_PLAIN_PATH = re.compile(r"/(?!/)[\w!$&()*+,;=:@%~./-]*", re.ASCII)
+_PLAIN_REFERENCE = re.compile(r"[\w~-][\w!$&()*+,;=@%~./-]*", re.ASCII)
+_NOT_PLAIN = re.compile(r"/\.|%2|xn--")  # parts . and .., which may be written as %2e, and names that are checked
 
 
 class PageError(ValueError):
     """The page is too much to parse."""
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(NamedTuple):
     """An image element: its absolute URL, or null and what stands where the URL should be; alt as written, null where there is none."""
 
     url: str | None
@@ -42,44 +49,53 @@ def images(body: bytes, page_url: str, http_charset: str | None) -> Iterator[Ima
     """Every <img> of the document as a browser with scripting off builds it, in order.
 
     Raises:
-        PageError: parsing it would take too long, or too much memory.
+        PageError: it is too large, or has too many images.
     """
     if len(body) > PAGE_BYTES:
         raise PageError(f"a page of more than {PAGE_BYTES >> 20} MiB")
     html = to_utf8(body, http_charset)
     if len(html) > PAGE_BYTES:
         raise PageError(f"a page of more than {PAGE_BYTES >> 20} MiB in UTF-8")
-    if not _IMAGE.search(html):
+    places, base_begin, base_end = find_images(np.frombuffer(html, np.uint8), table(), IMAGES_AT_MOST)
+    if not len(places):
         return
-    too_much = effort.refusal(html)
-    if too_much:
-        raise PageError(too_much)
-    document = LexborHTMLParser(html, options=LexborDocumentOptions.WO_EVENTS)
-    base: str | None = None
-    for number, element in enumerate(document.tags("img")):
-        if number == 0:
-            base = base_url(page_url, _base_href(document))
-        attributes = element.attributes
-        written = source_of(attributes)
-        alt = (attributes["alt"] or "") if "alt" in attributes else None
-        yield Image(None if written is None else resolve(written, base), written, alt)
+    if len(places) > IMAGES_AT_MOST * _PLACES:
+        raise PageError(f"a page of more than {IMAGES_AT_MOST:,} images")
+    base = base_url(page_url, _value(html, base_begin, base_end))
+    for first in range(0, len(places), _BLOCK):
+        numbers = iter(places[first : first + _BLOCK].tolist())
+        for row in zip(*[numbers] * _PLACES, strict=True):
+            written = source_of(_value(html, begin, end) for begin, end in zip(row[:-2:2], row[1:-2:2], strict=True))
+            yield Image(None if written is None else resolve(written, base), written, _value(html, *row[-2:]))
 
 
-def source_of(attributes: dict[str, str | None]) -> str | None:
-    """The URL of an image element as written: the first attribute that has one, `data:` URIs aside."""
-    for name in _SOURCES:
-        value = (attributes.get(name) or "").strip()
-        if _is_url(value):
-            return value
-    for name in _SOURCE_SETS:
-        value = _first_of_set(attributes.get(name) or "")
-        if _is_url(value):
-            return value
+def _value(html: bytes, begin: int, end: int) -> str | None:
+    """An attribute's value that stands here, its references decoded."""
+    if begin < 0:
+        return None
+    value = html[begin:end]
+    if b"&" in value or b"\r" in value or b"\0" in value:
+        text = value.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\0", b"\xef\xbf\xbd").decode()
+        return captions.decode_entities_in(text)
+    return value.decode()
+
+
+def source_of(values: Iterable[str | None]) -> str | None:
+    """The URL of an image element as written: of the first attribute that has one, `data:` URIs aside.
+
+    Args:
+        values: of the attributes `html_kernels.COLUMNS`, in this order, or of the first of them.
+    """
+    for column, value in enumerate(values):
+        if value:
+            url = value.strip() if column < _SETS else _first_of_set(value)
+            if url and url[:5].lower() != "data:":
+                return url
     return None
 
 
 def base_url(page_url: str, href: str | None) -> str | None:
-    """What relative URLs of a page are resolved against; None where nothing valid is known.
+    """What relative URLs of a page are resolved against, without a fragment; None where nothing valid is known.
 
     Args:
         page_url: the document's URL.
@@ -91,11 +107,14 @@ def base_url(page_url: str, href: str | None) -> str | None:
 
 
 def resolve(url: str, base: str | None) -> str | None:
-    """An absolute http(s) URL as a WHATWG parser serialises it, without its fragment; None where there is none."""
+    """An absolute http(s) URL as a WHATWG parser serialises it, without its fragment; None where there is none.
+
+    Args:
+        url: absolute, or relative to the base.
+        base: as `base_url` gives it.
+    """
     absolute = _parsed(url, base)
-    if absolute is None or not absolute.startswith(("http://", "https://")):
-        return None
-    return absolute.partition("#")[0]
+    return absolute if absolute is not None and absolute.startswith(_SCHEMES) else None
 
 
 def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
@@ -114,25 +133,23 @@ def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     return pa.record_batch([image_url, url, caption, page_url, first_reason(every), all_reasons(every)], schema=EXTRACTED)
 
 
-def _base_href(document: LexborHTMLParser) -> str | None:
-    for element in document.tags("base"):
-        if "href" in element.attributes:
-            return element.attributes["href"] or ""
-    return None
-
-
 def _first_of_set(value: str) -> str:
     """URL of the first image candidate of a `srcset`, as the HTML standard splits it."""
     words = value.lstrip(_ASCII_SPACE + ",").split(maxsplit=1)
     return words[0].rstrip(",") if words else ""
 
 
-def _is_url(value: str) -> bool:
-    return bool(value) and value[:5].lower() != "data:"
-
-
 def _parsed(url: str, base: str | None) -> str | None:
+    """A URL without its fragment, serialised; None where it is not valid."""
+    if not _NOT_PLAIN.search(url):
+        if _PLAIN_URL.fullmatch(url):
+            return url
+        if base is not None and base.startswith(_SCHEMES):
+            if _PLAIN_REFERENCE.fullmatch(url):
+                return base.partition("?")[0].rpartition("/")[0] + "/" + url
+            if _PLAIN_PATH.fullmatch(url):
+                return base[: base.index("/", len("https://"))] + url
     try:
-        return cast(str, ada_url.URL(url, base).href)
-    except (ValueError, UnicodeEncodeError):
+        return (ada_url.normalize_url(url) if base is None else ada_url.join_url(base, url)).partition("#")[0]
+    except ValueError:
         return None

@@ -7,26 +7,19 @@ After a broken record the search for the next goes on behind it.
 
 import io
 import re
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
-from fastwarc.stream_io import GzipReader, ZstdReader
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
 from altalign import storage
+from pipelines.read import members
 from pipelines.read.found import readable, unreadable
+from pipelines.read.members import Compression
 
-Compression = Literal["gzip", "zstd", ""]
-
-_MAGIC: Mapping[Compression, bytes] = {"gzip": b"\x1f\x8b\x08", "zstd": b"\x28\xb5\x2f\xfd", "": b"WARC/"}
-_ZSTD_DICTIONARY = b"\x5d\x2a\x4d\x18"  # the archive begins with a dictionary that every frame needs
-_START = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n[A-Za-z][A-Za-z0-9-]*[ \t]*:")
-_HEAD_END = re.compile(rb"\r?\n\r?\n")
-_START_BYTES = 64  # enough of a record to tell that it is one
-_WINDOW = 1 << 20
-_PAST_THE_END = 4  # \r\n\r\n behind a record
+_PIECE_BYTES = 1 << 17
+_LENGTH = re.compile(rb"[ \t]*\d{1,18}[ \t]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +67,7 @@ def records(path: str, keep: Keep) -> Iterator[Record | BrokenRecord]:
         size = again.seek(0, io.SEEK_END)
         if not size:
             return
-        start, compression = _first_start(again)
+        start, compression = members.first_start(again)
         if start is None:
             unreadable(path, "no WARC record in it")
         if start > 0:
@@ -91,23 +84,14 @@ def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | No
     Raises:
         OSError: the disk fails.
     """
-    file.seek(offset)
-    magic = file.read(4)
-    file.seek(offset)
-    stream = GzipReader(file) if magic.startswith(_MAGIC["gzip"]) else ZstdReader(file) if magic == _MAGIC["zstd"] else file
+    stream = members.stream(file, members.compression_at(file, offset)) or file
     try:
         for record in ArchiveIterator(stream, parse_http=False):
-            return _taken(record, offset, lambda *_: payload_bytes, can_be_read_again=True)
+            return _taken(record, offset, lambda *_: payload_bytes, lambda: False, can_be_read_again=True)
     except OSError as error:
-        _check_disk(error)
+        members.check_disk(error)
         return None
     return None
-
-
-def _check_disk(error: OSError) -> None:
-    """Raise what the disk says, which has a number; what a reader finds wrong with the bytes has none."""
-    if error.errno is not None:
-        raise error
 
 
 class _Stretch:
@@ -119,7 +103,8 @@ class _Stretch:
     def __init__(self, file: BinaryIO, again: BinaryIO, compression: Compression, keep: Keep):
         self._file, self._again, self._keep = file, again, keep
         self._compression: Compression = compression
-        self._has_dictionary = _has_dictionary(again)
+        self._size = again.seek(0, io.SEEK_END)
+        self._has_dictionary = members.has_dictionary(again)
         self._start_is_counted = False  # a broken record at the start was given before
         self.goes_on_at: int | None = None
 
@@ -127,53 +112,90 @@ class _Stretch:
         """The records, and at the end what is broken."""
         self._start, self._frame, self.goes_on_at = start, -1, None
         self._file.seek(start)
-        self._stream = _stream(self._file, self._compression)
+        self._stream = members.stream(self._file, self._compression)
         self._waiting: Record | None = None
+        if members.is_compressed_twice(self._again, start, self._compression):  # the reader would unwrap it, and the search find it once more
+            yield from self._at_compressed_twice()
+            return
         archive = iter(ArchiveIterator(self._stream or self._file, parse_http=False))
         while True:
             try:
                 record = next(archive, None)
             except OSError as error:
-                _check_disk(error)
+                members.check_disk(error)
                 yield from self._at_broken_start(str(error))
                 return
             if self._waiting is not None:
                 yield self._waiting
             if record is None:
-                yield from self._cut_in_its_head()
+                yield from self._at_the_end()
                 return
-            self._start_is_counted, self._waiting = False, None
+            is_first, before = self._waiting is None, self._frame
+            self._waiting = None
             offset, can_be_read_again = self._place(record)
-            try:
-                self._waiting = _taken(record, offset, self._keep, can_be_read_again=can_be_read_again)
-            except OSError as error:
-                _check_disk(error)
-                yield BrokenRecord(offset, str(error))
-                self._search(behind=offset if can_be_read_again else self._frame)
+            error = _wrong_head(record)
+            if error and can_be_read_again:
+                yield from self._at_wrong_head(offset, error, before, is_first=is_first)
                 return
-            if can_be_read_again and self._is_in_the_next_member():
-                yield BrokenRecord(offset, "Content-Length goes beyond the end of its compressed member")
-                self.goes_on_at = self._frame_now()
+            self._start_is_counted = False
+            try:
+                if error:
+                    raise OSError(error)
+                is_beyond = self._is_in_the_next_member if can_be_read_again and self._stream else lambda: False
+                if self._stream is None and offset + record.content_length > self._size:
+                    raise OSError("Content-Length goes beyond the end of the file")
+                self._waiting = _taken(record, offset, self._keep, is_beyond, can_be_read_again=can_be_read_again)
+            except OSError as error:
+                members.check_disk(error)
+                yield from self._at_broken_record(offset, error, can_be_read_again=can_be_read_again)
                 return
 
-    def _cut_in_its_head(self) -> Iterator[BrokenRecord]:
-        """A last record of which so little is there that the reader takes the archive for ended before it."""
-        last = self._waiting
-        if last is None:
-            end = self._start
-        elif not last.can_be_read_again:
-            return
-        elif self._stream is None:
-            self._again.seek(last.offset)
-            has_head = _HEAD_END.search(self._again.read(_WINDOW)) is not None
-            end = last.offset + _head_bytes(self._again, last.offset) + last.block_bytes + _PAST_THE_END if has_head else last.offset
-        else:
-            end = _read_member(self._again, last.offset, self._compression).end
-        if end is None or self._start_is_counted:
+    def _at_broken_record(self, offset: int, error: OSError, *, can_be_read_again: bool) -> Iterator[BrokenRecord]:
+        is_beyond = can_be_read_again and self._is_in_the_next_member()
+        yield BrokenRecord(offset, "Content-Length goes beyond the end of its compressed member" if is_beyond else str(error))
+        self._search(behind=offset if can_be_read_again else self._frame)
+
+    def _at_compressed_twice(self) -> Iterator[BrokenRecord]:
+        if not self._start_is_counted:
+            yield BrokenRecord(self._start, "compressed twice")
+        self._start_is_counted = False
+        self._search(behind=(members.read_member(self._again, self._start, self._compression).end or self._start + 1) - 1)
+
+    def _at_wrong_head(self, offset: int, error: str, before: int, *, is_first: bool) -> Iterator[BrokenRecord]:
+        """A head that cannot be right. One that is cut has gone on in the next member, so the search begins behind the record before it."""
+        if not (is_first and self._start_is_counted):
+            yield BrokenRecord(offset, error)
+        self._start_is_counted = not is_first and self._stream is not None  # for that is what the search finds
+        self._search(behind=offset if self._stream is None else before)
+
+    def _at_the_end(self) -> Iterator[BrokenRecord]:
+        """The reader takes the archive for ended: at its end, at a last record of which too little is there, or at a gzip member of no bytes."""
+        last, end = self._waiting, self._end_of_last()
+        if end is None:
             return
         self._again.seek(end)
-        if self._again.read(1 << 10).strip(b"\0\r\n\t "):
+        if not self._again.read(1 << 10).strip(b"\0\r\n\t "):
+            return
+        if not self._start_is_counted and (end == self._start or not members.is_start(self._again, end, self._compression)):
             yield BrokenRecord(end, "the file breaks off in the head of a record")
+        self._start_is_counted = False
+        self._search(behind=end if last is None else end - 1)
+
+    def _end_of_last(self) -> int | None:
+        """Where the last record ends; None where that is not known."""
+        last, stopped_at = self._waiting, self._start
+        if self._compression == "gzip":
+            stopped_at = max(self._start, self._frame_now())
+            behind = members.behind_empty_members(self._again, stopped_at)
+            if behind > stopped_at:
+                return behind
+        if last is None:
+            return stopped_at
+        if not last.can_be_read_again:
+            return None
+        if self._stream is not None:
+            return members.read_member(self._again, last.offset, self._compression).end
+        return members.end_of_bare(self._again, last.offset, last.block_bytes)
 
     def _place(self, record: WarcRecord) -> tuple[int, bool]:
         """Offset of a record whose head was just read, and whether it can be read there."""
@@ -181,7 +203,7 @@ class _Stretch:
             return record.stream_pos, True
         frame = self._frame_now()
         is_first, self._frame = frame != self._frame, frame
-        if is_first and not self._has_dictionary and _is_start(self._again, frame, self._compression):
+        if is_first and not self._has_dictionary and members.is_start(self._again, frame, self._compression):
             return frame, True
         return self._stream.tell(), False
 
@@ -191,7 +213,7 @@ class _Stretch:
     def _is_in_the_next_member(self) -> bool:
         """Whether reading a record went on into a member that is the start of another."""
         frame = self._frame_now()
-        return self._stream is not None and frame != self._frame and _is_start(self._again, frame, self._compression)
+        return self._stream is not None and frame != self._frame and members.is_start(self._again, frame, self._compression)
 
     def _at_broken_start(self, error: str) -> Iterator[Record | BrokenRecord]:
         """What is behind the record that waits is no record; or the end of its own member is broken, and so is it."""
@@ -203,7 +225,7 @@ class _Stretch:
             self._search(behind=self._start)
         elif self._stream is None:
             yield last
-            self.goes_on_at = last.offset + _head_bytes(self._again, last.offset) + last.block_bytes + _PAST_THE_END
+            self.goes_on_at = max(members.end_of_bare(self._again, last.offset, last.block_bytes), last.offset + 1)
         elif not last.can_be_read_again:
             yield last
             yield BrokenRecord(self._stream.tell(), error)
@@ -212,8 +234,8 @@ class _Stretch:
             yield from self._at_broken_member(last, self._stream.tell(), error)
 
     def _at_broken_member(self, last: Record, offset: int, error: str) -> Iterator[Record | BrokenRecord]:
-        member = _read_member(self._again, last.offset, self._compression)
-        own_bytes = member.head_bytes + last.block_bytes + _PAST_THE_END
+        member = members.read_member(self._again, last.offset, self._compression)
+        own_bytes = member.head_bytes + last.block_bytes + members.PAST_THE_END
         if member.end is None and member.bytes <= own_bytes and self._compression == "gzip":
             yield BrokenRecord(last.offset, error)
             self._search(behind=last.offset)
@@ -227,32 +249,41 @@ class _Stretch:
             self._search(behind=last.offset)
 
     def _search(self, *, behind: int) -> None:
-        self.goes_on_at = _next_start(self._again, max(behind, self._start) + 1, self._compression)
+        self.goes_on_at = members.next_start(self._again, max(behind, self._start) + 1, self._compression)
 
 
-def _taken(record: WarcRecord, offset: int, keep: Keep, *, can_be_read_again: bool) -> Record:
-    """A record, all of it read.
+def _taken(record: WarcRecord, offset: int, keep: Keep, is_beyond: Callable[[], bool], *, can_be_read_again: bool) -> Record:
+    """A record, all of it read, piece by piece while it is not beyond its end: else a length that lies costs all that is behind it.
 
     Raises:
-        OSError: it is cut, or its member or HTTP head broken.
+        OSError: it is cut, goes on in what is none of its own, or its member or HTTP head is broken.
     """
     block_bytes = record.content_length  # of the payload alone once the HTTP head is read
     http = _http(record) if record.record_type == WarcRecordType.response else None
-    payload_bytes = record.content_length
-    payload = _read(record, min(keep(record.record_type, http, can_be_read_again), payload_bytes))
-    read = len(payload) + record.consume()
-    if read != payload_bytes:
-        raise OSError(f"the record breaks off {payload_bytes - read} bytes before its end")
-    url = (record.headers.get("WARC-Target-URI") or "").strip().removeprefix("<").removesuffix(">")
-    return Record(offset, can_be_read_again, record.record_type, url, http, payload, block_bytes)
-
-
-def _read(record: WarcRecord, payload_bytes: int) -> bytes:
-    parts = []
-    while payload_bytes and (part := record.reader.read(payload_bytes)):
+    parts, left = [], record.content_length
+    kept = min(keep(record.record_type, http, can_be_read_again), left)
+    while kept and (part := record.reader.read(min(kept, _PIECE_BYTES))):
         parts.append(part)
-        payload_bytes -= len(part)
-    return b"".join(parts)
+        kept, left = kept - len(part), left - len(part)
+        if left and is_beyond():
+            break
+    else:
+        while left and (read := record.reader.consume(min(left, _PIECE_BYTES))):
+            left -= read
+            if left and is_beyond():
+                break
+    if left or is_beyond():
+        raise OSError(f"the record breaks off {left} bytes before its end")
+    url = (record.headers.get("WARC-Target-URI") or "").strip().removeprefix("<").removesuffix(">")
+    return Record(offset, can_be_read_again, record.record_type, url, http, b"".join(parts), block_bytes)
+
+
+def _wrong_head(record: WarcRecord) -> str | None:
+    """What is wrong with the headers that every record has once; the reader takes a missing length, or one that is no number, for zero."""
+    lengths, types = (record.headers.get_bytes_multiple(name) for name in (b"Content-Length", b"WARC-Type"))
+    if len(lengths) != 1 or len(types) != 1:
+        return f"{len(lengths)} headers Content-Length and {len(types)} WARC-Type, where one of each is meant"
+    return None if _LENGTH.fullmatch(lengths[0]) else "Content-Length is no number of bytes"
 
 
 def _http(record: WarcRecord) -> Http | None:
@@ -262,124 +293,3 @@ def _http(record: WarcRecord) -> Http | None:
     head = record.http_headers
     content_type = (record.http_content_type or "").strip().lower()
     return Http(head.status_code, content_type, record.http_charset, head.get("Transfer-Encoding") or "", head.get("Content-Encoding") or "")
-
-
-def _first_start(file: BinaryIO) -> tuple[int | None, Compression]:
-    """Where the first record begins (None: there is none), and how records are compressed."""
-    file.seek(0)
-    magic = file.read(4)
-    likely: list[Compression] = [compression for compression, of in _MAGIC.items() if magic.startswith(of[:4])]
-    if _has_dictionary(file):
-        return 0, "zstd"
-    for compression in likely or _MAGIC:
-        start = _next_start(file, 0, compression)
-        if start is not None:
-            return start, compression
-    return None, ""
-
-
-def _has_dictionary(file: BinaryIO) -> bool:
-    file.seek(0)
-    return file.read(4) == _ZSTD_DICTIONARY
-
-
-def _stream(file: BinaryIO, compression: Compression) -> GzipReader | ZstdReader | None:
-    match compression:
-        case "gzip":
-            return GzipReader(file)
-        case "zstd":
-            return ZstdReader(file)
-        case "":
-            return None
-
-
-def _is_start(file: BinaryIO, offset: int, compression: Compression) -> bool:
-    """Whether a record begins here, in a member of its own where there is compression."""
-    file.seek(offset)
-    head = file.read(512)
-    return _begins_record(head, compression)
-
-
-def _begins_record(head: bytes, compression: Compression) -> bool:
-    if not head.startswith(_MAGIC[compression]):
-        return False
-    match compression:
-        case "gzip":
-            try:
-                head = zlib.decompressobj(31).decompress(head, _START_BYTES)
-            except zlib.error:
-                return False
-        case "zstd":
-            try:
-                head = ZstdReader(io.BytesIO(head)).read(_START_BYTES)
-            except OSError:
-                return False
-    return _START.match(head) is not None or (head.startswith(b"WARC/") and len(head) < _START_BYTES)
-
-
-def _next_start(file: BinaryIO, offset: int, compression: Compression) -> int | None:
-    """Where the next record begins, at or behind an offset; None where there is no more."""
-    magic = _MAGIC[compression]
-    while True:
-        file.seek(offset)
-        window = file.read(_WINDOW)
-        at = window.find(magic)
-        while at >= 0:
-            if at > len(window) - 512 and len(window) == _WINDOW:
-                break
-            if _begins_record(window[at : at + 512], compression):
-                return offset + at
-            at = window.find(magic, at + 1)
-        if len(window) < _WINDOW:
-            return None
-        offset += at if at > 0 else _WINDOW - len(magic)
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """A gzip member or zstd frame: bytes of the record head it begins with, bytes of all that can be read, where it ends (None: broken)."""
-
-    head_bytes: int
-    bytes: int
-    end: int | None
-
-
-def _read_member(file: BinaryIO, offset: int, compression: Compression) -> _Member:
-    file.seek(offset)
-    return _read_gzip_member(file) if compression == "gzip" else _read_zstd_frame(file, offset)
-
-
-def _read_gzip_member(file: BinaryIO) -> _Member:
-    inflater, head, size = zlib.decompressobj(31), b"", 0
-    while piece := file.read(1 << 10):
-        try:
-            while piece and not inflater.eof:
-                out = inflater.decompress(piece, _WINDOW)
-                head, size, piece = head or out, size + len(out), inflater.unconsumed_tail
-        except zlib.error:
-            break
-        if inflater.eof:
-            return _Member(_end_of_head(head), size, file.tell() - len(inflater.unused_data))
-    return _Member(_end_of_head(head), size, None)
-
-
-def _read_zstd_frame(file: BinaryIO, offset: int) -> _Member:
-    reader, head, size = ZstdReader(file), b"", 0
-    try:
-        while (out := reader.read(1 << 12)) and reader.frame_start_position() == offset:
-            head, size = head or out, size + len(out)
-    except OSError as error:
-        _check_disk(error)
-        return _Member(_end_of_head(head), size, None)
-    return _Member(_end_of_head(head), size, reader.frame_start_position() if out else file.seek(0, io.SEEK_END))
-
-
-def _head_bytes(file: BinaryIO, offset: int) -> int:
-    file.seek(offset)
-    return _end_of_head(file.read(_WINDOW))
-
-
-def _end_of_head(head: bytes) -> int:
-    """Length of a record's head; of all that is given where it does not end in it."""
-    end = _HEAD_END.search(head)
-    return end.end() if end else len(head)

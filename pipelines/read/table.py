@@ -117,6 +117,17 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
     yield gatherer.take()
 
 
+def row_groups(path: str) -> list[int]:
+    """Rows of each row group of a Parquet table.
+
+    Raises:
+        UnreadableError: it is none, or its footer contradicts itself.
+    """
+    with parquet.reading(path) as table:
+        _check_values(table)
+        return parquet.rows_of_groups(table)
+
+
 def candidates(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch:
     """Candidates of rows of a Parquet table.
 
@@ -255,6 +266,7 @@ def _wanted(settings: InputSettings) -> tuple[str, str, str]:
 
 def _check_parquet(path: str, settings: InputSettings) -> None:
     with parquet.reading(path) as table:
+        _check_values(table)
         schema = table.schema_arrow
     _check_names(path, settings, schema.names, "column")
     for name in columns(settings):
@@ -265,6 +277,17 @@ def _check_parquet(path: str, settings: InputSettings) -> None:
         raise UsageError(
             f"{path}: column {settings.image_column} is of type {kind}, where bytes (or a struct whose field bytes holds them) are meant; name another column"
         )
+
+
+def _check_values(table: pq.ParquetFile) -> None:
+    """Refuse a footer whose columns have not one value a row: Arrow would give fewer rows without a word. Nested columns have their own count."""
+    flat = [number for number in range(len(table.schema)) if table.schema.column(number).max_repetition_level == 0]
+    for number in range(table.num_row_groups):
+        group = table.metadata.row_group(number)
+        for column in flat:
+            values = group.column(column).num_values
+            if values != group.num_rows:
+                raise pa.ArrowInvalid(f"{values} values of {table.schema.column(column).name} in row group {number}, which has {group.num_rows} rows")
 
 
 def _check_names(path: str, settings: InputSettings, names: Sequence[str], what: str) -> None:

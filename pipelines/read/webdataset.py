@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
-from tarfile import InvalidHeaderError, ReadError, TruncatedHeaderError  # type: ignore[attr-defined] # of tarfile, but not of its stubs
+from tarfile import EOFHeaderError, HeaderError, InvalidHeaderError, ReadError, TruncatedHeaderError  # type: ignore[attr-defined] # of tarfile, but not of its stubs
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from altalign import storage
 from altalign.curation import InputSettings
 from altalign.schema import BROKEN, IMAGE_PLACE
+from altalign.terminal import shown
 from pipelines.read import table
 from pipelines.read.compressed import Compression, decompressed
 from pipelines.read.found import LINE_BYTES, STRETCH_BYTES, STRETCH_ROWS, Found, batch, kept, readable, unreadable
@@ -28,6 +29,7 @@ from pipelines.read.warc import IMAGE_BYTES
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "avif", "bmp", "tif", "tiff")
 _PIECE_BYTES = 1 << 20
+_MEMBER_BYTES = 1 << 50  # a member beyond this is a header that lies
 _LONG_HEADERS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 _MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd"}
 
@@ -73,9 +75,10 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
 
 def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
     """Offset and content of each sample, or what is wrong with it."""
+    behind: list[str] = []
     try:
         with _opened(file) as (tar, is_compressed):
-            for _, members in groupby(tar, key=lambda member: _split(member.name)[0]):
+            for _, members in groupby(_members(tar, behind), key=lambda member: _split(member.name)[0]):
                 offset, sample, error, others = -1, _Sample(), "", []
                 for member in members:
                     offset = member.offset if offset < 0 else offset
@@ -86,12 +89,22 @@ def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
                         error = str(problem)
                 if others and not sample.extensions:
                     error = f"no image, .txt or .json of one name before the first dot, but {', '.join(others[:3])}"
-                yield offset, error or sample
+                yield offset, shown(error) if error else sample  # a name may be no UTF-8
                 cast(Any, tar).members.clear()  # tarfile keeps all it has met
+            if behind:
+                yield tar.offset, f"behind the end of the tar is something else ({behind[0]})"
     except tarfile.TarError as error:
         if str(error) == "empty file":
             return
         unreadable(path, f"cannot be read as tar ({error})")
+
+
+def _members(tar: tarfile.TarFile, behind: list[str]) -> Iterator[tarfile.TarInfo]:
+    """Members up to the end of the file; zeros end a tar, and tars are appended to tars. What is no tar behind them goes to `behind`."""
+    try:
+        yield from tar
+    except _BehindTheEndError as error:
+        behind.append(str(error))
 
 
 def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, *, is_compressed: bool) -> bool:
@@ -99,6 +112,8 @@ def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, *, is_c
     extension = _split(member.name)[1].lower()
     if not member.isfile() or extension not in (*_IMAGES, "txt", "json"):
         return False
+    if member.issparse():
+        raise _SampleError(f"{member.name}: a sparse member")
     if extension in sample.extensions:
         raise _SampleError(f"{member.name}: a second .{extension} of one sample; two samples may not have one name")
     sample.extensions.add(extension)
@@ -182,25 +197,40 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, length: int) -> byte
     return content.getvalue()
 
 
+class _BehindTheEndError(ReadError):
+    """Bytes that are no member, behind zeros that end a tar."""
+
+
 class _StrictHeader(tarfile.TarInfo):
     """A header that is damaged, or has no end, ends the reading with an error.
 
     Tarfile alone takes the one for the end of the archive, and holds the other whole: a header of names and attributes is as long as it says.
+    Extended headers that lie (a map of holes that is none, a size below zero) it lets fail anywhere, or turn back in the file.
     """
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "tarfile.TarInfo":
         header = super().frombuf(buf, encoding, errors)
-        if header.type in _LONG_HEADERS and header.size > LINE_BYTES:
+        if header.type in _LONG_HEADERS and not 0 <= header.size <= LINE_BYTES:
             raise ReadError(f"header of {header.size} bytes")
         return header
 
     @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> "tarfile.TarInfo":
         try:
-            return super().fromtarfile(tarfile)
+            header = super().fromtarfile(tarfile)
+        except EOFHeaderError:
+            cast(Any, tarfile).has_ended = True
+            raise
         except (InvalidHeaderError, TruncatedHeaderError) as error:
-            raise ReadError(str(error)) from None
+            raise (_BehindTheEndError if getattr(tarfile, "has_ended", False) else ReadError)(str(error)) from None
+        except HeaderError:
+            raise
+        except (ValueError, LookupError) as error:
+            raise ReadError(f"broken extended header: {error}") from None
+        if not 0 <= header.size <= _MEMBER_BYTES:
+            raise ReadError(f"member of {header.size} bytes")
+        return header
 
 
 @contextmanager
@@ -209,8 +239,8 @@ def _opened(file: BinaryIO) -> Iterator[tuple[tarfile.TarFile, bool]]:
     compression = _MAGIC.get(file.read(2))
     file.seek(0)
     if compression is None:
-        with tarfile.open(fileobj=file, mode="r:", tarinfo=_StrictHeader) as tar:
+        with tarfile.open(fileobj=file, mode="r:", tarinfo=_StrictHeader, ignore_zeros=True) as tar:
             yield tar, False
         return
-    with tarfile.open(fileobj=decompressed(file, compression), mode="r|", tarinfo=_StrictHeader) as tar:
+    with tarfile.open(fileobj=decompressed(file, compression), mode="r|", tarinfo=_StrictHeader, ignore_zeros=True) as tar:
         yield tar, True

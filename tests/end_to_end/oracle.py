@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import tomli_w
 
 from altalign.cli import main
+from altalign.curation import TextSettings
 from altalign.reasons import KEPT, REASONS, DropReason, Stage
 from filters.identity import image_hash
 from filters.words import hash_of_bigram, hash_of_text, hash_of_word
@@ -33,7 +34,7 @@ COLUMNS = ("key", "image_id", "image_url", "caption", "page_url", "source", "sta
 
 def curate(folder: Path, inputs: list[dict[str, Any]], settings: Settings, *args: str, shards: Mapping[str, Any] | None = None) -> Path:
     """Run the command in a folder that holds the inputs; returns the run's folder."""
-    text = {name: getattr(settings, name) for name in ("words_at_least", "words_at_most", "images_per_text_at_most", "vocabulary_size")}
+    text = {name: getattr(settings, name) for name in TextSettings.model_fields}
     image = {name: getattr(settings, name) for name in ("short_side_above_px", "aspect_ratio_below", "texts_per_image_at_most", "pixels_at_most")}
     if settings.blocked_hashes:
         (folder / "blocked.txt").write_text("".join(f"{each}\n" for each in sorted(settings.blocked_hashes)), encoding="utf-8")

@@ -1,0 +1,73 @@
+"""Archive to verdict beside img2dataset's resizer: images a CPU second in one thread, and damage noticed.
+
+    python -m benchmarks.images [--rounds 3]
+
+Each program reads the same tar of JPEGs of the web's size. `no` is img2dataset's default without resizing, which encodes every image anew;
+`skip_reencode` keeps the bytes, as ours does.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.harness import CACHE, OURS, PEERS, ROOT, Program, interleave, last_json, ratio
+from benchmarks.processes import Figures, ProgramError, measure
+from benchmarks.report import target, write
+
+ROUNDS, PASSES, IMAGES = 3, 3, 300
+TIMES_AT_LEAST = {"no": 2.0, "skip_reencode": 1.2}
+
+
+def main() -> int:
+    """Generate, run, count the damage noticed, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--folder", type=Path, default=CACHE)
+    arguments = parser.parse_args()
+    try:
+        compete(arguments.rounds, arguments.folder.absolute())
+    except ProgramError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def compete(rounds: int, folder: Path) -> None:
+    """All rounds, and once the damaged images."""
+    web, damaged = (generated(kind, IMAGES, folder) / f"{kind}-000.tar" for kind in ("web", "damaged"))
+    done = interleave([program(way, web, passes=PASSES) for way in ("altalign", *TIMES_AT_LEAST)], rounds)
+    refused: dict[str, dict[str, int]] = {}
+    for way in ("altalign", *TIMES_AT_LEAST):
+        refused[way] = {"sound": 0, **last_json(measure(program(way, damaged, passes=1).argv, ROOT)[1])["refused"]}
+        print(f"{way:<14} refuses, of 16 each: {refused[way]}")
+    noticed = {way: sum(counts.values()) - counts["sound"] for way, counts in refused.items()}
+    faster = {way: ratio(done, "images_per_cpu_s", "altalign", way) for way in TIMES_AT_LEAST}
+    targets = [target(f"images a CPU second, times img2dataset's ({way})", faster[way]["median"], at_least=least) for way, least in TIMES_AT_LEAST.items()]
+    targets.append(target("damaged images noticed, of 80", noticed["altalign"], at_least=1 + max(noticed[way] for way in TIMES_AT_LEAST)))
+    targets.append(target("sound images refused, of 16", refused["altalign"]["sound"], at_most=0))
+    print(write("images", done, targets, is_full=rounds >= ROUNDS, images=IMAGES, passes=PASSES, times_peers=faster, refused=refused))
+
+
+def generated(kind: str, images: int, folder: Path) -> Path:
+    """A folder of tars of generated images, made unless it is there."""
+    made = folder / f"images-{kind}-{images}"
+    if not made.is_dir():
+        partial = made.with_suffix(".partial")
+        measure([str(OURS), "-m", "benchmarks.generate_images", str(partial), "--kind", kind, "--images", str(images)], ROOT)
+        partial.rename(made)
+    return made
+
+
+def program(way: str, tar: Path, *, passes: int) -> Program:
+    """Ours, or a way of img2dataset's resizer."""
+    ours, peer = (str(OURS), "-m", "benchmarks.our_images"), (str(PEERS), "-m", "benchmarks.peer_images", "--way", way)
+
+    def says(output: str) -> Figures:
+        found = last_json(output)
+        return {"work_cpu_s": found["cpu_s"], "work_s": found["wall_s"], "images_per_cpu_s": found["images_per_cpu_s"]}
+
+    return Program(way, [*(ours if way == "altalign" else peer), str(tar), "--passes", str(passes)], says=says)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

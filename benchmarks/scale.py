@@ -1,0 +1,96 @@
+"""Text stages at 25 M rows beside polars, and at 100 M rows with two sizes of vocabulary: does the cost of a row stay what it is?
+
+    python -m benchmarks.scale [--rounds 3] [--duckdb]
+
+By hand: a round takes about ten minutes on two cores, and 100 M rows need 30 GB of disk. A run's counters (bytes spilled, partitions,
+tables) are kept with its figures: the arithmetic of docs/concepts/scale.md is checked against them.
+"""
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks import text
+from benchmarks.harness import CACHE, OURS, ROOT, Program, interleave, last_json, ratio, scratch
+from benchmarks.processes import ProgramError, measure
+from benchmarks.report import target, write
+from benchmarks.rows import MissingError, rows, script
+
+SMALL, LARGE, ROUNDS = 25_000_000, 100_000_000, 3
+LARGE_VOCABULARY = 20_000_000
+UNMAPPED_BYTES_AT_MOST = 1e9
+OPEN_FILES_AT_MOST = 256  # a quarter of the 1,024 that a process may commonly open
+
+
+def main() -> int:
+    """Generate, run, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--small", type=int, default=SMALL, help="rows with polars")
+    parser.add_argument("--large", type=int, default=LARGE, help="rows without")
+    parser.add_argument("--large-vocabulary", type=int, default=LARGE_VOCABULARY)
+    parser.add_argument("--duckdb", action="store_true", help="duckdb too, at the smaller size (12 GB of memory, minutes a round)")
+    parser.add_argument("--folder", type=Path, default=CACHE, help="where rows are, or are put; what runs leave goes to a folder below it and is deleted")
+    arguments = parser.parse_args()
+    if arguments.small >= arguments.large or arguments.large_vocabulary == text.VOCABULARY_SIZE:
+        parser.error("the two sizes, and the two vocabularies, must differ")
+    try:
+        compete(arguments, arguments.folder.absolute())
+    except (MissingError, ProgramError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def compete(arguments: argparse.Namespace, folder: Path) -> None:
+    """All rounds: the smaller size with its peers, then the larger one with both vocabularies."""
+    small, large = rows(arguments.small, folder), rows(arguments.large, folder)
+    size, k = _millions(arguments.large), _millions(arguments.large_vocabulary)
+    names = {"small": f"altalign {_millions(arguments.small)}", "large": f"altalign {size}", "wide": f"altalign {size}, K = {k}"}
+    with scratch(folder) as place:
+        peers = {name: script(f"peer_{name}.py") for name in ("polars", "duckdb")[: 1 + arguments.duckdb]}
+        programs = [
+            counted(names["small"], small, place, text.VOCABULARY_SIZE),
+            *(text.peer(name, path, small, place) for name, path in peers.items()),
+            counted(names["large"], large, place, text.VOCABULARY_SIZE),
+            counted(names["wide"], large, place, arguments.large_vocabulary),
+        ]
+        compile_kernels(folder, place)
+        done = interleave(programs, arguments.rounds, warm_up=False)
+    counters = {name: [r[name].pop("counters") for r in done][-1] for name in names.values()}  # equal in all rounds
+    times = arguments.large / arguments.small
+    of_peers = {name: ratio(done, "work_cpu_s", names["small"], name) for name in peers}
+    row_cost = {name: ratio(done, "work_cpu_s", names[name], names["small"])["median"] / times for name in ("large", "wide")}
+    peaks = {figure: max((r[names[run]][figure] or 0) for r in done for run in ("large", "wide")) for figure in ("peak_unmapped_bytes", "open_files")}
+    targets = [
+        target(f"CPU seconds, of those of polars, {arguments.small:,} rows", of_peers["polars"]["median"], at_most=text.CPU_OF_POLARS_AT_MOST[SMALL]),
+        target(f"peak memory in GB, {arguments.small:,} rows", max(r[names["small"]]["peak_bytes"] or 0 for r in done) / 1e9, at_most=text.BYTES_AT_MOST / 1e9),
+        target(f"CPU seconds a row, of those at {arguments.small:,} rows, {names['large']}", row_cost["large"], at_most=1.25),
+        target(f"CPU seconds a row, of those at {arguments.small:,} rows, {names['wide']}", row_cost["wide"], at_most=1.5),
+        target(f"peak memory beside mapped files in GB, {size} rows", peaks["peak_unmapped_bytes"] / 1e9, at_most=UNMAPPED_BYTES_AT_MOST / 1e9),
+        target(f"open files, {size} rows", peaks["open_files"], at_most=OPEN_FILES_AT_MOST),
+    ]
+    is_full = (arguments.small, arguments.large, arguments.large_vocabulary) == (SMALL, LARGE, LARGE_VOCABULARY)
+    facts = {"small": arguments.small, "large": arguments.large, "cpu_of_peers": of_peers, "cpu_a_row_of_small": row_cost, "counters": counters}
+    print(write("scale", done, targets, is_full=is_full, **facts))
+
+
+def counted(name: str, data: Path, place: Path, vocabulary_size: int) -> Program:
+    """The text stages, and what their run folder says of itself."""
+    program = text.ours(name, data, place, vocabulary_size)
+    command = [str(OURS), "-m", "benchmarks.counters", str(place / "run")]
+    return replace(program, says=lambda output: program.says(output) | {"counters": last_json(measure(command, ROOT)[1])})
+
+
+def compile_kernels(folder: Path, place: Path) -> None:
+    """One small run that asks every rule: compiling happens once a machine."""
+    interleave([text.ours("kernels", rows(250_000, folder), place, vocabulary_size=10_000)], 0)
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:g} M"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

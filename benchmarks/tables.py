@@ -1,0 +1,145 @@
+"""Tables of docs/concepts/speed.md from the JSON of benchmarks/results.
+
+    python -m benchmarks.tables [--write]
+
+Prints them; `--write` puts each between its marks in the document, `<!-- benchmarks: text -->` and `<!-- end -->`. A test holds the two together.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+DOCUMENT = ROOT / "docs" / "concepts" / "speed.md"
+NOT_YET = "Not measured yet."
+
+Column = tuple[str, str, Callable[[float], str]]
+
+
+def main() -> int:
+    """Print, or write into the document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="into the document")
+    if parser.parse_args().write:
+        DOCUMENT.write_text(filled(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        print("\n\n".join(f"## {part}\n\n{markdown(part)}" for part in COLUMNS))
+    return 0
+
+
+def filled(document: str) -> str:
+    """The document with the tables of today's results between its marks."""
+    return MARKS.sub(lambda found: f"<!-- benchmarks: {found['part']} -->\n{markdown(found['part'])}\n<!-- end -->", document)
+
+
+def markdown(part: str) -> str:
+    """All that is shown of a part."""
+    path = RESULTS / f"{part}.json"
+    if not path.is_file():
+        return NOT_YET
+    found = json.loads(path.read_text(encoding="utf-8"))
+    pieces = [figures(found["figures"], COLUMNS[part]), targets(found["targets"]), *(make(found) for make in FURTHER.get(part, ())), origin(found)]
+    return "\n\n".join(pieces)
+
+
+def figures(programs: dict[str, Any], columns: Sequence[Column]) -> str:
+    """A line a program: medians, with the range where there were several rounds."""
+    shown = [column for column in columns if any(column[1] in found for found in programs.values())]
+    lines = ([f"`{name}`", *(_spread(found.get(figure), show) for _, figure, show in shown)] for name, found in programs.items())
+    return _table(["", *(heading for heading, _, _ in shown)], lines)
+
+
+def _spread(found: dict[str, float] | None, show: Callable[[float], str]) -> str:
+    if found is None:
+        return ""
+    median, least, most = (show(found[name]) for name in ("median", "least", "most"))
+    return median if least == most else f"{median} ({least} to {most})"
+
+
+def targets(found: Iterable[dict[str, Any]]) -> str:
+    """What should be, and is."""
+    return _table(["Target", "Wanted", "Measured", ""], ([t["what"], t["target"], f"{t['value']:.3g}", "" if t["met"] else "**missed**"] for t in found))
+
+
+def refused(found: dict[str, Any]) -> str:
+    """Images that each program refuses, by kind of damage."""
+    kinds = dict.fromkeys(kind for counts in found["refused"].values() for kind in counts)
+    lines = ([f"`{name}`", *(str(counts.get(kind, 0)) for kind in kinds)] for name, counts in found["refused"].items())
+    return _table(["Refused, of 16", *(kind.replace("_", " ") for kind in kinds)], lines)
+
+
+def counters(found: dict[str, Any]) -> str:
+    """What runs left, by number and bytes: a line a counter."""
+    runs = {name: _flat(counts) for name, counts in found["counters"].items()}
+    names = dict.fromkeys(name for counts in runs.values() for name in counts)
+    return _table(["Counter", *(f"`{name}`" for name in runs)], ([name, *(f"{counts.get(name, 0):,}" for counts in runs.values())] for name in names))
+
+
+def _flat(counts: dict[str, Any], prefix: str = "") -> dict[str, int]:
+    flat: dict[str, int] = {}
+    for name, value in counts.items():
+        label = f"{prefix} {name}".replace("_", " ").strip()
+        flat |= _flat(value, label) if isinstance(value, dict) else {label: value}
+    return flat
+
+
+def origin(found: dict[str, Any]) -> str:
+    """When, where and with what; and what disturbed it."""
+    machine, versions = found["machine"], {**found["versions"]["peers"], **found["versions"]["ours"]}
+    shown = [name for name in VERSIONS[found["part"]] if name in versions]
+    runs = sum(len(done) for done in found["rounds"])
+    disturbed = f" Others kept more than a quarter of the cores busy in {len(found['disturbed'])} of {runs} runs." if found["disturbed"] else ""
+    names = ", ".join(f"{name} {versions[name]}" for name in shown)
+    return f"{found['date']}, {machine['cores']} cores ({machine['cpu']}), {machine['memory_bytes'] / 1e9:.0f} GB.{disturbed} {names}."
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("|".join(["", *(f" {cell} " if cell else " " for cell in row), ""]).replace(" --- ", "---") for row in rows)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def _gigabytes(value: float) -> str:
+    return f"{value / 1e9:.2f} GB"
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _thousands(value: float) -> str:
+    return f"{value / 1e3:,.0f} k"
+
+
+MEMORY: list[Column] = [("Peak memory", "peak_bytes", _gigabytes), ("Without mapped files", "peak_unmapped_bytes", _gigabytes)]
+TIME: list[Column] = [("CPU s", "work_cpu_s", _seconds), ("Wall s", "wall_s", _seconds)]
+STAGES: list[Column] = [(f"{stage} s", f"{stage}_s", _seconds) for stage in ("extract", "tables", "judge", "fetch", "write")]
+TEXT: list[Column] = [*TIME, ("Rows/s", "rows_per_s", _thousands), *MEMORY]
+COLUMNS: dict[str, list[Column]] = {
+    "text": TEXT,
+    "scale": [*TEXT, ("Open files", "open_files", _whole)],
+    "pages": [("Pages a CPU s", "pages_per_cpu_s", _whole), *MEMORY[:1]],
+    "images": [("Images a CPU s", "images_per_cpu_s", _whole), *MEMORY[:1]],
+    "whole": [("Images", "fetched", _whole), ("Images/s", "images_per_s", _whole), *TIME, ("Cores busy", "cores_busy", _seconds), MEMORY[0], *STAGES],
+}
+VERSIONS = {
+    "text": ("altalign", "python", "numba", "pyarrow", "polars", "duckdb"),
+    "scale": ("altalign", "python", "numba", "pyarrow", "polars", "duckdb"),
+    "pages": ("altalign", "python", "numba", "fastwarc", "selectolax"),
+    "images": ("altalign", "python", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),
+    "whole": ("altalign", "python", "apache-beam", "pillow", "simplejpeg"),
+}
+FURTHER: dict[str, list[Callable[[dict[str, Any]], str]]] = {"images": [refused], "scale": [counters]}
+MARKS = re.compile(rf"<!-- benchmarks: (?P<part>{'|'.join(COLUMNS)}) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,270 @@
+"""Writes the parts of the documents that the code knows: `make docs`.
+
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. What it says comes from where the fact is: types, defaults and ranges
+from the settings classes, and descriptions from the docstring below a setting or reason, of an exception, or the comment behind a column.
+`tests/docs/test_docs.py` fails while a document is not what this writes.
+"""
+
+import ast
+import inspect
+import logging
+import re
+import signal
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import annotated_types
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from altalign import curation, errors, reasons
+from altalign.curation import LARGEST, CurateConfig
+from altalign.reasons import REASONS, DropReason, Stage
+from altalign.settings import stage_of
+
+ROOT = Path(__file__).parents[1]
+NOT_YET = "not yet"
+PART = re.compile(r"(?P<begin><!-- generated: (?P<name>.+?) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+
+# Reasons that no rule gives with drop_where: the function that does.
+GIVEN_ELSEWHERE = {
+    DropReason.RECORD_BROKEN: "pipelines/read/found.py: Gatherer.broken",
+    DropReason.PAIR_REPEATED: "pipelines/judge.py: group",
+}
+
+# Schemas by the heading of their files: module, name, and the lists there that hold their columns.
+SCHEMAS = {
+    "dropped/STAGE/*.parquet": ("altalign.schema", "DROPPED", ("DROPPED",)),
+    "shards/NNNNN.parquet": ("altalign.schema", "SAMPLE", ("SAMPLE",)),
+    "counts.parquet": ("altalign.schema", "COUNTS", ("COUNTS",)),
+    "audit/text_joint.parquet": ("pipelines.joint", "JOINT", ("JOINT", "_FIELDS")),
+    "audit/image_joint.parquet": ("pipelines.image_values", "JOINT", ("JOINT",)),
+    "audit/image_values.parquet": ("pipelines.image_values", "VALUES", ("VALUES",)),
+}
+
+# Numbers that the arithmetic of docs/concepts/scale.md rests on.
+CONSTANTS = (
+    ("pipelines.units", "ROWS_PER_UNIT", "candidates of a unit, at most (a larger row group of a table is one unit)"),
+    ("pipelines.units", "IMAGES_PER_UNIT", "images of a fetch unit, at most"),
+    ("pipelines.tables", "ROWS_PER_PARTITION", "candidates of the pool for each partition of the tables"),
+    ("pipelines.judge", "ROWS_PER_PARTITION", "candidates of the pool for each partition of survivors"),
+    ("pipelines.extract", "SAMPLE_PER_REASON", "dropped rows of each reason that `extract` keeps"),
+)
+
+Table = list[list[str]]  # the head first
+
+
+def main() -> int:
+    """Write every document anew that differs."""
+    logging.getLogger().setLevel(logging.CRITICAL)  # what libraries remark when they are imported
+    for name, parts in DOCUMENTS.items():
+        path = ROOT / name
+        before = path.read_text(encoding="utf-8")
+        after = written(before, parts())
+        if after != before:
+            path.write_text(after, encoding="utf-8")
+            sys.stdout.write(f"{name}: written\n")
+    return 0
+
+
+def written(text: str, parts: Mapping[str, Table]) -> str:
+    """The document with its parts as they are now.
+
+    Raises:
+        ValueError: a part has no place in the document, or a place no part.
+    """
+    places = [place["name"] for place in PART.finditer(text)]
+    if sorted(places) != sorted(parts):
+        raise ValueError(f"generated parts {sorted(parts)}, places for {sorted(places)}; a place is <!-- generated: NAME -->, then <!-- end -->")
+    return PART.sub(lambda place: f"{place['begin']}\n{markdown(parts[place['name']])}\n{place['end']}", text)
+
+
+def markdown(table: Table) -> str:
+    """A table as Markdown has it."""
+    head, *rows = table
+    lines = ["".join(f"| {cell} " if cell else "| " for cell in cells) for cells in (head, *rows)]
+    return "\n".join(f"{line}|" for line in [lines[0], "|---" * len(head), *lines[1:]]) + "\n"
+
+
+# Descriptions --------------------------------------------------------------------------------------------------------
+
+
+def docstrings(module: ModuleType) -> dict[str, str]:
+    """The string below each assignment in a class: "Class.name" -> description."""
+    found = {}
+    for owner in ast.parse(inspect.getsource(module)).body:
+        statements = owner.body if isinstance(owner, ast.ClassDef) else []
+        for statement, below in pairwise(statements):
+            match statement, below:
+                case ((ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)])), ast.Expr(value=ast.Constant(value=str(text)))):
+                    found[f"{owner.name}.{name}"] = " ".join(text.split())  # type: ignore[union-attr]
+    return found
+
+
+def comments(module: ModuleType, name: str) -> dict[str, str]:
+    """The comment behind each ("column", …) of a list that a module gives this name: column -> description."""
+    source = inspect.getsource(module)
+    lines = source.splitlines()
+    values = [node.value for node in ast.parse(source).body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name]
+    entries = [node for value in values for node in ast.walk(value) if isinstance(node, ast.Tuple) and isinstance(node.elts[0], ast.Constant)]
+    return {ast.literal_eval(node.elts[0]): lines[(node.end_lineno or 1) - 1].partition("  # ")[2] for node in entries}
+
+
+# Settings ------------------------------------------------------------------------------------------------------------
+
+
+def sections() -> Iterator[tuple[str, type[BaseModel]]]:
+    """Dotted name and class of every section, outer ones first."""
+    waiting: list[tuple[str, type[BaseModel]]] = [("", CurateConfig)]
+    while waiting:
+        section, cls = waiting.pop(0)
+        yield section, cls
+        inner = {f"{section}.{name}".strip("."): section_of(field) for name, field in cls.model_fields.items()}
+        waiting += [(name, found) for name, found in inner.items() if found]
+
+
+def section_of(field: FieldInfo) -> type[BaseModel] | None:
+    """The class of a field that is a section."""
+    return next((a for a in (field.annotation, *get_args(field.annotation)) if isinstance(a, type) and issubclass(a, BaseModel)), None)
+
+
+def settings_tables() -> dict[str, Table]:
+    """A table of each section that has settings: name, type, default, range, stage, description."""
+    described, found = docstrings(curation), {}
+    for section, cls in sections():
+        rows = []
+        for name, field in cls.model_fields.items():
+            if section_of(field) is None:
+                dotted = f"{section}.{name}"
+                default = "required" if field.is_required() else f"`{shown_value(field.get_default(call_default_factory=True))}`"
+                stage = stage_of(CurateConfig, dotted) or ""
+                rows.append([f"`{name}`", shown_type(field.annotation), default, shown_range(field), stage, described.get(f"{cls.__name__}.{name}", "")])
+        if rows:
+            heading = f"[[{section}]]" if section == "input" else f"[{section}]"
+            found[heading] = [["Setting", "Type", "Default", "Range", "Read by", "What it does"], *rows]
+    return found
+
+
+def shown_type(annotation: Any) -> str:
+    """A type in words."""
+    if get_origin(annotation) is Literal:
+        *most, last = [f'`"{choice}"`' for choice in get_args(annotation)]
+        return f"{', '.join(most)} or {last}"
+    if get_origin(annotation) is list:
+        return f"list of {shown_type(get_args(annotation)[0])}"
+    if get_origin(annotation) is Annotated:
+        return shown_type(get_args(annotation)[0])
+    if isinstance(annotation, type):
+        return "table" if issubclass(annotation, BaseModel) else annotation.__name__
+    return " or ".join(map(shown_type, get_args(annotation)))  # a union
+
+
+def shown_value(value: Any) -> str:
+    """A value as TOML has it."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            return f'"{value}"'
+        case int() if value >= 10_000:
+            return f"{value:_}"
+    return str(value)
+
+
+def shown_range(field: FieldInfo) -> str:
+    """The limits of a setting."""
+    parts = []
+    for mark in field.metadata:
+        match mark:
+            case annotated_types.Ge():
+                parts.append(f"`>= {mark.ge}`")
+            case annotated_types.Gt():
+                parts.append(f"`> {mark.gt}`")
+            case annotated_types.Le() if mark.le != LARGEST:
+                parts.append(f"`<= {mark.le}`")
+            case annotated_types.MinLen():
+                parts.append("not empty")
+    return ", ".join(parts)
+
+
+# Reasons -------------------------------------------------------------------------------------------------------------
+
+
+def reasons_table(stage: Stage) -> Table:
+    """Reasons of a stage: name, the function that gives it, the setting that it is held against, description."""
+    described, places = docstrings(reasons), functions()
+    rows = []
+    for reason in REASONS[stage]:
+        meaning = described.get(f"DropReason.{reason.name}", "")
+        is_reader = stage is Stage.EXTRACT
+        given = [place for place in places.get(reason.name, []) if place.startswith("pipelines/read/") == is_reader]
+        place = GIVEN_ELSEWHERE.get(reason) or next(iter(given), NOT_YET)
+        setting = next((name for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", meaning)), "")
+        rows.append([f"`{reason.value}`", place if place == NOT_YET else f"`{place}`", setting and f"`{setting}`", meaning])
+    return [["Reason", "Function", "Setting", "Meaning"], *rows]
+
+
+def functions() -> dict[str, list[str]]:
+    """Where rules drop: name of a reason -> "path: function" of each function that calls drop_where (or one of its name) with it."""
+    found: dict[str, list[str]] = {}
+    for path in (path for folder in ("filters", "pipelines") for path in sorted((ROOT / folder).rglob("*.py"))):
+        for function in (node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)):
+            calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and "drop_where" in ast.unparse(node.func)]
+            for argument in (argument for call in calls for argument in call.args):
+                owner, _, name = ast.unparse(argument).partition(".")
+                if owner == DropReason.__name__:
+                    found.setdefault(name, []).append(f"{path.relative_to(ROOT).as_posix()}: {function.name}")
+    return found
+
+
+# Columns, errors, constants ------------------------------------------------------------------------------------------
+
+
+def schema_table(module: str, name: str, lists: Iterable[str]) -> Table:
+    """Columns: name, type, description."""
+    home = import_module(module)
+    described = {column: text for entries in lists for column, text in comments(home, entries).items()}
+    kinds = {field.name: str(field.type).replace("item: ", "").replace("element: ", "") for field in getattr(home, name)}
+    return [["Column", "Type", "Meaning"], *([f"`{column}`", kind, described.get(column, "")] for column, kind in kinds.items())]
+
+
+def errors_table() -> Table:
+    """How a command can end: name of the error, in the order of the module, exit code, first line of its docstring."""
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.AltalignError)]
+    rows = [[f"`{kind.__name__}`", str(kind.exit_code), (kind.__doc__ or "").partition("\n")[0]] for kind in kinds]
+    return [["Error", "Exit code", "When"], ["", "0", "Done."], *rows, ["", str(128 + signal.SIGINT), "Interrupted; of another signal 128 and its number."]]
+
+
+def messages_tables() -> dict[str, Table]:
+    """What the user reads when a command fails, by group: the golden cases, which are tested on real files."""
+    found: dict[str, Table] = {}
+    for case in tomllib.loads((ROOT / "tests" / "cases" / "errors.toml").read_text(encoding="utf-8"))["error"]:
+        table = found.setdefault(case["group"], [["When", "Exit code", "Message"]])
+        when = case["when"]
+        when = when[0].upper() + when[1:] if when.split()[0].isalpha() else f"`{when.split()[0]}`{when[len(when.split()[0]) :]}"
+        table.append([when, str(case["code"]), "<br>".join(f"`` {line} ``" for line in case["lines"])])
+    return found
+
+
+def constants_table() -> Table:
+    """Numbers of the code: name, value, meaning."""
+    values = [(module, name, getattr(import_module(module), name), meaning) for module, name, meaning in CONSTANTS]
+    return [["Constant", "Value", "What"], *([f"`{module.replace('.', '/')}.py`: `{name}`", f"{value:,}", meaning] for module, name, value, meaning in values)]
+
+
+DOCUMENTS: Mapping[str, Callable[[], dict[str, Table]]] = {
+    "docs/reference/settings.md": settings_tables,
+    "docs/reference/reasons.md": lambda: {stage.value: reasons_table(stage) for stage in REASONS},
+    "docs/reference/files.md": lambda: {heading: schema_table(*source) for heading, source in SCHEMAS.items()},
+    "docs/reference/errors.md": lambda: {"errors": errors_table(), **messages_tables()},
+    "docs/concepts/scale.md": lambda: {"constants": constants_table()},
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""The measurements themselves, on programs that use a known amount."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.processes import PROC, ProgramError, measure
+
+needs_proc = pytest.mark.skipif(not PROC.is_dir(), reason="memory and files are read from /proc")
+BURN = "import time\nwhile time.process_time() < 0.3: pass"
+HOLD = f"data = b'1' * 200_000_000\n{BURN}"
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-S", "-c", code]
+
+
+def of_a_child(code: str) -> list[str]:
+    return python(f"import subprocess, sys\nsubprocess.run([sys.executable, '-S', '-c', {code!r}], check=True)")
+
+
+def test_cpu_seconds_are_those_of_the_whole_tree(tmp_path: Path):
+    figures, _ = measure(of_a_child(BURN), tmp_path)
+    assert 0.3 <= figures["cpu_s"] < 3
+    assert figures["wall_s"] > 0
+    assert figures["cores_busy"] == pytest.approx(figures["cpu_s"] / figures["wall_s"])
+
+
+@needs_proc
+def test_memory_is_that_of_the_whole_tree(tmp_path: Path):
+    figures, _ = measure(of_a_child(HOLD), tmp_path)
+    assert 200e6 < figures["peak_bytes"] < 1e9
+    assert 200e6 < figures["peak_unmapped_bytes"] <= figures["peak_bytes"]
+
+
+@needs_proc
+def test_pages_of_a_mapped_file_are_resident_and_yet_left_out(tmp_path: Path):
+    (tmp_path / "mapped").write_bytes(b"1" * 100_000_000)
+    code = f"import mmap, os\nm = mmap.mmap(os.open('mapped', os.O_RDONLY), 0, prot=mmap.PROT_READ)\nsum(m[::4096])\n{BURN}"
+    figures, _ = measure(python(code), tmp_path)
+    assert figures["peak_bytes"] > 100e6 > figures["peak_unmapped_bytes"]
+
+
+@needs_proc
+def test_open_files_are_counted(tmp_path: Path):
+    figures, _ = measure(python(f"import os\nopened = [os.open('/dev/null', os.O_RDONLY) for _ in range(50)]\n{BURN}"), tmp_path)
+    assert 50 <= figures["open_files"] < 100
+
+
+def test_what_a_program_prints_is_handed_on(tmp_path: Path):
+    _, output = measure(python("import sys\nprint('out', flush=True)\nprint('err', file=sys.stderr)"), tmp_path)
+    assert output == "out\nerr\n"
+
+
+def test_a_program_that_fails_is_named_with_the_end_of_its_output(tmp_path: Path):
+    with pytest.raises(ProgramError, match=r"ended with 3\nno such thing"):
+        measure(python("print('no such thing')\nraise SystemExit(3)"), tmp_path)

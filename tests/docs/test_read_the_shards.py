@@ -1,0 +1,68 @@
+"""The guide to reading shards is true: its blocks of other people's readers run on a finished run of the demo web (`make test-readers`)."""
+
+import contextlib
+import io
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from altalign import cli
+from tests.docs.blocks import ROOT, Block, blocks, prints
+
+NOTE = "run by make test-readers"
+BLOCKS = [block for block in blocks(ROOT / "docs" / "guides" / "read-the-shards.md") if block.note == NOTE]
+
+# The webdataset that open_clip's trainer asks for, beside the newer one of the environment; `make test-readers` puts it there.
+OLDER_WEBDATASET = ROOT / ".cache" / "webdataset-of-open-clip"
+
+# All batches of the trainer's own loader, for the arguments of the guide's command; a model is not trained here.
+BATCHES_OF_OPEN_CLIP = """
+import sys
+import open_clip
+from open_clip_train.data import get_data
+from open_clip_train.params import parse_args
+args = parse_args(sys.argv[1:])
+args.world_size, args.rank, args.distributed = 1, 0, False
+prepare = open_clip.image_transform(32, is_train=True)
+loader = get_data(args, (prepare, prepare), tokenizer=open_clip.get_tokenizer(args.model))["train"].dataloader
+sizes = [(len(images), len(texts)) for images, texts in loader]
+assert set(sizes) == {(args.batch_size, args.batch_size)}, sizes
+assert len(sizes) * args.batch_size >= args.train_num_samples, sizes
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the demo's run."""
+    for name in ("torch", "webdataset", "datasets", "open_clip_train"):
+        pytest.importorskip(name, reason=f"{name} is not installed; `make test-readers` has it")
+    folder = tmp_path_factory.mktemp("checkout")
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        assert cli.main(["demo", "demo-web"]) == 0
+        assert cli.main(["curate", str(ROOT / "configs" / "demo.toml")]) == 0
+    return folder
+
+
+def run(code: str, arguments: list[str], folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf"), **environment}
+    return subprocess.run([sys.executable, "-c", code, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the imports that only ask whether a reader is there
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"line {block.line}")
+def test_a_block_of_the_guide_runs_and_prints_what_it_says(finished: Path, block: Block) -> None:
+    if block.kind == "python":
+        done = run(block.text, [], finished)
+    else:
+        if not OLDER_WEBDATASET.is_dir():
+            pytest.skip(f"{OLDER_WEBDATASET} is not there; `make test-readers` puts the webdataset there that open_clip asks for")
+        python, dash_m, module, *arguments = shlex.split(block.text.replace("\\\n", " "))
+        assert (python, dash_m, module) == ("python", "-m", "open_clip_train.main")
+        done = run(BATCHES_OF_OPEN_CLIP, arguments, finished, PYTHONPATH=str(OLDER_WEBDATASET))
+    assert done.returncode == 0, done.stderr
+    assert prints(block, done.stdout), done.stdout

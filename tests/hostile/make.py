@@ -1,0 +1,73 @@
+"""All cases of the corpus, and how their files are written.
+
+`python -m tests.hostile.make FOLDER [NAME ...]` writes the files and a `config.toml` for `altalign curate`, to look at one case by hand;
+`python -m tests.hostile.make --table` prints the tables of docs/reference/bad-input.md.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tests.hostile import addresses, archives, bodies, image_bombs, images, metadata, pages, parquets, tables, tars
+from tests.hostile.cases import Case
+from tests.hostile.files import neighbours
+
+CASES: Mapping[str, Sequence[Case]] = {
+    "Pages": pages.CASES,
+    "Responses": bodies.CASES,
+    "Web archives": archives.CASES,
+    "Metadata of web archives": metadata.CASES,
+    "Tars": tars.CASES,
+    "Tables of text": tables.CASES,
+    "Parquet": parquets.CASES,
+    "Captions and URLs": addresses.CASES,
+    "Images": images.CASES,
+    "Bombs in images": image_bombs.CASES,
+}
+
+_LIMITS = "[text]\nimages_per_text_at_most = 1000\n\n[engine]\nworkers = 2\n"  # one caption serves many cases
+
+
+def every() -> list[Case]:
+    """All cases, in the order of the tables."""
+    return [case for cases in CASES.values() for case in cases]
+
+
+def write(folder: Path, cases: Sequence[Case], *, skip_unreadable: bool) -> Path:
+    """The files of these cases and a config that reads each as an input of its own; returns the config's path."""
+    (folder / "input").mkdir(parents=True)
+    (folder / "input" / "neighbours.warc.gz").write_bytes(neighbours(case.name for case in cases))
+    for case in cases:
+        (folder / "input" / case.file).write_bytes(case.build())
+    skip = f"skip_unreadable = {str(skip_unreadable).lower()}\n"
+    inputs = [f'[[input]]\nname = "{case.name}"\nkind = "{case.kind}"\npaths = ["input/{case.file}"]\n{case.settings}{skip}' for case in cases]
+    config = ['[run]\nfolder = "run"\n', '[[input]]\nname = "neighbours"\nkind = "warc"\npaths = ["input/neighbours.warc.gz"]\n', *inputs]
+    path = folder / "config.toml"
+    path.write_text("\n".join([*config, _LIMITS]), encoding="utf-8")
+    return path
+
+
+def markdown() -> str:
+    """The tables of the documentation."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    for heading, cases in CASES.items():
+        yield from (f"## {heading}", "", "| Case | What is bad | What a run makes of it |", "|---|---|---|")
+        yield from (f"| `{case.name}` | {case.about} | {case.outcome} |" for case in cases)
+        yield ""
+
+
+def main(args: Sequence[str]) -> None:
+    """Write files, or print the tables."""
+    if args == ["--table"]:
+        sys.stdout.write(markdown())
+        return
+    wanted = set(args[1:])
+    cases = [case for case in every() if case.name in wanted or (not wanted and case.exit_code != 2)]
+    write(Path(args[0]), cases, skip_unreadable=not wanted)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
