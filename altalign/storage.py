@@ -10,13 +10,14 @@ import json
 import os
 import posixpath
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
 
+from altalign import interrupts
 from altalign.errors import FullDiskError, UnreadableError, UsageError
 
 _PARTIAL = ".partial-"  # in the name of a file that is being written
@@ -58,9 +59,17 @@ def open_read(path: str) -> BinaryIO:
 
 def read_range(path: str, offset: int, length: int) -> bytes:
     """`length` bytes from `offset`; fewer at the end of the file."""
+    interrupts.check()
     with Path(path).open("rb") as file:
         file.seek(offset)
         return file.read(length)
+
+
+def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+    """The bytes of each (offset, length) of one file; fewer at its end."""
+    with Path(path).open("rb", buffering=0) as file:
+        for offset, length in ranges:
+            yield os.pread(file.fileno(), length, offset)
 
 
 @contextmanager
@@ -78,17 +87,47 @@ def write(path: str) -> Iterator[BinaryIO]:
             yield file
         partial.replace(target)
     except BaseException as error:
+        full = full_disk(error, str(target.parent), writing=target.name)  # while the disk is as it was
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-        if is_full_disk(error):
-            what = f"no space left on the device while writing {target.name}"
-            raise FullDiskError(f"{target.parent}: {what}; make room and run the same command again, it continues") from error
+        if full is not None:
+            raise full from error
         raise
 
 
 def is_full_disk(error: BaseException) -> bool:
     """Whether this says that no space, or no quota, is left."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_forbidden(error: BaseException) -> bool:
+    """Whether this says that nobody, or not this user, may write there."""
+    return isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def full_disk(error: BaseException, folder: str, *, writing: str = "") -> FullDiskError | None:
+    """What to say of an error that came because no space is left in a folder (empty: nobody knows where); None of any other error."""
+    if not is_full_disk(error):
+        return None
+    what = (f" while writing {writing}" if writing else "") + (f" ({_left(error, folder)})" if folder else "")
+    return FullDiskError(f"{folder or 'the disk'}: no space left on the device{what}; make room and run the same command again, it continues")
+
+
+def _left(error: BaseException, folder: str) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EDQUOT:
+        return "the quota is used up"
+    with suppress(OSError):
+        status = os.statvfs(_there(folder))
+        if status.f_files and not status.f_favail:
+            return "it holds as many files as it can"
+        return f"{status.f_bavail * status.f_frsize:,} bytes free"
+    return "how much is free cannot be told"
+
+
+def _there(path: str) -> Path:
+    """The path, or the first folder above it that is there."""
+    there = Path(path).absolute()
+    return next(folder for folder in (there, *there.parents) if folder.exists())
 
 
 def write_bytes(path: str, data: bytes) -> None:
@@ -111,14 +150,17 @@ def read_json(path: str) -> dict[str, Any]:
     """A JSON file; empty where there is none.
 
     Raises:
-        UnreadableError: it is no JSON.
+        UnreadableError: it is no JSON, or no object.
     """
     try:
-        return json.loads(Path(path).read_bytes())
+        value = json.loads(Path(path).read_bytes())
     except FileNotFoundError:
         return {}
-    except ValueError as error:
-        raise UnreadableError(f"{path}: not JSON ({error}), perhaps cut by a power failure; restore it or delete it") from None
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UnreadableError(f"{path}: not a JSON object but {value!r:.40}")
+    return value
 
 
 def exists(path: str) -> bool:
@@ -151,10 +193,7 @@ def delete(path: str) -> None:
 
 def free_bytes(path: str) -> int:
     """Bytes free where `path` is, or will be."""
-    there = Path(path).absolute()
-    while not there.exists():
-        there = there.parent
-    return shutil.disk_usage(there).free
+    return shutil.disk_usage(_there(path)).free
 
 
 def delete_units(folders: Sequence[str]) -> None:
@@ -180,10 +219,16 @@ def locked(folder: str) -> Iterator[None]:
     """Hold a run folder against a second command on this machine.
 
     Raises:
-        UsageError: another one holds it.
+        UsageError: another one holds it, or nobody may write there.
     """
-    Path(folder, "log").mkdir(parents=True, exist_ok=True)
-    with Path(folder, "log", "lock").open("a+", encoding="ascii") as lock:
+    try:
+        Path(folder, "log").mkdir(parents=True, exist_ok=True)
+        opened = Path(folder, "log", "lock").open("a+", encoding="ascii")  # noqa: SIM115 - closed below
+    except OSError as error:
+        if not is_forbidden(error):
+            raise
+        raise UsageError(f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose another [run] folder") from None
+    with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -194,6 +239,28 @@ def locked(folder: str) -> Iterator[None]:
         lock.write(str(os.getpid()))
         lock.flush()
         yield
+
+
+@contextmanager
+def temporary(folder: str) -> Iterator[None]:
+    """This folder, for as long as the block lasts, instead of the system's for what libraries and child processes think to be temporary.
+
+    A killed process cannot delete what it left there; the next one does.
+    """
+    import tempfile  # a hundredth of a second, which other commands need not wait for
+
+    delete(folder)
+    Path(folder).mkdir(parents=True)
+    before = tempfile.tempdir, os.environ.get("TMPDIR")
+    tempfile.tempdir = os.environ["TMPDIR"] = str(Path(folder).absolute())
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before[0]
+        os.environ.pop("TMPDIR")
+        if before[1] is not None:
+            os.environ["TMPDIR"] = before[1]
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep(folder: str) -> None:

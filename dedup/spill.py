@@ -10,7 +10,8 @@ import numpy as np
 from numba import njit
 
 HOT_BITS = 14  # 16,384 hot n-grams took 40 % of synthetic and 42 to 74 % of real tokens; more leave the CPU's cache
-BUFFER_BYTES = 16 << 20
+BUFFER_BYTES = 2 << 20  # of all partitions: more would leave the CPU's cache before it is written
+SLICE_BYTES = 4 << 10  # of one partition, at least
 
 # Called with partition and its data, in order of partitions: uint64[n] of hashes, or uint64[n, 2] of pairs.
 Flush = Callable[[int, np.ndarray], object]
@@ -33,7 +34,7 @@ class NgramBuffers:
 
     def __init__(self, partitions: int):
         self._shift = np.uint64(shift_of(partitions))
-        self._buffers = np.empty((partitions, max(64, BUFFER_BYTES // 8 // partitions)), np.uint64)
+        self._buffers = np.empty((partitions, max(SLICE_BYTES, BUFFER_BYTES // partitions) // 8), np.uint64)
         self._ends = np.zeros(partitions, np.int64)
         self._hot = np.zeros(1 << HOT_BITS, np.uint64)
         self._hot_counts = np.zeros(1 << HOT_BITS, np.int64)
@@ -67,7 +68,7 @@ class PairBuffers:
 
     def __init__(self, partitions: int):
         self._shift = np.uint64(shift_of(partitions))
-        self._buffers = np.empty((partitions, max(32, BUFFER_BYTES // 16 // partitions), 2), np.uint64)
+        self._buffers = np.empty((partitions, max(SLICE_BYTES, BUFFER_BYTES // partitions) // 16, 2), np.uint64)
         self._ends = np.zeros(partitions, np.int64)
 
     def add(self, keys: np.ndarray, others: np.ndarray, flush: Flush) -> None:

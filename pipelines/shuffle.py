@@ -11,7 +11,6 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
 from itertools import pairwise
 from typing import Any, BinaryIO, Literal
 
@@ -97,11 +96,9 @@ def elements(path: str, order: int, index: str, where: Sequence[int], groups: Gr
         if begin == end:
             continue
         head = _HEAD.pack(order, mode == "files", where[0] + begin * SLICE.itemsize, end - begin, len(names)) + names
-        body = b""
-        if mode == "beam":
-            of_group = places[begin:end]
-            body = of_group.tobytes() + b"".join(storage.read_range(path, int(place["offset"]), int(place["length"])) for place in of_group)
-        yield group, head + body
+        of_group = places[begin:end]
+        wanted = zip(of_group["offset"].tolist(), of_group["length"].tolist(), strict=True)
+        yield group, head if mode == "files" else b"".join([head, of_group.tobytes(), *storage.read_ranges(path, wanted)])
 
 
 class Gather(beam.PTransform[Any, Any]):
@@ -137,12 +134,14 @@ class _FromUnit:
         at = [i for bucket in buckets for i in range(*np.searchsorted(self._places["bucket"], [bucket, bucket + 1]).tolist())]
         if not at:
             return
-        offsets = self._places["offset"] if self._is_in_file else self._places.nbytes + np.cumsum(self._places["length"]) - self._places["length"]
-        wanted = zip(self._places["bucket"][at].tolist(), offsets[at].tolist(), self._places["length"][at].tolist(), strict=True)
-        with storage.open_read(self._path) if self._is_in_file else BytesIO(self._body) as file:
-            for bucket, offset, length in wanted:
-                file.seek(offset)
-                yield bucket, _whole(self._path, file.read(length), length)
+        buckets_at, lengths = self._places["bucket"][at].tolist(), self._places["length"][at].tolist()
+        if self._is_in_file:
+            found = storage.read_ranges(self._path, zip(self._places["offset"][at].tolist(), lengths, strict=True))
+        else:
+            ends = self._places.nbytes + np.cumsum(self._places["length"])[at]
+            found = (self._body[end - length : end] for end, length in zip(ends.tolist(), lengths, strict=True))
+        for bucket, length, data in zip(buckets_at, lengths, found, strict=True):
+            yield bucket, _whole(self._path, data, length)
 
 
 class Spilled:

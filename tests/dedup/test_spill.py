@@ -56,6 +56,7 @@ def test_partitions_in_order_are_hashes_in_order() -> None:
 @pytest.mark.parametrize("partitions", [2, 16, 1024])
 def test_counts_are_those_of_a_counter(partitions: int, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spill, "BUFFER_BYTES", room)
+    monkeypatch.setattr(spill, "SLICE_BYTES", 64)
     rng = np.random.default_rng(partitions)
     buffers = NgramBuffers(partitions)
     for _ in range(2):  # a second unit, with the same buffers
@@ -131,6 +132,7 @@ def test_pairs_all_come_out_in_the_partition_of_their_key(batches: list[list[tup
 
 def test_pairs_that_fill_a_buffer_many_times_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spill, "BUFFER_BYTES", 1)
+    monkeypatch.setattr(spill, "SLICE_BYTES", 512)
     keys, others = np.full(1_000, TOP, np.uint64), np.arange(1_000, dtype=np.uint64)
     buffers, store = PairBuffers(2), Store(2)
     buffers.add(keys, others, store)
