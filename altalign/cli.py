@@ -1,6 +1,7 @@
 """`altalign VERB …`: a verb's module is imported when it is called; every mistake is one line and an exit code."""
 
 import difflib
+import errno
 import logging
 import os
 import select
@@ -9,18 +10,17 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from altalign import __version__
+from altalign import __version__, interrupts, startup, terminal
 from altalign.errors import AltalignError, UsageError
-from altalign.storage import is_full_disk
+from altalign.storage import full_disk
 
 VERBS = {
-    "curate": ("pipelines.curate:main", "run all stages of a curation; run again, it continues where it stopped"),
+    "curate": ("pipelines.command:main", "run a curation; run again, it continues where it stopped"),
     "status": ("audit.status:main", "how far a run is"),
     "explain": ("audit.explain:main", "what happened to a pair in every stage, and why"),
     "clean": ("audit.clean:main", "delete what stages handed on (RUN/work)"),
     "demo": ("demo.main:main", "write the demo web; serve it on loopback"),
 }
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 
 def usage() -> str:
@@ -30,38 +30,50 @@ def usage() -> str:
 
 {verbs}
 
-`altalign VERB --help` says what a verb takes. --debug, anywhere, shows the traceback of an error; --version says which altalign this is.
-Exit code 0 = done, 1 = failed, 2 = wrong usage or settings, 130 = interrupted.
+`altalign VERB --help` says what a verb takes. --debug, anywhere, shows the
+traceback of an error; --version says which altalign this is.
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 interrupted
+(128 + the signal's number).
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code."""
+    """Run one verb; returns the exit code. Without `argv` it is the process's command line, and the process is ours."""
+    if argv is None:
+        startup.prepare()
+    terminal.open_streams()
+    try:
+        with interrupts.handled(to_the_end=argv is None):
+            return _main(argv)
+    except KeyboardInterrupt as error:
+        name = "" if error.args in ((), ("SIGINT",)) else f" ({error})"
+        return _fail(f"interrupted{name}; run the same command again, it continues", error.exit_code if isinstance(error, interrupts.Interrupted) else 130)
+    finally:
+        if argv is None:
+            startup.leave()
+
+
+def _main(argv: Sequence[str] | None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     ours = args[: args.index("--")] if "--" in args else args
     is_debug = "--debug" in ours
     if is_debug:
         args.remove("--debug")
     logging.getLogger().setLevel(logging.WARNING if is_debug else logging.CRITICAL)  # the libraries' remarks are not for the user
-    if sys.stdout is None:  # closed by whoever called
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - it lives as long as the process
     try:
         code = _run(args)
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        return _fail("interrupted; run the same command again, it continues", INTERRUPTED)
     except SystemExit as leave:
-        # argparse leaves so after its own message; rich, with 1 and in silence, when the reader of our output left
-        if leave.code == 1 and isinstance(leave.__context__, BrokenPipeError) and _reader_left(leave.__context__):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # argparse leaves so after its own message; rich, with 1 and in silence, when the reader of our output left: it has closed stdout then
+        if leave.code == 1 and isinstance(leave.__context__, BrokenPipeError):
             return 0
         raise
-    except (AltalignError, OSError) as error:
+    except Exception as error:
         if _reader_left(error):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
             return 0
         if is_debug:
-            traceback.print_exc()
+            sys.stderr.write(terminal.lines_shown(traceback.format_exc()))
         return _fail(*_trouble(error))
     return code
 
@@ -90,17 +102,25 @@ def _reader_left(error: Exception) -> bool:
     return bool(poll.poll(0))
 
 
-def _trouble(error: AltalignError | OSError) -> tuple[str, int]:
+def _trouble(error: Exception) -> tuple[str, int]:
     """Message and exit code."""
     if isinstance(error, AltalignError):
         return str(error), error.exit_code
-    if is_full_disk(error):
-        return f"{error.filename or 'the disk'}: no space left on the device; make room and run the same command again, it continues", AltalignError.exit_code
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return f"out of memory{f' ({error})' if str(error) else ''}; give the command more and run it again, it continues", AltalignError.exit_code
+    if not isinstance(error, OSError):
+        said = str(error).strip().splitlines() or [""]
+        return (
+            f"{type(error).__name__}: {said[0]}; a defect of altalign, or a file of the run was changed by hand; please report it with what --debug shows",
+            AltalignError.exit_code,
+        )
+    if (full := full_disk(error, error.filename or "")) is not None:
+        return str(full), AltalignError.exit_code
     return f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}; --debug shows where", AltalignError.exit_code
 
 
 def _fail(message: str, code: int) -> int:
-    sys.stderr.write("".join(f"altalign: {line}\n" for line in message.splitlines()))
+    sys.stderr.write("".join(f"altalign: {terminal.shown(line)}\n" for line in message.split("\n")))
     return code
 
 

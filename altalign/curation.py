@@ -1,5 +1,6 @@
 """CurateConfig: every threshold of a curation and its one default.
 
+The docstring of a setting is its line in docs/reference/settings.md (`make docs`).
 Numbers are of the ALIGN paper (section 3 and appendix A) unless marked "ours".
 """
 
@@ -23,21 +24,32 @@ class RunSettings(Settings):
     """Where a run is written."""
 
     folder: Annotated[str, Field(min_length=1)] = "runs/demo"
+    """Where the run is written. A local path; object stores are not supported yet."""
     keep_work: bool = True
+    """Keep `work/` after the run; `altalign clean` deletes it later."""
 
 
 class InputSettings(Settings):
     """One input: files of one kind. Order of inputs, then of sorted paths, then of rows is the input order."""
 
-    name: str = ""  # the pairs' `source`; the kind where it is empty
+    name: str = ""
+    """The pairs' `source` in counts and side-cars; the kind where it is empty."""
     kind: Literal["warc", "wat", "table", "webdataset"] = "warc"
+    """What the files are: web archives, their metadata files (WAT), tables, or WebDataset tars."""
     paths: Annotated[list[str], Field(min_length=1)]
+    """Globs, relative to the working directory. One that matches nothing is an error."""
     url_column: str = "url"
+    """Table: column of the image's URL; `""` where there is none."""
     caption_column: str = "caption"
+    """Table: column of the caption."""
     image_column: str = ""
+    """Table: column of the image's bytes. Parquet only."""
     page_url_column: str = ""
+    """Table: column of the page's URL."""
     decode_entities: bool = False
+    """Table and WebDataset: decode `&amp;` and the like in captions, once. Pages and WAT are always decoded."""
     skip_unreadable: bool = False
+    """Count a file that cannot be read as one `record_broken` instead of stopping."""
 
     @property
     def source(self) -> str:
@@ -49,14 +61,20 @@ class TextSettings(Settings):
     """Text-based filtering (section 3)."""
 
     words_at_least: Annotated[Whole, Judge] = 3
+    """Fewer words: `text_too_short`."""
     words_at_most: Annotated[Whole, Judge] = 20
+    """More words: `text_too_long`. Not below `words_at_least`."""
     images_per_text_at_most: Annotated[Whole, Tables] = 10
+    """A text on more images: `text_on_too_many_images`."""
     vocabulary_size: Annotated[Positive, Tables] = 100_000_000
+    """The most frequent unigrams and bigrams, counted together. An n-gram outside: `text_has_rare_ngram`."""
 
     @model_validator(mode="after")
     def _range_is_not_empty(self) -> Self:
         if self.words_at_least > self.words_at_most:
-            raise ValueError(f"words_at_least ({self.words_at_least}) is above words_at_most ({self.words_at_most}): nothing would be kept")
+            raise ValueError(
+                f"words_at_least ({self.words_at_least}) is above words_at_most ({self.words_at_most}): nothing would be kept; lower the one or raise the other"
+            )
         return self
 
 
@@ -64,17 +82,24 @@ class NsfwSettings(Settings):
     """Removal of pornographic images (section 3; the paper names neither classifier nor threshold)."""
 
     model: str = ""
+    """An ONNX file with a TOML of its name beside it. Without one the rule is off."""
     drop_at_or_above: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """A score of this or more: `image_nsfw`."""
 
 
 class ImageSettings(Settings):
     """Image-based filtering (section 3)."""
 
     short_side_above_px: Annotated[Whole, Fetch] = 200
+    """A short side of this many pixels or fewer: `image_too_small`."""
     aspect_ratio_below: Annotated[float, Field(gt=1), Fetch] = 3.0
+    """Long side / short side of this or more: `image_too_elongated`."""
     texts_per_image_at_most: Annotated[Whole, Tables] = 1000
+    """An image with more texts: `image_has_too_many_texts`."""
     pixels_at_most: Annotated[Positive, Fetch] = 178_956_970  # ours: Pillow's own limit against decompression bombs
+    """More pixels: `image_too_many_pixels`; such an image is never decoded."""
     blocked_hashes: Annotated[list[str], Fetch] = Field(default_factory=list)
+    """Files of hashes: `image_blocked`."""
     nsfw: Annotated[NsfwSettings, Fetch] = NsfwSettings()
 
 
@@ -82,18 +107,31 @@ class FetchSettings(Settings):
     """Where images come from (ours; the paper does not say)."""
 
     source: Annotated[Literal["archive", "web"], Fetch] = "archive"
+    """Where images come from: the archives, tars and tables themselves, or HTTP. `"web"` is refused: not supported yet."""
     timeout_s: Annotated[float, Field(gt=0), Fetch] = 10.0
+    """Seconds of one try. Not used yet."""
     retries: Annotated[Whole, Fetch] = 2
+    """Further tries. Not used yet."""
     bytes_at_most: Annotated[Positive, Fetch] = 20_000_000
+    """Bytes of a body. Not used yet."""
     threads: Positive = 64
+    """Images fetched at a time. Not used yet."""
     honour_opt_out: Annotated[bool, Fetch] = True
+    """Respect `X-Robots-Tag`. Not used yet."""
     honour_robots: Annotated[bool, Fetch] = True
+    """Respect robots.txt. Not used yet."""
     connections_per_host: Positive = 8
+    """Connections to one host, in one process. Not used yet."""
     requests_per_host_s: Annotated[float, Field(gt=0)] = 20.0
+    """Requests to one host a second, in one process. Not used yet."""
     blocked_domains: Annotated[list[str], Fetch] = Field(default_factory=list)
+    """Files of domains. Not used yet."""
     ports: Annotated[list[Port], Fetch] = Field(default_factory=lambda: [80, 443])
+    """Ports that may be reached, each 1 to 65535. Not used yet."""
     allow_addresses: Annotated[list[str], Fetch] = Field(default_factory=list)
+    """Private addresses that may be reached. Not used yet."""
     user_agent: Annotated[str, Fetch, Field(min_length=1)] = "altalign/VERSION (+URL of the project)"
+    """What servers are told; VERSION is filled in. Not used yet."""
 
     @property
     def user_agent_sent(self) -> str:
@@ -123,14 +161,23 @@ class DecontaminateSettings(Settings):
     """Removal of near-duplicates of test images (appendix A)."""
 
     test_sets: list[TestSetEntry] = Field(default_factory=list)
+    """Test images that must not be in the data."""
     embedder: str = "dct"
+    """What turns images into vectors: `dct`, `phash`, `open_clip:MODEL:CHECKPOINT`, `timm:MODEL:CHECKPOINT`, `onnx:FILE` or `run:TRAINING_RUN`."""
     clusters: Positive = 4096
+    """Clusters of k-means."""
     nearest_clusters: Positive = 10
+    """Nearest clusters of each image."""
     bucket_clusters: Positive = 3
+    """Clusters that make a bucket. Not above `nearest_clusters`, which is not above `clusters`."""
     require_bucket: bool = True
+    """Compare within a bucket alone; `false`: by cosine alone."""
     similarity_above: Annotated[float, Field(ge=-1, le=1)] = 0.975
+    """A greater cosine is a near-duplicate."""
     mirrored: bool = False
+    """Also find mirrored copies."""
     calibration: str = ""
+    """Folder of a calibration."""
 
     @field_validator("embedder")
     @classmethod
@@ -157,28 +204,36 @@ class DedupSettings(Settings):
     """Near-duplicates inside the pool (ours)."""
 
     within_pool: Literal["off", "keep_one_image"] = "off"
+    """Near-duplicates inside the pool. Not in ALIGN. Only `"off"` works yet."""
 
 
 class ShardsSettings(Settings):
     """Form of the shards (ours)."""
 
     samples_per_shard: Positive = 10_000
+    """Samples of each shard; the last one may have fewer."""
     resize_short_side_px: Whole = 0
+    """Make a longer short side this long, as JPEG; `0` keeps the size. Never enlarges."""
     portable: bool = True
+    """Every image a JPEG: JPEG bytes stay, what is none is encoded (quality 95, first frame, on white). `false`: all bytes as found."""
 
 
 class AuditSettings(Settings):
     """What is kept for the audit (ours)."""
 
     keep_dropped: bool = True
+    """Write dropped candidates to `dropped/`, of `extract` a sample. Without it `explain` can say nothing of them; counts stay exact."""
 
 
 class EngineSettings(Settings):
     """Where the pipeline runs; never changes a byte of the result."""
 
     runner: Literal["embedded", "prism", "spark", "flink", "dataflow"] = "embedded"
+    """Which Beam runner. `"embedded"` runs in this process; `"prism"` needs `make prism`. The other three are refused: not supported yet."""
     workers: Whole = 0
+    """Threads of the embedded runner; `0` is one a core."""
     shuffle: Literal["files", "beam"] = "files"
+    """How groupings move data: places in spill files, or the bytes themselves."""
 
 
 class CurateConfig(Settings):

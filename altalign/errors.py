@@ -3,6 +3,7 @@
     AltalignError      exit 1: the command failed
     ├── UsageError     exit 2: wrong settings, paths or arguments; raised before any work
     ├── UnreadableError   a whole input file cannot be read
+    ├── DamagedError   a file that a run wrote is not as it was written
     ├── FullDiskError     no space left where the run is written
     ├── CountsError       counts that do not add up: a defect of ours, never of the data
     └── NotFoundError     a search that found nothing
@@ -12,7 +13,7 @@ Error text has one form: what is wrong, where, the value, what to do.
 
 
 class AltalignError(Exception):
-    """The command failed; the message is for the user."""
+    """The command failed."""
 
     exit_code = 1
 
@@ -27,12 +28,16 @@ class UnreadableError(AltalignError):
     """A whole input file cannot be read."""
 
 
+class DamagedError(AltalignError):
+    """A file that a run wrote is not as it was written."""
+
+
 class FullDiskError(AltalignError):
     """No space is left where the run is written."""
 
 
 class CountsError(AltalignError):
-    """Counts of a run do not add up."""
+    """Counts of a run do not add up: a defect of ours, never of the data."""
 
 
 class NotFoundError(AltalignError):

@@ -94,9 +94,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors of Windows begin a file with a mark
     except IsADirectoryError:
-        raise UsageError(f"{path}: a folder, where a settings file (TOML) is meant") from None
+        raise UsageError(f"{path}: a folder, where a settings file (TOML) is meant; give the path of the file") from None
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such settings file") from None
+        raise UsageError(f"{path}: no such settings file; give the path of a TOML file") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
@@ -111,7 +111,7 @@ def _apply(values: dict[str, Any], override: str) -> tuple[str, ...]:
     name, equals, text = override.partition("=")
     *sections, key = (part.strip() for part in name.split("."))
     if not equals or not key or not all(sections):
-        raise UsageError(f"--set {override}: not of the form section.key=value")
+        raise UsageError(f"--set {override}: not of the form section.key=value, such as text.words_at_least=3")
     table: Any = values
     for depth, section in enumerate(sections, start=1):
         table = table.setdefault(section, {})

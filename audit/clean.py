@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from altalign import storage
 from altalign.errors import UsageError
+from altalign.stages import own_files
+from altalign.terminal import shown
 from audit.run_folder import RunFolder
 
 
@@ -16,10 +18,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("run", metavar="RUN", help="folder of a run")
     parser.add_argument("--unfinished", action="store_true", help="also of a run that is not finished: it will begin anew")
     arguments = parser.parse_args(argv)
-    run = RunFolder.open(arguments.run)
+    with own_files(arguments.run):
+        run = RunFolder.open(arguments.run)
     with storage.locked(run.folder):
         _clean(run, is_any=arguments.unfinished)
-    sys.stdout.write(f"{run.folder}/work deleted\n")
+    sys.stdout.write(f"{shown(run.folder)}/work deleted\n")
     return 0
 
 

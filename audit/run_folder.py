@@ -1,17 +1,16 @@
-"""A run folder as its readers see it: settings, counts, dropped rows, side-cars, tables. Needs neither Beam nor the inputs."""
+"""A run folder as its readers see it: what run.json says, settings, paths. Needs neither Beam nor the inputs."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from altalign import storage
-from altalign.curation import CurateConfig
 from altalign.errors import UsageError
+from altalign.stages import damaged
+
+if TYPE_CHECKING:
+    from altalign.curation import CurateConfig
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,6 @@ class RunFolder:
 
     folder: str
     facts: dict[str, Any]  # run.json
-    config: CurateConfig
 
     @classmethod
     def open(cls, folder: str) -> "RunFolder":
@@ -28,6 +26,7 @@ class RunFolder:
 
         Raises:
             UsageError: there is no such folder, or it is no run.
+            UnreadableError: run.json is damaged.
         """
         storage.check_local(folder)
         if not Path(folder).is_dir():
@@ -35,7 +34,27 @@ class RunFolder:
         facts = storage.read_json(storage.join(folder, "run.json"))
         if not facts:
             raise UsageError(f"{folder}: no run of altalign (it has no run.json); give the [run] folder of a curation")
-        return cls(folder.rstrip("/"), facts, CurateConfig.load(Path(folder, "config.toml")))
+        if not isinstance(facts.get("stages"), dict):
+            raise damaged(folder, storage.join(folder, "run.json"), "no stages are in it")
+        return cls(folder.rstrip("/") or "/", facts)
+
+    @cached_property
+    def config(self) -> "CurateConfig":
+        """The settings as resolved.
+
+        Raises:
+            DamagedError: config.toml is not there, or not as it was written.
+        """
+        from altalign.curation import CurateConfig  # a tenth of a second, which `status` need not wait for
+
+        path = self.path("config.toml")
+        if not storage.exists(path):
+            raise damaged(self.folder, path, "it is not there")
+        try:
+            return CurateConfig.load(Path(path))
+        except UsageError as error:
+            why = str(error).split("\n")[0].removeprefix(path).lstrip(": ")
+            raise damaged(self.folder, path, why) from None
 
     def path(self, *parts: str) -> str:
         """A path inside the run."""
@@ -45,20 +64,3 @@ class RunFolder:
     def is_finished(self) -> bool:
         """Whether the manifest is there."""
         return storage.exists(self.path("manifest.json"))
-
-    def dropped(self, matches: pc.Expression) -> Iterator[dict[str, Any]]:
-        """Dropped rows that match, in the order of stages."""
-        for stage in ("extract", "judge", "fetch", "image", "decontaminate"):
-            yield from self._rows(storage.join("dropped", stage), matches)
-
-    def samples(self, matches: pc.Expression) -> Iterator[dict[str, Any]]:
-        """Rows of the side-cars that match, with the shard that holds them."""
-        yield from self._rows("shards", matches)
-
-    def _rows(self, folder: str, matches: pc.Expression) -> Iterator[dict[str, Any]]:
-        for name in storage.names(self.path(folder), ".parquet"):
-            with storage.open_read(self.path(folder, name)) as file:
-                parquet = pq.ParquetFile(file)
-                for group in range(parquet.num_row_groups):
-                    rows: pa.Table = parquet.read_row_group(group, use_threads=False).filter(matches)
-                    yield from ({**row, "in": f"{folder}/{name}"} for row in rows.to_pylist())

@@ -1,15 +1,13 @@
 """`altalign status RUN`: how far a run is, from its files alone, so from anywhere that sees them."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from altalign import storage
+from altalign import storage, terminal
+from altalign.stages import own_files
+from altalign.terminal import shown
 from audit.run_folder import RunFolder
 
 
@@ -17,9 +15,17 @@ def main(argv: Sequence[str]) -> int:
     """Print the state of every stage."""
     parser = argparse.ArgumentParser(prog="altalign status", description="How far a run is: units, rows, failures, time left; from its files.")
     parser.add_argument("run", metavar="RUN", help="folder of a run")
-    run = RunFolder.open(parser.parse_args(argv).run)
-    out = Console(file=sys.stdout, markup=False, highlight=False)
-    out.print(f"{run.folder}: {'finished' if run.is_finished else 'not finished'}", soft_wrap=True)
+    folder = parser.parse_args(argv).run
+    with own_files(folder):
+        _print(RunFolder.open(folder))
+    return 0
+
+
+def _print(run: RunFolder) -> None:
+    from rich.table import Table  # a tenth of a second, which --help need not wait for
+
+    out = terminal.stdout()
+    out.print(f"{shown(run.folder)}: {'finished' if run.is_finished else 'not finished'}", soft_wrap=True)
     table = Table()
     for name in ("stage", "state"):
         table.add_column(name)
@@ -35,10 +41,9 @@ def main(argv: Sequence[str]) -> int:
     out.print(table)
     trouble = storage.read_json(run.path("log", "trouble.json"))
     if trouble and not run.is_finished:
-        out.print(f"last failure: {trouble['message']}", soft_wrap=True)
+        out.print(f"last failure: {shown(trouble['message'])}", soft_wrap=True)
     if not run.is_finished:
         out.print("run the same `altalign curate` again to go on")
-    return 0
 
 
 def _units(run: RunFolder, stage: str) -> tuple[int, int, int]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from altalign.errors import UsageError
-from demo import serve, web
 
 
 def main(argv: Sequence[str]) -> int:
@@ -19,6 +18,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--serve", action="store_true", help="then serve it on 127.0.0.1 until interrupted")
     parser.add_argument("--port", type=int, default=0, help="port to serve on; 0 finds a free one")
     arguments = parser.parse_args(argv)
+
+    from demo import serve, web  # what draws: --help need not wait for it
+
     folder: Path = arguments.folder
     if (folder / "README.md").is_file():
         sys.stdout.write(f"{folder}: the demo web is there already\n")

@@ -56,8 +56,22 @@ _DECODER_ERRORS = (
 # libjpeg's remarks that mean lost image data; its other ones (junk between markers, an odd revision number) leave the image whole.
 _JPEG_DAMAGE = ("premature end", "bad huffman code", "bad arithmetic code", "instead of rst")
 
+_GIF_HEAD_BYTES = 1 << 20  # ours
 _BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)  # sizes of the header that follows the file's: keeps texts that begin with BM out
 _AVIF_BRANDS = (b"avif", b"avis")
+
+# What makes an image of each EXIF orientation upright.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+_TIFF_COMPRESSIONS = ("raw", "tiff_lzw", "tiff_jpeg", "jpeg", "tiff_adobe_deflate", "tiff_deflate", "packbits", "lzma", "zstd", "webp")
 
 _LARGE = threading.Lock()
 
@@ -135,6 +149,8 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
         return Decoded(None, None, None, None, 1, None)
     with _STRICT_PILLOW:
         try:
+            if kind == "gif":
+                _check_gif(data)
             image = _OPENERS[kind](io.BytesIO(data))
             width, height = _stored_size(image)
         except (*_DECODER_ERRORS, MemoryError) as error:  # the header may ask for more than any limit of ours
@@ -143,6 +159,7 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
             return Decoded(kind, width, height, None, _orientation(image), None)
         try:
             _check_row(width)
+            _check_compression(image)
             with _one_at_a_time(width * height):
                 pixels, orientation = _upright(image, data, colour=colour, short_side_px=short_side_px)
         except _DECODER_ERRORS as error:
@@ -170,15 +187,14 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
             image = _OPENERS[kind](io.BytesIO(data))
             width, height = _stored_size(image)
             _check_row(width)
-            is_shrunk = 0 < resize_short_side_px < min(width, height)
-            if not is_shrunk and (kind == "jpeg" or not portable):
+            _check_compression(image)
+            if is_stored_as_found(kind, width, height, portable=portable, resize_short_side_px=resize_short_side_px):
                 return Stored(data, kind, width, height)
             with _one_at_a_time(width * height):
-                short_side_px = resize_short_side_px if is_shrunk else min(width, height)
-                pixels, orientation = _upright(image, data, colour=True, short_side_px=short_side_px)
+                short_side_px = min(resize_short_side_px or width, width, height)
+                upright, orientation = _upright_image(image, data, short_side_px=short_side_px)
                 upright_size = (width, height) if orientation < 5 else (height, width)
                 size = _size_after(*upright_size, short_side_px=short_side_px)
-                upright = Image.fromarray(pixels)
                 if upright.size != size:
                     upright = upright.resize(size, Image.Resampling.BOX)  # integers and ratios only: the same bytes on every machine
                 file = io.BytesIO()
@@ -186,6 +202,11 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
         except _DECODER_ERRORS as error:
             raise ValueError(_words(error)) from error
     return Stored(file.getvalue(), "jpeg", *size)
+
+
+def is_stored_as_found(kind: str, width: int, height: int, *, portable: bool, resize_short_side_px: int) -> bool:
+    """Whether `to_stored` leaves the bytes of an image as they are; asked by whoever knows its format and size, it need not be opened again."""
+    return (kind == "jpeg" or not portable) and not 0 < resize_short_side_px < min(width, height)
 
 
 def to_jpeg(data: bytes, *, resize_short_side_px: int) -> tuple[bytes, int, int]:
@@ -270,6 +291,24 @@ def _check_row(width: int) -> None:
         raise ValueError(f"a row of {width} pixels, longer than {ROW_AT_MOST_PX}")
 
 
+def _check_compression(image: ImageFile.ImageFile) -> None:
+    """Refuse a TIFF of a fax's or another rare compression: of damage in it libtiff says nothing, and gives what was in the memory before."""
+    if isinstance(image, TiffImagePlugin.TiffImageFile) and image.info.get("compression", "raw") not in _TIFF_COMPRESSIONS:
+        raise ValueError(f"compression {image.info['compression']}, in which damage goes unnoticed")
+
+
+def _check_gif(data: bytes) -> None:
+    """Refuse a GIF with too much before its first frame: Pillow joins comments piece by piece, a second for 3 MB and an hour for 200."""
+    at = 13 + (2 << (data[10] & 7)) * 3 * (data[10] >> 7)
+    while data[at : at + 1] == b"!":
+        at += 2
+        while data[at : at + 1] not in (b"", b"\0"):
+            at += data[at] + 1
+            if at > _GIF_HEAD_BYTES:
+                raise ValueError(f"more than {_GIF_HEAD_BYTES} bytes before the first frame")
+        at += 1
+
+
 def _orientation(image: ImageFile.ImageFile) -> int:
     """EXIF orientation, 1 to 8; what is none, cannot be read or is out of range counts as 1. XMP is not asked, as browsers do not."""
     try:
@@ -287,28 +326,47 @@ def _orientation(image: ImageFile.ImageFile) -> int:
 def _upright(image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_side_px: int) -> tuple[npt.NDArray[np.uint8], int]:
     """Pixels as `Decoded` describes them, and the orientation. Raises one of `_DECODER_ERRORS` where the image does not decode whole."""
     orientation = _orientation(image)
-    pixels = None
+    pixels = _scaled_in_the_dct(image, data, colour=colour, short_side_px=short_side_px)
+    if pixels is not None:
+        return _turned(pixels, orientation), orientation
+    loaded, orientation = _loaded(image, orientation, colour=colour, short_side_px=short_side_px)
+    return _turned(np.asarray(loaded), 1 if _is_turned_by_pillow(image) else orientation), orientation
+
+
+def _upright_image(image: ImageFile.ImageFile, data: bytes, *, short_side_px: int) -> tuple[Image.Image, int]:
+    """`_upright` in colour, as an image: an array of one that is not scaled would cost two copies."""
+    orientation = _orientation(image)
+    pixels = _scaled_in_the_dct(image, data, colour=True, short_side_px=short_side_px)
+    if pixels is not None:
+        return Image.fromarray(_turned(pixels, orientation)), orientation
+    loaded, orientation = _loaded(image, orientation, colour=True, short_side_px=short_side_px)
+    loaded.info = {}  # Pillow would write comments that it finds there
+    if orientation in _TURNS and not _is_turned_by_pillow(image):
+        loaded = loaded.transpose(_TURNS[orientation])
+    return loaded, orientation
+
+
+def _loaded(image: ImageFile.ImageFile, orientation: int, *, colour: bool, short_side_px: int) -> tuple[Image.Image, int]:
+    """The image as Pillow decodes it, on white, and its orientation: a PNG may hold its EXIF behind the pixels."""
     if isinstance(image, JpegImagePlugin.JpegImageFile):
-        pixels = _scaled_in_the_dct(image, data, colour=colour, short_side_px=short_side_px)
-        if pixels is None:
-            image.draft("RGB" if colour else "L", (short_side_px, short_side_px))
-    if pixels is None:
-        image.load()
-        is_turned = isinstance(image, TiffImagePlugin.TiffImageFile)  # Pillow turns a TIFF itself while it loads, and no other format
-        if not is_turned:
-            orientation = _orientation(image)  # a PNG may hold its EXIF behind the pixels
-        pixels = np.asarray(_on_white(image, colour=colour, short_side_px=short_side_px))
-        if is_turned:
-            return pixels, orientation
-    return _turned(pixels, orientation), orientation
+        image.draft("RGB" if colour else "L", (short_side_px, short_side_px))
+    image.load()
+    if not _is_turned_by_pillow(image):
+        orientation = _orientation(image)
+    return _on_white(image, colour=colour, short_side_px=short_side_px), orientation
+
+
+def _is_turned_by_pillow(image: ImageFile.ImageFile) -> bool:
+    """Pillow turns a TIFF itself while it loads, and no other format."""
+    return isinstance(image, TiffImagePlugin.TiffImageFile)
 
 
 def _scaled_in_the_dct(image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_side_px: int) -> npt.NDArray[np.uint8] | None:
-    """Pixels of a sound JPEG; None: let Pillow try (a colour space such as CMYK, or a remark of the decoder that need not be damage).
+    """Pixels of a sound JPEG; None: let Pillow try (another format, a colour space such as CMYK, or a remark of the decoder that need not be damage).
 
     After a remark it is Pillow that tells sound from cut: libjpeg reports its first remark alone, which may hide a second.
     """
-    if image.mode not in ("L", "RGB"):
+    if not isinstance(image, JpegImagePlugin.JpegImageFile) or image.mode not in ("L", "RGB"):
         return None
     try:
         pixels = simplejpeg.decode_jpeg(data, "RGB" if colour else "GRAY", min_height=short_side_px, min_width=short_side_px, strict=True)

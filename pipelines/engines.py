@@ -5,24 +5,39 @@ kernels, codecs and Parquet release the GIL. What goes between stages of a pipel
 """
 
 import collections
+import errno
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 from apache_beam.pvalue import PCollection, PValue
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from altalign import storage
+from altalign import interrupts, storage
 from altalign.curation import EngineSettings
 from altalign.errors import AltalignError, FullDiskError, UnreadableError, UsageError
 from pipelines.units import Facts, Run, Unit, map_unit
+
+PRISM_STARTS_WITHIN_S = 60.0
+
+# Run by Python before it becomes another program: when our process dies, however it does, the program is killed.
+_END_WITH_PARENT = """
+import ctypes, os, signal, sys
+with_parent = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it
+if with_parent:
+    with_parent(1, int(signal.SIGKILL))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 class Pooled(beam.DoFn):
@@ -78,9 +93,11 @@ class _Reporting:
     def __call__(self, element: Any) -> list[Any]:
         try:
             return list(self._work(element))
-        except AltalignError as error:
-            with suppress(OSError, AltalignError):
-                storage.write_json(self._run.path("log", "trouble.json"), {"kind": type(error).__name__, "message": str(error)})
+        except Exception as error:
+            said = error if isinstance(error, AltalignError) else _readable(error, self._run, "a unit")
+            if said is not None:
+                with suppress(OSError, AltalignError):
+                    storage.write_json(self._run.path("log", "trouble.json"), {"kind": type(said).__name__, "message": str(said)})
             raise
 
 
@@ -98,6 +115,11 @@ class MapUnits(beam.PTransform[Any, Any]):
     def _work(self, unit: Unit) -> Iterator[str]:
         map_unit(self._run, self._step, unit, self._do)
         yield unit["name"]
+
+
+def create(run: Run, elements: Sequence[Any]) -> beam.Create:
+    """A small collection by name, spread over the workers where there is more than one process; a reshuffle costs most of a pipeline's start."""
+    return beam.Create(elements, reshuffle=run.config.engine.runner != "embedded")
 
 
 def threads(engine: EngineSettings) -> int:
@@ -119,16 +141,57 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
         raise UsageError("-- --runner: the runner is a setting; give --set engine.runner=NAME")
     unknown = PipelineOptions(flags).get_all_options(retain_unknown_options=True).keys() - PipelineOptions(flags).get_all_options().keys()
     if unknown:
-        raise UsageError(f"-- --{min(unknown)}: Beam has no such flag")
+        raise UsageError(f"-- --{min(unknown)}: Beam has no such flag; what it has are its pipeline options")
     if engine.runner == "embedded":
         # In memory and one worker: threads are ours. "DirectRunner" would look for Prism first.
         return PipelineOptions(["--runner=FnApiRunner", *flags])
     if engine.runner == "prism":
-        location = os.environ.get("ALTALIGN_PRISM", "")
-        if not location:
-            raise UsageError("[engine] runner = prism: no Prism binary; build one with `make prism` and set ALTALIGN_PRISM to its path")
-        return PipelineOptions(["--runner=PrismRunner", f"--prism_location={location}", "--environment_type=LOOPBACK", *flags])
-    raise UsageError(f"[engine] runner = {engine.runner}: not supported yet; there are embedded and prism")
+        _prism()
+        return PipelineOptions(["--runner=PrismRunner", "--environment_type=LOOPBACK", *flags])
+    raise UsageError(f'[engine] runner = "{engine.runner}": not supported yet; "embedded" and "prism" are')
+
+
+def _prism() -> str:
+    location = os.environ.get("ALTALIGN_PRISM", "")
+    if not location:
+        raise UsageError("[engine] runner = prism: no Prism binary; build one with `make prism` and set ALTALIGN_PRISM to its path")
+    if not os.access(location, os.X_OK) or Path(location).is_dir():
+        raise UsageError(f"ALTALIGN_PRISM = {location}: no program; build Prism with `make prism` and give the path of its binary")
+    return location
+
+
+@contextmanager
+def started(run: Run, given: PipelineOptions) -> Iterator[None]:
+    """What has to be there for the pipelines of a run: Prism's server, which ends with this process however that ends.
+
+    Beam would start one too, but it outlives a killed parent, and its handler of Ctrl-C can wait for itself.
+    """
+    if run.config.engine.runner != "prism" or given.view_as(PortableOptions).job_endpoint:
+        yield
+        return
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-E", "-S", "-c", _END_WITH_PARENT, _prism(), f"--job_port={port}", "--serve_http=false", "--log_level=warn", "--log_kind=text"]
+    with Path(run.path("log", "prism.log")).open("wb") as log:
+        # A session of its own: Ctrl-C at a terminal is for us, and we end it.
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    try:
+        _wait_for(server, port, run.path("log", "prism.log"))
+        given.view_as(PortableOptions).job_endpoint = f"localhost:{port}"
+        yield
+    finally:
+        server.kill()  # it keeps nothing: units leave their marks themselves
+        server.wait()
+
+
+def _wait_for(server: "subprocess.Popen[bytes]", port: int, log: str) -> None:
+    end = time.monotonic() + PRISM_STARTS_WITHIN_S
+    while time.monotonic() < end and server.poll() is None:
+        with suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
+            return
+        time.sleep(0.02)
+    raise AltalignError(f"Prism does not answer on port {port}; {log} has what it said")
 
 
 @contextmanager
@@ -149,8 +212,10 @@ def raised(run: Run, step: str) -> Iterator[None]:
                 raise KeyboardInterrupt from error
             if isinstance(cause, AltalignError):
                 raise type(cause)(str(cause).split(" [while running")[0]) from error
-            if storage.is_full_disk(cause):
-                raise FullDiskError(f"{run.folder}: no space left on the device; make room and run the same command again, it continues") from error
+            if isinstance(cause, FileNotFoundError) and cause.filename:
+                raise FileNotFoundError(cause.errno, cause.strerror, cause.filename) from error
+            if (said := _readable(cause, run, step)) is not None:
+                raise said from error
         trouble = storage.read_json(run.path("log", "trouble.json"))
         if trouble:
             kind = next((k for k in (UnreadableError, FullDiskError, UsageError) if k.__name__ == trouble["kind"]), AltalignError)
@@ -159,29 +224,29 @@ def raised(run: Run, step: str) -> Iterator[None]:
         raise AltalignError(f"{run.folder}: {step} failed: {type(error).__name__}: {last}; --debug shows the traceback") from error
 
 
+def _readable(error: BaseException, run: Run, step: str) -> AltalignError | None:
+    """What a user has to know of trouble that the system made; None of what may be a defect of ours."""
+    again = "run the same command again, it continues"
+    if (full := storage.full_disk(error, run.folder)) is not None:
+        return full
+    is_out_of_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    if is_out_of_memory or "can't start new thread" in str(error):
+        return AltalignError(f"{run.folder}: {step}: out of memory ({error}); give the command more, or fewer [engine] workers, and {again}")
+    if isinstance(error, OSError) and error.filename:
+        return AltalignError(f"{error.filename}: {error.strerror} ({step}); put that right and {again}")
+    return None
+
+
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C in any moment of a pipeline ends it: Beam swallows some, and calls others an error of a unit."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    is_asked = threading.Event()
-
-    def ask(_signal: int, _frame: object) -> None:
-        is_asked.set()
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield
-    except Exception as error:
-        if is_asked.is_set():
-            raise KeyboardInterrupt from error
-        raise
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if is_asked.is_set():
-        raise KeyboardInterrupt
+    """A signal in any moment of a pipeline ends it: Beam swallows some, and calls others an error of a unit."""
+    with interrupts.handled():
+        try:
+            yield
+        except Exception:
+            interrupts.check()
+            raise
+        interrupts.check()
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign import storage
+from altalign import interrupts, storage
 from altalign.counts import Counts
 from altalign.errors import UnreadableError
 from altalign.reasons import KEPT, DropReason, Stage
@@ -36,7 +36,7 @@ def extract(run: Run, unit: Unit) -> Facts:
     """
     file = run.files[unit["file"]]
     settings = run.config.input[file.of]
-    stamp = storage.stamp(file.path).to_json()
+    stamp = pool.stamp(run, file.number)
     try:
         is_direct = read.is_direct(file.path, settings) and not settings.skip_unreadable
         facts = _extract_direct(run, unit) if is_direct else _extract_file(run, unit)
@@ -49,7 +49,7 @@ def extract(run: Run, unit: Unit) -> Facts:
 
 def _extract_direct(run: Run, unit: Unit) -> Facts:
     file = run.files[unit["file"]]
-    rows = parquet.row_groups(file.path)
+    rows = read.row_groups(file.path, run.config.input[file.of])
     counts = Counts()
     counts.add_rows(Stage.EXTRACT, run.source_of(file.number), KEPT, sum(rows))
     return {"direct": True, "row_groups": rows, "counts": counts.to_json()}
@@ -64,6 +64,7 @@ def _extract_file(run: Run, unit: Unit) -> Facts:
         broken = stack.enter_context(parquet.writing(run.work("extract", f"{file.name}.broken.parquet"), DROPPED))
         images = stack.enter_context(storage.write(run.work("extract", f"{file.name}.images")))
         for found in read.read(file.path, settings):
+            interrupts.check()
             rows = pa.Table.from_batches([found.rows])
             verdict = parquet.strings(found.rows, "reason")
             counts.add(Stage.EXTRACT, source, verdict)

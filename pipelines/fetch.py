@@ -6,6 +6,7 @@ that no row group is read twice. A fetch unit is a row group of the grouped surv
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, assert_never
@@ -16,16 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection, PValue
 
-from altalign import storage
+from altalign import memory, storage
 from altalign.counts import Counts
 from altalign.curation import ImageSettings
+from altalign.errors import AltalignError
 from altalign.reasons import KEPT, DropReason, Stage, all_reasons, drop_where, first_reason
 from altalign.schema import DROPPED, SAMPLE
 from filters import identity, image, pixels
 from filters.blocked import BlockList
 from pipelines import image_values, judge, models, parquet, pool, read
-from pipelines.engines import pooled
+from pipelines.engines import create, pooled
 from pipelines.places import Kind
+from pipelines.ranges import Range, Ranges
 from pipelines.read import table
 from pipelines.units import Facts, Run, Unit, files_named, map_unit
 
@@ -74,7 +77,7 @@ class Gather(beam.PTransform[Any, Any]):
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
         """Gather the surviving images of every table."""
-        grouped = input_or_inputs.pipeline | "NamePartitions" >> beam.Create(judge.plan_grouped(self._run))
+        grouped = input_or_inputs.pipeline | "NamePartitions" >> create(self._run, judge.plan_grouped(self._run))
         wanted = grouped | "NameRows" >> beam.FlatMap(self._rows).with_output_types(tuple[int, bytes])
         every = input_or_inputs | "NameTables" >> beam.Map(lambda unit: (int(unit["name"]), b"")).with_output_types(tuple[int, bytes])
         return (wanted, every) | beam.Flatten() | "GroupByTable" >> beam.GroupByKey() | "GatherImages" >> pooled(self._run, self._gather)
@@ -167,6 +170,31 @@ def _bounded(side: int | None) -> int | None:
     return None if side is None else min(side, 2**31 - 1)
 
 
+@contextmanager
+def enough_memory(url: str | None, data: bytes, *, pixels_at_most: int | None = None) -> Iterator[None]:
+    """Around the decoding of an image, of at most so many pixels; a large one waits until other threads need less.
+
+    Raises:
+        AltalignError: there is too little memory for it. That is no verdict: on another machine it would be another.
+    """
+    try:
+        with memory.reserved(0 if memory.is_ample() else _decoding_bytes(data, pixels_at_most)):
+            yield
+    except MemoryError as error:
+        header = pixels.decode(data, pixels_at_most=0, colour=False)
+        size = f" of {header.width:,} x {header.height:,} pixels" if header.width and header.height else ""
+        repair = "give it more, or set [engine] workers or [image] pixels_at_most lower"
+        said = f"no memory to decode an image{size} ({len(data):,} bytes)"
+        raise AltalignError(f"{url or 'an image without a URL'}: {said}{f': {error}' if str(error) else ''}; {repair}") from error
+
+
+def _decoding_bytes(data: bytes, pixels_at_most: int | None) -> int:
+    """What decoding takes at its peak, by the header."""
+    header = pixels.decode(data, pixels_at_most=0, colour=False)
+    area = (header.width or 0) * (header.height or 0)
+    return 0 if pixels_at_most is not None and area > pixels_at_most else area * memory.BYTES_PER_PIXEL.get(header.format or "", memory.MOST_BYTES_PER_PIXEL)
+
+
 def image_verdicts(images: Images, config: ImageSettings) -> list[pa.StringArray]:
     """The verdict of every image rule, in the order of reasons."""
     return image.judge_images(
@@ -188,9 +216,11 @@ def fetch(run: Run, unit: Unit) -> Facts:
     first_rows = np.flatnonzero(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)])
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     images, hooks, end = Images(), hooks_of(run.config.image), 0
+    of_images = rows.take(first_rows)
     with storage.write(run.work("fetch/units", f"{unit['name']}.images")) as blob:
-        for data in _image_bytes(run, rows.take(first_rows)):
-            images.add(data, end, run.config.image, hooks)
+        for url, data in zip(of_images["image_url"].to_pylist(), _image_bytes(run, of_images), strict=True):
+            with enough_memory(url, data or b"", pixels_at_most=run.config.image.pixels_at_most):
+                images.add(data, end, run.config.image, hooks)
             blob.write(data or b"")
             end += len(data or b"")
     for file in rows["place_file"].unique().drop_null().to_numpy().tolist():
@@ -204,29 +234,41 @@ def fetch(run: Run, unit: Unit) -> Facts:
 
 def _image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | None]:
     """The bytes of each image, read at its place; None where there is none."""
+    with Ranges(_ranges(run, rows)) as ranges:
+        for wanted in ranges:
+            if wanted is None:
+                yield None
+            elif wanted.length is None:
+                yield read.image_bytes(wanted.path, wanted.offset, None) or b""
+            else:
+                yield ranges.read(wanted)
+
+
+def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
+    """Where the bytes of each image are; without a length where it is the record of a WARC."""
 
     @cache
     def gathered(file: int) -> np.ndarray:
-        return np.memmap(run.work("fetch/gathered", f"{run.files[file].name}.index"), _ROW_INDEX, mode="r")
+        return np.frombuffer(storage.read_bytes(run.work("fetch/gathered", f"{run.files[file].name}.index")), _ROW_INDEX)
 
-    places = zip(*(rows[f"place_{name}"].to_pylist() for name in ("file", "kind", "offset", "length")), strict=True)
-    for file, kind, offset, length in places:
+    def range_of(file: int | None, kind: int, offset: int, length: int) -> Range | None:
         if file is None:
-            yield None
-            continue
+            return None
         source = run.files[file]
         match Kind(kind):
             case Kind.ROW:
                 place = gathered(file)[np.searchsorted(gathered(file)["row"], offset)]
-                yield storage.read_range(run.work("fetch/gathered", f"{source.name}.images"), int(place["offset"]), int(place["length"]))
+                return Range(run.work("fetch/gathered", f"{source.name}.images"), int(place["offset"]), int(place["length"]))
             case Kind.COPIED:
-                yield storage.read_range(run.work("extract", f"{source.name}.images"), offset, length)
+                return Range(run.work("extract", f"{source.name}.images"), offset, length)
             case Kind.RANGE:
-                yield storage.read_range(source.path, offset, length)
+                return Range(source.path, offset, length)
             case Kind.RECORD:
-                yield read.image_bytes(source.path, offset, None) or b""
+                return Range(source.path, offset, None)
             case unknown:
                 assert_never(unknown)
+
+    return [range_of(*place) for place in zip(*(rows[f"place_{name}"].to_pylist() for name in ("file", "kind", "offset", "length")), strict=True)]
 
 
 def _joined(run: Run, rows: pa.Table, images: Images, verdict: pa.StringArray, failed: "pa.ListArray[Any]", image_of: np.ndarray) -> pa.Table:

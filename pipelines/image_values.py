@@ -15,14 +15,26 @@ from dedup.hash_tables import log2_counts
 SHORT_SIDE_AT_MOST = 1_024
 ASPECT_AT_MOST = 1_001  # hundredths
 
-# short_side_px: 1,024 stands for more. aspect_percent: hundredths of long side / short side, rounded down, so that it compares with a limit of
-# two decimals as the rule does; 1,001 stands for more. fails_otherwise: a rule other than size and shape holds. Null: the size is not known.
+# Comments behind columns are lines of docs/reference/files.md (`make docs`). aspect_percent is rounded down so that it compares with a limit
+# of two decimals as the rule does.
 JOINT = pa.schema(
-    [("source", pa.string()), ("short_side_px", pa.int32()), ("aspect_percent", pa.int32()), ("fails_otherwise", pa.bool_()), ("rows", pa.int64())]
+    [
+        ("source", pa.string()),  # `[[input]] name`, or its kind.
+        ("short_side_px", pa.int32()),  # Of the short side; 1,024 stands for that many or more. Null: the size is not known.
+        ("aspect_percent", pa.int32()),  # Hundredths of long side / short side, rounded down; 1,001 stands for that many or more.
+        ("fails_otherwise", pa.bool_()),  # A rule other than size and shape holds.
+        ("rows", pa.int64()),  # Candidates with this combination.
+    ]
 )
-
-# verdict: "kept" or the reason. bytes_log2: eight times log2 of the bytes as found, rounded.
-VALUES = pa.schema([("source", pa.string()), ("verdict", pa.string()), ("format", pa.string()), ("bytes_log2", pa.int32()), ("rows", pa.int64())])
+VALUES = pa.schema(
+    [
+        ("source", pa.string()),  # `[[input]] name`, or its kind.
+        ("verdict", pa.string()),  # `kept`, or the reason.
+        ("format", pa.string()),  # Of the image as found; null where it is no known one.
+        ("bytes_log2", pa.int32()),  # Eight times log2, rounded, of the bytes as found.
+        ("rows", pa.int64()),  # Candidates with this combination.
+    ]
+)
 
 _OF_SIZE = (DropReason.IMAGE_TOO_SMALL.value, DropReason.IMAGE_TOO_ELONGATED.value)
 

@@ -10,11 +10,22 @@ from dedup.hash_tables import log2_counts
 from pipelines.tables import Measured
 
 _EXACT_BELOW = 1_024  # larger numbers go by their log2 in 8 bits
-_FIELDS = (("words", 8), ("rarest_log2", 8), ("images_per_text", 11), ("texts_per_image", 11), ("has_identity", 1))
 
-# words: 255 stands for more. rarest_log2: as in tables/vocabulary_log2.npy, 0 = not in the vocabulary, 255 = no table. images_per_text and
-# texts_per_image: 0 = within the limit, below 1,024 exact, above it 1,024 + log2 in 8 bits.
-JOINT = pa.schema([("source", pa.string()), *((name, pa.int32()) for name, _ in _FIELDS), ("rows", pa.int64())])
+# Names and bits; their comments, and those of JOINT, are lines of docs/reference/files.md (`make docs`).
+_FIELDS = (
+    ("words", 8),  # Unigrams; 255 stands for that many or more.
+    ("rarest_log2", 8),  # Eight times log2, rounded, of the smallest count of the caption's n-grams; 0: one is rare; 255: no table, or no n-gram.
+    ("images_per_text", 11),  # 0: within the limit; below 1,024 exact; above that 1,024 + eight times log2.
+    ("texts_per_image", 11),  # The same.
+    ("has_identity", 1),  # 1 where the image has an identity.
+)
+JOINT = pa.schema(
+    [
+        ("source", pa.string()),  # `[[input]] name`, or its kind.
+        *((name, pa.int32()) for name, _ in _FIELDS),
+        ("rows", pa.int64()),  # Candidates with this combination.
+    ]
+)
 
 
 class JointCounts:

@@ -49,7 +49,7 @@ def load_nsfw(path: str) -> NsfwModel:
     if importlib.util.find_spec("onnxruntime") is None:
         raise UsageError(f"[image.nsfw] model = {path!r} and the package onnxruntime is missing: pip install 'altalign[nsfw]'")
     if Path(path).suffix != ".onnx" or not Path(path).is_file():
-        raise UsageError(f"[image.nsfw] model = {path!r}: no such file of the name *.onnx")
+        raise UsageError(f"[image.nsfw] model = {path!r}: no such file of the name *.onnx; give a path relative to the working directory")
     classifier = nsfw.Classifier.load(Path(path).with_suffix(".toml"))
     session = _session(path)
     model = NsfwModel(classifier, session, session.get_inputs()[0].name)
@@ -91,6 +91,6 @@ def _text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"[image] blocked_hashes: {path}: cannot be read ({error.strerror})") from None
+        raise UsageError(f"[image] blocked_hashes: {path}: cannot be read ({error.strerror}); give paths relative to the working directory") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"[image] blocked_hashes: {path}: not text (byte {error.start})") from None

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from altalign import storage
+from altalign import interrupts, storage
 from altalign.errors import UnreadableError
 from pipelines import parquet, read
 from pipelines.read import table
@@ -55,14 +55,27 @@ def rows(run: Run) -> int:
     return storage.read_json(run.work("extract", "pool", "size.json"))["rows"]
 
 
+def stamp(run: Run, file: int) -> list[int]:
+    """What tells that an input file has not changed.
+
+    Raises:
+        UnreadableError: it is gone.
+    """
+    path = run.files[file].path
+    try:
+        return storage.stamp(path).to_json()
+    except FileNotFoundError:
+        raise UnreadableError(f"{path}: gone since the run began; put it back and run the same command again, it continues") from None
+
+
 def check_unchanged(run: Run, file: int) -> None:
     """Refuse an input file that is not the one that was extracted: offsets and rows would name other images and captions.
 
     Raises:
-        UnreadableError: its size or time is another.
+        UnreadableError: its size or time is another, or it is gone.
     """
     source = run.files[file]
-    if storage.stamp(source.path).to_json() != run.facts("extract", source.name)["stamp"]:
+    if stamp(run, file) != run.facts("extract", source.name)["stamp"]:
         raise UnreadableError(f"{source.path}: changed since the run began to read it; put the old file back, or give --rerun")
 
 
@@ -73,6 +86,7 @@ def candidates(run: Run, unit: Unit) -> Iterator[pa.RecordBatch]:
     if direct:
         check_unchanged(run, file)
     for batch in parquet.read_row_groups(path(run, file, direct=direct), unit["first"], unit["last"], table.columns(settings) if direct else None):
+        interrupts.check()
         yield read.candidates(batch, settings) if direct else batch
     if direct:
         check_unchanged(run, file)

@@ -1,13 +1,11 @@
 """Progress of long work, read from the marks of units: the same on any engine, and from any machine that sees the run."""
 
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from altalign import storage
 from pipelines.units import Run, Unit
@@ -66,6 +64,8 @@ class _Watch:
         self._console.print(", ".join(part for part in parts if part), soft_wrap=True)
 
     def _bar(self) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
         columns = (
             TextColumn("{task.description:<16}"),
             BarColumn(),
@@ -81,8 +81,3 @@ class _Watch:
                 is_over = self.stop.wait(LOOK_EVERY_S)
                 finished = self._finished()
                 bar.update(task, completed=len(finished), speed=self._speed(finished))
-
-
-def stderr() -> Console:
-    """Where progress goes: results alone go to standard output."""
-    return Console(file=sys.stderr, markup=False, highlight=False)

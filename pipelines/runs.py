@@ -1,5 +1,7 @@
 """Opening a run folder: what is already there, whether it fits these settings and files, and what is to be done anew."""
 
+import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,17 +15,11 @@ from altalign.curation import CurateConfig
 from altalign.errors import AltalignError, UsageError
 from altalign.reasons import Stage
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
+from altalign.stages import OUTPUTS, STAGES, damaged
 from pipelines import fetch, read
-from pipelines.units import STAGES, Basis, Grounds, InputFile, Run, resolved
+from pipelines.units import Basis, Grounds, InputFile, Run, resolved
 
-# What each stage leaves outside work/, and what counts rows for which stage.
-OUTPUTS = {
-    "extract": ("dropped/extract",),
-    "tables": ("tables", "audit/histograms.json"),
-    "judge": ("dropped/judge", "audit/text_joint.parquet"),
-    "fetch": ("dropped/fetch", "dropped/image", "audit/image_joint.parquet", "audit/image_values.parquet"),
-    "write": ("shards", "counts.parquet", "summary.json"),
-}
+# What counts rows for which stage.
 COUNTED = {"extract": ("extract",), "tables": (), "judge": ("judge/units", "judge/grouped"), "fetch": ("fetch/units",), "write": ()}
 COUNTED_STAGES = (Stage.EXTRACT, Stage.JUDGE, Stage.FETCH, Stage.IMAGE)
 
@@ -35,7 +31,7 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         UsageError: no file matches, a file has not the columns that are named, or a setting is not supported yet.
     """
     _check_supported(config, config_path)
-    storage.check_local(config.run.folder)
+    _check_local(config.run.folder, f"{config_path} [run] folder")
     files: list[InputFile] = []
     for number, settings in enumerate(config.input):
         found = [path for pattern in settings.paths for path in _matching(pattern, config_path)]
@@ -50,11 +46,21 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
 
 def _matching(pattern: str, config_path: str) -> list[str]:
     """The files of a glob; a path that is there as it is written is itself, whatever brackets it has."""
-    storage.check_local(pattern)
+    _check_local(pattern, f"{config_path} [input] paths")
     found = [pattern] if Path(pattern).exists() else glob(pattern, recursive=True)  # noqa: PTH207 - absolute patterns too, which Path.glob refuses
     if not found:
         raise UsageError(f"{config_path} [input] paths: nothing matches {pattern!r} (from {Path.cwd()}); give paths relative to the working directory")
     return found
+
+
+def _check_local(path: str, where: str) -> None:
+    try:
+        storage.check_local(path)
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise UsageError(f"{where}: the file system cannot have a name like {path!r} in this locale; set LC_ALL=C.UTF-8, or rename it") from None
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
 
 
 def _check_file(path: str, run_folder: str, where: str) -> None:
@@ -73,15 +79,19 @@ def check_finished(run: Run) -> None:
     """Refuse to call a run finished whose files are not those of its manifest.
 
     Raises:
-        AltalignError: a shard is missing or of another size, or the counts are missing.
+        DamagedError: a shard is missing or of another size, or the counts are missing.
     """
-    entries = storage.read_json(run.path("manifest.json")).get("shards", [])
+    path = run.path("manifest.json")
+    entries = storage.read_json(path).get("shards")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) and {"name", "bytes"} <= entry.keys() for entry in entries):
+        raise damaged(run.folder, path, "no shards are in it")
     wanted = {f"shards/{entry['name']}": entry["bytes"] for entry in entries} | dict.fromkeys(("summary.json", "counts.parquet"))
     for name, size in wanted.items():
         path = run.path(*name.split("/"))
-        if not storage.exists(path) or size not in (None, storage.stamp(path).size):
-            what = "is missing" if not storage.exists(path) else f"has {storage.stamp(path).size:,} bytes, the manifest says {size:,}"
-            raise AltalignError(f"{path}: {what}; delete {run.path('manifest.json')} and run the same command again, it writes the shards anew")
+        if not storage.exists(path):
+            raise damaged(run.folder, path, "it is not there")
+        if size not in (None, storage.stamp(path).size):
+            raise damaged(run.folder, path, f"it has {storage.stamp(path).size:,} bytes, the manifest says {size:,}")
 
 
 def _check_supported(config: CurateConfig, where: str) -> None:
@@ -90,10 +100,14 @@ def _check_supported(config: CurateConfig, where: str) -> None:
         "[fetch] source": (config.fetch.source == "web", '"web"', 'fetching over HTTP is not supported yet; "archive" is'),
         "[decontaminate] test_sets": (
             bool(config.decontaminate.test_sets),
-            str(config.decontaminate.test_sets),
+            json.dumps(config.model_dump(mode="json")["decontaminate"]["test_sets"], ensure_ascii=False),
             "decontamination is not supported yet; leave it empty",
         ),
-        "[dedup] within_pool": (config.dedup.within_pool != "off", config.dedup.within_pool, 'not supported yet; "off" is'),
+        "[dedup] within_pool": (
+            config.dedup.within_pool != "off",
+            f'"{config.dedup.within_pool}"',
+            'near-duplicates inside the pool are not looked for yet; leave it "off"',
+        ),
     }
     for name, (is_wanted, value, repair) in wanted.items():
         if is_wanted:
@@ -107,33 +121,31 @@ def check_folder(run: Run) -> None:
         UsageError: the folder is no run, or no folder.
     """
     folder = Path(run.folder)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{run.folder}: a file, where the folder of a run is meant; choose another [run] folder")
+    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not above.is_dir():
+        what = "a file" if above == folder else f"{above} is a file"
+        raise UsageError(f"{run.folder}: {what}, where the folder of a run is meant; choose another [run] folder")
     if folder.exists() and not storage.exists(run.path("run.json")) and any(p.name != "log" and not storage.is_partial(p.name) for p in folder.iterdir()):
         raise UsageError(f"{run.folder}: a folder that is no run of altalign (it has no run.json); choose another [run] folder, or empty it")
 
 
-def open_run(run: Run, *, is_rerun: bool, is_restart: bool) -> Mapping[str, Grounds]:
+def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, Grounds]:
     """Make the folder fit to be worked on: refuse, or delete what is to be done anew; returns what each stage rests on.
+
+    `rerun` is a stage that is to be run anew, with what follows; an empty one is the first that rests on other settings or files.
 
     Raises:
         UsageError: its finished stages rest on other settings or files.
     """
-    facts = storage.read_json(run.path("run.json"))
     grounds = Basis(run.config, run.files).of
-    recorded: dict[str, Any] = facts.get("stages", {})
     if is_restart:
         forget(run, STAGES[0])
-        facts, recorded = {}, {}
-    stale = next((stage for stage in STAGES if stage in recorded and recorded[stage]["digest"] != grounds[stage].digest), None)
-    difference = _difference(recorded[stale]["reads"], grounds[stale].reads) if stale else ""
-    if stale != STAGES[0] and (changed := _changed_file(run, facts)):
-        stale, difference = STAGES[0], changed
-    if stale:
-        if not is_rerun:
-            raise UsageError(f"{run.folder}: its stage {stale} was made with {difference}; --rerun runs {stale} and what follows anew, --restart everything")
-        forget(run, stale)
-        recorded = {stage: recorded[stage] for stage in STAGES[: STAGES.index(stale)] if stage in recorded}
+    facts = {} if is_restart else _facts(run)
+    recorded: dict[str, Any] = facts.get("stages", {})
+    first = _first_anew(run, facts, grounds, rerun)
+    if first:
+        forget(run, first)
+        recorded = {stage: recorded[stage] for stage in STAGES[: STAGES.index(first)] if stage in recorded}
     storage.sweep(run.folder)
     engine = run.config.engine.model_dump(mode="json")
     versions = {"altalign": __version__, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}
@@ -142,6 +154,44 @@ def open_run(run: Run, *, is_rerun: bool, is_restart: bool) -> Mapping[str, Grou
     if not run.is_done(STAGES[-1]):  # a finished run keeps the file that its manifest names by digest
         storage.write_bytes(run.path("config.toml"), resolved(run.config).encode())
     return grounds
+
+
+def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
+    """Whether the run is finished, rests on these settings and files, and has nothing left to tidy: then nothing is written, nor need it be locked.
+
+    Raises:
+        UsageError: as `open_run`.
+    """
+    if is_restart or rerun or not run.is_done(STAGES[-1]):
+        return False
+    if _first_anew(run, _facts(run), Basis(run.config, run.files).of, rerun) is not None:
+        return False
+    is_tidy = not Path(run.work("temporary")).exists() and (run.config.run.keep_work or not Path(run.path("work")).exists())
+    return is_tidy or not os.access(run.folder, os.W_OK)
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """run.json; empty where there is none yet."""
+    facts = storage.read_json(run.path("run.json"))
+    stages = facts.get("stages", {})
+    if not isinstance(stages, dict) or not all(isinstance(stage, dict) and {"digest", "reads"} <= stage.keys() for stage in stages.values()):
+        raise damaged(run.folder, run.path("run.json"), "no stages are in it")
+    return facts
+
+
+def _first_anew(run: Run, facts: Mapping[str, Any], grounds: Mapping[str, Grounds], rerun: str | None) -> str | None:
+    """The stage that is to be run anew with what follows: the one that is asked for, or the first that rests on something else."""
+    if rerun == STAGES[0]:
+        return rerun
+    recorded: dict[str, Any] = facts.get("stages", {})
+    stale = next((stage for stage in STAGES if stage in recorded and recorded[stage]["digest"] != grounds[stage].digest), None)
+    difference = _difference(recorded[stale]["reads"], grounds[stale].reads) if stale else ""
+    if stale != STAGES[0] and (changed := _changed_file(run, facts)):
+        stale, difference = STAGES[0], changed
+    is_asked_for = rerun == "" or (rerun and stale and STAGES.index(rerun) <= STAGES.index(stale))
+    if stale and not is_asked_for:
+        raise UsageError(f"{run.folder}: its stage {stale} was made with {difference}; --rerun runs {stale} and what follows anew, --restart everything")
+    return rerun or stale
 
 
 def forget(run: Run, stage: str) -> None:

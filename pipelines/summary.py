@@ -7,8 +7,10 @@ from altalign import storage
 from altalign.counts import Counts
 from altalign.errors import UnreadableError
 from altalign.reasons import Stage
+from altalign.stages import STAGES
+from altalign.terminal import lines_shown, shown
 from pipelines import parquet, read, runs
-from pipelines.units import ROWS_PER_UNIT, STAGES, InputFile, Run, resolved
+from pipelines.units import ROWS_PER_UNIT, InputFile, Run, resolved
 
 # Measured on 5 million synthetic captions: hashes spilled 110 bytes a row, dropped rows and survivors 130. Files that are not read in place
 # are pages or images: candidates or images kept in work/, images fetched, shards.
@@ -31,17 +33,17 @@ def print_plan(run: Run, out: Console) -> None:
         known = [row for i in mine if (row := rows[i]) is not None]
         units = len(mine) + sum(-(-row // ROWS_PER_UNIT) for row in known)
         size = sum(sizes[i] for i in mine) / 1e6
-        table.add_row(settings.source, settings.kind, f"{len(mine)}", f"{units}", f"{sum(known):,}" if known else "", f"{size:,.1f}")
+        table.add_row(shown(settings.source), settings.kind, f"{len(mine)}", f"{units}", f"{sum(known):,}" if known else "", f"{size:,.1f}")
     out.print(table)
     for file in run.files:
         out.print(f"  {file.path}", soft_wrap=True)
-    out.print(resolved(run.config), soft_wrap=True)
+    out.print(lines_shown(resolved(run.config)), soft_wrap=True)
     done = [stage for stage in STAGES if run.is_done(stage)]
     out.print(f"done already: {', '.join(done) or 'nothing'}; to do: {', '.join(s for s in STAGES if s not in done) or 'nothing'}")
     copied = sum(size for size, row in zip(sizes, rows, strict=True) if row is None)
     needed = BYTES_PER_ROW * sum(row or 0 for row in rows) + TIMES_INPUT * copied
     free = storage.free_bytes(run.folder)
-    out.print(f"disk: about {needed / 1e9:,.2f} GB in {run.folder}; free there: {free / 1e9:,.1f} GB", soft_wrap=True)
+    out.print(f"disk: about {needed / 1e9:,.2f} GB in {shown(run.folder)}; free there: {free / 1e9:,.1f} GB", soft_wrap=True)
 
 
 def _rows_in_place(run: Run, file: InputFile) -> int | None:
@@ -57,7 +59,7 @@ def _rows_in_place(run: Run, file: InputFile) -> int | None:
 def print_summary(run: Run, out: Console) -> None:
     """Received, kept and every reason, stage by stage; then where the result is."""
     counts, stages = final_counts(run)
-    out.print(run.folder, soft_wrap=True)
+    out.print(shown(run.folder), soft_wrap=True)
     table = Table()
     for name in ("stage", ""):
         table.add_column(name)
@@ -77,7 +79,7 @@ def print_summary(run: Run, out: Console) -> None:
         out.print(f"not finished: {', '.join(stage for stage in STAGES if not run.is_done(stage))} to do; run without --until to go on")
     elif facts["pairs"]:
         out.print(
-            f"{_many(facts['pairs'], 'pair')} of {_many(facts['images'], 'image')}, {facts['bytes'] / 1e6:,.1f} MB, in {run.path('shards')}",
+            f"{_many(facts['pairs'], 'pair')} of {_many(facts['images'], 'image')}, {facts['bytes'] / 1e6:,.1f} MB, in {shown(run.path('shards'))}",
             highlight=False,
             soft_wrap=True,
         )

@@ -7,25 +7,28 @@ sizes. Whatever a stage needs to know of the one before it, it reads from marks.
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from altalign import storage
+from altalign import interrupts, storage
 from altalign.counts import Counts
 from altalign.curation import CurateConfig, ImageSettings
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.settings import dump, flatten, stage_of
+from altalign.stages import STAGES
 
-STAGES = ("extract", "tables", "judge", "fetch", "write")
 ROWS_PER_UNIT = 500_000
 IMAGES_PER_UNIT = 4_096
 ROWS_PER_ROW_GROUP = 65_536
 
 Facts = dict[str, Any]
 Unit = dict[str, Any]  # JSON; always with "name"
+
+_UNIT = re.compile(r"\d+(-\d+)*")  # names of units; done.json, and what a file system or an editor leaves, are none
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,8 @@ class Run:
 
     def finished(self, stage: str) -> list[str]:
         """Names of the finished units of a stage (or of a step of one: "tables/units"), in the order of their numbers."""
-        found = [name.removesuffix(".json") for name in storage.names(self.work(stage), ".json") if name != "done.json"]
-        return sorted(found, key=lambda name: [int(number) for number in name.split("-")])
+        found = [name.removesuffix(".json") for name in storage.names(self.work(stage), ".json")]
+        return sorted(filter(_UNIT.fullmatch, found), key=lambda name: [int(number) for number in name.split("-")])
 
     def all_facts(self, stage: str) -> Iterator[tuple[str, Facts]]:
         """Name and facts of every finished unit, in order of names."""
@@ -95,6 +98,7 @@ def map_unit(run: Run, stage: str, unit: Unit, work: Callable[[Run, Unit], Facts
     """The facts of a unit: its mark's where it is finished, else those of doing it now, marked."""
     facts = run.facts(stage, unit["name"])
     if not facts:
+        interrupts.check()
         facts = work(run, unit)
         storage.write_json(run.mark(stage, unit["name"]), {"unit": unit["name"], **facts})
     return facts

@@ -2,18 +2,19 @@
 
 import hashlib
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from altalign import storage
+from altalign.errors import UnreadableError
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
 from filters import pixels
 from pipelines import parquet, runs
-from pipelines.fetch import FETCHED
+from pipelines.fetch import FETCHED, enough_memory
+from pipelines.ranges import Range, Ranges
 from pipelines.units import Facts, Run, Unit
 
 
@@ -71,18 +72,36 @@ def write(run: Run, unit: Unit) -> Facts:
 
 def _samples(run: Run, unit: Unit, *, portable: bool, resize_short_side_px: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """The image as it is stored and the side-car's row of each sample; an image is read and encoded once for all its captions."""
-
-    @lru_cache(maxsize=1)
-    def stored(blob: str, offset: int, length: int) -> tuple[pixels.Stored, str]:
-        image = pixels.to_stored(storage.read_range(blob, offset, length), portable=portable, resize_short_side_px=resize_short_side_px)
-        return image, hashlib.sha256(image.bytes).hexdigest()
-
     for name, begin, end in unit["parts"]:
         table = parquet.read_table(run.work("fetch/units", f"{name}.parquet")).slice(begin, end - begin)
-        for row in table.select(FETCHED.names).to_pylist():
-            image, sha256 = stored(run.work("fetch/units", f"{name}.images"), row.pop("blob_offset"), row.pop("blob_bytes"))
-            measured = {"width": image.width, "height": image.height, "format": image.format, "bytes": len(image.bytes), "sha256": sha256}
-            yield image.bytes, {**row, **measured}
+        rows = table.select(FETCHED.names).to_pylist()
+        places = [Range(run.work("fetch/units", f"{name}.images"), row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
+        stored: tuple[Range, pixels.Stored, str] | None = None
+        with Ranges(places) as ranges:
+            for row, place in zip(rows, ranges, strict=True):
+                if stored is None or stored[0] != place:
+                    stored = (place, *_stored(ranges.read(place), place, row, portable=portable, resize_short_side_px=resize_short_side_px))
+                _, image, sha256 = stored
+                measured = {"width": image.width, "height": image.height, "format": image.format, "bytes": len(image.bytes), "sha256": sha256}
+                yield image.bytes, {**row, **measured}
+
+
+def _stored(found: bytes, place: Range, row: dict[str, Any], *, portable: bool, resize_short_side_px: int) -> tuple[pixels.Stored, str]:
+    """An image as it is stored, and its SHA-256.
+
+    Raises:
+        UnreadableError: the bytes are not those that were fetched.
+        AltalignError: there is too little memory.
+    """
+    sha256 = hashlib.sha256(found).hexdigest()
+    if sha256 != row["found_sha256"]:
+        raise UnreadableError(f"{place.path}: the image at byte {place.offset:,} is not the one that was fetched")
+    kind, width, height = row["format"], row["width"], row["height"]
+    if pixels.is_stored_as_found(kind, width, height, portable=portable, resize_short_side_px=resize_short_side_px):
+        return pixels.Stored(found, kind, width, height), sha256
+    with enough_memory(row["image_url"], found):
+        image = pixels.to_stored(found, portable=portable, resize_short_side_px=resize_short_side_px)
+    return image, hashlib.sha256(image.bytes).hexdigest()
 
 
 def _distinct(rows: list[dict[str, Any]]) -> int:

@@ -41,13 +41,13 @@ def is_direct(path: str, settings: InputSettings) -> bool:
     return settings.kind == "table" and table.is_direct(path, settings)
 
 
-def row_groups(path: str) -> list[int]:
+def row_groups(path: str, settings: InputSettings) -> list[int]:
     """Rows of each row group of a direct table.
 
     Raises:
         UnreadableError: the file is no Parquet, or its footer contradicts itself.
     """
-    return table.row_groups(path)
+    return table.row_groups(path, settings)
 
 
 def candidates(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch:

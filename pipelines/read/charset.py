@@ -6,6 +6,7 @@ Encoding standard; one that means nothing there, or that it replaces altogether 
 
 import codecs
 import re
+from functools import lru_cache
 
 import webencodings
 from resiliparse.parse.encoding import detect_encoding
@@ -58,6 +59,7 @@ def _unless_valid(encoding: webencodings.Encoding | None, body: bytes) -> tuple[
     return (None if is_plain or (encoding.name == "utf-8" and _is_utf8(body)) else encoding), body
 
 
+@lru_cache(maxsize=256)
 def _lookup(label: str | None) -> webencodings.Encoding | None:
     """An encoding by its WHATWG label; x-user-defined is windows-1252, as a page means it."""
     encoding = webencodings.lookup((label or "").strip("\"' \t"))

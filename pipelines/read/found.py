@@ -38,26 +38,29 @@ class Gatherer:
         self._rows: list[tuple[Any, ...]] = []
         self._broken: list[tuple[str, int, str]] = []
         self._places: list[tuple[str, int | None, int | None, bytes | None]] = []
-        self._bytes = 0
+        self._bytes = self._things = 0
 
     @property
     def full(self) -> bool:
         """Whether it is time to take."""
-        return self._bytes >= STRETCH_BYTES or len(self._rows) + len(self._broken) + len(self._places) >= STRETCH_ROWS
+        return self._bytes >= STRETCH_BYTES or self._things >= STRETCH_ROWS
 
     def row(self, values: tuple[Any, ...], *, size: int) -> None:
         """A row, of about this many bytes."""
         self._rows.append(values)
         self._bytes += size
+        self._things += 1
 
     def broken(self, offset: int, error: str) -> None:
         """A record that cannot be read."""
         self._broken.append((self._path, offset, error))
+        self._things += 1
 
     def place(self, identity: str, offset: int | None, length: int | None, data: bytes | None) -> None:
         """Where an image is, or its bytes."""
         self._places.append((identity, offset, length, data))
         self._bytes += len(data or b"")
+        self._things += 1
 
     def take(self) -> Found:
         """All that was gathered since the last take."""

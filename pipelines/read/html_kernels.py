@@ -29,15 +29,13 @@ _IN_HTML, _IN_SVG, _IN_MATH, _IS_TEMPLATE, _HTML_INSIDE, _TEXT_INSIDE, _ANNOTATE
 _HOLDS_HTML = _HTML_INSIDE | _TEXT_INSIDE | _ANNOTATES
 _DEPTH, _TEMPLATES = range(2)  # of the state: how many elements, and templates, are open
 
-SLOTS = 1_024  # of a hash table of names with linear probing
+SLOTS, MULTIPLIER = 1_024, 0x100000001B3  # of a hash table of names with linear probing
 NUMBERS = 256
-MULTIPLIER = 0x100000001B3
 _ENDS_NAME = sum(1 << byte for byte in b"\t\n\f\r />")
 _ENDS_ATTRIBUTE_NAME = _ENDS_NAME | 1 << ord("=")
 _ENDS_VALUE = sum(1 << byte for byte in b"\t\n\f\r >")
 _LESS, _GREATER, _SLASH, _EQUALS, _DASH, _BANG, _QUESTION, _BRACKET, _QUOTE, _APOSTROPHE = b"<>/=-!?]\"'"
-_SPACE = sum(1 << byte for byte in b"\t\n\f\r ")
-_NUL = 1
+_SPACE, _NUL = sum(1 << byte for byte in b"\t\n\f\r "), 1
 
 
 @numba.njit(cache=True, nogil=True)
@@ -46,7 +44,7 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int) -> tup
 
     Args:
         text: the page, uint8[n] of valid UTF-8 without a byte order mark, n < 2^31.
-        table: `html_names.table()`.
+        table: `html_names.name_table()`.
         images_at_most: where there are more, it ends at the first beyond.
 
     Returns:
@@ -55,13 +53,12 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int) -> tup
     """
     page, size, names = address_of(text), len(text), address_of(table)
     images: np.ndarray = np.empty(64 * _PLACES, np.int32)
-    found = 0
     values = np.empty(_ALL_PLACES, np.int32)
     stack, kinds, state = np.empty(DEPTH_AT_MOST, np.uint64), np.empty(DEPTH_AT_MOST, np.int64), np.zeros(2, np.int64)
     counters = np.zeros(NUMBERS, np.int64)
-    base_begin, base_end = -1, -1
+    base_begin, base_end, found = -1, -1, 0
     at = content = int(state[_DEPTH])  # 0; for a literal numba would compile once more what it is given to
-    while True:
+    while at >= 0:
         kind = int(kinds[state[_DEPTH] - 1]) if state[_DEPTH] else 0
         begin, is_end, content = _next_tag(page, size, at, kind, content)
         name, end = _name(page, size, begin)
@@ -89,34 +86,31 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int) -> tup
         content |= of & HAS_CONTENT
         if of & (IMG | IMAGE):
             if not state[_TEMPLATES]:
-                if found == len(images):
-                    images = _twice(images)
-                for column in range(_PLACES):
-                    images[found + column] = values[column]
+                images = _with(images, found, values)
                 found += _PLACES
                 if found > images_at_most * _PLACES:
                     break
         elif of & RAW:
             at = _after_script(page, size, at, begin, end) if of & SCRIPT else _after_raw(page, size, at, begin, end)
-            at, is_closed = _after_tag(page, size, at + len("</") + end - begin)
-            if at < 0:
-                break
-        elif of & (SVG | MATH) and is_closed:
-            continue
         elif of & BASE:
             if base_begin < 0 and not state[_TEMPLATES]:
                 base_begin, base_end = int(values[2 * HREF]), int(values[2 * HREF + 1])
         elif kind or of & (SVG | MATH | TEMPLATE):
-            _open(stack, kinds, state, name, of)
+            _open(stack, kinds, state, name, of, is_closed)
     return images[:found], base_begin, base_end
 
 
 @numba.njit(cache=True, nogil=True)
-def _twice(images: np.ndarray) -> np.ndarray:
-    larger = np.empty(2 * len(images), np.int32)
-    for place in range(len(images)):
-        larger[place] = images[place]
-    return larger
+def _with(images: np.ndarray, found: int, values: np.ndarray) -> np.ndarray:
+    """With one more image behind the first `found` places, in a larger array where this one is full."""
+    if found == len(images):
+        larger = np.empty(2 * found, np.int32)
+        for place in range(found):
+            larger[place] = images[place]
+        images = larger
+    for place in range(_PLACES):
+        images[found + place] = values[place]
+    return images
 
 
 # Bytes to tags
@@ -304,11 +298,13 @@ def _value(page: int, size: int, at: int) -> tuple[int, int, int]:
 
 @numba.njit(cache=True, nogil=True)
 def _after_raw(page: int, size: int, at: int, begin: int, end: int) -> int:
-    """Where the end tag begins of the raw text from here on; the page's length where it has none. The element's name is given by its place."""
+    """The end of raw text and its end tag (-1: there is none). The element's name is given by its place."""
     while True:
         at = _find(page, size, at, _LESS)
-        if at + 1 >= size or (load8(page, at + 1) == _SLASH and _is_name(page, size, at + 2, begin, end)):
-            return at
+        if at + 1 >= size:
+            return -1
+        if load8(page, at + 1) == _SLASH and _is_name(page, size, at + 2, begin, end):
+            return _after_tag(page, size, at + 2 + end - begin)[0]
         at += 1
 
 
@@ -335,14 +331,14 @@ def _after_script(page: int, size: int, at: int, begin: int, end: int) -> int:
         else:
             at = _find(page, size, at, _LESS)
         if at + 1 >= size:
-            return at
+            return -1
         if load8(page, at) == _GREATER:
             if load8(page, at - 1) == _DASH and load8(page, at - 2) == _DASH:
                 is_comment, is_inner = False, False
         elif load8(page, at + 1) == _SLASH:
             if _is_name(page, size, at + 2, begin, end):
                 if not is_inner:
-                    return at
+                    return _after_tag(page, size, at + 2 + end - begin)[0]
                 is_inner = False
         elif not is_comment:
             if _starts_with(page, size, at + 1, b"!--"):
@@ -394,10 +390,11 @@ def _equals(page: int, begin: int, end: int, text: bytes) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def _open(stack: np.ndarray, kinds: np.ndarray, state: np.ndarray, name: np.uint64, of: int) -> None:
+def _open(stack: np.ndarray, kinds: np.ndarray, state: np.ndarray, name: np.uint64, of: int, is_closed: bool) -> None:  # noqa: FBT001 - a kernel
     """Keep an element that HTML's rules opened, where it may matter."""
     if of & (SVG | MATH):
-        _push(stack, kinds, state, name, _IN_SVG if of & SVG else _IN_MATH)
+        if not is_closed:
+            _push(stack, kinds, state, name, _IN_SVG if of & SVG else _IN_MATH)
     elif of & TEMPLATE:
         _push(stack, kinds, state, name, _IN_HTML | _IS_TEMPLATE)
     elif state[_DEPTH] and not of & UNTRACKED and not kinds[state[_DEPTH] - 1] & _IS_TEMPLATE:

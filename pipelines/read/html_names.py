@@ -37,7 +37,7 @@ _CLASSES = {
 # Of these it is known how many are open, and so whether an end tag in SVG or MathML is theirs.
 _COUNTED = (
     "a abbr address article aside b big blockquote button caption center cite code dd del details dialog dir div dl dt em fieldset figcaption figure font "
-    "footer form h1 h2 h3 h4 h5 h6 header hgroup i ins kbd label legend li main mark menu nav nobr object ol optgroup option p picture pre q ruby s samp "
+    "footer h1 h2 h3 h4 h5 h6 header hgroup i ins kbd label legend li main mark menu nav nobr object ol optgroup option p picture pre q ruby s samp "
     "section select small span strike strong sub summary sup table tbody td tfoot th thead time tr tt u ul var video"
 )
 _OTHER_COLUMNS = {
@@ -50,7 +50,7 @@ _OTHER_COLUMNS = {
 
 
 @cache
-def table() -> np.ndarray:
+def name_table() -> np.ndarray:
     """Hash table of the names of elements and attributes: uint64[2, slots], hashes (0: free) and what they are."""
     classes: dict[str, int] = {}
     for bit, of in _CLASSES.items():

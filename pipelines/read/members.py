@@ -235,8 +235,11 @@ class _Part(io.RawIOBase):
 def end_of_bare(file: BinaryIO, offset: int, block_bytes: int) -> int:
     """Where the bare record ends that begins here; the offset itself where its head has no end."""
     file.seek(offset)
-    end = _HEAD_END.search(file.read(_WINDOW))
-    return offset + end.end() + block_bytes + PAST_THE_END if end else offset
+    head_end = _HEAD_END.search(file.read(_WINDOW))
+    if head_end is None:
+        return offset
+    end = file.seek(offset + head_end.end() + block_bytes)
+    return end + PAST_THE_END * (file.read(PAST_THE_END) == b"\r\n\r\n")
 
 
 def _end_of_head(head: bytes) -> int:

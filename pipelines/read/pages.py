@@ -1,7 +1,7 @@
 """Pages: image elements of an HTML document, their URLs and captions, and extract's verdict on each."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import ada_url
@@ -14,7 +14,7 @@ from altalign.schema import EXTRACTED
 from filters import captions
 from pipelines.read.charset import to_utf8
 from pipelines.read.html_kernels import COLUMNS, find_images
-from pipelines.read.html_names import table
+from pipelines.read.html_names import name_table
 
 PAGE_BYTES = 16 << 20  # a larger page is a broken record; the largest real ones are of a few MB
 IMAGES_AT_MOST = 750_000  # of a page; 40 MB of places
@@ -25,12 +25,11 @@ _NO_BASE = ("data:", "javascript:")  # a <base href> of these schemes counts for
 _SETS = COLUMNS.index("srcset")
 _PLACES = 2 * len(COLUMNS)
 _BLOCK = 8_192 * _PLACES
-# URLs that a WHATWG parser leaves as they are, if they hold nothing of _NOT_PLAIN: a special scheme, a host of ASCII names whose last is no number, path
-# and query of characters that are never encoded. References to a path, and to one below the base's.
+# URLs that a WHATWG parser leaves as they are (if they hold nothing that `_parsed` looks for): a special scheme, a host of ASCII names whose last is no
+# number, path and query of characters that are never encoded. References to a path, and to one below the base's.
 _PLAIN_URL = re.compile(r"https?://[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]+/[\w!$&()*+,;=:@%~./-]*(?:\?[\w!$&()*+,;=:@%~./?-]*)?", re.ASCII)
 _PLAIN_PATH = re.compile(r"/(?!/)[\w!$&()*+,;=:@%~./-]*", re.ASCII)
 _PLAIN_REFERENCE = re.compile(r"[\w~-][\w!$&()*+,;=@%~./-]*", re.ASCII)
-_NOT_PLAIN = re.compile(r"/\.|%2|xn--")  # parts . and .., which may be written as %2e, and names that are checked
 
 
 class PageError(ValueError):
@@ -56,23 +55,31 @@ def images(body: bytes, page_url: str, http_charset: str | None) -> Iterator[Ima
     html = to_utf8(body, http_charset)
     if len(html) > PAGE_BYTES:
         raise PageError(f"a page of more than {PAGE_BYTES >> 20} MiB in UTF-8")
-    places, base_begin, base_end = find_images(np.frombuffer(html, np.uint8), table(), IMAGES_AT_MOST)
+    places, base_begin, base_end = find_images(np.frombuffer(html, np.uint8), name_table(), IMAGES_AT_MOST)
     if not len(places):
         return
     if len(places) > IMAGES_AT_MOST * _PLACES:
         raise PageError(f"a page of more than {IMAGES_AT_MOST:,} images")
-    base = base_url(page_url, _value(html, base_begin, base_end))
+    base = base_url(page_url, _value(html, base_begin, base_end) if base_begin >= 0 else None)
     for first in range(0, len(places), _BLOCK):
         numbers = iter(places[first : first + _BLOCK].tolist())
         for row in zip(*[numbers] * _PLACES, strict=True):
-            written = source_of(_value(html, begin, end) for begin, end in zip(row[:-2:2], row[1:-2:2], strict=True))
-            yield Image(None if written is None else resolve(written, base), written, _value(html, *row[-2:]))
+            written = _source_at(html, row)
+            yield Image(None if written is None else resolve(written, base), written, _value(html, row[-2], row[-1]) if row[-2] >= 0 else None)
 
 
-def _value(html: bytes, begin: int, end: int) -> str | None:
+def _source_at(html: bytes, row: tuple[int, ...]) -> str | None:
+    """As `source_of`, of the places of an image's attributes."""
+    for column in range(len(COLUMNS) - 1):
+        if row[2 * column] >= 0:
+            url = source_of(_value(html, row[2 * column], row[2 * column + 1]), is_set=column >= _SETS)
+            if url is not None:
+                return url
+    return None
+
+
+def _value(html: bytes, begin: int, end: int) -> str:
     """An attribute's value that stands here, its references decoded."""
-    if begin < 0:
-        return None
     value = html[begin:end]
     if b"&" in value or b"\r" in value or b"\0" in value:
         text = value.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\0", b"\xef\xbf\xbd").decode()
@@ -80,18 +87,10 @@ def _value(html: bytes, begin: int, end: int) -> str | None:
     return value.decode()
 
 
-def source_of(values: Iterable[str | None]) -> str | None:
-    """The URL of an image element as written: of the first attribute that has one, `data:` URIs aside.
-
-    Args:
-        values: of the attributes `html_kernels.COLUMNS`, in this order, or of the first of them.
-    """
-    for column, value in enumerate(values):
-        if value:
-            url = value.strip() if column < _SETS else _first_of_set(value)
-            if url and url[:5].lower() != "data:":
-                return url
-    return None
+def source_of(value: str, *, is_set: bool) -> str | None:
+    """The URL that an image's attribute has as written, a `srcset` (`is_set`) as its first; None where it has none but a `data:` URI."""
+    url = _first_of_set(value) if is_set else value.strip()
+    return url if url and url[:5].lower() != "data:" else None
 
 
 def base_url(page_url: str, href: str | None) -> str | None:
@@ -141,7 +140,7 @@ def _first_of_set(value: str) -> str:
 
 def _parsed(url: str, base: str | None) -> str | None:
     """A URL without its fragment, serialised; None where it is not valid."""
-    if not _NOT_PLAIN.search(url):
+    if "/." not in url and "%2" not in url and "xn--" not in url:  # parts . and .., maybe written as %2e; names that are checked
         if _PLAIN_URL.fullmatch(url):
             return url
         if base is not None and base.startswith(_SCHEMES):

@@ -9,7 +9,7 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
@@ -22,8 +22,7 @@ _PIECE_BYTES = 1 << 17
 _LENGTH = re.compile(rb"[ \t]*\d{1,18}[ \t]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A record of an archive."""
 
     offset: int  # bytes from the start of the file; in a file compressed as a whole, about, of what is decompressed
@@ -35,8 +34,7 @@ class Record:
     block_bytes: int  # Content-Length: of the payload and the HTTP head
 
 
-@dataclass(frozen=True, slots=True)
-class Http:
+class Http(NamedTuple):
     """The head of an HTTP response."""
 
     status: int | None
@@ -133,6 +131,11 @@ class _Stretch:
             is_first, before = self._waiting is None, self._frame
             self._waiting = None
             offset, can_be_read_again = self._place(record)
+            if can_be_read_again and self._has_begun_before(offset, begun_at := start if is_first else record.stream_pos, before):
+                if not (is_first and self._start_is_counted):
+                    yield BrokenRecord(begun_at, "the record breaks off in its head")
+                self._start_is_counted, self.goes_on_at = False, offset
+                return
             error = _wrong_head(record)
             if error and can_be_read_again:
                 yield from self._at_wrong_head(offset, error, before, is_first=is_first)
@@ -207,6 +210,10 @@ class _Stretch:
             return frame, True
         return self._stream.tell(), False
 
+    def _has_begun_before(self, offset: int, begun_at: int, before: int) -> bool:
+        """Whether the reader took the cut head of another member, and maybe more such, for the first lines of a record's."""
+        return self._stream is not None and before < begun_at < offset and members.read_member(self._again, begun_at, self._compression).bytes > 0
+
     def _frame_now(self) -> int:
         return (self._stream.frame_start_position() or 0) if self._stream else 0
 
@@ -280,10 +287,12 @@ def _taken(record: WarcRecord, offset: int, keep: Keep, is_beyond: Callable[[], 
 
 def _wrong_head(record: WarcRecord) -> str | None:
     """What is wrong with the headers that every record has once; the reader takes a missing length, or one that is no number, for zero."""
-    lengths, types = (record.headers.get_bytes_multiple(name) for name in (b"Content-Length", b"WARC-Type"))
-    if len(lengths) != 1 or len(types) != 1:
-        return f"{len(lengths)} headers Content-Length and {len(types)} WARC-Type, where one of each is meant"
-    return None if _LENGTH.fullmatch(lengths[0]) else "Content-Length is no number of bytes"
+    names = [name.lower() for name in record.headers.keys_bytes()]  # once over them: each look for a name costs as much
+    lengths, types = names.count(b"content-length"), names.count(b"warc-type")
+    if lengths != 1 or types != 1:
+        return f"{lengths} headers Content-Length and {types} WARC-Type, where one of each is meant"
+    length = list(record.headers.values_bytes())[names.index(b"content-length")]
+    return None if _LENGTH.fullmatch(length) else "Content-Length is no number of bytes"
 
 
 def _http(record: WarcRecord) -> Http | None:
@@ -292,4 +301,7 @@ def _http(record: WarcRecord) -> Http | None:
         return None
     head = record.http_headers
     content_type = (record.http_content_type or "").strip().lower()
-    return Http(head.status_code, content_type, record.http_charset, head.get("Transfer-Encoding") or "", head.get("Content-Encoding") or "")
+    names = [name.lower() for name in head.keys_bytes()]
+    transfer_encoding = (head.get("Transfer-Encoding") or "") if b"transfer-encoding" in names else ""
+    content_encoding = (head.get("Content-Encoding") or "") if b"content-encoding" in names else ""
+    return Http(head.status_code, content_type, record.http_charset, transfer_encoding, content_encoding)

@@ -5,7 +5,7 @@ is read once, by `read`.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import PurePath
 from typing import Any, BinaryIO, Literal, cast
@@ -22,7 +22,7 @@ from altalign.schema import CANDIDATE, IMAGE_PLACE
 from altalign.terminal import shown
 from filters import captions, urls
 from pipelines import parquet
-from pipelines.read import lines
+from pipelines.read import footers, lines
 from pipelines.read.compressed import Compression, decompressed
 from pipelines.read.found import STRETCH_BYTES, STRETCH_ROWS, Found, Gatherer, as_found, kept, readable, unreadable
 
@@ -117,14 +117,15 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
     yield gatherer.take()
 
 
-def row_groups(path: str) -> list[int]:
-    """Rows of each row group of a Parquet table.
+def row_groups(path: str, settings: InputSettings) -> list[int]:
+    """Rows of each row group of a Parquet table, of which `columns(settings)` will be read.
 
     Raises:
         UnreadableError: it is none, or its footer contradicts itself.
     """
     with parquet.reading(path) as table:
-        _check_values(table)
+        _check_values(path, table)
+        _check_pages(path, table, columns(settings))
         return parquet.rows_of_groups(table)
 
 
@@ -182,6 +183,7 @@ def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[
 def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
     with parquet.reading(path) as table:
         rows = sum(parquet.rows_of_groups(table))
+        _check_pages(path, table, [*columns(settings), settings.image_column])
         if not settings.image_column:
             for batch in parquet.exactly(table.iter_batches(STRETCH_ROWS, columns=columns(settings), use_threads=False), rows):
                 yield as_found(candidates(batch, settings))
@@ -266,7 +268,7 @@ def _wanted(settings: InputSettings) -> tuple[str, str, str]:
 
 def _check_parquet(path: str, settings: InputSettings) -> None:
     with parquet.reading(path) as table:
-        _check_values(table)
+        _check_values(path, table)
         schema = table.schema_arrow
     _check_names(path, settings, schema.names, "column")
     for name in columns(settings):
@@ -279,15 +281,20 @@ def _check_parquet(path: str, settings: InputSettings) -> None:
         )
 
 
-def _check_values(table: pq.ParquetFile) -> None:
+def _check_values(path: str, table: pq.ParquetFile) -> None:
     """Refuse a footer whose columns have not one value a row: Arrow would give fewer rows without a word. Nested columns have their own count."""
-    flat = [number for number in range(len(table.schema)) if table.schema.column(number).max_repetition_level == 0]
-    for number in range(table.num_row_groups):
-        group = table.metadata.row_group(number)
-        for column in flat:
-            values = group.column(column).num_values
-            if values != group.num_rows:
-                raise pa.ArrowInvalid(f"{values} values of {table.schema.column(column).name} in row group {number}, which has {group.num_rows} rows")
+    flat = {number for number in range(len(table.schema)) if table.schema.column(number).max_repetition_level == 0}
+    with storage.open_read(path) as file:
+        for chunk in footers.chunks(file):
+            if chunk.column in flat and chunk.values != chunk.rows:
+                name = table.schema.column(chunk.column).name
+                raise pa.ArrowInvalid(f"{chunk.values} values of {name} in row group {chunk.group}, which has {chunk.rows} rows")
+
+
+def _check_pages(path: str, table: pq.ParquetFile, names: Collection[str]) -> None:
+    """Refuse a file in which a page of these columns claims more bytes than there are: Arrow would take memory for them first."""
+    with storage.open_read(path) as file:
+        footers.check_pages(file, {number for number in range(len(table.schema)) if table.schema.column(number).path.partition(".")[0] in names})
 
 
 def _check_names(path: str, settings: InputSettings, names: Sequence[str], what: str) -> None:

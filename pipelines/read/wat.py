@@ -65,7 +65,7 @@ def _bytes_to_keep(kind: WarcRecordType, http: Http | None, can_be_read_again: b
 
 
 def _image(link: dict[str, Any], base: str | None) -> pages.Image:
-    written = pages.source_of([_text(link.get("url"))])
+    written = pages.source_of(_text(link.get("url")) or "", is_set=False)
     return pages.Image(None if written is None else pages.resolve(written, base), written, _text(link.get("alt")))
 
 

@@ -226,7 +226,7 @@ class _StrictHeader(tarfile.TarInfo):
             raise (_BehindTheEndError if getattr(tarfile, "has_ended", False) else ReadError)(str(error)) from None
         except HeaderError:
             raise
-        except (ValueError, LookupError) as error:
+        except (ValueError, LookupError, OverflowError, RecursionError) as error:
             raise ReadError(f"broken extended header: {error}") from None
         if not 0 <= header.size <= _MEMBER_BYTES:
             raise ReadError(f"member of {header.size} bytes")

@@ -13,6 +13,7 @@ def test_exit_codes_are_those_of_the_contract() -> None:
         "AltalignError": 1,
         "UsageError": 2,
         "UnreadableError": 1,
+        "DamagedError": 1,
         "FullDiskError": 1,
         "CountsError": 1,
         "NotFoundError": 1,

@@ -40,7 +40,7 @@ def test_mistakes_say_what_is_wrong_where_the_value_and_what_to_do(case: dict[st
 
 
 def test_settings_that_are_no_file_say_so(folder: Path) -> None:
-    with pytest.raises(UsageError, match=r"^absent.toml: no such settings file$"):
+    with pytest.raises(UsageError, match=r"^absent.toml: no such settings file; give the path of a TOML file$"):
         CurateConfig.load(Path("absent.toml"))
     with pytest.raises(UsageError, match="a folder, where a settings file"):
         CurateConfig.load(folder)

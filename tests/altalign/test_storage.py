@@ -1,9 +1,11 @@
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,8 +109,8 @@ def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_full_disk_is_said_to_be_full_and_leaves_nothing(size: int, full_disk: Path) -> None:
     with pytest.raises(FullDiskError) as caught:
         storage.write_bytes(str(full_disk / "x.bin"), b"x" * size)
-    message = "no space left on the device while writing x.bin; make room and run the same command again, it continues"
-    assert str(caught.value) == f"{full_disk}: {message}"
+    message = r": no space left on the device while writing x\.bin \([\d,]+ bytes free\); make room and run the same command again, it continues"
+    assert re.fullmatch(re.escape(str(full_disk)) + message, str(caught.value))
     assert everything(full_disk) == []
 
 
@@ -230,3 +232,26 @@ def test_local_paths_are_accepted() -> None:
 
 def test_the_free_bytes_of_a_folder_to_be_are_those_of_where_it_will_be(tmp_path: Path) -> None:
     assert storage.free_bytes(str(tmp_path / "absent" / "deeper")) > 0
+
+
+def test_what_libraries_think_temporary_is_in_the_folder_and_gone_after_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    folder = tmp_path / "run" / "temporary"
+    (folder / "of a killed one").mkdir(parents=True)
+    with storage.temporary(str(folder)):
+        assert not list(folder.iterdir())
+        assert Path(tempfile.mkdtemp()).parent == folder
+        asked = subprocess.run([sys.executable, "-c", "import tempfile; print(tempfile.gettempdir())"], capture_output=True, text=True, check=True)
+        assert asked.stdout == f"{folder}\n"
+    assert not folder.exists()
+    assert (os.environ["TMPDIR"], tempfile.tempdir) == (str(tmp_path), None)
+
+
+def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: object, **_more: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "run/log")  # whom root is, no mode keeps out
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(UsageError, match=r"run: cannot be written to \(Permission denied: run/log\); make it writable"), storage.locked("run"):
+        raise AssertionError

@@ -154,7 +154,7 @@ def test_a_finished_run_without_one_of_its_files_says_so_and_writes_it_anew(fold
     before = tree(folder / "run")
     (folder / "run" / lost).unlink()
     if lost.endswith(".tar"):
-        assert f"run/{lost}: is missing" in fails(capsys, 1, "--set", "shards.samples_per_shard=4")
+        assert f"run/{lost}: damaged: it is not there" in fails(capsys, 1, "--set", "shards.samples_per_shard=4")
     (folder / "run" / "manifest.json").unlink()
     assert main(["curate", "config.toml", "--set", "shards.samples_per_shard=4"]) == 0
     assert tree(folder / "run") == before

@@ -1,5 +1,10 @@
 """`explain`, `status` and `clean` on a real run: a newcomer finds why a row was dropped."""
 
+import json
+import shlex
+import shutil
+import subprocess
+from contextlib import chdir
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -7,7 +12,7 @@ import pytest
 
 from altalign.cli import main
 from altalign.reasons import DropReason
-from tests.end_to_end.runs import tree, write_input
+from tests.end_to_end.runs import altalign, command, environ, tree, write_input
 
 pytestmark = pytest.mark.slow
 
@@ -118,3 +123,79 @@ def test_work_is_deleted_where_it_is_not_to_be_kept(tmp_path: Path, monkeypatch:
     assert main(["curate", "config.toml", "--set", "run.keep_work=false"]) == 0
     assert not (tmp_path / "run" / "work").exists()
     assert main(["curate", "config.toml", "--set", "run.keep_work=false"]) == 0
+
+
+def hostile(folder: Path) -> None:
+    """A run of captions, URLs and broken lines that would act on a terminal."""
+    rows = [
+        ("https://h.example/\x1b]0;title\x07.png", "a caption \u202eof three words"),
+        ("ftp://h.example/a.png", "a caption of other words"),
+        ("https://h.example:port/a.png", "a caption of no port"),
+        (None, "a caption without a URL"),
+        ("mailto:\x1b[31m@h.example", "a caption with a strange one"),
+    ]
+    lines = [*(json.dumps({"url": url, "caption": caption}) for url, caption in rows), '{"\x1b[2J": 1, "url"', "[]"]
+    (folder / "rows.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = '[run]\nfolder = "run"\n[input]\nname = "\\u001b[7m hostile"\nkind = "table"\npaths = ["rows.jsonl"]\n[text]\nwords_at_least = 9\n'
+    (folder / "config.toml").write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a caption of other words", "url_invalid: the scheme is ftp, neither http nor https"),
+        ("a caption of no port", "url_invalid: a URL parser refuses it (WHATWG)"),
+        ("a caption without a URL", "url_invalid: there is none"),
+        ("a caption with a strange one", "url_invalid: the scheme is mailto, neither http nor https"),
+    ],
+)
+def test_an_invalid_url_says_why_it_is_none_and_nothing_acts_on_a_terminal(
+    hostile_run: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    said = explain(capsys, hostile_run, "--text", text)
+    assert words in said
+    assert "6 words, [text] words_at_least = 9" in said or "5 words" in said or "4 words" in said
+    assert all(line.isprintable() for line in said.splitlines())
+
+
+@pytest.fixture(scope="module")
+def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    hostile(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["curate", "config.toml", "--until", "judge"]) == 0
+    return folder
+
+
+def test_whatever_a_run_holds_nothing_that_is_printed_acts_on_a_terminal(hostile_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [row["key"] for path in (hostile_run / "run" / "dropped").rglob("*.parquet") for row in pq.read_table(path).to_pylist() if row["key"]]
+    commands = [["explain", "run", "--key", key] for key in keys] + [["status", "run"], ["curate", "config.toml", "--until", "judge"]]
+    commands += [["curate", "config.toml", "--dry-run"], ["explain", "run", "--text", "\x1b[2J"], ["explain", "run", "--url", "\u202e"], ["status", "\x1b[2J"]]
+    assert len(keys) == 5
+    with chdir(hostile_run):
+        for command in commands:
+            main(command)
+            said = capsys.readouterr()
+            assert all(line.isprintable() for line in [*said.out.split("\n"), *said.err.split("\n")]), command
+
+
+def test_a_locale_of_ascii_alone_writes_out_what_it_does_not_know(hostile_run: Path, tmp_path: Path) -> None:
+    ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    shutil.copytree(hostile_run / "run", tmp_path / "läufe")
+    for arguments in (["explain", "läufe", "--text", "a caption of other words"], ["status", "läufe"]):
+        ended = altalign(tmp_path, *arguments, environment=ascii_alone)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert ended.stdout.isascii()
+    for arguments in (["explain", "läufe", "--text", "ä"], ["curate", "läufe/config.toml", "--set", "run.folder=läufe"]):
+        ended = altalign(tmp_path, *arguments, environment=ascii_alone)
+        assert ended.returncode in (1, 2)
+        assert ended.stderr.startswith("altalign: ")
+        assert "Traceback" not in ended.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(folder: Path) -> None:
+    for arguments in ("explain run --text 'click here to see more'", "status run"):
+        script = f"{shlex.join(command(*shlex.split(arguments)))}; echo $? >&2"
+        ended = subprocess.run(["bash", "-c", f"{{ {script}; }} | true"], cwd=folder, env=environ(), capture_output=True, text=True, check=False)
+        assert ended.stderr == "0\n"

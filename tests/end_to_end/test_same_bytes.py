@@ -1,20 +1,13 @@
-"""The same input and settings give the same bytes: run again, one worker or four, either shuffle, Prism, killed and continued."""
+"""The same input and settings give the same bytes: run again, one worker or four, either shuffle, Prism, stage by stage."""
 
-import os
-import random
-import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from altalign.cli import main
-from tests.end_to_end.runs import altalign, command, environ, summary, tree, write_input
+from tests.end_to_end.runs import altalign, summary, tree, write_input
 
 pytestmark = pytest.mark.slow
-
-KILLS = 5
 
 
 @pytest.fixture(scope="module")
@@ -60,34 +53,6 @@ def test_stopped_after_every_stage_it_ends_with_the_same_bytes(reference: tuple[
         assert not (tmp_path / "run" / "manifest.json").exists()
     assert main(["curate", "config.toml"]) == 0
     assert tree(tmp_path / "run") == reference[1]
-
-
-def test_killed_at_random_it_continues_to_the_same_bytes(reference: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
-    """Killed when a number of files, drawn by a seed, is there; so kills fall into every stage whatever the machine's speed."""
-    same_input(reference, tmp_path)
-    rng, run = random.Random(11), tmp_path / "run"
-    whole = sum(1 for path in (reference[0] / "run").rglob("*") if path.is_file())
-    for files in sorted(rng.sample(range(2, whole - 2), KILLS)):
-        process = subprocess.Popen(
-            command("curate", "config.toml"), cwd=tmp_path, env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        watchdog = time.monotonic() + 120
-        while process.poll() is None and _files(run) < files:
-            assert time.monotonic() < watchdog, "the run hangs"
-            time.sleep(0.005)
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    done = altalign(tmp_path, "curate", "config.toml")
-    assert done.returncode == 0, done.stderr
-    assert tree(run) == reference[1]
-
-
-def _files(run: Path) -> int:
-    count = 0
-    for _, _, names in os.walk(run):
-        count += len(names)
-    return count
 
 
 def test_a_finished_run_answers_at_once(reference: tuple[Path, dict[str, str]]) -> None:

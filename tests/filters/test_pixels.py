@@ -393,6 +393,26 @@ def test_storing_a_damaged_image_is_refused() -> None:
             to_stored(data, portable=True, resize_short_side_px=0)
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("portable", [True, False])
+def test_bytes_that_stay_as_found_are_known_by_format_and_size_alone(kind: str, *, portable: bool) -> None:
+    data = encoded(picture(64, 48), kind)
+    for resize in (0, 1, 47, 48, 49, 100):
+        stays = pixels.is_stored_as_found(kind, 64, 48, portable=portable, resize_short_side_px=resize)
+        stored = to_stored(data, portable=portable, resize_short_side_px=resize)
+        assert (stored.bytes == data) is stays
+        assert not stays or stored == pixels.Stored(data, kind, 64, 48)
+
+
+def test_comments_and_profiles_of_an_image_do_not_get_into_its_jpeg() -> None:
+    """The same pixels are the same bytes."""
+    plain, noted = encoded(picture(), "gif"), encoded(picture(), "gif", comment=b"by the sea")
+    assert plain != noted
+    assert to_jpeg(plain, resize_short_side_px=0) == to_jpeg(noted, resize_short_side_px=0)
+    noted = encoded(picture(), "png", dpi=(30, 40), icc_profile=b"profile" * 50)
+    assert to_jpeg(noted, resize_short_side_px=0) == to_jpeg(encoded(picture(), "png"), resize_short_side_px=0)
+
+
 @needs_shared
 def test_real_files_with_lying_names_and_cut_ones() -> None:
     rows = pq.read_table(SHARED / "near_duplicates_images.parquet").to_pylist()
@@ -411,7 +431,7 @@ def test_a_machine_without_memory_does_not_make_an_image_damaged(monkeypatch: py
 
     data = encoded(picture(), kind)
     monkeypatch.setattr("filters.pixels.simplejpeg.decode_jpeg", out_of_memory)
-    monkeypatch.setattr("filters.pixels.np.asarray", out_of_memory)
+    monkeypatch.setattr("filters.pixels._on_white", out_of_memory)
     with pytest.raises(MemoryError):
         read(data)
     with pytest.raises(MemoryError):

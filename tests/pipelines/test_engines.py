@@ -1,7 +1,9 @@
 """The pool of threads inside a stage, what runners take, and errors of pipelines as users read them."""
 
 import errno
+import shutil
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,7 +17,7 @@ from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
 from altalign import storage
 from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, CountsError, FullDiskError, UnreadableError, UsageError
-from pipelines.engines import Pooled, options, pooled, raised, threads
+from pipelines.engines import Pooled, options, pooled, raised, started, threads
 from pipelines.units import Run
 
 PATIENCE_S = 30  # a test that waits longer has failed
@@ -196,8 +198,12 @@ def chained(*errors: BaseException) -> RuntimeError:
     [
         (chained(UsageError("setting x")), UsageError, "setting x"),
         (chained(ValueError("y"), UnreadableError("file z [while running 'DoUnits']")), UnreadableError, "file z"),
-        (chained(KeyError("k"), OSError(errno.ENOSPC, "No space left on device")), FullDiskError, "no space left on the device; make room"),
-        (chained(OSError(errno.EDQUOT, "Quota exceeded")), FullDiskError, "no space left"),
+        (chained(KeyError("k"), OSError(errno.ENOSPC, "No space left on device")), FullDiskError, "no space left on the device ("),
+        (chained(OSError(errno.EDQUOT, "Quota exceeded")), FullDiskError, "(the quota is used up); make room"),
+        (chained(OSError(errno.EACCES, "Permission denied", "in/a.warc")), AltalignError, "in/a.warc: Permission denied (judge/units); put that right and run"),
+        (chained(MemoryError("Unable to allocate 8 MiB")), AltalignError, "judge/units: out of memory (Unable to allocate 8 MiB); give the command more"),
+        (chained(OSError(errno.ENOMEM, "Cannot allocate memory")), AltalignError, "out of memory"),
+        (chained(RuntimeError("can't start new thread")), AltalignError, "out of memory"),
         (chained(OSError(errno.EACCES, "Permission denied")), AltalignError, "judge/units failed: RuntimeError"),
         (CountsError("counts of a"), CountsError, "counts of a"),
         (ValueError(""), AltalignError, "judge/units failed: ValueError"),
@@ -253,16 +259,29 @@ def test_an_error_of_another_process_is_read_from_the_run_and_an_old_one_is_not(
 
 @pytest.mark.parametrize("runner", ["spark", "flink", "dataflow"])
 def test_runners_that_are_not_supported_are_refused(runner: Any) -> None:
-    with pytest.raises(UsageError, match=rf"runner = {runner}: not supported yet"):
+    with pytest.raises(UsageError, match=rf'runner = "{runner}": not supported yet'):
         options(EngineSettings(runner=runner), [])
 
 
-def test_prism_needs_its_binary(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prism_needs_its_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("ALTALIGN_PRISM", raising=False)
     with pytest.raises(UsageError, match="make prism"):
         options(EngineSettings(runner="prism"), [])
-    monkeypatch.setenv("ALTALIGN_PRISM", "/some/prism")
+    for place in ("/no/such/prism", str(tmp_path)):
+        monkeypatch.setenv("ALTALIGN_PRISM", place)
+        with pytest.raises(UsageError, match=f"ALTALIGN_PRISM = {place}: no program"):
+            options(EngineSettings(runner="prism"), [])
+    monkeypatch.setenv("ALTALIGN_PRISM", sys.executable)
     assert options(EngineSettings(runner="prism"), []).view_as(StandardOptions).runner == "PrismRunner"
+
+
+def test_a_server_that_does_not_start_is_an_error_with_its_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "prism"}}, where="test")
+    run = Run(str(tmp_path), config, ())
+    (tmp_path / "log").mkdir()
+    monkeypatch.setenv("ALTALIGN_PRISM", shutil.which("false") or "/bin/false")
+    with pytest.raises(AltalignError, match=r"Prism does not answer on port \d+; .*prism.log has what it said"), started(run, options(config.engine, [])):
+        raise AssertionError
 
 
 def test_flags_go_to_beam_and_unknown_ones_are_refused() -> None:

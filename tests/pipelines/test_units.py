@@ -74,7 +74,8 @@ def test_finished_units_come_in_the_order_of_their_numbers(tmp_path: Path) -> No
     names = ["000002", "1000000", "000010-00001", "000002-00000", "000002-100000", "000002-99999"]
     for name in names:
         map_unit(run, "extract", {"name": name}, lambda _, unit: {"of": unit["name"]})
-    storage.write_json(run.mark("extract", "done"), {})
+    for name in ("done", "._000002", "notes"):  # what no unit is
+        storage.write_json(run.mark("extract", name), {})
     expected = ["000002", "000002-00000", "000002-99999", "000002-100000", "000010-00001", "1000000"]
     assert run.finished("extract") == expected
     assert [(name, facts["of"]) for name, facts in run.all_facts("extract")] == [(name, name) for name in expected]

@@ -1,0 +1,70 @@
+"""Signals that end a command: Ctrl-C, SIGTERM, SIGHUP. The first lets it end cleanly, the second ends it at once.
+
+The first raises `Interrupted` in the main thread; threads that work meet it where they call `check`.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# Of the process, as signals are.
+_ASKED: list[int] = []
+_HANDLED = threading.Event()
+
+
+class Interrupted(KeyboardInterrupt):
+    """Whoever runs the command wants it to end."""
+
+    def __init__(self, number: int = signal.SIGINT):
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the signal's number, as shells count."""
+        return 128 + self.number
+
+
+def check() -> None:
+    """Called now and then by long work, in any thread.
+
+    Raises:
+        Interrupted: a signal has asked the command to end.
+    """
+    if _ASKED:
+        raise Interrupted(_ASKED[0])
+
+
+def _ask(number: int, _frame: FrameType | None) -> None:
+    if _ASKED:
+        os.write(2, b"altalign: ended at once; run the same command again, it continues\n")
+        os._exit(128 + number)
+    _ASKED.append(number)
+    raise Interrupted(number)
+
+
+@contextmanager
+def handled(*, to_the_end: bool = False) -> Iterator[None]:
+    """Handle the signals that end a command, but those that its caller ignores (nohup does); inside another such block, nothing new.
+
+    With `to_the_end`, of the process's life: what comes after the block ends it without a word.
+    """
+    if threading.current_thread() is not threading.main_thread() or _HANDLED.is_set():
+        yield
+        return
+    before = {number: handler for number in ENDING if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+    _HANDLED.set()
+    try:
+        for number in before:
+            signal.signal(number, _ask)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if to_the_end else handler)
+        _HANDLED.clear()
+        _ASKED.clear()

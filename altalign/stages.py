@@ -1,0 +1,62 @@
+"""The stages of a curation, what each leaves in a run folder, and what to say of a file of these that is damaged."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from altalign.errors import DamagedError, UnreadableError
+
+STAGES = ("extract", "tables", "judge", "fetch", "write")
+
+# What each stage leaves outside work/; a folder, or a file.
+OUTPUTS = {
+    "extract": ("dropped/extract",),
+    "tables": ("tables", "audit/histograms.json"),
+    "judge": ("dropped/judge", "audit/text_joint.parquet"),
+    "fetch": ("dropped/fetch", "dropped/image", "audit/image_joint.parquet", "audit/image_values.parquet"),
+    "write": ("shards", "counts.parquet", "summary.json"),
+}
+_WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written anew whenever the first is not there
+
+
+def damaged(run_folder: str, path: str, why: str) -> DamagedError:
+    """The error about a file that a run wrote and that is not as it was written, with what makes it anew."""
+    name = Path(path).absolute().relative_to(Path(run_folder).absolute()).as_posix()
+    path, stage = f"{run_folder.rstrip('/')}/{name}", maker(name)
+    repair = f"--rerun {stage} makes it anew" if stage else "--restart runs everything anew"
+    return DamagedError(f"{path}: damaged: {why}; `altalign curate` with {repair}")
+
+
+@contextmanager
+def own_files(run_folder: str) -> Iterator[None]:
+    """Around whatever reads a run: trouble with a file in its folder is damage, and no input is to blame.
+
+    Raises:
+        DamagedError: a file of the run cannot be read, or is not there.
+    """
+    try:
+        yield
+    except UnreadableError as error:
+        parts = str(error).split(": ")  # PATH: WHY; and either may have colons of its own
+        named = next((at for at in range(1, len(parts)) if _is_inside(": ".join(parts[:at]), run_folder)), None)
+        if named is None:
+            raise
+        raise damaged(run_folder, ": ".join(parts[:named]), ": ".join(parts[named:]).split("; repair")[0]) from error
+    except FileNotFoundError as error:
+        if not _is_inside(str(error.filename), run_folder):
+            raise
+        raise damaged(run_folder, str(error.filename), "it is not there") from error
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return Path(path).absolute().is_relative_to(Path(folder).absolute())
+
+
+def maker(path: str) -> str | None:
+    """The stage that writes a file, by its path inside the run; None of what no stage alone writes."""
+    first, *rest = path.split("/")
+    if first == "work" and rest and rest[0] in STAGES:
+        return rest[0]
+    if path in _WRITTEN_AT_THE_END:
+        return STAGES[-1]
+    return next((stage for stage, outputs in OUTPUTS.items() for output in outputs if path == output or path.startswith(f"{output}/")), None)

@@ -1,0 +1,114 @@
+"""Archives and a run's own files that are lost, cut or changed while images are fetched and written, and a machine without memory."""
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from altalign.cli import main
+from filters import pixels
+from pipelines import fetch
+from tests.end_to_end.runs import fails, tree
+
+pytestmark = pytest.mark.slow
+
+CONFIG = '[run]\nfolder = "run"\n\n[[input]]\nkind = "webdataset"\npaths = ["*.tar"]\n\n[engine]\nworkers = 1\n'
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tar of images, and a run of it up to the stage `judge`."""
+    folder = tmp_path_factory.mktemp("judged")
+    with tarfile.open(folder / "images.tar", "w") as tar:
+        for number in range(12):
+            file = io.BytesIO()
+            Image.effect_noise((230 + number, 240), 50).convert("RGB").save(file, "PNG" if number % 3 else "JPEG")
+            row = json.dumps({"url": f"https://img.example/{number}", "caption": f"noise of the number {number}"}).encode()
+            for suffix, content in (("png", file.getvalue()), ("json", row)):
+                member = tarfile.TarInfo(f"{number:03}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    (folder / "config.toml").write_text(CONFIG, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["curate", "config.toml", "--until", "judge"]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(judged, tmp_path, dirs_exist_ok=True)  # with the times of files
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("what", ["lost", "cut"])
+def test_an_archive_that_is_lost_or_cut_while_images_are_read_is_named_and_restored_continues(
+    folder: Path, what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tar, kept = folder / "images.tar", folder / "images.tar.kept"
+
+    def harmed_first(run, unit):
+        tar.rename(kept)
+        if what == "cut":
+            tar.write_bytes(kept.read_bytes()[:20_000])
+        return real(run, unit)
+
+    real = fetch.fetch
+    with monkeypatch.context() as patch:
+        patch.setattr("pipelines.curate.PIPELINE", _with_fetch(harmed_first))
+        error = fails(capsys, 1)
+    assert error.startswith("images.tar: ")
+    assert error.endswith("repair or restore the file and run the same command again, it continues")
+    kept.rename(tar)
+    assert main(["curate", "config.toml"]) == 0
+    assert (folder / "run" / "manifest.json").exists()
+
+
+def _with_fetch(work):
+    from pipelines import curate
+
+    (gather, step), conclude = curate.PIPELINE["fetch"]
+    return {**curate.PIPELINE, "fetch": ([gather, step._replace(transform=curate.each(work))], conclude)}
+
+
+@pytest.mark.parametrize("harm", ["lost", "cut", "overwritten"])
+def test_fetched_images_that_are_not_as_they_were_are_damage_that_a_rerun_repairs(folder: Path, harm: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["curate", "config.toml", "--until", "fetch"]) == 0
+    before = tree(folder / "run")
+    blob = max((folder / "run" / "work" / "fetch" / "units").glob("*.images"), key=lambda path: path.stat().st_size)
+    data = bytearray(blob.read_bytes())
+    data[-2_000] ^= 1
+    blob.unlink()
+    if harm != "lost":
+        blob.write_bytes(data if harm == "overwritten" else data[:-1])
+    why = {"lost": "cannot be read (No such file or directory)", "cut": "ends 1 bytes before the image", "overwritten": "is not the one that was fetched"}
+    error = fails(capsys, 1)
+    assert error.startswith(f"{blob.relative_to(folder)}: damaged")
+    assert why[harm] in error
+    assert "--rerun fetch" in error
+    assert main(["curate", "config.toml", "--rerun", "fetch"]) == 0
+    after = tree(folder / "run")
+    assert after | before == after
+
+
+def test_a_machine_without_memory_for_an_image_says_which_and_what_to_do(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    repair = "give it more, or set [engine] workers or [image] pixels_at_most lower"
+    for stage, function in (("fetch", "_upright"), ("write", "_upright_image")):
+        with monkeypatch.context() as patch:
+            patch.setattr(pixels, function, no_memory)
+            error = fails(capsys, 1)
+        assert error.startswith("https://img.example/"), stage
+        assert "no memory to decode an image of 2" in error
+        assert " x 240 pixels (" in error
+        assert error.endswith(repair)
+        assert main(["curate", "config.toml", "--until", stage]) == 0
