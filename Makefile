@@ -13,12 +13,13 @@ PRISM := $(abspath $(CACHE))/prism/prism
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate test test-kills test-readers check docs bench bench-large prism clean
+.PHONY: help setup setup-dev curate test test-kills test-readers fuzz check docs bench bench-large prism clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards"
 	@echo "make test               all tests that need no cluster and no GPU"
 	@echo "make test-kills         runs ended at 100 points by SIGKILL and at 30 by other signals, and continued (10 minutes)"
+	@echo "make fuzz               every reader and decoder against inputs damaged at random, for SECONDS=900"
 	@echo "make test-readers       shards opened by webdataset, datasets and open_clip (5.5 GB of torch)"
 	@echo "make check              lint, types and the fast tests"
 	@echo "make docs               tables of the reference, from the code"
@@ -31,13 +32,14 @@ $(UV):
 	@$(PYTHON) -m venv $(CACHE)/uv
 	@$(CACHE)/uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.9'
 
-# Stamps: an environment is made anew only when the lock file changed.
+# Stamps: an environment is made anew only when the lock file changed. Bytecode at once: where Python writes none itself, every
+# start would compile for longer than it works.
 $(VENV)/.curate: $(UV) pyproject.toml uv.lock
-	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --inexact
+	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --inexact
 	@touch $@
 
 $(VENV)/.dev: $(UV) pyproject.toml uv.lock
-	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --group dev
+	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --group dev
 	@touch $@ $(VENV)/.curate
 
 setup: $(VENV)/.curate
@@ -59,9 +61,13 @@ test: $(VENV)/.dev
 test-kills: $(VENV)/.dev
 	ALTALIGN_KILLS=100 $(VENV)/bin/python -m pytest tests/end_to_end/test_kills.py $(FLAGS)
 
+# What `make test` takes the same few thousand inputs of. TARGETS=… names some of them; findings are kept, with the command that shows them again.
+fuzz: $(VENV)/.dev
+	$(VENV)/bin/python -m tests.fuzz.campaign $(TARGETS) --seconds $(or $(SECONDS),900) $(and $(SEED),--seed $(SEED)) $(FLAGS)
+
 # Shards in other people's readers, open_clip's among them: an environment of its own, for it brings torch.
 test-readers: $(UV)
-	UV_PROJECT_ENVIRONMENT=.venv-readers $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --group readers
+	UV_PROJECT_ENVIRONMENT=.venv-readers $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --group readers
 	$(UV) pip install --quiet --python .venv-readers/bin/python --no-deps --target $(CACHE)/webdataset-of-open-clip webdataset==0.2.86
 	.venv-readers/bin/python -m pytest tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py $(FLAGS)
 

@@ -192,6 +192,8 @@ def test_an_interrupt_is_a_line_and_130(verb: Callable[..., None], capsys: pytes
     verb(raising(KeyboardInterrupt()))
     assert main(["try"]) == 130
     assert capsys.readouterr() == ("", "altalign: interrupted; run the same command again, it continues\n")
+    assert main(["try", "--restart"]) == 130
+    assert capsys.readouterr() == ("", "altalign: interrupted; run the same command again without --restart, it continues\n")
 
 
 def test_a_reader_that_left_is_no_error() -> None:
