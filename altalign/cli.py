@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         name = "" if error.args in ((), ("SIGINT",)) else f" ({error})"
         anew = next((f" without {flag}" for flag in ("--restart", "--rerun") if flag in (sys.argv if argv is None else argv)), "")
-        return _fail(f"interrupted{name}; run the same command again{anew}, it continues", error.exit_code if isinstance(error, interrupts.Interrupted) else 130)
+        code = error.exit_code if isinstance(error, interrupts.Interrupted) else 130
+        return _fail(f"interrupted{name}; run the same command again{anew}, it continues", code)
     finally:
         if argv is None:
             startup.leave()

@@ -137,22 +137,14 @@ def drop_where(mask: pa.BooleanArray, reason: DropReason) -> pa.StringArray:
     return pc.if_else(mask, pa.scalar(reason.value), pa.scalar(None, pa.string()))
 
 
-def first_reason(verdicts: list[pa.StringArray]) -> pa.StringArray:
-    """The one verdict of several, given in the order of `REASONS`: the first that is not null. Arguments as `reasons_of`."""
-    return reasons_of(verdicts)[0]
-
-
-def all_reasons(verdicts: list[pa.StringArray]) -> "pa.ListArray[Any]":
-    """Every reason that holds, row by row: a list of strings, empty where all verdicts are null. Arguments as `reasons_of`."""
-    lists: Any = reasons_of(verdicts)[1].dictionary_decode()
-    return lists
-
-
 def reasons_of(verdicts: list[pa.StringArray]) -> tuple[pa.StringArray, "pa.DictionaryArray[Any, Any]"]:
-    """First and all reasons of n rows, the latter as a dictionary of the combinations that occur.
+    """The one verdict of n rows (the first that is not null), and every reason that holds (lists, as a dictionary of those that occur).
 
     Args:
-        verdicts: at least one and at most 63, each of one rule (it holds one reason, or nulls), of the same length.
+        verdicts: at least one and at most 63, each of one rule (it holds one reason, or nulls), of the same length, in the order of `REASONS`.
+
+    Raises:
+        ValueError: a verdict holds two reasons.
     """
     kind = pa.uint8() if len(verdicts) <= 8 else pa.uint64()
     held: Any = pc.cast(verdicts[0].is_valid(), kind)
@@ -162,6 +154,9 @@ def reasons_of(verdicts: list[pa.StringArray]) -> tuple[pa.StringArray, "pa.Dict
     which = held.dictionary_encode()
     places = [pc.index(verdict.is_valid(), True).as_py() for verdict in verdicts]
     reasons = [verdict[place].as_py() if place >= 0 else "" for verdict, place in zip(verdicts, places, strict=True)]
+    for verdict, reason in zip(verdicts, reasons, strict=True):
+        if reason and not pc.all(pc.equal(verdict, pa.scalar(reason))).as_py():
+            raise ValueError(f"a verdict of {reason} holds another reason too; give each rule a verdict of its own")
     combinations = [[reason for bit, reason in enumerate(reasons) if bits >> bit & 1] for bits in which.dictionary.to_pylist()]
     first = pa.array([next(iter(combination), None) for combination in combinations], pa.string())
     return first.take(which.indices), pa.DictionaryArray.from_arrays(which.indices, pa.array(combinations, pa.list_(pa.string())))

@@ -1,9 +1,11 @@
 """The stages of a curation, what each leaves in a run folder, and what to say of a file of these that is damaged."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from altalign import storage
 from altalign.errors import DamagedError, UnreadableError
 
 STAGES = ("extract", "tables", "judge", "fetch", "write")
@@ -17,6 +19,14 @@ OUTPUTS = {
     "write": ("shards", "counts.parquet", "summary.json"),
 }
 _WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written anew whenever the first is not there
+
+_UNIT = re.compile(r"\d+(-\d+)*")  # names of units; done.json, and what a file system or an editor leaves, are none
+
+
+def finished_units(folder: str) -> list[str]:
+    """Names of the units whose marks are in a folder, in the order of their numbers."""
+    found = [name.removesuffix(".json") for name in storage.names(folder, ".json")]
+    return sorted(filter(_UNIT.fullmatch, found), key=lambda name: [int(number) for number in name.split("-")])
 
 
 def damaged(run_folder: str, path: str, why: str) -> DamagedError:
@@ -43,7 +53,7 @@ def own_files(run_folder: str) -> Iterator[None]:
             raise
         raise damaged(run_folder, ": ".join(parts[:named]), ": ".join(parts[named:]).split("; repair")[0]) from error
     except FileNotFoundError as error:
-        if not _is_inside(str(error.filename), run_folder):
+        if error.filename is None or not _is_inside(str(error.filename), run_folder):
             raise
         raise damaged(run_folder, str(error.filename), "it is not there") from error
 

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign.errors import NotFoundError, UnreadableError, UsageError
+from altalign import storage
+from altalign.errors import NotFoundError, UsageError
 from altalign.reasons import DropReason, Stage
 from altalign.terminal import shown
 from audit import rows
@@ -82,7 +83,8 @@ def tell(run: RunFolder, matches: pc.Expression, what: str) -> None:
         raise NotFoundError(f"{run.folder}: nothing found with {what}{_hint(run)}")
     sys.stdout.write("\n".join("".join(f"{shown(line)}\n" for line in block) for block in blocks))
     if (more := sum(found.values()) - len(blocks)) > 0:
-        sys.stdout.write(shown(f"… and {more:,} more pairs with {what} ({found['kept']:,} kept, {found['dropped']:,} dropped in all)").join(("\n", "\n")))
+        said = f"… and {more:,} more pairs with {what} ({found['kept']:,} kept, {found['dropped']:,} dropped in all)"
+        sys.stdout.write(f"\n{shown(said)}\n")
 
 
 def _hint(run: RunFolder) -> str:
@@ -136,18 +138,10 @@ def _no_url(url: str | None) -> str:
 
 def _rare_ngrams(run: RunFolder, caption: str) -> str:
     """The unigrams and bigrams of a caption that are outside the vocabulary."""
-    path = run.path("tables", "vocabulary.npy")
-    try:
-        table = np.load(path, mmap_mode="r")
-    except (ValueError, EOFError) as error:
-        raise UnreadableError(f"{path}: not a whole NumPy array") from error
-
-    def is_rare(hashed: int) -> bool:
-        at = int(np.searchsorted(table, np.uint64(hashed)))
-        return at == len(table) or int(table[at]) != hashed
-
-    grams = zip(words.ngrams_of(caption), words.ngram_hashes(caption), strict=True)
-    rare = list(dict.fromkeys(gram for gram, hashed in grams if is_rare(hashed)))
+    table = storage.mapped_array(run.path("tables", "vocabulary.npy"))
+    hashes = np.array(words.ngram_hashes(caption), np.uint64)
+    is_known = np.searchsorted(table, hashes) < np.searchsorted(table, hashes, "right")
+    rare = list(dict.fromkeys(gram for gram, known in zip(words.ngrams_of(caption), is_known, strict=True) if not known))
     return "rare: " + ", ".join(f'"{gram}"' for gram in rare[:10]) + (f" and {len(rare) - 10} more" if len(rare) > 10 else "")
 
 

@@ -32,9 +32,12 @@ def _rows(run: RunFolder, folder: str, matches: pc.Expression) -> Iterator[dict[
             with storage.open_read(path) as file:
                 parquet = pq.ParquetFile(file)
                 for group in range(parquet.num_row_groups):
-                    rows: pa.Table = parquet.read_row_group(group, use_threads=False).filter(matches)
-                    yield from ({**row, "in": f"{folder}/{name}"} for row in rows.to_pylist())
-        except (pa.ArrowException, OSError) as error:
+                    rows: pa.Table = parquet.read_row_group(group, use_threads=False)
+                    if len(rows) != (said := parquet.metadata.row_group(group).num_rows):  # where pages are damaged Arrow may end early without a word
+                        raise pa.ArrowInvalid(f"{len(rows)} rows where its footer says {said}")
+                    yield from ({**row, "in": f"{folder}/{name}"} for row in rows.filter(matches).to_pylist())
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, FileNotFoundError):
                 raise
-            raise UnreadableError(f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]})") from error
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise UnreadableError(f"{path}: cannot be read as Parquet ({reason})") from error

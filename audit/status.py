@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from altalign import storage, terminal
-from altalign.stages import own_files
+from altalign.stages import finished_units, own_files
 from altalign.terminal import shown
 from audit.run_folder import RunFolder
 
@@ -51,7 +51,7 @@ def _units(run: RunFolder, stage: str) -> tuple[int, int, int]:
     done = planned = rows = 0
     for plan in sorted(Path(run.path("work", stage)).glob("**/plan/plan.json")):
         facts = storage.read_json(str(plan))
-        done += len([name for name in storage.names(str(plan.parent.parent), ".json") if name != "done.json"])
+        done += len(finished_units(str(plan.parent.parent)))
         planned, rows = planned + facts["units"], rows + facts["rows"]
     return done, planned, rows
 

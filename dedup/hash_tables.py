@@ -114,7 +114,7 @@ def _measure_rows(places: np.ndarray, ends: np.ndarray, counts: np.ndarray, miss
         n, least, end = 0, np.uint8(255), np.uint64(ends[row])
         for i in range(begin, end):
             place = places[i]
-            is_missing = place < 0  # whether cannot be foreseen, so nothing branches on it
+            is_missing = place < 0
             n += is_missing
             least = min(least, np.uint8(0) if is_missing else counts[np.uint64(max(place, 0))])
         missing[row], smallest[row] = n, least

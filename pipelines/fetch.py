@@ -21,7 +21,7 @@ from altalign import memory, storage
 from altalign.counts import Counts
 from altalign.curation import ImageSettings
 from altalign.errors import AltalignError
-from altalign.reasons import KEPT, DropReason, Stage, all_reasons, drop_where, first_reason
+from altalign.reasons import KEPT, DropReason, Stage, drop_where, reasons_of
 from altalign.schema import DROPPED, SAMPLE
 from filters import identity, image, pixels
 from filters.blocked import BlockList
@@ -226,9 +226,9 @@ def fetch(run: Run, unit: Unit) -> Facts:
     for file in rows["place_file"].unique().drop_null().to_numpy().tolist():
         pool.check_unchanged(run, file)
     missing = drop_where(pa.array([not found for found in images.is_found], pa.bool_()), DropReason.NOT_IN_ARCHIVE)
-    every = image_verdicts(images, run.config.image)
-    verdict = pc.if_else(missing.is_valid(), missing, first_reason(every))
-    failed = pc.if_else(missing.is_valid(), all_reasons([missing]), all_reasons(every))
+    verdict, failed = reasons_of(image_verdicts(images, run.config.image))
+    verdict = pc.if_else(missing.is_valid(), missing, verdict)
+    failed = pc.if_else(missing.is_valid(), reasons_of([missing])[1].dictionary_decode(), failed.dictionary_decode())
     return _write(run, unit, _joined(run, rows, images, verdict, failed, image_of))
 
 

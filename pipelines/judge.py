@@ -5,6 +5,7 @@ The grouping also finds where each surviving image is. What it writes is sorted 
 
 import io
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any, cast
 
 import apache_beam as beam
@@ -69,7 +70,9 @@ def judge(run: Run, unit: Unit) -> Facts:
     """Judge the candidates of a unit: dropped ones to dropped/, survivors to the unit's spill file."""
     source, tables = run.source_of(unit["file"]), Tables.of(run)
     counts, joint, survivors, row = Counts(), JointCounts(), [], unit["row"]
-    with parquet.writing(run.path("dropped", "judge", f"{unit['name']}.parquet") if run.config.audit.keep_dropped else None, DROPPED) as dropped:
+    with ExitStack() as stack:
+        path = run.path("dropped", "judge", f"{unit['name']}.parquet")
+        dropped = stack.enter_context(parquet.writing(path, DROPPED)) if run.config.audit.keep_dropped else None
         for batch in pool.candidates(run, unit):
             measured = measure(batch, tables)
             verdict, failed = reasons_of(verdicts(batch, measured, run.config))
@@ -77,16 +80,17 @@ def judge(run: Run, unit: Unit) -> Facts:
             for reason, dropped_rows in parquet.tally(verdict):
                 if reason is not None:
                     counts.add_rows(Stage.JUDGE, source, reason, dropped_rows)
-            dropped.write(_dropped_rows(batch, measured, verdict, failed, image_ids, keys, source))
+            if dropped is not None:
+                dropped.write(_dropped_rows(batch, measured, verdict, failed, image_ids, keys, source))
             joint.add(batch, measured)
             kept = np.flatnonzero(verdict.is_null().to_numpy(zero_copy_only=False))
             ids = identity.rows_of(image_ids, kept), identity.rows_of(keys, kept)
             survivors.append(_survivor_rows(batch.take(kept), measured.words.take(kept), *ids, unit["file"], row + kept))
             row += batch.num_rows
     with storage.write(run.work("judge/units", f"{unit['name']}.survivors")) as file:
-        spill = SpillWriter(file)
-        for partition, rows in _partitioned(pa.concat_tables(survivors) if survivors else SURVIVOR.empty_table(), partitions(run)):
-            spill.add(2 * partition + SURVIVORS, _as_ipc(rows))
+        spill, buckets = SpillWriter(file), buckets_of(run)
+        for partition, rows in _partitioned(pa.concat_tables(survivors) if survivors else SURVIVOR.empty_table(), buckets.partitions):
+            spill.add(buckets.bucket(partition, SURVIVORS), _as_ipc(rows))
         spilled = spill.finish()
     storage.write_bytes(run.work("judge/units", f"{unit['name']}.joint"), joint.to_bytes())
     return {"rows": unit["rows"], "spilled": spilled, "counts": counts.to_json()}
@@ -150,6 +154,11 @@ def partitions(run: Run) -> int:
     return pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096)
 
 
+def buckets_of(run: Run) -> Groups:
+    """The buckets of a file of survivors, and of one of places."""
+    return Groups.of(partitions(run), run.config.engine.shuffle, kinds=2)
+
+
 def _partitioned(rows: pa.Table, count: int) -> Iterator[tuple[int, pa.Table]]:
     of = _partition_of(ids_of(rows["image_id"]), count)
     order = np.argsort(of, kind="stable")
@@ -171,21 +180,22 @@ def _as_ipc(rows: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def _slices_of_places(path: str, count: int) -> np.ndarray:
+def _slices_of_places(path: str, buckets: Groups) -> np.ndarray:
     """Where in a file of places, sorted by image_id, those of each partition lie."""
     found = np.frombuffer(storage.read_bytes(path), PLACE)
-    of = _partition_of(np.ascontiguousarray(found["image_id"]).view(np.uint8).reshape(-1, 16), count)
-    begins = np.searchsorted(of, np.arange(count + 1)) * PLACE.itemsize
+    of = _partition_of(np.ascontiguousarray(found["image_id"]).view(np.uint8).reshape(-1, 16), buckets.partitions)
+    begins = np.searchsorted(of, np.arange(buckets.partitions + 1)) * PLACE.itemsize
     partition = np.flatnonzero(np.diff(begins))
     slices = np.empty(len(partition), SLICE)
-    slices["bucket"], slices["offset"], slices["length"] = 2 * partition + PLACES, begins[partition], np.diff(begins)[partition]
+    slices["bucket"], slices["offset"], slices["length"] = buckets.bucket(partition, PLACES), begins[partition], np.diff(begins)[partition]
     return slices
 
 
 def group(run: Run, partition: int, spilled: Spilled) -> Facts:
     """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut into fetch units."""
-    parts = [pa.ipc.open_stream(part).read_all() for _, part in spilled.slices([2 * partition + SURVIVORS])]
-    found = b"".join(part for _, part in spilled.slices([2 * partition + PLACES]))
+    buckets = buckets_of(run)
+    parts = [pa.ipc.open_stream(part).read_all() for _, part in spilled.slices([buckets.bucket(partition, SURVIVORS)])]
+    found = b"".join(part for _, part in spilled.slices([buckets.bucket(partition, PLACES)]))
     rows = pa.concat_tables(parts) if parts else SURVIVOR.empty_table()
     by: Any = [(name, "ascending", "at_start") for name in ("image_id", "key", "page_url", "file", "row")]  # Any: the stubs know no place of nulls here
     rows = rows.take(pc.sort_indices(rows, by)).combine_chunks()
@@ -242,7 +252,7 @@ class Judge(beam.PTransform[Any, Any]):
     def __init__(self, run: Run, step: str):
         super().__init__()
         self._run, self._step = run, step
-        self._groups = Groups.of(partitions(run), run.config.engine.shuffle, kinds=2)
+        self._groups = buckets_of(run)
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
         """Judge every unit, group what survives."""
@@ -263,7 +273,7 @@ class Judge(beam.PTransform[Any, Any]):
     def _places(self, file: int) -> Iterator[Element]:
         name = self._run.files[file].name
         path, index = self._run.work("extract", f"{name}.places"), self._run.work("judge/places", f"{name}.slices")
-        slices = _slices_of_places(path, self._groups.partitions)
+        slices = _slices_of_places(path, self._groups)
         storage.write_bytes(index, slices.tobytes())
         yield from elements(path, file, index, (0, len(slices)), self._groups, self._run.config.engine.shuffle)
 

@@ -50,22 +50,9 @@ class Writer:
             self.write_row_group(waiting.combine_chunks())
 
 
-class Nowhere(Writer):
-    """Takes rows and keeps none: for what a setting leaves unwritten."""
-
-    def __init__(self) -> None:
-        self.row_groups: list[int] = []
-
-    def write(self, rows: pa.Table) -> None:
-        """Forget the rows."""
-
-
 @contextmanager
-def writing(path: str | None, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -> Iterator[Writer]:
-    """A Parquet file that is at `path`, whole, once the block ended well; nothing is written where there is no path."""
-    if path is None:
-        yield Nowhere()
-        return
+def writing(path: str, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -> Iterator[Writer]:
+    """A Parquet file that is at `path`, whole, once the block ended well."""
     with (
         storage.write(path) as file,
         pq.ParquetWriter(

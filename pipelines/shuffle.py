@@ -35,12 +35,16 @@ class Groups:
 
     partitions: int
     count: int
-    kinds: int  # a bucket is partition * kinds + kind
+    kinds: int
 
     @classmethod
     def of(cls, partitions: int, mode: Mode, *, kinds: int = 1) -> "Groups":
         """For a power of two of partitions."""
         return cls(partitions, min(partitions, GROUPS_AT_MOST) if mode == "files" else partitions, kinds)
+
+    def bucket(self, partition: Any, kind: int) -> Any:
+        """The bucket of one kind of data of a partition, or of each of an array of partitions."""
+        return partition * self.kinds + kind
 
     def partitions_of(self, group: int) -> range:
         """The partitions of a group."""

@@ -16,7 +16,6 @@ import pyarrow as pa
 from apache_beam.pvalue import PCollection
 
 from altalign import storage
-from altalign.errors import UnreadableError
 from altalign.schema import RULES_VERSION
 from dedup.hash_tables import HashTable, log2_counts
 from dedup.merge import CountHistogram, merge_ngrams, merge_pairs
@@ -39,6 +38,11 @@ TABLES = {"ngrams": "vocabulary", "texts": "over_shared_texts", "images": "over_
 def partitions(run: Run) -> int:
     """Partitions of each kind: of the size of the pool alone."""
     return pool.partitions(run, ROWS_PER_PARTITION, at_least=16, at_most=4096)
+
+
+def buckets_of(run: Run) -> Groups:
+    """The buckets of a spill file."""
+    return Groups.of(partitions(run), run.config.engine.shuffle, kinds=len(KINDS))
 
 
 # Counting ----------------------------------------------------------------------------------------------------------------
@@ -72,7 +76,7 @@ def count(run: Run, unit: Unit) -> Facts:
     histogram = np.zeros(1, np.int64)
     with storage.write(run.work("tables/units", f"{unit['name']}.spill")) as file:
         spill = SpillWriter(file)
-        into = {kind: _flush_to(spill, number) for number, kind in enumerate(KINDS)}
+        into = {kind: _flush_to(spill, buckets_of(run), number) for number, kind in enumerate(KINDS)}
         for batch in pool.candidates(run, unit):
             histogram = _add(histogram, _count_batch(batch, buffers, into))
         buffers.ngrams.finish(into["ngrams"], into["hot"])
@@ -99,8 +103,8 @@ def _count_batch(batch: pa.RecordBatch, buffers: _Buffers, into: dict[str, Flush
     return tally
 
 
-def _flush_to(spill: SpillWriter, kind: int) -> Flush:
-    return lambda partition, data: spill.add(partition * len(KINDS) + kind, data)
+def _flush_to(spill: SpillWriter, buckets: Groups, kind: int) -> Flush:
+    return lambda partition, data: spill.add(buckets.bucket(partition, kind), data)
 
 
 def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -112,7 +116,7 @@ def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def merge(run: Run, partition: int, spilled: Spilled) -> Facts:
     """Count one partition of each kind; facts: the histograms. Candidates for the tables go to files."""
-    ngrams, hot, *pairs = spilled.arrays([partition * len(KINDS) + kind for kind in range(len(KINDS))], np.uint64)
+    ngrams, hot, *pairs = spilled.arrays([buckets_of(run).bucket(partition, kind) for kind in range(len(KINDS))], np.uint64)
     hashes, counts, histogram = merge_ngrams(ngrams, hot.reshape(-1, 2))
     facts: Facts = {"ngrams": histogram.to_json(), "ngrams_rows": len(hashes)}
     _save(run, "ngrams", partition, hashes, counts)
@@ -138,7 +142,7 @@ class Count(beam.PTransform[Any, Any]):
     def __init__(self, run: Run, step: str):
         super().__init__()
         self._run, self._step = run, step
-        self._groups = Groups.of(partitions(run), run.config.engine.shuffle, kinds=len(KINDS))
+        self._groups = buckets_of(run)
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
         """Count every unit, merge every partition."""
@@ -224,17 +228,10 @@ class Tables(NamedTuple):
 @lru_cache(maxsize=1)
 def _tables(folder: str, _changed: storage.Stamp) -> Tables:
     def table(name: str, counts: str) -> HashTable:
-        return HashTable(_mapped(f"{folder}/{name}.npy"), _mapped(f"{folder}/{name}_{counts}.npy"))
+        return HashTable(*(storage.mapped_array(f"{folder}/{file}.npy") for file in (name, f"{name}_{counts}")))
 
     facts = storage.read_json(f"{folder}/vocabulary.json")
     return Tables(None if facts["all"] else table("vocabulary", "log2"), table("over_shared_texts", "counts"), table("over_captioned_images", "counts"))
-
-
-def _mapped(path: str) -> np.ndarray:
-    try:
-        return np.load(path, mmap_mode="r")
-    except (ValueError, EOFError) as error:
-        raise UnreadableError(f"{path}: not a whole NumPy array") from error
 
 
 class Measured(NamedTuple):

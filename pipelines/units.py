@@ -7,7 +7,6 @@ sizes. Whatever a stage needs to know of the one before it, it reads from marks.
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,9 @@ from altalign.counts import Counts
 from altalign.curation import CurateConfig, ImageSettings
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.settings import dump, flatten, stage_of
-from altalign.stages import STAGES
+from altalign.stages import STAGES, finished_units
+
+WORK_VERSION = 2  # of the layout of work/: a run that another version began is refused
 
 ROWS_PER_UNIT = 500_000
 IMAGES_PER_UNIT = 4_096
@@ -27,8 +28,6 @@ ROWS_PER_ROW_GROUP = 65_536
 
 Facts = dict[str, Any]
 Unit = dict[str, Any]  # JSON; always with "name"
-
-_UNIT = re.compile(r"\d+(-\d+)*")  # names of units; done.json, and what a file system or an editor leaves, are none
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,7 @@ class Run:
 
     def finished(self, stage: str) -> list[str]:
         """Names of the finished units of a stage (or of a step of one: "tables/units"), in the order of their numbers."""
-        found = [name.removesuffix(".json") for name in storage.names(self.work(stage), ".json")]
-        return sorted(filter(_UNIT.fullmatch, found), key=lambda name: [int(number) for number in name.split("-")])
+        return finished_units(self.work(stage))
 
     def all_facts(self, stage: str) -> Iterator[tuple[str, Facts]]:
         """Name and facts of every finished unit, in order of names."""
@@ -131,7 +129,7 @@ class Basis:
     def of(self) -> dict[str, Grounds]:
         """Grounds by stage, in order."""
         reads: dict[str, dict[str, Any]] = {stage: {} for stage in STAGES}
-        reads["extract"] = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}
+        reads["extract"] = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "work_version": WORK_VERSION}
         for name, value in flatten(self._config.model_dump(mode="json")):
             stage = stage_of(CurateConfig, name)
             if stage is not None:

@@ -16,6 +16,7 @@ _ROW_GROUPS, _COLUMNS, _ROWS, _META_DATA = 4, 1, 3, 3  # fields of FileMetaData,
 _VALUES, _COMPRESSED_BYTES, _FIRST_DATA_PAGE, _DICTIONARY_PAGE = 5, 7, 9, 11  # of ColumnMetaData
 _PAGE_BYTES = 3  # of PageHeader: of the page behind it, compressed
 _SLACK_BYTES = 100  # a column may be longer than it says: parquet-mr once left out the header of its dictionary (PARQUET-816; Arrow allows as much)
+_PAGE_AT_LEAST = 16  # bytes; its header has ten at least
 _HEADER_BYTES = (1 << 9, 1 << 16, 1 << 24)  # of a page; most are small, but it may hold its least and greatest value
 
 
@@ -45,20 +46,24 @@ def chunks(file: BinaryIO) -> Iterator[Chunk]:
         rows = _of(each, _ROWS, int)
         for column, chunk in enumerate(_of(each, _COLUMNS, list)):
             about = _of(chunk, _META_DATA, dict)
-            starts = [_of(about, _FIRST_DATA_PAGE, int), about.get(_DICTIONARY_PAGE) or 0]
+            starts = [_of(about, _FIRST_DATA_PAGE, int), _of({_DICTIONARY_PAGE: 0, **about}, _DICTIONARY_PAGE, int)]
             start = min(each for each in starts if each > 0) if max(starts) > 0 else 0
             yield Chunk(group, rows, column, _of(about, _VALUES, int), start, start + _of(about, _COMPRESSED_BYTES, int))
 
 
 def check_pages(file: BinaryIO, columns: Collection[int]) -> None:
-    """Refuse a file in which a page of these columns goes beyond its chunk.
+    """Refuse a file in which a page of these columns goes beyond its chunk, or pages are used again and again.
 
     Raises:
-        pa.ArrowInvalid: one does.
+        pa.ArrowInvalid: one does, or they are.
     """
+    pages_left = file.seek(0, 2) // _PAGE_AT_LEAST
     for chunk in chunks(file):
         at = chunk.start
         while chunk.column in columns and at < chunk.end:
+            if pages_left == 0:
+                raise pa.ArrowInvalid("more pages than fit in the file; columns lie on top of one another")
+            pages_left -= 1
             header, header_bytes = _page_header(file, at)
             page_bytes, at = _of(header, _PAGE_BYTES, int), at + header_bytes
             left = chunk.end + _SLACK_BYTES - at

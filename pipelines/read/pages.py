@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign.reasons import DropReason, all_reasons, drop_where, first_reason
+from altalign.reasons import DropReason, drop_where, reasons_of
 from altalign.schema import EXTRACTED
 from filters import captions
 from pipelines.read.charset import to_utf8
@@ -127,9 +127,10 @@ def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
         drop_where(pc.and_(alt.is_valid(), pc.equal(caption, pa.scalar(""))), DropReason.ALT_EMPTY),
         drop_where(url.is_null(), DropReason.URL_INVALID),
     ]
+    verdict, failed = reasons_of(every)
     image_url = pc.coalesce(url, pa.array([image.written for image in found], pa.string()))
     page_url = pa.array([row[1] for row in rows], pa.string())
-    return pa.record_batch([image_url, url, caption, page_url, first_reason(every), all_reasons(every)], schema=EXTRACTED)
+    return pa.record_batch([image_url, url, caption, page_url, verdict, failed.dictionary_decode()], schema=EXTRACTED)
 
 
 def _first_of_set(value: str) -> str:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign.reasons import KEPT, REASONS, DropReason, Stage, all_reasons, drop_where, first_reason
+from altalign.reasons import KEPT, REASONS, DropReason, Stage, drop_where, reasons_of
 
 # The contract's table, in its order.
 CONTRACT = {
@@ -58,15 +58,20 @@ def test_no_rows_have_no_verdict() -> None:
 @settings(derandomize=True, deadline=None, max_examples=100)
 def test_the_first_reason_is_that_of_a_plain_loop(rows: list[list[bool]]) -> None:
     expected = [next((rule.value for rule, holds in zip(RULES, row, strict=True) if holds), None) for row in rows]
-    assert first_reason(verdicts_of(rows)).to_pylist() == expected
+    assert reasons_of(verdicts_of(rows))[0].to_pylist() == expected
 
 
 @given(masks)
 @settings(derandomize=True, deadline=None, max_examples=100)
 def test_all_reasons_are_those_of_a_plain_loop(rows: list[list[bool]]) -> None:
-    found = all_reasons(verdicts_of(rows))
-    assert found.type == pa.list_(pa.string())
+    found = reasons_of(verdicts_of(rows))[1]
+    assert found.type.value_type == pa.list_(pa.string())
     assert found.to_pylist() == [[rule.value for rule, holds in zip(RULES, row, strict=True) if holds] for row in rows]
+
+
+def test_a_verdict_of_two_reasons_is_refused() -> None:
+    with pytest.raises(ValueError, match="holds another reason"):
+        reasons_of([pa.array(["text_too_short", None, "text_too_long"])])
 
 
 @given(masks, st.integers(0, 5))
@@ -74,11 +79,11 @@ def test_all_reasons_are_those_of_a_plain_loop(rows: list[list[bool]]) -> None:
 def test_reasons_of_a_slice_are_a_slice_of_the_reasons(rows: list[list[bool]], start: int) -> None:
     verdicts = verdicts_of(rows)
     sliced = [verdict.slice(min(start, len(rows))) for verdict in verdicts]
-    assert all_reasons(sliced).to_pylist() == all_reasons(verdicts).to_pylist()[start:]
-    assert first_reason(sliced).to_pylist() == first_reason(verdicts).to_pylist()[start:]
+    assert reasons_of(sliced)[1].to_pylist() == reasons_of(verdicts)[1].to_pylist()[start:]
+    assert reasons_of(sliced)[0].to_pylist() == reasons_of(verdicts)[0].to_pylist()[start:]
 
 
 def test_one_rule_is_enough() -> None:
     verdict = drop_where(pa.array([True, False]), DropReason.NOT_IN_ARCHIVE)
-    assert all_reasons([verdict]).to_pylist() == [["not_in_archive"], []]
-    assert first_reason([verdict]).to_pylist() == ["not_in_archive", None]
+    assert reasons_of([verdict])[1].to_pylist() == [["not_in_archive"], []]
+    assert reasons_of([verdict])[0].to_pylist() == ["not_in_archive", None]

@@ -3,9 +3,6 @@
 import hashlib
 import json
 import shutil
-import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from tests.end_to_end.runs import command, environ, fails, summary, tree
+from tests.end_to_end.runs import fails, summary, tree
 
 pytestmark = pytest.mark.slow
 
@@ -126,21 +123,6 @@ def test_a_run_that_was_moved_goes_on(folder: Path) -> None:
     assert main(["curate", "config.toml", "--set", "run.folder=moved"]) == 0
     assert main(["curate", "config.toml"]) == 0
     assert tree(folder / "moved") == tree(folder / "run")
-
-
-def test_ctrl_c_exits_with_130_and_the_run_continues(folder: Path) -> None:
-    process = subprocess.Popen(command("curate", "config.toml"), cwd=folder, env=environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    watchdog = time.monotonic() + 120
-    while process.poll() is None and not (folder / "run" / "work" / "extract" / "done.json").exists():
-        assert time.monotonic() < watchdog, "the run hangs"
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    if process.returncode != 0:  # it may just have ended
-        assert process.returncode == 130, said
-        assert "interrupted; run the same command again, it continues" in said
-        assert "Traceback" not in said
-    assert main(["curate", "config.toml"]) == 0
 
 
 def test_an_unknown_flag_for_beam_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

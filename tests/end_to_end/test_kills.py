@@ -5,6 +5,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -97,17 +98,10 @@ def test_prism_ends_with_the_run_however_that_ends(tmp_path: Path, prism: str, n
     with subprocess.Popen(wanted, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
         first = run.stderr.readline()  # a line of progress: a stage is done, and Prism is there
-        server = int(Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()[0])
+        server = os.pidfd_open(int(Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()[0]))
         assert "units" in first
         run.send_signal(number)
         run.wait(60)
-    while _is_alive(server):
-        os.sched_yield()
+    assert select.select([server], [], [], 60)[0], "Prism stays"
+    os.close(server)
     assert not list((tmp_path / "temp").iterdir())
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

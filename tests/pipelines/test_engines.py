@@ -85,23 +85,25 @@ def test_at_most_twice_the_threads_are_in_flight() -> None:
 
 
 def test_a_full_pool_holds_the_next_element_back_until_the_oldest_is_done() -> None:
-    begun, gate, returned = [], threading.Event(), threading.Event()
-    pool = Pooled(lambda x: [begun.append(x), waited(gate), x][2:], 2)
+    gates = [threading.Event() for _ in range(4)]
+
+    def work(x: int) -> list[int]:
+        waited(gates[x])
+        return [x]
+
+    pool = Pooled(work, 2)
     pool.setup()
     pool.start_bundle()
     try:
-        for x in range(3):
-            assert list(pool.process(x)) == []
-        found: list[int] = []
-        holder = threading.Thread(target=lambda: (found.extend(pool.process(3)), returned.set()))
-        holder.start()
-        assert not returned.is_set()
-        gate.set()
-        holder.join(PATIENCE_S)
-        assert (returned.is_set(), found) == (True, [0])
+        assert [list(pool.process(x)) for x in range(3)] == [[], [], []]  # two wait at their gates, one in the queue; nothing is held back
+        gates[0].set()
+        assert list(pool.process(3)) == [0]  # the fourth: comes back with the oldest, and with no other
+        for gate in gates:
+            gate.set()
         assert [windowed.value for windowed in pool.finish_bundle()] == [1, 2, 3]
     finally:
-        gate.set()
+        for gate in gates:
+            gate.set()
         pool.teardown()
 
 
