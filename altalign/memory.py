@@ -23,10 +23,6 @@ BASE_BYTES = 400 * MB
 BYTES_PER_THREAD = 150 * MB
 ADDRESS_SPACE_BYTES = 400 * MB  # beside what is used: libraries, stacks, what allocators reserve
 
-# Peak of Pillow and ours while an image is decoded, in bytes a pixel: PNG and TIFF as RGBA take 12, AVIF 16, WebP with transparency 20. JPEG is scaled
-# while it is decoded; 8 is of one that is not.
-BYTES_PER_PIXEL = {"jpeg": 8}
-MOST_BYTES_PER_PIXEL = 20
 SMALL_BYTES = 32 * MB  # what a thread may take without asking: it is in BYTES_PER_THREAD
 AMPLE_BYTES = 8_000 * MB  # more than two of the largest images of the default settings: nobody has to ask
 

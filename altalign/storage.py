@@ -14,14 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 from altalign import interrupts
 from altalign.errors import FullDiskError, UnreadableError, UsageError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _PARTIAL = ".partial-"  # in the name of a file that is being written
 
@@ -164,20 +161,6 @@ def read_json(path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UnreadableError(f"{path}: not a JSON object but {value!r:.40}")
     return value
-
-
-def mapped_array(path: str) -> "np.ndarray":
-    """A NumPy array of a file, mapped into memory.
-
-    Raises:
-        UnreadableError: it is none, or not whole.
-    """
-    import numpy as np  # a tenth of a second, which other commands need not wait for
-
-    try:
-        return np.load(path, mmap_mode="r")
-    except (ValueError, EOFError) as error:
-        raise UnreadableError(f"{path}: not a whole NumPy array") from error
 
 
 def exists(path: str) -> bool:

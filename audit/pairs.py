@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign import storage
-from altalign.errors import NotFoundError, UsageError
+from altalign.errors import NotFoundError, UnreadableError, UsageError
 from altalign.reasons import DropReason, Stage
 from altalign.terminal import shown
 from audit import rows
@@ -138,7 +137,11 @@ def _no_url(url: str | None) -> str:
 
 def _rare_ngrams(run: RunFolder, caption: str) -> str:
     """The unigrams and bigrams of a caption that are outside the vocabulary."""
-    table = storage.mapped_array(run.path("tables", "vocabulary.npy"))
+    path = run.path("tables", "vocabulary.npy")
+    try:
+        table = np.load(path, mmap_mode="r")
+    except (ValueError, EOFError) as error:
+        raise UnreadableError(f"{path}: not a whole NumPy array") from error
     hashes = np.array(words.ngram_hashes(caption), np.uint64)
     is_known = np.searchsorted(table, hashes) < np.searchsorted(table, hashes, "right")
     rare = list(dict.fromkeys(gram for gram, known in zip(words.ngrams_of(caption), is_known, strict=True) if not known))

@@ -73,6 +73,20 @@ _TURNS = {
 
 _TIFF_COMPRESSIONS = ("raw", "tiff_lzw", "tiff_jpeg", "jpeg", "tiff_adobe_deflate", "tiff_deflate", "packbits", "lzma", "zstd", "webp")
 
+# Peak of Pillow 12 and ours, in bytes a pixel of an image decoded to gray and scaled down, measured at 9 megapixels (BMP with transparency: as PNG).
+# By mode as Pillow opens it, "RGBA" with transparency of any kind, "" any other. A JPEG is scaled while it is decoded; 8 is of a progressive CMYK one,
+# whose coefficients are kept.
+_BYTES_PER_PIXEL: Mapping[str, Mapping[str, int]] = {
+    "jpeg": {"": 8},
+    "png": {"L": 1, "1": 2, "P": 2, "RGB": 5, "RGBA": 12, "": 7},
+    "webp": {"RGB": 16, "": 20},
+    "gif": {"P": 2, "L": 2, "RGBA": 9, "": 5},
+    "avif": {"RGB": 9, "": 16},
+    "bmp": {"RGBA": 12, "": 5},
+    "tiff": {"L": 3, "RGB": 8, "CMYK": 9, "RGBA": 12, "LAB": 10, "": 30},  # a strip of the whole image counted in; "": 32 bits a pixel, or 16
+}
+_BYTES_PER_COPY = 4  # of a pixel: where it becomes RGB, is turned, or is not scaled
+
 _LARGE = threading.Lock()
 
 
@@ -202,6 +216,30 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
         except _DECODER_ERRORS as error:
             raise ValueError(_words(error)) from error
     return Stored(file.getvalue(), "jpeg", *size)
+
+
+def peak_bytes(data: bytes, *, colour: bool, pixels_at_most: int | None = None, short_side_px: int = 0) -> int:
+    """Bytes of memory that `decode` with these settings takes at its peak, by the header; 0 where nothing will be decoded.
+
+    Of `to_stored`: in colour, and without the other two.
+    """
+    kind = sniff(data)
+    if kind is None:
+        return 0
+    with _STRICT_PILLOW:
+        try:
+            if kind == "gif":
+                _check_gif(data)
+            image = _OPENERS[kind](io.BytesIO(data))
+            width, height = _stored_size(image)
+            _check_row(width)
+            _check_compression(image)
+            mode = "RGBA" if image.has_transparency_data else image.mode
+        except (*_DECODER_ERRORS, MemoryError):
+            return 0
+        copies = (colour and mode != "RGB") + (_orientation(image) > 1) + (min(width, height) < 2 * short_side_px)
+    per_pixel = _BYTES_PER_PIXEL[kind].get(mode, _BYTES_PER_PIXEL[kind][""]) + _BYTES_PER_COPY * copies
+    return 0 if pixels_at_most is not None and width * height > pixels_at_most else width * height * per_pixel
 
 
 def is_stored_as_found(kind: str, width: int, height: int, *, portable: bool, resize_short_side_px: int) -> bool:

@@ -171,14 +171,15 @@ def _bounded(side: int | None) -> int | None:
 
 
 @contextmanager
-def enough_memory(url: str | None, data: bytes, *, pixels_at_most: int | None = None) -> Iterator[None]:
-    """Around the decoding of an image, of at most so many pixels; a large one waits until other threads need less.
+def enough_memory(url: str | None, data: bytes, *, colour: bool, pixels_at_most: int | None = None, short_side_px: int = 0) -> Iterator[None]:
+    """Around the decoding of an image, with what `pixels.peak_bytes` asks for; a large one waits until other threads need less.
 
     Raises:
         AltalignError: there is too little memory for it. That is no verdict: on another machine it would be another.
     """
     try:
-        with memory.reserved(0 if memory.is_ample() else _decoding_bytes(data, pixels_at_most)):
+        needed = 0 if memory.is_ample() else pixels.peak_bytes(data, colour=colour, pixels_at_most=pixels_at_most, short_side_px=short_side_px)
+        with memory.reserved(needed):
             yield
     except MemoryError as error:
         header = pixels.decode(data, pixels_at_most=0, colour=False)
@@ -186,13 +187,6 @@ def enough_memory(url: str | None, data: bytes, *, pixels_at_most: int | None = 
         repair = "give it more, or set [engine] workers or [image] pixels_at_most lower"
         said = f"no memory to decode an image{size} ({len(data):,} bytes)"
         raise AltalignError(f"{url or 'an image without a URL'}: {said}{f': {error}' if str(error) else ''}; {repair}") from error
-
-
-def _decoding_bytes(data: bytes, pixels_at_most: int | None) -> int:
-    """What decoding takes at its peak, by the header."""
-    header = pixels.decode(data, pixels_at_most=0, colour=False)
-    area = (header.width or 0) * (header.height or 0)
-    return 0 if pixels_at_most is not None and area > pixels_at_most else area * memory.BYTES_PER_PIXEL.get(header.format or "", memory.MOST_BYTES_PER_PIXEL)
 
 
 def image_verdicts(images: Images, config: ImageSettings) -> list[pa.StringArray]:
@@ -216,10 +210,10 @@ def fetch(run: Run, unit: Unit) -> Facts:
     first_rows = np.flatnonzero(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)])
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     images, hooks, end = Images(), hooks_of(run.config.image), 0
-    of_images = rows.take(first_rows)
+    of_images, most = rows.take(first_rows), run.config.image.pixels_at_most
     with storage.write(run.work("fetch/units", f"{unit['name']}.images")) as blob:
         for url, data in zip(of_images["image_url"].to_pylist(), _image_bytes(run, of_images), strict=True):
-            with enough_memory(url, data or b"", pixels_at_most=run.config.image.pixels_at_most):
+            with enough_memory(url, data or b"", colour=hooks.nsfw is not None, pixels_at_most=most, short_side_px=hooks.short_side_px):
                 images.add(data, end, run.config.image, hooks)
             blob.write(data or b"")
             end += len(data or b"")
@@ -239,7 +233,7 @@ def _image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | None]:
             if wanted is None:
                 yield None
             elif wanted.length is None:
-                yield read.image_bytes(wanted.path, wanted.offset, None) or b""
+                yield read.image_bytes(wanted.path, wanted.offset) or b""
             else:
                 yield ranges.read(wanted)
 

@@ -119,7 +119,15 @@ def read_row_groups(path: str, first: int, last: int, columns: Sequence[str] | N
     with reading(path) as file:
         for number in range(first, last + 1):
             batches = file.iter_batches(_ROWS_PER_BATCH, row_groups=[number], columns=list(columns) if columns else None, use_threads=False)
-            yield from exactly(batches, file.metadata.row_group(number).num_rows)
+            yield from exactly(map(_decoded, batches), file.metadata.row_group(number).num_rows)
+
+
+def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch without dictionary types, whose numbers may be of no value of the dictionary where it is damaged: here that still is a broken file."""
+    for number, field in enumerate(batch.schema):
+        if pa.types.is_dictionary(field.type):
+            batch = batch.set_column(number, field.name, cast(Any, batch.column(number)).dictionary_decode())
+    return batch
 
 
 def exactly(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

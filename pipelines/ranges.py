@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, NamedTuple, Self
 from altalign import interrupts, storage
 from altalign.errors import UnreadableError
 
-FILES_AT_MOST = 16  # open at a time
 AHEAD = 16  # ranges asked for before they are read: images lie anywhere in archives that no page cache holds, and a disk is quickest with several to find
+FILES_AT_MOST = 4 * AHEAD  # open at a time; with fewer than are asked ahead of, each would be closed again just before it is read
 _UNKNOWN_BYTES = 128 << 10  # of a range without a length, so much is asked for
 
 
@@ -41,8 +41,16 @@ class Ranges:
             file.close()
 
     def __iter__(self) -> Any:
-        """The ranges in order; the disk is asked for the one that is `AHEAD` of each."""
+        """The ranges in order; the disk is asked for the first `AHEAD`, and then for the one that is `AHEAD` of each.
+
+        Raises:
+            Interrupted: a signal has asked the command to end.
+        """
+        for first in islice(self._wanted, AHEAD):
+            if first is not None:
+                self._ask_for(first)
         for wanted, coming in zip_longest(self._wanted, islice(self._wanted, AHEAD, None)):
+            interrupts.check()
             if coming is not None:
                 self._ask_for(coming)
             yield wanted
@@ -53,7 +61,6 @@ class Ranges:
         Raises:
             UnreadableError: the file is not there, ends before the range does, or the disk fails.
         """
-        interrupts.check()
         path, offset, length = wanted
         assert length is not None
         try:

@@ -99,7 +99,7 @@ def _stored(found: bytes, place: Range, row: dict[str, Any], *, portable: bool, 
     kind, width, height = row["format"], row["width"], row["height"]
     if pixels.is_stored_as_found(kind, width, height, portable=portable, resize_short_side_px=resize_short_side_px):
         return pixels.Stored(found, kind, width, height), sha256
-    with enough_memory(row["image_url"], found):
+    with enough_memory(row["image_url"], found, colour=True):
         image = pixels.to_stored(found, portable=portable, resize_short_side_px=resize_short_side_px)
     return image, hashlib.sha256(image.bytes).hexdigest()
 

@@ -39,8 +39,8 @@ def read(path: str) -> Iterator[Found]:
     yield gatherer.take()
 
 
-def image_bytes(path: str, offset: int, length: int | None) -> bytes | None:
-    """One image of an archive: of the WARC record at `offset`, or, with a `length`, of a range of the file.
+def image_bytes(path: str, offset: int) -> bytes | None:
+    """The image of the WARC record at `offset`.
 
     Returns:
         The bytes, content encodings taken off; None where there is no record, or the file ends first.
@@ -49,10 +49,6 @@ def image_bytes(path: str, offset: int, length: int | None) -> bytes | None:
         UnreadableError: the disk fails.
     """
     with readable(path, "WARC"), storage.open_read(path) as file:
-        if length is not None:
-            file.seek(offset)
-            data = file.read(length)
-            return data if len(data) == length else None
         record = first_record(file, offset, IMAGE_BYTES)
         return None if record is None else _image(record)
 

@@ -1,7 +1,8 @@
 """Runs on a disk that is always too small, until it is not: `unshare -m python -m tests.end_to_end.filling FOLDER SEED POINTS KIND`.
 
 In a mount namespace of its own, so that no mount stays behind. A tmpfs of a few pages (or files, as KIND says) over what is on it; each time
-a run fails on it, it grows by a seeded part of what the whole run takes. A line of JSON a failure, then one of how it ended.
+a run fails on it, it grows by a seeded part of what the whole run takes, but never so far that the next stage could end, too: so that each
+stage fails at least once, whatever its files take. A line of JSON a failure, then one of how it ended.
 """
 
 import io
@@ -14,6 +15,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from altalign.cli import main
+from altalign.stages import STAGES
 from tests.end_to_end.runs import tree
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -25,11 +27,11 @@ def mounted(disk: Path, options: str, *, is_new: bool) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", options if is_new else f"remount,{options}", "tmpfs", str(disk)], check=True)
 
 
-def ran(folder: str) -> tuple[int, str]:
+def ran(folder: str, *args: str) -> tuple[int, str]:
     """Exit code of the run and the lines in which it failed."""
     said = io.StringIO()
     with redirect_stdout(io.StringIO()), redirect_stderr(said):
-        code = main([*COMMAND, f"run.folder={folder}"])
+        code = main([*COMMAND, f"run.folder={folder}", *args])
     return code, "".join(line for line in said.getvalue().splitlines(keepends=True) if line.startswith("altalign: "))
 
 
@@ -51,17 +53,22 @@ if __name__ == "__main__":
     disk.mkdir()
     mounted(disk, "size=256m", is_new=True)
     empty = used(disk, kind)
-    code, said = ran("disk/whole")
-    assert code == 0, said
-    whole = used(disk, kind) - empty
+    takes = []  # what there is at the end of each stage
+    for stage in STAGES:
+        code, said = ran("disk/whole", "--until", stage)
+        assert code == 0, said
+        takes.append(used(disk, kind) - empty)
+    begun, whole, room = 0, takes[-1], used(disk, kind)
     steps = [1, 2, *(rng.randrange(2, 6) for _ in range(3))]  # what is before the stages, and extract, take little
     while True:
         amount = used(disk, kind) + (steps.pop(0) if steps else 1 + rng.randrange(2 * whole // points))
+        if begun < len(takes):
+            amount = max(min(amount, room + takes[begun] - 1), used(disk, kind) + 1)
         mounted(disk, option(kind, amount), is_new=False)
         code, said = ran("disk/run")
         halves = [str(path) for path in disk.rglob("*partial-*")]
         stages = json.loads(Path("disk/run/run.json").read_text(encoding="utf-8"))["stages"] if Path("disk/run/run.json").exists() else {}
-        stage = list(stages)[-1] if stages else ""
+        begun, stage = len(stages), list(stages)[-1] if stages else ""
         print(json.dumps({"code": code, "said": said, "halves": halves, "stage": stage, "free": amount - used(disk, kind)}), flush=True)  # noqa: T201 - its result
         if code == 0 or "no space left" not in said:
             break

@@ -53,18 +53,29 @@ def test_with_too_little_memory_it_says_what_it_needs_before_it_begins(folder: P
     assert not (folder / "run").exists()
 
 
-def test_an_image_that_there_is_no_memory_for_stops_the_run_which_continues_with_more(folder: Path) -> None:
+def put_large_image(folder: Path, mode: str) -> None:
     large = io.BytesIO()
-    Image.new("L", (8_000, 8_000), 99).save(large, "PNG")  # 64 megapixels
+    Image.new(mode, (8_000, 8_000), 99).save(large, "PNG")  # 64 megapixels
     rows = {"url": ["https://img.example/large.png"], "caption": ["the large old house"], "page": [None], "image": [large.getvalue()]}
     path = folder / "input" / "part-1.parquet"
     pq.write_table(pa.table(rows, schema=pq.read_schema(path)), path)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_a_large_image_that_fits_is_decoded(folder: Path, mode: str) -> None:
+    put_large_image(folder, mode)
+    done = limited(folder, "-d", 1_000_000, "--set", "engine.workers=1")
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_image_that_there_is_no_memory_for_stops_the_run_which_continues_with_more(folder: Path) -> None:
+    put_large_image(folder, "RGBA")
     done = limited(folder, "-d", 1_000_000)
     lines = [line for line in done.stderr.splitlines() if line.startswith("altalign: ")]
     assert done.returncode == 1, done.stderr
     assert len(lines) == 1
     assert lines[0].startswith("altalign: https://img.example/large.png: no memory to decode an image of 8,000 x 8,000 pixels (")
-    assert "1,280 MB needed" in lines[0]
+    assert "768 MB needed" in lines[0]
     assert lines[0].endswith("give it more, or set [engine] workers or [image] pixels_at_most lower")
     assert main(["curate", "config.toml"]) == 0
     assert main(["curate", "config.toml", "--set", "run.folder=whole"]) == 0

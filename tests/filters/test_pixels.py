@@ -457,3 +457,24 @@ def test_a_row_that_decoders_cannot_count_the_bits_of_is_damage_on_every_machine
         assert "longer than" in (found.damage or "")
         with pytest.raises(ValueError, match="longer than"):
             to_jpeg(data, resize_short_side_px=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "per_pixel"),
+    [
+        *[("jpeg", "RGB", 8), ("png", "L", 1), ("png", "RGB", 5), ("png", "RGBA", 12), ("png", "LA", 12), ("png", "I;16", 7), ("gif", "P", 2)],
+        *[("bmp", "RGB", 5), ("tiff", "RGB", 8), ("tiff", "F", 30), ("avif", "RGB", 9), ("avif", "RGBA", 16), ("webp", "RGB", 16), ("webp", "RGBA", 20)],
+    ],
+)
+def test_the_memory_that_decoding_takes_is_known_by_the_header(kind: str, mode: str, per_pixel: int) -> None:
+    data = encoded(Image.new(mode, (320, 256)), kind)
+    area = 320 * 256
+    assert pixels.peak_bytes(data, colour=False, pixels_at_most=area, short_side_px=128) == area * per_pixel
+    assert pixels.peak_bytes(data, colour=True) == area * (per_pixel + (0 if mode == "RGB" else 4))
+    assert pixels.peak_bytes(data, colour=False, short_side_px=129) == area * (per_pixel + 4)
+    assert pixels.peak_bytes(data, colour=False, pixels_at_most=area - 1) == 0
+
+
+def test_what_will_not_be_decoded_takes_no_memory() -> None:
+    for data in (b"", b"<svg>", encoded(picture(), "png")[:20], one_bit_png(pixels.ROW_AT_MOST_PX + 1, 1)):
+        assert pixels.peak_bytes(data, colour=False) == 0

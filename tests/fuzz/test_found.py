@@ -77,6 +77,16 @@ def test_a_column_of_which_arrow_would_abort_the_process_costs_what_needs_it(tmp
             read_all(path)
 
 
+def test_numbers_that_a_damaged_dictionary_does_not_have_make_a_table_unreadable(tmp_path):
+    path, file = tmp_path / "a.parquet", io.BytesIO()
+    pq.write_table(pa.table({"url": ["http://a/"] * 3, "caption": pa.array(["one", "two", "three"]).dictionary_encode()}), file, compression="none")
+    path.write_bytes(file.getvalue().replace(b"\3\0\0\0two\5\0\0\0three", bytes(16)))  # values of no bytes, which become one
+    with pytest.raises(UnreadableError, match=r"a\.parquet: cannot be read as Parquet"):
+        read_all(path)
+    with pytest.raises(UnreadableError, match=r"a\.parquet: cannot be read as Parquet"):
+        [read.candidates(batch, TABLE) for batch in parquet.read_row_groups(str(path), 0, 0, ["url", "caption"])]
+
+
 def test_a_page_that_claims_two_gigabytes_is_refused_before_memory_is_taken_for_it(tmp_path):
     path = tmp_path / "a.parquet"
     data = written(use_dictionary=False, write_statistics=False)

@@ -2,12 +2,13 @@
 
 import os
 import random
+import signal
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
-from altalign import storage
+from altalign import interrupts, storage
 from altalign.errors import UnreadableError
 from pipelines import ranges
 from pipelines.ranges import Range, Ranges
@@ -73,3 +74,27 @@ def test_the_first_trouble_of_a_file_is_that_of_the_range_that_is_read(tmp_path:
     with Ranges([Range(path, 0, 100)] * ranges.AHEAD + [Range(str(tmp_path / "lost.tar"), 0, 1)]) as found:
         read = [found.read(of) for of, _ in zip(found, range(ranges.AHEAD), strict=False)]
     assert len(read) == ranges.AHEAD
+
+
+def test_an_interrupt_ends_it_whoever_reads_the_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = files(tmp_path, 1)
+    with Ranges([None, Range(path, 0, None), None]) as found:
+        of = iter(found)
+        next(of)
+        monkeypatch.setattr(interrupts, "_ASKED", [signal.SIGINT])
+        with pytest.raises(interrupts.Interrupted):
+            next(of)
+
+
+def test_files_that_fit_are_opened_once_and_asked_for_from_the_first_range_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    real = storage.open_read
+    monkeypatch.setattr(storage, "open_read", lambda path: opened.append(path) or real(path))
+    paths = list(files(tmp_path, 3 * ranges.AHEAD))
+    with Ranges([Range(path, 0, 10) for path in paths * 3]) as found:
+        of = iter(found)
+        for count, wanted in enumerate(of):
+            if count == 0 and hasattr(os, "posix_fadvise"):
+                assert opened == paths[: ranges.AHEAD + 1]
+            found.read(wanted)
+    assert opened == paths

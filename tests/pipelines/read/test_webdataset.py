@@ -34,6 +34,10 @@ def write(path: Path, members: list[tuple[str, bytes]]) -> Path:
     return compress(path, buffer.getvalue())
 
 
+def bytes_of(path: Path, place: dict) -> bytes:
+    return place["bytes"] if place["bytes"] is not None else path.read_bytes()[place["offset"] : place["offset"] + place["length"]]
+
+
 def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -69,7 +73,7 @@ def test_samples_are_read_in_order_with_the_bytes_of_their_images(tmp_path, form
         (sha(b"long name"), ""),
     ]
     assert [place["image_identity"] for place in places] == ["http://a/1", sha(b"two"), sha(b"three"), sha(b"two"), sha(b"long name")]
-    found = [place["bytes"] if place["bytes"] is not None else read.image_bytes(str(path), place["offset"], place["length"]) for place in places]
+    found = [bytes_of(path, place) for place in places]
     assert found == [b"one", b"two", b"three", b"two", b"long name"]
     assert all((place["bytes"] is None) == (form == ".tar") for place in places)
 
@@ -135,7 +139,7 @@ def test_an_image_beyond_the_limit_is_cut_whatever_the_compression(tmp_path, mon
     rows, broken, places = read_all(path)
     assert broken == []
     assert [row["image_identity"] for row in rows] == [*(sha(image[:10_000]) for image in images), None]
-    found = [place["bytes"] if place["bytes"] is not None else read.image_bytes(str(path), place["offset"], place["length"]) for place in places]
+    found = [bytes_of(path, place) for place in places]
     assert found == [image[:10_000] for image in images]
 
 
