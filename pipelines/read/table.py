@@ -294,7 +294,8 @@ def _check_values(path: str, table: pq.ParquetFile) -> None:
 def _check_pages(path: str, table: pq.ParquetFile, names: Collection[str]) -> None:
     """Refuse a file in which a page of these columns claims more bytes than there are: Arrow would take memory for them first."""
     with storage.open_read(path) as file:
-        footers.check_pages(file, {number for number in range(len(table.schema)) if table.schema.column(number).path.partition(".")[0] in names})
+        paths = {number: table.schema.column(number).path for number in range(len(table.schema))}  # a name may hold a point itself
+        footers.check_pages(file, {number for number, path in paths.items() if any(path == name or path.startswith(f"{name}.") for name in names)})
 
 
 def _check_names(path: str, settings: InputSettings, names: Sequence[str], what: str) -> None:

@@ -253,7 +253,13 @@ _HEADS = [
         dropped=BROKEN,
         error="Maximum header length exceeded.",
     ),
-    _case("head-cut", "A record that ends inside its headers", lambda _: gzipped(b"WARC/1.0\r\nWARC-Type: resp"), dropped=BROKEN, error="the record breaks off in its head"),
+    _case(
+        "head-cut",
+        "A record that ends inside its headers",
+        lambda _: gzipped(b"WARC/1.0\r\nWARC-Type: resp"),
+        dropped=BROKEN,
+        error="the record breaks off in its head",
+    ),
     _case(
         "head-injected",
         "A URL with a line break and another `Content-Length` in it",
