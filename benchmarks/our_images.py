@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from altalign.curation import ImageSettings
-from altalign.reasons import first_reason
+from altalign.reasons import reasons_of
 from benchmarks.image_members import places
 from pipelines.fetch import Images, hooks_of, image_verdicts
 from pipelines.ranges import Range, Ranges
@@ -45,7 +45,7 @@ def judge(path: Path, images_at_most: int | None = None) -> tuple[list[str], lis
     with Ranges([Range(place.path, place.offset, place.length) for place in found]) as ranges:
         for wanted in ranges:
             images.add(ranges.read(wanted), 0, config, hooks)
-    return [place.group for place in found], first_reason(image_verdicts(images, config)).to_pylist()
+    return [place.group for place in found], reasons_of(image_verdicts(images, config))[0].to_pylist()
 
 
 if __name__ == "__main__":

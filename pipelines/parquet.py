@@ -34,7 +34,7 @@ class Writer:
     def write(self, rows: pa.Table) -> None:
         """Add rows; they are written when enough of them wait."""
         self._waiting.append(rows)
-        if sum(map(len, self._waiting)) >= self._rows_per_row_group:
+        if sum(map(len, self._waiting)) >= self._rows_per_row_group // 2:
             self.finish()
 
     def write_row_group(self, rows: pa.Table) -> None:
