@@ -8,8 +8,8 @@ import pytest
 from benchmarks.processes import PROC, ProgramError, measure
 
 needs_proc = pytest.mark.skipif(not PROC.is_dir(), reason="memory and files are read from /proc")
-BURN = "import time\nwhile time.process_time() < 0.3: pass"
-HOLD = f"data = b'1' * 200_000_000\n{BURN}"
+BURN = "import time\nwhile time.process_time() < 0.6: pass"
+HOLD = "import time\ndata = b'1' * 200_000_000\nwhile time.process_time() < 2: pass"  # looked for every fifth of a second, on machines with other work
 
 
 def python(code: str) -> list[str]:
@@ -22,7 +22,7 @@ def of_a_child(code: str) -> list[str]:
 
 def test_cpu_seconds_are_those_of_the_whole_tree(tmp_path: Path):
     figures, _ = measure(of_a_child(BURN), tmp_path)
-    assert 0.3 <= figures["cpu_s"] < 3
+    assert 0.6 <= figures["cpu_s"] < 5
     assert figures["wall_s"] > 0
     assert figures["cores_busy"] == pytest.approx(figures["cpu_s"] / figures["wall_s"])
 
