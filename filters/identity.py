@@ -4,6 +4,7 @@ from typing import cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numba import njit
 
 from filters.bits import address_of, load8, load64
@@ -48,12 +49,13 @@ def rows_of(ids: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return ids.view("V16")[rows, 0].view(np.uint8).reshape(-1, 16)
 
 
-def hexed(rows: np.ndarray) -> pa.StringArray:
-    """uint8[n, 16] -> n strings of 32 lower-case hex digits."""
+def hexed(rows: np.ndarray, is_known: pa.BooleanArray | None = None) -> pa.StringArray:
+    """uint8[n, 16] -> n strings of 32 lower-case hex digits; null where it is not known (n booleans)."""
     digits = np.empty(32 * len(rows), np.uint8)
     _write_hex(np.ascontiguousarray(rows).reshape(-1), digits)
     offsets = np.arange(0, len(digits) + 1, 32, dtype=np.int32)
-    return pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets.data), pa.py_buffer(digits.data))
+    found = pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets.data), pa.py_buffer(digits.data))
+    return found if is_known is None or is_known.true_count == len(rows) else pc.if_else(is_known, found, pa.scalar(None, pa.string()))
 
 
 def _filled_buffers(identities: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:

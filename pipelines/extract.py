@@ -9,7 +9,6 @@ from typing import cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from altalign import interrupts, storage
 from altalign.counts import Counts
@@ -126,11 +125,8 @@ def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
     identities, captions = (parquet.strings(rows, name) for name in ("image_identity", "caption"))
     image_ids, keys = identity.ids(identities, cast(pa.StringArray, captions.fill_null("")))
     columns = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url", "reason", "failed")}
-    image_id = pc.if_else(identities.is_valid(), identity.hexed(image_ids), pa.scalar(None, pa.string()))
-    return parquet.table(
-        {**columns, "key": identity.hexed(keys), "image_id": image_id, "source": source, "stage": Stage.EXTRACT.value},
-        DROPPED,
-    )
+    ids = {"key": identity.hexed(keys), "image_id": identity.hexed(image_ids, identities.is_valid())}
+    return parquet.table({**ids, **columns, "source": source, "stage": Stage.EXTRACT.value}, DROPPED)
 
 
 def conclude(run: Run) -> None:

@@ -4,7 +4,7 @@ The grouping also finds where each surviving image is. What it writes is sorted 
 """
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ from pipelines import parquet, pool
 from pipelines.engines import create, pooled
 from pipelines.joint import JOINT, JointCounts
 from pipelines.places import PLACE, Kind, as_bytes, first_of_each, in_order
-from pipelines.shuffle import SLICE, Element, Gather, Groups, Spilled, SpillWriter, elements
+from pipelines.shuffle import SLICE, Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from pipelines.tables import Measured, Tables, measure
 from pipelines.units import IMAGES_PER_UNIT, Facts, Run, Unit, map_unit
 
@@ -107,8 +107,6 @@ def _dropped_rows(
 ) -> pa.Table:
     is_dropped = verdict.is_valid()
     rows = np.flatnonzero(is_dropped.to_numpy(zero_copy_only=False))
-    has_identity = batch["image_identity"].is_valid().filter(is_dropped)
-    image_id = identity.hexed(identity.rows_of(image_ids, rows))
     columns = {name: batch[name] for name in ("image_url", "caption", "page_url")} | {
         "reason": verdict,
         "words": measured.words,
@@ -120,7 +118,7 @@ def _dropped_rows(
             **{name: column.filter(is_dropped) for name, column in columns.items()},
             "failed": cast(Any, failed.filter(is_dropped)).dictionary_decode(),
             "key": identity.hexed(identity.rows_of(keys, rows)),
-            "image_id": image_id if pc.all(has_identity).as_py() else pc.if_else(has_identity, image_id, pa.scalar(None, pa.string())),
+            "image_id": identity.hexed(identity.rows_of(image_ids, rows), batch["image_identity"].is_valid().filter(is_dropped)),
             "source": source,
             "stage": Stage.JUDGE.value,
         },
@@ -149,14 +147,9 @@ def ids_of(column: "pa.ChunkedArray[Any]") -> np.ndarray:
 # The grouping --------------------------------------------------------------------------------------------------------
 
 
-def partitions(run: Run) -> int:
-    """Partitions of survivors: of the size of the pool alone, at least 8."""
-    return pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096)
-
-
 def buckets_of(run: Run) -> Groups:
-    """The buckets of a file of survivors, and of one of places."""
-    return Groups.of(partitions(run), run.config.engine.shuffle, kinds=2)
+    """The buckets of a file of survivors, and of one of places: partitions of the size of the pool alone."""
+    return Groups.of(pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096), run.config.engine.shuffle, kinds=2)
 
 
 def _partitioned(rows: pa.Table, count: int) -> Iterator[tuple[int, pa.Table]]:
@@ -263,7 +256,7 @@ class Judge(beam.PTransform[Any, Any]):
             | "NameFiles" >> create(self._run, with_places)
             | "FindPlaces" >> beam.FlatMap(self._places).with_output_types(tuple[int, bytes])
         )
-        return (survivors, places) | "GatherByImage" >> Gather(self._groups) | "GroupSurvivors" >> pooled(self._run, self._group)
+        return (survivors, places) | "GroupSurvivors" >> MergePartitions(self._run, "judge/grouped", self._groups, group)
 
     def _judge(self, unit: Unit) -> Iterator[Element]:
         facts = map_unit(self._run, self._step, unit, judge)
@@ -276,13 +269,6 @@ class Judge(beam.PTransform[Any, Any]):
         slices = _slices_of_places(path, self._groups)
         storage.write_bytes(index, slices.tobytes())
         yield from elements(path, file, index, (0, len(slices)), self._groups, self._run.config.engine.shuffle)
-
-    def _group(self, grouped: tuple[int, Iterable[bytes]]) -> Iterator[int]:
-        number, values = grouped
-        spilled = Spilled(values)
-        for partition in self._groups.partitions_of(number):
-            map_unit(self._run, "judge/grouped", {"name": f"{partition:05d}"}, lambda run, _, p=partition: group(run, p, spilled))
-            yield partition
 
 
 def plan_grouped(run: Run) -> list[Unit]:

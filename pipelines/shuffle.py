@@ -8,7 +8,7 @@ that results depend on neither engine nor mode.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,6 +19,8 @@ import numpy as np
 
 from altalign import storage
 from altalign.errors import UnreadableError
+from pipelines.engines import pooled
+from pipelines.units import Facts, Run, map_unit
 
 Mode = Literal["files", "beam"]
 Element = tuple[int, bytes]
@@ -105,20 +107,6 @@ def elements(path: str, order: int, index: str, where: Sequence[int], groups: Gr
         yield group, head if mode == "files" else b"".join([head, of_group.tobytes(), *storage.read_ranges(path, wanted)])
 
 
-class Gather(beam.PTransform[Any, Any]):
-    """Collections of elements in, (group, values) out: every group, also one that no element names."""
-
-    def __init__(self, groups: Groups):
-        super().__init__()
-        self._groups = groups
-
-    def expand(self, input_or_inputs: Any) -> Any:  # collections of elements; Beam reads a hint of several wrongly
-        """Group by number of group."""
-        names = beam.Create([(group, b"") for group in range(self._groups.count)], reshuffle=False).with_output_types(tuple[int, bytes])
-        every = input_or_inputs[0].pipeline | "NameGroups" >> names
-        return (*input_or_inputs, every) | beam.Flatten() | beam.GroupByKey()
-
-
 class _FromUnit:
     """What one unit handed on."""
 
@@ -166,6 +154,42 @@ class Spilled:
         for bucket, data in self.slices(buckets):
             found[bucket].append(data)
         return [np.frombuffer(bytearray().join(found.pop(bucket)), dtype) for bucket in buckets]
+
+
+class Gather(beam.PTransform[Any, Any]):
+    """Collections of elements in, (group, values) out: every group, also one that no element names."""
+
+    def __init__(self, groups: Groups):
+        super().__init__()
+        self._groups = groups
+
+    def expand(self, input_or_inputs: Any) -> Any:  # collections of elements; Beam reads a hint of several wrongly
+        """Group by number of group."""
+        names = beam.Create([(group, b"") for group in range(self._groups.count)], reshuffle=False).with_output_types(tuple[int, bytes])
+        every = input_or_inputs[0].pipeline | "NameGroups" >> names
+        return (*input_or_inputs, every) | beam.Flatten() | beam.GroupByKey()
+
+
+class MergePartitions(beam.PTransform[Any, Any]):
+    """Collections of elements in, numbers of finished partitions out: every partition, also one that no element names.
+
+    `merge` makes one partition a unit of `step`, of what the units before handed on.
+    """
+
+    def __init__(self, run: Run, step: str, groups: Groups, merge: Callable[[Run, int, Spilled], Facts]):
+        super().__init__()
+        self._run, self._step, self._groups, self._do = run, step, groups, merge
+
+    def expand(self, input_or_inputs: Any) -> Any:  # collections of elements; Beam reads a hint of several wrongly
+        """Group by number of group, merge the partitions of each."""
+        return input_or_inputs | "GatherGroups" >> Gather(self._groups) | "MergeGroups" >> pooled(self._run, self._merge)
+
+    def _merge(self, grouped: tuple[int, Iterable[bytes]]) -> Iterator[int]:
+        group, values = grouped
+        spilled = Spilled(values)
+        for partition in self._groups.partitions_of(group):
+            map_unit(self._run, self._step, {"name": f"{partition:05d}"}, lambda run, _, p=partition: self._do(run, p, spilled))
+            yield partition
 
 
 def _whole(path: str, data: bytes, length: int) -> bytes:

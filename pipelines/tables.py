@@ -5,7 +5,7 @@ sorted table); a partition is sorted once and merged; the histogram of all count
 """
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from dedup.spill import Flush, NgramBuffers, PairBuffers
 from filters import identity, words
 from pipelines import parquet, pool
 from pipelines.engines import pooled
-from pipelines.shuffle import Element, Gather, Groups, Spilled, SpillWriter, elements
+from pipelines.shuffle import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from pipelines.units import Facts, Run, Unit, map_unit
 
 BLOCK = 8_192  # rows whose n-grams are hashed at a time: they stay in the CPU's cache
@@ -36,14 +36,9 @@ KINDS = ("ngrams", "hot", "texts", "images")
 TABLES = {"ngrams": "vocabulary", "texts": "over_shared_texts", "images": "over_captioned_images"}
 
 
-def partitions(run: Run) -> int:
-    """Partitions of each kind: of the size of the pool alone."""
-    return pool.partitions(run, ROWS_PER_PARTITION, at_least=16, at_most=4096)
-
-
 def buckets_of(run: Run) -> Groups:
-    """The buckets of a spill file."""
-    return Groups.of(partitions(run), run.config.engine.shuffle, kinds=len(KINDS))
+    """The buckets of a spill file: partitions of each kind, of the size of the pool alone."""
+    return Groups.of(pool.partitions(run, ROWS_PER_PARTITION, at_least=16, at_most=4096), run.config.engine.shuffle, kinds=len(KINDS))
 
 
 # Counting ----------------------------------------------------------------------------------------------------------------
@@ -70,14 +65,14 @@ def scratch() -> words.Scratch:
 
 def count(run: Run, unit: Unit) -> Facts:
     """Hash the n-grams and pairs of a unit into its spill file; facts: where slices lie, rows, histogram of words."""
-    parts = partitions(run)
+    buckets = buckets_of(run)
     buffers = _THREAD.__dict__.pop("buffers", None)  # put back only after a whole unit: one that failed leaves rests in them
-    if buffers is None or buffers.parts != parts:
-        buffers = _Buffers(parts)
+    if buffers is None or buffers.parts != buckets.partitions:
+        buffers = _Buffers(buckets.partitions)
     histogram = np.zeros(1, np.int64)
     with storage.write(run.work("tables/units", f"{unit['name']}.spill")) as file:
         spill = SpillWriter(file)
-        into = {kind: _flush_to(spill, buckets_of(run), number) for number, kind in enumerate(KINDS)}
+        into = {kind: _flush_to(spill, buckets, number) for number, kind in enumerate(KINDS)}
         for batch in pool.candidates(run, unit):
             histogram = _add(histogram, _count_batch(batch, buffers, into))
         buffers.ngrams.finish(into["ngrams"], into["hot"])
@@ -117,7 +112,8 @@ def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def merge(run: Run, partition: int, spilled: Spilled) -> Facts:
     """Count one partition of each kind; facts: the histograms. Candidates for the tables go to files."""
-    ngrams, hot, *pairs = spilled.arrays([buckets_of(run).bucket(partition, kind) for kind in range(len(KINDS))], np.uint64)
+    buckets = buckets_of(run)
+    ngrams, hot, *pairs = spilled.arrays([buckets.bucket(partition, kind) for kind in range(len(KINDS))], np.uint64)
     hashes, counts, histogram = merge_ngrams(ngrams, hot.reshape(-1, 2))
     facts: Facts = {"ngrams": histogram.to_json(), "ngrams_rows": len(hashes)}
     _save(run, "ngrams", partition, hashes, counts)
@@ -148,19 +144,12 @@ class Count(beam.PTransform[Any, Any]):
     def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
         """Count every unit, merge every partition."""
         spilled = input_or_inputs | "CountUnits" >> pooled(self._run, self._count).with_output_types(tuple[int, bytes])
-        return (spilled,) | "GatherPartitions" >> Gather(self._groups) | "MergePartitions" >> pooled(self._run, self._merge)
+        return (spilled,) | "MergePartitions" >> MergePartitions(self._run, "tables/merged", self._groups, merge)
 
     def _count(self, unit: Unit) -> Iterator[Element]:
         facts = map_unit(self._run, self._step, unit, count)
         path = self._run.work("tables/units", f"{unit['name']}.spill")
         yield from elements(path, unit["order"], path, facts["spilled"], self._groups, self._run.config.engine.shuffle)
-
-    def _merge(self, grouped: tuple[int, Iterable[bytes]]) -> Iterator[int]:
-        group, values = grouped
-        spilled = Spilled(values)
-        for partition in self._groups.partitions_of(group):
-            map_unit(self._run, "tables/merged", {"name": f"{partition:05d}"}, lambda run, _, p=partition: merge(run, p, spilled))
-            yield partition
 
 
 # The tables ----------------------------------------------------------------------------------------------------------------
