@@ -6,48 +6,33 @@ Included: finding out where records are that can be read again, charsets, URLs, 
 A first pass over the archives is not counted, for kernels load on first use.
 """
 
-import argparse
-import json
 import sys
-import time
 from pathlib import Path
 
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
+from benchmarks import timed_pages
 from pipelines.read import warc
 
 
-def main() -> int:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("archives", type=Path, nargs="+")
-    parser.add_argument("--repeat", type=int, default=1, help="times over all archives")
-    arguments = parser.parse_args()
-    read(arguments.archives)
-    cpu, wall = time.process_time(), time.perf_counter()
-    for _ in range(arguments.repeat):
-        images, candidates = read(arguments.archives)
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    pages = sum(map(pages_in, arguments.archives)) * arguments.repeat
-    print(json.dumps({"cpu_s": cpu, "wall_s": wall, "pages": pages, "images": images * arguments.repeat, "candidates": candidates * arguments.repeat}))
-    return 0
-
-
-def read(archives: list[Path]) -> tuple[int, int]:
+def read(archives: list[Path]) -> timed_pages.Counts:
     """Image elements, and those that are candidates."""
     images = candidates = 0
     for archive in archives:
         for found in warc.read(str(archive)):
             images += found.rows.num_rows
             candidates += found.rows.column("reason").null_count
-    return images, candidates
+    return {"images": images, "candidates": candidates}
 
 
-def pages_in(archive: Path) -> int:
-    """How many pages an archive has."""
-    with archive.open("rb") as file:
-        return sum(record.http_content_type == "text/html" for record in ArchiveIterator(file, record_types=WarcRecordType.response))
+def pages_in(archives: list[Path]) -> timed_pages.Counts:
+    """How many pages they have."""
+    pages = 0
+    for archive in archives:
+        with archive.open("rb") as file:
+            pages += sum(record.http_content_type == "text/html" for record in ArchiveIterator(file, record_types=WarcRecordType.response))
+    return {"pages": pages}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(timed_pages.main(__doc__, read, afterwards=pages_in))

@@ -34,14 +34,15 @@ def main() -> int:
 def compare(run: Path, peer: Path) -> dict[str, Any]:
     """Rows on both sides, how many are on one side alone (with examples), and rows per verdict bit of ours."""
     with duckdb.connect() as db:
+        dropped, kept = run / "dropped" / "judge", run / "work" / "judge" / "grouped"
         db.execute(f"set memory_limit='{MEMORY}'; set temp_directory='{peer.with_suffix('.compare')}'; set preserve_insertion_order=false")
         bits = " + ".join(f"{bit} * list_contains(failed, '{reason}')::int" for reason, bit in BITS.items())
         bits += f" + {NO_BIT_OF_THEIRS} * list_has_any(failed, {list(NOT_ASKED)})::int"
         db.execute(
             f"""
             create view ours as
-              select image_url url, caption as text, {bits} verdict from read_parquet('{run}/dropped/judge/*.parquet')
-              union all select image_url, caption, 0 from read_parquet('{run}/work/judge/grouped/*.parquet');
+              select image_url url, caption as text, {bits} verdict from read_parquet('{dropped}/*.parquet')
+              union all select image_url, caption, 0 from read_parquet('{kept}/*.parquet');
             create view theirs as select url, text, verdict::int verdict from read_parquet('{peer}');
             create temp table uneven as
               select h, sum(n) n from (select hash(url, text, verdict) h, 1 n from ours union all select hash(url, text, verdict), -1 from theirs)

@@ -5,60 +5,25 @@ on the process's warning filters or on Pillow's module settings, which are set f
 """
 
 import io
-import struct
 import threading
-import warnings
-import zlib
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import AvifImagePlugin, BmpImagePlugin, ExifTags, GifImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
+from PIL import Image, ImageFile, JpegImagePlugin, TiffImagePlugin
+
+from filters.image_headers import DECODER_ERRORS, STRICT_PILLOW, check_decodable, opened, orientation_of, sniff, words_of
 
 JPEG_QUALITY = 95
 JPEG_SIDE_AT_MOST_PX = 65_500  # JPEG_MAX_DIMENSION of libjpeg
-ROW_AT_MOST_PX = 1 << 20  # ours; above 33 million Pillow cannot count the bits of a row, and BMP's run lengths may skip 255 rows in two bytes
 LARGE_PIXELS = 25_000_000  # ours: about 100 MB as RGBA; larger images are decoded one at a time in a process
-
-# The plug-in is chosen by our own sniffing: no probing of forty others, and no lying file extension.
-_OPENERS: Mapping[str, type[ImageFile.ImageFile]] = {
-    "jpeg": JpegImagePlugin.JpegImageFile,
-    "png": PngImagePlugin.PngImageFile,
-    "webp": WebPImagePlugin.WebPImageFile,
-    "gif": GifImagePlugin.GifImageFile,
-    "avif": AvifImagePlugin.AvifImageFile,
-    "bmp": BmpImagePlugin.BmpImageFile,
-    "tiff": TiffImagePlugin.TiffImageFile,
-}
-
-# What decoders raise on bytes that are not what they claim. Pillow's plug-ins parse in Python, hence the lookup, type and arithmetic errors.
-# MemoryError is not among them: of an image within the limits, no plug-in raises it for corrupt bytes, so it tells of the machine.
-_DECODER_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    RuntimeError,
-    AssertionError,
-    struct.error,
-    zlib.error,
-)
 
 # libjpeg's remarks that mean lost image data; its other ones (junk between markers, an odd revision number) leave the image whole.
 _JPEG_DAMAGE = ("premature end", "bad huffman code", "bad arithmetic code", "instead of rst")
-
-_GIF_HEAD_BYTES = 1 << 20  # ours
-_BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)  # sizes of the header that follows the file's: keeps texts that begin with BM out
-_AVIF_BRANDS = (b"avif", b"avis")
 
 # What makes an image of each EXIF orientation upright.
 _TURNS = {
@@ -70,8 +35,6 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-
-_TIFF_COMPRESSIONS = ("raw", "tiff_lzw", "tiff_jpeg", "jpeg", "tiff_adobe_deflate", "tiff_deflate", "packbits", "lzma", "zstd", "webp")
 
 # Peak of Pillow 12 and ours, in bytes a pixel of an image decoded to gray and scaled down, measured at 9 megapixels (BMP with transparency: as PNG).
 # By mode as Pillow opens it, "RGBA" with transparency of any kind, "" any other. A JPEG is scaled while it is decoded; 8 is of a progressive CMYK one,
@@ -122,25 +85,6 @@ class Stored:
     height: int
 
 
-def sniff(data: bytes) -> str | None:
-    """The image format by the first bytes; None for everything else (SVG, HTML, HEIC, nothing)."""
-    if data[:3] == b"\xff\xd8\xff":
-        return "jpeg"
-    if data[:8] == b"\x89PNG\r\n\x1a\n":
-        return "png"
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "webp"
-    if data[:6] in (b"GIF87a", b"GIF89a"):
-        return "gif"
-    if data[4:8] == b"ftyp" and _is_avif(data):
-        return "avif"
-    if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in _BMP_HEADERS:
-        return "bmp"
-    if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
-        return "tiff"
-    return None
-
-
 def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int = 128) -> Decoded:
     """Decode an image once, for all that is measured on it.
 
@@ -153,7 +97,7 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
 
     Returns:
         Format, stored size, damage and pixels. Bytes never raise: what a decoder cannot take is `damage`, and so is an image with a row
-        longer than `ROW_AT_MOST_PX`.
+        longer than `image_headers.ROW_AT_MOST_PX`.
 
     Raises:
         MemoryError: the machine has too little for an image within the limits; the verdict must not depend on it.
@@ -161,23 +105,19 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
     kind = sniff(data)
     if kind is None:
         return Decoded(None, None, None, None, 1, None)
-    with _STRICT_PILLOW:
+    with STRICT_PILLOW:
         try:
-            if kind == "gif":
-                _check_gif(data)
-            image = _OPENERS[kind](io.BytesIO(data))
-            width, height = _stored_size(image)
-        except (*_DECODER_ERRORS, MemoryError) as error:  # the header may ask for more than any limit of ours
-            return Decoded(kind, None, None, _words(error), 1, None)
+            image, width, height = opened(kind, data)
+        except (*DECODER_ERRORS, MemoryError) as error:  # the header may ask for more than any limit of ours
+            return Decoded(kind, None, None, words_of(error), 1, None)
         if width * height > pixels_at_most:
-            return Decoded(kind, width, height, None, _orientation(image), None)
+            return Decoded(kind, width, height, None, orientation_of(image), None)
         try:
-            _check_row(width)
-            _check_compression(image)
+            check_decodable(image, width)
             with _one_at_a_time(width * height):
                 pixels, orientation = _upright(image, data, colour=colour, short_side_px=short_side_px)
-        except _DECODER_ERRORS as error:
-            return Decoded(kind, width, height, _words(error), _orientation(image), None)
+        except DECODER_ERRORS as error:
+            return Decoded(kind, width, height, words_of(error), orientation_of(image), None)
     return Decoded(kind, width, height, None, orientation, pixels)
 
 
@@ -196,12 +136,10 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
     kind = sniff(data)
     if kind is None:
         raise ValueError("no known image format")
-    with _STRICT_PILLOW:
+    with STRICT_PILLOW:
         try:
-            image = _OPENERS[kind](io.BytesIO(data))
-            width, height = _stored_size(image)
-            _check_row(width)
-            _check_compression(image)
+            image, width, height = opened(kind, data)
+            check_decodable(image, width)
             if is_stored_as_found(kind, width, height, portable=portable, resize_short_side_px=resize_short_side_px):
                 return Stored(data, kind, width, height)
             with _one_at_a_time(width * height):
@@ -213,8 +151,8 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
                     upright = upright.resize(size, Image.Resampling.BOX)  # integers and ratios only: the same bytes on every machine
                 file = io.BytesIO()
                 upright.save(file, "JPEG", quality=JPEG_QUALITY)
-        except _DECODER_ERRORS as error:
-            raise ValueError(_words(error)) from error
+        except DECODER_ERRORS as error:
+            raise ValueError(words_of(error)) from error
     return Stored(file.getvalue(), "jpeg", *size)
 
 
@@ -226,18 +164,14 @@ def peak_bytes(data: bytes, *, colour: bool, pixels_at_most: int | None = None, 
     kind = sniff(data)
     if kind is None:
         return 0
-    with _STRICT_PILLOW:
+    with STRICT_PILLOW:
         try:
-            if kind == "gif":
-                _check_gif(data)
-            image = _OPENERS[kind](io.BytesIO(data))
-            width, height = _stored_size(image)
-            _check_row(width)
-            _check_compression(image)
+            image, width, height = opened(kind, data)
+            check_decodable(image, width)
             mode = "RGBA" if image.has_transparency_data else image.mode
-        except (*_DECODER_ERRORS, MemoryError):
+        except (*DECODER_ERRORS, MemoryError):
             return 0
-        copies = (colour and mode != "RGB") + (_orientation(image) > 1) + (min(width, height) < 2 * short_side_px)
+        copies = (colour and mode != "RGB") + (orientation_of(image) > 1) + (min(width, height) < 2 * short_side_px)
     per_pixel = _BYTES_PER_PIXEL[kind].get(mode, _BYTES_PER_PIXEL[kind][""]) + _BYTES_PER_COPY * copies
     return 0 if pixels_at_most is not None and width * height > pixels_at_most else width * height * per_pixel
 
@@ -258,112 +192,14 @@ def gray(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return pixels if pixels.ndim == 2 else np.asarray(Image.fromarray(pixels).convert("L"))
 
 
-def _is_avif(data: bytes) -> bool:
-    """Whether the `ftyp` box at the start names an AVIF brand: the major one, or one of the compatible ones (HEIC shares the container)."""
-    box = data[8 : min(int.from_bytes(data[:4], "big"), 512)]
-    brands = [box[at : at + 4] for at in range(0, len(box), 4) if at != 4]  # bytes 4 to 7 are the minor version
-    return any(brand in _AVIF_BRANDS for brand in brands)
-
-
-class _StrictPillow:
-    """For the time of a call: no warnings, no pixel limit but ours, no half-read files, one thread a decoder.
-
-    All four are module variables of Pillow and `warnings`, so the calls of several threads share them: the first to come sets them, the
-    last to go puts back what was there.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._calls = 0
-        self._before = ExitStack()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._calls == 0:
-                self._before.enter_context(warnings.catch_warnings())
-                warnings.simplefilter("ignore")
-                self._set(Image, MAX_IMAGE_PIXELS=None)
-                self._set(ImageFile, LOAD_TRUNCATED_IMAGES=False)
-                self._set(AvifImagePlugin, DEFAULT_MAX_THREADS=1)
-            self._calls += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._calls -= 1
-            if self._calls == 0:
-                self._before.close()
-
-    def _set(self, module: ModuleType, **values: object) -> None:
-        for name, value in values.items():
-            self._before.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, value)
-
-
-_STRICT_PILLOW = _StrictPillow()
-
-
 def _one_at_a_time(pixels: int) -> AbstractContextManager[Any]:
     """Keeps a process with many threads from decoding many decompression bombs at once."""
     return _LARGE if pixels > LARGE_PIXELS else nullcontext()
 
 
-def _words(error: BaseException) -> str:
-    """The decoder's words; a lookup or arithmetic error says nothing without its type."""
-    says_it_all = isinstance(error, (OSError, SyntaxError, ValueError, RuntimeError)) and str(error)
-    return str(error) if says_it_all else f"{type(error).__name__} {error}".rstrip()
-
-
-def _stored_size(image: ImageFile.ImageFile) -> tuple[int, int]:
-    """Width and height as stored, of the first frame. Pillow turns a TIFF's size round as its orientation asks; this turns it back."""
-    width, height = image.size
-    if isinstance(image, TiffImagePlugin.TiffImageFile) and _orientation(image) >= 5:
-        width, height = height, width
-    if min(width, height) < 1:
-        raise ValueError(f"an image of {width} x {height} pixels")
-    return width, height
-
-
-def _check_row(width: int) -> None:
-    """Refuse, on every machine alike, a row that decoders take so much memory for, or so many bits, that they raise MemoryError themselves."""
-    if width > ROW_AT_MOST_PX:
-        raise ValueError(f"a row of {width} pixels, longer than {ROW_AT_MOST_PX}")
-
-
-def _check_compression(image: ImageFile.ImageFile) -> None:
-    """Refuse a TIFF of a fax's or another rare compression: of damage in it libtiff says nothing, and gives what was in the memory before."""
-    if isinstance(image, TiffImagePlugin.TiffImageFile) and image.info.get("compression", "raw") not in _TIFF_COMPRESSIONS:
-        raise ValueError(f"compression {image.info['compression']}, in which damage goes unnoticed")
-
-
-def _check_gif(data: bytes) -> None:
-    """Refuse a GIF with too much before its first frame: Pillow joins comments piece by piece, a second for 3 MB and an hour for 200."""
-    at = 13 + (2 << (data[10] & 7)) * 3 * (data[10] >> 7)
-    while data[at : at + 1] == b"!":
-        at += 2
-        while data[at : at + 1] not in (b"", b"\0"):
-            at += data[at] + 1
-            if at > _GIF_HEAD_BYTES:
-                raise ValueError(f"more than {_GIF_HEAD_BYTES} bytes before the first frame")
-        at += 1
-
-
-def _orientation(image: ImageFile.ImageFile) -> int:
-    """EXIF orientation, 1 to 8; what is none, cannot be read or is out of range counts as 1. XMP is not asked, as browsers do not."""
-    try:
-        if isinstance(image, TiffImagePlugin.TiffImageFile):
-            orientation = image.tag_v2.get(ExifTags.Base.Orientation, 1)
-        else:
-            exif = Image.Exif()
-            exif.load(image.info.get("exif", b""))
-            orientation = exif.get(ExifTags.Base.Orientation, 1)
-    except _DECODER_ERRORS:
-        return 1
-    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
-
-
 def _upright(image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_side_px: int) -> tuple[npt.NDArray[np.uint8], int]:
-    """Pixels as `Decoded` describes them, and the orientation. Raises one of `_DECODER_ERRORS` where the image does not decode whole."""
-    orientation = _orientation(image)
+    """Pixels as `Decoded` describes them, and the orientation. Raises one of `DECODER_ERRORS` where the image does not decode whole."""
+    orientation = orientation_of(image)
     pixels = _scaled_in_the_dct(image, data, colour=colour, short_side_px=short_side_px)
     if pixels is not None:
         return _turned(pixels, orientation), orientation
@@ -373,7 +209,7 @@ def _upright(image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_sid
 
 def _upright_image(image: ImageFile.ImageFile, data: bytes, *, short_side_px: int) -> tuple[Image.Image, int]:
     """`_upright` in colour, as an image: an array of one that is not scaled would cost two copies."""
-    orientation = _orientation(image)
+    orientation = orientation_of(image)
     pixels = _scaled_in_the_dct(image, data, colour=True, short_side_px=short_side_px)
     if pixels is not None:
         return Image.fromarray(_turned(pixels, orientation)), orientation
@@ -390,7 +226,7 @@ def _loaded(image: ImageFile.ImageFile, orientation: int, *, colour: bool, short
         image.draft("RGB" if colour else "L", (short_side_px, short_side_px))
     image.load()
     if not _is_turned_by_pillow(image):
-        orientation = _orientation(image)
+        orientation = orientation_of(image)
     return _on_white(image, colour=colour, short_side_px=short_side_px), orientation
 
 

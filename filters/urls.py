@@ -38,8 +38,8 @@ def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, np.ndarray]:
     texts = cast(pa.StringArray, urls if pa.types.is_string(urls.type) else urls.cast(pa.string(), safe=False))
     data, offsets = text_buffers(texts)
     kinds = np.empty(len(texts), np.uint8)
-    if not _look(data, offsets, kinds) and not _is_utf8(texts):
-        return table_urls(_as_strings(texts))
+    if not _look(data, offsets, kinds) and (valid := valid_utf8(texts)) is not texts:
+        return table_urls(valid)
     is_valid = kinds == _PLAIN
     rows = np.flatnonzero(kinds == _DOUBTFUL)
     if texts.null_count:
@@ -58,6 +58,16 @@ def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, np.ndarray]:
     return pc.replace_with_mask(texts, pa.array(mask), pa.array([url for url, _ in parsed], pa.string())), is_valid
 
 
+def valid_utf8(texts: pa.StringArray) -> pa.StringArray:
+    """The texts with U+FFFD for bytes that are no UTF-8, which Parquet does not refuse. A column without such bytes comes back as it is."""
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        written = cast(list[bytes | None], texts.cast(pa.binary()).to_pylist())
+        return cast(pa.StringArray, pa.array([None if text is None else text.decode(errors="replace") for text in written], pa.string()))
+    return texts
+
+
 def _parsed(url: str) -> tuple[str, bool]:
     """A URL as it is kept, and whether it is valid."""
     url = url.strip(_WHITE_SPACE)
@@ -66,20 +76,6 @@ def _parsed(url: str) -> tuple[str, bool]:
     except ValueError:
         is_valid = False
     return (url.partition("#")[0] if is_valid else url), is_valid
-
-
-def _as_strings(urls: "pa.Array[Any]") -> pa.StringArray:
-    """Bytes that are no UTF-8, which Parquet does not refuse, as U+FFFD."""
-    written = urls.cast(pa.binary(), safe=False)
-    return pa.array([None if url is None else url.decode("utf-8", "replace") for url in written.to_pylist()], pa.string())
-
-
-def _is_utf8(texts: pa.StringArray) -> bool:
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 @njit(nogil=True, cache=True)

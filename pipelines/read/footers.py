@@ -4,13 +4,15 @@ Arrow tells none of it safely: of a footer that contradicts itself pyarrow's `me
 a page that claims 2 GB is given them before its end is looked for.
 """
 
-from collections.abc import Collection, Iterator
+from array import array
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
+_INTEGERS = (4, 5, 6)  # of 16, 32 and 64 bits
 _DEPTH = 30  # of structs in structs; Parquet has eight
 _ROW_GROUPS, _COLUMNS, _ROWS, _META_DATA = 4, 1, 3, 3  # fields of FileMetaData, RowGroup and ColumnChunk
 _VALUES, _COMPRESSED_BYTES, _FIRST_DATA_PAGE, _DICTIONARY_PAGE = 5, 7, 9, 11  # of ColumnMetaData
@@ -32,8 +34,26 @@ class Chunk:
     end: int
 
 
-def chunks(file: BinaryIO) -> Iterator[Chunk]:
-    """Every column of every row group.
+class Chunks:
+    """Every column of every row group of a file, to be gone through as often as need be: 24 bytes each, for a footer may name a million."""
+
+    def __init__(self, numbers: "array[int]"):
+        self._numbers = numbers  # of each row group its rows and how many columns, then of each of these values, start and end
+
+    def __iter__(self) -> Iterator[Chunk]:
+        at = group = 0
+        while at < len(self._numbers):
+            rows, columns = self._numbers[at : at + 2]
+            at += 2
+            for column in range(columns):
+                values, start, end = self._numbers[at : at + 3]
+                yield Chunk(group, rows, column, values, start, end)
+                at += 3
+            group += 1
+
+
+def chunks(file: BinaryIO) -> Chunks:
+    """Every column of every row group, in one pass over the footer.
 
     Raises:
         pa.ArrowInvalid: it is no footer.
@@ -41,125 +61,193 @@ def chunks(file: BinaryIO) -> Iterator[Chunk]:
     size = file.seek(-8, 2)
     footer_bytes = int.from_bytes(file.read(4), "little")
     file.seek(max(0, size - footer_bytes))
-    footer = _struct(file.read(min(footer_bytes, size)))[0]
-    for group, each in enumerate(_of(footer, _ROW_GROUPS, list)):
-        rows = _of(each, _ROWS, int)
-        for column, chunk in enumerate(_of(each, _COLUMNS, list)):
-            about = _of(chunk, _META_DATA, dict)
-            starts = [_of(about, _FIRST_DATA_PAGE, int), _of({_DICTIONARY_PAGE: 0, **about}, _DICTIONARY_PAGE, int)]
-            start = min(each for each in starts if each > 0) if max(starts) > 0 else 0
-            yield Chunk(group, rows, column, _of(about, _VALUES, int), start, start + _of(about, _COMPRESSED_BYTES, int))
+    try:
+        return Chunks(_row_groups(_Thrift(file.read(min(footer_bytes, size)))))
+    except (IndexError, RecursionError):
+        raise pa.ArrowInvalid("a footer or page header that breaks off") from None
+    except OverflowError:
+        raise pa.ArrowInvalid("a footer with a number of too many bytes") from None
 
 
-def check_pages(file: BinaryIO, columns: Collection[int]) -> None:
+def check_pages(file: BinaryIO, found: Iterable[Chunk], columns: Collection[int]) -> None:
     """Refuse a file in which a page of these columns goes beyond its chunk, or pages are used again and again.
 
     Raises:
         pa.ArrowInvalid: one does, or they are.
     """
     pages_left = file.seek(0, 2) // _PAGE_AT_LEAST
-    for chunk in chunks(file):
+    for chunk in found:
         at = chunk.start
         while chunk.column in columns and at < chunk.end:
             if pages_left == 0:
                 raise pa.ArrowInvalid("more pages than fit in the file; columns lie on top of one another")
             pages_left -= 1
-            header, header_bytes = _page_header(file, at)
-            page_bytes, at = _of(header, _PAGE_BYTES, int), at + header_bytes
+            page_bytes, at = _page(file, at)
             left = chunk.end + _SLACK_BYTES - at
             if not 0 <= page_bytes <= left:
                 raise pa.ArrowInvalid(f"a page of {page_bytes} bytes in column {chunk.column} of row group {chunk.group}, which has at most {left} left")
             at += page_bytes
 
 
-def _page_header(file: BinaryIO, at: int) -> tuple[dict[int, Any], int]:
+def _row_groups(footer: "_Thrift") -> "array[int]":
+    """Numbers of `Chunks`. Of a field that is there twice the last one counts, as Arrow has it."""
+    numbers, groups = array("q"), None
+    for name, kind in footer.fields():
+        if name == _ROW_GROUPS:
+            groups = 0
+            del numbers[:]
+            for _ in footer.structs(kind):
+                _add_row_group(footer, numbers)
+                groups += 1
+        else:
+            footer.skip(kind)
+    _required(groups)
+    return numbers
+
+
+def _add_row_group(footer: "_Thrift", numbers: "array[int]") -> None:
+    first = len(numbers)
+    numbers.extend((0, 0))  # known when its columns are read
+    rows = columns = None
+    for name, kind in footer.fields():
+        if name == _COLUMNS:
+            columns = 0
+            del numbers[first + 2 :]
+            for _ in footer.structs(kind):
+                numbers.extend(_column(footer))
+                columns += 1
+        elif name == _ROWS and kind in _INTEGERS:
+            rows = footer.integer()
+        else:
+            footer.skip(kind)
+    numbers[first], numbers[first + 1] = _required(rows), _required(columns)
+
+
+def _column(footer: "_Thrift") -> tuple[int, int, int]:
+    """Values, start and end of a ColumnChunk."""
+    about: dict[int, int] = {}
+    for name, kind in footer.fields():
+        if name == _META_DATA and kind == _STRUCT:
+            about = footer.integers()
+        else:
+            footer.skip(kind)
+    starts = [_required(about.get(_FIRST_DATA_PAGE)), about.get(_DICTIONARY_PAGE, 0)]
+    start = min((each for each in starts if each > 0), default=0)
+    return _required(about.get(_VALUES)), start, start + _required(about.get(_COMPRESSED_BYTES))
+
+
+def _page(file: BinaryIO, at: int) -> tuple[int, int]:
+    """Bytes of the page whose header begins here, and where they begin."""
     for length in _HEADER_BYTES:
         file.seek(at)
-        data = file.read(length)
+        header = _Thrift(file.read(length))
         try:
-            return _struct(data)
-        except pa.ArrowInvalid:
-            if len(data) < length:
+            numbers = header.integers()
+        except (IndexError, RecursionError, pa.ArrowInvalid):
+            if len(header.data) < length:
                 break
+        else:
+            return _required(numbers.get(_PAGE_BYTES)), at + header.at
     raise pa.ArrowInvalid(f"no header of a page at byte {at}")
 
 
-def _of(struct: Any, name: int, kind: type) -> Any:
-    value = struct.get(name) if isinstance(struct, dict) else None
-    if not isinstance(value, kind):
+def _required(number: int | None) -> int:
+    if number is None:
         raise pa.ArrowInvalid("a footer or page header without what it has to have")
-    return value
+    return number
 
 
-def _struct(data: bytes) -> tuple[dict[int, Any], int]:
-    """Fields of the struct at the start by their numbers, and its length."""
-    try:
-        return _fields(data, 0, 0)
-    except (IndexError, RecursionError):
-        raise pa.ArrowInvalid("a footer or page header that breaks off") from None
+class _Thrift:
+    """A place in bytes of the compact protocol. What is read there raises IndexError where they break off, pa.ArrowInvalid where they are none."""
 
+    def __init__(self, data: bytes):
+        self.data, self.at = data, 0
 
-def _fields(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
-    if depth > _DEPTH:
-        raise pa.ArrowInvalid("a footer or page header nested too deeply")
-    fields: dict[int, Any] = {}
-    name = 0
-    while head := data[at]:
-        at += 1
-        if head >> 4:
-            name += head >> 4
-        else:
-            number, at = _varint(data, at)
-            name = number >> 1 ^ -(number & 1)
-        kind = head & 15
-        if kind in (_TRUE, _FALSE):
-            fields[name] = kind == _TRUE
-        else:
-            fields[name], at = _value(data, at, kind, depth)
-    return fields, at + 1
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """Number and kind of each field of a struct; the value is to be read, or skipped, before the next one is asked for."""
+        name = 0
+        while head := self.data[self.at]:
+            self.at += 1
+            name = name + (head >> 4) if head >> 4 else self.integer()
+            yield name, head & 15
+        self.at += 1
 
+    def integers(self) -> dict[int, int]:
+        """Fields of a struct that are integers, by their numbers."""
+        found = {}
+        for name, kind in self.fields():
+            if kind in _INTEGERS:
+                found[name] = self.integer()
+            else:
+                self.skip(kind)
+        return found
 
-def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
-    if kind in (4, 5, 6):  # 16, 32 and 64 bits
-        number, at = _varint(data, at)
-        return number >> 1 ^ -(number & 1), at
-    if kind == _BINARY:
-        length, at = _varint(data, at)
-        return None, _within(data, at + length)
-    if kind == _STRUCT:
-        return _fields(data, at, depth + 1)
-    if kind in (_LIST, _SET):
-        head, at = data[at], at + 1
-        length, at = (head >> 4, at) if head >> 4 < 15 else _varint(data, at)
-        values = []
+    def structs(self, kind: int) -> Iterator[None]:
+        """Once for each struct of a list, which is to be read before the next one is asked for."""
+        item, length = self._list() if kind in (_LIST, _SET) else (None, 1)
+        if length and item != _STRUCT:
+            raise pa.ArrowInvalid("a footer whose row groups, or their columns, are no structs")
         for _ in range(length):
-            value, at = _value(data, at, head & 15, depth + 1)
-            values.append(value)
-        return values, at
-    if kind == _MAP:
-        length, at = _varint(data, at)
-        kinds, at = (data[at], at + 1) if length else (0, at)
-        for _ in range(length):
-            at = _value(data, _value(data, at, kinds >> 4, depth + 1)[1], kinds & 15, depth + 1)[1]
-        return None, at
-    if kind in (_TRUE, _FALSE, _BYTE):
-        return data[at], at + 1
-    if kind == _DOUBLE:
-        return None, _within(data, at + 8)
-    raise pa.ArrowInvalid(f"a footer or page header with a value of kind {kind}")
+            yield
 
+    def integer(self) -> int:
+        """A number with a sign."""
+        number = self._varint()
+        return number >> 1 ^ -(number & 1)
 
-def _within(data: bytes, at: int) -> int:
-    if at > len(data):
-        raise IndexError(at)
-    return at
+    def skip(self, kind: int) -> None:
+        """Leave out the value of a field."""
+        if kind not in (_TRUE, _FALSE):  # which are the values themselves
+            self._skip(kind, 1)
 
+    def _skip(self, kind: int, depth: int) -> None:
+        """Leave out a value of a list."""
+        if kind in _INTEGERS:
+            self._varint()
+        elif kind == _BINARY:
+            length = self._varint()
+            self.at += length
+        elif kind == _STRUCT:
+            self._skip_struct(depth)
+        elif kind in (_LIST, _SET):
+            item, length = self._list()
+            for _ in range(length):
+                self._skip(item, depth + 1)
+        elif kind == _MAP:
+            length = self._varint()
+            kinds = self._byte() if length else 0
+            for _ in range(length):
+                self._skip(kinds >> 4, depth + 1)
+                self._skip(kinds & 15, depth + 1)
+        elif kind in (_TRUE, _FALSE, _BYTE):
+            self._byte()
+        elif kind == _DOUBLE:
+            self.at += 8
+        else:
+            raise pa.ArrowInvalid(f"a footer or page header with a value of kind {kind}")
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while (byte := data[at]) & 128:
-        value |= (byte & 127) << shift
-        shift, at = shift + 7, at + 1
-        if shift > 63:
-            raise pa.ArrowInvalid("a number of too many bytes")
-    return value | byte << shift, at + 1
+    def _skip_struct(self, depth: int) -> None:
+        if depth > _DEPTH:
+            raise pa.ArrowInvalid("a footer or page header nested too deeply")
+        for _, kind in self.fields():
+            if kind not in (_TRUE, _FALSE):
+                self._skip(kind, depth + 1)
+
+    def _list(self) -> tuple[int, int]:
+        """Kind and number of the values of a list, which follow."""
+        head = self._byte()
+        return head & 15, head >> 4 if head >> 4 < 15 else self._varint()
+
+    def _byte(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def _varint(self) -> int:
+        data, at, value, shift = self.data, self.at, 0, 0
+        while (byte := data[at]) & 128:
+            value |= (byte & 127) << shift
+            shift, at = shift + 7, at + 1
+            if shift > 63:
+                raise pa.ArrowInvalid("a number of too many bytes")
+        self.at = at + 1
+        return value | byte << shift

@@ -76,7 +76,8 @@ def check(path: str, settings: InputSettings) -> None:
     if _is_empty(path):
         return
     if form == "parquet":
-        _check_parquet(path, settings)
+        with parquet.reading(path) as table:
+            _check_parquet(path, table, settings)
         return
     with readable(path, form.upper()), _open(path) as file:
         if form == "jsonl":
@@ -98,12 +99,13 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
         UnreadableError: the file is broken as a whole.
         UsageError: as `check`.
     """
-    check(path, settings)
-    if _is_empty(path):
-        return
     form = form_of(path)
     if form == "parquet":
-        yield from _read_parquet(path, settings)
+        if not _is_empty(path):
+            yield from _read_parquet(path, settings)
+        return
+    check(path, settings)
+    if _is_empty(path):
         return
     gatherer = Gatherer(path, lambda rows: kept(from_columns(*string_columns(rows), settings=settings)))
     with readable(path, form.upper()), _open(path) as file:
@@ -124,8 +126,7 @@ def row_groups(path: str, settings: InputSettings) -> list[int]:
         UnreadableError: it is none, or its footer contradicts itself.
     """
     with parquet.reading(path) as table:
-        _check_values(path, table)
-        _check_pages(path, table, columns(settings))
+        _check_pages(path, table, _checked_chunks(path, table), columns(settings))
         return parquet.rows_of_groups(table)
 
 
@@ -140,7 +141,7 @@ def candidates(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch
         `schema.CANDIDATE`, n rows: captions cleaned, URLs trimmed, and without their fragment where they are valid.
     """
     url, caption, page_url = (_strings(batch.column(name)) if name else pa.nulls(batch.num_rows, pa.string()) for name in _wanted(settings))
-    return from_columns(url, caption, _valid(page_url), settings=settings)
+    return from_columns(url, caption, urls.valid_utf8(page_url), settings=settings)
 
 
 def from_columns(url: pa.StringArray, caption: pa.StringArray, page_url: pa.StringArray, *, settings: InputSettings) -> pa.RecordBatch:
@@ -183,7 +184,7 @@ def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[
 def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
     with parquet.reading(path) as table:
         rows = sum(parquet.rows_of_groups(table))
-        _check_pages(path, table, [*columns(settings), settings.image_column])
+        _check_pages(path, table, _check_parquet(path, table, settings), [*columns(settings), settings.image_column])
         if not settings.image_column:
             for batch in parquet.exactly(table.iter_batches(STRETCH_ROWS, columns=columns(settings), use_threads=False), rows):
                 yield as_found(candidates(batch, settings))
@@ -237,18 +238,6 @@ def _strings(column: Any) -> pa.StringArray:
     return cast(pa.StringArray, column if pa.types.is_string(column.type) else column.cast(pa.string(), safe=False))
 
 
-def _valid(column: pa.StringArray) -> pa.StringArray:
-    """Bytes that are no UTF-8, which Parquet does not refuse, as U+FFFD. URLs and captions are looked at where they are cleaned."""
-    if column.null_count == len(column):
-        return column
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        raw = pa.Array.from_buffers(pa.binary(), len(column), column.buffers(), column.null_count, column.offset)
-        return cast(pa.StringArray, pa.array([None if value is None else value.decode(errors="replace") for value in raw.to_pylist()], pa.string()))
-    return column
-
-
 def _only_where(mask: np.ndarray, texts: pa.StringArray) -> pa.StringArray:
     """The same texts, null where the mask (bool[n]) does not hold: over the same bytes."""
     bits = np.packbits(np.concatenate([np.zeros(texts.offset, bool), mask]), bitorder="little")
@@ -266,10 +255,9 @@ def _wanted(settings: InputSettings) -> tuple[str, str, str]:
     return settings.url_column, settings.caption_column, settings.page_url_column
 
 
-def _check_parquet(path: str, settings: InputSettings) -> None:
-    with parquet.reading(path) as table:
-        _check_values(path, table)
-        schema = table.schema_arrow
+def _check_parquet(path: str, table: pq.ParquetFile, settings: InputSettings) -> footers.Chunks:
+    """`check` of an open table; its columns."""
+    chunks, schema = _checked_chunks(path, table), table.schema_arrow
     _check_names(path, settings, schema.names, "column")
     for name in columns(settings):
         if not _is_text(schema.field(name).type):
@@ -279,23 +267,27 @@ def _check_parquet(path: str, settings: InputSettings) -> None:
         raise UsageError(
             f"{path}: column {settings.image_column} is of type {kind}, where bytes (or a struct whose field bytes holds them) are meant; name another column"
         )
+    return chunks
 
 
-def _check_values(path: str, table: pq.ParquetFile) -> None:
+def _checked_chunks(path: str, table: pq.ParquetFile) -> footers.Chunks:
     """Refuse a footer whose columns have not one value a row: Arrow would give fewer rows without a word. Nested columns have their own count."""
     flat = {number for number in range(len(table.schema)) if table.schema.column(number).max_repetition_level == 0}
     with storage.open_read(path) as file:
-        for chunk in footers.chunks(file):
-            if chunk.column in flat and chunk.values != chunk.rows:
-                name = table.schema.column(chunk.column).name
-                raise pa.ArrowInvalid(f"{chunk.values} values of {name} in row group {chunk.group}, which has {chunk.rows} rows")
+        chunks = footers.chunks(file)
+    for chunk in chunks:
+        if chunk.column in flat and chunk.values != chunk.rows:
+            name = table.schema.column(chunk.column).name
+            raise pa.ArrowInvalid(f"{chunk.values} values of {name} in row group {chunk.group}, which has {chunk.rows} rows")
+    return chunks
 
 
-def _check_pages(path: str, table: pq.ParquetFile, names: Collection[str]) -> None:
+def _check_pages(path: str, table: pq.ParquetFile, chunks: footers.Chunks, names: Collection[str]) -> None:
     """Refuse a file in which a page of these columns claims more bytes than there are: Arrow would take memory for them first."""
+    paths = {number: table.schema.column(number).path for number in range(len(table.schema))}  # a name may hold a point itself
+    wanted = {number for number, path in paths.items() if any(path == name or path.startswith(f"{name}.") for name in names)}
     with storage.open_read(path) as file:
-        paths = {number: table.schema.column(number).path for number in range(len(table.schema))}  # a name may hold a point itself
-        footers.check_pages(file, {number for number, path in paths.items() if any(path == name or path.startswith(f"{name}.") for name in names)})
+        footers.check_pages(file, chunks, wanted)
 
 
 def _check_names(path: str, settings: InputSettings, names: Sequence[str], what: str) -> None:

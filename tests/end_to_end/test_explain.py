@@ -21,9 +21,19 @@ pytestmark = pytest.mark.slow
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("explained")
     write_input(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main(["curate", "config.toml"]) == 0
+    return curated(folder)
+
+
+@pytest.fixture(scope="module")
+def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    write_hostile(folder)
+    return curated(folder, "--until", "judge")
+
+
+def curated(folder: Path, *args: str) -> Path:
+    with chdir(folder):
+        assert main(["curate", "config.toml", *args]) == 0
     return folder
 
 
@@ -125,8 +135,8 @@ def test_work_is_deleted_where_it_is_not_to_be_kept(tmp_path: Path, monkeypatch:
     assert main(["curate", "config.toml", "--set", "run.keep_work=false"]) == 0
 
 
-def hostile(folder: Path) -> None:
-    """A run of captions, URLs and broken lines that would act on a terminal."""
+def write_hostile(folder: Path) -> None:
+    """A config and a table of captions, URLs and broken lines that would act on a terminal."""
     rows = [
         ("https://h.example/\x1b]0;title\x07.png", "a caption \u202eof three words"),
         ("ftp://h.example/a.png", "a caption of other words"),
@@ -156,16 +166,6 @@ def test_an_invalid_url_says_why_it_is_none_and_nothing_acts_on_a_terminal(
     assert words in said
     assert "6 words, [text] words_at_least = 9" in said or "5 words" in said or "4 words" in said
     assert all(line.isprintable() for line in said.splitlines())
-
-
-@pytest.fixture(scope="module")
-def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("hostile")
-    hostile(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main(["curate", "config.toml", "--until", "judge"]) == 0
-    return folder
 
 
 def test_whatever_a_run_holds_nothing_that_is_printed_acts_on_a_terminal(hostile_run: Path, capsys: pytest.CaptureFixture[str]) -> None:

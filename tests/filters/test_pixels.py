@@ -16,24 +16,13 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from filters import pixels
-from filters.pixels import decode, gray, sniff, to_jpeg, to_stored
+from filters.image_headers import ROW_AT_MOST_PX, sniff
+from filters.pixels import decode, gray, to_jpeg, to_stored
+from tests.filters.pictures import FORMATS, chunk, encoded, one_bit_png, picture
 from tests.shared_data import SHARED, needs_shared
 
-FORMATS = ("jpeg", "png", "webp", "gif", "avif", "bmp", "tiff")
 LIMIT = 178_956_970
 ORIENTATION = 0x0112
-
-
-def picture(width: int = 320, height: int = 240) -> Image.Image:
-    """Smooth, colourful, and different in each of its corners."""
-    rng = np.random.default_rng(5)
-    return Image.fromarray(rng.integers(0, 256, (5, 6, 3), np.uint8)).resize((width, height), Image.Resampling.BICUBIC)
-
-
-def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind.upper(), **options)
-    return file.getvalue()
 
 
 def read(data: bytes, *, colour: bool = False, pixels_at_most: int = LIMIT, short_side_px: int = 128) -> pixels.Decoded:
@@ -43,18 +32,6 @@ def read(data: bytes, *, colour: bool = False, pixels_at_most: int = LIMIT, shor
 def reduced(array: np.ndarray) -> np.ndarray:
     """16 x 16 means of gray: what survives any scaling."""
     return np.asarray(Image.fromarray(array).convert("L").resize((16, 16), Image.Resampling.BOX)).astype(int)
-
-
-def chunk(name: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-
-
-def one_bit_png(width: int, height: int) -> bytes:
-    """A decompression bomb: white rows that compress a thousandfold."""
-    row = b"\0" + b"\xff" * ((width + 7) // 8)
-    packer = zlib.compressobj(9)
-    body = b"".join([*(packer.compress(row) for _ in range(min(height, 100))), packer.flush()])
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -103,14 +80,6 @@ def test_a_large_image_is_scaled_down() -> None:
 def test_what_is_no_known_format_is_undecodable(data: bytes) -> None:
     found = read(data)
     assert (found.format, found.width, found.height, found.damage, found.pixels) == (None, None, None, None, None)
-
-
-def test_formats_are_told_by_their_first_bytes() -> None:
-    for kind in FORMATS:
-        assert sniff(encoded(picture(), kind)) == kind
-    assert sniff(b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf") == "avif"
-    assert sniff(b"\0\0\0\x1cftypavis\0\0\0\0avis") == "avif"
-    assert sniff(encoded(picture(), "tiff", big_tiff=True)) == "tiff"
 
 
 # A PNG without the last bytes of IEND and a GIF without its trailer are whole: their last pixel is there.
@@ -442,14 +411,14 @@ def test_a_header_that_no_memory_is_enough_for_is_damage(monkeypatch: pytest.Mon
     def out_of_memory(_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("filters.pixels._stored_size", out_of_memory)
+    monkeypatch.setattr("filters.image_headers._stored_size", out_of_memory)
     found = read(encoded(picture(), "png"))
     assert (found.format, found.width, found.damage) == ("png", None, "MemoryError")
 
 
 def test_a_row_that_decoders_cannot_count_the_bits_of_is_damage_on_every_machine() -> None:
     """Pillow raises MemoryError for it, however much memory there is."""
-    for width in (100_000_000, pixels.ROW_AT_MOST_PX + 1):
+    for width in (100_000_000, ROW_AT_MOST_PX + 1):
         header = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, 1, 8, 2, 0, 0, 0))
         data = header + chunk(b"IDAT", zlib.compress(b"\0" * 1_000)) + chunk(b"IEND", b"")
         found = read(data)
@@ -476,5 +445,5 @@ def test_the_memory_that_decoding_takes_is_known_by_the_header(kind: str, mode: 
 
 
 def test_what_will_not_be_decoded_takes_no_memory() -> None:
-    for data in (b"", b"<svg>", encoded(picture(), "png")[:20], one_bit_png(pixels.ROW_AT_MOST_PX + 1, 1)):
+    for data in (b"", b"<svg>", encoded(picture(), "png")[:20], one_bit_png(ROW_AT_MOST_PX + 1, 1)):
         assert pixels.peak_bytes(data, colour=False) == 0

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from tests.hostile.cases import after, before
+from tests.hostile.cases import NONE, Case, after, before
 from tests.pipelines.read.archives import record, response
 
 Content = bytes | Callable[[], bytes]
@@ -30,6 +30,26 @@ def made(content: Content) -> bytes:
 def signed(name: str, data: bytes) -> bytes:
     """The same with the case's own mark, which is as long."""
     return data.replace(MARK, b"%08x" % zlib.crc32(name.encode()))
+
+
+def between(
+    form: Callable[..., bytes],
+    name: str,
+    about: str,
+    hostile: Content,
+    *kept: str,
+    dropped: Mapping[str, int] = NONE,
+    error: str = "",
+    pack: Callable[[bytes], bytes] | None = None,
+    end: str = "",
+) -> Case:
+    """A case of lines or members between good ones: `form` is csv, tsv, jsonl or tar, whose name the file's ends in, and then in `end`."""
+
+    def build() -> bytes:
+        data = form(name, hostile)
+        return pack(data) if pack else data
+
+    return Case(name, about, "webdataset" if form is tar else "table", f".{form.__name__}{end}", build, dropped, kept, error=error)
 
 
 @cache

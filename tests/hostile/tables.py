@@ -1,36 +1,15 @@
 """Tables of text whose rows, quotes, lines, charsets or compression are broken."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from tests.hostile.cases import BROKEN, NONE, Case
-from tests.hostile.files import IT, Content, csv, gzip_bomb, gzipped, jsonl, row, tsv
+from tests.hostile.files import IT, between, csv, gzip_bomb, gzipped, jsonl, row, tsv
 from tests.pipelines.read.archives import zstd
 
 CAPTION = "a picture in a table"
 BYTES = IT.encode()
 UNCLOSED = "unexpected end of data"
-Between = Callable[..., bytes]  # a file of what is between the neighbours
-
-
-def _rows(
-    form: Between,
-    name: str,
-    about: str,
-    hostile: Content,
-    *kept: str,
-    dropped: Mapping[str, int] = NONE,
-    error: str = "",
-    pack: Callable[[bytes], bytes] | None = None,
-    end: str = "",
-) -> Case:
-    """A case of lines between good ones."""
-
-    def build() -> bytes:
-        data = form(name, hostile)
-        return pack(data) if pack else data
-
-    return Case(name, about, "table", f".{form.__name__}{end}", build, dropped, kept, error=error)
 
 
 def _file(name: str, about: str, suffix: str, build: Callable[[], bytes], error: str, exit_code: int = 1) -> Case:
@@ -44,7 +23,7 @@ def _bomb(name: str) -> bytes:
 
 
 _CSV = [
-    _rows(
+    between(
         csv,
         "quote-not-closed",
         "A quote that is never closed: the rows below it are read again without it",
@@ -52,11 +31,11 @@ _CSV = [
         dropped=BROKEN,
         error=UNCLOSED,
     ),
-    _rows(
+    between(
         csv, "quote-inside-a-field", "A quote closed before its field ends", BYTES + b',"a picture" of more\n', dropped=BROKEN, error="',' expected after '\"'"
     ),
-    _rows(csv, "quote-over-lines", "A line break inside quotes, which is allowed", BYTES + b',"a picture\nin a table"\n', CAPTION),
-    _rows(
+    between(csv, "quote-over-lines", "A line break inside quotes, which is allowed", BYTES + b',"a picture\nin a table"\n', CAPTION),
+    between(
         csv,
         "fields-of-any-number",
         "Rows of one, three and no fields",
@@ -64,13 +43,15 @@ _CSV = [
         dropped={"record_broken": 3},
         error="… fields, where the header has 2",
     ),
-    _rows(csv, "rows-of-nothing", "10,000 empty lines", b"\n" * 5_000 + b"\r\n" * 5_000),
-    _rows(csv, "rows-of-commas", "A row of a million commas", lambda: b"," * 1_000_000 + b"\n", dropped=BROKEN, error="1000001 fields, where the header has 2"),
-    _rows(csv, "row-with-nul", "NUL in a row", BYTES + b",a picture\0 in a table\n", CAPTION),
-    _rows(csv, "row-no-utf-8", "A row in Latin-1", BYTES + b",une for\xeat tr\xe8s verte\n", dropped=BROKEN, error="not UTF-8 (byte …); convert the file"),
-    _rows(csv, "row-of-20-mb", "A field of 20 MB", lambda: BYTES + b"," + b"a" * 20_000_000 + b"\n", dropped=BROKEN, error="longer than 16 MiB"),
-    _rows(csv, "row-of-a-formula", "What a spreadsheet would run: it is text", BYTES + b",=HYPERLINK(A1) in a cell\n", "=HYPERLINK(A1) in a cell"),
-    _rows(
+    between(csv, "rows-of-nothing", "10,000 empty lines", b"\n" * 5_000 + b"\r\n" * 5_000),
+    between(
+        csv, "rows-of-commas", "A row of a million commas", lambda: b"," * 1_000_000 + b"\n", dropped=BROKEN, error="1000001 fields, where the header has 2"
+    ),
+    between(csv, "row-with-nul", "NUL in a row", BYTES + b",a picture\0 in a table\n", CAPTION),
+    between(csv, "row-no-utf-8", "A row in Latin-1", BYTES + b",une for\xeat tr\xe8s verte\n", dropped=BROKEN, error="not UTF-8 (byte …); convert the file"),
+    between(csv, "row-of-20-mb", "A field of 20 MB", lambda: BYTES + b"," + b"a" * 20_000_000 + b"\n", dropped=BROKEN, error="longer than 16 MiB"),
+    between(csv, "row-of-a-formula", "What a spreadsheet would run: it is text", BYTES + b",=HYPERLINK(A1) in a cell\n", "=HYPERLINK(A1) in a cell"),
+    between(
         csv,
         "lines-of-cr",
         "Lines that end in CR alone",
@@ -78,7 +59,7 @@ _CSV = [
         dropped=BROKEN,
         error="new-line character seen in unquoted field…",
     ),
-    _rows(
+    between(
         csv,
         "line-in-no-charset",
         "A line of bytes that mean nothing",
@@ -107,7 +88,7 @@ _CSV = [
         ("a picture in a",),
         after=False,
     ),
-    _rows(
+    between(
         csv,
         "gzip-members",
         "A table in two gzip members",
@@ -166,12 +147,12 @@ _CSV = [
     _file(
         "csv-zst-cut", "A table in zstd that is cut", ".csv.zst", lambda: zstd(csv("csv-zst-cut"))[:-20], "cannot be read as CSV (Truncated compressed stream)"
     ),
-    _rows(tsv, "tsv-with-quotes", "Quotes in a TSV, where they mean nothing", BYTES + b'\t"a picture" "in a table\n', '"a picture" "in a table'),
-    _rows(tsv, "tsv-of-tabs", "A row of a million tabs", lambda: b"\t" * 1_000_000 + b"\n", dropped=BROKEN, error="1000001 fields, where the header has 2"),
+    between(tsv, "tsv-with-quotes", "Quotes in a TSV, where they mean nothing", BYTES + b'\t"a picture" "in a table\n', '"a picture" "in a table'),
+    between(tsv, "tsv-of-tabs", "A row of a million tabs", lambda: b"\t" * 1_000_000 + b"\n", dropped=BROKEN, error="1000001 fields, where the header has 2"),
 ]
 
 _JSON = [
-    _rows(
+    between(
         jsonl,
         "json-line-nested",
         "Lists nested 100,000 times",
@@ -179,7 +160,7 @@ _JSON = [
         dropped=BROKEN,
         error="no JSON: nested too deeply",
     ),
-    _rows(
+    between(
         jsonl,
         "json-line-nested-inside",
         "An object of objects nested 100,000 times beside a caption",
@@ -187,10 +168,10 @@ _JSON = [
         dropped=BROKEN,
         error="no JSON: nested too deeply",
     ),
-    _rows(jsonl, "json-line-half-character", "Half a surrogate pair", row("half a \ud83d character"), "half a \ufffd character"),
-    _rows(jsonl, "json-line-keys-twice", "A key given twice: the last counts", b'{"caption": "not this one here", ' + row(CAPTION)[1:], CAPTION),
-    _rows(jsonl, "json-line-huge-number", "Numbers beyond any type", row(CAPTION)[:-2] + b', "a": 1e99999, "b": 99999999999999999999999999}\n', CAPTION),
-    _rows(
+    between(jsonl, "json-line-half-character", "Half a surrogate pair", row("half a \ud83d character"), "half a \ufffd character"),
+    between(jsonl, "json-line-keys-twice", "A key given twice: the last counts", b'{"caption": "not this one here", ' + row(CAPTION)[1:], CAPTION),
+    between(jsonl, "json-line-huge-number", "Numbers beyond any type", row(CAPTION)[:-2] + b', "a": 1e99999, "b": 99999999999999999999999999}\n', CAPTION),
+    between(
         jsonl,
         "json-line-number-of-10-kb",
         "A number of 10,000 digits",
@@ -198,8 +179,8 @@ _JSON = [
         dropped=BROKEN,
         error="no JSON: a number of too many digits",
     ),
-    _rows(jsonl, "json-line-nan", "`NaN`, which is no JSON and is written all the same", row(CAPTION)[:-2] + b', "a": NaN}\n', CAPTION),
-    _rows(
+    between(jsonl, "json-line-nan", "`NaN`, which is no JSON and is written all the same", row(CAPTION)[:-2] + b', "a": NaN}\n', CAPTION),
+    between(
         jsonl,
         "json-lines-no-objects",
         "A list, a number, a text, null and true",
@@ -207,7 +188,7 @@ _JSON = [
         dropped={"record_broken": 5},
         error="…, where an object is meant",
     ),
-    _rows(
+    between(
         jsonl,
         "json-lines-of-types",
         "Captions that are a number, a list and true",
@@ -215,9 +196,9 @@ _JSON = [
         dropped={"record_broken": 3},
         error="caption is no string but …",
     ),
-    _rows(jsonl, "json-line-of-two", "Two objects on a line", row(CAPTION)[:-1] + b" " + row(CAPTION), dropped=BROKEN, error="no JSON: Extra data: …"),
-    _rows(jsonl, "json-line-cut", "A line that breaks off", row(CAPTION)[:-20] + b"\n", dropped=BROKEN, error="no JSON: …"),
-    _rows(
+    between(jsonl, "json-line-of-two", "Two objects on a line", row(CAPTION)[:-1] + b" " + row(CAPTION), dropped=BROKEN, error="no JSON: Extra data: …"),
+    between(jsonl, "json-line-cut", "A line that breaks off", row(CAPTION)[:-20] + b"\n", dropped=BROKEN, error="no JSON: …"),
+    between(
         jsonl,
         "json-line-no-utf-8",
         "A line that is no UTF-8",
@@ -225,15 +206,15 @@ _JSON = [
         dropped=BROKEN,
         error="not UTF-8 (byte …); convert the file",
     ),
-    _rows(jsonl, "json-line-of-nothing", "An empty object", b"{}\n", dropped={"url_invalid": 1}),
-    _rows(
+    between(jsonl, "json-line-of-nothing", "An empty object", b"{}\n", dropped={"url_invalid": 1}),
+    between(
         jsonl,
         "json-line-of-keys",
         "An object of 200,000 keys",
         lambda: row(CAPTION)[:-2] + b"".join(b', "k%d": 0' % number for number in range(200_000)) + b"}\n",
         CAPTION,
     ),
-    _rows(jsonl, "json-line-of-20-mb", "A line of 20 MB", lambda: row("a" * 20_000_000), dropped=BROKEN, error="longer than 16 MiB"),
+    between(jsonl, "json-line-of-20-mb", "A line of 20 MB", lambda: row("a" * 20_000_000), dropped=BROKEN, error="longer than 16 MiB"),
     Case("jsonl-cut", "A last line that breaks off", "table", ".jsonl", lambda: jsonl("jsonl-cut")[:-10], BROKEN, after=False, error="no JSON: …"),
     _file(
         "jsonl-of-one-list",

@@ -1,34 +1,17 @@
 """WebDataset tars with members that are no files, headers that lie, and samples that are none."""
 
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 
-from tests.hostile.cases import BROKEN, NONE, Case, after, before
-from tests.hostile.files import MARK, Content, gzip_bomb, gzipped, header, made, member, patched, pax, pax_record, picture, sample, tar
+from tests.hostile.cases import BROKEN, Case, after, before
+from tests.hostile.files import MARK, between, gzip_bomb, gzipped, header, member, patched, pax, pax_record, picture, sample, tar
 from tests.pipelines.read.archives import zstd
 
 CAPTION = "a picture in a tar"
 IMAGE = picture(90) + MARK  # which decoders do not look at
 NO_SAMPLE = "no image, .txt or .json of one name before the first dot, but …"
-
-
-def _case(
-    name: str,
-    about: str,
-    hostile: Content,
-    *kept: str,
-    dropped: Mapping[str, int] = NONE,
-    error: str = "",
-    pack: Callable[[bytes], bytes] | None = None,
-    suffix: str = ".tar",
-) -> Case:
-    """A case of members between two good samples."""
-
-    def build() -> bytes:
-        data = tar(name, made(hostile))
-        return pack(data) if pack else data
-
-    return Case(name, about, "webdataset", suffix, build, dropped, kept, error=error)
+_case = partial(between, tar)
 
 
 def _file(name: str, about: str, build: Callable[[], bytes], error: str, suffix: str = ".tar") -> Case:
@@ -271,7 +254,7 @@ _COMPRESSED = [
         lambda: good(),
         CAPTION,
         pack=lambda data: gzipped(data[:2_000]) + gzipped(data[2_000:]),
-        suffix=".tar.gz",
+        end=".gz",
     ),
     Case(
         "image-of-300-mb-in-a-tar",

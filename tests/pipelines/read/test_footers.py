@@ -1,6 +1,7 @@
 """Footers and page headers of Parquet, read from their bytes, against what Arrow says of sound ones; and any bytes."""
 
 import io
+import tracemalloc
 from contextlib import suppress
 
 import pyarrow as pa
@@ -40,17 +41,41 @@ def test_columns_and_pages_are_as_arrow_has_them(options):
             start = chunk.dictionary_page_offset or chunk.data_page_offset
             expected.append(footers.Chunk(group, metadata.row_group(group).num_rows, column, chunk.num_values, start, start + chunk.total_compressed_size))
     assert every == expected
-    footers.check_pages(io.BytesIO(data), range(metadata.num_columns))
+    footers.check_pages(io.BytesIO(data), every, range(metadata.num_columns))
+
+
+def test_a_large_footer_takes_little_more_memory_than_its_bytes():
+    file = io.BytesIO()
+    pq.write_table(pa.table({name: range(2_000) for name in "ab"}), file, row_group_size=1)
+    footer_bytes = int.from_bytes(file.getvalue()[-8:-4], "little")
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in footers.chunks(file)) == 4_000
+        assert tracemalloc.get_traced_memory()[1] < 2 * footer_bytes
+    finally:
+        tracemalloc.stop()
+
+
+def field(name: int, kind: int, value: bytes) -> bytes:
+    """A field of a struct, its number written out."""
+    return bytes([kind, 2 * name]) + value
+
+
+def test_of_a_field_that_is_there_twice_the_last_counts_and_one_of_another_kind_never():
+    about = b"".join(field(name, 6, bytes([2 * value])) for name, value in ((5, 9), (5, 7), (7, 20), (9, 4))) + field(9, 1, b"") + b"\0"
+    group = field(1, 9, b"\x1c" + field(3, 12, about) + b"\0") + field(3, 6, b"\x0e") + field(3, 2, b"") + b"\0"
+    footer = field(4, 9, b"\x2c" + group * 2) + field(4, 9, b"\x1c" + group) + b"\0"
+    assert list(footers.chunks(io.BytesIO(footer + len(footer).to_bytes(4, "little") + b"PAR1"))) == [footers.Chunk(0, 7, 0, 7, 4, 24)]
 
 
 def test_a_page_beyond_its_column_is_refused_where_the_column_is_wanted():
     data = bytearray(written(use_dictionary=False, compression="none"))
-    chunk = next(footers.chunks(io.BytesIO(data)))
+    chunk = next(iter(footers.chunks(io.BytesIO(data))))
     at = data.index(b"\x15", data.index(b"\x15", chunk.start + 2) + 1) + 1  # field 3, behind two numbers
     data[at : at + 3] = b"\xff\xff\x7f"
-    footers.check_pages(io.BytesIO(data), [1, 2, 3])
+    footers.check_pages(io.BytesIO(data), footers.chunks(io.BytesIO(data)), [1, 2, 3])
     with pytest.raises(pa.ArrowInvalid, match="column 0 of row group 0"):
-        footers.check_pages(io.BytesIO(data), [0])
+        footers.check_pages(io.BytesIO(data), footers.chunks(io.BytesIO(data)), [0])
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
@@ -63,4 +88,4 @@ def test_any_bytes_are_columns_or_no_parquet(edits, footer_bytes):
     if footer_bytes is not None:
         data[-8:-4] = footer_bytes.to_bytes(4, "little")
     with suppress(pa.ArrowInvalid):
-        footers.check_pages(io.BytesIO(data), [0, 1, 2, 3])
+        footers.check_pages(io.BytesIO(data), footers.chunks(io.BytesIO(data)), [0, 1, 2, 3])

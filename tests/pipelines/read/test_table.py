@@ -223,8 +223,10 @@ def test_references_stay_without_decode_entities(tmp_path):
 def test_bytes_of_parquet_that_are_no_utf8_become_replacement_characters():
     raw = pa.array([b"ok", b"a\xff", None, b"b"])
     broken = pa.Array.from_buffers(pa.string(), 4, raw.buffers(), raw.null_count)
-    batch = pa.record_batch({"url": broken.slice(1), "caption": broken.slice(1)})
-    assert read.candidates(batch, an_input())["caption"].to_pylist() == ["a\ufffd", "", "b"]
+    batch = pa.record_batch(dict.fromkeys(("url", "caption", "page"), broken.slice(1)))
+    found = read.candidates(batch, an_input(page_url_column="page"))
+    assert found["caption"].to_pylist() == ["a\ufffd", "", "b"]
+    assert found["image_url"].to_pylist() == found["page_url"].to_pylist() == ["a\ufffd", None, "b"]
 
 
 def test_a_column_of_nulls_alone_is_a_column_of_strings(tmp_path):
