@@ -116,11 +116,11 @@ def _dropped_rows(
     return parquet.table(
         {
             **{name: column.filter(is_dropped) for name, column in columns.items()},
-            "failed": cast(Any, failed.filter(is_dropped)).dictionary_decode(),
+            "failed": parquet.with_dictionary(cast(Any, failed.filter(is_dropped))),
             "key": identity.hexed(identity.rows_of(keys, rows)),
             "image_id": identity.hexed(identity.rows_of(image_ids, rows), batch["image_identity"].is_valid().filter(is_dropped)),
-            "source": source,
-            "stage": Stage.JUDGE.value,
+            "source": parquet.repeated(source, len(rows)),
+            "stage": parquet.repeated(Stage.JUDGE.value, len(rows)),
         },
         DROPPED,
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 from altalign import storage
 from altalign.errors import UnreadableError
 
-# Columns of few distinct values. Any: pyarrow-stubs take a bool alone.
+# Columns of few distinct values (Any: pyarrow-stubs take a bool alone). Those of strings are handed on as dictionaries, which need not be found again.
 _DICTIONARY: Any = ["source", "stage", "reason", "failed.list.element", "format", "test_set", "file"]
 
 # Hex digits of hashes, which repeat in nothing: without the lengths between them zstd is faster, and the file smaller.
@@ -27,7 +28,7 @@ class Writer:
     """Rows of one schema into one file."""
 
     def __init__(self, file: pq.ParquetWriter, schema: pa.Schema, rows_per_row_group: int):
-        self._file, self.schema, self._rows_per_row_group = file, schema, rows_per_row_group
+        self._file, self._schema, self._rows_per_row_group = file, schema, rows_per_row_group
         self._waiting: list[pa.Table] = []
         self.row_groups: list[int] = []
 
@@ -39,7 +40,7 @@ class Writer:
 
     def write_row_group(self, rows: pa.Table) -> None:
         """Write these rows as a row group of their own."""
-        self._file.write_table(rows.cast(self.schema), row_group_size=max(1, len(rows)))
+        self._file.write_table(rows.cast(self._schema), row_group_size=max(1, len(rows)))
         self.row_groups.append(len(rows))
 
     def finish(self) -> None:
@@ -53,6 +54,7 @@ class Writer:
 @contextmanager
 def writing(path: str, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -> Iterator[Writer]:
     """A Parquet file that is at `path`, whole, once the block ended well."""
+    schema = _as_written(schema)
     with (
         storage.write(path) as file,
         pq.ParquetWriter(
@@ -61,6 +63,7 @@ def writing(path: str, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -
             compression="zstd",
             compression_level=1,
             write_statistics=False,
+            store_schema=False,  # it would tell readers of the dictionaries
             use_dictionary=_DICTIONARY,
             column_encoding={name: "DELTA_LENGTH_BYTE_ARRAY" for name in _HEX if name in schema.names and schema.field(name).type == pa.string()},
         ) as parquet,
@@ -68,6 +71,19 @@ def writing(path: str, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -
         writer = Writer(parquet, schema, rows_per_row_group)
         yield writer
         writer.finish()
+
+
+def _as_written(schema: pa.Schema) -> pa.Schema:
+    """The schema with dictionaries where they are written as such."""
+    of_strings, lists = pa.dictionary(pa.int32(), pa.string()), {name.partition(".")[0] for name in _DICTIONARY if "." in name}
+    fields = []
+    for field in schema:
+        if field.name in _DICTIONARY and pa.types.is_string(field.type):
+            field = field.with_type(of_strings)
+        elif field.name in lists:
+            field = field.with_type(pa.list_(of_strings))
+        fields.append(field)
+    return pa.schema(fields)
 
 
 def write(path: str, rows: pa.Table, schema: pa.Schema) -> None:
@@ -161,24 +177,37 @@ def tally(column: "pa.Array[Any] | pa.ChunkedArray[Any]") -> list[tuple[Any, int
 
 
 def table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
-    """A table of a schema from some of its columns; the others are null. One string stands for a column full of it."""
-    rows = next(len(column) for column in columns.values() if not isinstance(column, str))
-    arrays = []
-    for field in schema:
-        column = columns.get(field.name)
-        if column is None:
-            arrays.append(pa.nulls(rows, field.type))
-        elif isinstance(column, str):
-            arrays.append(pa.repeat(pa.scalar(column, field.type), rows))
-        else:
-            arrays.append(column)
+    """A table of a schema from some of its columns; the others are null. One string stands for a column full of it.
+
+    A column that Parquet has as a dictionary may be one here too (`failed`: lists of one), and stays so.
+    """
     unknown = set(columns) - set(schema.names)
     if unknown:
         raise ValueError(f"no such columns: {sorted(unknown)}")
-    return pa.Table.from_arrays(
-        [a if isinstance(a, pa.ChunkedArray) else pa.array(a, f.type) if not isinstance(a, pa.Array) else a for a, f in zip(arrays, schema, strict=True)],
-        schema=schema,
-    )
+    rows = next(len(column) for column in columns.values() if not isinstance(column, str))
+    arrays, fields = [], []
+    for field, as_written in zip(schema, _as_written(schema), strict=True):
+        column = columns.get(field.name)
+        if column is None:
+            column = pa.nulls(rows, field.type)
+        elif isinstance(column, str):
+            column = pa.repeat(pa.scalar(column, field.type), rows)
+        elif not isinstance(column, (pa.Array, pa.ChunkedArray)):
+            column = pa.array(column, field.type)
+        arrays.append(column)
+        fields.append(as_written if column.type == as_written.type else field)
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def repeated(value: str, rows: int) -> "pa.DictionaryArray[Any, Any]":
+    """A column full of one string."""
+    return pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), pa.array([value], pa.string()))
+
+
+def with_dictionary(lists: "pa.DictionaryArray[Any, Any]") -> "pa.ListArray[Any]":
+    """The lists of strings that a dictionary stands for, their strings as a dictionary."""
+    values: Any = lists.dictionary
+    return pa.ListArray.from_arrays(values.offsets, values.values.dictionary_encode()).take(lists.indices)
 
 
 def read_table(path: str) -> pa.Table:
