@@ -14,8 +14,8 @@ from benchmarks.harness import CACHE, OURS, PEERS, ROOT, Round, disturbed, summa
 from benchmarks.processes import PROC, Figures
 
 RESULTS = ROOT / "benchmarks" / "results"
-OUR_PACKAGES = ("altalign", "apache-beam", "fastwarc", "numba", "numpy", "pillow", "pyarrow", "selectolax", "simplejpeg")
-PEER_PACKAGES = ("duckdb", "fastwarc", "img2dataset", "numpy", "opencv-python-headless", "polars", "pyarrow", "selectolax")
+OUR_PACKAGES = ("aiohttp", "altalign", "apache-beam", "fastwarc", "numba", "numpy", "pillow", "pyarrow", "selectolax", "simplejpeg")
+PEER_PACKAGES = ("duckdb", "faiss-cpu", "fastwarc", "imagehash", "img2dataset", "numpy", "opencv-python-headless", "polars", "pyarrow", "selectolax")
 INNERMOST = re.compile(r"\{[^{}\[\]]*\}|\[[^{}\[\]]*\]")  # of JSON: it reads best on one line
 
 

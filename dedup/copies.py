@@ -1,0 +1,174 @@
+"""Copies of an image as the web makes them: recoded, resized, cropped, recoloured, written on, framed, turned.
+
+The descriptor's map is learned from them, and recall is counted on them by the transform's name. The web makes more kinds than these;
+a map finds little of what it was not shown, so a kind that is taken from the list is a kind that is no longer found.
+Everything random comes from the pixels and the transform's name, so an image has the same copies in every run.
+"""
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont
+
+Pixels = npt.NDArray[np.uint8]
+Transform = Callable[[Image.Image, np.random.Generator], Image.Image]
+
+BLACK, WHITE = (0, 0, 0), (255, 255, 255)
+WORDS = ("shop", "stock", "photo", "free", "gallery", "pictures", "sale", "best", "image", "online")
+
+
+def copies_of(pixels: Pixels) -> Iterator[tuple[str, Pixels]]:
+    """The name of each transform and the copy it makes, in the order of `TRANSFORMS`.
+
+    Args:
+        pixels: a decoded image, RGB, uint8[height, width, 3], of a side of 1 px at least. Copies of 256 px on the short side are as good as
+            larger ones for a descriptor of 32 x 32, and cost less.
+
+    Yields:
+        uint8[height, width, 3] of the copy's own size.
+    """
+    image = Image.fromarray(pixels)
+    for name in TRANSFORMS:
+        yield name, np.asarray(TRANSFORMS[name](image, _drawn_from(pixels, name)))
+
+
+def _drawn_from(pixels: Pixels, name: str) -> np.random.Generator:
+    digest = hashlib.blake2b(f"{name} {pixels.shape} ".encode() + pixels.tobytes(), digest_size=16).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little"))
+
+
+def _recoded(image: Image.Image, _: np.random.Generator, *, quality: int) -> Image.Image:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=quality)
+    return Image.open(file).convert("RGB")
+
+
+def _scaled(image: Image.Image, _: np.random.Generator, *, x: float = 1.0, y: float = 1.0) -> Image.Image:
+    size = max(1, round(image.width * x)), max(1, round(image.height * y))
+    return image.resize(size, Image.Resampling.BICUBIC)
+
+
+def _shrunk(image: Image.Image, random: np.random.Generator, *, long_side_px: int) -> Image.Image:
+    factor = min(1.0, long_side_px / max(image.size))
+    return _scaled(image, random, x=factor, y=factor)
+
+
+def _cropped(image: Image.Image, random: np.random.Generator, *, share: float) -> Image.Image:
+    """Without this share of its width and of its height, cut off at two or four sides."""
+    width, height = (max(1, round(side * (1 - share))) for side in image.size)
+    left, top = int(random.integers(image.width - width + 1)), int(random.integers(image.height - height + 1))
+    return image.crop((left, top, left + width, top + height))
+
+
+def _bright(image: Image.Image, _: np.random.Generator, *, factor: float) -> Image.Image:
+    return ImageEnhance.Brightness(image).enhance(factor)
+
+
+def _contrasted(image: Image.Image, _: np.random.Generator, *, factor: float) -> Image.Image:
+    return ImageEnhance.Contrast(image).enhance(factor)
+
+
+def _coloured(image: Image.Image, _: np.random.Generator, *, factor: float) -> Image.Image:
+    return ImageEnhance.Color(image).enhance(factor)
+
+
+def _written_on(image: Image.Image, random: np.random.Generator) -> Image.Image:
+    """A line of text in one of the image's quarters, white with a black edge."""
+    written = image.copy()
+    size = max(6, min(image.size) // 10)
+    place = int(random.integers(max(1, image.width // 2))), int(random.integers(max(1, image.height - size)))
+    ImageDraw.Draw(written).text(place, _words(random, 2), WHITE, ImageFont.load_default(size), stroke_width=max(1, size // 12), stroke_fill=BLACK)
+    return written
+
+
+def _captioned(image: Image.Image, random: np.random.Generator) -> Image.Image:
+    """The lowest tenth of the image under a black bar with text."""
+    written, height = image.copy(), max(1, image.height // 10)
+    draw = ImageDraw.Draw(written)
+    draw.rectangle((0, image.height - height, image.width, image.height), BLACK)
+    draw.text((height // 2, image.height - height), _words(random, 4), WHITE, ImageFont.load_default(max(6, height * 2 // 3)))
+    return written
+
+
+def _watermarked(image: Image.Image, random: np.random.Generator) -> Image.Image:
+    """Words across the middle, as wide as the image, through which it shows."""
+    mask = Image.new("L", image.size, 0)
+    text = _words(random, 2)
+    font = ImageFont.load_default(max(6, 2 * image.width // len(text)))
+    ImageDraw.Draw(mask).text((image.width // 2, image.height // 2), text, 115, font, anchor="mm")
+    return Image.composite(Image.new("RGB", image.size, WHITE), image, mask)
+
+
+def _words(random: np.random.Generator, count: int) -> str:
+    return " ".join(WORDS[i] for i in random.integers(len(WORDS), size=count))
+
+
+def _framed(image: Image.Image, _: np.random.Generator, *, x: float, y: float, colour: tuple[int, int, int]) -> Image.Image:
+    """On a larger ground: that share of the width more at the left and at the right, of the height above and below."""
+    left, top = round(image.width * x), round(image.height * y)
+    ground = Image.new("RGB", (image.width + 2 * left, image.height + 2 * top), colour)
+    ground.paste(image, (left, top))
+    return ground
+
+
+def _turned(image: Image.Image, random: np.random.Generator, *, degrees: float) -> Image.Image:
+    """To the left or to the right, in the same frame, the corners white."""
+    return image.rotate(degrees if random.integers(2) else -degrees, Image.Resampling.BICUBIC, fillcolor=WHITE)
+
+
+def _blurred(image: Image.Image, _: np.random.Generator) -> Image.Image:
+    return image.filter(ImageFilter.GaussianBlur(min(image.size) / 100))
+
+
+def _noisy(image: Image.Image, random: np.random.Generator) -> Image.Image:
+    noise = np.rint(random.normal(0.0, 12.0, (image.height, image.width, 3)))
+    return Image.fromarray(np.clip(np.asarray(image) + noise, 0, 255).astype(np.uint8))
+
+
+def _sharpened(image: Image.Image, _: np.random.Generator) -> Image.Image:
+    return image.filter(ImageFilter.UnsharpMask(radius=2, percent=150, threshold=0))
+
+
+def _mixed(image: Image.Image, random: np.random.Generator) -> Image.Image:
+    """What a picture goes through that is passed on: cropped, brightened, written on, made smaller, recoded."""
+    image = _bright(_cropped(image, random, share=0.03), random, factor=1.1)
+    return _recoded(_scaled(_written_on(image, random), random, x=0.7, y=0.7), random, quality=40)
+
+
+TRANSFORMS: Mapping[str, Transform] = MappingProxyType(
+    {
+        "jpeg 75": partial(_recoded, quality=75),
+        "jpeg 30": partial(_recoded, quality=30),
+        "jpeg 10": partial(_recoded, quality=10),
+        "half the size": partial(_scaled, x=0.5, y=0.5),
+        "64 px": partial(_shrunk, long_side_px=64),
+        "crop 2 %": partial(_cropped, share=0.02),
+        "crop 5 %": partial(_cropped, share=0.05),
+        "crop 10 %": partial(_cropped, share=0.10),
+        "crop 20 %": partial(_cropped, share=0.20),
+        "width x 0.85": partial(_scaled, x=0.85),
+        "width x 1.2": partial(_scaled, x=1.2),
+        "brightness -20 %": partial(_bright, factor=0.8),
+        "brightness +20 %": partial(_bright, factor=1.2),
+        "contrast x 0.7": partial(_contrasted, factor=0.7),
+        "contrast x 1.3": partial(_contrasted, factor=1.3),
+        "grey": partial(_coloured, factor=0.0),
+        "saturation x 1.6": partial(_coloured, factor=1.6),
+        "text": _written_on,
+        "caption bar": _captioned,
+        "watermark": _watermarked,
+        "white border 5 %": partial(_framed, x=0.05, y=0.05, colour=WHITE),
+        "black border 5 %": partial(_framed, x=0.05, y=0.05, colour=BLACK),
+        "letterbox 10 %": partial(_framed, x=0.0, y=0.10, colour=BLACK),
+        "turn 3 degrees": partial(_turned, degrees=3.0),
+        "blur": _blurred,
+        "noise": _noisy,
+        "sharpen": _sharpened,
+        "mix": _mixed,
+    }
+)

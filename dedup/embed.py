@@ -1,0 +1,259 @@
+"""The descriptor `dct`: the 192 lowest frequencies of a 32 x 32 thumbnail, and the map that makes a vector of 64 dimensions of them.
+
+All is in integers: the same pixels give the same coefficients, and the same map the same vectors, on every machine. Only learning a map is
+in floating point; what is learned is rounded once and written, and from then on the file decides.
+"""
+
+from dataclasses import dataclass
+from math import cos, pi, sqrt
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+SIDE_PX = 32
+PER_GRAY_LEVEL = 8  # coefficients are in eighths of a gray level, of the orthonormal DCT: 4,080 gray levels at most, so 32,640
+DIMENSIONS = 64
+NORM = 32_767  # length of a vector, as near as int16 comes to it: within 0.01 % at 64 dimensions. A dot product of two of them fits int32.
+DIMENSIONS_AT_MOST = 4_096  # of vectors: squares are summed in 64 bits
+
+_FLAT_BELOW = 10  # gray levels of deviation; below it clip art resembles all other that is as empty
+_WITHIN_RIDGE, _TOTAL_RIDGE = 0.05, 0.05
+
+# The lowest frequencies (down, across) by u² + v², without (0, 0), the mean: brightness is what copies change first. They are the same turned by
+# 90 degrees, and none is above 15.
+_FREQUENCIES = 16
+FREQUENCIES: npt.NDArray[np.int64] = np.array(
+    sorted(((u, v) for u in range(_FREQUENCIES) for v in range(_FREQUENCIES) if u or v), key=lambda f: (f[0] ** 2 + f[1] ** 2, f))[:192]
+)
+COEFFICIENTS = len(FREQUENCIES)
+
+_COSINE_BITS = 20  # 255 x 32 x 0.25 x 2^20 is just below 2^31
+_COSINES: npt.NDArray[np.int32] = np.array(
+    [[round(cos((2 * x + 1) * u * pi / 64) * (0.25 if u else sqrt(1 / 32)) * 2**_COSINE_BITS) for x in range(SIDE_PX)] for u in range(_FREQUENCIES)], np.int32
+)
+_SHIFT = 2 * _COSINE_BITS - 3  # leaves eighths
+
+_MATRIX_AT_MOST, _MEAN_AT_MOST = 2**24, 2**15
+_MANTISSA_BITS = 25
+_EXACT_ROWS_AT_MOST = 2**21  # differences of 17 bits, squared and summed, stay below 2^53 and so exact in float64
+
+
+def dct_coefficients(luma: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.bool_]]:
+    """The low frequencies of thumbnails, and which are flat.
+
+    Args:
+        luma: thumbnails, uint8[n, 32, 32].
+
+    Returns:
+        int16[n, 192], in the order of `FREQUENCIES`, in eighths of a gray level, rounded to the nearest (halves to even); and bool[n]: the
+        deviation of the pixels is below 10 gray levels. What is flat has no embedding.
+
+    Raises:
+        ValueError: an array of another shape or type.
+    """
+    if luma.dtype != np.uint8 or luma.shape[1:] != (SIDE_PX, SIDE_PX):
+        raise ValueError(f"thumbnails are uint8 of shape (n, 32, 32), these are {luma.dtype} of shape {luma.shape}")
+    coefficients, is_flat = np.empty((len(luma), COEFFICIENTS), np.int16), np.empty(len(luma), np.bool_)
+    _transform(np.ascontiguousarray(luma), _COSINES, FREQUENCIES, coefficients, is_flat)
+    return coefficients, is_flat
+
+
+@njit(nogil=True, cache=True)
+def _transform(luma: np.ndarray, cosines: np.ndarray, frequencies: np.ndarray, coefficients: np.ndarray, is_flat: np.ndarray) -> None:
+    half, pixels = np.int64(1) << (_SHIFT - 1), SIDE_PX * SIDE_PX
+    down = np.empty((_FREQUENCIES, SIDE_PX), np.int32)
+    for i in range(len(luma)):
+        down[:] = 0
+        total, squares = 0, 0
+        for y in range(SIDE_PX):
+            for x in range(SIDE_PX):
+                total += luma[i, y, x]
+                squares += np.int64(luma[i, y, x]) * luma[i, y, x]
+            for u in range(_FREQUENCIES):
+                for x in range(SIDE_PX):
+                    down[u, x] += cosines[u, y] * np.int32(luma[i, y, x])
+        is_flat[i] = pixels * squares - total * total < _FLAT_BELOW * _FLAT_BELOW * pixels * pixels
+        for k in range(len(frequencies)):
+            u, v, across = frequencies[k, 0], frequencies[k, 1], np.int64(0)
+            for x in range(SIDE_PX):
+                across += np.int64(down[u, x]) * cosines[v, x]
+            rounded = (across + half) >> _SHIFT
+            is_tie = (across & (2 * half - 1)) == half
+            coefficients[i, k] = rounded - (is_tie & rounded & 1)
+
+
+def mirrored(coefficients: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+    """The coefficients of the images seen in a mirror (left and right changed), exactly: the odd frequencies across change their sign."""
+    return np.where(FREQUENCIES[:, 1] % 2 == 1, -coefficients, coefficients)
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """A linear map from coefficients to vectors, in integers.
+
+    Attributes:
+        mean: int32[192], what is subtracted first, in the coefficients' unit; at most 2^15 off 0.
+        matrix: int32[d, 192], at most 2^24 off 0. Its scale is free: vectors are brought to one length.
+
+    Raises:
+        ValueError: of other shapes, types or sizes, as a file that is not of a map may have them.
+    """
+
+    mean: npt.NDArray[np.int32]
+    matrix: npt.NDArray[np.int32]
+
+    def __post_init__(self):
+        _check_integers("mean", self.mean, (COEFFICIENTS,), _MEAN_AT_MOST)
+        _check_integers("matrix", self.matrix, (*self.matrix.shape[:1], COEFFICIENTS), _MATRIX_AT_MOST)
+        if not 1 <= len(self.matrix) <= DIMENSIONS_AT_MOST:
+            raise ValueError(f"the matrix of a map has 1 to {DIMENSIONS_AT_MOST:,} rows, this one {len(self.matrix):,}")
+
+    @property
+    def dimensions(self) -> int:
+        """Of the vectors."""
+        return len(self.matrix)
+
+    def embed(self, coefficients: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+        """Vectors of `NORM`, int16[n, dimensions]; all zeros, without a direction, for an image that is the mean itself.
+
+        Args:
+            coefficients: int16[n, 192], of images that are not flat.
+
+        Raises:
+            ValueError: an array of another shape or type.
+        """
+        if coefficients.dtype != np.int16 or coefficients.shape[1:] != (COEFFICIENTS,):
+            raise ValueError(f"coefficients are int16 of shape (n, {COEFFICIENTS}), these are {coefficients.dtype} of shape {coefficients.shape}")
+        vectors = np.empty((len(coefficients), self.dimensions), np.int16)
+        _project(np.ascontiguousarray(coefficients), self.mean, self.matrix, vectors)
+        return vectors
+
+
+def _check_integers(name: str, array: np.ndarray, shape: tuple[int, ...], at_most: int) -> None:
+    if array.dtype != np.int32 or array.shape != shape:
+        raise ValueError(f"the {name} of a map is int32 of shape {shape}, this is {array.dtype} of shape {array.shape}")
+    if array.size and max(int(array.max()), -int(array.min())) > at_most:
+        raise ValueError(f"the {name} of a map is at most {at_most:,} off 0, this one goes from {array.min():,} to {array.max():,}")
+
+
+@njit(nogil=True, cache=True)
+def _project(coefficients: np.ndarray, mean: np.ndarray, matrix: np.ndarray, vectors: np.ndarray) -> None:
+    centred, product = np.empty(len(mean), np.int64), np.empty(len(matrix), np.int64)
+    for i in range(len(coefficients)):
+        for k in range(len(mean)):
+            centred[k] = np.int64(coefficients[i, k]) - mean[k]
+        for d in range(len(matrix)):
+            total = np.int64(0)
+            for k in range(len(mean)):
+                total += matrix[d, k] * centred[k]
+            product[d] = total
+        _to_norm(product, vectors[i])
+
+
+@njit(nogil=True, cache=True)
+def _normalize(wholes: np.ndarray, vectors: np.ndarray) -> None:
+    for i in range(len(wholes)):
+        _to_norm(wholes[i], vectors[i])
+
+
+@njit(nogil=True)
+def _to_norm(values: np.ndarray, vector: np.ndarray) -> None:
+    # Scaled by a power of two to 25 bits, so that squares can be summed and the whole root of the sum is exact to 2^-24. Halves away from 0.
+    greatest = np.int64(0)
+    for d in range(len(values)):
+        greatest = max(greatest, abs(values[d]))
+    if greatest == 0:
+        vector[:] = 0
+        return
+    up, down = 0, 0
+    while greatest << up < 1 << (_MANTISSA_BITS - 1):
+        up += 1
+    while greatest >> down >= 1 << _MANTISSA_BITS:
+        down += 1
+    squares = np.int64(0)
+    for d in range(len(values)):
+        scaled = (abs(values[d]) << up) >> down
+        squares += scaled * scaled
+    root = np.int64(np.sqrt(np.float64(squares)))
+    while root * root > squares:
+        root -= 1
+    while (root + 1) * (root + 1) <= squares:
+        root += 1
+    for d in range(len(values)):
+        size = (2 * NORM * ((abs(values[d]) << up) >> down) + root) // (2 * root)
+        vector[d] = -size if values[d] < 0 else size
+
+
+def quantized(features: npt.NDArray[np.floating]) -> npt.NDArray[np.int16]:
+    """Features of a model as vectors of `NORM`, int16[n, d]: given the features, the same on every machine. All zeros stay so.
+
+    Raises:
+        ValueError: an array of another shape, or a value that is not finite; no vector would be right.
+    """
+    if features.ndim != 2 or not 1 <= features.shape[1] <= DIMENSIONS_AT_MOST:
+        raise ValueError(f"features have the shape (n, d), d from 1 to {DIMENSIONS_AT_MOST:,}; these have {features.shape}")
+    exact = features.astype(np.float64)
+    if not np.isfinite(exact).all():
+        raise ValueError(f"row {int(np.flatnonzero(~np.isfinite(exact).all(axis=1))[0]):,} of the features has a value that is not finite")
+    greatest = np.abs(exact).max(axis=1, initial=0.0, keepdims=True)
+    wholes = np.rint(exact / np.where(greatest > 0, greatest, 1.0) * 2.0**30).astype(np.int64)
+    vectors = np.empty(features.shape, np.int16)
+    _normalize(wholes, vectors)
+    return vectors
+
+
+def learn_map(originals: npt.NDArray[np.int16], copies: npt.NDArray[np.int16], copy_of: npt.NDArray[np.integer], *, dimensions: int = DIMENSIONS) -> Map:
+    """The map that holds copies together and other images apart.
+
+    Its rows are the leading generalised eigenvectors of the images' scatter against that of their copies (Fisher's discriminant, a class an
+    image), of unit scatter within. Both scatters have 5 % of their diagonal added: so a map of few images is not fitted to their accidents, and has
+    all its dimensions. It depends on which images and copies there are, not on their order; the eigenvectors are the machine's linear algebra's.
+
+    Args:
+        originals: coefficients of images of the run, int16[n, 192], none of them flat; those without copies count in their scatter.
+        copies: of copies of them, int16[m, 192], below two million.
+        copy_of: of which original each is, int[m].
+        dimensions: of the vectors, at most 192.
+
+    Raises:
+        ValueError: fewer than two originals, no copies, or arrays that do not fit one another.
+    """
+    _check_lesson(originals, copies, copy_of, dimensions)
+    mean, total = _scatter(originals.astype(np.float64))
+    changes = copies.astype(np.float64) - originals[copy_of]
+    within = changes.T @ changes / len(changes)
+    rows = _discriminants(total, within)[:dimensions]
+    matrix = np.rint(rows * (_MATRIX_AT_MOST / np.abs(rows).max())).astype(np.int32)
+    return Map(np.rint(mean).astype(np.int32), matrix)
+
+
+def _check_lesson(originals: np.ndarray, copies: np.ndarray, copy_of: np.ndarray, dimensions: int) -> None:
+    for name, array in (("originals", originals), ("copies", copies)):
+        if array.dtype != np.int16 or array.shape[1:] != (COEFFICIENTS,):
+            raise ValueError(f"{name} are int16 of shape (n, {COEFFICIENTS}), these are {array.dtype} of shape {array.shape}")
+    if len(originals) < 2 or not 1 <= len(copies) < _EXACT_ROWS_AT_MOST:
+        given = f"from {len(originals):,} and {len(copies):,}"
+        raise ValueError(f"a map is learned from two images or more and 1 to {_EXACT_ROWS_AT_MOST - 1:,} copies, not {given}")
+    if copy_of.shape != (len(copies),) or copy_of.min() < 0 or copy_of.max() >= len(originals):
+        raise ValueError(f"copy_of must name one of {len(originals):,} originals for each of {len(copies):,} copies")
+    if not 1 <= dimensions <= COEFFICIENTS:
+        raise ValueError(f"a map has 1 to {COEFFICIENTS} dimensions, not {dimensions}")
+
+
+def _scatter(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Mean and covariance of whole numbers: their sums are exact, so in any order and by any BLAS."""
+    sums, products = values.sum(axis=0), values.T @ values
+    return sums / len(values), products / len(values) - np.outer(sums, sums) / len(values) ** 2
+
+
+def _discriminants(total: npt.NDArray[np.float64], within: npt.NDArray[np.float64]) -> npt.NDArray[np.floating]:
+    """All generalised eigenvectors of the two, leading first, a row each; its entry farthest from 0 is positive."""
+    total = total + np.diag(_TOTAL_RIDGE * np.diag(total))
+    within = within + np.diag(_WITHIN_RIDGE * np.diag(within) + 1.0)  # what rounding varies by: no coefficient is without any
+    inverse = np.linalg.inv(np.linalg.cholesky(within))
+    symmetric = inverse @ total @ inverse.T
+    _, vectors = np.linalg.eigh((symmetric + symmetric.T) / 2)
+    rows = (inverse.T @ vectors[:, ::-1]).T
+    is_turned = rows[np.arange(len(rows)), np.abs(rows).argmax(axis=1)] < 0
+    return np.where(is_turned[:, np.newaxis], -rows, rows)
