@@ -1,0 +1,271 @@
+"""All pairs of a block of the pool and the test side whose cosine is above a threshold: none is missed.
+
+The test side is rotated so that its first columns hold most of it. With q = (q1, q2) and x = (x1, x2), cut after some columns,
+q.x <= q1.x1 + |q2| |x2|: one short dot product bounds the cosine of a pair, and nearly every pair ends there. What is left is bounded
+by more columns, then decided in whole numbers. Bounds are rounded up by more than floats can err, so what a CPU or its BLAS rounds
+costs time, never a pair.
+"""
+
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from dedup.dot_products import PER_ROW, ROWS, STRIP, STRIPS, TILE, most_of_row, multiply_tile, packed, padded, squared_norms
+
+DIMENSIONS_AT_MOST = 16_384  # with more, floats may err by more than the bounds allow for
+
+_WIDTHS = (16, 32, 64)  # columns of the first bound, the last of them the norm of the rest
+_SECOND = 64  # columns of the second bound
+_SCALE = 32_000  # of a bound's columns in int16
+_SAMPLE = 20_000  # of the test side, for its rotation
+_LONG, _SAMPLE_OF_LONG = 1_024, 500  # of vectors of more dimensions than this: their scatter would take minutes
+_TRIED = 256, 8_192  # of the test side against one another, to choose a width
+_NS_OF_COLUMN, _NS_OF_SURVIVOR = 0.01, 150.0  # of a pair; measured
+_ROWS_AT_A_TIME = 1_024  # of a block: their columns stay in the CPU's second cache
+_UNSURE = 1e-12  # cosines nearer to the threshold are not left to floats
+
+
+class Pairs(NamedTuple):
+    """Pairs above a threshold, by row of the block, then by row of the test side."""
+
+    rows: np.ndarray  # int64[m], of the block
+    tests: np.ndarray  # int64[m], of the test side
+    cosines: np.ndarray  # float64[m]; rounded: what is hardly above the threshold may read as the threshold
+
+
+@dataclass(frozen=True, eq=False)
+class TestSide:
+    """The test side as it is searched: arrays to be saved and mapped into memory, so that one copy serves all processes.
+
+    Attributes:
+        vectors: int16[n, d], as given.
+        norms: int64[n], squared.
+        rotation: float32[d, c], the leading directions of the test side, orthonormal.
+        strips: int16[strips, width / 2, 16, 2], the columns of the first bound.
+        second: int16[n, 64], those of the second; none where the first or the vectors themselves have no more.
+    """
+
+    vectors: np.ndarray
+    norms: np.ndarray
+    rotation: np.ndarray
+    strips: np.ndarray
+    second: np.ndarray
+
+    @classmethod
+    def build(cls, vectors: np.ndarray, *, above: float) -> "TestSide":
+        """Of int16[n, d], any number of them: as quick as can be for this threshold, and right for any.
+
+        Raises:
+            ValueError: not int16 of two dimensions, more than DIMENSIONS_AT_MOST columns, or a norm above NORM_AT_MOST of dot_products.
+        """
+        vectors = np.ascontiguousarray(vectors)
+        norms, dimensions = squared_norms(vectors), vectors.shape[1]
+        if not 1 <= dimensions <= DIMENSIONS_AT_MOST:
+            raise ValueError(f"vectors have {dimensions} dimensions; 1 to {DIMENSIONS_AT_MOST:,} can be searched")
+        rotation = _leading_directions(vectors, norms)
+        rotated = _rotated(vectors, norms, rotation)
+        width = _best_width(rotated, norms, dimensions, above)
+        has_second = width < _SECOND < dimensions
+        second = _bounding(rotated, norms, dimensions, _SECOND) if has_second else np.zeros((len(vectors), 0), np.int16)
+        return cls(vectors, norms, rotation, packed(_bounding(rotated, norms, dimensions, width)), second)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What to save; `TestSide(**arrays)` is the inverse."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def first(self, count: int) -> "TestSide":
+        """The first of it, without copying."""
+        strips = -(-count // PER_ROW) * STRIPS
+        return TestSide(self.vectors[:count], self.norms[:count], self.rotation, self.strips[:strips], self.second[:count])
+
+
+def find_pairs(block: np.ndarray, test_side: TestSide, *, above: float) -> Pairs:
+    """All pairs of int16[n, d] and the test side whose cosine is above, as `is_above` decides; a vector of zeros is in none.
+
+    Blocks of 1,000 or more are quickest. Memory is that of the pairs found, about 100 bytes each while they are put together.
+
+    Raises:
+        ValueError: not int16 of the test side's columns, a norm above NORM_AT_MOST of dot_products, or a threshold outside of 0 to 1.
+    """
+    if not 0 <= above <= 1:
+        raise ValueError(f"a threshold of {above} is no cosine from 0 to 1")
+    block = np.ascontiguousarray(block)
+    norms = squared_norms(block)
+    if block.shape[1] != test_side.vectors.shape[1]:
+        raise ValueError(f"the block's vectors have {block.shape[1]} dimensions, those of the test side {test_side.vectors.shape[1]}")
+    found = [np.zeros((0, 3), np.int64)]
+    for begin in range(0, len(block), _ROWS_AT_A_TIME):
+        some = _candidates(block[begin : begin + _ROWS_AT_A_TIME], norms[begin : begin + _ROWS_AT_A_TIME], test_side, above)
+        some[:, 0] += begin
+        found.append(some[np.lexsort((some[:, 1], some[:, 0]))])
+    rows, tests, products = np.concatenate(found).T
+    is_pair = is_above(products, norms[rows], test_side.norms[tests], above)
+    rows, tests, products = rows[is_pair], tests[is_pair], products[is_pair]
+    return Pairs(rows, tests, _cosines(products, norms[rows], test_side.norms[tests]))
+
+
+def nearest(pairs: Pairs) -> Pairs:
+    """Of each row's pairs that of the largest cosine; of equal ones that of the first test image."""
+    order = np.lexsort((pairs.tests, -pairs.cosines, pairs.rows))
+    rows = pairs.rows[order]
+    first = order[np.flatnonzero(np.diff(rows, prepend=-1))]
+    return Pairs(pairs.rows[first], pairs.tests[first], pairs.cosines[first])
+
+
+def is_above(products: np.ndarray, norms: np.ndarray, other_norms: np.ndarray, above: float) -> np.ndarray:
+    """Whether cosines are strictly above a threshold, exactly.
+
+    A cosine is a dot product by the root of two squared norms, all int64[n]. The threshold is the decimal number that `above` prints
+    as, 39/40 for 0.975, not the binary one near it. Where a norm is 0 there is no cosine, and it is not above.
+    """
+    cosines = _cosines(products, norms, other_norms)
+    is_pair = cosines > above
+    unsure = np.flatnonzero(np.abs(cosines - above) <= _UNSURE)
+    if len(unsure):  # often many that are few numbers: the cosines of short vectors of ones
+        cases, places = np.unique(np.stack([products, norms, other_norms], axis=1)[unsure], axis=0, return_inverse=True)
+        exact = Fraction(str(above))
+        decided = [_is_above(product, norm, other_norm, exact) for product, norm, other_norm in cases.tolist()]
+        is_pair[unsure] = np.array(decided)[places.reshape(-1)]
+    return is_pair
+
+
+def _is_above(product: int, norm: int, other_norm: int, above: Fraction) -> bool:
+    return product > 0 and product**2 > above**2 * norm * other_norm
+
+
+def _cosines(products: np.ndarray, norms: np.ndarray, other_norms: np.ndarray) -> np.ndarray:
+    """float64; -1 where a norm is 0. One rounding after another of correctly rounded operations: the same on every CPU."""
+    product_of_norms = np.sqrt(norms.astype(np.float64) * other_norms.astype(np.float64))
+    return np.divide(products.astype(np.float64), product_of_norms, out=np.full(len(products), -1.0), where=product_of_norms > 0)
+
+
+# Bounds ------------------------------------------------------------------------------------------------------------------
+
+
+def _leading_directions(vectors: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """float32[d, at most 63]: those that hold most of the test side, by an even sample of it."""
+    count, dimensions = vectors.shape
+    if not count:
+        return np.zeros((dimensions, 0), np.float32)
+    step = max(1, count // (_SAMPLE_OF_LONG if dimensions > _LONG else _SAMPLE))
+    unit = _unit(vectors[::step], norms[::step]).astype(np.float64)
+    directions = np.linalg.svd(unit, full_matrices=False)[2].T if dimensions > _LONG else np.linalg.eigh(unit.T @ unit)[1][:, ::-1]
+    return np.ascontiguousarray(directions[:, : _SECOND - 1], np.float32)
+
+
+def _unit(vectors: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    return vectors.astype(np.float32) / np.sqrt(np.maximum(norms, 1)).astype(np.float32)[:, None]
+
+
+def _rotated(vectors: np.ndarray, norms: np.ndarray, rotation: np.ndarray) -> np.ndarray:
+    """The leading columns of unit vectors, float32[n, c]; each off by `_error` of one column at most. Those of zeros stay zeros."""
+    made = np.empty((len(vectors), rotation.shape[1]), np.float32)
+    for begin in range(0, len(vectors), _ROWS_AT_A_TIME):
+        some = slice(begin, begin + _ROWS_AT_A_TIME)
+        np.matmul(_unit(vectors[some], norms[some]), rotation, out=made[some])
+    return made
+
+
+def _error(columns: int, dimensions: int) -> float:
+    """What the leading columns of a unit vector, as floats, are off by in length at most: twice the bound of rounding, in any order of sums."""
+    return columns**0.5 * (dimensions + 8) * 2.0**-23
+
+
+def _bounding(rotated: np.ndarray, norms: np.ndarray, dimensions: int, width: int) -> np.ndarray:
+    """Leading columns and the norm of the rest, int16[n, width] or fewer: the norm rounded up, and 0 where there is no vector."""
+    columns = rotated[:, : width - 1]
+    squares, error = np.square(columns, dtype=np.float64).sum(axis=1), _error(columns.shape[1], dimensions)
+    rest = np.sqrt(np.maximum(0.0, 1.0 - squares) + 2 * error * (1 + error))
+    made = np.empty((len(columns), columns.shape[1] + 1), np.int16)
+    made[:, :-1] = np.rint(columns * np.float32(_SCALE))
+    made[:, -1] = np.where(norms > 0, np.ceil(rest * _SCALE) + 1, 0)
+    return made
+
+
+def _limit(columns: int, dimensions: int, above: float) -> int:
+    """No pair above the threshold has a dot product of bounding columns (their number: `columns`) as small as this."""
+    leading = columns - 1
+    error = _error(leading, dimensions)
+    rounding = 2 * 0.51 * leading**0.5 * (1 + error) / _SCALE + 0.27 * leading / _SCALE**2  # to whole numbers, half a unit a column
+    return int(np.floor((above - 2 * error - error**2 - rounding - _UNSURE) * _SCALE**2)) - 1
+
+
+def _best_width(rotated: np.ndarray, norms: np.ndarray, dimensions: int, above: float) -> int:
+    """The cheapest width of the first bound, where the pool is like the test side."""
+    some, more = (np.arange(0, len(rotated), max(1, len(rotated) // count))[:count] for count in _TRIED)
+
+    def cost(width: int) -> float:
+        left, right = (_bounding(rotated[rows], norms[rows], dimensions, width) for rows in (some, more))
+        bounds = left.astype(np.float32) @ right.astype(np.float32).T
+        survivors = (bounds > _limit(left.shape[1], dimensions, above)).mean() if bounds.size else 0.0
+        return width * _NS_OF_COLUMN + survivors * _NS_OF_SURVIVOR
+
+    return min(_WIDTHS, key=cost)
+
+
+# The search --------------------------------------------------------------------------------------------------------------
+
+
+def _candidates(block: np.ndarray, norms: np.ndarray, test_side: TestSide, above: float) -> np.ndarray:
+    """Row, test row and dot product of all pairs above the threshold, or too near to it for floats: int64[m, 3]."""
+    rotated, (width, dimensions) = _rotated(block, norms, test_side.rotation), (2 * test_side.strips.shape[1], block.shape[1])
+    first, second = (_bounding(rotated, norms, dimensions, of_bound) for of_bound in (width, _SECOND))
+    limits = np.array([_limit(bounding.shape[1], dimensions, above) for bounding in (first, second)])
+    rows, tests = (padded(first), second, block, norms), (test_side.strips, test_side.second, test_side.vectors, test_side.norms)
+    found = np.empty((4 * TILE, 3), np.int64)
+    count, strip, row = _search(rows, tests, limits, above - _UNSURE, found, 0, 0, 0)
+    while strip < len(test_side.strips):
+        found = np.concatenate([found, np.empty_like(found)])
+        count, strip, row = _search(rows, tests, limits, above - _UNSURE, found, count, strip, row)
+    return found[:count]
+
+
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+@njit(nogil=True, cache=True)
+def _search(rows: Arrays, tests: Arrays, limits: np.ndarray, floor: float, found: np.ndarray, count: int, strip: int, row: int) -> tuple[int, int, int]:
+    """Fill `found` from `count` on, from a tile on; returns the count and the tile to go on from when there is room again."""
+    sums, first, strips = np.empty(TILE, np.int32), rows[0], tests[0]
+    while strip < len(strips):
+        while row < len(first):
+            if len(found) - count < TILE:
+                return count, strip, row
+            if multiply_tile(first, row, strips, strip, sums, strips.shape[1]) > limits[0]:
+                for r in range(min(ROWS, len(rows[1]) - row)):
+                    if most_of_row(sums, r) > limits[0]:
+                        of_row = sums[r * PER_ROW : (r + 1) * PER_ROW]
+                        count = _look_closer(of_row, row + r, strip * STRIP, rows, tests, limits, floor, found, count)
+            row += ROWS
+        strip, row = strip + STRIPS, 0
+    return count, strip, row
+
+
+@njit(nogil=True, cache=True)
+def _look_closer(
+    bounds: np.ndarray, row: int, first_test: int, rows: Arrays, tests: Arrays, limits: np.ndarray, floor: float, found: np.ndarray, count: int
+) -> int:
+    """The pairs of one row and a tile's tests that the first bound leaves: bounded again, then multiplied in full."""
+    (_, second, vectors, norms), (_, test_second, test_vectors, test_norms) = rows, tests
+    for i in range(min(len(bounds), len(test_vectors) - first_test)):
+        if bounds[i] <= limits[0]:
+            continue
+        test = first_test + i
+        if test_second.shape[1] and _product(second[row], test_second[test]) <= limits[1]:
+            continue
+        product, norm = _product(vectors[row], test_vectors[test]), np.float64(norms[row]) * np.float64(test_norms[test])
+        if norm > 0 and product > floor * np.sqrt(norm):
+            found[count, 0], found[count, 1], found[count, 2] = row, test, product
+            count += 1
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _product(left: np.ndarray, right: np.ndarray) -> np.int32:
+    total = np.int32(0)
+    for i in range(len(left)):
+        total += np.int32(np.int32(left[i]) * np.int32(right[i]))
+    return total
