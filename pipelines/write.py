@@ -2,18 +2,18 @@
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from altalign import storage
-from altalign.errors import UnreadableError
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
-from filters import pixels
-from pipelines import parquet, runs
-from pipelines.fetch import FETCHED, enough_memory
+from pipelines import parquet, runs, stored
+from pipelines.engines import threads
+from pipelines.fetch import FETCHED
 from pipelines.ranges import Range, Ranges
 from pipelines.units import Facts, Run, Unit
 
@@ -48,12 +48,15 @@ def _files(run: Run, name: str, facts: Facts) -> dict[str, int]:
 
 def write(run: Run, unit: Unit) -> Facts:
     """Write one shard and its side-car."""
-    name, settings = unit["name"], run.config.shards
+    name = unit["name"]
     rows: list[dict[str, Any]] = []
-    with storage.write(run.path("shards", f"{name}.tar")) as file:
+    with (
+        storage.write(run.path("shards", f"{name}.tar")) as file,
+        closing(stored.images(_found(run, unit), run.config.shards, threads=threads(run.config.engine))) as images,
+    ):
         shard = ShardWriter(file)
-        for image, row in _samples(run, unit, portable=settings.portable, resize_short_side_px=settings.resize_short_side_px):
-            rows.append(shard.write(image, row))
+        for row, image in images:
+            rows.append(shard.write(image.bytes, {**row, **image.measured}))
         shard.end()
     with storage.write(run.path("shards", f"{name}.parquet")) as file:
         hashed = _Hashed(file)
@@ -70,38 +73,17 @@ def write(run: Run, unit: Unit) -> Facts:
     }
 
 
-def _samples(run: Run, unit: Unit, *, portable: bool, resize_short_side_px: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The image as it is stored and the side-car's row of each sample; an image is read and encoded once for all its captions."""
+def _found(run: Run, unit: Unit) -> Iterator[stored.Found]:
+    """The rows of a shard; an image is read once for all its captions."""
     for name, begin, end in unit["parts"]:
         table = parquet.read_table(run.work("fetch/units", f"{name}.parquet")).slice(begin, end - begin)
         rows = table.select(FETCHED.names).to_pylist()
         places = [Range(run.work("fetch/units", f"{name}.images"), row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
-        stored: tuple[Range, pixels.Stored, str] | None = None
+        before = None
         with Ranges(places) as ranges:
             for row, place in zip(rows, ranges, strict=True):
-                if stored is None or stored[0] != place:
-                    stored = (place, *_stored(ranges.read(place), place, row, portable=portable, resize_short_side_px=resize_short_side_px))
-                _, image, sha256 = stored
-                measured = {"width": image.width, "height": image.height, "format": image.format, "bytes": len(image.bytes), "sha256": sha256}
-                yield image.bytes, {**row, **measured}
-
-
-def _stored(found: bytes, place: Range, row: dict[str, Any], *, portable: bool, resize_short_side_px: int) -> tuple[pixels.Stored, str]:
-    """An image as it is stored, and its SHA-256.
-
-    Raises:
-        UnreadableError: the bytes are not those that were fetched.
-        AltalignError: there is too little memory.
-    """
-    sha256 = hashlib.sha256(found).hexdigest()
-    if sha256 != row["found_sha256"]:
-        raise UnreadableError(f"{place.path}: the image at byte {place.offset:,} is not the one that was fetched")
-    kind, width, height = row["format"], row["width"], row["height"]
-    if pixels.is_stored_as_found(kind, width, height, portable=portable, resize_short_side_px=resize_short_side_px):
-        return pixels.Stored(found, kind, width, height), sha256
-    with enough_memory(row["image_url"], found, colour=True):
-        image = pixels.to_stored(found, portable=portable, resize_short_side_px=resize_short_side_px)
-    return image, hashlib.sha256(image.bytes).hexdigest()
+                yield stored.Found(row, place, None if place == before else ranges.read(place))
+                before = place
 
 
 def _distinct(rows: list[dict[str, Any]]) -> int:

@@ -4,14 +4,12 @@ Of a sample: the first image member, the caption of `.txt` or else of `.json`, t
 compressed or not: an image is cut there, as one of a web archive is; a text breaks its sample.
 """
 
-import io
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
-from tarfile import EOFHeaderError, HeaderError, InvalidHeaderError, ReadError, TruncatedHeaderError  # type: ignore[attr-defined] # of tarfile, but not of its stubs
+from operator import itemgetter
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -21,17 +19,13 @@ from altalign import storage
 from altalign.curation import InputSettings
 from altalign.schema import BROKEN, IMAGE_PLACE
 from altalign.terminal import shown
-from pipelines.read import table
-from pipelines.read.compressed import Compression, decompressed
+from pipelines.read import table, tars
 from pipelines.read.found import LINE_BYTES, STRETCH_BYTES, STRETCH_ROWS, Found, batch, kept, readable, unreadable
 from pipelines.read.lines import parse_json
 from pipelines.read.warc import IMAGE_BYTES
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "avif", "bmp", "tif", "tiff")
-_PIECE_BYTES = 1 << 20
-_MEMBER_BYTES = 1 << 50  # a member beyond this is a header that lies
-_LONG_HEADERS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
-_MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd"}
+_READ = (*_IMAGES, "txt", "json")
 
 
 class _SampleError(ValueError):
@@ -77,13 +71,13 @@ def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
     """Offset and content of each sample, or what is wrong with it."""
     behind: list[str] = []
     try:
-        with _opened(file) as (tar, is_compressed):
-            for _, members in groupby(_members(tar, behind), key=lambda member: _split(member.name)[0]):
+        with tars.opened(file) as (tar, is_compressed):
+            for _, members in groupby(_members(tar, behind), key=itemgetter(0)):
                 offset, sample, error, others = -1, _Sample(), "", []
-                for member in members:
+                for _, extension, member in members:
                     offset = member.offset if offset < 0 else offset
                     try:
-                        if not _add(sample, tar, member, is_compressed=is_compressed) and member.isfile():
+                        if not _add(sample, tar, member, extension.lower(), is_compressed=is_compressed) and member.isfile():
                             others.append(member.name)
                     except _SampleError as problem:
                         error = str(problem)
@@ -99,18 +93,18 @@ def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
         unreadable(path, f"cannot be read as tar ({error})")
 
 
-def _members(tar: tarfile.TarFile, behind: list[str]) -> Iterator[tarfile.TarInfo]:
-    """Members up to the end of the file; zeros end a tar, and tars are appended to tars. What is no tar behind them goes to `behind`."""
+def _members(tar: tarfile.TarFile, behind: list[str]) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
+    """Name of the sample, extension and member, up to the end of the file. Zeros end a tar, and tars are appended to tars. What is no tar goes to `behind`."""
     try:
-        yield from tar
-    except _BehindTheEndError as error:
+        for member in tar:
+            yield *_split(member.name), member
+    except tars.BehindTheEndError as error:
         behind.append(str(error))
 
 
-def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, *, is_compressed: bool) -> bool:
+def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, extension: str, *, is_compressed: bool) -> bool:
     """Take a member into its sample; whether it is of any use there."""
-    extension = _split(member.name)[1].lower()
-    if not member.isfile() or extension not in (*_IMAGES, "txt", "json"):
+    if extension not in _READ or not member.isfile():
         return False
     if member.issparse():
         raise _SampleError(f"{member.name}: a sparse member")
@@ -120,11 +114,11 @@ def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, *, is_c
     if extension in _IMAGES:
         if not sample.length:
             sample.offset, sample.length = member.offset_data, min(member.size, IMAGE_BYTES)
-            sample.data = _content(tar, member, sample.length) if is_compressed else None
+            sample.data = tars.content(tar, member, sample.length) if is_compressed else None
         return True
     if member.size > LINE_BYTES:
         raise _SampleError(f"{member.name}: longer than {LINE_BYTES >> 20} MiB")
-    content = _content(tar, member, member.size)
+    content = tars.content(tar, member, member.size)
     if extension == "txt":
         try:
             sample.caption = content.decode().removeprefix("\ufeff")
@@ -165,17 +159,14 @@ def _found(samples: list[_Sample], broken: list[tuple[str, int, str]], file: Bin
 
 
 def _sha256(sample: _Sample, file: BinaryIO) -> str:
-    """Of the image's bytes; of those in the tar itself the reader's place stays as it is."""
     if sample.data is not None:
         return sha256(sample.data).hexdigest()
-    here = file.tell()
     file.seek(sample.offset)
     hashed = sha256()
     left = sample.length
-    while left and (piece := file.read(min(left, _PIECE_BYTES))):
+    while left and (piece := file.read(min(left, tars.PIECE_BYTES))):
         hashed.update(piece)
         left -= len(piece)
-    file.seek(here)
     return hashed.hexdigest()
 
 
@@ -184,63 +175,3 @@ def _split(name: str) -> tuple[str, str]:
     folder, _, base = name.rpartition("/")
     stem, _, extension = base.partition(".")
     return f"{folder}/{stem}", extension
-
-
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, length: int) -> bytes:
-    """The first bytes of a member; in pieces, for tarfile holds what it is asked for twice and more."""
-    file, content = cast(BinaryIO, tar.extractfile(member)), io.BytesIO()
-    while left := length - content.tell():
-        piece = file.read(min(left, _PIECE_BYTES))
-        if not piece:
-            raise tarfile.ReadError("unexpected end of data")
-        content.write(piece)
-    return content.getvalue()
-
-
-class _BehindTheEndError(ReadError):
-    """Bytes that are no member, behind zeros that end a tar."""
-
-
-class _StrictHeader(tarfile.TarInfo):
-    """A header that is damaged, or has no end, ends the reading with an error.
-
-    Tarfile alone takes the one for the end of the archive, and holds the other whole: a header of names and attributes is as long as it says.
-    Extended headers that lie (a map of holes that is none, a size below zero) it lets fail anywhere, or turn back in the file.
-    """
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "tarfile.TarInfo":
-        header = super().frombuf(buf, encoding, errors)
-        if header.type in _LONG_HEADERS and not 0 <= header.size <= LINE_BYTES:
-            raise ReadError(f"header of {header.size} bytes")
-        return header
-
-    @classmethod
-    def fromtarfile(cls, tarfile: tarfile.TarFile) -> "tarfile.TarInfo":
-        try:
-            header = super().fromtarfile(tarfile)
-        except EOFHeaderError:
-            cast(Any, tarfile).has_ended = True
-            raise
-        except (InvalidHeaderError, TruncatedHeaderError) as error:
-            raise (_BehindTheEndError if getattr(tarfile, "has_ended", False) else ReadError)(str(error)) from None
-        except HeaderError:
-            raise
-        except (ValueError, LookupError, OverflowError, RecursionError) as error:
-            raise ReadError(f"broken extended header: {error}") from None
-        if not 0 <= header.size <= _MEMBER_BYTES:
-            raise ReadError(f"member of {header.size} bytes")
-        return header
-
-
-@contextmanager
-def _opened(file: BinaryIO) -> Iterator[tuple[tarfile.TarFile, bool]]:
-    """The tar in a file, and whether it is compressed, so that no offset leads to a member."""
-    compression = _MAGIC.get(file.read(2))
-    file.seek(0)
-    if compression is None:
-        with tarfile.open(fileobj=file, mode="r:", tarinfo=_StrictHeader, ignore_zeros=True) as tar:
-            yield tar, False
-        return
-    with tarfile.open(fileobj=decompressed(file, compression), mode="r|", tarinfo=_StrictHeader, ignore_zeros=True) as tar:
-        yield tar, True

@@ -160,7 +160,7 @@ def test_an_image_beyond_the_limit_is_never_held_whole(tmp_path, monkeypatch, fo
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
 def test_a_header_without_end_cannot_be_read(tmp_path, monkeypatch, form, kind):
-    monkeypatch.setattr("pipelines.read.webdataset.LINE_BYTES", 1_000)
+    monkeypatch.setattr("pipelines.read.tars.LINE_BYTES", 1_000)
     header = tarfile.TarInfo("x")
     header.type, header.size = kind, 1_001
     with pytest.raises(UnreadableError, match="header of 1001 bytes"):

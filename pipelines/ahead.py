@@ -1,0 +1,98 @@
+"""Work that is begun ahead, by threads that all units of a process share, and whose results come in order.
+
+A unit is worked on by one thread. Where most of its time goes into pieces that need not wait for one another, they can be begun before they
+are wanted: so a stage that has fewer units left than the process has threads keeps all of them busy, and a thread that waits for Python's
+lock does not keep a core idle.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+Key = TypeVar("Key")
+Result = TypeVar("Result")
+Given = TypeVar("Given", covariant=True)
+
+
+class Begun(Protocol[Given]):
+    """What has begun, or will: a future, or `Done`."""
+
+    def result(self) -> Given:
+        """What came of it, once it is done; or its error."""
+        ...
+
+    def cancel(self) -> bool:
+        """Have it not begin, if it has not."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[Result]):
+    """What was done at once."""
+
+    value: Result
+
+    def result(self) -> Result:
+        """The value."""
+        return self.value
+
+    def cancel(self) -> bool:
+        """It is too late."""
+        return False
+
+
+def in_order(begun: Iterable[tuple[Key, Begun[Result], int]], *, bytes_at_most: int) -> Generator[tuple[Key, Result]]:
+    """Keys and results of what an iterator begins (the third is about how many bytes it and its result take), in its order.
+
+    The iterator is ahead by as many bytes as may be held, so with 0 everything ends before the next begins. What has not begun when this
+    is closed, or ends with an error, is cancelled.
+    """
+    waiting: deque[tuple[Key, Begun[Result], int]] = deque()
+    held = 0
+    try:
+        for each in begun:
+            waiting.append(each)
+            held += each[2]
+            while held > bytes_at_most and waiting:
+                key, first, size = waiting.popleft()
+                held -= size
+                yield key, first.result()
+        while waiting:
+            key, first, _ = waiting.popleft()
+            yield key, first.result()
+    finally:
+        for _, late, _ in waiting:
+            late.cancel()
+
+
+class Threads:
+    """Threads for whoever needs them at the moment; the last to leave waits until they have ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._pool: ThreadPoolExecutor | None = None
+
+    @contextmanager
+    def shared(self, count: int) -> Iterator[ThreadPoolExecutor]:
+        """The pool; of so many threads if nobody has it yet."""
+        with self._lock:
+            pool = self._pool = self._pool or ThreadPoolExecutor(count)
+            self._users += 1
+        try:
+            yield pool
+        finally:
+            with self._lock:
+                self._users -= 1
+                is_last = self._users == 0
+                if is_last:
+                    self._pool = None
+            if is_last:
+                pool.shutdown(cancel_futures=True)
+
+
+OF_PROCESS = Threads()
