@@ -88,7 +88,7 @@ $(BENCH)/.made: $(UV) benchmarks/pyproject.toml benchmarks/uv.lock
 
 # A part that cannot run says why, and the others run.
 bench: $(VENV)/.curate $(BENCH)/.made
-	@failed=; for part in text pages images whole; do $(BENCH)/bin/python -m benchmarks.$$part $(FLAGS) || failed="$$failed $$part"; done; \
+	@failed=; for part in text pages images web near_duplicates whole; do $(BENCH)/bin/python -m benchmarks.$$part $(FLAGS) || failed="$$failed $$part"; done; \
 	  test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 bench-large: $(VENV)/.curate $(BENCH)/.made

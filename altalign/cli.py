@@ -16,6 +16,7 @@ from altalign.storage import full_disk
 
 VERBS = {
     "curate": ("pipelines.command:main", "run a curation; run again, it continues where it stopped"),
+    "retry": ("pipelines.command:retry", "fetch again what could not be fetched, then finish the run anew"),
     "status": ("audit.status:main", "how far a run is"),
     "explain": ("audit.explain:main", "what happened to a pair in every stage, and why"),
     "clean": ("audit.clean:main", "delete what stages handed on (RUN/work)"),

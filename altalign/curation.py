@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from altalign import __version__
+from altalign import __version__, networks
 from altalign.settings import ReadBy, Settings
 
 Extract, Tables, Judge, Fetch, Decontaminate, Write = map(ReadBy, ("extract", "tables", "judge", "fetch", "decontaminate", "write"))
@@ -104,34 +104,56 @@ class ImageSettings(Settings):
 
 
 class FetchSettings(Settings):
-    """Where images come from (ours; the paper does not say)."""
+    """Where images come from (ours; the paper does not say).
+
+    Those that decide what may be fetched, and whether what came is taken, are part of what a run rests on. Those of patience and pace are not:
+    they decide how many images have come so far, and a run may be continued, or tried again, with more of either.
+    """
 
     source: Annotated[Literal["archive", "web"], Fetch] = "archive"
-    """Where images come from: the archives, tars and tables themselves, or HTTP. `"web"` is refused: not supported yet."""
-    timeout_s: Annotated[float, Field(gt=0), Fetch] = 10.0
-    """Seconds of one try. Not used yet."""
-    retries: Annotated[Whole, Fetch] = 2
-    """Further tries. Not used yet."""
+    """Where images come from: the archives, tars and tables themselves, or HTTP. With `"web"`, images in hand that have no URL are read where they are."""
+    timeout_s: Annotated[float, Field(gt=0)] = 10.0
+    """Seconds of one try, redirects and body included. Longer: `http_timeout`."""
+    retries: Whole = 2
+    """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer; with growing pauses, or as `Retry-After` says."""
+    unit_deadline_s: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds that the images of one unit (4,096 at most) may take; what has not come by then is `http_timeout`. `0`: as its size, tries and pace allow."""
     bytes_at_most: Annotated[Positive, Fetch] = 20_000_000
-    """Bytes of a body. Not used yet."""
+    """Bytes of a body, decompressed. More: `http_too_large`."""
+    bytes_in_flight_at_most: Positive = 512_000_000
+    """Bytes of bodies held in memory at a time, in one process."""
     threads: Positive = 64
-    """Images fetched at a time. Not used yet."""
+    """Requests that are being answered at a time, in one process. Waiting for a host's turn takes none."""
     honour_opt_out: Annotated[bool, Fetch] = True
-    """Respect `X-Robots-Tag`. Not used yet."""
+    """Respect `X-Robots-Tag` (noai, noimageai, noindex, noimageindex) and `tdm-reservation: 1`: `http_opt_out`."""
     honour_robots: Annotated[bool, Fetch] = True
-    """Respect robots.txt. Not used yet."""
+    """Respect robots.txt: `http_opt_out`."""
     connections_per_host: Positive = 8
-    """Connections to one host, in one process. Not used yet."""
+    """Requests to one host at a time, in one process; a cluster of N processes may have N times as many."""
     requests_per_host_s: Annotated[float, Field(gt=0)] = 20.0
-    """Requests to one host a second, in one process. Not used yet."""
+    """Requests to one host a second, in one process."""
     blocked_domains: Annotated[list[str], Fetch] = Field(default_factory=list)
-    """Files of domains. Not used yet."""
+    """Files of domains, one a line, that are never asked, nor those below them: `http_refused`."""
     ports: Annotated[list[Port], Fetch] = Field(default_factory=lambda: [80, 443])
-    """Ports that may be reached, each 1 to 65535. Not used yet."""
+    """Ports that may be reached, each 1 to 65535. Another: `http_refused`."""
     allow_addresses: Annotated[list[str], Fetch] = Field(default_factory=list)
-    """Private addresses that may be reached. Not used yet."""
+    """Addresses, networks or `ADDRESS:PORT` that may be reached though they are private or the like: `["127.0.0.1:8080", "10.0.0.0/8"]`."""
     user_agent: Annotated[str, Fetch, Field(min_length=1)] = "altalign/VERSION (+URL of the project)"
-    """What servers are told; VERSION is filled in. Not used yet."""
+    """What servers are told; VERSION is filled in. robots.txt is read for its first word."""
+
+    @field_validator("allow_addresses")
+    @classmethod
+    def _addresses_can_be_read(cls, value: list[str]) -> list[str]:
+        for entry in value:
+            networks.allowed(entry)
+        return value
+
+    @field_validator("user_agent")
+    @classmethod
+    def _user_agent_is_a_header(cls, value: str) -> str:
+        if not (value.isascii() and value.isprintable() and value.strip()):
+            raise ValueError(f"{value!r} cannot be sent; give printable ASCII characters")
+        return value
 
     @property
     def user_agent_sent(self) -> str:

@@ -1,6 +1,7 @@
 """Signals that end a command: Ctrl-C, SIGTERM, SIGHUP. The first lets it end cleanly, the second ends it at once.
 
-The first raises `Interrupted` in the main thread; threads that work meet it where they call `check`.
+The first raises `Interrupted` in the main thread; threads that work meet it where they call `check`. There they also meet that
+the work they are a part of was given up (`part_of`).
 """
 
 import os
@@ -15,6 +16,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Of the process, as signals are.
 _ASKED: list[int] = []
 _HANDLED = threading.Event()
+_THREAD = threading.local()  # `given_up`: of the work that this thread does a part of
 
 
 class Interrupted(KeyboardInterrupt):
@@ -30,14 +32,33 @@ class Interrupted(KeyboardInterrupt):
         return 128 + self.number
 
 
+class GivenUpError(Exception):
+    """Another part of the work has failed, so that this one is for nothing."""
+
+
 def check() -> None:
     """Called now and then by long work, in any thread.
 
     Raises:
         Interrupted: a signal has asked the command to end.
+        GivenUpError: the work that this thread does a part of is given up.
     """
     if _ASKED:
         raise Interrupted(_ASKED[0])
+    given_up: threading.Event | None = getattr(_THREAD, "given_up", None)
+    if given_up is not None and given_up.is_set():
+        raise GivenUpError
+
+
+@contextmanager
+def part_of(given_up: threading.Event) -> Iterator[None]:
+    """Around a part of some work in this thread: once the event is set, `check` ends it."""
+    before: threading.Event | None = getattr(_THREAD, "given_up", None)
+    _THREAD.given_up = given_up
+    try:
+        yield
+    finally:
+        _THREAD.given_up = before
 
 
 def _ask(number: int, _frame: FrameType | None) -> None:

@@ -51,7 +51,7 @@ DROPPED = pa.schema(
         ("words", pa.int32()),  # Unigrams of the caption.
         ("images_per_text", pa.int64()),  # Images of the text, where above the limit.
         ("texts_per_image", pa.int64()),  # Texts of the image, where above the limit.
-        ("http_code", pa.int32()),  # For fetching from the web, which is not there yet.
+        ("http_code", pa.int32()),  # From the web: the status of the last answer; null where there was none.
         ("width", pa.int32()),  # Pixels, as stored in the file.
         ("height", pa.int32()),  # The same.
         ("nsfw_score", pa.float32()),  # Of the classifier.

@@ -81,18 +81,16 @@ class ShardWriter:
         key = row["key"]
         if not _KEY.fullmatch(key):
             raise ValueError(f"key {key!r}: not 32 lower-case hex digits")
-        members = ((extension(row["format"]), image), ("txt", row["caption"].encode()), ("json", _json(row)))
-        headers = [_header(f"{key}.{suffix}", len(content)) for suffix, content in members]
-        for header, (_, content) in zip(headers, members, strict=True):
-            self._append(header)
-            self._append(content)
-            self._append(b"\0" * (-len(content) % _BLOCK))
+        header = _header(f"{key}.{extension(row['format'])}", len(image))
+        texts = _member(f"{key}.txt", row["caption"].encode()) + _member(f"{key}.json", _json(row))
+        for part in (header, image, _padding(image) + texts):
+            self._append(part)
         self.rows += 1
         return row
 
     def end(self) -> None:
         """Append the two zero blocks that end an archive."""
-        self._append(b"\0" * (2 * _BLOCK))
+        self._append(bytes(2 * _BLOCK))
 
     def _append(self, data: bytes) -> None:
         self._file.write(data)
@@ -166,25 +164,36 @@ def _json(row: Mapping[str, Any]) -> bytes:
     return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
+def _member(name: str, content: bytes) -> bytes:
+    return b"".join((_header(name, len(content)), content, _padding(content)))
+
+
+def _padding(content: bytes) -> bytes:
+    """The zeros between a member's content and what follows it."""
+    return bytes(-len(content) % _BLOCK)
+
+
 def _header(name: str, size: int) -> bytes:
     """The 512 bytes before a member's content."""
     if size >= _MEMBER_BYTES_BELOW:
         raise ValueError(f"{name}: {size:,} bytes, more than a plain tar header can say (8 GiB)")
-    header = bytearray(_plain_header())
-    header[: len(name)] = name.encode("ascii")
-    header[124:135] = b"%011o" % size
-    header[148:155] = b"%06o\0" % sum(header)  # the checksum, taken with blanks in its own place
+    plain, total = _plain_header()
+    header, name_bytes, size_digits = bytearray(plain), name.encode("ascii"), b"%011o" % size
+    header[: len(name)] = name_bytes
+    header[124:135] = size_digits
+    header[148:155] = b"%06o\0" % (total + sum(name_bytes) + sum(size_digits))  # the checksum, taken with blanks in its own place
     return bytes(header)
 
 
 @functools.cache
-def _plain_header() -> bytes:
-    """What the headers of all members share: that of tarfile for one without name and content, the checksum blanked. Saves three quarters of its time."""
+def _plain_header() -> tuple[bytes, int]:
+    """What the headers of all members share, name, size and checksum blanked, and the sum of its bytes. Saves nine tenths of tarfile's time."""
     member = tarfile.TarInfo()
     member.mtime, member.mode = _MODIFIED_S, 0o644
     header = bytearray(member.tobuf(tarfile.USTAR_FORMAT))
+    header[124:135] = bytes(11)
     header[148:156] = b" " * 8
-    return bytes(header)
+    return bytes(header), sum(header)
 
 
 def _sample(members: list[tuple[str, bytes]]) -> Sample:

@@ -1,7 +1,7 @@
 """Files of a run behind one small face: open, list, write whole, delete. Local disks now; object stores enter here.
 
-Paths are strings, relative ones to the working directory. Nothing is ever appended to or renamed by a caller: a file
-appears whole when its `write` block ends well, or not at all.
+Paths are strings, relative ones to the working directory. Nothing is ever renamed by a caller: a file appears whole when its `write`
+block ends well, or not at all. The exceptions are `growing`: what came over the web, and the log of that.
 """
 
 import errno
@@ -91,6 +91,43 @@ def write(path: str) -> Iterator[BinaryIO]:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         if full is not None:
+            raise full from error
+        raise
+
+
+class Growing:
+    """A file that is added to at its end; `bytes` is how long it is."""
+
+    def __init__(self, file: int, size: int):
+        self._file, self.bytes = file, size
+
+    def write(self, data: bytes) -> None:
+        """Add bytes; they are the system's when this returns, so that they outlive the process."""
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._file, left) :]
+        self.bytes += len(data)
+
+
+@contextmanager
+def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
+    """A file to be added to: the first `keep` bytes of what is there (None: all of it) stay. Whoever is killed may leave a part of the last write.
+
+    Raises:
+        FullDiskError: no space is left.
+    """
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            if keep is not None:
+                os.ftruncate(file, keep)
+            yield Growing(file, os.fstat(file).st_size)
+        finally:
+            os.close(file)
+    except OSError as error:
+        if (full := full_disk(error, str(target.parent), writing=target.name)) is not None:
             raise full from error
         raise
 
@@ -196,17 +233,21 @@ def free_bytes(path: str) -> int:
     return shutil.disk_usage(_there(path)).free
 
 
-def delete_units(folders: Sequence[str]) -> None:
+def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
     """Delete folders of units so that whoever is killed on the way leaves no unit that seems finished and is not.
 
-    First what says that a stage is done, then every mark of a unit, then the rest.
+    First what says that a stage is done, then every mark of a unit, then the rest; `but` names the endings of files that stay.
     """
     for pattern in ("done.json", "*.json"):
         for folder in folders:
             for mark in Path(folder).rglob(pattern):
                 mark.unlink(missing_ok=True)
     for folder in folders:
-        delete(folder)
+        if but:
+            for file in (path for path in Path(folder).rglob("*") if path.is_file() and not path.name.endswith(tuple(but))):
+                file.unlink()
+        else:
+            delete(folder)
 
 
 def is_partial(name: str) -> bool:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from altalign.errors import NotFoundError, UnreadableError, UsageError
 from altalign.reasons import DropReason, Stage
 from altalign.terminal import shown
-from audit import rows
+from audit import rows, tries
 from audit.run_folder import RunFolder
 from filters import captions, urls, words
 
@@ -30,6 +30,13 @@ _MEASURED: dict[str, str] = {
     DropReason.IMAGE_HAS_TOO_MANY_TEXTS: "{row[texts_per_image]} texts, [image] texts_per_image_at_most = {config.image.texts_per_image_at_most}",
     DropReason.PAIR_REPEATED: "the same image and caption were kept once, as key {row[kept_key]}",
     DropReason.NOT_IN_ARCHIVE: "no archive of the run has the image's URL",
+    DropReason.HTTP_STATUS: "the final status was {row[http_code]}",
+    DropReason.HTTP_TIMEOUT: "not whole in time, [fetch] timeout_s = {config.fetch.timeout_s}, retries = {config.fetch.retries}",
+    DropReason.HTTP_UNREACHABLE: "DNS, connection or TLS failed, [fetch] retries = {config.fetch.retries}",
+    DropReason.HTTP_BROKEN: "reset, cut, empty or badly encoded, [fetch] retries = {config.fetch.retries}",
+    DropReason.HTTP_TOO_LARGE: "[fetch] bytes_at_most = {config.fetch.bytes_at_most}",
+    DropReason.HTTP_OPT_OUT: "a header or robots.txt asks not to, [fetch] honour_opt_out, honour_robots",
+    DropReason.HTTP_REFUSED: "[fetch] ports, allow_addresses or blocked_domains",
     DropReason.IMAGE_UNDECODABLE: "its first bytes are of no known image format",
     DropReason.IMAGE_DAMAGED: "cut or corrupt",
     DropReason.IMAGE_TOO_MANY_PIXELS: "{row[width]} x {row[height]} px, [image] pixels_at_most = {config.image.pixels_at_most}",
@@ -77,7 +84,7 @@ def tell(run: RunFolder, matches: pc.Expression, what: str) -> None:
         for row in matching:
             found[verdict] += 1
             if len(blocks) < MOST:
-                blocks.append(_kept(row) if verdict == "kept" else _dropped(run, row))
+                blocks.append([*(_kept(row) if verdict == "kept" else _dropped(run, row)), *_tries(run, row)])
     if not blocks:
         raise NotFoundError(f"{run.folder}: nothing found with {what}{_hint(run)}")
     sys.stdout.write("\n".join("".join(f"{shown(line)}\n" for line in block) for block in blocks))
@@ -113,6 +120,15 @@ def _dropped(run: RunFolder, row: dict[str, Any]) -> list[str]:
     lines.append(f"  {row['stage']:<9} dropped: {row['reason']}")
     lines += [f"            - {reason}: {_said(run, reason, row)}" for reason in row["failed"] or [row["reason"]]]
     return [*_pair(row), *lines, f"  row in    {row['in']}"]
+
+
+def _tries(run: RunFolder, row: dict[str, Any]) -> list[str]:
+    """When and how the image was asked for, where it came from the web; of many tries the last."""
+    if run.config.fetch.source != "web" or row.get("stage") in (Stage.EXTRACT, Stage.JUDGE):
+        return []
+    of_image = tries.of_image(run, row["image_id"])
+    more = f" (the last {MOST} of {len(of_image)})" if len(of_image) > MOST else ""
+    return [f"  tried     {tries.told(each, row['image_url'])}{more if number == 0 else ''}" for number, each in enumerate(of_image[-MOST:])]
 
 
 def _said(run: RunFolder, reason: str, row: dict[str, Any]) -> str:

@@ -10,6 +10,8 @@ from altalign.stages import finished_units, own_files
 from altalign.terminal import shown
 from audit.run_folder import RunFolder
 
+MOST = 8  # reasons, and hosts, that are named
+
 
 def main(argv: Sequence[str]) -> int:
     """Print the state of every stage."""
@@ -39,6 +41,8 @@ def _print(run: RunFolder) -> None:
             stage, state, f"{done:,} of {planned:,}" if planned else "", f"{rows:,}" if rows else "", f"{facts['seconds']:.1f} s", left, str(facts["attempts"])
         )
     out.print(table)
+    for line in _from_the_web(run):
+        out.print(line, soft_wrap=True)
     trouble = storage.read_json(run.path("log", "trouble.json"))
     if trouble and not run.is_finished:
         out.print(f"last failure: {shown(trouble['message'])}", soft_wrap=True)
@@ -54,6 +58,22 @@ def _units(run: RunFolder, stage: str) -> tuple[int, int, int]:
         done += len(finished_units(str(plan.parent.parent)))
         planned, rows = planned + facts["units"], rows + facts["rows"]
     return done, planned, rows
+
+
+def _from_the_web(run: RunFolder) -> list[str]:
+    """How fetching goes, or went, as its last progress said it; nothing where images were in hand."""
+    said = storage.read_json(run.path("log", "fetch", "progress.json"))
+    if not said:
+        return []
+    is_under_way = said["units_finished"] < said["units"]
+    ended, images = said["ended"], said["images"]
+    parts = [f"fetch: {ended:,} of {images:,} images", f"{said['fetched'] / max(1, ended):.1%} fetched", f"{said['bytes'] / 1e6:,.1f} MB"]
+    if is_under_way:
+        left = said["seconds_left"]
+        parts += [f"{said['images_per_s']:,.0f} images/s", "time left unknown" if left is None else f"about {left} s left", f"as of {said['updated']}"]
+    found = {"not fetched": said["reasons"], "most failures": said["hosts"]}
+    lines = [f"  {what}: {', '.join(f'{shown(name)} {number:,}' for name, number in list(of.items())[:MOST])}" for what, of in found.items() if of]
+    return [", ".join(parts), *lines]
 
 
 def _left(started: str, done: int, planned: int) -> str:

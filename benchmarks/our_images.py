@@ -16,7 +16,7 @@ from pathlib import Path
 from altalign.curation import ImageSettings
 from altalign.reasons import reasons_of
 from benchmarks.image_members import places
-from pipelines.fetch import Images, hooks_of, image_verdicts
+from pipelines.images import hooks_of, measure, verdicts
 from pipelines.ranges import Range, Ranges
 
 
@@ -40,12 +40,11 @@ def main() -> int:
 def judge(path: Path, images_at_most: int | None = None) -> tuple[list[str], list[str | None]]:
     """Group and reason of each image."""
     config = ImageSettings()
-    images, hooks = Images(), hooks_of(config)
+    hooks = hooks_of(config)
     found = list(islice(places(path), images_at_most))
     with Ranges([Range(place.path, place.offset, place.length) for place in found]) as ranges:
-        for wanted in ranges:
-            images.add(ranges.read(wanted), 0, config, hooks)
-    return [place.group for place in found], reasons_of(image_verdicts(images, config))[0].to_pylist()
+        measured = [measure(ranges.read(wanted), url=None, config=config, hooks=hooks) for wanted in ranges]
+    return [place.group for place in found], reasons_of(verdicts(measured, config))[0].to_pylist()
 
 
 if __name__ == "__main__":

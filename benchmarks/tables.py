@@ -107,6 +107,14 @@ def _seconds(value: float) -> str:
     return f"{value:.1f}"
 
 
+def _hundredths(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _megabytes(value: float) -> str:
+    return f"{value / 1e6:,.0f} MB"
+
+
 def _gigabytes(value: float) -> str:
     return f"{value / 1e9:.2f} GB"
 
@@ -128,6 +136,13 @@ COLUMNS: dict[str, list[Column]] = {
     "scale": [*TEXT, ("Open files", "open_files", _whole)],
     "pages": [("Pages a CPU s", "pages_per_cpu_s", _whole), *MEMORY[:1]],
     "images": [("Images a CPU s", "images_per_cpu_s", _whole), *MEMORY[:1]],
+    "web": [("Images", "fetched", _whole), ("Images/s", "images_per_s", _whole), *TIME, MEMORY[0], ("Last image to end, s", "tail_s", _seconds)],
+    "near_duplicates": [
+        ("CPU us an image", "us_per_image", _whole),
+        ("Built in s", "build_s", _hundredths),
+        ("Beside the vectors", "index_bytes", _megabytes),
+        MEMORY[0],
+    ],
     "whole": [("Images", "fetched", _whole), ("Images/s", "images_per_s", _whole), *TIME, ("Cores busy", "cores_busy", _seconds), MEMORY[0], *STAGES],
 }
 VERSIONS = {
@@ -135,6 +150,8 @@ VERSIONS = {
     "scale": ("altalign", "python", "numba", "pyarrow", "polars", "duckdb"),
     "pages": ("altalign", "python", "numba", "fastwarc", "selectolax"),
     "images": ("altalign", "python", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),
+    "web": ("altalign", "python", "aiohttp", "apache-beam", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),
+    "near_duplicates": ("altalign", "python", "numba", "numpy", "faiss-cpu"),
     "whole": ("altalign", "python", "apache-beam", "pillow", "simplejpeg"),
 }
 FURTHER: dict[str, list[Callable[[dict[str, Any]], str]]] = {"images": [refused], "scale": [counters]}

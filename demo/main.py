@@ -15,8 +15,10 @@ def main(argv: Sequence[str]) -> int:
         prog="altalign demo", description="Write a small web of drawn pictures and their captions, as WARC files, from a seed and without a network."
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="where to write it")
-    parser.add_argument("--serve", action="store_true", help="then serve it on 127.0.0.1 until interrupted")
-    parser.add_argument("--port", type=int, default=0, help="port to serve on; 0 finds a free one")
+    parser.add_argument(
+        "--serve", action="store_true", help="then serve it on 127.0.0.1 until interrupted; its pairs with the addresses there go to DIR/served.csv"
+    )
+    parser.add_argument("--port", type=int, default=8642, help="port to serve on, 8642 where nothing is said; 0 finds a free one")
     arguments = parser.parse_args(argv)
 
     from demo import serve, web  # what draws: --help need not wait for it

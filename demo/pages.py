@@ -58,6 +58,11 @@ class Element:
     form: str
 
 
+def times(element: Element) -> int:
+    """How many image elements of a page it is."""
+    return 2 if element.form == "lazy noscript" else 1
+
+
 def random_form(rng: Random) -> str:
     """The name of a way to write an element."""
     return rng.choices(list(_FORMS), [weight for weight, _ in _FORMS.values()])[0]
@@ -75,7 +80,7 @@ def html(url: str, language: str, title: str, elements: list[Element], rng: Rand
         body.append(rng.choice(("<p>{}", "<div>{}</div>", "<ul><li>{}</ul>", "<p>{}<br>")).format(text))
     if rng.random() < 0.3:
         body.insert(rng.randint(1, len(body)), rng.choice(_DECOYS))
-    count = sum(2 if element.form == "lazy noscript" else 1 for element in elements)
+    count = sum(map(times, elements))
     return f'<!DOCTYPE html>\n<html lang="{language}"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n", count
 
 

@@ -4,6 +4,8 @@ It is a proxy too, so that the original addresses work: `curl --proxy http://127
 """
 
 import contextlib
+import csv
+import errno
 import sys
 from collections.abc import Mapping
 from email.parser import Parser
@@ -13,8 +15,10 @@ from urllib.parse import urlsplit
 
 from altalign.errors import UsageError
 from demo.archive import Capture, read_index, read_record
-from demo.web import INDEX
+from demo.web import INDEX, PAIRS, write_pairs
 
+PORT = 8642
+SERVED = "served.csv"
 _ADDRESS = "127.0.0.1"
 
 
@@ -24,27 +28,42 @@ def local_url(url: str, port: int) -> str:
     return f"http://{_ADDRESS}:{port}/{parts.netloc}{parts.path}{'?' if parts.query else ''}{parts.query}"
 
 
-def serve(folder: Path, port: int = 0) -> None:
-    """Serve the demo web in `folder` until Ctrl-C; writes the address to standard output.
+def serve(folder: Path, port: int = PORT) -> None:
+    """Serve the demo web in `folder` until Ctrl-C; writes its pairs with addresses of here, and the address to standard output.
 
     Raises:
-        UsageError: the folder has no demo web.
-        OSError: the port is taken.
+        UsageError: the folder has no demo web, or the port is taken.
     """
     with server(folder, port) as running:
+        write_served(folder, running.server_port)
         hosts = sorted({name.partition("/")[0] for name in running.captures})
         sys.stdout.write(f"{folder}: served at http://{_ADDRESS}:{running.server_port}/HOST/PATH until Ctrl-C; hosts: {hosts[0]} … {hosts[-1]}\n")
+        sys.stdout.write(f"{folder / SERVED}: its pairs with these addresses\n")
         sys.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):
             running.serve_forever()
+
+
+def write_served(folder: Path, port: int) -> None:
+    """Write the pairs of the demo web in `folder` with the addresses that its images have on a server at `port`.
+
+    Raises:
+        UsageError: the demo web was written without its pairs.
+    """
+    if not (folder / PAIRS).is_file():
+        raise UsageError(f"{folder}: a demo web without {PAIRS}, of an older version; delete the folder, and write it again with `altalign demo {folder}`")
+    with (folder / PAIRS).open(encoding="utf-8", newline="") as file:
+        pairs = [(row["url"], row["caption"], row["page_url"]) for row in csv.DictReader(file)]
+    partial = folder / f"{SERVED}.partial"  # who reads it meanwhile has the old one or the new
+    write_pairs(partial, ((local_url(url, port), caption, page_url) for url, caption, page_url in pairs))
+    partial.replace(folder / SERVED)
 
 
 def server(folder: Path, port: int = 0) -> "DemoServer":
     """A server of the demo web in `folder`, bound to a port (0: a free one) and not yet running.
 
     Raises:
-        UsageError: the folder has no demo web.
-        OSError: the port is taken.
+        UsageError: the folder has no demo web, or the port is taken.
     """
     if not (folder / INDEX).is_file():
         raise UsageError(f"{folder}: no demo web there ({INDEX} is missing); write one with `altalign demo {folder}`")
@@ -52,11 +71,18 @@ def server(folder: Path, port: int = 0) -> "DemoServer":
     for capture in sorted(read_index(folder / INDEX), key=lambda capture: (capture.file, capture.offset)):  # the first capture counts
         captures.setdefault(_name(capture.url), capture)
 
-    return DemoServer(folder, captures, port)
+    try:
+        return DemoServer(folder, captures, port)
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        raise UsageError(f"port {port} of {_ADDRESS}: {(error.strerror or '').lower()}; choose another with --port") from error
 
 
 class DemoServer(ThreadingHTTPServer):
     """A server of one demo web."""
+
+    request_queue_size = 128
 
     def __init__(self, folder: Path, captures: Mapping[str, Capture], port: int) -> None:
         super().__init__((_ADDRESS, port), _Handler)
@@ -66,6 +92,8 @@ class DemoServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Answers from the archives."""
 
+    protocol_version = "HTTP/1.1"
+    timeout = 60  # seconds that a connection may be idle
     server: DemoServer  # pyright: ignore[reportIncompatibleVariableOverride] (http.server makes handlers of this server only)
 
     def do_GET(self) -> None:

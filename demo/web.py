@@ -3,8 +3,9 @@
 `altalign.curation` has the defaults of a curation; a pool this small needs lower limits: `VOCABULARY_SIZE` and `TEXTS_PER_IMAGE_AT_MOST`.
 """
 
+import csv
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -22,6 +23,7 @@ VOCABULARY_SIZE = 1_800  # so that what occurs once is rare: more n-grams than t
 TEXTS_PER_IMAGE_AT_MOST = 20  # logos have twice as many
 
 INDEX = "index.cdxj"
+PAIRS = "pairs.csv"
 _ARCHIVES = 4
 _TEST_IMAGES = 60
 _LOGO_TEXTS = 40
@@ -85,7 +87,7 @@ class _Site:
 
 
 def write(folder: Path, *, seed: int = 2021, pages_a_site: int = 50) -> Summary:
-    """Write the demo web into `folder`: *.warc.gz, their index, test-set/, README.md. The same arguments give the same bytes.
+    """Write the demo web into `folder`: *.warc.gz, their index, pairs.csv, test-set/, README.md. The same arguments give the same bytes.
 
     Raises:
         OSError: the folder cannot be written.
@@ -117,6 +119,7 @@ class _Web:
         ]
         self.test_set: list[tuple[Scene, bytes, Image.Image]] = []
         self.pages = self.elements = self.images = self.broken = 0
+        self.pairs: list[tuple[str, str, str]] = []
         for site in self.sites[:3]:
             site.logo = self._publish(site, "sound")
 
@@ -146,6 +149,8 @@ class _Web:
             place.response(url, body, media_type, headers=headers)
             self.pages += 1
             self.elements += count
+            shown = [element for element in elements for _ in range(pages.times(element))]
+            self.pairs += [(element.url, element.alt, url) for element in shown if element.alt and element.url not in pages.BAD_REFERENCES]
         self._write_companions(site, url, number)
 
     def break_records(self, *ways: str) -> None:
@@ -161,6 +166,7 @@ class _Web:
         for place in self.archives:
             place.close()
         archive.write_index(self.folder / INDEX, [capture for place in self.archives for capture in place.captures])
+        write_pairs(self.folder / PAIRS, self.pairs)
         names = tuple(place.name for place in self.archives)
         size = sum((self.folder / name).stat().st_size for name in names)
         return Summary(self.pages, self.elements, self.images, self.broken, len(self.test_set), names, size)
@@ -304,6 +310,14 @@ class _Web:
             place.resource(f"{site.address}/paper.pdf", b"%PDF-1.4\n%%EOF\n", "application/pdf")
 
 
+def write_pairs(path: Path, pairs: Iterable[tuple[str, str, str]]) -> None:
+    """Write image URL, alt-text and page URL of image elements as CSV."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("url", "caption", "page_url"))
+        rows.writerows(pairs)
+
+
 def _readme(summary: Summary, seed: int) -> str:
     return f"""# The demo web
 
@@ -314,6 +328,8 @@ Written by `altalign demo` from seed {seed}: {summary.pages:,} pages with {summa
   boilerplate, rare tokens, texts too short and too long, images that are small, elongated, damaged, missing or none at all, and copies of test images.
 - `test-set/`: images of a test set, which decontamination is to keep out of training data.
 - `{INDEX}`: where each record is (CDXJ).
+- `{PAIRS}`: image URL, alt-text and page URL of every image element that has a URL and an alt-text. `altalign demo DIR --serve` serves the images and writes
+  `served.csv`, the same pairs with addresses at which they are.
 
 A pool this small needs other limits than the web: `text.vocabulary_size = {VOCABULARY_SIZE}` and `image.texts_per_image_at_most = {TEXTS_PER_IMAGE_AT_MOST}`.
 """

@@ -36,6 +36,14 @@ PART = re.compile(r"(?P<begin><!-- generated: (?P<name>.+?) -->\n).*?(?P<end><!-
 GIVEN_ELSEWHERE = {
     DropReason.RECORD_BROKEN: "pipelines/read/found.py: Gatherer.broken",
     DropReason.PAIR_REPEATED: "pipelines/judge.py: group",
+    DropReason.NOT_IN_ARCHIVE: "pipelines/fetch_archive.py: fetch_images",
+    DropReason.HTTP_STATUS: "pipelines/web/fetching.py: Fetching._answered",
+    DropReason.HTTP_TIMEOUT: "pipelines/web/schedule.py: Schedule._run",
+    DropReason.HTTP_UNREACHABLE: "pipelines/web/transport.py: _failed",
+    DropReason.HTTP_BROKEN: "pipelines/web/transport.py: _failed",
+    DropReason.HTTP_TOO_LARGE: "pipelines/web/transport.py: Transport._body",
+    DropReason.HTTP_OPT_OUT: "pipelines/web/fetching.py: Fetching._check",
+    DropReason.HTTP_REFUSED: "pipelines/web/fetching.py: Fetching._admit",
 }
 
 # Schemas by the heading of their files: module, name, and the lists there that hold their columns.

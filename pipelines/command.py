@@ -1,12 +1,15 @@
-"""`altalign curate …`: its arguments and settings, read before anything heavy is imported."""
+"""`altalign curate …` and `altalign retry …`: their arguments and settings, read before anything heavy is imported."""
 
 import argparse
+import difflib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from altalign import memory, startup, terminal
-from altalign.stages import STAGES
+from altalign import memory, startup, storage, terminal
+from altalign.errors import UsageError
+from altalign.stages import STAGES, damaged, own_files
 
 if TYPE_CHECKING:
     from altalign.curation import CurateConfig
@@ -24,6 +27,70 @@ def main(argv: Sequence[str]) -> int:
         from pipelines import curate  # Beam, kernels, codecs: most of a second, which --help and a wrong setting need not wait for
 
     return curate.curate(config, arguments, flags)
+
+
+def retry(argv: Sequence[str]) -> int:
+    """Ask again for images that could not be fetched, and finish the run anew."""
+    parser = argparse.ArgumentParser(
+        prog="altalign retry",
+        description="Ask again for the images of a run that could not be fetched from the web, then finish the run anew. "
+        "What was fetched is not asked for again, and log/fetch/ keeps the history.",
+        epilog="Without --reason: http_status of 429 and 5xx, http_timeout, http_unreachable, http_broken.",
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a run")
+    parser.add_argument("--reason", action="append", default=[], metavar="REASON", help="ask again for what failed for this, of any status; repeatable")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting of the run; repeatable")
+    arguments = parser.parse_args(argv)
+    _check_reasons(arguments.reason)
+    config = _fitted(_config_of_run(arguments.run.rstrip("/") or "/", arguments.set))
+
+    with startup.imports():
+        from pipelines import retry as of_run
+
+    return of_run.retry(config, arguments.reason)
+
+
+def _check_reasons(named: Sequence[str]) -> None:
+    """Refuse what is no reason for which an image could not be fetched.
+
+    Raises:
+        UsageError: naming the one that was meant.
+    """
+    from altalign.reasons import REASONS, DropReason, Stage  # Arrow, which --help need not wait for
+
+    known = [reason.value for reason in REASONS[Stage.FETCH] if reason is not DropReason.NOT_IN_ARCHIVE]
+    for reason in (reason for reason in named if reason not in known):
+        near = difflib.get_close_matches(reason, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+        raise UsageError(f"--reason {reason}: nothing fails to be fetched for that ({hint})")
+
+
+def _config_of_run(folder: str, overrides: Sequence[str]) -> "CurateConfig":
+    """The settings of a run, with the engine that it was run with.
+
+    Raises:
+        UsageError: it is no run, its images are not from the web, or what was fetched is not kept.
+        DamagedError: a file of it is not as it was written.
+    """
+    from altalign.curation import CurateConfig
+
+    storage.check_local(folder)
+    if not Path(folder).is_dir():
+        raise UsageError(f"{folder}: no such run folder; give the [run] folder of a curation")
+    with own_files(folder):
+        facts = storage.read_json(storage.join(folder, "run.json"))
+    if not facts:
+        raise UsageError(f"{folder}: no run of altalign (it has no run.json); give the [run] folder of a curation")
+    path = storage.join(folder, "config.toml")
+    if not storage.exists(path):
+        raise damaged(folder, path, "it is not there")
+    engine = [f"engine.{name}={json.dumps(value)}" for name, value in facts.get("engine", {}).items()]
+    config = CurateConfig.load(Path(path), [f"run.folder={json.dumps(folder, ensure_ascii=False)}", *engine, *overrides])
+    if config.fetch.source != "web":
+        raise UsageError(f'{folder}: [fetch] source = "{config.fetch.source}": its images were in hand, so that there is nothing to ask for again')
+    if not Path(folder, "work").exists():
+        raise UsageError(f"{folder}: work/ was deleted, and what was fetched with it; `altalign curate` with --restart runs everything anew")
+    return config
 
 
 def _fitted(config: "CurateConfig") -> "CurateConfig":

@@ -1,7 +1,7 @@
 """`altalign curate CONFIG`: image/alt-text pairs in, audited shards out. `PIPELINE` is the whole, in order."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -10,7 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from altalign import storage, terminal
 from altalign.curation import CurateConfig, InputSettings
 from altalign.stages import STAGES, own_files
-from pipelines import extract, fetch, judge, pool, progress, runs, summary, tables, write
+from pipelines import extract, fetch, fetch_archive, judge, pool, progress, runs, summary, tables, write
 from pipelines.engines import MapUnits, create, options, raised, started
 from pipelines.units import Facts, Grounds, Run, Unit
 
@@ -23,6 +23,7 @@ class Step(NamedTuple):
     name: str
     plan: Callable[[Run], list[Unit]]
     transform: Transform
+    watch: Callable[[Run], type[progress.Watch]] = lambda _: progress.Watch
 
 
 def each(work: Callable[[Run, Unit], Facts]) -> Transform:
@@ -35,7 +36,10 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
     "extract": ([Step("extract", extract.plan, each(extract.extract))], extract.conclude),
     "tables": ([Step("tables/units", pool.units, tables.Count)], tables.conclude),
     "judge": ([Step("judge/units", pool.units, judge.Judge)], judge.conclude),
-    "fetch": ([Step("fetch/gathered", fetch.plan_gather, fetch.Gather), Step("fetch/units", fetch.plan, each(fetch.fetch))], fetch.conclude),
+    "fetch": (
+        [Step("fetch/gathered", fetch_archive.plan_gather, fetch_archive.Gather), Step("fetch/units", fetch.plan, fetch.Fetch, fetch.watch)],
+        fetch.conclude,
+    ),
     "write": ([Step("write", write.plan, each(write.write))], write.conclude),
 }
 
@@ -44,37 +48,45 @@ def curate(config: CurateConfig, arguments: argparse.Namespace, flags: list[str]
     """Run, or continue, a curation: `arguments` of `pipelines.command`, `flags` of Beam."""
     pipeline_options = options(config.engine, flags)
     run = runs.find_run(config, config_path=str(arguments.config))
-    out = terminal.stdout()
     if arguments.dry_run:
-        summary.print_plan(run, out)
+        summary.print_plan(run, terminal.stdout())
         return 0
     runs.check_folder(run)
-    if STAGES.index(arguments.until) >= STAGES.index("fetch") and not any(_holds_images(settings) for settings in config.input):
-        terminal.stderr().print("no input holds images, so every pair will end as not_in_archive; --until judge stops before that", soft_wrap=True)
+    wants_images = config.fetch.source == "archive" and STAGES.index(arguments.until) >= STAGES.index("fetch")
+    if wants_images and not any(_holds_images(settings) for settings in config.input):
+        terminal.stderr().print(
+            'no input holds images, so every pair will end as not_in_archive; fetch.source = "web" fetches them, --until judge stops before that',
+            soft_wrap=True,
+        )
     with own_files(run.folder):
         is_settled = runs.is_settled(run, rerun=arguments.rerun, is_restart=arguments.restart)
     if not is_settled:
-        _work(run, arguments, pipeline_options)
-    with own_files(run.folder):
-        if run.is_done(STAGES[-1]):
-            runs.check_finished(run)
-        summary.print_summary(run, out)
+        with storage.locked(run.folder), own_files(run.folder):
+            grounds = runs.open_run(run, rerun=arguments.rerun, is_restart=arguments.restart)
+            finish(run, grounds, pipeline_options, until=arguments.until)
+    show(run)
     return 0
 
 
-def _work(run: Run, arguments: argparse.Namespace, pipeline_options: PipelineOptions) -> None:
-    """Run the stages that are not done."""
-    with storage.locked(run.folder), own_files(run.folder):
-        grounds = runs.open_run(run, rerun=arguments.rerun, is_restart=arguments.restart)
-        with storage.temporary(run.work("temporary")):
-            if not run.is_done(STAGES[-1]):
-                with started(run, pipeline_options):
-                    for stage in STAGES[: STAGES.index(arguments.until) + 1]:
-                        if not run.is_done(stage):
-                            run_stage(run, stage, grounds[stage], pipeline_options)
-        if run.is_done(STAGES[-1]) and not run.config.run.keep_work:
+def finish(run: Run, grounds: Mapping[str, Grounds], pipeline_options: PipelineOptions, *, until: str = STAGES[-1]) -> None:
+    """Run the stages that are not done, up to this one. The run is open, and held."""
+    with storage.temporary(run.work("temporary")):
+        if not run.is_done(STAGES[-1]):
+            with started(run, pipeline_options):
+                for stage in STAGES[: STAGES.index(until) + 1]:
+                    if not run.is_done(stage):
+                        run_stage(run, stage, grounds[stage], pipeline_options)
+    if run.is_done(STAGES[-1]) and not run.config.run.keep_work:
+        runs.check_finished(run)
+        storage.delete_units([run.path("work")])
+
+
+def show(run: Run) -> None:
+    """Check a finished run, and print what there is."""
+    with own_files(run.folder):
+        if run.is_done(STAGES[-1]):
             runs.check_finished(run)
-            storage.delete_units([run.path("work")])
+        summary.print_summary(run, terminal.stdout())
 
 
 def _holds_images(settings: InputSettings) -> bool:
@@ -89,7 +101,8 @@ def run_stage(run: Run, stage: str, grounds: Grounds, pipeline_options: Pipeline
             units = step.plan(run)
             if not units:
                 continue
-            with progress.watched(run, step.name, units, terminal.stderr()), raised(run, step.name), beam.Pipeline(options=pipeline_options) as pipeline:
+            watched = progress.watched(run, step.name, units, terminal.stderr(), step.watch(run))
+            with watched, raised(run, step.name), beam.Pipeline(options=pipeline_options) as pipeline:
                 _ = pipeline | "NameUnits" >> create(run, units) | "RunStep" >> step.transform(run, step.name)
     runs.counts_of(run).reconcile(runs.counted_stages(run, and_now=stage))
     conclude(run)

@@ -23,7 +23,7 @@ from filters import identity, text
 from pipelines import parquet, pool
 from pipelines.engines import create, pooled
 from pipelines.joint import JOINT, JointCounts
-from pipelines.places import PLACE, Kind, as_bytes, first_of_each, in_order
+from pipelines.places import PLACE, as_bytes, first_of_each, in_order
 from pipelines.shuffle import SLICE, Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from pipelines.tables import Measured, Tables, measure
 from pipelines.units import IMAGES_PER_UNIT, Facts, Run, Unit, map_unit
@@ -274,15 +274,6 @@ class Judge(beam.PTransform[Any, Any]):
 def plan_grouped(run: Run) -> list[Unit]:
     """One unit a partition of grouped survivors."""
     return [{"name": name} for name in run.finished("judge/grouped")]
-
-
-def row_places(run: Run, name: str) -> Iterator[tuple[int, np.ndarray]]:
-    """Of one partition: the rows of each table of images that its survivors need (file number, sorted rows)."""
-    for batch in parquet.read_whole(run.work("judge/grouped", f"{name}.parquet"), ["place_file", "place_kind", "place_offset"]):
-        is_row = batch["place_kind"].to_numpy(zero_copy_only=False) == Kind.ROW
-        files, rows = (batch[c].to_numpy(zero_copy_only=False)[is_row].astype(np.int64) for c in ("place_file", "place_offset"))
-        for file in np.unique(files).tolist():
-            yield file, np.unique(rows[files == file])
 
 
 def conclude(run: Run) -> None:

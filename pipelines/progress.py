@@ -15,11 +15,10 @@ LOOK_EVERY_S = 0.5
 
 
 @contextmanager
-def watched(run: Run, step: str, units: Sequence[Unit], console: Console) -> Iterator[None]:
+def watched(run: Run, step: str, units: Sequence[Unit], console: Console, kind: "type[Watch] | None" = None) -> Iterator[None]:
     """Show how many of a step's units are finished: a bar on a terminal, elsewhere a line every 30 s and one at the end."""
-    rows = {unit["name"]: unit.get("rows", 0) for unit in units}
-    storage.write_json(run.work(step, "plan", "plan.json"), {"units": len(units), "rows": sum(rows.values())})
-    watch = _Watch(run, step, rows, console)
+    watch = (kind or Watch)(run, step, units, console)
+    storage.write_json(run.work(step, "plan", "plan.json"), {"units": len(units), "rows": sum(unit.get("rows", 0) for unit in units)})
     thread = threading.Thread(target=watch.look, daemon=True)
     thread.start()
     try:
@@ -29,9 +28,12 @@ def watched(run: Run, step: str, units: Sequence[Unit], console: Console) -> Ite
         thread.join()
 
 
-class _Watch:
-    def __init__(self, run: Run, step: str, rows: dict[str, int], console: Console):
-        self._run, self._step, self._rows, self._console = run, step, rows, console
+class Watch:
+    """Looks at the marks of units in a thread of its own."""
+
+    def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
+        self._run, self._step, self._console = run, step, console
+        self._rows: dict[str, int] = {unit["name"]: unit.get("rows", 0) for unit in units}
         self.stop = threading.Event()
         self._begin, self._before = time.monotonic(), self._finished()
 

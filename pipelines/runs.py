@@ -16,11 +16,13 @@ from altalign.errors import AltalignError, UsageError
 from altalign.reasons import Stage
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.stages import OUTPUTS, STAGES, damaged
-from pipelines import fetch, read
+from pipelines import images, read
 from pipelines.units import Basis, Grounds, InputFile, Run, resolved
+from pipelines.web.domains import Domains
 
 # What counts rows for which stage.
 COUNTED = {"extract": ("extract",), "tables": (), "judge": ("judge/units", "judge/grouped"), "fetch": ("fetch/units",), "write": ()}
+FROM_THE_WEB = (".images", ".journal")  # endings of files
 COUNTED_STAGES = (Stage.EXTRACT, Stage.JUDGE, Stage.FETCH, Stage.IMAGE)
 
 
@@ -28,7 +30,7 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     """The run of these settings, its input files found and checked; nothing is written.
 
     Raises:
-        UsageError: no file matches, a file has not the columns that are named, or a setting is not supported yet.
+        UsageError: no file matches, a file has not the columns that are named, a list or a model cannot be read, or a setting is not supported yet.
     """
     _check_supported(config, config_path)
     _check_local(config.run.folder, f"{config_path} [run] folder")
@@ -40,7 +42,9 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
             _check_file(path, config.run.folder, f"{config_path} [input] paths")
         read.check(paths, settings)
         files += [InputFile(len(files) + i, path, number) for i, path in enumerate(paths)]
-    fetch.hooks_of(config.image)
+    images.hooks_of(config.image)
+    if config.fetch.source == "web":
+        Domains.load(config.fetch.blocked_domains)
     return Run(config.run.folder, config, tuple(files))
 
 
@@ -97,7 +101,6 @@ def check_finished(run: Run) -> None:
 def _check_supported(config: CurateConfig, where: str) -> None:
     """Refuse settings that the contract has and this version does not."""
     wanted = {
-        "[fetch] source": (config.fetch.source == "web", '"web"', 'fetching over HTTP is not supported yet; "archive" is'),
         "[decontaminate] test_sets": (
             bool(config.decontaminate.test_sets),
             json.dumps(config.model_dump(mode="json")["decontaminate"]["test_sets"], ensure_ascii=False),
@@ -152,8 +155,25 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
     stamps = facts.get("files", {}) if recorded else {}
     storage.write_json(run.path("run.json"), {**versions, "engine": engine, "stages": recorded, "files": stamps})
     if not run.is_done(STAGES[-1]):  # a finished run keeps the file that its manifest names by digest
-        storage.write_bytes(run.path("config.toml"), resolved(run.config).encode())
+        _write_settings(run)
     return grounds
+
+
+def _write_settings(run: Run) -> None:
+    storage.write_bytes(run.path("config.toml"), resolved(run.config).encode())
+
+
+def reopen(run: Run, stage: str) -> None:
+    """Make a stage one that is not done, with all its units as they are; what rests on it is deleted, the manifest first."""
+    after = STAGES[STAGES.index(stage) + 1 :]
+    forget(run, after[0])
+    storage.delete(run.mark(stage, "done"))
+    facts = storage.read_json(run.path("run.json"))
+    facts["stages"] = {name: entry for name, entry in facts["stages"].items() if name not in after}
+    if stage in facts["stages"]:
+        facts["stages"][stage]["finished"] = None
+    storage.write_json(run.path("run.json"), facts)
+    _write_settings(run)
 
 
 def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
@@ -195,12 +215,19 @@ def _first_anew(run: Run, facts: Mapping[str, Any], grounds: Mapping[str, Ground
 
 
 def forget(run: Run, stage: str) -> None:
-    """Delete what this stage and those after it made; the manifest goes first."""
+    """Delete what this stage and those after it made; the manifest goes first.
+
+    Of `fetch` what came over the web stays, with its journal, which says what it rests on: nothing is asked for again that may be used again.
+    """
     stages = STAGES[STAGES.index(stage) :]
     storage.delete(run.path("manifest.json"))
-    storage.delete_units([run.work(name) for name in reversed(stages)])
+    kept = FROM_THE_WEB if stage == "fetch" and run.config.fetch.source == "web" else ()
+    storage.delete_units([run.work(name) for name in reversed(stages)], but=kept)
     for output in (output for name in stages for output in OUTPUTS[name]):
         storage.delete(run.path(output))
+    if "fetch" in stages:  # the history of tries stays; how far they were says nothing any more
+        for name in storage.names(run.path("log", "fetch"), ".json"):
+            storage.delete(run.path("log", "fetch", name))
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -43,7 +43,12 @@ def print_plan(run: Run, out: Console) -> None:
     copied = sum(size for size, row in zip(sizes, rows, strict=True) if row is None)
     needed = BYTES_PER_ROW * sum(row or 0 for row in rows) + TIMES_INPUT * copied
     free = storage.free_bytes(run.folder)
-    out.print(f"disk: about {needed / 1e9:,.2f} GB in {shown(run.folder)}; free there: {free / 1e9:,.1f} GB", soft_wrap=True)
+    if run.config.fetch.source == "web":
+        pace = run.config.fetch
+        at_once = f"{pace.threads:,} requests at a time, of one host {pace.connections_per_host:,} and {pace.requests_per_host_s:g} a second"
+        out.print(f"images: from the web, those of pairs that judge keeps; {at_once}; each takes its bytes twice, in work/ and in shards/", soft_wrap=True)
+    more = " and the images" if run.config.fetch.source == "web" else ""
+    out.print(f"disk: about {needed / 1e9:,.2f} GB{more} in {shown(run.folder)}; free there: {free / 1e9:,.1f} GB", soft_wrap=True)
 
 
 def _rows_in_place(run: Run, file: InputFile) -> int | None:

@@ -135,7 +135,7 @@ class Basis:
             if stage is not None:
                 reads[stage if stage in STAGES else "write"][name] = value
         reads["extract"]["files"] = [file.path for file in self._files]
-        for name in files_named(self._config.image):
+        for name in [*files_named(self._config.image), *self._config.fetch.blocked_domains]:
             reads["fetch"][f"file {name}"] = hashlib.sha256(storage.read_bytes(name)).hexdigest() if storage.exists(name) else "missing"
         grounds, before = {}, ""
         for stage in STAGES:

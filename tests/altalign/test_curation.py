@@ -31,9 +31,8 @@ STAGES = {
     "image.nsfw.model": "fetch",
     "image.nsfw.drop_at_or_above": "fetch",
     **dict.fromkeys((f"fetch.{name}" for name in DEFAULTS["fetch"]), "fetch"),
-    "fetch.threads": None,
-    "fetch.connections_per_host": None,
-    "fetch.requests_per_host_s": None,
+    **dict.fromkeys((f"fetch.{name}" for name in ("timeout_s", "retries", "unit_deadline_s")), None),  # patience
+    **dict.fromkeys((f"fetch.{name}" for name in ("bytes_in_flight_at_most", "threads", "connections_per_host", "requests_per_host_s")), None),  # pace
     **dict.fromkeys((f"decontaminate.{name}" for name in DEFAULTS["decontaminate"]), "decontaminate"),
     "dedup.within_pool": "decontaminate",
     "shards.samples_per_shard": "write",

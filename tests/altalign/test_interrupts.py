@@ -61,6 +61,26 @@ def test_what_the_caller_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_part_of_what_is_given_up_ends_where_it_asks_and_others_go_on() -> None:
+    given_up, met = threading.Event(), []
+
+    def work(event: threading.Event) -> None:
+        with interrupts.part_of(event):
+            try:
+                interrupts.check()
+            except interrupts.GivenUpError:
+                met.append(event)
+        interrupts.check()
+
+    given_up.set()
+    for event in (given_up, threading.Event()):
+        thread = threading.Thread(target=work, args=(event,))
+        thread.start()
+        thread.join()
+    assert met == [given_up]
+    interrupts.check()
+
+
 def test_other_threads_handle_no_signals() -> None:
     before = signal.getsignal(signal.SIGTERM)
     seen = []

@@ -28,6 +28,14 @@ with storage.write(sys.argv[1]) as file:
     file.flush()
     os.kill(os.getpid(), signal.SIGKILL)
 """
+KILLED_WHILE_IT_GROWS = """
+import os, signal, sys
+from altalign import storage
+with storage.growing(sys.argv[1]) as file:
+    file.write(b"one")
+    file.write(b"two" * 100_000)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 
 
@@ -133,6 +141,42 @@ def test_a_quota_that_is_used_up_is_a_full_disk_and_other_trouble_is_not() -> No
     assert storage.is_full_disk(OSError(errno.EDQUOT, "quota"))
     assert not storage.is_full_disk(OSError(errno.EACCES, "denied"))
     assert not storage.is_full_disk(ValueError("No space left on device"))
+
+
+def test_a_growing_file_has_what_was_added_at_once_and_after_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "x.bin"
+    killed = subprocess.run([sys.executable, "-c", KILLED_WHILE_IT_GROWS, str(path)], check=False, cwd=Path(__file__).parents[2])
+    assert killed.returncode == -signal.SIGKILL
+    assert path.read_bytes() == b"one" + b"two" * 100_000
+
+
+def test_of_a_growing_file_the_first_bytes_stay_or_all(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(b"0123456789")
+    with storage.growing(str(path)) as file:
+        assert file.bytes == 10
+        file.write(b"abc")
+    with storage.growing(str(path), keep=4) as file:
+        file.write(b"def")
+        assert file.bytes == 7
+    assert path.read_bytes() == b"0123def"
+
+
+@needs_full
+def test_a_growing_file_on_a_full_disk_is_said_to_be_full(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").symlink_to(FULL)
+    with pytest.raises(FullDiskError, match=r"no space left on the device while writing x\.bin"), storage.growing(str(tmp_path / "x.bin")) as file:
+        file.write(b"x")
+
+
+def test_of_folders_of_units_the_files_that_are_to_stay_stay(tmp_path: Path) -> None:
+    for name in ("done.json", "units/1.json", "units/1.journal", "units/1.images", "units/1.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    storage.delete_units([str(tmp_path), str(tmp_path / "absent")], but=(".journal", ".images"))
+    assert everything(tmp_path / "units") == ["1.images", "1.journal"]
+    storage.delete_units([str(tmp_path / "units")])
+    assert everything(tmp_path) == []
 
 
 def test_names_are_sorted_whole_files_of_the_suffix(tmp_path: Path) -> None:

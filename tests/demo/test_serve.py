@@ -1,5 +1,6 @@
 """The server answers as the archived sites did."""
 
+import csv
 import gzip
 import threading
 from collections.abc import Iterator
@@ -85,3 +86,35 @@ def test_head_has_no_body(port: int) -> None:
 def test_a_folder_without_a_demo_web_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no demo web there"):
         serve.server(tmp_path)
+
+
+def test_every_pair_has_an_address_at_which_the_server_has_its_image(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "demo-0.warc.gz")
+    images = {"https://a.example/photo?id=1&size=large": b"one", "http://b.example/media//gr%C3%B6%C3%9Fe.png": b"two"}
+    for url, data in images.items():
+        archive.response(url, data, "image/jpeg")
+    archive.close()
+    write_index(tmp_path / web.INDEX, archive.captures)
+    web.write_pairs(tmp_path / web.PAIRS, [(url, 'a caption,\nin "two" lines', "http://a.example/") for url in images])
+    with serve.server(tmp_path) as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        serve.write_served(tmp_path, running.server_port)
+        with (tmp_path / serve.SERVED).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        bodies = [_get(running.server_port, row["url"].removeprefix(f"http://127.0.0.1:{running.server_port}"))[1] for row in rows]
+        running.shutdown()
+        thread.join()
+    assert bodies == list(images.values())
+    assert {(row["caption"], row["page_url"]) for row in rows} == {('a caption,\nin "two" lines', "http://a.example/")}
+
+
+def test_a_demo_web_without_its_pairs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"without pairs\.csv, of an older version"):
+        serve.write_served(tmp_path, 80)
+
+
+def test_a_port_that_is_taken_is_named(port: int, tmp_path: Path) -> None:
+    write_index(tmp_path / web.INDEX, [])
+    with pytest.raises(UsageError, match=f"port {port} of 127\\.0\\.0\\.1: address already in use; choose another with --port"):
+        serve.server(tmp_path, port)

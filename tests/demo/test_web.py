@@ -1,5 +1,6 @@
 """The whole demo web, written once; its bytes are golden, for runs and reports are compared over time with what they said of it."""
 
+import csv
 import hashlib
 from collections import Counter
 from pathlib import Path
@@ -73,6 +74,13 @@ def test_the_summary_counts_what_is_there(written: tuple[Path, web.Summary], poo
     assert summary.bytes == sum(path.stat().st_size for path in folder.glob("*.warc.gz")) < 40_000_000
     assert 1_950 < summary.pages < 2_100
     assert 2_900 < summary.images < 3_200
+
+
+@pytest.mark.slow
+def test_the_pairs_beside_the_archives_are_those_of_the_pages(written: tuple[Path, web.Summary], pool: list[reader.Pair]) -> None:
+    with (written[0] / web.PAIRS).open(encoding="utf-8", newline="") as file:
+        rows = [(row["url"], " ".join(row["caption"].split()), row["page_url"]) for row in csv.DictReader(file)]
+    assert Counter(rows) == Counter((pair.url, pair.caption, pair.page_url) for pair in pool)
 
 
 @pytest.mark.slow

@@ -19,9 +19,9 @@ def test_a_table_that_changes_before_its_images_are_gathered_stops_the_run(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are numbers: in another order they would give captions the images of others."""
-    from pipelines import fetch
+    from pipelines import fetch_archive
 
-    real = fetch.gather
+    real = fetch_archive.gather
 
     def gather(run, file, wanted):
         path = Path(run.files[file].path)
@@ -29,7 +29,7 @@ def test_a_table_that_changes_before_its_images_are_gathered_stops_the_run(
         pq.write_table(rows.take(pa.array(range(len(rows) - 1, -1, -1))), path)
         return real(run, file, wanted)
 
-    monkeypatch.setattr(fetch, "gather", gather)
+    monkeypatch.setattr(fetch_archive, "gather", gather)
     assert "changed since the run began to read it" in fails(capsys, 1)
     assert not (folder / "run" / "manifest.json").exists()
 

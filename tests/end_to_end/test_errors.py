@@ -18,7 +18,7 @@ import pytest
 
 from altalign import storage
 from altalign.cli import main
-from pipelines import fetch
+from pipelines import fetch_archive
 from tests.end_to_end.runs import tree, write_input
 
 pytestmark = pytest.mark.slow
@@ -67,6 +67,12 @@ def _lose_counts() -> None:
     Path("run/work/judge/done.json").unlink()
 
 
+def _from_the_web() -> None:
+    """Of a run, as if its images were, or would have been, fetched from the web."""
+    config = Path("run/config.toml")
+    config.write_text(config.read_text(encoding="utf-8").replace('source = "archive"', 'source = "web"'), encoding="utf-8")
+
+
 def _grow(path: str) -> None:
     with Path(path).open("ab") as file:
         file.write(b"https://img.example/1.png,one more line\n")
@@ -79,6 +85,7 @@ GIVEN: dict[str, Callable[[], object]] = {
     "a config that is no TOML": lambda: _write("config.toml", "[input]\npaths = input/*.parquet\n"),
     "a config in Latin-1": lambda: _write("config.toml", "# Ren\xe9\n".encode("latin-1")),
     "a block list of words": lambda: _write("blocked.txt", "cats\n"),
+    "a list of addresses of pages": lambda: _write("domains.txt", "example.org\nhttps://example.org/page\n"),
     "a pipe": lambda: os.mkfifo("pipe.csv"),
     "a file of a strange name": lambda: _write("input/\x1b[2Jx.csv", "url,caption\n"),
     "a Parquet file of text": lambda: _write("input/part-0.parquet", "PAR1 and nothing more"),
@@ -90,6 +97,8 @@ GIVEN: dict[str, Callable[[], object]] = {
     "and a touched file": lambda: os.utime("input/part-0.parquet", ns=(1, 1)),
     "and a longer file": lambda: _grow("text/some.csv"),
     "and one file more": lambda: shutil.copy("text/some.csv", "text/more.csv"),
+    "from the web": _from_the_web,
+    "from the web without work": lambda: (_from_the_web(), shutil.rmtree("run/work")),
     "with run.json cut": lambda: _write("run/run.json", CUT),
     "with run.json of something else": lambda: _write("run/run.json", '{"stages": [1, 2]}'),
     "without config.toml": lambda: _drop("run/config.toml"),
@@ -134,7 +143,7 @@ def _full_disk() -> Iterator[None]:
 @contextmanager
 def _changing() -> Iterator[None]:
     """The table loses a row before its images are gathered."""
-    real = fetch.gather
+    real = fetch_archive.gather
 
     def gather(*arguments: Any) -> Any:
         table = pq.read_table("input/part-0.parquet")
@@ -142,7 +151,7 @@ def _changing() -> Iterator[None]:
         return real(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetch, "gather", gather)
+        patch.setattr(fetch_archive, "gather", gather)
         yield
 
 

@@ -5,8 +5,9 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
 
-from altalign import storage
+from altalign import interrupts, storage
 from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, CountsError, FullDiskError, UnreadableError, UsageError
 from pipelines.engines import Pooled, options, pooled, raised, started, threads
@@ -147,6 +148,44 @@ def test_a_failing_element_raises_while_elements_still_come() -> None:
         for x in in_order(Pooled(work, 2), iter(range(1_000_000_000))):  # whoever went on to the end would never end
             found.append(x)
     assert found == [0, 1]
+
+
+def test_what_is_held_is_held_as_long_as_there_may_be_work() -> None:
+    said = []
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        said.append("opened")
+        yield
+        said.append("closed")
+
+    pool = Pooled(lambda x: said.append(x) or [x], 2, held)
+    assert list(in_order(pool, iter("ab"))) == ["a", "b"]
+    assert (said[0], sorted(said[1:3]), said[3:]) == ("opened", ["a", "b"], ["closed"])
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_what_works_while_another_element_fails_is_told_to_end(failing: int) -> None:
+    """Also where the failing one is not the oldest, for whose results everybody waits."""
+    begun, met = threading.Event(), []
+
+    def work(x: int) -> list[int]:
+        if x == failing:
+            waited(begun)
+            raise UnreadableError("page 0 of the file")
+        begun.set()
+        for _ in range(1_000 * PATIENCE_S):
+            time.sleep(0.001)
+            try:
+                interrupts.check()
+            except interrupts.GivenUpError:
+                met.append(x)
+                raise
+        return [x]
+
+    with pytest.raises(UnreadableError, match="page 0"):
+        list(in_order(Pooled(work, 2), iter(range(2))))
+    assert met == [1 - failing]
 
 
 # A real pipeline -----------------------------------------------------------------------------------------------------

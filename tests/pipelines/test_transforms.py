@@ -19,7 +19,7 @@ from altalign import storage
 from altalign.curation import CurateConfig
 from altalign.key import image_id, sample_key
 from altalign.reasons import Stage
-from pipelines import extract, fetch, judge, pool, runs, tables
+from pipelines import extract, fetch_archive, judge, pool, runs, tables
 from pipelines.curate import PIPELINE
 from pipelines.engines import MapUnits, options
 from pipelines.units import Facts, Run, Unit
@@ -124,21 +124,21 @@ def extracted(new_run: Run) -> Run:
 
 @pytest.fixture(scope="module")
 def counted(extracted: Run) -> Run:
-    ran(extracted, "tables", tables.Count(extracted, "tables/units"), pool.units(extracted), list(range(tables.partitions(extracted))))
+    ran(extracted, "tables", tables.Count(extracted, "tables/units"), pool.units(extracted), list(range(tables.buckets_of(extracted).partitions)))
     tables.conclude(extracted)
     return extracted
 
 
 @pytest.fixture(scope="module")
 def judged(counted: Run) -> Run:
-    ran(counted, "judge", judge.Judge(counted, "judge/units"), pool.units(counted), list(range(judge.partitions(counted))))
+    ran(counted, "judge", judge.Judge(counted, "judge/units"), pool.units(counted), list(range(judge.buckets_of(counted).partitions)))
     judge.conclude(counted)
     return counted
 
 
 @pytest.fixture(scope="module")
 def gathered(judged: Run) -> Run:
-    ran(judged, "gather", fetch.Gather(judged, "fetch/gathered"), fetch.plan_gather(judged), [0, 1])
+    ran(judged, "gather", fetch_archive.Gather(judged, "fetch/gathered"), fetch_archive.plan_gather(judged), [0, 1])
     return judged
 
 

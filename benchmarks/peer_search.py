@@ -1,0 +1,102 @@
+"""Pairs of a pool and a test side: faiss's exact search by range, or one matrix product, in one thread. Prints one line of JSON.
+
+    python -m benchmarks.peer_search TESTS.npy POOL.npy PAIRS.npy --way flat|gemm
+
+Needs faiss in the environment of the peers, and nothing of ours but `search`. The matrix product proposes pairs, which whole numbers decide:
+they are what the others' are compared with.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.search import ABOVE, BLOCK
+
+TILE = 1_000  # of the test side
+SLACK, UNSURE = 1e-5, 1e-12
+
+Search = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("tests", "pool", "pairs"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--way", choices=("flat", "gemm"), required=True)
+    arguments = parser.parse_args()
+    tests, pool = np.load(arguments.tests), np.load(arguments.pool)
+    unit_tests, unit_pool = unit(tests), unit(pool)
+    begin = time.process_time()
+    search, index_bytes = (flat if arguments.way == "flat" else gemm)(unit_tests)
+    built = time.process_time()
+    found = [search(unit_pool[first : first + BLOCK]) for first in range(0, len(pool), BLOCK)]
+    searched = time.process_time()
+    pairs = np.concatenate([np.stack([rows + number * BLOCK, columns], axis=1) for number, (rows, columns) in enumerate(found)])
+    if arguments.way == "gemm":
+        pairs = decided(pairs, pool, tests)
+    np.save(arguments.pairs, pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))])
+    print(json.dumps({"build_s": built - begin, "index_bytes": index_bytes, "us_per_image": (searched - built) / len(pool) * 1e6}))
+    return 0
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """float32, of norm 1."""
+    return (vectors / np.linalg.norm(vectors.astype(np.float32), axis=1, keepdims=True)).astype(np.float32)
+
+
+def flat(tests: np.ndarray) -> tuple[Search, int]:
+    """faiss's, and the bytes of its index beside the vectors."""
+    import faiss  # pyright: ignore[reportMissingImports] (in its own environment)
+
+    faiss.omp_set_num_threads(1)
+    index = faiss.IndexFlatIP(tests.shape[1])
+    index.add(tests)
+
+    def search(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        limits, _, columns = index.range_search(block, ABOVE)
+        return np.repeat(np.arange(len(block)), np.diff(limits).astype(np.int64)), columns
+
+    return search, 0
+
+
+def gemm(tests: np.ndarray) -> tuple[Search, int]:
+    """A product of 1,000 by 1,000 at a time, and what is above; it keeps nothing beside the vectors."""
+    scores, is_near = np.empty((BLOCK, TILE), np.float32), np.empty((BLOCK, TILE), np.bool_)
+
+    def search(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows, columns = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for first in range(0, len(tests), TILE):
+            tile = tests[first : first + TILE]
+            of_tile, near = scores[: len(block), : len(tile)], is_near[: len(block), : len(tile)]
+            np.matmul(block, tile.T, out=of_tile)
+            np.greater(of_tile, np.float32(ABOVE - SLACK), out=near)
+            if near.any():
+                row, column = np.nonzero(near)
+                rows.append(row)
+                columns.append(column + first)
+        return np.concatenate(rows), np.concatenate(columns)
+
+    return search, 0
+
+
+def decided(pairs: np.ndarray, pool: np.ndarray, tests: np.ndarray) -> np.ndarray:
+    """Those above the threshold, in whole numbers.
+
+    Raises:
+        ArithmeticError: a cosine is too near the threshold to be told by float64 of whole numbers.
+    """
+    left, right = pool[pairs[:, 0]].astype(np.int64), tests[pairs[:, 1]].astype(np.int64)
+    cosines = (left * right).sum(axis=1) / np.sqrt((left * left).sum(axis=1).astype(float) * (right * right).sum(axis=1).astype(float))
+    if (np.abs(cosines - ABOVE) < UNSURE).any():
+        raise ArithmeticError("a cosine is the threshold, as far as float64 tells")
+    return pairs[cosines > ABOVE]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

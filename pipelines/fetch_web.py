@@ -1,0 +1,86 @@
+"""Images from the web: of a fetch unit, those that no earlier try has brought are asked for, measured as they come, and noted in the journal."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from altalign import interrupts, storage
+from filters import identity
+from pipelines import engines, fetch_archive, images, judge
+from pipelines.images import Measured, Outcome
+from pipelines.units import Run, Unit
+from pipelines.web import client, journal, log
+
+
+def threads(run: Run) -> dict[str, Any]:
+    """For `MapUnits`: the process's client is there as long as units may be, and there are units enough to keep it busy.
+
+    A unit waits for its last images longer than it works: while one does, others ask.
+    """
+    return {"at_once": max(UNITS_AT_ONCE_AT_LEAST, 2 * engines.threads(run.config.engine)), "held": partial(client.opened, run.config.fetch)}
+
+
+UNITS_AT_ONCE_AT_LEAST = 8
+
+
+def fetch_images(run: Run, unit: Unit, rows: pa.Table) -> list[Outcome]:
+    """Fetch and measure the images of a unit (one row of `judge.GROUPED` each); those without a URL are read where they are.
+
+    Raises:
+        FullDiskError: no space is left for the images.
+        UnreadableError: of an image in hand, the file cannot be read.
+    """
+    urls: list[Any] = rows["image_url"].to_pylist()  # null where there is none
+    image_ids: list[Any] = identity.hexed(judge.ids_of(rows["image_id"])).to_pylist()
+    hooks = images.hooks_of(run.config.image)
+
+    def measure(number: int, data: bytes) -> Measured:
+        return images.measure(data, url=urls[number], config=run.config.image, hooks=hooks)
+
+    path = run.work("fetch/units", unit["name"])
+    with journal.opened(path, grounds(run, image_ids), measure) as kept, log.opened(run, unit["name"], image_ids, urls) as told:
+        told.stats(kept.outcomes)
+        missing = np.array([number not in kept.outcomes for number in range(len(urls))], bool)
+        has_url = fetch_archive.has_url(rows)
+        for number, data in _in_place(run, rows, np.flatnonzero(missing & ~has_url)):
+            kept.in_hand(number, data, measure(number, data))
+        wanted = np.flatnonzero(missing & has_url).tolist()
+        with client.opened(run.config.fetch) as web:
+            for response in web.fetch([urls[number] for number in wanted]):
+                interrupts.check()
+                number = wanted[response.number]
+                told.tries(number, response)
+                if response.reason is not None:
+                    kept.failed(number, response.reason, response.http_code)
+                elif response.body is not None:
+                    kept.in_hand(number, response.body, measure(number, response.body))
+                told.stats(kept.outcomes)
+        told.stats(kept.outcomes, is_last=True)
+        return [kept.outcomes[number] for number in range(len(urls))]
+
+
+def _in_place(run: Run, rows: pa.Table, numbers: np.ndarray) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of images without a URL."""
+    own = rows.take(numbers)
+    for number, data in zip(numbers.tolist(), fetch_archive.image_bytes(run, own), strict=True):
+        yield number, data or b""  # the identity of such an image is of its bytes, so that there are some
+    fetch_archive.check_unchanged(run, own)
+
+
+def grounds(run: Run, image_ids: list[str]) -> journal.Grounds:
+    """What the journal of a unit rests on: of what the stage reads, that which decides what may be fetched, with the images; and the rest."""
+    reads = storage.read_json(run.path("run.json")).get("stages", {}).get("fetch", {}).get("reads", {})
+    of_web = {f"file {name}" for name in run.config.fetch.blocked_domains} | {name for name in reads if name.startswith("fetch.")}
+    return journal.Grounds(
+        asked=_digest({"images": image_ids, **{name: value for name, value in reads.items() if name in of_web}}),
+        measured=_digest({name: value for name, value in reads.items() if name not in of_web}),
+    )
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

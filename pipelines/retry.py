@@ -1,0 +1,74 @@
+"""`altalign retry RUN`: the images that could not be had are asked for again, and the run is finished anew.
+
+A journal keeps how fetching each image ended; what is taken out of it is asked for again, and nothing else is. The manifest goes first,
+then what rests on the fetched images, then the mark of each unit before its journal changes: whoever is killed on the way leaves a run that
+`altalign curate` finishes and in which a second retry finds what the first has not taken out.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from altalign import storage, terminal
+from altalign.curation import CurateConfig
+from altalign.reasons import DropReason
+from altalign.stages import own_files
+from pipelines import curate, fetch, runs
+from pipelines.engines import options
+from pipelines.images import Outcome
+from pipelines.units import Run
+from pipelines.web import journal, log
+
+# What may go well another time. An answer that is final is not asked for again: another status, an opt-out, a refusal.
+PASSING = (DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE, DropReason.HTTP_BROKEN)
+
+
+def retry(config: CurateConfig, reasons: Sequence[str]) -> int:
+    """Ask again for what failed for these reasons (none: those that may pass), and finish the run."""
+    pipeline_options = options(config.engine, [])
+    run = runs.find_run(config, config_path=storage.join(config.run.folder, "config.toml"))
+    with storage.locked(run.folder), own_files(run.folder):
+        grounds = runs.open_run(run, rerun=None, is_restart=False)
+        failed = failed_images(run, lambda outcome: is_wanted(outcome, reasons))
+        terminal.stderr().print(_said(failed, reasons), soft_wrap=True)
+        if failed:
+            runs.reopen(run, "fetch")
+            forget(run, failed)
+        curate.finish(run, grounds, pipeline_options)
+    curate.show(run)
+    return 0
+
+
+def is_wanted(outcome: Outcome, reasons: Sequence[str]) -> bool:
+    """Whether an image that could not be had is to be asked for again."""
+    if outcome.reason is None or reasons:
+        return outcome.reason in reasons
+    if outcome.reason is DropReason.HTTP_STATUS:
+        return outcome.http_code == 429 or 500 <= (outcome.http_code or 0) < 600
+    return outcome.reason in PASSING
+
+
+def failed_images(run: Run, is_wanted: Callable[[Outcome], bool]) -> dict[str, list[int]]:
+    """By unit, the numbers of the images whose outcome is wanted."""
+    found = {}
+    for name in journal.names(run.work("fetch/units")):
+        outcomes = journal.read(run.work("fetch/units", name)).outcomes
+        if numbers := [number for number, outcome in outcomes.items() if is_wanted(outcome)]:
+            found[name] = numbers
+    return found
+
+
+def forget(run: Run, failed: Mapping[str, Sequence[int]]) -> None:
+    """Take images out of the journals of their units, which are then not finished."""
+    for unit in fetch.plan(run):
+        if unit["name"] in failed:
+            storage.delete(run.mark("fetch/units", unit["name"]))
+            outcomes = journal.forget(run.work("fetch/units", unit["name"]), failed[unit["name"]])
+            rows = fetch.survivors(run, unit)
+            log.restate(run, unit["name"], outcomes, rows.take(fetch.first_of_each_image(rows))["image_url"].to_pylist())
+
+
+def _said(failed: Mapping[str, Sequence[int]], reasons: Sequence[str]) -> str:
+    asked = ", ".join(reasons) or f"{DropReason.HTTP_STATUS} 429 and 5xx, {', '.join(PASSING)}"
+    images = sum(map(len, failed.values()))
+    if not images:
+        return f"nothing to retry: no image of the run failed for {asked}"
+    return f"{images:,} image{'s' * (images > 1)} of {len(failed):,} unit{'s' * (len(failed) > 1)} to ask for again: {asked}"

@@ -1,0 +1,259 @@
+"""The client: one event loop in one thread of a process, shared by the units that run in it."""
+
+import asyncio
+import logging
+import resource
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from queue import Empty
+from types import TracebackType
+from typing import Any, Self
+
+from altalign import interrupts
+from altalign.curation import FetchSettings
+from altalign.errors import AltalignError
+from pipelines.web.addresses import Addresses
+from pipelines.web.budget import Budget
+from pipelines.web.domains import Domains
+from pipelines.web.errands import Call, Delivery
+from pipelines.web.fetching import Fetching, World, unit_deadline_s
+from pipelines.web.names import Names, Resolver, SystemResolver
+from pipelines.web.outcomes import Response, Try
+from pipelines.web.target import Target
+from pipelines.web.transport import Transport
+
+__all__ = ["Client", "Load", "Response", "Try", "opened"]
+
+OPEN_PER_SLOT = 8  # requests under way for each slot, those included that nobody answers
+OPEN_AT_LEAST = 8
+FILES_OF_OTHERS = 256  # of those that a process may have open
+LOOKED_UP_S = 0.5  # how often who waits looks whether the command is to end
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a client has to do at a moment, for progress and for tests.
+
+    Attributes:
+        unfinished: URLs that have no response yet.
+        running: requests under way, for robots.txt too.
+        slots: of those, how many hold one of `fetch.threads`.
+        connections: that are open, idle ones too.
+        bytes_in_flight: of bodies that arrive or have not been taken.
+        hosts_given_up: hosts that are not asked at the moment.
+    """
+
+    unfinished: int = 0
+    running: int = 0
+    slots: int = 0
+    connections: int = 0
+    bytes_in_flight: int = 0
+    hosts_given_up: tuple[str, ...] = ()
+
+
+@dataclass
+class _Parts:
+    """What lives in the loop."""
+
+    names: Names
+    budget: Budget
+    transport: Transport
+    fetching: Fetching
+
+
+class Client:
+    """Fetches URLs; a context, used from any threads."""
+
+    def __init__(
+        self,
+        settings: FetchSettings,
+        *,
+        resolver: Callable[[], Resolver] = lambda: SystemResolver(),
+        world: Callable[[World], World] = lambda world: world,
+    ):
+        """Nothing is begun before the context is entered.
+
+        Args:
+            settings: `[fetch]`; `blocked_domains` are read here.
+            resolver: finds addresses of names.
+            world: changes what else is outside, for tests.
+
+        Raises:
+            UsageError: a file of blocked domains cannot be read, or has a line that is no domain.
+        """
+        self._settings, self._resolver, self._world = settings, resolver, world
+        self._domains = Domains.load(settings.blocked_domains)
+        self._open_at_most = _open_at_most(settings.threads)
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: threading.Thread | None = None
+        self._parts: _Parts
+
+    def __enter__(self) -> Self:
+        """Start the loop."""
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(self._heard)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="altalign-web", daemon=True)
+        self._thread.start()
+        try:
+            self._parts = self._run(self._made())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """End all tries; no thread, task or socket is left, but a lookup of a name that its server does not answer."""
+        try:
+            self._run(self._closed())
+        finally:
+            self._stop()
+
+    def fetch(self, urls: Sequence[str], *, deadline_s: float | None = None) -> Iterator[Response]:
+        """Each URL's response exactly once, in the order in which they end; blocks the calling thread. Nothing is asked before the first is wanted.
+
+        The bytes of a response count as in flight until the next one is wanted. Left early, however that is, it drops what is under way.
+
+        Args:
+            urls: what is no URL of http or https is `http_refused`.
+            deadline_s: seconds after which what is left is `http_timeout`; None: as `fetch.unit_deadline_s` says.
+
+        Raises:
+            Interrupted: a signal has asked the command to end.
+            AltalignError: the client was closed, this machine has too few resources, or a defect of ours.
+        """
+        call = Call(urls)
+        hosts = [target.host for target in call.targets if isinstance(target, Target)]
+        call.lasts_s = deadline_s or self._settings.unit_deadline_s or unit_deadline_s(self._settings, hosts)
+        budget, fetching, held_bytes = self._parts.budget, self._parts.fetching, 0
+        self._soon(lambda: fetching.begin(call))
+        came = list[Delivery]()  # the first last, so that what is taken is held by who took it alone
+        try:
+            for _ in urls:
+                if not came:
+                    came = self._next(call)
+                    came.reverse()
+                delivery = came.pop()
+                held_bytes = delivery.bytes
+                if delivery.response is None:
+                    raise _told(delivery.error) from delivery.error
+                response = delivery.response
+                del delivery
+                yield response
+                del response
+                budget.give_back(held_bytes)
+                held_bytes = 0
+        finally:
+            budget.give_back(held_bytes + sum(delivery.bytes for delivery in came))
+            self._soon(lambda: self._drop(call))
+
+    def load(self) -> Load:
+        """What there is to do at this moment."""
+        fetching, schedule = self._parts.fetching, self._parts.fetching.schedule
+        connections, in_flight = self._parts.transport.connections, self._parts.budget.in_flight
+        return Load(fetching.unfinished, schedule.running, schedule.slots, connections, in_flight, fetching.given_up())
+
+    async def _made(self) -> _Parts:
+        settings = self._settings
+        addresses = Addresses(settings.ports, settings.allow_addresses)
+        budget = Budget(settings.bytes_in_flight_at_most, settings.bytes_at_most, self._soon)
+        names = Names(self._resolver())
+        transport = Transport(names=names, addresses=addresses, budget=budget, user_agent=settings.user_agent_sent, connections_at_most=self._open_at_most)
+        world = self._world(World(ask=transport.ask))
+        fetching = Fetching(settings, domains=self._domains, addresses=addresses, budget=budget, world=world, open_at_most=self._open_at_most)
+        return _Parts(names, budget, transport, fetching)
+
+    async def _closed(self) -> None:
+        parts = self._parts
+        parts.fetching.defect(AltalignError("the client that fetches from the web was closed"))
+        for close in (parts.fetching.close, parts.transport.close, parts.names.close):
+            await close()
+
+    def _next(self, call: Call) -> list[Delivery]:
+        """What the loop delivers next."""
+        while True:
+            with suppress(Empty):
+                return call.deliveries.get(timeout=LOOKED_UP_S)
+            interrupts.check()
+            if self._loop.is_closed():
+                raise AltalignError("the client that fetches from the web is closed")
+
+    def _drop(self, call: Call) -> None:
+        """Nobody waits for a call any more; what was delivered meanwhile is given back."""
+        self._parts.fetching.drop(call)
+        self._loop.call_soon(self._give_back, call)
+
+    def _give_back(self, call: Call) -> None:
+        with suppress(Empty):
+            while True:
+                self._parts.budget.give_back(sum(delivery.bytes for delivery in call.deliveries.get_nowait()))
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _soon(self, callback: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # closed
+            self._loop.call_soon_threadsafe(callback)
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._thread is not None:
+            self._thread.join()
+        self._loop.close()
+
+    def _heard(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # noqa: ARG002
+        """What nobody else handles: a callback of ours that failed is a defect, trouble of a connection is known to who made the request."""
+        error = context.get("exception")
+        if "handle" in context and isinstance(error, Exception) and not isinstance(error, OSError):
+            self._parts.fetching.defect(error)
+        else:
+            _LOG.debug("%s", context.get("message"), exc_info=error)
+
+
+def _open_at_most(slots: int) -> int:
+    """Requests that may be under way: a process may have only so many files open, and an idle connection is one too."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = 65_536 if files == resource.RLIM_INFINITY else files
+    return max(OPEN_AT_LEAST, min(OPEN_PER_SLOT * slots, (files - FILES_OF_OTHERS) // 2))
+
+
+def _told(error: BaseException | None) -> AltalignError:
+    if isinstance(error, AltalignError):
+        return type(error)(str(error))
+    return AltalignError(f"fetching from the web failed: {type(error).__name__}: {error}; this is a defect, please report it")
+
+
+@dataclass
+class _Shared:
+    """Clients of this process, each with how many use it."""
+
+    lock: threading.Lock
+    clients: dict[str, tuple[Client, int]]
+
+
+_SHARED = _Shared(threading.Lock(), {})
+
+
+@contextmanager
+def opened(settings: FetchSettings) -> Iterator[Client]:
+    """The client of this process for these settings: who asks first opens it, who leaves last closes it. From any threads.
+
+    Raises:
+        UsageError: as `Client`.
+    """
+    key = settings.model_dump_json()
+    with _SHARED.lock:
+        client, users = _SHARED.clients.get(key) or (Client(settings).__enter__(), 0)
+        _SHARED.clients[key] = client, users + 1
+    try:
+        yield client
+    finally:
+        with _SHARED.lock:
+            client, users = _SHARED.clients.pop(key)
+            if users > 1:
+                _SHARED.clients[key] = client, users - 1
+            else:
+                client.__exit__(None, None, None)

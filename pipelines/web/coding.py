@@ -1,0 +1,59 @@
+"""Content encodings taken off a body, up to a limit. Pure. None is asked for, but some servers send them all the same."""
+
+import zlib
+from typing import Literal
+
+import pyarrow as pa
+
+_CODECS: dict[str, Literal["brotli", "zstd"]] = {"br": "brotli", "zstd": "zstd"}
+_ENCODINGS_AT_MOST = 3
+
+
+class CodingError(ValueError):
+    """The body is not what its Content-Encoding says, or that is not known."""
+
+
+def decoded(body: bytes, content_encoding: str, bytes_at_most: int) -> bytes:
+    """The body without its encodings: whole, or `bytes_at_most` + 1 bytes of it where it is longer.
+
+    Raises:
+        CodingError: it is cut or broken, or an encoding is unknown.
+    """
+    encodings = [name for name in (part.strip().lower() for part in content_encoding.split(",")) if name not in ("", "identity")]
+    if len(encodings) > _ENCODINGS_AT_MOST:
+        raise CodingError(f"{len(encodings)} content encodings")
+    for encoding in reversed(encodings):
+        if encoding in ("gzip", "x-gzip"):
+            body = _inflated(body, 31, bytes_at_most + 1)
+        elif encoding == "deflate":
+            is_wrapped = len(body) >= 2 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0  # zlib's; some send it bare
+            body = _inflated(body, 15 if is_wrapped else -15, bytes_at_most + 1)
+        elif encoding in _CODECS:
+            body = _read(body, _CODECS[encoding], bytes_at_most + 1)
+        else:
+            raise CodingError(f"content encoding {encoding[:40]!r}")
+    return body
+
+
+def _inflated(body: bytes, window_bits: int, bytes_at_most: int) -> bytes:
+    """Of gzip all members; what follows the last is left out, as browsers do."""
+    parts, size = [], 0
+    while body and (not parts or (window_bits == 31 and body.startswith(b"\x1f\x8b"))) and size < bytes_at_most:
+        inflater = zlib.decompressobj(window_bits)
+        try:
+            parts.append(inflater.decompress(body, bytes_at_most - size))
+        except zlib.error as error:
+            raise CodingError(f"broken content encoding: {error}") from None
+        size += len(parts[-1])
+        if not inflater.eof and size < bytes_at_most:
+            raise CodingError("the encoded body is cut")
+        body = inflater.unused_data
+    return b"".join(parts)
+
+
+def _read(body: bytes, codec: Literal["brotli", "zstd"], bytes_at_most: int) -> bytes:
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
+            return stream.read(bytes_at_most)
+    except OSError as error:
+        raise CodingError(f"broken content encoding: {error}") from None

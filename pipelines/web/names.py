@@ -1,0 +1,145 @@
+"""Addresses of hosts: looked up once for all who ask, kept for a while, and never waited for longer than who asks has time."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Protocol
+
+KEPT_S = 300.0  # the system says no time to live; most of the web's are between a minute and an hour
+KEPT_AT_MOST = 65_536
+LOOKUP_S = 60.0  # more than any resolver takes by its defaults
+THREADS_AT_MOST = 64  # lookups under way: most take milliseconds, those of dead name servers up to 30 s
+CLOSED_WITHIN_S = 1.0  # idle threads end in microseconds
+
+NOT_THERE = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+
+
+class Resolver(Protocol):
+    """Finds the addresses of a name."""
+
+    async def addresses(self, host: str) -> Sequence[str]:
+        """Its addresses, the preferred first, at least one.
+
+        Raises:
+            OSError: it has none (a `gaierror` of `NOT_THERE`), or that is not known.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+class Names:
+    """The addresses that a resolver found, kept; who asks for a name that is being looked up waits with the others."""
+
+    def __init__(self, resolver: Resolver):
+        self._resolver = resolver
+        self._kept: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
+        self._under_way: dict[str, asyncio.Task[tuple[str, ...]]] = {}
+
+    async def addresses(self, host: str) -> tuple[str, ...]:
+        """The addresses of a name, the preferred first.
+
+        Raises:
+            OSError: as `Resolver` says.
+        """
+        kept_until, found = self._kept.get(host, (0.0, ()))
+        if asyncio.get_running_loop().time() < kept_until:
+            return found
+        task = self._under_way.get(host)
+        if task is None:
+            task = self._under_way[host] = asyncio.create_task(self._look_up(host))
+            task.add_done_callback(_look_at_exception)
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """End the lookups under way, and the resolver."""
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._resolver.close()
+
+    async def _look_up(self, host: str) -> tuple[str, ...]:
+        try:
+            async with asyncio.timeout(LOOKUP_S):
+                found = tuple(await self._resolver.addresses(host))
+            self._kept[host] = asyncio.get_running_loop().time() + KEPT_S, found
+            self._kept.move_to_end(host)
+            if len(self._kept) > KEPT_AT_MOST:
+                self._kept.popitem(last=False)
+            return found
+        finally:
+            del self._under_way[host]
+
+
+def _look_at_exception(task: "asyncio.Task[tuple[str, ...]]") -> None:
+    """Whoever waited for it may have left; asyncio would complain that nobody has seen its exception."""
+    if not task.cancelled():
+        task.exception()
+
+
+class SystemResolver:
+    """The system's own resolver in threads: `getaddrinfo` has no other form, and cannot be interrupted.
+
+    The threads are daemons: one that a dead name server holds at the end goes with its lookup (30 s by the system's defaults), and keeps no process alive.
+    """
+
+    def __init__(self, threads_at_most: int = THREADS_AT_MOST):
+        self._most, self._threads = threads_at_most, list[threading.Thread]()
+        self._wanted: SimpleQueue[tuple[str, asyncio.Future[list[str]]] | None] = SimpleQueue()
+        self._lock, self._unfinished = threading.Lock(), 0
+
+    async def addresses(self, host: str) -> Sequence[str]:
+        """The addresses that the system has for a name.
+
+        Raises:
+            OSError: as `Resolver` says.
+        """
+        found: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        self._wanted.put((host, found))
+        with self._lock:
+            self._unfinished += 1
+            if self._unfinished > len(self._threads) < self._most:
+                self._threads.append(threading.Thread(target=self._work, name="altalign-names", daemon=True))
+                self._threads[-1].start()
+        return await found
+
+    def close(self) -> None:
+        """End the threads: those that are idle at once, the others with their lookup."""
+        for _ in self._threads:
+            self._wanted.put(None)
+        end = time.monotonic() + CLOSED_WITHIN_S
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _work(self) -> None:
+        while (wanted := self._wanted.get()) is not None:
+            host, found = wanted
+            if not found.cancelled():
+                _tell(found, *_look_up(host))
+            with self._lock:
+                self._unfinished -= 1
+
+
+def _look_up(host: str) -> tuple[list[str], OSError | None]:
+    try:
+        entries = socket.getaddrinfo(host.encode("ascii"), None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return [], error if isinstance(error, OSError) else socket.gaierror(socket.EAI_NONAME, "no name")
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries)), None
+
+
+def _tell(found: "asyncio.Future[list[str]]", addresses: list[str], error: OSError | None) -> None:
+    def settle() -> None:
+        if not found.done():
+            found.set_result(addresses) if error is None else found.set_exception(error)
+
+    with suppress(RuntimeError):  # the loop may be closed by now
+        found.get_loop().call_soon_threadsafe(settle)

@@ -1,0 +1,92 @@
+"""What sites forbid: robots.txt (RFC 9309), and headers of their answers. Pure."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from protego import Protego
+
+BYTES_AT_MOST = 512_000  # RFC 9309 section 2.5: at least 500 KiB are to be read; what is beyond is left out
+REDIRECTS_AT_MOST = 5  # section 2.3.1.2
+KEPT_S = 86_400.0  # section 2.4
+DELAY_S_AT_MOST = 30.0  # ours: a longer Crawl-delay would be no pace but a ban, which robots.txt has other words for
+
+_AGENT = re.compile(r"user[- ]?agent[ \t]*(?::|[ \t])(?P<name>.*)", re.IGNORECASE)
+_OF_SITE = re.compile(r"(?:sitemaps?|site-map|host)[ \t]*(?::|[ \t])", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a robots.txt says to one robot; without a parser everything is allowed.
+
+    Attributes:
+        delay_s: seconds between two requests that it asks for, at most `DELAY_S_AT_MOST`.
+    """
+
+    token: str = ""
+    parser: Protego | None = None
+    delay_s: float = 0.0
+
+    @classmethod
+    def parse(cls, body: bytes, token: str) -> "Rules":
+        """Read a robots.txt for a robot whose product token (lower case) is this."""
+        said = _of_robot(body[:BYTES_AT_MOST].decode("utf-8-sig", "replace"), token)
+        if not said:
+            return cls()
+        parser = Protego.parse(said)
+        return cls(token, parser, min(parser.crawl_delay(token) or 0.0, DELAY_S_AT_MOST))
+
+    def allow(self, url: str) -> bool:
+        """Whether a URL may be asked for."""
+        return self.parser is None or self.parser.can_fetch(url, self.token)
+
+
+def _of_robot(text: str, token: str) -> str:
+    """The lines that concern a robot: of the groups that name it, and of those for all, which count where none names it.
+
+    The parser gives every rule to every name of its group, and a file of thousands of both would not end.
+    """
+    lines: dict[str, list[str]] = {}
+    concerned: set[str] = set()
+    is_begun = False  # the group has a rule; another name begins the next
+    for line in text.splitlines():
+        entry = line.partition("#")[0].strip()
+        agent = _AGENT.match(entry)
+        if agent is not None:
+            if is_begun:
+                concerned, is_begun = set(), False
+            name = agent["name"].strip().lower()
+            short = name.partition("/")[0].strip().rstrip("*").rstrip()
+            concerned |= {"*"} if name == "*" else {token} if short == token else set()
+            for each in concerned:
+                lines.setdefault(each, [])
+        elif entry and not _OF_SITE.match(entry):
+            is_begun = True
+            for each in concerned:
+                lines[each].append(entry)
+    name = token if token in lines else "*"
+    return "\n".join([f"User-agent: {name}", *lines[name]]) if name in lines else ""
+
+
+def opt_out(x_robots_tag: Iterable[str], tdm_reservation: Iterable[str], token: str) -> str:
+    """The header by which an answer opts out, for people; empty where none does. X-Robots-Tag is read as img2dataset reads it.
+
+    Args:
+        x_robots_tag: values of these headers, and of those.
+        tdm_reservation: of the TDM Reservation Protocol; `1` reserves the rights to text and data mining.
+        token: the robot's product token, lower case.
+    """
+    for value in x_robots_tag:
+        before, colon, after = value.partition(":")
+        directives = {part.strip().lower() for part in (after if colon else before).split(",")}
+        if (not colon or before.lower() == token) and directives & OPPOSED:
+            return f"X-Robots-Tag: {value.strip()}"
+    return "tdm-reservation: 1" if any(value.strip() == "1" for value in tdm_reservation) else ""
+
+
+OPPOSED = frozenset({"noai", "noimageai", "noindex", "noimageindex"})  # what img2dataset refuses by default
+
+
+def product_token(user_agent: str) -> str:
+    """The name of a robot, by which sites speak to it: the first word without its version, lower case."""
+    return user_agent.split(maxsplit=1)[0].partition("/")[0].lower()

@@ -1,0 +1,273 @@
+"""Runs from the web that are killed, cut off, out of disk or interrupted: they continue to the same bytes, and nothing in hand is asked for again."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from altalign.cli import main
+from altalign.key import image_id
+from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
+from tests.end_to_end.runs import ROOT, altalign, command, environ, summary, tree
+from tests.end_to_end.web_inputs import Asked, answers, asked_for, dropped, in_journals, kept, pictures, sockets, tries, write_web_input
+from tests.web_server.pictures import picture
+from tests.web_server.running import WebServer
+
+pytestmark = pytest.mark.slow
+
+KILLS = 6
+PATIENCE_S = 120  # a test that waits longer has failed
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
+    with WebServer(tmp_path_factory.mktemp("server"), addresses=[f"127.0.0.{number}" for number in range(1, 5)]) as running:
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def waits_until(holds: Callable[[], Any], process: "subprocess.Popen[str] | None" = None) -> None:
+    """Look again and again; it fails where the process has ended, or after long."""
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end, "it does not come to that"
+        assert process is None or process.poll() is None, "it ended before"
+        time.sleep(0.01)
+
+
+def curating(folder: Path, *args: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(command("curate", "config.toml", *args), cwd=folder, env=environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: "subprocess.Popen[str]") -> str:
+    """What a run said that ends well."""
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said
+    return said
+
+
+# Killed --------------------------------------------------------------------------------------------------------------------
+
+
+def reports(verb: str, folder: Path, server: WebServer) -> list[dict[str, Any]]:
+    wanted = [sys.executable, "-m", "tests.end_to_end.web_killing", verb, str(folder), str(server.log), str(KILLS)]
+    done = subprocess.run(wanted, cwd=ROOT, env=environ(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == KILLS
+    return found
+
+
+def test_killed_at_any_write_a_run_ends_with_the_same_bytes_and_asks_for_nothing_that_it_has(server: WebServer, folder: Path) -> None:
+    asked = [*pictures(server, 24), *answers(server)]
+    write_web_input(folder, server, asked)
+    assert altalign(folder, "curate", "config.toml", "--until", "judge").returncode == 0
+    for report in reports("curate", folder, server):
+        assert report["ended"] == -signal.SIGKILL, report
+        assert report["continued"] == [0], report
+        assert not report["differs"], report
+        assert not report["surplus"], report
+        of_images = {url: times for url, times in report["requests"].items() if not url.endswith("/robots.txt")}
+        twice = {image_id(url) for url, times in of_images.items() if times > 1}
+        assert not twice & set(report["journaled"]), report
+        assert len(report["journaled"]) < len(asked)
+
+
+def test_killed_in_a_retry_a_run_continues_and_asks_for_nothing_that_it_has(server: WebServer, folder: Path) -> None:
+    asked = pictures(server, 20)
+    late = [Asked(server.url(f"/file/late-{number}.png", f"127.0.0.{1 + number % 4}")) for number in range(10)]
+    write_web_input(folder, server, [*asked, *late])
+    assert altalign(folder, "curate", "config.toml").returncode == 0
+    assert dropped(folder / "run") == {each.url: ("http_status", 404) for each in late}
+    for number in range(10):
+        (server.folder / f"late-{number}.png").write_bytes(picture(f"late {number}"))
+    for report in reports("retry", folder, server):
+        assert report["ended"] == -signal.SIGKILL, report
+        assert not any(report["continued"]), report
+        assert not report["differs"], report
+        assert not report["surplus"], report
+        of_images = {url: times for url, times in report["requests"].items() if not url.endswith("/robots.txt")}
+        assert of_images.keys() == {each.url for each in late}
+    assert kept(folder / "unbroken" / "run") == {each.url for each in [*asked, *late]}
+
+
+# Trying again --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_failed_is_asked_for_again_and_the_run_is_as_if_it_had_come_at_once(server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [*pictures(server, 20), *answers(server)]
+    flaky = [Asked(server.url(f"/flaky/{number}?codes={codes}")) for number, codes in enumerate(("503", "429", "reset", "close"))]
+    write_web_input(folder, server, [*asked, *flaky])
+    assert main(["curate", "config.toml"]) == 0
+    before, requests, first = dropped(folder / "run"), len(server.requests()), tries(folder / "run")
+    assert {before[each.url] for each in flaky} == {("http_status", 503), ("http_status", 429), ("http_broken", None)}
+    capsys.readouterr()
+    assert main(["retry", "run"]) == 0
+    said = capsys.readouterr()
+    assert "8 images of " in said.err
+    assert "to ask for again: http_status 429 and 5xx, http_timeout, http_unreachable, http_broken" in said.err
+    assert "pairs of" in said.out
+    again = {"/status/503?n=1", "/raw/cut?n=1", "/reset?n=1", *(each.url.split(str(server.port))[1] for each in flaky)}
+    assert {url.split(str(server.port))[1] for url in asked_for(server, since=requests)} == again
+    assert dropped(folder / "run") == {url: found for url, found in before.items() if url not in {each.url for each in flaky}}
+    after = tries(folder / "run")
+    assert [each for each in after if each in first] == first  # the history stays
+    assert len(after) == len(first) + 8
+
+    at_once = folder / "at-once"
+    write_web_input(at_once, server, [])
+    shutil.copytree(folder / "input", at_once / "input", dirs_exist_ok=True)
+    assert altalign(at_once, "curate", "config.toml").returncode == 0
+    assert tree(folder / "run") == tree(at_once / "run")
+
+
+def test_what_is_final_is_asked_for_again_only_by_name(server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_web_input(folder, server, [*pictures(server, 8), *[each for each in answers(server) if each.reason in ("http_opt_out", "http_too_large")]])
+    assert main(["curate", "config.toml"]) == 0
+    before, requests = tree(folder / "run"), len(server.requests())
+    capsys.readouterr()
+    assert main(["retry", "run"]) == 0
+    assert "nothing to retry: no image of the run failed for http_status 429 and 5xx, http_timeout" in capsys.readouterr().err
+    assert len(server.requests()) == requests
+    assert main(["retry", "run", "--reason", "http_opt_out"]) == 0
+    assert {url.partition("?")[2].partition("=")[0] for url in asked_for(server, since=requests)} == {"header"}
+    assert tree(folder / "run") == before
+
+
+def test_a_retry_may_have_more_patience_and_finishes_a_run_that_is_not(server: WebServer, folder: Path) -> None:
+    write_web_input(folder, server, [*pictures(server, 8), Asked(server.url("/slow-head?seconds=1"))])
+    assert main(["curate", "config.toml", "--until", "fetch", "--set", "fetch.timeout_s=0.2"]) == 0
+    assert ("http_timeout", None) in dropped(folder / "run").values()
+    assert main(["retry", "run", "--set", "fetch.timeout_s=60"]) == 0
+    assert dropped(folder / "run") == {}
+    assert summary(folder / "run")["images"] == 9
+    assert "timeout_s = 60" in (folder / "run" / "config.toml").read_text(encoding="utf-8")
+
+
+# A network that is gone ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["stopped", "frozen"])
+def test_a_server_that_is_gone_in_the_middle_costs_a_retry_and_nothing_else(tmp_path: Path, how: str) -> None:
+    with WebServer(tmp_path / "server") as server:
+        asked = [Asked(server.url(f"/png/{number}?wait=0.02")) for number in range(60)]
+        for name in ("whole", "cut"):
+            write_web_input(tmp_path / name, server, asked)
+        os.utime(tmp_path / "cut" / "input" / "pairs.parquet", ns=(1, 1))
+        assert altalign(tmp_path / "whole", "curate", "config.toml").returncode == 0
+        before = len(asked_for(server))
+        with curating(tmp_path / "cut", "--set", "fetch.connections_per_host=4", "--set", "fetch.timeout_s=0.5") as run:
+            waits_until(lambda: len(asked_for(server)) > before + 10, run)
+            server.stop() if how == "stopped" else server.pause()
+            waits_until(lambda: any(each["reason"] for each in tries(tmp_path / "cut" / "run")))
+            if how == "frozen":
+                server.resume()
+            ended(run)
+            if how == "stopped":
+                server.start()
+        failed = dropped(tmp_path / "cut" / "run")
+        assert failed or how == "frozen"
+        assert {reason for reason, _ in failed.values()} <= {"http_unreachable", "http_broken", "http_timeout"}
+        before = len(asked_for(server))
+        done = altalign(tmp_path / "cut", "retry", "run", "--set", "fetch.timeout_s=60", "--set", "fetch.connections_per_host=8")
+        assert done.returncode == 0, done.stderr
+        assert sorted(asked_for(server)[before:]) == sorted(failed)
+        assert tree(tmp_path / "cut" / "run") == tree(tmp_path / "whole" / "run")
+
+
+# Interrupted, and failing ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_what_hangs_in_one_line_and_the_run_continues(server: WebServer, folder: Path, number: signal.Signals) -> None:
+    pics, hanging = pictures(server, 16), [Asked(server.url(f"/slow-head?n={number.name}{n}&seconds=3600")) for n in range(8)]
+    write_web_input(folder, server, [*pics, *hanging])
+    before = len(server.requests())
+    with curating(folder, "--set", "fetch.timeout_s=3600", "--set", "fetch.unit_deadline_s=7200") as run:
+        waits_until(lambda: {each.url for each in hanging} <= set(asked_for(server, since=before)), run)
+        waits_until(lambda: len(in_journals(folder / "run")) == len(pics), run)
+        run.send_signal(number)
+        out, said = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 128 + number, said
+    name = "" if number == signal.SIGINT else f" ({number.name})"
+    assert [line for line in said.splitlines() if line.startswith("altalign")] == [f"altalign: interrupted{name}; run the same command again, it continues"]
+    assert "Traceback" not in out + said
+    assert "Exception ignored" not in said
+    before = len(server.requests())
+    assert main(["curate", "config.toml", "--set", "fetch.timeout_s=0.2"]) == 0
+    assert set(asked_for(server, since=before)) == {each.url for each in hanging}
+    assert summary(folder / "run")["images"] == len(pics)
+
+
+def test_trouble_in_one_unit_ends_those_that_wait_for_hours(server: WebServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failing unit waits until all others hang."""
+    script = """
+import sys
+from altalign.cli import main
+from altalign.errors import AltalignError
+from pipelines import fetch_web, images
+real = images.measure
+def measure(data, *, url, **rest):
+    if "trouble" in url:
+        raise AltalignError("no memory to speak of")
+    return real(data, url=url, **rest)
+images.measure = measure
+sys.exit(main(["curate", "config.toml", "--set", "fetch.timeout_s=3600", "--set", "fetch.unit_deadline_s=7200"]))
+"""
+    hanging = [Asked(server.url(f"/slow-head?trouble-elsewhere={n}&seconds=3600", f"127.0.0.{1 + n % 4}")) for n in range(20)]
+    write_web_input(folder, server, [*hanging, Asked(server.url("/png/trouble?wait=1"))])
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, env=environ(), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 1
+    assert [line for line in done.stderr.splitlines() if line.startswith("altalign")] == ["altalign: no memory to speak of"]
+
+
+def test_nothing_is_left_open_after_a_failure(server: WebServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    from altalign.errors import AltalignError
+    from pipelines import images
+
+    write_web_input(folder, server, [*pictures(server, 20), *[Asked(server.url(f"/slow-head?leak={n}")) for n in range(8)]])
+    threads, before = set(threading.enumerate()), sockets()
+    real = images.measure
+
+    def failing(data: bytes, *, url: str, **rest: Any) -> images.Measured:
+        if url.endswith("/png/7"):
+            raise AltalignError("no memory to speak of")
+        return real(data, url=url, **rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "measure", failing)
+        assert main(["curate", "config.toml", "--set", "fetch.timeout_s=3600"]) == 1
+    assert set(threading.enumerate()) <= threads
+    assert sockets() == before
+
+
+def test_a_disk_that_is_full_is_one_line_and_the_run_continues_without_asking_again(server: WebServer, tmp_path: Path) -> None:
+    skip_where_nothing_can_be_mounted(tmp_path)
+    asked = [Asked(server.url(f"/png/{number}?bytes=80000", f"127.0.0.{1 + number % 4}")) for number in range(24)]
+    write_web_input(tmp_path, server, asked)
+    wanted = [*UNSHARE, sys.executable, "-m", "tests.end_to_end.web_filling", str(tmp_path), str(server.log)]
+    done = subprocess.run(wanted, cwd=ROOT, env=environ(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    *failed, fetched, end = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(re.fullmatch(r"altalign: disk/run.*: no space left on the device.*; make room and run the same command .*\n", each["said"]) for each in failed)
+    assert (fetched["code"], end["code"], end["differs"]) == (0, 0, [])
+    of_image = {image_id(each.url): each.url for each in asked}
+    for report in failed:
+        assert all(end["requests"][of_image[had]] == report["requests"][of_image[had]] for had in report["had"])
+    assert 0 < len(failed[-1]["had"]) < len(asked)

@@ -1,0 +1,596 @@
+"""The client against real servers: what each of their answers becomes, and that nothing is left behind."""
+
+import gzip
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import brotli
+import pytest
+
+from altalign import interrupts
+from altalign.curation import FetchSettings
+from altalign.errors import AltalignError, UsageError
+from altalign.reasons import DropReason
+from pipelines.web import hosts
+from pipelines.web.client import Client, Response, opened
+from tests.pipelines.web.servers import CLOSE, HANG, RESET, Pointing, Server, Step, greeting, refused, script, silent
+
+IMAGE = bytes(range(256)) * 40
+
+
+def settings_of(*ports: int, **values: Any) -> FetchSettings:
+    given = {"allow_addresses": [f"127.0.0.1:{port}" for port in ports], "requests_per_host_s": 1e6, "timeout_s": 20, "honour_robots": False}
+    return FetchSettings.model_validate({"source": "web", **given, **values})
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "BACKOFF_S", 0.02)
+    monkeypatch.setattr(hosts, "PROBED_AFTER_S", 0.02)
+
+
+def fetch(urls: Sequence[str], settings: FetchSettings, resolver: Pointing | None = None) -> dict[str, Response]:
+    with Client(settings, resolver=lambda: resolver or Pointing()) as client:
+        responses = list(client.fetch(urls))
+        load = client.load()
+    assert sorted(response.number for response in responses) == list(range(len(urls)))
+    assert (load.unfinished, load.running, load.slots, load.bytes_in_flight) == (0, 0, 0, 0)
+    return {urls[response.number]: response for response in responses}
+
+
+def fetch_path(steps: list[Step], **values: Any) -> tuple[Response, Server]:
+    with Server({"/image": steps}) as server:
+        (response,) = fetch([server.url("/image")], settings_of(server.port, **{"retries": 0, **values})).values()
+        return response, server
+
+
+def test_an_image_comes_as_it_is() -> None:
+    response, server = fetch_path(script(200, IMAGE, Content_Type="image/png"))
+    assert (response.body, response.reason, response.http_code, response.detail) == (IMAGE, None, 200, "")
+    (each,) = response.tries
+    assert (each.url, each.address, each.status, each.reason, each.bytes) == (server.url("/image"), "127.0.0.1", 200, None, len(IMAGE))
+    assert 0 <= each.seconds < 20
+    assert abs(each.started_s - time.time()) < 600
+    (asked,) = server.asked
+    assert asked.headers["User-Agent"] == FetchSettings().user_agent_sent
+    assert asked.headers["Accept-Encoding"] == "identity"
+    assert "Cookie" not in asked.headers
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+ENDED = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+GIVEN: dict[str, list[Step]] = {
+    "chunked": [CHUNKED, b"%x\r\n" % 100, IMAGE[:100], b"\r\n%x;x=y\r\n" % 10140, IMAGE[100:], b"\r\n0\r\n\r\n"],
+    "until the connection ends": [ENDED, IMAGE, CLOSE],
+    "HTTP/1.0": [b"HTTP/1.0 200 OK\r\n\r\n", IMAGE, CLOSE],
+    "in many small pieces": [script(200, b"", len(IMAGE))[0], *(part for at in range(0, len(IMAGE), 512) for part in (IMAGE[at : at + 512], 0.001))],
+    "after early hints": [b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n", 0.01, *script(200, IMAGE)],
+    "with bytes beyond its length": script(200, IMAGE + b"more of it", length=len(IMAGE)),
+    "with bytes beyond its length, later": [*script(200, IMAGE), 0.05, b"more of it"],
+    "with another answer behind it": [script(200, IMAGE)[0] + script(200, b"x")[0]],
+    "with bare line feeds": [b"HTTP/1.1 200 OK\nContent-Length: %d\n\n" % len(IMAGE), IMAGE],
+    "with a head of many segments": [*(script(200, IMAGE)[0][at : at + 1] for at in range(60)), script(200, IMAGE)[0][60:]],
+    "with a long header": script(200, IMAGE, Content_Security_Policy="x" * 20_000),
+    "with a header that is no ASCII": script(200, IMAGE, X_Name="é\xff"),
+    "gzip": script(200, gzip.compress(IMAGE), Content_Encoding="gzip"),
+    "gzip in two members": script(200, gzip.compress(IMAGE[:99]) + gzip.compress(IMAGE[99:]), Content_Encoding="x-gzip"),
+    "deflate": script(200, zlib.compress(IMAGE), Content_Encoding="Deflate"),
+    "bare deflate": script(200, zlib.compress(IMAGE, wbits=-15), Content_Encoding="deflate"),
+    "br": script(200, brotli.compress(IMAGE), Content_Encoding="br"),
+    "br in gzip": script(200, gzip.compress(brotli.compress(IMAGE)), Content_Encoding="br, gzip"),
+    "identity": script(200, IMAGE, Content_Encoding="identity"),
+    "an opt-out for others": script(200, IMAGE, X_Robots_Tag="otherbot: noai"),
+    "a tag that says nothing of it": script(200, IMAGE, X_Robots_Tag="nofollow, max-snippet:5"),
+    "rights that are not reserved": script(200, IMAGE, tdm_reservation="0"),
+}
+
+
+@pytest.mark.parametrize("steps", GIVEN.values(), ids=GIVEN.keys())
+def test_whatever_a_server_makes_of_it_the_image_comes(steps: list[Step]) -> None:
+    response, server = fetch_path(steps)
+    assert response.detail == ""
+    assert response.body == IMAGE
+    assert len(server.asked) == 1
+
+
+BOMB = gzip.compress(bytes(50_000_000))
+REFUSED = DropReason.HTTP_REFUSED
+FAILING: dict[str, tuple[list[Step], DropReason, int | None]] = {
+    "not found": (script(404, b"nothing"), DropReason.HTTP_STATUS, 404),
+    "no content": ([b"HTTP/1.1 204 No Content\r\n\r\n"], DropReason.HTTP_STATUS, 204),
+    "a part": (script(206, IMAGE), DropReason.HTTP_STATUS, 206),
+    "gone wrong": (script(500, b"oops"), DropReason.HTTP_STATUS, 500),
+    "an unknown status": (script(999, b"oops"), DropReason.HTTP_STATUS, 999),
+    "a redirect to nowhere": (script(302), DropReason.HTTP_STATUS, 302),
+    "a redirect to no URL": (script(302, Location="http://[/"), DropReason.HTTP_STATUS, 302),
+    "a redirect to a file": (script(302, Location="file:///etc/passwd"), REFUSED, 302),
+    "a redirect inside": (script(301, Location="http://127.0.0.1:1/"), REFUSED, 301),
+    "a redirect to metadata": (script(307, Location="http://169.254.169.254/latest"), REFUSED, 307),
+    "a redirect to another spelling": (script(308, Location="http://2130706433:1/"), REFUSED, 308),
+    "a redirect to IPv6": (script(302, Location="http://[::ffff:10.0.0.1]/"), REFUSED, 302),
+    "a switch of protocols": ([b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n"], DropReason.HTTP_STATUS, 101),
+    "silence": ([HANG], DropReason.HTTP_TIMEOUT, None),
+    "half a head": ([b"HTTP/1.1 200 OK\r\nServ", HANG], DropReason.HTTP_TIMEOUT, None),
+    "half a body": ([*script(200, IMAGE, length=99_999), HANG], DropReason.HTTP_TIMEOUT, 200),
+    "a drip": ([script(200, b"", 99_999)[0], *(part for _ in range(99_999) for part in (b"x", 0.1))], DropReason.HTTP_TIMEOUT, 200),
+    "a drip of a head": ([b"HTTP/1.1 200 OK\r\nX: ", *(part for _ in range(99_999) for part in (b"x", 0.1))], DropReason.HTTP_TIMEOUT, None),
+    "a reset": ([RESET], DropReason.HTTP_BROKEN, None),
+    "an end": ([CLOSE], DropReason.HTTP_BROKEN, None),
+    "an end in the head": ([b"HTTP/1.1 200 OK\r\nServ", CLOSE], DropReason.HTTP_BROKEN, None),
+    "an end in the body": ([*script(200, IMAGE, length=99_999), CLOSE], DropReason.HTTP_BROKEN, 200),
+    "a reset in the body": ([*script(200, IMAGE, length=99_999), 0.1, RESET], DropReason.HTTP_BROKEN, 200),
+    "an end in a chunk": ([CHUNKED, b"1000\r\nabc", CLOSE], DropReason.HTTP_BROKEN, 200),
+    "no end of chunks": ([CHUNKED, b"3\r\nabc\r\n", CLOSE], DropReason.HTTP_BROKEN, 200),
+    "a chunk of no size": ([CHUNKED, b"zz\r\nabc\r\n0\r\n\r\n"], DropReason.HTTP_BROKEN, 200),
+    "an empty body": (script(200, b""), DropReason.HTTP_BROKEN, 200),
+    "an empty chunked body": ([CHUNKED, b"0\r\n\r\n"], DropReason.HTTP_BROKEN, 200),
+    "no HTTP": ([b"SSH-2.0-OpenSSH_9.6\r\n\r\n", CLOSE], DropReason.HTTP_BROKEN, None),
+    "two lengths": ([b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef", CLOSE], DropReason.HTTP_BROKEN, None),
+    "a length that is none": ([b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nabcdef", CLOSE], DropReason.HTTP_BROKEN, None),
+    "a flood of headers": ([b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 100_000, HANG], DropReason.HTTP_BROKEN, None),
+    "a header without an end": ([b"HTTP/1.1 200 OK\r\nX: ", *[b"y" * 10_000] * 100, HANG], DropReason.HTTP_BROKEN, None),
+    "broken gzip": (script(200, gzip.compress(IMAGE)[:-9], Content_Encoding="gzip"), DropReason.HTTP_BROKEN, 200),
+    "what is no gzip": (script(200, IMAGE, Content_Encoding="gzip"), DropReason.HTTP_BROKEN, 200),
+    "what is no brotli": (script(200, b"\xff" + IMAGE, Content_Encoding="br"), DropReason.HTTP_BROKEN, 200),
+    "an unknown encoding": (script(200, IMAGE, Content_Encoding="compress"), DropReason.HTTP_BROKEN, 200),
+    "many encodings": (script(200, IMAGE, Content_Encoding="gzip," * 9 + "gzip"), DropReason.HTTP_BROKEN, 200),
+    "a length that is too great": ([*script(200, b"", length=100_001), HANG], DropReason.HTTP_TOO_LARGE, 200),
+    "a length beyond all": ([*script(200, b"", length=10**18), HANG], DropReason.HTTP_TOO_LARGE, 200),
+    "more than it says": ([CHUNKED, *[b"10000\r\n" + bytes(0x10000) + b"\r\n"] * 100, HANG], DropReason.HTTP_TOO_LARGE, 200),
+    "no end": ([ENDED, *[bytes(65_536)] * 1_000, HANG], DropReason.HTTP_TOO_LARGE, 200),
+    "a bomb": (script(200, BOMB, Content_Encoding="gzip"), DropReason.HTTP_TOO_LARGE, 200),
+    "a bomb in brotli": (script(200, brotli.compress(bytes(50_000_000), quality=3), Content_Encoding="br"), DropReason.HTTP_TOO_LARGE, 200),
+    "a bomb in a bomb": (script(200, gzip.compress(BOMB), Content_Encoding="gzip, gzip"), DropReason.HTTP_TOO_LARGE, 200),
+    "an opt-out": (script(200, IMAGE, X_Robots_Tag="noai"), DropReason.HTTP_OPT_OUT, 200),
+    "an opt-out among others": (script(200, IMAGE, X_Robots_Tag="nofollow, NoImageIndex"), DropReason.HTTP_OPT_OUT, 200),
+    "an opt-out for us": (script(200, IMAGE, X_Robots_Tag="Altalign: noimageai"), DropReason.HTTP_OPT_OUT, 200),
+    "rights that are reserved": (script(200, IMAGE, TDM_Reservation="1"), DropReason.HTTP_OPT_OUT, 200),
+}
+
+
+@pytest.mark.parametrize(("steps", "reason", "code"), FAILING.values(), ids=FAILING.keys())
+def test_whatever_a_server_does_instead_has_its_reason(steps: list[Step], reason: DropReason, code: int | None) -> None:
+    is_slow = reason == DropReason.HTTP_TIMEOUT
+    response, server = fetch_path(steps, bytes_at_most=100_000, timeout_s=0.5 if is_slow else 20)
+    assert (response.body, response.reason, response.http_code) == (None, reason, code)
+    assert response.detail.isprintable()
+    assert 0 < len(response.detail) <= 400
+    (each,) = response.tries
+    assert (each.reason, each.detail) == (reason, response.detail)
+    assert len(server.asked) == 1
+    if is_slow:
+        assert each.seconds > 0.4
+
+
+# Who may be asked ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1/",
+        "https://localhost./",
+        "http://0/",
+        "http://0x7f000001/",
+        "http://[::1]/",
+        "http://[::ffff:7f00:1]/",
+        "http://169.254.169.254/latest",
+    ],
+)
+def test_nobody_is_let_in(url: str) -> None:
+    response = fetch([url], settings_of())[url]
+    assert (response.reason, response.http_code, response.tries and response.tries[0].status) == (REFUSED, None, response.tries and None)
+    assert "may not be reached" in response.detail
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/a.png", "data:image/png;base64,AA==", "/a.png", "", "http://", "http://a b/"])
+def test_what_is_no_url_of_http_is_refused(url: str) -> None:
+    response = fetch([url], settings_of())[url]
+    assert (response.reason, response.tries) == (REFUSED, ())
+    assert response.detail
+
+
+def test_another_port_is_refused_before_its_name_is_looked_up() -> None:
+    resolver = Pointing()
+    response = fetch(["http://a.test:8080/"], settings_of(), resolver)["http://a.test:8080/"]
+    assert (response.reason, response.tries, resolver.asked) == (REFUSED, (), [])
+    assert response.detail == "port 8080 of a.test may not be reached"
+
+
+def test_an_address_is_open_at_the_port_that_is_named_alone() -> None:
+    with Server({"/image": script(200, IMAGE)}) as server, Server({"/image": script(200, IMAGE)}) as other:
+        found = fetch([server.url("/image"), other.url("/image")], settings_of(server.port))
+    assert found[server.url("/image")].body == IMAGE
+    assert found[other.url("/image")].reason == REFUSED
+    assert not other.asked
+
+
+def test_of_several_addresses_only_those_are_connected_to_that_may_be() -> None:
+    resolver = Pointing(others={"both.test": ["10.0.0.1", "127.0.0.1", "::1"], "none.test": ["10.0.0.1", "169.254.169.254"], "empty.test": []})
+    with Server({"/image": script(200, IMAGE)}) as server:
+        urls = [server.url("/image", host) for host in ("both.test", "none.test", "empty.test")]
+        found = fetch(urls, settings_of(server.port), resolver)
+    assert (found[urls[0]].body, found[urls[0]].tries[0].address) == (IMAGE, "127.0.0.1")
+    assert found[urls[1]].reason == found[urls[2]].reason == REFUSED
+    assert found[urls[1]].detail == "none.test is 10.0.0.1 (private), 169.254.169.254 (link-local), which may not be reached"
+    assert [asked.headers["Host"] for asked in server.asked] == [f"both.test:{server.port}"]
+
+
+def test_a_name_that_changes_its_address_lets_nobody_in() -> None:
+    """The address that was checked is the one that is connected to; what the name says later is asked, and checked, anew."""
+    resolver = Pointing(others={"rebinding.test": ["127.0.0.1"]})
+    with Server({"/image": script(200, IMAGE)}) as server, Client(settings_of(server.port), resolver=lambda: resolver) as client:
+        assert [response.body for response in client.fetch([server.url("/image", "rebinding.test")])] == [IMAGE]
+        resolver.others["rebinding.test"] = ["10.0.0.1"]
+        assert [response.body for response in client.fetch([server.url("/image", "rebinding.test")])] == [IMAGE]
+    assert resolver.asked == ["rebinding.test"]
+    assert len(server.asked) == 2
+
+
+def test_blocked_domains_cover_what_is_below_them_and_redirects_to_them(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("# ours\nblocked.test\nBÜCHER.test # Punycode\n", encoding="utf-8")
+    resolver = Pointing()
+    with Server({"/image": script(200, IMAGE)}) as server:
+        server.script["/there"] = script(302, Location=server.url("/image", "deep.blocked.test"))
+        urls = [server.url("/image", host) for host in ("blocked.test", "a.blocked.test.", "unblocked.test", "xn--bcher-kva.test", "bücher.test")]
+        found = fetch([*urls, server.url("/there", "a.test")], settings_of(server.port, blocked_domains=[str(tmp_path / "list")]), resolver)
+    assert [found[url].reason for url in urls] == [REFUSED, REFUSED, None, REFUSED, REFUSED]
+    assert found[server.url("/there", "a.test")].reason == REFUSED
+    assert found[server.url("/there", "a.test")].tries[0].url == server.url("/image", "deep.blocked.test")
+    assert sorted(resolver.asked) == ["a.test", "unblocked.test"]
+
+
+def test_a_list_of_domains_that_cannot_be_read_is_a_wrong_setting(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        Client(settings_of(blocked_domains=[str(tmp_path / "lost")]))
+
+
+# Redirects -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("redirects", "reason"), [(10, None), (11, DropReason.HTTP_STATUS)])
+def test_ten_redirects_are_followed(redirects: int, reason: DropReason | None) -> None:
+    with Server({f"/{n}": script(302, Location=f"{n - 1}") for n in range(1, redirects + 1)} | {"/0": script(200, IMAGE)}) as server:
+        (response,) = fetch([server.url(f"/{redirects}")], settings_of(server.port)).values()
+    assert (response.reason, response.http_code) == (reason, 302 if reason else 200)
+    assert len(response.tries) == 1
+    assert sum(server.paths.values()) == 11
+
+
+def test_a_loop_of_redirects_ends() -> None:
+    with Server({"/a": script(301, Location="/b"), "/b": script(301, Location="/a")}) as server:
+        (response,) = fetch([server.url("/a")], settings_of(server.port)).values()
+    assert (response.reason, response.http_code, response.detail) == (DropReason.HTTP_STATUS, 301, "more than 10 redirects")
+
+
+def test_a_redirect_is_read_as_browsers_do() -> None:
+    targets = {
+        "/up": "../image?q=1#part",
+        "/whole": "HTTP://A.test:{port}/x/../image?q=1",
+        "/spaces": "  /image?q=1\t",
+        "/latin": "/caf\xe9",
+        "/utf8": "/caf\u00e9",
+    }
+    with Server({"/image?q=1": script(200, IMAGE), "/caf%C3%A9": script(200, IMAGE)}) as server:
+        server.script |= {path: script(302, Location=target.format(port=server.port)) for path, target in targets.items() if path != "/utf8"}
+        server.script["/utf8"] = [b"HTTP/1.1 302 X\r\nContent-Length: 0\r\nLocation: /caf\xc3\xa9\r\n\r\n"]
+        found = fetch([server.url(path) for path in targets], settings_of(server.port))
+    assert [response.reason for response in found.values()] == [None] * 5
+
+
+def test_the_time_of_a_try_is_that_of_all_its_redirects() -> None:
+    steps: list[Step] = [0.4, *script(302, Location="/a")]
+    response, _ = fetch_path(steps, timeout_s=0.6)
+    assert response.reason == DropReason.HTTP_STATUS  # to /a, which is not there
+    with Server({"/a": steps}) as server:
+        (response,) = fetch([server.url("/a")], settings_of(server.port, timeout_s=0.6, retries=0)).values()
+    assert (response.reason, len(server.asked)) == (DropReason.HTTP_TIMEOUT, 2)
+
+
+# Tries and tries again ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 599])
+def test_what_may_pass_is_tried_again(status: int) -> None:
+    with Server({"/image": lambda n: script(200, IMAGE) if n == 3 else script(status)}) as server:
+        (response,) = fetch([server.url("/image")], settings_of(server.port, retries=2)).values()
+    assert (response.body, response.http_code) == (IMAGE, 200)
+    assert [each.status for each in response.tries] == [status, status, 200]
+
+
+@pytest.mark.parametrize("steps", [[RESET], [CLOSE], [*script(200, IMAGE, length=99_999), CLOSE], script(503)])
+def test_tries_are_as_many_as_the_setting_says(steps: list[Step]) -> None:
+    response, server = fetch_path(steps, retries=3)
+    assert (len(response.tries), len(server.asked)) == (4, 4)
+    assert response.reason in (DropReason.HTTP_BROKEN, DropReason.HTTP_STATUS)
+
+
+@pytest.mark.parametrize("steps", [script(404), script(403), script(302), script(200, IMAGE, X_Robots_Tag="noai"), script(200, b"", length=10**9)])
+def test_what_would_be_the_same_again_is_asked_once(steps: list[Step]) -> None:
+    response, server = fetch_path(steps, retries=3)
+    assert (len(response.tries), len(server.asked)) == (1, 1)
+
+
+def test_what_cannot_be_reached_is_unreachable() -> None:
+    resolver = Pointing(
+        others={"lost.test": socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "ill.test": socket.gaierror(socket.EAI_AGAIN, "again")}
+    )
+    with refused() as port, silent() as other, greeting(b"HTTP/1.1 400 Bad Request\r\n\r\n") as third:
+        urls = [f"http://127.0.0.1:{port}/", "http://lost.test/", "http://ill.test/", f"https://127.0.0.1:{other}/", f"https://127.0.0.1:{third}/"]
+        found = fetch(urls, settings_of(port, other, third, retries=1, timeout_s=0.5), resolver)
+    assert [found[url].reason for url in urls] == [*[DropReason.HTTP_UNREACHABLE] * 3, DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE]
+    assert [len(found[url].tries) for url in urls] == [2] * 5
+    assert [found[url].http_code for url in urls] == [None] * 5
+    assert found[urls[0]].detail == f"127.0.0.1:{port}: Connection refused"
+    assert found[urls[1]].detail == "lost.test: Name or service not known"
+    assert "TLS" in found[urls[4]].detail
+
+
+def test_a_kept_connection_that_died_costs_no_try() -> None:
+    with Server({f"/{n}": [*script(200, IMAGE), CLOSE] for n in range(8)}) as server:
+        found = fetch([server.url(f"/{n}") for n in range(8)], settings_of(server.port, connections_per_host=1, retries=0))
+    assert [response.body for response in found.values()] == [IMAGE] * 8
+    assert set(server.paths.values()) == {1}
+
+
+def test_connections_are_kept_while_they_are_needed() -> None:
+    with Server({f"/{n}": script(200, IMAGE) for n in range(50)}) as server:
+        fetch([server.url(f"/{n}") for n in range(50)], settings_of(server.port, connections_per_host=4))
+    assert server.connections <= 8
+    assert len(server.asked) == 50
+
+
+def test_one_try_is_one_request_whatever_the_library_thinks() -> None:
+    """It would ask again by itself where a connection is lost before the answer."""
+    for steps in ([RESET], [CLOSE], [b"HTTP/1.1 2", RESET]):
+        response, server = fetch_path(steps)
+        assert (len(response.tries), len(server.asked)) == (1, 1)
+
+
+# robots.txt ------------------------------------------------------------------------------------------------------------------
+
+
+def fetch_with_robots(robots: list[Step], **values: Any) -> tuple[Response, Server]:
+    with Server({"/robots.txt": robots, "/image": script(200, IMAGE)}) as server:
+        (response,) = fetch([server.url("/image")], settings_of(server.port, honour_robots=True, **{"retries": 0, **values})).values()
+        return response, server
+
+
+DISALLOW = b"User-agent: *\nDisallow: /\n"
+
+
+@pytest.mark.parametrize(
+    "robots",
+    [
+        script(404),
+        script(403, b"no"),
+        script(410),
+        script(204),
+        script(200, b""),
+        script(200, b"User-agent: *\nDisallow: /private\n"),
+        script(200, b"User-agent: altalign\nAllow: /\n\nUser-agent: *\nDisallow: /\n"),
+        script(200, b"<html>Disallow: /</html>"),
+        script(200, b"\xff\xfe\x00" * 999),
+        script(200, b"# " + b"x" * 600_000 + b"\n" + DISALLOW),
+        [CHUNKED, *[b"10000\r\n" + b"#" * 0xFFFF + b"\n\r\n"] * 100, HANG],
+        script(302, Location="http://10.0.0.1/robots.txt"),
+        script(302, Location="file:///robots.txt"),
+        script(302, Location="/robots.txt"),
+        script(302),
+    ],
+)
+def test_a_robots_txt_that_forbids_nothing(robots: list[Step]) -> None:
+    response, server = fetch_with_robots(robots)
+    assert response.detail == ""
+    assert response.body == IMAGE
+    assert server.paths["/image"] == 1
+
+
+@pytest.mark.parametrize(
+    "robots", [script(200, DISALLOW), script(200, b"User-agent: altalign\nDisallow: /im*e$\n"), script(200, gzip.compress(DISALLOW), Content_Encoding="gzip")]
+)
+def test_a_robots_txt_that_forbids_the_image(robots: list[Step]) -> None:
+    response, server = fetch_with_robots(robots)
+    assert (response.reason, response.http_code, response.tries) == (DropReason.HTTP_OPT_OUT, None, ())
+    assert response.detail == f"{server.url('/robots.txt')} disallows it"
+    assert server.paths == {"/robots.txt": 1}
+
+
+@pytest.mark.parametrize(
+    ("robots", "reason", "code"),
+    [
+        (script(500), DropReason.HTTP_STATUS, 500),
+        (script(503), DropReason.HTTP_STATUS, 503),
+        (script(429), DropReason.HTTP_STATUS, 429),
+        ([HANG], DropReason.HTTP_TIMEOUT, None),
+        ([RESET], DropReason.HTTP_BROKEN, None),
+        (script(200, b"x", length=99), DropReason.HTTP_TIMEOUT, 200),
+    ],
+)
+def test_without_its_robots_txt_a_site_is_not_asked(robots: list[Step], reason: DropReason, code: int | None) -> None:
+    response, server = fetch_with_robots(robots, timeout_s=0.4, retries=1)
+    assert (response.reason, response.http_code, response.tries) == (reason, code, ())
+    assert response.detail.startswith("robots.txt: ")
+    assert server.paths == {"/robots.txt": 2}
+
+
+def test_robots_txt_is_asked_for_once_an_origin_and_for_redirects_too() -> None:
+    with Server({f"/{n}": script(200, IMAGE) for n in range(20)}) as server, Server({"/robots.txt": script(200, DISALLOW)}) as other:
+        server.script["/there"] = script(302, Location=other.url("/image"))
+        settings = settings_of(server.port, other.port, honour_robots=True)
+        with Client(settings) as client:
+            for _ in range(2):
+                assert {response.reason for response in client.fetch([server.url(f"/{n}") for n in range(20)])} == {None}
+            (there,) = client.fetch([server.url("/there")])
+    assert server.paths["/robots.txt"] == 1
+    assert other.paths == {"/robots.txt": 1}
+    assert (there.reason, len(there.tries), there.http_code) == (DropReason.HTTP_OPT_OUT, 1, 302)
+
+
+def test_opt_outs_are_only_honoured_where_the_settings_say_so() -> None:
+    steps = script(200, IMAGE, X_Robots_Tag="noai", tdm_reservation="1")
+    response, server = fetch_path(steps, honour_opt_out=False)
+    assert (response.body, server.paths) == (IMAGE, {"/image": 1})
+
+
+# Bytes and time --------------------------------------------------------------------------------------------------------------
+
+
+def test_bodies_in_memory_stay_within_the_budget() -> None:
+    body = bytes(1_000_000)
+    with Server({f"/{n}": script(200, body) if n % 2 else [CHUNKED, b"f4240\r\n" + body + b"\r\n0\r\n\r\n"] for n in range(40)}) as server:
+        settings = settings_of(server.port, bytes_in_flight_at_most=5_000_000, bytes_at_most=2_000_000, connections_per_host=40)
+        with Client(settings) as client:
+            seen = 0
+            for response in client.fetch([server.url(f"/{n}") for n in range(40)]):
+                assert response.body == body
+                seen = max(seen, client.load().bytes_in_flight)
+                time.sleep(0.005)
+    assert 1_000_000 <= seen <= 5_000_000
+
+
+def test_a_body_larger_than_the_budget_comes_alone() -> None:
+    body = bytes(3_000_000)
+    with Server({f"/{n}": script(200, body) if n % 2 else [ENDED, body, CLOSE] for n in range(6)}) as server:
+        settings = settings_of(server.port, bytes_in_flight_at_most=1_000_000)
+        found = fetch([server.url(f"/{n}") for n in range(6)], settings)
+    assert [response.body for response in found.values()] == [body] * 6
+
+
+def test_waiting_for_the_budget_is_not_the_servers_fault() -> None:
+    body = bytes(1_000_000)
+    with Server({f"/{n}": script(200, body) for n in range(4)}) as server:
+        settings = settings_of(server.port, bytes_in_flight_at_most=1_000_000, timeout_s=1.0, retries=0)
+        with Client(settings) as client:
+            reasons = []
+            for response in client.fetch([server.url(f"/{n}") for n in range(4)]):
+                reasons.append(response.reason)
+                time.sleep(1.2)
+    assert reasons == [None] * 4
+
+
+def test_time_in_which_this_process_stood_still_is_not_the_servers_fault() -> None:
+    with Server({"/image": [0.3, *script(200, IMAGE)]}) as server, Client(settings_of(server.port, timeout_s=0.6, retries=0)) as client:
+        responses = client.fetch([server.url("/image")])
+        stalled = threading.Timer(0.1, lambda: client._loop.call_soon_threadsafe(lambda: time.sleep(1.0)))
+        stalled.start()
+        (response,) = responses
+        stalled.join()
+    assert response.body == IMAGE
+
+
+def test_two_units_share_a_client_and_neither_starves() -> None:
+    body = bytes(1_000_000)
+    with Server({f"/{n}": script(200, body) for n in range(40)}) as server:
+        settings = settings_of(server.port, bytes_in_flight_at_most=3_000_000, bytes_at_most=1_000_000)
+        found: dict[int, int] = {}
+
+        def unit(number: int) -> None:
+            with opened(settings) as client:
+                found[number] = sum(response.body == body for response in client.fetch([server.url(f"/{n}") for n in range(number * 20, number * 20 + 20)]))
+
+        threads = [threading.Thread(target=unit, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == {0: 20, 1: 20}
+    assert len(server.asked) == 40
+
+
+def test_what_has_not_come_by_a_units_deadline_can_be_tried_again() -> None:
+    with Server({"/slow": [HANG], "/image": script(200, IMAGE)}) as server:
+        urls = [server.url("/image"), *[server.url("/slow")] * 20]
+        with Client(settings_of(server.port, unit_deadline_s=0.5, connections_per_host=2)) as client:
+            responses = {response.number: response for response in client.fetch(urls)}
+            while client.load().running:  # the loop is about to end them
+                time.sleep(0.001)
+    assert responses[0].body == IMAGE
+    assert {responses[n].reason for n in range(1, 21)} == {DropReason.HTTP_TIMEOUT}
+    assert {responses[n].detail for n in range(1, 21)} == {"not come within the unit's 0.5 s"}
+    assert sorted(len(responses[n].tries) for n in range(1, 21)) == [0] * 18 + [1, 1]
+
+
+# Ends ------------------------------------------------------------------------------------------------------------------------
+
+
+def open_sockets() -> int:
+    return sum(str(path.readlink()).startswith("socket:") for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+
+
+def test_a_call_that_is_left_early_leaves_nothing() -> None:
+    with Server({f"/{n}": script(200, IMAGE) if n < 20 else [HANG] for n in range(40)}) as server, Client(settings_of(server.port)) as client:
+        responses = client.fetch([server.url(f"/{n}") for n in range(40)])
+        for _ in range(5):
+            next(responses)
+        responses.close()
+        (after,) = client.fetch([server.url("/0")])  # the loop has done what was asked before
+        load = client.load()
+    assert after.body == IMAGE
+    assert (load.unfinished, load.bytes_in_flight) == (0, 0)
+
+
+def test_an_interrupt_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server({"/image": [HANG]}) as server, Client(settings_of(server.port)) as client:
+        monkeypatch.setattr(interrupts, "_ASKED", [2])
+        with pytest.raises(interrupts.Interrupted):
+            list(client.fetch([server.url("/image")]))
+
+
+def test_a_client_that_closes_tells_who_waits() -> None:
+    errors = []
+    with Server({"/image": [HANG]}) as server:
+        client = Client(settings_of(server.port))
+
+        def unit() -> None:
+            try:
+                list(client.fetch([server.url("/image")]))
+            except AltalignError as error:
+                errors.append(str(error))
+
+        with client:
+            thread = threading.Thread(target=unit)
+            thread.start()
+            while not server.asked:
+                time.sleep(0.01)
+        thread.join()
+        with pytest.raises(AltalignError, match="is closed"):
+            list(client.fetch([server.url("/image")]))
+    assert errors == ["the client that fetches from the web was closed"]
+
+
+def test_no_socket_is_left() -> None:
+    before = open_sockets()
+    with (
+        Server({f"/{n}": [script(200, IMAGE), [HANG], [RESET]][n % 3] for n in range(60)}) as server,
+        Client(settings_of(server.port, timeout_s=0.3)) as client,
+    ):
+        inside = open_sockets()
+        found = list(client.fetch([server.url(f"/{n}") for n in range(60)]))
+        assert len(found) == 60
+        assert inside > before
+    assert open_sockets() == before
+
+
+def test_a_defect_of_ours_stops_the_unit_and_names_itself() -> None:
+    def broken(_: object) -> object:
+        raise ZeroDivisionError("never")
+
+    settings = settings_of()
+    with (
+        Client(settings, world=lambda world: type(world)(ask=broken)) as client,
+        pytest.raises(AltalignError, match="ZeroDivisionError: never; this is a defect"),
+    ):  # type: ignore[arg-type]
+        list(client.fetch(["http://a.test/"]))

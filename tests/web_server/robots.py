@@ -1,0 +1,128 @@
+"""robots.txt of each kind: that of the host NAME.robots.anything; all other hosts have none."""
+
+import gzip
+from collections.abc import Awaitable, Callable
+
+from tests.web_server.exchange import Client, Request, State, head, packed
+
+DENY = b"User-agent: *\nDisallow: /\n"
+ALLOW = b"User-agent: *\nDisallow:\n"
+COMMENT = b"# " + b"x" * 97 + b"\n"
+
+# What is sent with status 200.
+TEXTS = {
+    "allow": ALLOW,
+    "deny": DENY,
+    "deny-us": b"User-agent: altalign\nDisallow: /\n\nUser-agent: *\nDisallow:\n",
+    "deny-others": b"User-agent: *\nDisallow: /\n\nUser-agent: altalign\nDisallow:\n",
+    "deny-folder": b"User-agent: *\nDisallow: /png/private\nAllow: /png/private/but-not-this\n",
+    "deny-pattern": b"User-agent: *\nDisallow: /*.gif$\n",
+    "deny-query": b"User-agent: *\nDisallow: /*?*secret=\n",
+    "no-newline": b"User-agent: *\nDisallow: /",
+    "carriage-returns": b"User-agent: *\rDisallow: /\r",
+    "with-mark": b"\xef\xbb\xbfUser-agent: *\nDisallow: /\n",
+    "upper-case": b"USER-AGENT: *\nDISALLOW: /\n",
+    "spaces": b"  User-agent :  *  \n  Disallow :  /  # all\n",
+    "empty": b"",
+    "html": b"<!DOCTYPE html><title>Welcome</title><p>User-agent: * Disallow: /",
+    "binary": bytes(range(256)) * 40,
+    "latin-1": b"# r\xe8gles\nUser-agent: *\nDisallow: /\n",
+    "late": COMMENT * 6_000 + DENY,  # behind 600 kB of comments: more than anybody has to read
+    "soon": COMMENT * 4_000 + DENY,  # behind 400 kB
+    "long-line": b"User-agent: *\nDisallow: /" + b"a" * 300_000 + b"\nDisallow: /\n",
+    "crawl-delay": b"User-agent: *\nCrawl-delay: 0.5\nDisallow: /nothing\n",
+    "crawl-delay-of-a-day": b"User-agent: *\nCrawl-delay: 86400\n",
+}
+BOMB = packed(COMMENT * 10_000, 100, "gzip")  # 100 MB
+# What is sent with another status.
+STATUSES = {"none": 404, "gone": 410, "unauthorised": 401, "forbidden": 403, "too-many": 429, "error": 500, "unavailable": 503}
+
+
+async def answer(request: Request, client: Client, state: State) -> None:
+    """robots.txt of the host that is asked."""
+    kind, _, domain = request.host.partition(".")
+    kind = kind if domain.partition(".")[0] == "robots" else ""
+    if kind in TEXTS:
+        await client.respond(200, TEXTS[kind], "Content-Type: text/plain")
+    elif kind in STATUSES:
+        await client.respond(STATUSES[kind], DENY)
+    elif kind in ANSWERS:
+        await ANSWERS[kind](request, client, state)
+    else:
+        await client.respond(404, b"none")
+
+
+async def _hang(_request: Request, client: Client, _state: State) -> None:
+    await client.wait(None)
+
+
+async def _reset(_request: Request, client: Client, _state: State) -> None:
+    client.reset()
+
+
+async def _drip(_request: Request, client: Client, _state: State) -> None:
+    await client.send(head(200, "Content-Length: 1000000"))
+    while True:
+        await client.send(b"#")
+        await client.wait(0.05)
+
+
+async def _endless(_request: Request, client: Client, _state: State) -> None:
+    await client.send(head(200))
+    while True:
+        await client.send(COMMENT * 100)
+
+
+async def _cut(_request: Request, client: Client, _state: State) -> None:
+    await client.send(head(200, f"Content-Length: {len(DENY) + 100}") + DENY)
+    client.close()
+
+
+async def _redirected(_request: Request, client: Client, _state: State) -> None:
+    await client.respond(301, b"", "Location: /file/robots-elsewhere.txt")
+
+
+async def _looping(_request: Request, client: Client, _state: State) -> None:
+    await client.respond(302, b"", "Location: /robots.txt")
+
+
+async def _to_another_host(request: Request, client: Client, _state: State) -> None:
+    port = request.headers["host"].rpartition(":")[2]
+    await client.respond(302, b"", f"Location: http://deny.robots.test:{port}/robots.txt")
+
+
+async def _to_metadata(_request: Request, client: Client, _state: State) -> None:
+    await client.respond(302, b"", "Location: http://169.254.169.254/robots.txt")
+
+
+async def _gzip(_request: Request, client: Client, _state: State) -> None:
+    await client.respond(200, gzip.compress(DENY), "Content-Encoding: gzip")
+
+
+async def _bomb(_request: Request, client: Client, _state: State) -> None:
+    await client.respond(200, BOMB, "Content-Encoding: gzip")
+
+
+async def _flaky(request: Request, client: Client, state: State) -> None:
+    """503 the first time, then a ban."""
+    state.seen[request.host] += 1
+    if state.seen[request.host] == 1:
+        await client.respond(503, b"later", "Retry-After: 0")
+    else:
+        await client.respond(200, DENY)
+
+
+ANSWERS: dict[str, Callable[[Request, Client, State], Awaitable[None]]] = {
+    "hang": _hang,
+    "reset": _reset,
+    "drip": _drip,
+    "endless": _endless,
+    "cut": _cut,
+    "redirect": _redirected,
+    "loop": _looping,
+    "elsewhere": _to_another_host,
+    "metadata": _to_metadata,
+    "gzip": _gzip,
+    "bomb": _bomb,
+    "flaky": _flaky,
+}
