@@ -121,7 +121,7 @@ class FetchSettings(Settings):
     bytes_at_most: Annotated[Positive, Fetch] = 20_000_000
     """Bytes of a body, decompressed. More: `http_too_large`."""
     bytes_in_flight_at_most: Positive = 512_000_000
-    """Bytes of bodies held in memory at a time, in one process."""
+    """Bytes of bodies held in memory at a time, in one process; fewer where less memory is free."""
     threads: Positive = 64
     """Requests that are being answered at a time, in one process. Waiting for a host's turn takes none."""
     honour_opt_out: Annotated[bool, Fetch] = True
@@ -253,7 +253,7 @@ class EngineSettings(Settings):
     runner: Literal["embedded", "prism", "spark", "flink", "dataflow"] = "embedded"
     """Which Beam runner. `"embedded"` runs in this process; `"prism"` needs `make prism`. The other three are refused: not supported yet."""
     workers: Whole = 0
-    """Threads of the embedded runner; `0` is one a core."""
+    """Threads of the embedded runner; `0` is one a core. Units that wait for the web have more."""
     shuffle: Literal["files", "beam"] = "files"
     """How groupings move data: places in spill files, or the bytes themselves."""
 

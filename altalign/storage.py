@@ -98,14 +98,23 @@ def write(path: str) -> Iterator[BinaryIO]:
 class Growing:
     """A file that is added to at its end; `bytes` is how long it is."""
 
-    def __init__(self, file: int, size: int):
-        self._file, self.bytes = file, size
+    def __init__(self, file: int, target: Path, size: int):
+        self._file, self._target, self.bytes = file, target, size
 
     def write(self, data: bytes) -> None:
-        """Add bytes; they are the system's when this returns, so that they outlive the process."""
+        """Add bytes; they are the system's when this returns, so that they outlive the process.
+
+        Raises:
+            FullDiskError: no space is left.
+        """
         left = memoryview(data)
-        while left:
-            left = left[os.write(self._file, left) :]
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError as error:
+            if (full := full_disk(error, str(self._target.parent), writing=self._target.name)) is not None:
+                raise full from error
+            raise
         self.bytes += len(data)
 
 
@@ -120,16 +129,16 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            if keep is not None:
-                os.ftruncate(file, keep)
-            yield Growing(file, os.fstat(file).st_size)
-        finally:
-            os.close(file)
     except OSError as error:
         if (full := full_disk(error, str(target.parent), writing=target.name)) is not None:
             raise full from error
         raise
+    try:
+        if keep is not None:
+            os.ftruncate(file, keep)
+        yield Growing(file, target, os.fstat(file).st_size)
+    finally:
+        os.close(file)
 
 
 def is_full_disk(error: BaseException) -> bool:

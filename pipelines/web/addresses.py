@@ -70,7 +70,7 @@ class Addresses:
         self._ports = frozenset(ports)
         self._allow = tuple(networks.allowed(entry) for entry in allow)
         self._opened = frozenset(entry.port for entry in self._allow)
-        self._refusal = lru_cache(maxsize=65_536)(self._decide)
+        self._refusal = lru_cache(maxsize=20_000)(self._decide)
 
     def refuses_port(self, port: int) -> bool:
         """Whether no address may be reached at this port."""

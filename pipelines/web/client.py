@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from altalign import interrupts
 from altalign.curation import FetchSettings
@@ -22,7 +22,9 @@ from pipelines.web.fetching import Fetching, World, unit_deadline_s
 from pipelines.web.names import Names, Resolver, SystemResolver
 from pipelines.web.outcomes import Response, Try
 from pipelines.web.target import Target
-from pipelines.web.transport import Transport
+
+if TYPE_CHECKING:
+    from pipelines.web.transport import Transport
 
 __all__ = ["Client", "Load", "Response", "Try", "opened"]
 
@@ -61,7 +63,7 @@ class _Parts:
 
     names: Names
     budget: Budget
-    transport: Transport
+    transport: "Transport"
     fetching: Fetching
 
 
@@ -128,6 +130,7 @@ class Client:
         call = Call(urls)
         hosts = [target.host for target in call.targets if isinstance(target, Target)]
         call.lasts_s = deadline_s or self._settings.unit_deadline_s or unit_deadline_s(self._settings, hosts)
+        call.is_fuse = not (deadline_s or self._settings.unit_deadline_s)
         budget, fetching, held_bytes = self._parts.budget, self._parts.fetching, 0
         self._soon(lambda: fetching.begin(call))
         came = list[Delivery]()  # the first last, so that what is taken is held by who took it alone
@@ -157,6 +160,8 @@ class Client:
         return Load(fetching.unfinished, schedule.running, schedule.slots, connections, in_flight, fetching.given_up())
 
     async def _made(self) -> _Parts:
+        from pipelines.web.transport import Transport  # it loads the HTTP library, which takes as long as the rest
+
         settings = self._settings
         addresses = Addresses(settings.ports, settings.allow_addresses)
         budget = Budget(settings.bytes_in_flight_at_most, settings.bytes_at_most, self._soon)

@@ -6,8 +6,8 @@ from queue import SimpleQueue
 
 from altalign.reasons import DropReason
 from pipelines.web.outcomes import Response, Try
+from pipelines.web.request import Answer, Request
 from pipelines.web.target import Target, TargetError
-from pipelines.web.transport import Answer, Request
 
 
 class Delivery:
@@ -24,7 +24,7 @@ class Call:
 
     Attributes:
         targets: one a URL; text where nothing can be asked: why.
-        lasts_s, ends_s: how long it may take, and when the loop cuts off what is left.
+        lasts_s, ends_s: how long it may take, and when the loop cuts off what is left; `is_fuse`: not before there is less to do.
         left: errands that have not ended, by number; of the loop alone.
         deliveries: lists of them, read by who asked.
     """
@@ -32,6 +32,7 @@ class Call:
     def __init__(self, urls: Sequence[str]):
         self.targets = [_target(url) for url in urls]
         self.lasts_s = self.ends_s = float("inf")
+        self.is_fuse = False
         self.timer: asyncio.TimerHandle | None = None
         self.left: dict[int, ImageErrand] = {}
         self.deliveries: SimpleQueue[list[Delivery]] = SimpleQueue()

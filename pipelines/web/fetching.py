@@ -18,15 +18,17 @@ from pipelines.web.errands import Call, Delivery, Errand, ImageErrand, RobotsErr
 from pipelines.web.hosts import Host, Pace, Trouble, backoff_s, retry_after_s
 from pipelines.web.network import Network
 from pipelines.web.outcomes import Response
+from pipelines.web.request import Answer, Request, RequestError
 from pipelines.web.robots import Rules
 from pipelines.web.schedule import Brought, Schedule
 from pipelines.web.target import Target, TargetError
-from pipelines.web.transport import Answer, Request, RequestError
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 REDIRECTS_AT_MOST = 10
-HOSTS_AT_MOST = 100_000
-ROBOTS_AT_MOST = 50_000
+HOSTS_KEPT = 20_000  # beyond so many, those are forgotten that nothing is known of but that they answer
+RULES_KEPT = 20_000
+RULES_BYTES_KEPT = 64_000_000
+FUSE_S = 60.0
 AT_ONCE = 256  # errands taken in before others of the loop have their turn
 OUTAGE_TIMEOUTS = 6  # an outage may last as long as so many tries before failures count
 
@@ -61,7 +63,9 @@ class Fetching:
         self._token = robots.product_token(settings.user_agent_sent)
         self._hosts: dict[tuple[str, int], Host] = {}
         self._paces: dict[str, Pace] = {}
+        self._hosts_at_most = HOSTS_KEPT
         self._rules: OrderedDict[str, tuple[float, Rules]] = OrderedDict()
+        self._rules_bytes = 0
         self._asking_robots: dict[str, RobotsErrand] = {}
         self._calls = set[Call]()
         self._network = Network(OUTAGE_TIMEOUTS * settings.timeout_s, world.connects, lambda: self.schedule.wake())
@@ -125,6 +129,10 @@ class Fetching:
 
     def _cut(self, call: Call) -> None:
         """The time of a call is over."""
+        if call.is_fuse and self.schedule.is_busy:
+            call.ends_s = self._loop.time() + FUSE_S
+            call.timer = self._loop.call_at(call.ends_s, self._cut, call)
+            return
         for errand in list(call.left.values()):
             code = None
             if errand.request is not None:
@@ -132,7 +140,7 @@ class Fetching:
                 code = errand.request.status
             if errand.task is not None:
                 errand.task.cancel()
-            self._end(errand, Trouble(DropReason.HTTP_TIMEOUT, f"not come within the unit's {call.lasts_s:,g} s", code))
+            self._end(errand, Trouble(DropReason.HTTP_TIMEOUT, f"not come within the unit's {call.lasts_s:,.3g} s", code))
 
     # Who may be asked ---------------------------------------------------------------------------------------------------
 
@@ -171,10 +179,11 @@ class Fetching:
         key = target.host, target.port
         host = self._hosts.get(key)
         if host is None:
-            if len(self._hosts) >= HOSTS_AT_MOST:
+            if len(self._hosts) >= self._hosts_at_most:
                 now = self._loop.time()
                 self._hosts = {key: host for key, host in self._hosts.items() if not host.is_forgettable(now)}
                 self._paces = {key[0]: host.pace for key, host in self._hosts.items()}
+                self._hosts_at_most = max(HOSTS_KEPT, 2 * len(self._hosts))
             at_once = self._settings.connections_per_host
             pace = self._paces.setdefault(target.host, Pace(1 / self._settings.requests_per_host_s, at_once))
             host = self._hosts[key] = Host(target.origin.partition("//")[2], pace, at_once)
@@ -182,7 +191,10 @@ class Fetching:
 
     def _rules_of(self, target: Target, now: float) -> Rules | None:
         kept_until_s, rules = self._rules.get(target.origin, (0.0, None))
-        return rules if now < kept_until_s else None
+        if rules is None or now >= kept_until_s:
+            return None
+        self._rules.move_to_end(target.origin)
+        return rules
 
     def _wait_for_rules(self, errand: ImageErrand, *, first: bool) -> None:
         origin = errand.target.origin
@@ -354,9 +366,11 @@ class Fetching:
         """What a site forbids is known: those that have waited for it go on."""
         errand.is_ended = True
         origin = errand.start.origin
+        _, before = self._rules.pop(origin, (0.0, Rules()))
         self._rules[origin] = self._loop.time() + robots.KEPT_S, rules
-        if len(self._rules) > ROBOTS_AT_MOST:
-            self._rules.popitem(last=False)
+        self._rules_bytes += len(rules.text) - len(before.text)
+        while len(self._rules) > 1 and (len(self._rules) > RULES_KEPT or self._rules_bytes > RULES_BYTES_KEPT):
+            self._rules_bytes -= len(self._rules.popitem(last=False)[1][1].text)
         del self._asking_robots[origin]
         for waiting in errand.waiting:
             if not waiting.is_ended:
@@ -377,7 +391,7 @@ def unit_deadline_s(settings: FetchSettings, hosts: list[str]) -> float:
     """Seconds that a call for these hosts (one a URL) may take, where `fetch.unit_deadline_s` does not say.
 
     It is no estimate but a fuse: all tries of all URLs run into their time, through as many slots as there are, and after that the largest host has
-    its turn at half its pace.
+    its turn at half its pace. It does not blow while all slots are busy, as they are for hours where the network is slow.
     """
     tries, largest = settings.retries + 1, max(Counter(hosts).values(), default=0)
-    return 60 + tries * settings.timeout_s * (3 + len(hosts) / settings.threads) + 2 * largest / settings.requests_per_host_s
+    return FUSE_S + tries * settings.timeout_s * (3 + len(hosts) / settings.threads) + 2 * largest / settings.requests_per_host_s

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 FAILURES_AT_MOST = 5  # in a row, and over at least the time of one try: then a host is given up for a while
 GIVEN_UP_S = 60.0  # the first time, then twice as long each time
 GIVEN_UP_S_AT_MOST = 960.0
+REMEMBERED_S = 120.0  # a host that fails is, for so long after the last time
 PROBED_AFTER_S = 0.5  # a host that fails is asked once, then after pauses that double
 PROBED_AFTER_S_AT_MOST = 10.0
 BACKOFF_S = 1.0  # before the second try, at most; before each further one twice as long
@@ -79,7 +80,8 @@ class Host:
         trouble: what the last failure was.
         probe_s: a host that fails is not asked before.
         given_up_until_s: nothing is asked before, and what waits has ended.
-        is_listed: the scheduler has it in one of its lists.
+        failed_s: when the last failure was.
+        is_listed, listed_s: whether `turns.Turns` has it in one of its lists, and until when in that of those whose time comes later.
     """
 
     name: str
@@ -91,11 +93,13 @@ class Host:
     is_known: bool = False
     failures: int = 0
     failing_since_s: float = 0.0
+    failed_s: float = 0.0
     trouble: Trouble | None = None
     probe_s: float = 0.0
     given_up_until_s: float = 0.0
     times_given_up: int = 0
     is_listed: bool = False
+    listed_s: float = 0.0
 
     @property
     def is_doubtful(self) -> bool:
@@ -116,9 +120,10 @@ class Host:
         return now < self.given_up_until_s
 
     def is_forgettable(self, now: float) -> bool:
-        """Whether nothing would be lost if it were forgotten."""
-        is_idle = not self.waiting and not self.running and not self.unsettled and not self.failures
-        return is_idle and now >= max(self.pace.due_s, self.pace.paused_until_s, self.given_up_until_s)
+        """Whether little would be lost if it were forgotten: it is not asked, and owes nobody a pause."""
+        is_idle = not self.waiting and not self.running and not self.unsettled
+        remembered_s = self.failed_s + REMEMBERED_S if self.failures else 0.0
+        return is_idle and now >= max(self.pace.due_s, self.pace.paused_until_s, self.given_up_until_s, remembered_s)
 
     def slow_down(self, delay_s: float) -> None:
         """Honour a Crawl-delay: one request at a time, and so long between two."""
@@ -151,7 +156,7 @@ class Host:
             return False
         self.failing_since_s = self.failing_since_s if self.failures else began
         self.failures += 1
-        self.trouble = trouble
+        self.failed_s, self.trouble = now, trouble
         is_long = self.failures >= FAILURES_AT_MOST and now - self.failing_since_s >= patience_s
         if is_long or (is_certain and self.failures > 1):
             self.given_up_until_s = now + min(GIVEN_UP_S * 2**self.times_given_up, GIVEN_UP_S_AT_MOST)

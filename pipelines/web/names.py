@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 KEPT_S = 300.0  # the system says no time to live; most of the web's are between a minute and an hour
-KEPT_AT_MOST = 65_536
+KEPT_AT_MOST = 20_000
 LOOKUP_S = 60.0  # more than any resolver takes by its defaults
 THREADS_AT_MOST = 64  # lookups under way: most take milliseconds, those of dead name servers up to 30 s
 CLOSED_WITHIN_S = 1.0  # idle threads end in microseconds

@@ -3,13 +3,18 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from protego import Protego
+if TYPE_CHECKING:
+    from protego import Protego
 
 BYTES_AT_MOST = 512_000  # RFC 9309 section 2.5: at least 500 KiB are to be read; what is beyond is left out
 REDIRECTS_AT_MOST = 5  # section 2.3.1.2
 KEPT_S = 86_400.0  # section 2.4
 DELAY_S_AT_MOST = 30.0  # ours: a longer Crawl-delay would be no pace but a ban, which robots.txt has other words for
+
+SHORT = 16_384  # characters of rules; few sites have more
 
 _AGENT = re.compile(r"user[- ]?agent[ \t]*(?::|[ \t])(?P<name>.*)", re.IGNORECASE)
 _OF_SITE = re.compile(r"(?:sitemaps?|site-map|host)[ \t]*(?::|[ \t])", re.IGNORECASE)
@@ -17,28 +22,41 @@ _OF_SITE = re.compile(r"(?:sitemaps?|site-map|host)[ \t]*(?::|[ \t])", re.IGNORE
 
 @dataclass(frozen=True)
 class Rules:
-    """What a robots.txt says to one robot; without a parser everything is allowed.
+    """What a robots.txt says to one robot.
 
     Attributes:
+        token: the robot's product token, lower case.
+        text: the lines that concern it; empty where nothing is forbidden.
         delay_s: seconds between two requests that it asks for, at most `DELAY_S_AT_MOST`.
     """
 
     token: str = ""
-    parser: Protego | None = None
+    text: str = ""
     delay_s: float = 0.0
 
     @classmethod
     def parse(cls, body: bytes, token: str) -> "Rules":
-        """Read a robots.txt for a robot whose product token (lower case) is this."""
-        said = _of_robot(body[:BYTES_AT_MOST].decode("utf-8-sig", "replace"), token)
-        if not said:
-            return cls()
-        parser = Protego.parse(said)
-        return cls(token, parser, min(parser.crawl_delay(token) or 0.0, DELAY_S_AT_MOST))
+        """Read a robots.txt."""
+        text = _of_robot(body[:BYTES_AT_MOST].decode("utf-8-sig", "replace"), token)
+        return cls(token, text, min(_parsed(text).crawl_delay(token) or 0.0, DELAY_S_AT_MOST)) if text else cls()
 
     def allow(self, url: str) -> bool:
         """Whether a URL may be asked for."""
-        return self.parser is None or self.parser.can_fetch(url, self.token)
+        return not self.text or _parsed(self.text).can_fetch(url, self.token)
+
+
+def _parsed(text: str) -> "Protego":
+    """Parsed rules take about ten times the memory of their text, so that few are kept; many sites have the same."""
+    return _short(text) if len(text) <= SHORT else _long(text)
+
+
+def _parse(text: str) -> "Protego":
+    from protego import Protego
+
+    return Protego.parse(text)
+
+
+_short, _long = lru_cache(maxsize=1_000)(_parse), lru_cache(maxsize=16)(_parse)
 
 
 def _of_robot(text: str, token: str) -> str:

@@ -16,7 +16,7 @@ from pipelines.web.budget import Budget
 from pipelines.web.errands import Errand
 from pipelines.web.hosts import Host
 from pipelines.web.network import Network
-from pipelines.web.transport import Answer, Request, RequestError
+from pipelines.web.request import Answer, Request, RequestError
 from pipelines.web.turns import Turns
 
 PATIENCE_S = 0.5  # a request that has not come on for so long gives its slot back
@@ -24,6 +24,7 @@ SWEPT_EACH_S = 0.125  # how often that is looked at
 STALLED_S = 0.25  # later than that, and this process had no time: no host is to blame
 COMES_ON_BYTES = 4_096  # what counts as coming on
 OPEN_AT_LEAST = 4
+SHORT_EACH_S, SHORT_S, SHORTAGES_AT_MOST = 1.0, 30.0, 10  # of open files or memory: counted once in, remembered for, borne
 TYPICAL_BYTES = 100_000  # of a body, before any has come
 
 Brought = Answer | RequestError
@@ -91,6 +92,7 @@ class Schedule:
         self._doubtful = self.slots = 0
         self._body_bytes = float(TYPICAL_BYTES)
         self._swept_s = self._stalled_s = 0.0
+        self._open_wanted, self._short_s, self._shortages = open_at_most, float("-inf"), 0
         self._timer: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._is_woken = self._is_closed = False
@@ -100,6 +102,11 @@ class Schedule:
     def running(self) -> int:
         """Requests under way."""
         return len(self._under_way)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether all slots are taken, or bodies have no room: what takes time is the network or this machine, not waiting for hosts."""
+        return self.slots >= self._slots_at_most or not self._budget.has_room(round(self._body_bytes))
 
     def put(self, host: Host, errand: Errand, *, first: bool = False) -> None:
         """Let an errand wait for its host's turn."""
@@ -256,16 +263,23 @@ class Schedule:
             elif errand.holds_slot and now - errand.seen_s >= PATIENCE_S:
                 self.slots -= 1
                 errand.holds_slot = False
+        if self.open_at_most < self._open_wanted and now - self._short_s > SHORT_S:
+            self.open_at_most, self._short_s, self._shortages = min(2 * self.open_at_most, self._open_wanted), now, 0
         self._sweeper = self._loop.call_at(now + SWEPT_EACH_S, self._sweep) if self._under_way else None
         self.wake()
 
     def ask_less(self) -> None:
-        """This machine cannot have so many requests under way.
+        """This machine cannot have so many requests under way; for half a minute there are fewer.
 
         Raises:
-            AltalignError: it cannot have a few.
+            AltalignError: it cannot have a few, time and again.
         """
-        if self.open_at_most <= OPEN_AT_LEAST:
+        now = self._loop.time()
+        if now - self._short_s < SHORT_EACH_S:
+            return  # of those that were begun together
+        self._short_s = now
+        self._shortages += self.open_at_most == OPEN_AT_LEAST
+        if self._shortages > SHORTAGES_AT_MOST:
             raise AltalignError("too many open files, or too little memory for connections: raise `ulimit -n`, or lower [fetch] threads")
         self.open_at_most = max(OPEN_AT_LEAST, min(self.open_at_most, self.running) * 3 // 4)
 

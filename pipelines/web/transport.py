@@ -13,7 +13,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -23,94 +23,23 @@ from yarl import URL
 
 from altalign.reasons import DropReason
 from pipelines.web.addresses import Addresses
-from pipelines.web.budget import Budget, Share
+from pipelines.web.budget import Budget
 from pipelines.web.coding import CodingError, decoded
 from pipelines.web.names import NOT_THERE, Names
-from pipelines.web.target import Target
+from pipelines.web.request import HEADERS_READ, Answer, Request, RequestError
 
 LINE_BYTES_AT_MOST = 32_768  # of a header
 HEADERS_AT_MOST = 256
 HEAD_BYTES_AT_MOST = 262_144
+ADDRESSES_AT_MOST = 4  # of a host, which are tried side by side where the first does not answer soon
+FRAME_BYTES_AT_MOST = 1_048_576  # of what is no body, beside it: a chunk of one byte takes six more
+FRAME_OF_A_BYTE = 8
 IDLE_S = 15.0  # a connection is kept for so long
 DRAINED_BYTES_AT_MOST = 16_384  # of a body that nobody wants: reading it costs less than another connection
 READ_AHEAD_BYTES = 131_072  # of a connection whose body waits for the budget, at most twice
 STEP_BYTES = 262_144  # a body of unknown length takes its share in steps that double from here
 
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
-
-class RequestError(Exception):
-    """A request that brought nothing.
-
-    Attributes:
-        reason: the drop reason, if it stays so.
-        detail: one line for people.
-        is_certain: there is no such name; asking again soon would bring the same.
-        is_ours: this machine has no more files or memory; the host is not to blame.
-    """
-
-    def __init__(self, reason: DropReason, detail: str, *, is_certain: bool = False, is_ours: bool = False):
-        super().__init__(detail)
-        self.reason, self.detail, self.is_certain, self.is_ours = reason, " ".join(detail.split())[:300], is_certain, is_ours
-
-
-class Answer(NamedTuple):
-    """What a server answered.
-
-    Attributes:
-        body: without content encodings; empty where the status is not 200.
-        headers: those that are read, in lower case; each with its values.
-    """
-
-    status: int
-    body: bytes
-    headers: dict[str, list[str]]
-
-    def header(self, name: str) -> str:
-        """The first value of a header; empty where there is none."""
-        return next(iter(self.headers[name]), "")
-
-
-_READ = ("location", "retry-after", "date", "x-robots-tag", "tdm-reservation")
-
-
-class Request:
-    """One request, and how far it has come.
-
-    Attributes:
-        address: connected to, or last tried.
-        status: None before the answer.
-        bytes: of the body, as sent.
-        is_fresh: over a connection of its own making.
-        share: of the budget; who made the request ends it.
-    """
-
-    __slots__ = ("address", "bytes", "bytes_at_most", "check", "is_cut", "is_fresh", "keeps_alive", "on_wait", "share", "status", "target")
-
-    def __init__(
-        self,
-        target: Target,
-        *,
-        bytes_at_most: int,
-        keeps_alive: bool,
-        is_cut: bool = False,
-        check: Callable[[Answer], None] = lambda _: None,
-        on_wait: Callable[..., None] = lambda **_: None,
-    ):
-        """What is asked for, and how.
-
-        Args:
-            target: the URL.
-            bytes_at_most: of the body, decoded.
-            keeps_alive: the connection will be used again.
-            is_cut: what is beyond `bytes_at_most` is left out; else it is `http_too_large`.
-            check: looks at an answer of status 200 before its body is read; may raise `RequestError`.
-            on_wait: told when waiting for the budget begins (`begins=True`) and ends.
-        """
-        self.target, self.bytes_at_most, self.keeps_alive, self.is_cut, self.check, self.on_wait = target, bytes_at_most, keeps_alive, is_cut, check, on_wait
-        self.address: str | None = None
-        self.status: int | None = None
-        self.bytes, self.is_fresh, self.share = 0, False, Share()
 
 
 _REQUEST: ContextVar[Request] = ContextVar("request")  # of the task that makes it; what the library calls finds it here
@@ -185,7 +114,7 @@ class Transport:
 
     async def _answer(self, request: Request, response: aiohttp.ClientResponse) -> Answer:
         request.status = response.status
-        answer = Answer(response.status, b"", {name: response.headers.getall(name, []) for name in _READ})
+        answer = Answer(response.status, b"", {name: response.headers.getall(name, []) for name in HEADERS_READ})
         if response.status != 200:
             if request.keeps_alive and (response.content_length or 0) <= DRAINED_BYTES_AT_MOST and "Content-Length" in response.headers:
                 await response.content.read()
@@ -339,8 +268,7 @@ class _Resolver(AbstractResolver):
             ResolveResult(
                 hostname=host, host=address, port=port, family=socket.AF_INET6 if ":" in address else socket.AF_INET, proto=0, flags=socket.AI_NUMERICHOST
             )
-            for address, refusal in refusals.items()
-            if not refusal
+            for address in [address for address, refusal in refusals.items() if not refusal][:ADDRESSES_AT_MOST]
         ]
 
     async def close(self) -> None:
@@ -353,7 +281,7 @@ class _Handler(ResponseHandler):
     def __init__(self, loop: asyncio.AbstractEventLoop, connector: _Connector):
         super().__init__(loop)
         self._connector, self._peer, self._requests = connector, "", 0
-        self._head_bytes, self._is_answered = 0, False
+        self._head_bytes, self._body_bytes, self._is_answered = 0, 0, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._connector.connections += 1
@@ -366,7 +294,7 @@ class _Handler(ResponseHandler):
 
     def set_response_params(self, **params: Any) -> None:
         """Called before each request."""
-        self._payload, self._head_bytes, self._is_answered = None, 0, False
+        self._payload, self._head_bytes, self._body_bytes, self._is_answered = None, 0, 0, False
         request = _REQUEST.get()
         request.address, request.is_fresh = self._peer, not self._requests
         self._requests += 1
@@ -377,23 +305,26 @@ class _Handler(ResponseHandler):
     def data_received(self, data: bytes) -> None:
         """Bytes beyond the body are ignored, and end the connection.
 
-        The parser forgets an answer that it has read where what follows is none, so it gets the head alone first.
+        The parser forgets an answer that it has read where what follows is none, so it gets the head alone first. No data at all lets it go on
+        after it has stopped for want of readers.
         """
-        if self._is_answered:
-            if data and (self._payload is None or self._payload.is_eof()):
-                self._end()
-            else:
-                super().data_received(data)
-            return
-        end = data.find(b"\r\n\r\n") + 4
-        self._head_bytes += end if end >= 4 else len(data)
-        if self._head_bytes > HEAD_BYTES_AT_MOST:
-            self.set_exception(aiohttp.ClientPayloadError(f"a head of more than {HEAD_BYTES_AT_MOST:,} bytes"))
+        while data and not self._is_answered:
+            end = data.find(b"\r\n\r\n") + 4
+            head, data = (data[:end], data[end:]) if end >= 4 else (data, b"")
+            self._head_bytes += len(head)
+            if self._head_bytes > HEAD_BYTES_AT_MOST:
+                self._break(f"a head of more than {HEAD_BYTES_AT_MOST:,} bytes")
+                return
+            super().data_received(head)
+            if not data:
+                return
+        if data and (self._payload is None or self._payload.is_eof()):
             self._end()
             return
-        if 4 <= end < len(data):
-            super().data_received(data[:end])
-            data = data[end:]
+        self._body_bytes += len(data)
+        if self._payload is not None and self._body_bytes > FRAME_BYTES_AT_MOST + FRAME_OF_A_BYTE * self._payload.total_bytes:
+            self._break("chunks of nothing")
+            return
         super().data_received(data)
 
     def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
@@ -410,6 +341,11 @@ class _Handler(ResponseHandler):
             return
         self._is_answered = data[0].code >= 200 or data[0].code == 101
         super().feed_data(data, size)
+
+    def _break(self, detail: str) -> None:
+        """Read no more of an answer that says nothing at length."""
+        self.set_exception(aiohttp.ClientPayloadError(detail))
+        self._end()
 
     def _end(self) -> None:
         """No other request goes over this connection."""

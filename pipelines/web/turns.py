@@ -17,11 +17,13 @@ class Turns:
         self._number = count()
 
     def add(self, host: Host, now: float) -> None:
-        """Give a host its place, if it has none and wants one."""
-        if host.is_listed or not host.waiting or not host.has_room:
+        """Give a host its place, if it wants one and has none, or has one later than it must be."""
+        if not host.waiting or not host.has_room:
             return
-        host.is_listed = True
         ready_s = host.ready_s()
+        if host.is_listed and ready_s >= host.listed_s:
+            return
+        host.is_listed, host.listed_s = True, ready_s if ready_s > now else 0.0
         if ready_s > now:
             heappush(self._later, (ready_s, next(self._number), host))
         else:
@@ -30,9 +32,10 @@ class Turns:
     def due(self, now: float) -> float:
         """Let those in whose time has come; when the next one's does (infinite: there is none)."""
         while self._later and self._later[0][0] <= now:
-            host = heappop(self._later)[2]
-            host.is_listed = False
-            self.add(host, now)
+            ready_s, _, host = heappop(self._later)
+            if host.is_listed and host.listed_s == ready_s:  # else it has another place
+                host.is_listed = False
+                self.add(host, now)
         return self._later[0][0] if self._later else float("inf")
 
     @property

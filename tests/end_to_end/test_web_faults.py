@@ -110,11 +110,11 @@ def test_killed_in_a_retry_a_run_continues_and_asks_for_nothing_that_it_has(serv
 
 def test_what_failed_is_asked_for_again_and_the_run_is_as_if_it_had_come_at_once(server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = [*pictures(server, 20), *answers(server)]
-    flaky = [Asked(server.url(f"/flaky/{number}?codes={codes}")) for number, codes in enumerate(("503", "429", "reset", "close"))]
+    flaky = [Asked(server.url(f"/flaky/{number}?codes={codes}")) for number, codes in enumerate(("503", "429", "500", "599"))]
     write_web_input(folder, server, [*asked, *flaky])
     assert main(["curate", "config.toml"]) == 0
     before, requests, first = dropped(folder / "run"), len(server.requests()), tries(folder / "run")
-    assert {before[each.url] for each in flaky} == {("http_status", 503), ("http_status", 429), ("http_broken", None)}
+    assert [before[each.url] for each in flaky] == [("http_status", code) for code in (503, 429, 500, 599)]
     capsys.readouterr()
     assert main(["retry", "run"]) == 0
     said = capsys.readouterr()
@@ -143,7 +143,9 @@ def test_what_is_final_is_asked_for_again_only_by_name(server: WebServer, folder
     assert main(["retry", "run"]) == 0
     assert "nothing to retry: no image of the run failed for http_status 429 and 5xx, http_timeout" in capsys.readouterr().err
     assert len(server.requests()) == requests
-    assert main(["retry", "run", "--reason", "http_opt_out"]) == 0
+    (folder / "run").rename(folder / "a rün")  # a run may be moved
+    assert main(["retry", "a rün", "--reason", "http_opt_out"]) == 0
+    (folder / "a rün").rename(folder / "run")
     assert {url.partition("?")[2].partition("=")[0] for url in asked_for(server, since=requests)} == {"header"}
     assert tree(folder / "run") == before
 

@@ -97,6 +97,18 @@ GIVEN: dict[str, list[Step]] = {
 }
 
 
+@pytest.mark.parametrize("size", range(200_000, 600_000, 50_000))
+def test_a_body_that_came_while_nobody_read_it_is_whole(size: int) -> None:
+    """The library stops its parser when enough is unread, and has to be let go on though nothing more comes."""
+    body = bytes(size)
+    with Server({f"/{n}": script(200, body) for n in range(3)}) as server:
+        settings = settings_of(server.port, bytes_in_flight_at_most=size, timeout_s=2.0, retries=0)
+        with Client(settings) as client:
+            for response in client.fetch([server.url(f"/{n}") for n in range(3)]):
+                assert response.body == body, response.detail
+                time.sleep(0.1)
+
+
 @pytest.mark.parametrize("steps", GIVEN.values(), ids=GIVEN.keys())
 def test_whatever_a_server_makes_of_it_the_image_comes(steps: list[Step]) -> None:
     response, server = fetch_path(steps)
@@ -156,6 +168,7 @@ FAILING: dict[str, tuple[list[Step], DropReason, int | None]] = {
     "an opt-out": (script(200, IMAGE, X_Robots_Tag="noai"), DropReason.HTTP_OPT_OUT, 200),
     "an opt-out among others": (script(200, IMAGE, X_Robots_Tag="nofollow, NoImageIndex"), DropReason.HTTP_OPT_OUT, 200),
     "an opt-out for us": (script(200, IMAGE, X_Robots_Tag="Altalign: noimageai"), DropReason.HTTP_OPT_OUT, 200),
+    "an opt-out with bytes that no terminal should see": (script(200, IMAGE, X_Robots_Tag="noai, \x1b[2J\xe9"), DropReason.HTTP_OPT_OUT, 200),
     "rights that are reserved": (script(200, IMAGE, TDM_Reservation="1"), DropReason.HTTP_OPT_OUT, 200),
 }
 
@@ -521,6 +534,18 @@ def test_what_has_not_come_by_a_units_deadline_can_be_tried_again() -> None:
     assert {responses[n].reason for n in range(1, 21)} == {DropReason.HTTP_TIMEOUT}
     assert {responses[n].detail for n in range(1, 21)} == {"not come within the unit's 0.5 s"}
     assert sorted(len(responses[n].tries) for n in range(1, 21)) == [0] * 18 + [1, 1]
+
+
+def test_a_thousand_hosts_a_fifth_of_which_hang() -> None:
+    """Real connections; more hosts hang than there are slots."""
+    before = open_sockets()
+    with silent() as port, Server({"/image": script(200, IMAGE)}) as server:
+        urls = [f"http://h{n}.test:{port if n % 5 == 0 else server.port}/image" for n in range(1000)]
+        found = fetch(urls, settings_of(port, server.port, timeout_s=1.0, retries=0))
+    assert {found[url].body for n, url in enumerate(urls) if n % 5} == {IMAGE}
+    assert {found[url].reason for n, url in enumerate(urls) if n % 5 == 0} == {DropReason.HTTP_TIMEOUT}
+    assert len(server.asked) == 800
+    assert open_sockets() == before
 
 
 # Ends ------------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from altalign.reasons import DropReason
 from pipelines.web import hosts
-from pipelines.web.transport import Answer, Request, RequestError
+from pipelines.web.request import Answer, Request, RequestError
 from tests.pipelines.web.virtual import EPOCH_S, Web, answer, play, settings_of
 
 Site = Callable[[Request], Awaitable[Answer]]
@@ -224,6 +224,37 @@ def test_hosts_that_hang_at_the_end_are_no_outage() -> None:
     assert Counter(response.reason for response in played.responses) == {None: 50, TIMEOUT: 6}
 
 
+# A machine with too little -----------------------------------------------------------------------------------------------------
+
+
+def too_many(open_files: int) -> Callable[[str], Site]:
+    """Sites behind a machine that may have so many connections."""
+    under_way = 0
+
+    async def site(_: Request) -> Answer:
+        nonlocal under_way
+        if under_way >= open_files:
+            raise RequestError(UNREACHABLE, "this machine: too many open files", is_ours=True)
+        under_way += 1
+        await asyncio.sleep(0.1)
+        under_way -= 1
+        return answer()
+
+    return lambda _: site
+
+
+def test_too_few_open_files_cost_no_image() -> None:
+    played = play(Web(too_many(10)), [f"http://h{n}/" for n in range(1000)], settings_of(threads=64, retries=0))
+    assert Counter(response.reason for response in played.responses) == {None: 1000}
+    assert played.ended_s < 120
+
+
+def test_a_machine_that_can_open_nothing_says_so() -> None:
+    with pytest.raises(AssertionError) as error:
+        play(Web(too_many(0)), ["http://a/"], settings_of())
+    assert str(error.value.__cause__).startswith("too many open files, or too little memory for connections: raise `ulimit -n`")
+
+
 # Hosts that ask to be left alone -----------------------------------------------------------------------------------------------
 
 
@@ -269,6 +300,36 @@ def test_pauses_between_tries_grow() -> None:
     gaps = [later - earlier for earlier, later in itertools.pairwise(web.asked("a"))]
     assert gaps == pytest.approx([0.5, 1, 2, 4, 8], rel=0.05)
     assert (played.responses[0].http_code, len(played.responses[0].tries)) == (500, 6)
+
+
+def test_a_slow_network_blows_no_fuse() -> None:
+    """Each image takes its time through the one slot that there is: more in all than the fuse of a unit of that size."""
+
+    async def site(request: Request) -> Answer:
+        request.status = 200
+        for _ in range(90):
+            await asyncio.sleep(0.1)
+            request.bytes += 10_000
+        return answer()
+
+    settings = settings_of(threads=1, timeout_s=10, retries=0)
+    urls = [f"http://h{n % 50}/{n}" for n in range(400)]
+    played = play(web := Web(lambda _: site), urls, settings, open_at_most=1)
+    assert Counter(response.reason for response in played.responses) == {None: 400}
+    assert len(web.log) == 400
+    assert played.ended_s > 3600
+
+
+def test_a_polite_tail_does_blow_it() -> None:
+    async def site(request: Request) -> Answer:
+        is_robots = request.target.url.endswith("/robots.txt")
+        return answer(body=b"User-agent: *\nCrawl-delay: 30\n" if is_robots else b"image")
+
+    played = play(web_of(a=site), urls_of("a", 300), settings_of(honour_robots=True))
+    counts = Counter(response.reason for response in played.responses)
+    assert counts[None] + counts[TIMEOUT] == 300
+    assert 10 < counts[None] < 100
+    assert played.ended_s < 1500
 
 
 # Robots ----------------------------------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def test_what_would_be_lost_is_not_forgotten() -> None:
     host.pace.leave_alone(9.0, GONE)
     assert [host.is_forgettable(now) for now in (8.0, 9.0)] == [False, True]
     host.failed(9.0, 9.0, GONE, patience_s=10, is_certain=False)
-    assert not host.is_forgettable(99.0)
+    assert [host.is_forgettable(9.0 + seconds) for seconds in (hosts.REMEMBERED_S - 1, hosts.REMEMBERED_S)] == [False, True]
 
 
 @given(tries=st.integers(1, 200), drawn=st.floats(0, 1))

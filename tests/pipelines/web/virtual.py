@@ -15,8 +15,8 @@ from pipelines.web.domains import Domains
 from pipelines.web.errands import Call, Delivery
 from pipelines.web.fetching import Fetching, World, unit_deadline_s
 from pipelines.web.outcomes import Response
+from pipelines.web.request import Answer, Request
 from pipelines.web.target import Target
-from pipelines.web.transport import Answer, Request
 
 NO_HEADERS: dict[str, list[str]] = {name: [] for name in ("location", "retry-after", "date", "x-robots-tag", "tdm-reservation")}
 EPOCH_S = 1_700_000_000.0
@@ -136,6 +136,7 @@ def play(
         call = Call(urls)
         hosts = [target.host for target in call.targets if isinstance(target, Target)]
         call.lasts_s = deadline_s or settings.unit_deadline_s or unit_deadline_s(settings, hosts)
+        call.is_fuse = not (deadline_s or settings.unit_deadline_s)
         call.deliveries = told = _Told()
         fetching.begin(call)
         responses, times = list[Response](), list[float]()
