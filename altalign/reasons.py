@@ -126,6 +126,10 @@ REASONS: Mapping[Stage, tuple[DropReason, ...]] = {
 }
 
 
+# What may go well another time. An answer that is final is not asked for again: another status than 429 and 5xx, an opt-out, a refusal.
+PASSING = (DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE, DropReason.HTTP_BROKEN)
+
+
 def drop_where(mask: pa.BooleanArray, reason: DropReason) -> pa.StringArray:
     """Verdict of one rule: `reason` where `mask` holds, null elsewhere.
 

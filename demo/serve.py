@@ -6,6 +6,7 @@ It is a proxy too, so that the original addresses work: `curl --proxy http://127
 import contextlib
 import csv
 import errno
+import filecmp
 import sys
 from collections.abc import Mapping
 from email.parser import Parser
@@ -39,6 +40,9 @@ def serve(folder: Path, port: int = PORT) -> None:
         hosts = sorted({name.partition("/")[0] for name in running.captures})
         sys.stdout.write(f"{folder}: served at http://{_ADDRESS}:{running.server_port}/HOST/PATH until Ctrl-C; hosts: {hosts[0]} … {hosts[-1]}\n")
         sys.stdout.write(f"{folder / SERVED}: its pairs with these addresses\n")
+        if running.server_port != PORT:
+            allowed = f'fetch.allow_addresses=["{_ADDRESS}:{running.server_port}"]'
+            sys.stdout.write(f"configs/demo-served.toml allows port {PORT}: add --set '{allowed}'\n")
         sys.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):
             running.serve_forever()
@@ -56,7 +60,10 @@ def write_served(folder: Path, port: int) -> None:
         pairs = [(row["url"], row["caption"], row["page_url"]) for row in csv.DictReader(file)]
     partial = folder / f"{SERVED}.partial"  # who reads it meanwhile has the old one or the new
     write_pairs(partial, ((local_url(url, port), caption, page_url) for url, caption, page_url in pairs))
-    partial.replace(folder / SERVED)
+    if (folder / SERVED).is_file() and filecmp.cmp(partial, folder / SERVED, shallow=False):
+        partial.unlink()  # a run that read it goes on: its time of change stays
+    else:
+        partial.replace(folder / SERVED)
 
 
 def server(folder: Path, port: int = 0) -> "DemoServer":

@@ -38,16 +38,19 @@ def retry(argv: Sequence[str]) -> int:
         epilog="Without --reason: http_status of 429 and 5xx, http_timeout, http_unreachable, http_broken.",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run")
-    parser.add_argument("--reason", action="append", default=[], metavar="REASON", help="ask again for what failed for this, of any status; repeatable")
+    parser.add_argument(
+        "--reason", action="append", default=[], metavar="REASON", help="ask again for what failed for this, of any status; repeatable, or several with commas"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting of the run; repeatable")
     arguments = parser.parse_args(argv)
-    _check_reasons(arguments.reason)
+    reasons = [reason.strip() for named in arguments.reason for reason in named.split(",")]
+    _check_reasons(reasons)
     config = _fitted(_config_of_run(arguments.run.rstrip("/") or "/", arguments.set))
 
     with startup.imports():
         from pipelines import retry as of_run
 
-    return of_run.retry(config, arguments.reason)
+    return of_run.retry(config, reasons)
 
 
 def _check_reasons(named: Sequence[str]) -> None:

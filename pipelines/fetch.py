@@ -136,7 +136,8 @@ def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
 def _write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
     """The dropped rows of a stage; what an earlier try has left is gone where there are none now."""
     columns = {name: rows[name] for name in rows.column_names if name in DROPPED.names}
-    storage.delete(path)
+    if not len(rows) and storage.exists(path):
+        storage.delete(path)
     parquet.write_any(path, parquet.table({**columns, "stage": stage.value}, DROPPED), DROPPED)
 
 

@@ -9,16 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from altalign import storage, terminal
 from altalign.curation import CurateConfig
-from altalign.reasons import DropReason
-from altalign.stages import own_files
+from altalign.reasons import PASSING, DropReason
+from altalign.stages import STAGES, own_files
 from pipelines import curate, fetch, runs
 from pipelines.engines import options
 from pipelines.images import Outcome
 from pipelines.units import Run
 from pipelines.web import journal, log
-
-# What may go well another time. An answer that is final is not asked for again: another status, an opt-out, a refusal.
-PASSING = (DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE, DropReason.HTTP_BROKEN)
 
 
 def retry(config: CurateConfig, reasons: Sequence[str]) -> int:
@@ -29,6 +26,8 @@ def retry(config: CurateConfig, reasons: Sequence[str]) -> int:
         grounds = runs.open_run(run, rerun=None, is_restart=False)
         failed = failed_images(run, lambda outcome: is_wanted(outcome, reasons))
         terminal.stderr().print(_said(failed, reasons), soft_wrap=True)
+        if not failed and run.is_done(STAGES[-1]):
+            return 0
         if failed:
             runs.reopen(run, "fetch")
             forget(run, failed)

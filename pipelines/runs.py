@@ -210,7 +210,8 @@ def _first_anew(run: Run, facts: Mapping[str, Any], grounds: Mapping[str, Ground
         stale, difference = STAGES[0], changed
     is_asked_for = rerun == "" or (rerun and stale and STAGES.index(rerun) <= STAGES.index(stale))
     if stale and not is_asked_for:
-        raise UsageError(f"{run.folder}: its stage {stale} was made with {difference}; --rerun runs {stale} and what follows anew, --restart everything")
+        repair = f"`altalign curate` with --rerun runs {stale} and what follows anew, --restart everything"
+        raise UsageError(f"{run.folder}: its stage {stale} was made with {difference}; {repair}")
     return rerun or stale
 
 

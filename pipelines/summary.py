@@ -6,7 +6,7 @@ from rich.table import Table
 from altalign import storage
 from altalign.counts import Counts
 from altalign.errors import UnreadableError
-from altalign.reasons import Stage
+from altalign.reasons import PASSING, Stage
 from altalign.stages import STAGES
 from altalign.terminal import lines_shown, shown
 from pipelines import parquet, read, runs
@@ -79,6 +79,8 @@ def print_summary(run: Run, out: Console) -> None:
     out.print(table)
     for note in notes(run):
         out.print(note, soft_wrap=True)
+    if passing := sum(counts.dropped(Stage.FETCH).get(reason, 0) for reason in PASSING):
+        out.print(f"{_many(passing, 'pair')} may come another time ({', '.join(PASSING)}): altalign retry {shown(run.folder)}", style="yellow", soft_wrap=True)
     facts = storage.read_json(run.path("summary.json"))
     if not storage.exists(run.path("manifest.json")):
         out.print(f"not finished: {', '.join(stage for stage in STAGES if not run.is_done(stage))} to do; run without --until to go on")
@@ -89,7 +91,9 @@ def print_summary(run: Run, out: Console) -> None:
             soft_wrap=True,
         )
     else:
-        out.print("nothing is left of the pool: no shards were written; `altalign explain` says why for any pair", style="yellow")
+        rows, stage, reason = max(((rows, stage, reason) for stage in stages for reason, rows in counts.dropped(stage).items()), default=(0, "", ""))
+        most = f", most of it dropped by {stage} as {reason} ({rows:,})" if rows else ""
+        out.print(f"nothing is left of the pool{most}: no shards were written; `altalign explain` says why for any pair", style="yellow", soft_wrap=True)
 
 
 def final_counts(run: Run) -> tuple[Counts, list[Stage]]:

@@ -2,12 +2,17 @@
 
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+# A shell that starts us in the background has both ignored, which our children would inherit: tests of interrupts would then test nothing.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -32,11 +32,17 @@ class Call:
     def __init__(self, urls: Sequence[str]):
         self.targets = [_target(url) for url in urls]
         self.lasts_s = self.ends_s = float("inf")
+        self.ends_s_at_most = 0.0
         self.is_fuse = False
         self.timer: asyncio.TimerHandle | None = None
         self.left: dict[int, ImageErrand] = {}
         self.deliveries: SimpleQueue[list[Delivery]] = SimpleQueue()
         self._outgoing: list[Delivery] = []
+
+    def wait_for(self, ends_s: float) -> None:
+        """Somebody has reason to take longer: a fuse lets him, up to `ends_s_at_most`."""
+        if self.is_fuse:
+            self.ends_s = max(self.ends_s, min(ends_s, self.ends_s_at_most))
 
     def deliver(self, delivery: Delivery, call_soon: Callable[[Callable[[], None]], object]) -> None:
         """Hand over; those of one turn of the loop together, for each time another thread is woken it takes the interpreter from the loop."""

@@ -29,6 +29,7 @@ HOSTS_KEPT = 20_000  # beyond so many, those are forgotten that nothing is known
 RULES_KEPT = 20_000
 RULES_BYTES_KEPT = 64_000_000
 FUSE_S = 60.0
+POLITE_S_AT_MOST = 3_600.0
 AT_ONCE = 256  # errands taken in before others of the loop have their turn
 OUTAGE_TIMEOUTS = 6  # an outage may last as long as so many tries before failures count
 
@@ -77,6 +78,7 @@ class Fetching:
         """Take a call in."""
         self._calls.add(call)
         call.ends_s = self._loop.time() + call.lasts_s
+        call.ends_s_at_most = call.ends_s + POLITE_S_AT_MOST
         call.timer = self._loop.call_at(call.ends_s, self._cut, call)
         for number, target in enumerate(call.targets):
             if isinstance(target, Target):
@@ -129,18 +131,22 @@ class Fetching:
 
     def _cut(self, call: Call) -> None:
         """The time of a call is over."""
+        now = self._loop.time()
         if call.is_fuse and self.schedule.is_busy:
-            call.ends_s = self._loop.time() + FUSE_S
+            call.ends_s = now + FUSE_S
+        if now < call.ends_s:
             call.timer = self._loop.call_at(call.ends_s, self._cut, call)
             return
+        lasted_s = now - call.ends_s_at_most + POLITE_S_AT_MOST + call.lasts_s
+        detail = f"not come within the unit's {lasted_s:,.{0 if lasted_s >= 10 else 1}f} s"
         for errand in list(call.left.values()):
             code = None
             if errand.request is not None:
-                errand.spent_s += self._loop.time() - errand.asked_s
+                errand.spent_s += now - errand.asked_s
                 code = errand.request.status
             if errand.task is not None:
                 errand.task.cancel()
-            self._end(errand, Trouble(DropReason.HTTP_TIMEOUT, f"not come within the unit's {call.lasts_s:,.3g} s", code))
+            self._end(errand, Trouble(DropReason.HTTP_TIMEOUT, detail, code))
 
     # Who may be asked ---------------------------------------------------------------------------------------------------
 
@@ -159,7 +165,9 @@ class Fetching:
             if rules is None:
                 self._wait_for_rules(errand, first=first)
                 return
-            host.slow_down(rules.delay_s)
+            if rules.delay_s:
+                host.slow_down(rules.delay_s)
+                errand.call.wait_for(now + FUSE_S + len(host.waiting) * rules.delay_s)
             if not rules.allow(target.url):
                 self._end(errand, Trouble(DropReason.HTTP_OPT_OUT, f"{target.robots.url} disallows it"))
                 return

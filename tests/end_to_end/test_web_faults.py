@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,16 @@ def waits_until(holds: Callable[[], Any], process: "subprocess.Popen[str] | None
         time.sleep(0.01)
 
 
-def curating(folder: Path, *args: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(command("curate", "config.toml", *args), cwd=folder, env=environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@contextmanager
+def curating(folder: Path, *args: str) -> Iterator["subprocess.Popen[str]"]:
+    """A run, ended with the block."""
+    wanted = command("curate", "config.toml", *args)
+    run = subprocess.Popen(wanted, cwd=folder, env=environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield run
+    finally:
+        run.kill()
+        run.communicate()
 
 
 def ended(process: "subprocess.Popen[str]") -> str:
@@ -196,7 +205,8 @@ def test_a_server_that_is_gone_in_the_middle_costs_a_retry_and_nothing_else(tmp_
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_what_hangs_in_one_line_and_the_run_continues(server: WebServer, folder: Path, number: signal.Signals) -> None:
-    pics, hanging = pictures(server, 16), [Asked(server.url(f"/slow-head?n={number.name}{n}&seconds=3600")) for n in range(8)]
+    pics = pictures(server, 16, hosts=3)
+    hanging = [Asked(server.url(f"/slow-head?n={number.name}{n}&seconds=3600", "127.0.0.4")) for n in range(8)]
     write_web_input(folder, server, [*pics, *hanging])
     before = len(server.requests())
     with curating(folder, "--set", "fetch.timeout_s=3600", "--set", "fetch.unit_deadline_s=7200") as run:

@@ -94,7 +94,7 @@ SETTINGS = [
     ("aspect ratio", {"image": {"aspect_ratio_below": 2.0}}, "fetch"),
     ("nsfw", {"image": {"nsfw": {"drop_at_or_above": 0.6}}}, "fetch"),
     ("a file that is not there", {"image": {"blocked_hashes": ["none"]}}, "fetch"),
-    ("timeout", {"fetch": {"timeout_s": 3.5}}, "fetch"),
+    ("bytes", {"fetch": {"bytes_at_most": 5_000}}, "fetch"),
     ("samples", {"shards": {"samples_per_shard": 9}}, "write"),
     ("portable", {"shards": {"portable": False}}, "write"),
     ("embedder", {"decontaminate": {"embedder": "phash"}}, "write"),
@@ -112,7 +112,7 @@ def test_a_setting_changes_the_digest_of_the_stage_that_reads_it_and_of_those_af
         {"engine": {"workers": 3}},
         {"engine": {"runner": "prism", "shuffle": "beam"}},
         {"run": {"folder": "elsewhere", "keep_work": False}},
-        {"fetch": {"threads": 3}},
+        {"fetch": {"threads": 3, "timeout_s": 3.5, "retries": 7}},
         {"fetch": {"connections_per_host": 3, "requests_per_host_s": 1.5}},
         {"text": {"words_at_least": 3}},  # the default, said aloud
     ],

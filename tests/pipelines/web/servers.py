@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
+import ssl
 import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 # What is done for a request, in order: bytes are sent; a number of seconds is waited (the server's end cuts that short); HANG waits for ever.
@@ -28,9 +30,10 @@ class Asked:
 
 @dataclass
 class Server:
-    """Answers by the path of a request; a path without a script is 404."""
+    """Answers by the path of a request; a path without a script is 404. With a certificate (and its key, in one file) over TLS."""
 
     script: dict[str, Steps]
+    certificate: Path | None = None
     asked: list[Asked] = field(default_factory=list)
     port: int = 0
     connections: int = 0
@@ -42,7 +45,7 @@ class Server:
         return Counter(each.target for each in self.asked)
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:
-        return f"http://{host}:{self.port}{path}"
+        return f"{'https' if self.certificate else 'http'}://{host}:{self.port}{path}"
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -76,7 +79,11 @@ class Server:
                 tasks.discard(task)
                 writer.transport.abort()
 
-        server = await asyncio.start_server(connected, "127.0.0.1", self.port)
+        tls = None
+        if self.certificate is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(self.certificate)
+        server = await asyncio.start_server(connected, "127.0.0.1", self.port, ssl=tls)
         self.port = server.sockets[0].getsockname()[1]
         started.set()
         await self._stop.wait()

@@ -18,7 +18,9 @@ from altalign.errors import AltalignError, UsageError
 from altalign.reasons import DropReason
 from pipelines.web import hosts
 from pipelines.web.client import Client, Response, opened
+from pipelines.web.transport import _tls as tls_of_the_process  # pyright: ignore[reportPrivateUsage]
 from tests.pipelines.web.servers import CLOSE, HANG, RESET, Pointing, Server, Step, greeting, refused, script, silent
+from tests.web_server.running import certificate
 
 IMAGE = bytes(range(256)) * 40
 
@@ -349,6 +351,26 @@ def test_what_cannot_be_reached_is_unreachable() -> None:
     assert found[urls[0]].detail == f"127.0.0.1:{port}: Connection refused"
     assert found[urls[1]].detail == "lost.test: Name or service not known"
     assert "TLS" in found[urls[4]].detail
+
+
+def test_tls_holds_to_whoever_signed_the_certificate_and_to_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = certificate(tmp_path)
+    if both is None:
+        pytest.skip("no openssl, which makes the certificate")
+    with Server({f"/{n}": script(200, IMAGE) for n in range(20)}, both) as server:
+        urls = [server.url(f"/{n}", host) for n, host in enumerate(["a.test", "127.0.0.1", "other.example"])]
+        unknown = fetch(urls, settings_of(server.port, retries=0))
+        monkeypatch.setenv("SSL_CERT_FILE", str(both))
+        tls_of_the_process.cache_clear()
+        try:
+            known = fetch([*urls, *(server.url(f"/{n}", "a.test") for n in range(3, 20))], settings_of(server.port, retries=0, connections_per_host=2))
+        finally:
+            tls_of_the_process.cache_clear()
+    assert [response.reason for response in unknown.values()] == [DropReason.HTTP_UNREACHABLE] * 3
+    assert all("certificate: self-signed certificate" in response.detail for response in unknown.values())
+    assert [response.body for response in known.values()] == [IMAGE, IMAGE, None, *[IMAGE] * 17]
+    assert "certificate: Hostname mismatch" in known[urls[2]].detail
+    assert len({asked.connection for asked in server.asked}) < 10  # they are kept over TLS too
 
 
 def test_a_kept_connection_that_died_costs_no_try() -> None:

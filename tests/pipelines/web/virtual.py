@@ -118,7 +118,7 @@ class _Told(SimpleQueue[list[Delivery]]):
 
 
 def play(
-    web: Web, urls: Sequence[str], settings: FetchSettings, *, open_at_most: int | None = None, blocked: Domains | None = None, deadline_s: float | None = None
+    web: Web, urls: Sequence[str], settings: FetchSettings, *, open_at_most: int | None = None, deadline_s: float | None = None, is_fuse: bool = False
 ) -> Played:
     """Fetch URLs of a web; takes what is delivered at once."""
     loop = VirtualLoop()
@@ -132,11 +132,11 @@ def play(
         world = World(web.ask, web.connects, lambda: EPOCH_S + loop.time(), random)
         addresses = Addresses(settings.ports, settings.allow_addresses)
         most = open_at_most or 8 * settings.threads
-        fetching = Fetching(settings, domains=blocked or Domains(), addresses=addresses, budget=budget, world=world, open_at_most=most)
+        fetching = Fetching(settings, domains=Domains(), addresses=addresses, budget=budget, world=world, open_at_most=most)
         call = Call(urls)
         hosts = [target.host for target in call.targets if isinstance(target, Target)]
         call.lasts_s = deadline_s or settings.unit_deadline_s or unit_deadline_s(settings, hosts)
-        call.is_fuse = not (deadline_s or settings.unit_deadline_s)
+        call.is_fuse = is_fuse or not (deadline_s or settings.unit_deadline_s)
         call.deliveries = told = _Told()
         fetching.begin(call)
         responses, times = list[Response](), list[float]()
