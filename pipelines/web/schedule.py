@@ -141,6 +141,7 @@ class Schedule:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # of tasks that had ended already gathering waits for nothing, also not for what takes them off the list
 
     def _turn(self) -> None:
         self._is_woken = False
