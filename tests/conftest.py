@@ -7,12 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 # A shell that starts us in the background has both ignored, which our children would inherit: tests of interrupts would then test nothing.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# The same examples everywhere, and no limit of time: machines are busy.
+settings.register_profile("altalign", derandomize=True, deadline=None)
+settings.load_profile("altalign")
 
 
 @pytest.fixture(scope="session")

@@ -167,10 +167,13 @@ class Schedule:
 
     def _next(self, now: float) -> Host | None:
         """The next host. Doubtful ones get no slot, and while others wait for one, a quarter of what may be open."""
-        host = self._turns.sure(now) if self.slots < self._slots_at_most else None
-        if host is None and self._doubtful < (self.open_at_most // 4 if self._turns.has_sure else self.open_at_most):
-            host = self._turns.doubtful(now)
-        return host
+        while True:
+            has_slot = self.slots < self._slots_at_most
+            host = self._turns.sure(now) if has_slot else None
+            if host is None and self._doubtful < (self.open_at_most // 4 if self._turns.has_sure else self.open_at_most):
+                host = self._turns.doubtful(now)
+            if host is not None or not (has_slot and self._turns.has_sure):  # else one was doubtful, and is no longer
+                return host
 
     def _set_timer(self, due_s: float) -> None:
         if self._timer is not None:

@@ -37,6 +37,11 @@ async def refusing(_: Request) -> Answer:
     raise RequestError(UNREACHABLE, "Connection refused")
 
 
+async def breaking(_: Request) -> Answer:
+    await asyncio.sleep(0.01)
+    raise RequestError(DropReason.HTTP_BROKEN, "the connection was closed without an answer")
+
+
 def saying(*answers: Answer) -> Site:
     """One after the other; the last one for ever."""
     left = list(answers)
@@ -111,6 +116,14 @@ def test_slots_bound_what_is_being_answered() -> None:
     played = play(web, [f"http://h{n}/" for n in range(100)], settings_of(threads=7))
     assert most == 7
     assert played.times[-1] == pytest.approx(0.1 * 15, abs=0.1)
+
+
+def test_a_host_that_breaks_off_its_first_answer_is_asked_on() -> None:
+    """It is neither known nor failing, and nothing else happens that would remind anybody of it."""
+    web = web_of(a=breaking)
+    played = play(web, urls_of("a", 3), settings_of(connections_per_host=2, threads=1, retries=0))
+    assert [response.reason for response in played.responses] == [DropReason.HTTP_BROKEN] * 3
+    assert played.ended_s < 5
 
 
 def test_hosts_have_their_turns() -> None:
@@ -358,11 +371,12 @@ def scripted(kind: str, number: int) -> Site:
         "later": saying(answer(429, retry_after=str(number * 7)), answer()),
         "there": saying(answer(302, location="http://h0/x")),
         "loop": saying(answer(302, location="/x")),
+        "break": breaking,
     }[kind]
 
 
 @given(
-    kinds=st.lists(st.sampled_from(["good", "hang", "refuse", "status", "error", "later", "there", "loop"]), min_size=1, max_size=12),
+    kinds=st.lists(st.sampled_from(["good", "hang", "refuse", "status", "error", "later", "there", "loop", "break"]), min_size=1, max_size=12),
     count=st.integers(1, 60),
     threads=st.integers(1, 5),
     connections=st.integers(1, 4),
