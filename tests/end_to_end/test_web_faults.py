@@ -282,4 +282,4 @@ def test_a_disk_that_is_full_is_one_line_and_the_run_continues_without_asking_ag
     of_image = {image_id(each.url): each.url for each in asked}
     for report in failed:
         assert all(end["requests"][of_image[had]] == report["requests"][of_image[had]] for had in report["had"])
-    assert 0 < len(failed[-1]["had"]) < len(asked)
+    assert any(report["had"] for report in failed)  # the disk was full while images came, or after all had
