@@ -4,7 +4,6 @@ A JPEG is decoded scaled in the DCT by simplejpeg, everything else (and whatever
 on the process's warning filters or on Pillow's module settings, which are set for the time of a call and put back.
 """
 
-import io
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +15,7 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image, ImageFile, JpegImagePlugin, TiffImagePlugin
 
+from filters import jpegs
 from filters.image_headers import DECODER_ERRORS, STRICT_PILLOW, check_decodable, opened, orientation_of, sniff, words_of
 
 JPEG_QUALITY = 95
@@ -149,11 +149,10 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
                 size = _size_after(*upright_size, short_side_px=short_side_px)
                 if upright.size != size:
                     upright = upright.resize(size, Image.Resampling.BOX)  # integers and ratios only: the same bytes on every machine
-                file = io.BytesIO()
-                upright.save(file, "JPEG", quality=JPEG_QUALITY)
+                stored = jpegs.encoded(upright, quality=JPEG_QUALITY)
         except DECODER_ERRORS as error:
             raise ValueError(words_of(error)) from error
-    return Stored(file.getvalue(), "jpeg", *size)
+    return Stored(stored, "jpeg", *size)
 
 
 def peak_bytes(data: bytes, *, colour: bool, pixels_at_most: int | None = None, short_side_px: int = 0) -> int:
