@@ -26,6 +26,7 @@ from altalign.schema import SAMPLE
 EXTENSIONS: Mapping[str, str] = {"jpeg": "jpg", "png": "png", "webp": "webp", "gif": "gif", "avif": "avif", "bmp": "bmp", "tiff": "tiff"}
 
 _BLOCK = tarfile.BLOCKSIZE
+_HELD_BYTES = 1 << 20  # before they are written
 _MODIFIED_S = 315_532_800  # 1980-01-01, the oldest time every archiver takes without a warning
 _MEMBER_BYTES_BELOW = 8**11  # what the 11 octal digits of a USTAR header hold: 8 GiB
 _NULLABLE = ("image_url", "page_url")  # all other columns of a sample are known
@@ -47,7 +48,7 @@ class Sample:
 
 
 class ShardWriter:
-    """Writes samples to a binary file by appending alone (an upload will do), and keeps its size and digest.
+    """Writes samples to a binary file by appending alone (an upload will do), a megabyte at a time, and keeps its size and digest.
 
     `end()` writes the end of the archive; what was written without it is no tar.
     """
@@ -55,12 +56,15 @@ class ShardWriter:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._digest = sha256()
-        self.bytes = 0  # written so far
+        self._held: list[bytes] = []  # each call of the system, and each of the digest, gives Python's lock away
+        self._held_bytes = 0
+        self.bytes = 0  # of the archive so far
         self.rows = 0
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of what was written so far, in lower-case hex."""
+        """SHA-256 of the archive so far, in lower-case hex."""
+        self._flush()
         return self._digest.hexdigest()
 
     def write(self, image: bytes, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,19 +87,29 @@ class ShardWriter:
             raise ValueError(f"key {key!r}: not 32 lower-case hex digits")
         header = _header(f"{key}.{extension(row['format'])}", len(image))
         texts = _member(f"{key}.txt", row["caption"].encode()) + _member(f"{key}.json", _json(row))
-        for part in (header, image, _padding(image) + texts):
-            self._append(part)
+        self._append(header, image, _padding(image), texts)
         self.rows += 1
         return row
 
     def end(self) -> None:
-        """Append the two zero blocks that end an archive."""
+        """Append the two zero blocks that end an archive, and write what is left."""
         self._append(bytes(2 * _BLOCK))
+        self._flush()
 
-    def _append(self, data: bytes) -> None:
-        self._file.write(data)
-        self._digest.update(data)
-        self.bytes += len(data)
+    def _append(self, *parts: bytes) -> None:
+        size = sum(map(len, parts))
+        self._held += parts
+        self._held_bytes += size
+        self.bytes += size
+        if self._held_bytes >= _HELD_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._held:
+            data = b"".join(self._held)
+            self._held, self._held_bytes = [], 0
+            self._file.write(data)
+            self._digest.update(data)
 
 
 def write_sidecar(rows: Iterable[Mapping[str, Any]], file: BinaryIO) -> None:
