@@ -1,7 +1,8 @@
 """A budget of bytes: of bodies that arrive, and of those that nobody has taken yet.
 
 Whoever reads a body takes what it needs before it reads on, and waits where there is no more. Nobody waits for ever: what is kept back
-is enough for one body, and goes to the one that has waited longest; when that has come, to the next.
+is enough for one body, and goes to the one that has waited longest; when that has come, to the next. Bodies that arrive have half of it at most: else
+all would come at the same time, and none while they are being taken.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ class Budget:
         self._first: Share | None = None  # who has what is kept back
         self._lock = threading.Lock()
         self._returned, self._is_told = 0, False
-        self.used = 0
+        self.used = self._reading = 0
         self.on_room: Callable[[], None] = lambda: None  # called in the loop after bytes came back
 
     @property
@@ -62,6 +63,7 @@ class Budget:
     def end(self, share: Share, kept: int = 0) -> None:
         """The body has come, or never will: `kept` bytes of it stay in flight until they are given back."""
         self.used += kept - share.bytes
+        self._reading -= share.bytes
         share.bytes = 0
         if self._first is share:
             self._first = None
@@ -100,8 +102,10 @@ class Budget:
     def _fits(self, share: Share, count: int) -> bool:
         if self._first is share:
             return self.used + count <= self._most or self.used == share.bytes  # it alone may be larger than the budget
-        return self.used + count <= self._shared
+        is_room_to_read = self._reading + count <= self._shared // 2 or not self._reading
+        return self.used + count <= self._shared and is_room_to_read
 
     def _grow(self, share: Share, count: int) -> None:
         share.bytes += count
         self.used += count
+        self._reading += count

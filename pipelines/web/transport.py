@@ -13,7 +13,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -78,13 +78,15 @@ class Transport:
     @property
     def connections(self) -> int:
         """Connections that are open, idle ones too."""
-        return self._connector.connections
+        return len(self._connector.transports)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
-        while self._connector.connections:  # transports close in the loop's next turns
-            await asyncio.sleep(0)
+        while self._connector.transports:
+            for transport in self._connector.transports:
+                transport.abort()
+            await asyncio.sleep(0)  # they close in the loop's next turns
 
     async def ask(self, request: Request) -> Answer:
         """The answer to a request; redirects are answers.
@@ -93,7 +95,7 @@ class Transport:
             RequestError: there is none, or its body is none.
         """
         _REQUEST.set(request)
-        request.keeps_alive = request.keeps_alive and self._connector.connections < self._connections_at_most
+        request.keeps_alive = request.keeps_alive and len(self._connector.transports) < self._connections_at_most
         try:
             while True:
                 try:
@@ -228,7 +230,7 @@ def _said(error: BaseException | None) -> str:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Connects to checked addresses, and counts connections."""
+    """Connects to checked addresses, and knows its connections."""
 
     def __init__(self, names: Names, addresses: Addresses):
         super().__init__(
@@ -239,7 +241,7 @@ class _Connector(aiohttp.TCPConnector):
             socket_factory=self._socket,
             ssl=_tls(),
         )
-        self._addresses, self.connections = addresses, 0
+        self._addresses, self.transports = addresses, set[asyncio.Transport]()
         self._factory = partial(_Handler, asyncio.get_running_loop(), self)
 
     def _socket(self, info: Any) -> socket.socket:
@@ -284,13 +286,18 @@ class _Handler(ResponseHandler):
         self._head_bytes, self._body_bytes, self._is_answered = 0, 0, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._connector.connections += 1
+        self._own = cast(asyncio.Transport, transport)
+        self._connector.transports.add(self._own)
         self._peer = (transport.get_extra_info("peername") or ("",))[0]
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._connector.connections -= 1
+        self._connector.transports.discard(self._own)
         super().connection_lost(exc)
+
+    def close(self) -> None:
+        """At once: nothing is left to be said, and TLS would wait for the other side's farewell."""
+        self.abort()
 
     def set_response_params(self, **params: Any) -> None:
         """Called before each request."""
@@ -351,7 +358,7 @@ class _Handler(ResponseHandler):
         """No other request goes over this connection."""
         self.force_close()
         if self.transport is not None:
-            self.transport.close()
+            self.transport.abort()
 
 
 @cache

@@ -127,3 +127,22 @@ def test_bytes_come_back_from_other_threads() -> None:
         assert (budget.used, budget.has_room(990)) == (0, True)
 
     asyncio.run(main())
+
+
+def test_bodies_that_arrive_leave_room_for_those_that_are_being_taken() -> None:
+    async def main() -> None:
+        budget = Budget(110, 10, asyncio.get_running_loop().call_soon)  # of which 10 are kept back
+        reading = [Share() for _ in range(6)]
+        assert [budget.takes(share, 10) for share in reading] == [True] * 5 + [False]
+        for share in reading[:5]:
+            budget.end(share, 10)
+        assert [budget.takes(share, 10) for share in reading] == [True] * 5 + [False]
+        for share in reading[:5]:
+            budget.end(share, 10)
+        assert not budget.has_room(10)
+        assert not budget.takes(reading[0], 10)
+        budget.give_back(10)
+        await asyncio.sleep(0)
+        assert budget.takes(reading[0], 10)
+
+    asyncio.run(main())
