@@ -4,6 +4,7 @@ The docstring of a setting is its line in docs/reference/settings.md (`make docs
 Numbers are of the ALIGN paper (section 3 and appendix A) unless marked "ours".
 """
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
@@ -167,8 +168,8 @@ class FetchSettings(Settings):
 class TestSet(Settings):
     """A named set of test images."""
 
-    name: str
-    path: str
+    name: Annotated[str, Field(min_length=1)]
+    path: Annotated[str, Field(min_length=1)]
     image_column: str = "image"
 
 
@@ -183,9 +184,10 @@ class DecontaminateSettings(Settings):
     """Removal of near-duplicates of test images (appendix A)."""
 
     test_sets: list[TestSetEntry] = Field(default_factory=list)
-    """Test images that must not be in the data."""
-    embedder: str = "dct"
-    """What turns images into vectors: `dct`, `phash`, `open_clip:MODEL:CHECKPOINT`, `timm:MODEL:CHECKPOINT`, `onnx:FILE` or `run:TRAINING_RUN`."""
+    """Test images that must not be in the data: folders of images, Parquet files or WebDataset tars (folders and globs of either), each a path or
+    `{name = "coco", path = "…", image_column = "image"}`."""
+    embedder: Annotated[str, Fetch] = "dct"
+    """What describes an image while it is decoded: `dct`, `phash`, `open_clip:MODEL:CHECKPOINT`, `timm:MODEL:CHECKPOINT`, `onnx:FILE` or `run:TRAINING_RUN`."""
     clusters: Positive = 4096
     """Clusters of k-means."""
     nearest_clusters: Positive = 10
@@ -200,6 +202,25 @@ class DecontaminateSettings(Settings):
     """Also find mirrored copies."""
     calibration: str = ""
     """Folder of a calibration."""
+
+    @property
+    def named_sets(self) -> "list[TestSet]":
+        """The test sets, each with a name: that of its file or folder where nothing is said."""
+        return [TestSet(name=Path(entry).stem or entry, path=entry) if isinstance(entry, str) else entry for entry in self.test_sets]
+
+    @property
+    def embedder_files(self) -> list[str]:
+        """The files that the embedder's name has in it, on which results rest."""
+        kind, *names = self.embedder.split(":", maxsplit=EMBEDDERS[self.embedder.split(":")[0]])
+        return names[-1:] if kind in EMBEDDERS else []
+
+    @model_validator(mode="after")
+    def _test_sets_have_names_of_their_own(self) -> Self:
+        names = [each.name for each in self.named_sets]
+        twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+        if twice is not None:
+            raise ValueError(f'two test sets are named "{twice}"; give names: {{name = "…", path = "…"}}')
+        return self
 
     @field_validator("embedder")
     @classmethod

@@ -8,7 +8,7 @@ from pathlib import Path
 from altalign import storage
 from altalign.errors import DamagedError, UnreadableError
 
-STAGES = ("extract", "tables", "judge", "fetch", "write")
+STAGES = ("extract", "tables", "judge", "fetch", "decontaminate", "write")
 
 # What each stage leaves outside work/; a folder, or a file.
 OUTPUTS = {
@@ -16,6 +16,7 @@ OUTPUTS = {
     "tables": ("tables", "audit/histograms.json"),
     "judge": ("dropped/judge", "audit/text_joint.parquet"),
     "fetch": ("dropped/fetch", "dropped/image", "audit/image_joint.parquet", "audit/image_values.parquet"),
+    "decontaminate": ("dropped/decontaminate", "audit/near_duplicates"),
     "write": ("shards", "counts.parquet", "summary.json"),
 }
 _WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written anew whenever the first is not there

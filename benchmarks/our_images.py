@@ -13,7 +13,7 @@ from collections import Counter
 from itertools import islice
 from pathlib import Path
 
-from altalign.curation import ImageSettings
+from altalign.curation import CurateConfig, ImageSettings, InputSettings
 from altalign.reasons import reasons_of
 from benchmarks.image_members import places
 from pipelines.images import hooks_of, measure, verdicts
@@ -40,7 +40,7 @@ def main() -> int:
 def judge(path: Path, images_at_most: int | None = None) -> tuple[list[str], list[str | None]]:
     """Group and reason of each image."""
     config = ImageSettings()
-    hooks = hooks_of(config)
+    hooks = hooks_of(CurateConfig(input=[InputSettings(paths=[str(path)])]))
     found = list(islice(places(path), images_at_most))
     with Ranges([Range(place.path, place.offset, place.length) for place in found]) as ranges:
         measured = [measure(ranges.read(wanted), url=None, config=config, hooks=hooks) for wanted in ranges]

@@ -83,6 +83,12 @@ def _transform(luma: np.ndarray, cosines: np.ndarray, frequencies: np.ndarray, c
             coefficients[i, k] = rounded - (is_tie & rounded & 1)
 
 
+def is_flat(luma: npt.NDArray[np.uint8]) -> bool:
+    """Whether one thumbnail, uint8[32, 32], is flat, as `dct_coefficients` says of it."""
+    levels = luma.astype(np.int64)
+    return bool(levels.size * (levels * levels).sum() - levels.sum() ** 2 < (_FLAT_BELOW * levels.size) ** 2)
+
+
 def mirrored(coefficients: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
     """The coefficients of the images seen in a mirror (left and right changed), exactly: the odd frequencies across change their sign."""
     return np.where(FREQUENCIES[:, 1] % 2 == 1, -coefficients, coefficients)

@@ -10,7 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from altalign import storage, terminal
 from altalign.curation import CurateConfig, InputSettings
 from altalign.stages import STAGES, own_files
-from pipelines import extract, fetch, fetch_archive, judge, pool, progress, runs, summary, tables, write
+from pipelines import decontaminate, extract, fetch, fetch_archive, judge, pool, progress, runs, summary, tables, test_side, write
 from pipelines.engines import MapUnits, create, options, raised, started
 from pipelines.units import Facts, Grounds, Run, Unit
 
@@ -31,14 +31,30 @@ def each(work: Callable[[Run, Unit], Facts]) -> Transform:
     return lambda run, step: MapUnits(run, step, work)
 
 
+TEST_IMAGES = Step(test_side.TESTS, test_side.plan, each(test_side.read_tests))
+
 # The whole curation, in order: the steps of each stage, then what is made of all their units.
 PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
     "extract": ([Step("extract", extract.plan, each(extract.extract))], extract.conclude),
     "tables": ([Step("tables/units", pool.units, tables.Count)], tables.conclude),
     "judge": ([Step("judge/units", pool.units, judge.Judge)], judge.conclude),
     "fetch": (
-        [Step("fetch/gathered", fetch_archive.plan_gather, fetch_archive.Gather), Step("fetch/units", fetch.plan, fetch.Fetch, fetch.watch)],
+        [
+            TEST_IMAGES,  # before an image is asked for: what cannot be looked for stops the run here
+            Step("fetch/gathered", fetch_archive.plan_gather, fetch_archive.Gather),
+            Step("fetch/units", fetch.plan, fetch.Fetch, fetch.watch),
+        ],
         fetch.conclude,
+    ),
+    "decontaminate": (
+        [
+            TEST_IMAGES,
+            Step(test_side.LEARNED, test_side.plan_lessons, each(test_side.make_copies)),
+            Step(test_side.INDEX, test_side.plan_index, each(test_side.build)),
+            Step(decontaminate.FOUND, decontaminate.plan_found, each(decontaminate.find)),
+            Step(decontaminate.UNITS, decontaminate.plan, each(decontaminate.drop)),
+        ],
+        decontaminate.conclude,
     ),
     "write": ([Step("write", write.plan, each(write.write))], write.conclude),
 }

@@ -19,7 +19,7 @@ from altalign.curation import ImageSettings
 from altalign.reasons import KEPT, REASONS, Stage, reasons_of
 from altalign.schema import DROPPED, SAMPLE
 from filters import identity
-from pipelines import fetch_archive, fetch_web, image_values, images, judge, parquet, pool, progress
+from pipelines import arrays, fetch_archive, fetch_web, image_values, images, judge, parquet, pool, progress
 from pipelines.engines import MapUnits
 from pipelines.images import Outcome
 from pipelines.units import Facts, Run, Unit
@@ -104,7 +104,7 @@ def _joined(run: Run, rows: pa.Table, outcomes: Sequence[Outcome], verdict: dict
     ids = {name: identity.hexed(judge.ids_of(rows[name])) for name in ("key", "image_id")}
     measured = images.columns([outcome.measured for outcome in outcomes])
     of_image = {
-        **{name: measured[name] for name in ("width", "height", "format", "nsfw_score", "found_sha256")},
+        **{name: measured[name] for name in ("width", "height", "format", "nsfw_score", "found_sha256", "features")},
         "http_code": pa.array([outcome.http_code for outcome in outcomes], pa.int32()),
         "blob_offset": pa.array([outcome.offset for outcome in outcomes], pa.int64()),
         "blob_bytes": pa.array([outcome.bytes for outcome in outcomes], pa.int64()),
@@ -126,14 +126,22 @@ def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
             counts.add_rows(stage, entry["source"], (entry[reasons] if reasons else None) or KEPT, entry["count_all"])
     if run.config.audit.keep_dropped:
         for stage, part in ((Stage.FETCH, missing), (Stage.IMAGE, dropped)):
-            _write_dropped(run.path("dropped", stage.value, f"{unit['name']}.parquet"), stage, part)
+            write_dropped(run.path("dropped", stage.value, f"{unit['name']}.parquet"), stage, part)
     parquet.write(run.work("fetch/units", f"{unit['name']}.image_joint"), image_values.joint(seen), image_values.JOINT)
     parquet.write(run.work("fetch/units", f"{unit['name']}.image_values"), image_values.values(seen), image_values.VALUES)
+    _write_features(run, unit, kept.take(first_of_each_image(kept))["features"])
     parquet.write(run.work("fetch/units", f"{unit['name']}.parquet"), kept.select(FETCHED.names), FETCHED)
     return {"kept": len(kept), "counts": counts.to_json()}
 
 
-def _write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
+def _write_features(run: Run, unit: Unit, features: "pa.ChunkedArray[Any]") -> None:
+    """What the embedder makes of each kept image, in their order: int16[n, d], zeros for one that is flat."""
+    dimensions = images.hooks_of(run.config).embedder.dimensions
+    each: Any = pc.fill_null(features, pa.scalar(bytes(2 * dimensions)))
+    arrays.save(run.work("fetch/units", f"{unit['name']}.features"), np.frombuffer(b"".join(each.to_pylist()), np.int16).reshape(-1, dimensions))
+
+
+def write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
     """The dropped rows of a stage; what an earlier try has left is gone where there are none now."""
     columns = {name: rows[name] for name in rows.column_names if name in DROPPED.names}
     if not len(rows) and storage.exists(path):

@@ -101,7 +101,7 @@ class Gather(beam.PTransform[Any, Any]):
 
 def fetch_images(run: Run, unit: Unit, rows: pa.Table) -> list[Outcome]:
     """Read and measure the images of a unit (one row of `judge.GROUPED` each); their bytes go to its blob."""
-    hooks, outcomes, end = images.hooks_of(run.config.image), [], 0
+    hooks, outcomes, end = images.hooks_of(run.config), [], 0
     with storage.write(run.work("fetch/units", f"{unit['name']}.images")) as blob:
         for url, data in zip(rows["image_url"].to_pylist(), image_bytes(run, rows), strict=True):
             if data is None:

@@ -45,7 +45,7 @@ def fetch_images(run: Run, unit: Unit, rows: pa.Table) -> list[Outcome]:
     """
     urls: list[Any] = rows["image_url"].to_pylist()  # null where there is none
     image_ids: list[Any] = identity.hexed(judge.ids_of(rows["image_id"])).to_pylist()
-    hooks = images.hooks_of(run.config.image)
+    hooks = images.hooks_of(run.config)
 
     def measure(number: int, data: bytes) -> Measured:
         return images.measure(data, url=urls[number], config=run.config.image, hooks=hooks)

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from altalign import memory, storage
-from altalign.curation import ImageSettings
+from altalign.curation import CurateConfig, ImageSettings
 from altalign.errors import AltalignError
 from altalign.reasons import DropReason
 from filters import image, pixels
 from filters.blocked import BlockList
-from pipelines import models
+from pipelines import embedders, models
 from pipelines.units import files_named
 
 
@@ -23,26 +23,32 @@ class Hooks(NamedTuple):
 
     blocked: BlockList
     nsfw: models.NsfwModel | None
+    embedder: embedders.Embedder
 
     @property
     def short_side_px(self) -> int:
-        """What they need of an image's short side, in pixels; 128 is twice the thumbnail of a descriptor."""
-        return max(128, self.blocked.short_side_px, self.nsfw.classifier.short_side_px if self.nsfw else 0)
+        """What they need of an image's short side, in pixels."""
+        return max(self.embedder.short_side_px, self.blocked.short_side_px, self.nsfw.classifier.short_side_px if self.nsfw else 0)
+
+    @property
+    def colour(self) -> bool:
+        """Whether any of them looks at colours."""
+        return self.nsfw is not None or self.embedder.colour
 
 
 @lru_cache(maxsize=1)
-def _hooks(blocked: tuple[str, ...], nsfw: str, _changed: tuple[storage.Stamp | None, ...]) -> Hooks:
-    return Hooks(models.load_block_lists(blocked), models.load_nsfw(nsfw) if nsfw else None)
+def _hooks(blocked: tuple[str, ...], nsfw: str, embedder: str, _changed: tuple[storage.Stamp | None, ...]) -> Hooks:
+    return Hooks(models.load_block_lists(blocked), models.load_nsfw(nsfw) if nsfw else None, embedders.load(embedder))
 
 
-def hooks_of(config: ImageSettings) -> Hooks:
+def hooks_of(config: CurateConfig) -> Hooks:
     """The hooks of these settings, loaded once a process.
 
     Raises:
         UsageError: a list or a model cannot be loaded.
     """
     changed = tuple(storage.stamp(name) if storage.exists(name) else None for name in files_named(config))
-    return _hooks(tuple(config.blocked_hashes), config.nsfw.model, changed)
+    return _hooks(tuple(config.image.blocked_hashes), config.image.nsfw.model, config.decontaminate.embedder, changed)
 
 
 class Measured(NamedTuple):
@@ -55,6 +61,7 @@ class Measured(NamedTuple):
     is_blocked: bool | None = None
     nsfw_score: float | None = None
     found_sha256: str | None = None
+    features: bytes | None = None  # what the embedder makes of it, int16; None also where it is flat
 
 
 class Outcome(NamedTuple):
@@ -73,10 +80,11 @@ def measure(data: bytes, *, url: str | None, config: ImageSettings, hooks: Hooks
     Raises:
         AltalignError: there is too little memory for it.
     """
-    colour, most = hooks.nsfw is not None, config.pixels_at_most
+    colour, most = hooks.colour, config.pixels_at_most
     with enough_memory(url, data, colour=colour, pixels_at_most=most, short_side_px=hooks.short_side_px):
         decoded = pixels.decode(data, pixels_at_most=most, colour=colour, short_side_px=hooks.short_side_px)
         digest = hashlib.sha256(data).hexdigest() if data else None
+        features = hooks.embedder.features(decoded.pixels) if decoded.pixels is not None else None
         return Measured(
             format=decoded.format,
             width=_bounded(decoded.width),
@@ -85,6 +93,7 @@ def measure(data: bytes, *, url: str | None, config: ImageSettings, hooks: Hooks
             is_blocked=hooks.blocked.blocks(data=data, found_sha256=digest or "", pixels=decoded.pixels),
             nsfw_score=hooks.nsfw.score(decoded.pixels) if hooks.nsfw and decoded.pixels is not None else None,
             found_sha256=digest,
+            features=None if features is None else features.tobytes(),
         )
 
 
@@ -114,7 +123,7 @@ def enough_memory(url: str | None, data: bytes, *, colour: bool, pixels_at_most:
 
 def columns(measured: Sequence[Measured]) -> dict[str, Any]:
     """What was measured, an Arrow array each."""
-    kinds = (pa.string(), pa.int32(), pa.int32(), pa.string(), pa.bool_(), pa.float32(), pa.string())
+    kinds = (pa.string(), pa.int32(), pa.int32(), pa.string(), pa.bool_(), pa.float32(), pa.string(), pa.binary())
     values = zip(*measured, strict=True) if measured else ([] for _ in kinds)
     return {name: pa.array(list(column), kind) for name, kind, column in zip(Measured._fields, kinds, values, strict=True)}
 

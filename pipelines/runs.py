@@ -1,6 +1,5 @@
 """Opening a run folder: what is already there, whether it fits these settings and files, and what is to be done anew."""
 
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -16,14 +15,22 @@ from altalign.errors import AltalignError, UsageError
 from altalign.reasons import Stage
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.stages import OUTPUTS, STAGES, damaged
-from pipelines import images, read
+from pipelines import calibrations, images, read
+from pipelines.read import test_sets
 from pipelines.units import Basis, Grounds, InputFile, Run, resolved
 from pipelines.web.domains import Domains
 
 # What counts rows for which stage.
-COUNTED = {"extract": ("extract",), "tables": (), "judge": ("judge/units", "judge/grouped"), "fetch": ("fetch/units",), "write": ()}
+COUNTED = {
+    "extract": ("extract",),
+    "tables": (),
+    "judge": ("judge/units", "judge/grouped"),
+    "fetch": ("fetch/units",),
+    "decontaminate": ("decontaminate/units",),
+    "write": (),
+}
 FROM_THE_WEB = (".images", ".journal")  # endings of files
-COUNTED_STAGES = (Stage.EXTRACT, Stage.JUDGE, Stage.FETCH, Stage.IMAGE)
+COUNTED_STAGES = (Stage.EXTRACT, Stage.JUDGE, Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE)
 
 
 def find_run(config: CurateConfig, *, config_path: str) -> Run:
@@ -42,7 +49,11 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
             _check_file(path, config.run.folder, f"{config_path} [input] paths")
         read.check(paths, settings)
         files += [InputFile(len(files) + i, path, number) for i, path in enumerate(paths)]
-    images.hooks_of(config.image)
+    images.hooks_of(config)
+    for test_set in config.decontaminate.named_sets:
+        test_sets.parts(test_set)
+    if config.decontaminate.calibration:
+        calibrations.named(config.decontaminate.calibration, config.decontaminate.embedder)
     if config.fetch.source == "web":
         Domains.load(config.fetch.blocked_domains)
     return Run(config.run.folder, config, tuple(files))
@@ -101,11 +112,6 @@ def check_finished(run: Run) -> None:
 def _check_supported(config: CurateConfig, where: str) -> None:
     """Refuse settings that the contract has and this version does not."""
     wanted = {
-        "[decontaminate] test_sets": (
-            bool(config.decontaminate.test_sets),
-            json.dumps(config.model_dump(mode="json")["decontaminate"]["test_sets"], ensure_ascii=False),
-            "decontamination is not supported yet; leave it empty",
-        ),
         "[dedup] within_pool": (
             config.dedup.within_pool != "off",
             f'"{config.dedup.within_pool}"',

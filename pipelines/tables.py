@@ -16,13 +16,12 @@ import pyarrow as pa
 from apache_beam.pvalue import PCollection
 
 from altalign import storage
-from altalign.errors import UnreadableError
 from altalign.schema import RULES_VERSION
 from dedup.hash_tables import HashTable, log2_counts
 from dedup.merge import CountHistogram, merge_ngrams, merge_pairs
 from dedup.spill import Flush, NgramBuffers, PairBuffers
 from filters import identity, words
-from pipelines import parquet, pool
+from pipelines import arrays, parquet, pool
 from pipelines.engines import pooled
 from pipelines.shuffle import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from pipelines.units import Facts, Run, Unit, map_unit
@@ -218,17 +217,10 @@ class Tables(NamedTuple):
 @lru_cache(maxsize=1)
 def _tables(folder: str, _changed: storage.Stamp) -> Tables:
     def table(name: str, counts: str) -> HashTable:
-        return HashTable(_mapped(f"{folder}/{name}.npy"), _mapped(f"{folder}/{name}_{counts}.npy"))
+        return HashTable(arrays.mapped(f"{folder}/{name}.npy"), arrays.mapped(f"{folder}/{name}_{counts}.npy"))
 
     facts = storage.read_json(f"{folder}/vocabulary.json")
     return Tables(None if facts["all"] else table("vocabulary", "log2"), table("over_shared_texts", "counts"), table("over_captioned_images", "counts"))
-
-
-def _mapped(path: str) -> np.ndarray:
-    try:
-        return np.load(path, mmap_mode="r")
-    except (ValueError, EOFError) as error:
-        raise UnreadableError(f"{path}: not a whole NumPy array") from error
 
 
 class Measured(NamedTuple):

@@ -15,12 +15,14 @@ from typing import Any
 
 from altalign import interrupts, storage
 from altalign.counts import Counts
-from altalign.curation import CurateConfig, ImageSettings
+from altalign.curation import CurateConfig
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.settings import dump, flatten, stage_of
 from altalign.stages import STAGES, finished_units
+from pipelines import calibrations
+from pipelines.read import test_sets
 
-WORK_VERSION = 2  # of the layout of work/: a run that another version began is refused
+WORK_VERSION = 3  # of the layout of work/: a run that another version began is refused
 
 ROWS_PER_UNIT = 500_000
 IMAGES_PER_UNIT = 4_096
@@ -113,10 +115,10 @@ class Grounds:
     digest: str
 
 
-def files_named(config: ImageSettings) -> list[str]:
-    """The files that settings name and results rest on: block lists, the NSFW model and its TOML."""
-    model = config.nsfw.model
-    return [*config.blocked_hashes, *([model, str(Path(model).with_suffix(".toml"))] if model else [])]
+def files_named(config: CurateConfig) -> list[str]:
+    """The files that settings name and the measuring of images rests on: block lists, the NSFW model and its TOML, those of an embedder."""
+    model = config.image.nsfw.model
+    return [*config.image.blocked_hashes, *([model, str(Path(model).with_suffix(".toml"))] if model else []), *config.decontaminate.embedder_files]
 
 
 class Basis:
@@ -135,8 +137,13 @@ class Basis:
             if stage is not None:
                 reads[stage if stage in STAGES else "write"][name] = value
         reads["extract"]["files"] = [file.path for file in self._files]
-        for name in [*files_named(self._config.image), *self._config.fetch.blocked_domains]:
+        for name in [*files_named(self._config), *self._config.fetch.blocked_domains]:
             reads["fetch"][f"file {name}"] = hashlib.sha256(storage.read_bytes(name)).hexdigest() if storage.exists(name) else "missing"
+        for test_set in self._config.decontaminate.named_sets:
+            files = json.dumps(list(test_sets.stamps(test_sets.parts(test_set))))
+            reads["decontaminate"][f"files of test set {test_set.name}"] = hashlib.sha256(files.encode()).hexdigest()
+        for name in calibrations.files_of(self._config.decontaminate.calibration):
+            reads["decontaminate"][f"file {name}"] = hashlib.sha256(storage.read_bytes(name)).hexdigest() if storage.exists(name) else "missing"
         grounds, before = {}, ""
         for stage in STAGES:
             before = hashlib.sha256((before + json.dumps(reads[stage], sort_keys=True)).encode()).hexdigest()

@@ -11,9 +11,8 @@ import numpy as np
 from altalign import storage
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
-from pipelines import parquet, runs, stored
+from pipelines import decontaminate, parquet, runs, stored
 from pipelines.engines import threads
-from pipelines.fetch import FETCHED
 from pipelines.ranges import Range, Ranges
 from pipelines.units import Facts, Run, Unit
 
@@ -24,7 +23,7 @@ def plan(run: Run) -> list[Unit]:
         if any(not storage.exists(path) or storage.stamp(path).size != size for path, size in _files(run, name, facts).items()):
             storage.delete(run.mark("write", name))
     per_shard = run.config.shards.samples_per_shard
-    units = [(name, facts["kept"]) for name, facts in run.all_facts("fetch/units") if facts["kept"]]
+    units = [(name, facts["kept"]) for name, facts in run.all_facts(decontaminate.UNITS) if facts["kept"]]
     ends = np.cumsum([kept for _, kept in units]).tolist()
     total = ends[-1] if ends else 0
     shards: list[Unit] = []
@@ -76,8 +75,7 @@ def write(run: Run, unit: Unit) -> Facts:
 def _found(run: Run, unit: Unit) -> Iterator[stored.Found]:
     """The rows of a shard; an image is read once for all its captions."""
     for name, begin, end in unit["parts"]:
-        table = parquet.read_table(run.work("fetch/units", f"{name}.parquet")).slice(begin, end - begin)
-        rows = table.select(FETCHED.names).to_pylist()
+        rows = decontaminate.kept(run, name).slice(begin, end - begin).to_pylist()
         places = [Range(run.work("fetch/units", f"{name}.images"), row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
         before = None
         with Ranges(places) as ranges:
@@ -123,7 +121,10 @@ def conclude(run: Run) -> None:
     shared = sum(before["last_image"] == after["first_image"] for (_, before), (_, after) in pairwise(shards))
     images = sum(facts["images"] for _, facts in shards) - shared
     size = sum(facts["bytes"] for _, facts in shards)
-    storage.write_json(run.path("summary.json"), {"stages": counts.summary(runs.COUNTED_STAGES), "pairs": pairs, "images": images, "bytes": size})
+    facts = {"stages": counts.summary(runs.COUNTED_STAGES), "pairs": pairs, "images": images, "bytes": size}
+    if run.config.decontaminate.test_sets:
+        facts["near_duplicates"] = storage.read_json(run.path("audit", "near_duplicates", decontaminate.SUMMARY))
+    storage.write_json(run.path("summary.json"), facts)
     entries = [{"name": f"{name}.tar", **{key: facts[key] for key in ("rows", "bytes", "sha256", "parquet_sha256")}} for name, facts in shards]
     settings = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()
     manifest = {"shards": entries, "pairs": pairs, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "settings_sha256": settings}

@@ -8,10 +8,12 @@ writes the journal anew, and cuts the bytes behind the last image off.
 
 import hashlib
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -19,7 +21,7 @@ from altalign import interrupts, storage
 from altalign.reasons import DropReason
 from pipelines.images import Measured, Outcome
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def read(path: str) -> Entries:
         if not isinstance(value, list):
             break
         number, reason, http_code, offset, size, measured = value
-        outcomes[number] = Outcome(DropReason(reason) if reason else None, http_code, offset, size, Measured(*measured))
+        outcomes[number] = Outcome(DropReason(reason) if reason else None, http_code, offset, size, _measured(measured))
     return Entries(Grounds(head["asked"], head["measured"]), outcomes)
 
 
@@ -130,7 +132,16 @@ def names(folder: str) -> list[str]:
 
 
 def _entry(number: int, outcome: Outcome) -> list[object]:
-    return [number, outcome.reason, outcome.http_code, outcome.offset, outcome.bytes, list(outcome.measured) if outcome.reason is None else []]
+    return [number, outcome.reason, outcome.http_code, outcome.offset, outcome.bytes, _as_json(outcome.measured) if outcome.reason is None else []]
+
+
+def _as_json(measured: Measured) -> list[object]:
+    return list(measured._replace(features=measured.features and b64encode(measured.features).decode()))  # type: ignore[arg-type]
+
+
+def _measured(values: list[Any]) -> Measured:
+    measured = Measured(*values)
+    return measured._replace(features=b64decode(measured.features) if measured.features else None)
 
 
 def _line(value: object) -> bytes:

@@ -1,0 +1,92 @@
+"""What decides who is near whom: map, centroids and threshold, as a folder of files.
+
+A run that learns them writes them to `audit/near_duplicates/`, `altalign calibrate` to a folder of its own; either can be named as
+`[decontaminate] calibration`. All is in whole numbers: given the files, every machine finds the same.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from altalign import storage
+from altalign.errors import UnreadableError, UsageError
+from dedup import embed
+from pipelines import arrays
+
+VERSION = 1
+FILE, MEAN, MATRIX, CENTROIDS = "calibration.json", "map_mean.npy", "map_matrix.npy", "centroids.npy"
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What makes vectors of features, where their clusters are, and which cosine is a near-duplicate's.
+
+    Attributes:
+        embedder: as the setting names it.
+        similarity_above: cosine.
+        map: for `dct`; None: features are vectors.
+        centroids: int16[clusters, d].
+    """
+
+    embedder: str
+    similarity_above: float
+    map: embed.Map | None
+    centroids: np.ndarray
+
+    def vectors(self, features: np.ndarray) -> np.ndarray:
+        """int16[n, d] of features of images that are not flat."""
+        return self.map.embed(features) if self.map else features
+
+
+def save(folder: str, calibration: Calibration, facts: dict[str, Any]) -> None:
+    """Write a calibration; `facts` are for people and reports. The JSON comes last."""
+    if calibration.map:
+        arrays.save(storage.join(folder, MEAN), calibration.map.mean)
+        arrays.save(storage.join(folder, MATRIX), calibration.map.matrix)
+    arrays.save(storage.join(folder, CENTROIDS), calibration.centroids)
+    head = {"version": VERSION, "embedder": calibration.embedder, "similarity_above": calibration.similarity_above, "is_mapped": calibration.map is not None}
+    storage.write_json(storage.join(folder, FILE), {**head, **facts})
+
+
+def load(folder: str) -> Calibration:
+    """Read a calibration.
+
+    Raises:
+        UnreadableError: a file of it is missing or damaged.
+    """
+    head = storage.read_json(storage.join(folder, FILE))
+    if head.get("version") != VERSION or not {"embedder", "similarity_above", "is_mapped"} <= head.keys():
+        raise UnreadableError(f"{storage.join(folder, FILE)}: no calibration of this version of altalign")
+    try:
+        mapped = embed.Map(arrays.read(storage.join(folder, MEAN)), arrays.read(storage.join(folder, MATRIX))) if head["is_mapped"] else None
+    except ValueError as error:
+        raise UnreadableError(f"{folder}: its map is none: {error}") from error
+    centroids = arrays.read(storage.join(folder, CENTROIDS))
+    if centroids.dtype != np.int16 or centroids.ndim != 2 or (mapped and centroids.shape[1] != mapped.dimensions):
+        raise UnreadableError(f"{storage.join(folder, CENTROIDS)}: {centroids.dtype} of shape {centroids.shape}, which are no centroids of this calibration")
+    return Calibration(head["embedder"], float(head["similarity_above"]), mapped, centroids)
+
+
+def named(folder: str, embedder: str) -> Calibration:
+    """The calibration that `[decontaminate] calibration` names.
+
+    Raises:
+        UsageError: it is none, or one of another embedder.
+    """
+    where = f"[decontaminate] calibration = {folder!r}"
+    if not Path(folder, FILE).is_file():
+        raise UsageError(f"{where}: no {FILE} is there; give a folder that `altalign calibrate` wrote, relative to the working directory")
+    try:
+        calibration = load(folder)
+    except (UnreadableError, OSError) as error:
+        raise UsageError(f"{where}: cannot be used: {error}") from error
+    if calibration.embedder != embedder:
+        raise UsageError(f'{where}: made with embedder = "{calibration.embedder}", here it is "{embedder}"; calibrate anew, or set that one')
+    return calibration
+
+
+def files_of(folder: str) -> list[str]:
+    """The files that a calibration may have."""
+    return [storage.join(folder, name) for name in (FILE, MEAN, MATRIX, CENTROIDS)] if folder else []

@@ -1,0 +1,86 @@
+"""What turns a decoded image into a vector, by the name that `[decontaminate] embedder` gives it.
+
+One image at a time: what a model says of an image depends, in its last bits, on what else is in its batch, and so would the result on which
+images came together. A flat image, one without structure, has no vector: it resembles all others that are as empty.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from altalign.errors import UsageError
+from dedup import embed, phash
+from filters import pixels
+from filters.thumbnails import thumbnail
+
+Pixels = npt.NDArray[np.uint8]
+Vector = npt.NDArray[np.int16]
+
+SHORT_SIDE_PX = 128  # twice the thumbnail of the descriptors and more: `pixels.decode` has the figures
+
+
+@dataclass(frozen=True, eq=False)
+class Embedder:
+    """A descriptor of images.
+
+    Attributes:
+        name: as the setting has it.
+        dimensions: of what `of_image` gives.
+        of_image: from the pixels of an image that is not flat (uint8 of shape (height, width), or (height, width, 3) as RGB, upright and on
+            white) to int16[dimensions]. Of `dct` these are coefficients, which a map makes vectors of; of all others, vectors as they are compared.
+        is_mapped: whether a map is to be learned, or brought by a calibration.
+        colour: whether it wants RGB.
+        short_side_px: what an image is decoded to at least.
+    """
+
+    name: str
+    dimensions: int
+    of_image: Callable[[Pixels], Vector]
+    is_mapped: bool = False
+    colour: bool = False
+    short_side_px: int = SHORT_SIDE_PX
+
+    def features(self, image: Pixels) -> Vector | None:
+        """int16[dimensions] of an image; None where it is flat."""
+        small = thumbnail(pixels.gray(image))
+        return None if embed.is_flat(small) else self.of_image(image)
+
+
+def load(name: str) -> Embedder:
+    """The embedder of a setting. `images.hooks_of` keeps it for as long as its files are the same.
+
+    Raises:
+        UsageError: its file or a package that it needs is missing, or they do not fit.
+    """
+    return _KINDS[name.split(":")[0]](name)
+
+
+def _dct(name: str) -> Embedder:
+    def of_image(image: Pixels) -> Vector:
+        coefficients, _ = embed.dct_coefficients(thumbnail(pixels.gray(image))[np.newaxis])
+        return coefficients[0]
+
+    return Embedder(name, embed.COEFFICIENTS, of_image, is_mapped=True)
+
+
+def _phash(name: str) -> Embedder:
+    def of_image(image: Pixels) -> Vector:
+        return phash.phash(phash.lanczos_thumbnail(pixels.gray(image))[np.newaxis])[0]
+
+    return Embedder(name, phash.BITS, of_image)
+
+
+def _not_there(name: str) -> Embedder:
+    raise UsageError(f"[decontaminate] embedder = {name!r}: not there yet; give dct or phash")
+
+
+_KINDS: dict[str, Callable[[str], Embedder]] = {
+    "dct": _dct,
+    "phash": _phash,
+    "open_clip": _not_there,
+    "timm": _not_there,
+    "onnx": _not_there,
+    "run": _not_there,
+}

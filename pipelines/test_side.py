@@ -1,0 +1,272 @@
+"""The side that the pool is searched for: test images embedded once, what the run's own images teach, and the index of both.
+
+Test images go the way of the pool's: the same decoder, the same size, the same embedder. The index is written once and mapped into the memory
+of every worker; the pool is never shuffled.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import interrupts, storage
+from altalign.errors import UnreadableError
+from dedup import clusters, copies, embed
+from dedup.buckets import nearest_clusters
+from dedup.near_duplicates import TestSide
+from filters import pixels
+from filters.thumbnails import thumbnail
+from pipelines import arrays, calibrations, images, parquet
+from pipelines.calibrations import Calibration
+from pipelines.read import test_sets
+from pipelines.units import Facts, Run, Unit
+
+LESSONS, LESSONS_PER_UNIT = 340, 20  # images that a map is learned from: the design was measured with so many
+LESSONS_AT_LEAST = 32  # ours; of fewer, a map would be fitted to their accidents
+LESSON_SHORT_SIDE_PX = 128
+
+# One row a test image; features and mirrored are int16 as bytes, null where the image is flat, the second also where it is not asked for.
+TEST_IMAGE = pa.schema([("test_set", pa.string()), ("test_image", pa.string()), ("sha256", pa.string()), ("features", pa.binary()), ("mirrored", pa.binary())])
+NAMES = pa.schema([TEST_IMAGE.field("test_set"), TEST_IMAGE.field("test_image")])
+_LESSON = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])  # copy_of: null of an original, which comes before its copies
+
+TESTS, LEARNED, INDEX = "decontaminate/test", "decontaminate/lessons", "decontaminate/index"
+
+
+# Test images -------------------------------------------------------------------------------------------------------------
+
+
+def parts(run: Run) -> list[test_sets.Part]:
+    """All parts of all test sets, in the order of the settings."""
+    return [part for test_set in run.config.decontaminate.named_sets for part in test_sets.parts(test_set)]
+
+
+def plan(run: Run) -> list[Unit]:
+    """One unit a part. What was made of other files is forgotten."""
+    units: list[Unit] = []
+    for number, part in enumerate(parts(run)):
+        asked = {"embedder": run.config.decontaminate.embedder, "mirrored": run.config.decontaminate.mirrored}
+        rests_on = [*test_sets.stamps([part]), part.to_json(), asked]
+        units.append({"name": f"{number:05d}", **part.to_json(), "digest": hashlib.sha256(json.dumps(rests_on).encode()).hexdigest()})
+    digests = {unit["name"]: unit["digest"] for unit in units}
+    for name, facts in run.all_facts(TESTS):
+        if facts["digest"] != digests.get(name):
+            storage.delete(run.mark(TESTS, name))
+    return units
+
+
+def read_tests(run: Run, unit: Unit) -> Facts:
+    """Embed the test images of a unit.
+
+    Raises:
+        UnreadableError: one of them cannot be read.
+    """
+    part = test_sets.Part.from_json(unit)
+    hooks, rows = images.hooks_of(run.config), []
+    for name, data in test_sets.images(part):
+        interrupts.check()
+        decoded = _decoded(run, hooks, part.test_set, name, data)
+        features = hooks.embedder.features(decoded)
+        seen_in_a_mirror = hooks.embedder.features(decoded[:, ::-1]) if run.config.decontaminate.mirrored else None
+        digest = hashlib.sha256(data).hexdigest()
+        rows.append((part.test_set, name, digest, *(None if each is None else each.tobytes() for each in (features, seen_in_a_mirror))))
+    columns = zip(*rows, strict=True) if rows else ([] for _ in TEST_IMAGE)
+    table = pa.table([pa.array(list(column), field.type) for column, field in zip(columns, TEST_IMAGE, strict=True)], schema=TEST_IMAGE)
+    parquet.write(run.work(TESTS, f"{unit['name']}.parquet"), table, TEST_IMAGE)
+    return {"digest": unit["digest"], "test_set": part.test_set, "images": len(rows), "flat": table["features"].null_count}
+
+
+def _decoded(run: Run, hooks: images.Hooks, test_set: str, name: str, data: bytes) -> np.ndarray:
+    most = run.config.image.pixels_at_most
+    with images.enough_memory(name, data, colour=hooks.colour, pixels_at_most=most, short_side_px=hooks.short_side_px):
+        decoded = pixels.decode(data, pixels_at_most=most, colour=hooks.colour, short_side_px=hooks.short_side_px)
+    if decoded.pixels is None:
+        large = f"{decoded.width} x {decoded.height} pixels, more than [image] pixels_at_most" if decoded.width else "no known image format"
+        raise UnreadableError(
+            f"{name}: an image of test set {test_set} cannot be decoded ({decoded.damage or large}); "
+            "repair it or take it out of the set: copies of what cannot be read would not be found"
+        )
+    return decoded.pixels
+
+
+def tests(run: Run) -> pa.Table:
+    """All test images, in order, of `TEST_IMAGE`."""
+    units = [parquet.read_table(run.work(TESTS, f"{name}.parquet")) for name in run.finished(TESTS)]
+    return pa.concat_tables([TEST_IMAGE.empty_table(), *(unit.cast(TEST_IMAGE) for unit in units)])
+
+
+# Images of the run -------------------------------------------------------------------------------------------------------
+
+
+def kept_images(run: Run, name: str) -> pa.Table:
+    """The kept images of a fetch unit in their order, one row each: image_id, blob_offset, blob_bytes, found_sha256 and the first of their keys."""
+    wanted = ["image_id", "key", "blob_offset", "blob_bytes", "found_sha256"]
+    rows = parquet.read_table(run.work("fetch/units", f"{name}.parquet")).select(wanted)
+    ids: Any = rows["image_id"].combine_chunks()
+    return rows.filter(pa.array(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)][: len(rows)]))
+
+
+def features_of(run: Run, name: str) -> np.ndarray:
+    """int16[n, d] of the kept images of a fetch unit; zeros for one that is flat."""
+    return arrays.read(run.work("fetch/units", f"{name}.features"))
+
+
+def sample(run: Run) -> Iterator[tuple[str, int, np.ndarray]]:
+    """Unit, number and features of the run's images that are not flat, in the order of image_id, which is a hash: the first of them are a sample of all."""
+    for name in run.finished("fetch/units"):
+        features = features_of(run, name)
+        for number in np.flatnonzero(features.any(axis=1)).tolist():
+            yield name, number, features[number]
+
+
+# What a map is learned from ----------------------------------------------------------------------------------------------
+
+
+def plan_lessons(run: Run) -> list[Unit]:
+    """Units of images whose copies a map is learned from; none where there is no map, or a calibration brings it."""
+    settings = run.config.decontaminate
+    if not settings.test_sets or settings.calibration or not images.hooks_of(run.config).embedder.is_mapped:
+        return []
+    chosen = [(name, number) for name, number, _ in islice(sample(run), LESSONS)]
+    return [{"name": f"{i // LESSONS_PER_UNIT:05d}", "images": chosen[i : i + LESSONS_PER_UNIT]} for i in range(0, len(chosen), LESSONS_PER_UNIT)]
+
+
+def make_copies(run: Run, unit: Unit) -> Facts:
+    """Coefficients of images and of their copies."""
+    made: list[tuple[bytes, int | None]] = []
+    for number, (name, row) in enumerate(unit["images"]):
+        interrupts.check()
+        made += _lesson(_image(run, name, row), number)
+    table = pa.table([pa.array(list(column), field.type) for column, field in zip(zip(*made, strict=True), _LESSON, strict=True)], schema=_LESSON)
+    parquet.write(run.work(LEARNED, f"{unit['name']}.parquet"), table, _LESSON)
+    return {"images": len(unit["images"])}
+
+
+def _image(run: Run, name: str, number: int) -> bytes:
+    row = kept_images(run, name).slice(number, 1).to_pylist()[0]
+    return storage.read_range(run.work("fetch/units", f"{name}.images"), row["blob_offset"], row["blob_bytes"])
+
+
+def _lesson(data: bytes, number: int) -> Iterator[tuple[bytes, int | None]]:
+    original = pixels.decode(data, pixels_at_most=2**62, colour=True, short_side_px=LESSON_SHORT_SIDE_PX).pixels
+    if original is None:
+        return
+    views = [original, *(copy for _, copy in copies.copies_of(original))]
+    coefficients, _ = embed.dct_coefficients(np.stack([thumbnail(pixels.gray(view)) for view in views]))
+    for of_view, each in enumerate(coefficients):
+        yield each.tobytes(), number if of_view else None
+
+
+def learned_map(run: Run) -> embed.Map:
+    """The map that the run's own images teach; where there are too few of them, one that looks at the lowest frequencies as they are."""
+    originals, changed, copy_of = [], [], []
+    for name in run.finished(LEARNED):
+        table = parquet.read_table(run.work(LEARNED, f"{name}.parquet"))
+        rows, of = _rows(table["features"]), table["copy_of"].combine_chunks()
+        is_original = of.is_null().to_numpy(zero_copy_only=False)
+        copy_of.append(np.cumsum(is_original)[~is_original] - 1 + sum(map(len, originals)))
+        originals.append(rows[is_original])
+        changed.append(rows[~is_original])
+    if sum(map(len, originals)) < LESSONS_AT_LEAST:
+        return embed.Map(np.zeros(embed.COEFFICIENTS, np.int32), np.eye(embed.DIMENSIONS, embed.COEFFICIENTS, dtype=np.int32))
+    return embed.learn_map(np.concatenate(originals), np.concatenate(changed), np.concatenate(copy_of))
+
+
+def _rows(column: "pa.ChunkedArray[Any]") -> np.ndarray:
+    """int16[n, d] of a column of features, none of them null."""
+    values: list[Any] = column.to_pylist()
+    return np.frombuffer(b"".join(values), np.int16).reshape(len(values), -1) if values else np.zeros((0, 1), np.int16)
+
+
+# The index ---------------------------------------------------------------------------------------------------------------
+
+
+def plan_index(run: Run) -> list[Unit]:
+    """One unit, where there is anything to look for."""
+    return [{"name": "00000"}] if run.config.decontaminate.test_sets else []
+
+
+def build(run: Run, _: Unit) -> Facts:
+    """Learn the map, find the clusters, embed the test side, and write what is searched."""
+    settings = run.config.decontaminate
+    calibration = calibrations.named(settings.calibration, settings.embedder) if settings.calibration else _learned(run)
+    table = tests(run)
+    of_test, vectors = _test_vectors(table, calibration, images.hooks_of(run.config).embedder.dimensions)
+    side = TestSide.build(vectors, above=calibration.similarity_above)
+    written = {
+        **side.arrays(),
+        "clusters": nearest_clusters(vectors, calibration.centroids, settings.nearest_clusters),
+        "test_of": of_test,
+        "digests": np.array(sorted(zip(table["sha256"].to_pylist(), range(len(table)), strict=True)), dtype=[("sha256", "S64"), ("test", "<i4")]),
+    }
+    for name, array in written.items():
+        arrays.save(run.work(INDEX, f"{name}.npy"), array)
+    parquet.write(run.work(INDEX, "names.parquet"), table.select(NAMES.names), NAMES)
+    facts = {"clusters": len(calibration.centroids), "lessons": sum(facts["images"] for _, facts in run.all_facts(LEARNED))}
+    calibrations.save(run.path("audit", "near_duplicates"), calibration, facts)
+    return {"test_images": len(table), "flat_test_images": table["features"].null_count, **facts}
+
+
+def _learned(run: Run) -> Calibration:
+    """A calibration of the run's own: the threshold of the settings, a map and centroids of its own images (of those that teach nothing: of test images)."""
+    settings, embedder = run.config.decontaminate, images.hooks_of(run.config).embedder
+    mapped = learned_map(run) if embedder.is_mapped else None
+    own = [features for _, _, features in islice(sample(run), clusters.SAMPLES_PER_CLUSTER * settings.clusters)]
+    features = np.stack(own) if own else _rows(tests(run)["features"].drop_null())
+    vectors = mapped.embed(features) if mapped and len(features) else features
+    has_direction = bool(len(vectors)) and bool(vectors.any())
+    dimensions = mapped.dimensions if mapped else embedder.dimensions
+    centroids = clusters.train(vectors, settings.clusters) if has_direction else np.eye(1, dimensions, dtype=np.int16)
+    return Calibration(settings.embedder, settings.similarity_above, mapped, centroids)
+
+
+def _test_vectors(table: pa.Table, calibration: Calibration, dimensions: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of each view of a test image that is not flat: the number of the image, and its vector."""
+    numbers, views = [], []
+    for name in ("features", "mirrored"):
+        has = table[name].is_valid().combine_chunks().to_numpy(zero_copy_only=False)
+        numbers.append(np.flatnonzero(has))
+        views.append(_rows(table[name].drop_null()) if has.any() else np.zeros((0, dimensions), np.int16))
+    return np.concatenate(numbers).astype(np.int32), calibration.vectors(np.concatenate(views))
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """What the pool is searched for, mapped into memory; one in a process.
+
+    Attributes:
+        calibration: what makes vectors, and which cosine is a near-duplicate's.
+        side: a vector a view of a test image.
+        clusters: int32[views, k], the nearest clusters of each.
+        test_of: int32[views], the number of its test image.
+        digests: SHA-256 (hex) of every test image and its number, sorted.
+    """
+
+    calibration: Calibration
+    side: TestSide
+    clusters: np.ndarray
+    test_of: np.ndarray
+    digests: np.ndarray
+
+    @classmethod
+    def of(cls, run: Run) -> "Index":
+        """The index of a run."""
+        folder = str(Path(run.work(INDEX)).absolute())
+        return _index(folder, str(Path(run.path("audit", "near_duplicates")).absolute()), storage.stamp(storage.join(folder, "00000.json")))
+
+
+@lru_cache(maxsize=1)
+def _index(folder: str, of_calibration: str, _changed: storage.Stamp) -> Index:
+    def mapped(name: str) -> np.ndarray:
+        return arrays.mapped(storage.join(folder, f"{name}.npy"))
+
+    side = TestSide(*(mapped(name) for name in ("vectors", "norms", "rotation", "strips", "second")))
+    return Index(calibrations.load(of_calibration), side, mapped("clusters"), mapped("test_of"), mapped("digests"))
