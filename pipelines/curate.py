@@ -49,7 +49,8 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
     "decontaminate": (
         [
             TEST_IMAGES,
-            Step(test_side.LEARNED, test_side.plan_lessons, each(test_side.make_copies)),
+            Step(test_side.LESSONS_MADE, test_side.plan_lessons, each(test_side.make_copies)),
+            Step(test_side.LEARNED, test_side.plan_learned, each(test_side.learn)),
             Step(test_side.INDEX, test_side.plan_index, each(test_side.build)),
             Step(decontaminate.FOUND, decontaminate.plan_found, each(decontaminate.find)),
             Step(decontaminate.UNITS, decontaminate.plan, each(decontaminate.drop)),

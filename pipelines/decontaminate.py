@@ -173,7 +173,10 @@ def conclude(run: Run) -> None:
     test_sets: dict[str, int] = {}
     for _, facts in run.all_facts(test_side.TESTS):
         test_sets[facts["test_set"]] = test_sets.get(facts["test_set"], 0) + facts["images"]
-    index = {name: value for name, value in run.facts(test_side.INDEX, "00000").items() if name != "unit"}
-    calibration = Index.of(run).calibration
-    settings = {"similarity_above": calibration.similarity_above, "require_bucket": run.config.decontaminate.require_bucket}
-    storage.write_json(run.path("audit", "near_duplicates", SUMMARY), {"test_sets": test_sets, **index, **settings, **totals})
+    learned = {**run.facts(test_side.LEARNED, "00000"), **run.facts(test_side.INDEX, "00000")}
+    learned.pop("unit", None)
+    settings = {
+        "similarity_above": test_side.calibration_of(run).similarity_above,
+        "require_bucket": run.config.decontaminate.require_bucket,
+    }
+    storage.write_json(run.path("audit", "near_duplicates", SUMMARY), {"test_sets": test_sets, **learned, **settings, **totals})

@@ -38,7 +38,7 @@ TEST_IMAGE = pa.schema([("test_set", pa.string()), ("test_image", pa.string()), 
 NAMES = pa.schema([TEST_IMAGE.field("test_set"), TEST_IMAGE.field("test_image")])
 _LESSON = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])  # copy_of: null of an original, which comes before its copies
 
-TESTS, LEARNED, INDEX = "decontaminate/test", "decontaminate/lessons", "decontaminate/index"
+TESTS, LESSONS_MADE, LEARNED, INDEX = "decontaminate/test", "decontaminate/lessons", "decontaminate/learned", "decontaminate/index"
 
 
 # Test images -------------------------------------------------------------------------------------------------------------
@@ -127,13 +127,17 @@ def sample(run: Run) -> Iterator[tuple[str, int, np.ndarray]]:
             yield name, number, features[number]
 
 
-# What a map is learned from ----------------------------------------------------------------------------------------------
+# What is learned ---------------------------------------------------------------------------------------------------------
+
+
+def is_wanted(run: Run) -> bool:
+    """Whether near-duplicates are looked for at all."""
+    return bool(run.config.decontaminate.test_sets) or run.config.dedup.within_pool != "off"
 
 
 def plan_lessons(run: Run) -> list[Unit]:
     """Units of images whose copies a map is learned from; none where there is no map, or a calibration brings it."""
-    settings = run.config.decontaminate
-    if not settings.test_sets or settings.calibration or not images.hooks_of(run.config).embedder.is_mapped:
+    if not is_wanted(run) or run.config.decontaminate.calibration or not images.hooks_of(run.config).embedder.is_mapped:
         return []
     chosen = [(name, number) for name, number, _ in islice(sample(run), LESSONS)]
     return [{"name": f"{i // LESSONS_PER_UNIT:05d}", "images": chosen[i : i + LESSONS_PER_UNIT]} for i in range(0, len(chosen), LESSONS_PER_UNIT)]
@@ -146,7 +150,7 @@ def make_copies(run: Run, unit: Unit) -> Facts:
         interrupts.check()
         made += _lesson(_image(run, name, row), number)
     table = pa.table([pa.array(list(column), field.type) for column, field in zip(zip(*made, strict=True), _LESSON, strict=True)], schema=_LESSON)
-    parquet.write(run.work(LEARNED, f"{unit['name']}.parquet"), table, _LESSON)
+    parquet.write(run.work(LESSONS_MADE, f"{unit['name']}.parquet"), table, _LESSON)
     return {"images": len(unit["images"])}
 
 
@@ -165,11 +169,43 @@ def _lesson(data: bytes, number: int) -> Iterator[tuple[bytes, int | None]]:
         yield each.tobytes(), number if of_view else None
 
 
+def plan_learned(run: Run) -> list[Unit]:
+    """One unit, where there is anything to look for."""
+    return [{"name": "00000"}] if is_wanted(run) else []
+
+
+def learn(run: Run, _: Unit) -> Facts:
+    """Learn the map and find the clusters, or take those of a calibration, and write them to `audit/near_duplicates/`."""
+    settings = run.config.decontaminate
+    calibration = calibrations.named(settings.calibration, settings.embedder) if settings.calibration else _learned(run)
+    facts = {"clusters": len(calibration.centroids), "lessons": sum(facts["images"] for _, facts in run.all_facts(LESSONS_MADE))}
+    calibrations.save(run.path("audit", "near_duplicates"), calibration, facts)
+    return facts
+
+
+def calibration_of(run: Run) -> Calibration:
+    """What was learned."""
+    return calibrations.load(run.path("audit", "near_duplicates"))
+
+
+def _learned(run: Run) -> Calibration:
+    """A calibration of the run's own: the threshold of the settings, a map and centroids of its own images (of those that teach nothing: of test images)."""
+    settings, embedder = run.config.decontaminate, images.hooks_of(run.config).embedder
+    mapped = learned_map(run) if embedder.is_mapped else None
+    own = [features for _, _, features in islice(sample(run), clusters.SAMPLES_PER_CLUSTER * settings.clusters)]
+    features = np.stack(own) if own else _rows(tests(run)["features"].drop_null())
+    vectors = mapped.embed(features) if mapped and len(features) else features
+    has_direction = bool(len(vectors)) and bool(vectors.any())
+    dimensions = mapped.dimensions if mapped else embedder.dimensions
+    centroids = clusters.train(vectors, settings.clusters) if has_direction else np.eye(1, dimensions, dtype=np.int16)
+    return Calibration(settings.embedder, settings.similarity_above, mapped, centroids)
+
+
 def learned_map(run: Run) -> embed.Map:
     """The map that the run's own images teach; where there are too few of them, one that looks at the lowest frequencies as they are."""
     originals, changed, copy_of = [], [], []
-    for name in run.finished(LEARNED):
-        table = parquet.read_table(run.work(LEARNED, f"{name}.parquet"))
+    for name in run.finished(LESSONS_MADE):
+        table = parquet.read_table(run.work(LESSONS_MADE, f"{name}.parquet"))
         rows, of = _rows(table["features"]), table["copy_of"].combine_chunks()
         is_original = of.is_null().to_numpy(zero_copy_only=False)
         copy_of.append(np.cumsum(is_original)[~is_original] - 1 + sum(map(len, originals)))
@@ -195,37 +231,20 @@ def plan_index(run: Run) -> list[Unit]:
 
 
 def build(run: Run, _: Unit) -> Facts:
-    """Learn the map, find the clusters, embed the test side, and write what is searched."""
-    settings = run.config.decontaminate
-    calibration = calibrations.named(settings.calibration, settings.embedder) if settings.calibration else _learned(run)
-    table = tests(run)
+    """Embed the test side and write what is searched."""
+    calibration, table = calibration_of(run), tests(run)
     of_test, vectors = _test_vectors(table, calibration, images.hooks_of(run.config).embedder.dimensions)
     side = TestSide.build(vectors, above=calibration.similarity_above)
     written = {
         **side.arrays(),
-        "clusters": nearest_clusters(vectors, calibration.centroids, settings.nearest_clusters),
+        "clusters": nearest_clusters(vectors, calibration.centroids, run.config.decontaminate.nearest_clusters),
         "test_of": of_test,
         "digests": np.array(sorted(zip(table["sha256"].to_pylist(), range(len(table)), strict=True)), dtype=[("sha256", "S64"), ("test", "<i4")]),
     }
     for name, array in written.items():
         arrays.save(run.work(INDEX, f"{name}.npy"), array)
     parquet.write(run.work(INDEX, "names.parquet"), table.select(NAMES.names), NAMES)
-    facts = {"clusters": len(calibration.centroids), "lessons": sum(facts["images"] for _, facts in run.all_facts(LEARNED))}
-    calibrations.save(run.path("audit", "near_duplicates"), calibration, facts)
-    return {"test_images": len(table), "flat_test_images": table["features"].null_count, **facts}
-
-
-def _learned(run: Run) -> Calibration:
-    """A calibration of the run's own: the threshold of the settings, a map and centroids of its own images (of those that teach nothing: of test images)."""
-    settings, embedder = run.config.decontaminate, images.hooks_of(run.config).embedder
-    mapped = learned_map(run) if embedder.is_mapped else None
-    own = [features for _, _, features in islice(sample(run), clusters.SAMPLES_PER_CLUSTER * settings.clusters)]
-    features = np.stack(own) if own else _rows(tests(run)["features"].drop_null())
-    vectors = mapped.embed(features) if mapped and len(features) else features
-    has_direction = bool(len(vectors)) and bool(vectors.any())
-    dimensions = mapped.dimensions if mapped else embedder.dimensions
-    centroids = clusters.train(vectors, settings.clusters) if has_direction else np.eye(1, dimensions, dtype=np.int16)
-    return Calibration(settings.embedder, settings.similarity_above, mapped, centroids)
+    return {"test_images": len(table), "flat_test_images": table["features"].null_count}
 
 
 def _test_vectors(table: pa.Table, calibration: Calibration, dimensions: int) -> tuple[np.ndarray, np.ndarray]:

@@ -241,6 +241,7 @@ class Fetching:
         """As the schedule asks."""
         now = self._loop.time()
         if request.status is not None:
+            host.is_known = True
             self._network.answered((request.address or "", request.target.port))
         if isinstance(brought, Answer):
             host.answered()

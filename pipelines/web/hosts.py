@@ -76,7 +76,7 @@ class Host:
         waiting: what is to be asked of it, in order.
         running: requests under way; `unsettled`: those that failed, where it is not known yet whether the host is to blame.
         is_known: it has answered once.
-        failures: in a row, without an answer of any kind; `failing_since_s`: when the first of them was begun.
+        failures: in a row, without an answer of any kind; `failing_since_s`, `first_failed_s`: when the first of them was begun, and when it was clear.
         trouble: what the last failure was.
         probe_s: a host that fails is not asked before.
         given_up_until_s: nothing is asked before, and what waits has ended.
@@ -93,6 +93,7 @@ class Host:
     is_known: bool = False
     failures: int = 0
     failing_since_s: float = 0.0
+    first_failed_s: float = 0.0
     failed_s: float = 0.0
     trouble: Trouble | None = None
     probe_s: float = 0.0
@@ -143,7 +144,7 @@ class Host:
         self.probe_s = self.given_up_until_s = 0.0
 
     def failed(self, now: float, began: float, trouble: Trouble, *, patience_s: float, is_certain: bool) -> bool:
-        """It did not answer; whether it is given up now.
+        """It did not answer; whether it is given up now: after `FAILURES_AT_MOST`, or, where it never has answered, once one more try after a failure fails.
 
         Args:
             now: when that was clear.
@@ -154,10 +155,12 @@ class Host:
         """
         if self.is_given_up(now):
             return False
-        self.failing_since_s = self.failing_since_s if self.failures else began
+        if not self.failures:
+            self.failing_since_s, self.first_failed_s = began, now
+        is_probed = not self.is_known and self.failures > 0 and began >= self.first_failed_s
         self.failures += 1
         self.failed_s, self.trouble = now, trouble
-        is_long = self.failures >= FAILURES_AT_MOST and now - self.failing_since_s >= patience_s
+        is_long = (is_probed or self.failures >= FAILURES_AT_MOST) and now - self.failing_since_s >= patience_s
         if is_long or (is_certain and self.failures > 1):
             self.given_up_until_s = now + min(GIVEN_UP_S * 2**self.times_given_up, GIVEN_UP_S_AT_MOST)
             self.times_given_up = min(self.times_given_up + 1, 10)
