@@ -17,6 +17,7 @@ from altalign.storage import full_disk
 VERBS = {
     "curate": ("pipelines.command:main", "run a curation; run again, it continues where it stopped"),
     "retry": ("pipelines.command:retry", "fetch again what could not be fetched, then finish the run anew"),
+    "decontaminate": ("pipelines.command:decontaminate", "add a test set to a run; its near-duplicates go"),
     "status": ("audit.status:main", "how far a run is"),
     "explain": ("audit.explain:main", "what happened to a pair in every stage, and why"),
     "clean": ("audit.clean:main", "delete what stages handed on (RUN/work)"),
@@ -26,7 +27,7 @@ VERBS = {
 
 def usage() -> str:
     """The text of `altalign --help`."""
-    verbs = "\n".join(f"  {verb:<8} {about}" for verb, (_, about) in VERBS.items())
+    verbs = "\n".join(f"  {verb:<13} {about}" for verb, (_, about) in VERBS.items())
     return f"""usage: altalign VERB ...
 
 {verbs}

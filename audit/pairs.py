@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from altalign import storage
 from altalign.errors import NotFoundError, UnreadableError, UsageError
 from altalign.reasons import DropReason, Stage
 from altalign.terminal import shown
@@ -15,8 +16,9 @@ from audit import rows, tries
 from audit.run_folder import RunFolder
 from filters import captions, urls, words
 
-STAGES = (Stage.EXTRACT, Stage.JUDGE, Stage.FETCH, Stage.IMAGE)
+STAGES = tuple(Stage)
 MOST = 20
+_WIDTH = max(len(stage.value) for stage in STAGES)
 
 # What was measured, beside the setting that it was held against: "{row[...]}" and "{config...}" are filled in.
 _MEASURED: dict[str, str] = {
@@ -44,6 +46,8 @@ _MEASURED: dict[str, str] = {
     DropReason.IMAGE_TOO_ELONGATED: "{row[width]} x {row[height]} px, [image] aspect_ratio_below = {config.image.aspect_ratio_below}",
     DropReason.IMAGE_BLOCKED: "a file of [image] blocked_hashes has its hash",
     DropReason.IMAGE_NSFW: "score {row[nsfw_score]}, [image.nsfw] drop_at_or_above = {config.image.nsfw.drop_at_or_above}",
+    DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "cosine {row[similarity]:.4f} with {row[test_image]} of test set {row[test_set]}, {threshold}",
+    DropReason.NEAR_DUPLICATE_IN_POOL: "near another image of the pool, which stays with key {row[kept_key]}, {threshold}",
 }
 
 
@@ -111,15 +115,19 @@ def _pair(row: dict[str, Any]) -> list[str]:
 def _kept(row: dict[str, Any]) -> list[str]:
     shard = row["in"].removesuffix(".parquet") + ".tar"
     measured = f"{_many(row['words'], 'word')}, {row['width']} x {row['height']} px {row['format']}, {row['bytes']:,} bytes"
-    return [*_pair(row), *(f"  {stage.value:<9} kept" for stage in STAGES), f"  written   {shard}, {measured}"]
+    return [*_pair(row), *(_line(stage.value, "kept") for stage in STAGES), _line("written", f"{shard}, {measured}")]
 
 
 def _dropped(run: RunFolder, row: dict[str, Any]) -> list[str]:
     names = [stage.value for stage in STAGES]
-    lines = [f"  {name:<9} kept" for name in names[: names.index(row["stage"])]]
-    lines.append(f"  {row['stage']:<9} dropped: {row['reason']}")
-    lines += [f"            - {reason}: {_said(run, reason, row)}" for reason in row["failed"] or [row["reason"]]]
-    return [*_pair(row), *lines, f"  row in    {row['in']}"]
+    lines = [_line(name, "kept") for name in names[: names.index(row["stage"])]]
+    lines.append(_line(row["stage"], f"dropped: {row['reason']}"))
+    lines += [_line("", f"- {reason}: {_said(run, reason, row)}") for reason in row["failed"] or [row["reason"]]]
+    return [*_pair(row), *lines, _line("row in", row["in"])]
+
+
+def _line(name: str, said: str) -> str:
+    return f"  {name:<{_WIDTH}} {said}"
 
 
 def _tries(run: RunFolder, row: dict[str, Any]) -> list[str]:
@@ -128,7 +136,7 @@ def _tries(run: RunFolder, row: dict[str, Any]) -> list[str]:
         return []
     of_image = tries.of_image(run, row["image_id"])
     more = f" (the last {MOST} of {len(of_image)})" if len(of_image) > MOST else ""
-    return [f"  tried     {tries.told(each, row['image_url'])}{more if number == 0 else ''}" for number, each in enumerate(of_image[-MOST:])]
+    return [_line("tried", f"{tries.told(each, row['image_url'])}{more if number == 0 else ''}") for number, each in enumerate(of_image[-MOST:])]
 
 
 def _said(run: RunFolder, reason: str, row: dict[str, Any]) -> str:
@@ -137,7 +145,16 @@ def _said(run: RunFolder, reason: str, row: dict[str, Any]) -> str:
         return f"{_rare_ngrams(run, row['caption'])}, [text] vocabulary_size = {run.config.text.vocabulary_size}"
     if reason == DropReason.URL_INVALID:
         return _no_url(row["image_url"])
-    return _MEASURED[reason].format(row=row, config=run.config, words=_many(row["words"], "word"))
+    return _MEASURED[reason].format(row=row, config=run.config, words=_many(row["words"], "word"), threshold=_threshold(run))
+
+
+def _threshold(run: RunFolder) -> str:
+    """The cosine above which images are near-duplicates, and where it comes from."""
+    settings = run.config.decontaminate
+    if not settings.calibration:
+        return f"[decontaminate] similarity_above = {settings.similarity_above}"
+    learned = storage.read_json(run.path("audit", "near_duplicates", "calibration.json"))
+    return f"above {learned.get('similarity_above')} by [decontaminate] calibration = {settings.calibration!r}"
 
 
 def _no_url(url: str | None) -> str:

@@ -1,4 +1,4 @@
-"""`altalign curate …` and `altalign retry …`: their arguments and settings, read before anything heavy is imported."""
+"""`altalign curate …`, `altalign retry …` and `altalign decontaminate …`: their arguments and settings, read before anything heavy is imported."""
 
 import argparse
 import difflib
@@ -45,12 +45,47 @@ def retry(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     reasons = [reason.strip() for named in arguments.reason for reason in named.split(",")]
     _check_reasons(reasons)
-    config = _fitted(_config_of_run(arguments.run.rstrip("/") or "/", arguments.set))
+    config = _fitted(_config_of_run(arguments.run, arguments.set))
+    if config.fetch.source != "web":
+        raise UsageError(f'{config.run.folder}: [fetch] source = "{config.fetch.source}": its images were in hand, so that there is nothing to ask for again')
+    _check_work(config.run.folder)
 
     with startup.imports():
         from pipelines import retry as of_run
 
     return of_run.retry(config, reasons)
+
+
+def decontaminate(argv: Sequence[str]) -> int:
+    """Add test sets to a run, and finish it anew without their near-duplicates."""
+    parser = argparse.ArgumentParser(
+        prog="altalign decontaminate",
+        description="Add test sets to a run: near-duplicates of their images go, and the shards are written anew. Nothing is fetched or judged again.",
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a run whose images are fetched")
+    parser.add_argument("--test-set", action="append", required=True, metavar="NAME=PATH", help="folder of images, Parquet files or tars; repeatable")
+    parser.add_argument("--image-column", default="image", metavar="COLUMN", help="of Parquet files: the column of the image's bytes (image)")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting of the run; repeatable")
+    arguments = parser.parse_args(argv)
+    config = _fitted(_config_of_run(arguments.run, arguments.set, [_test_set(named, arguments.image_column) for named in arguments.test_set]))
+    _check_work(config.run.folder)
+
+    with startup.imports():
+        from pipelines import test_sets_of_run
+
+    return test_sets_of_run.add(config)
+
+
+def _test_set(named: str, image_column: str) -> dict[str, str]:
+    name, _, path = named.partition("=")
+    if not (name and path):
+        raise UsageError(f"--test-set {named}: not of the form NAME=PATH, such as coco=data/coco/val2017")
+    return {"name": name, "path": path, "image_column": image_column}
+
+
+def _check_work(folder: str) -> None:
+    if not Path(folder, "work").exists():
+        raise UsageError(f"{folder}: work/ was deleted, and what was fetched with it; `altalign curate` with --restart runs everything anew")
 
 
 def _check_reasons(named: Sequence[str]) -> None:
@@ -68,15 +103,16 @@ def _check_reasons(named: Sequence[str]) -> None:
         raise UsageError(f"--reason {reason}: nothing fails to be fetched for that ({hint})")
 
 
-def _config_of_run(folder: str, overrides: Sequence[str]) -> "CurateConfig":
-    """The settings of a run, with the engine that it was run with.
+def _config_of_run(folder: str, overrides: Sequence[str], test_sets: Sequence[dict[str, str]] = ()) -> "CurateConfig":
+    """The settings of a run, with the engine that it was run with, and with these test sets more.
 
     Raises:
-        UsageError: it is no run, its images are not from the web, or what was fetched is not kept.
+        UsageError: it is no run.
         DamagedError: a file of it is not as it was written.
     """
     from altalign.curation import CurateConfig
 
+    folder = folder.rstrip("/") or "/"
     storage.check_local(folder)
     if not Path(folder).is_dir():
         raise UsageError(f"{folder}: no such run folder; give the [run] folder of a curation")
@@ -89,11 +125,12 @@ def _config_of_run(folder: str, overrides: Sequence[str]) -> "CurateConfig":
         raise damaged(folder, path, "it is not there")
     engine = [f"engine.{name}={json.dumps(value)}" for name, value in facts.get("engine", {}).items()]
     config = CurateConfig.load(Path(path), [f"run.folder={json.dumps(folder, ensure_ascii=False)}", *engine, *overrides])
-    if config.fetch.source != "web":
-        raise UsageError(f'{folder}: [fetch] source = "{config.fetch.source}": its images were in hand, so that there is nothing to ask for again')
-    if not Path(folder, "work").exists():
-        raise UsageError(f"{folder}: work/ was deleted, and what was fetched with it; `altalign curate` with --restart runs everything anew")
-    return config
+    if not test_sets:
+        return config
+    values = config.model_dump(mode="json")
+    before = values["decontaminate"]["test_sets"]
+    values["decontaminate"]["test_sets"] = [*before, *(each for each in test_sets if each not in before)]
+    return CurateConfig.from_values(values, where="--test-set")
 
 
 def _fitted(config: "CurateConfig") -> "CurateConfig":

@@ -115,13 +115,18 @@ def run_stage(run: Run, stage: str, grounds: Grounds, pipeline_options: Pipeline
     steps, conclude = PIPELINE[stage]
     with runs.recording(run, stage, grounds):
         for step in steps:
-            units = step.plan(run)
-            if not units:
-                continue
-            watched = progress.watched(run, step.name, units, terminal.stderr(), step.watch(run))
-            with watched, raised(run, step.name), beam.Pipeline(options=pipeline_options) as pipeline:
-                _ = pipeline | "NameUnits" >> create(run, units) | "RunStep" >> step.transform(run, step.name)
+            run_step(run, step, pipeline_options)
     runs.counts_of(run).reconcile(runs.counted_stages(run, and_now=stage))
     conclude(run)
     if stage != STAGES[-1]:  # the manifest is the last one's mark
         storage.write_json(run.mark(stage, "done"), {})
+
+
+def run_step(run: Run, step: Step, pipeline_options: PipelineOptions) -> None:
+    """One Beam pipeline, of the units that are not finished."""
+    units = step.plan(run)
+    if not units:
+        return
+    watched = progress.watched(run, step.name, units, terminal.stderr(), step.watch(run))
+    with watched, raised(run, step.name), beam.Pipeline(options=pipeline_options) as pipeline:
+        _ = pipeline | "NameUnits" >> create(run, units) | "RunStep" >> step.transform(run, step.name)

@@ -229,7 +229,8 @@ def forget(run: Run, stage: str) -> None:
     stages = STAGES[STAGES.index(stage) :]
     storage.delete(run.path("manifest.json"))
     kept = FROM_THE_WEB if stage == "fetch" and run.config.fetch.source == "web" else ()
-    storage.delete_units([run.work(name) for name in reversed(stages)], but=kept)
+    anew = [run.work("test_images")] if stage == STAGES[0] else []
+    storage.delete_units([*(run.work(name) for name in reversed(stages)), *anew], but=kept)
     for output in (output for name in stages for output in OUTPUTS[name]):
         storage.delete(run.path(output))
     if "fetch" in stages:  # the history of tries stays; how far they were says nothing any more

@@ -113,8 +113,24 @@ def notes(run: Run) -> list[str]:
         found.append(f"vocabulary: the pool has {vocabulary['distinct']:,} distinct n-grams, vocabulary_size = {size:,}: all are in it, none is rare")
     if not run.config.image.nsfw.model:
         found.append("NSFW: off ([image.nsfw] model is not set)")
+    return [*found, *_of_decontamination(run)]
+
+
+def _of_decontamination(run: Run) -> list[str]:
+    """What was kept out of the data, and what of the paper's way could not be done."""
     if not run.config.decontaminate.test_sets:
-        found.append("decontamination: off ([decontaminate] test_sets is empty)")
+        return ["decontamination: off, nothing was looked for ([decontaminate] test_sets is empty)"]
+    if not run.is_done("decontaminate"):
+        return []
+    facts = storage.read_json(run.path("audit", "near_duplicates", "found.json"))
+    sets = ", ".join(f"{shown(name)} ({images:,})" for name, images in facts["test_sets"].items())
+    flat = f", {facts['flat_test_images']:,} of them flat, which only their own bytes are compared with" if facts["flat_test_images"] else ""
+    found = [f"decontamination: {_many(facts['test_images'], 'test image')} of {sets}{flat}"]
+    if facts["clusters"] < (wanted := run.config.decontaminate.clusters):
+        found.append(f"clusters: {facts['clusters']:,}, not {wanted:,}: 64 images make one")
+    if facts["images_without_a_bucket"]:
+        what = "stay" if run.config.decontaminate.require_bucket else "go"
+        found.append(f"near-duplicates without a common bucket: {_many(facts['images_without_a_bucket'], 'image')}, which {what} ([decontaminate] require_bucket)")
     return found
 
 

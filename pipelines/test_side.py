@@ -27,7 +27,7 @@ from filters.thumbnails import thumbnail
 from pipelines import arrays, calibrations, images, parquet
 from pipelines.calibrations import Calibration
 from pipelines.read import test_sets
-from pipelines.units import Facts, Run, Unit
+from pipelines.units import WORK_VERSION, Facts, Run, Unit
 
 LESSONS, LESSONS_PER_UNIT = 340, 20  # images that a map is learned from: the design was measured with so many
 LESSONS_AT_LEAST = 32  # ours; of fewer, a map would be fitted to their accidents
@@ -38,7 +38,7 @@ TEST_IMAGE = pa.schema([("test_set", pa.string()), ("test_image", pa.string()), 
 NAMES = pa.schema([TEST_IMAGE.field("test_set"), TEST_IMAGE.field("test_image")])
 _LESSON = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])  # copy_of: null of an original, which comes before its copies
 
-TESTS, LESSONS_MADE, LEARNED, INDEX = "decontaminate/test", "decontaminate/lessons", "decontaminate/learned", "decontaminate/index"
+TESTS, LESSONS_MADE, LEARNED, INDEX = "test_images", "decontaminate/lessons", "decontaminate/learned", "decontaminate/index"
 
 
 # Test images -------------------------------------------------------------------------------------------------------------
@@ -50,11 +50,12 @@ def parts(run: Run) -> list[test_sets.Part]:
 
 
 def plan(run: Run) -> list[Unit]:
-    """One unit a part. What was made of other files is forgotten."""
-    units: list[Unit] = []
+    """One unit a part. What was made of other files, or in another way, is forgotten; the rest outlives the stages: a test set more is not all of them anew."""
+    hooks, units = images.hooks_of(run.config), list[Unit]()
+    files = [hashlib.sha256(storage.read_bytes(path)).hexdigest() for path in run.config.decontaminate.embedder_files]
+    way = [WORK_VERSION, hooks.embedder.name, files, hooks.colour, hooks.short_side_px, run.config.decontaminate.mirrored]
     for number, part in enumerate(parts(run)):
-        asked = {"embedder": run.config.decontaminate.embedder, "mirrored": run.config.decontaminate.mirrored}
-        rests_on = [*test_sets.stamps([part]), part.to_json(), asked]
+        rests_on = [*test_sets.stamps([part]), part.to_json(), way]
         units.append({"name": f"{number:05d}", **part.to_json(), "digest": hashlib.sha256(json.dumps(rests_on).encode()).hexdigest()})
     digests = {unit["name"]: unit["digest"] for unit in units}
     for name, facts in run.all_facts(TESTS):

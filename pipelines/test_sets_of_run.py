@@ -1,0 +1,26 @@
+"""`altalign decontaminate RUN --test-set NAME=PATH`: a test set more, and of the run only what rests on it anew."""
+
+from altalign import storage
+from altalign.curation import CurateConfig
+from altalign.errors import UsageError
+from altalign.stages import own_files
+from pipelines import curate, runs
+from pipelines.engines import options, started
+
+
+def add(config: CurateConfig) -> int:
+    """Drop near-duplicates of the test sets of these settings, and finish the run.
+
+    Test images are read before anything of the run is taken away: one that cannot be read leaves the run as it is.
+    """
+    pipeline_options = options(config.engine, [])
+    run = runs.find_run(config, config_path=storage.join(config.run.folder, "config.toml"))
+    with storage.locked(run.folder), own_files(run.folder):
+        if not run.is_done("fetch"):
+            raise UsageError(f"{run.folder}: its images are not all fetched yet; name the test set in its settings and go on with `altalign curate`")
+        with storage.temporary(run.work("temporary")), started(run, pipeline_options):
+            curate.run_step(run, curate.TEST_IMAGES, pipeline_options)
+        if not runs.is_settled(run, rerun="", is_restart=False):
+            curate.finish(run, runs.open_run(run, rerun="", is_restart=False), pipeline_options)
+    curate.show(run)
+    return 0
