@@ -177,7 +177,7 @@ def _form(entry: Any) -> str:
     return "(table)" if isinstance(entry, (dict, TestSet)) else "(path)"
 
 
-TestSetEntry = Annotated[Annotated[str, Tag("(path)")] | Annotated[TestSet, Tag("(table)")], Discriminator(_form)]
+TestSetEntry = Annotated[Annotated[str, Field(min_length=1), Tag("(path)")] | Annotated[TestSet, Tag("(table)")], Discriminator(_form)]
 
 
 class DecontaminateSettings(Settings):
@@ -196,7 +196,7 @@ class DecontaminateSettings(Settings):
     """Clusters that make a bucket. Not above `nearest_clusters`, which is not above `clusters`."""
     require_bucket: bool = True
     """Compare within a bucket alone; `false`: by cosine alone."""
-    similarity_above: Annotated[float, Field(ge=-1, le=1)] = 0.975
+    similarity_above: Annotated[float, Field(ge=0, le=1)] = 0.975
     """A greater cosine is a near-duplicate."""
     mirrored: bool = False
     """Also find mirrored copies."""
@@ -206,13 +206,13 @@ class DecontaminateSettings(Settings):
     @property
     def named_sets(self) -> "list[TestSet]":
         """The test sets, each with a name: that of its file or folder where nothing is said."""
-        return [TestSet(name=Path(entry).stem or entry, path=entry) if isinstance(entry, str) else entry for entry in self.test_sets]
+        return [TestSet(name=Path(entry).name or entry, path=entry) if isinstance(entry, str) else entry for entry in self.test_sets]
 
     @property
     def embedder_files(self) -> list[str]:
-        """The files that the embedder's name has in it, on which results rest."""
+        """The files that the embedder's name has in it, on which results rest; of an ONNX file also the TOML beside it."""
         kind, *names = self.embedder.split(":", maxsplit=EMBEDDERS[self.embedder.split(":")[0]])
-        return names[-1:] if kind in EMBEDDERS else []
+        return [*names[-1:], *(str(Path(name).with_suffix(".toml")) for name in names if kind == "onnx")]
 
     @model_validator(mode="after")
     def _test_sets_have_names_of_their_own(self) -> Self:
@@ -247,7 +247,7 @@ class DedupSettings(Settings):
     """Near-duplicates inside the pool (ours)."""
 
     within_pool: Literal["off", "keep_one_image"] = "off"
-    """Near-duplicates inside the pool. Not in ALIGN. Only `"off"` works yet."""
+    """Near-duplicates inside the pool: `"keep_one_image"` keeps of each group the image of the smallest image_id, with all its captions. Not in ALIGN."""
 
 
 class ShardsSettings(Settings):

@@ -1,20 +1,23 @@
-"""Decontaminate: images of the pool that are near-duplicates of test images go, with every caption of theirs.
+"""Decontaminate: images of the pool that are near-duplicates of test images go, with every caption of theirs; then those of images of the pool.
 
 Map-only: a unit of fetched images is searched against the index of the test side (`test_side`), which every worker maps into its memory. All pairs
-above the threshold are found first, without fail; whether two images share a bucket is then asked of these pairs alone.
+above the threshold are found first, without fail; whether two images share a bucket is then asked of these pairs alone. What `within_pool` finds
+goes in the same pass as what is found here.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from altalign import storage
 from altalign.counts import Counts
-from altalign.reasons import KEPT, DropReason, Stage
+from altalign.reasons import KEPT, REASONS, DropReason, Stage
 from dedup.buckets import nearest_clusters, share_bucket
 from dedup.near_duplicates import find_pairs
-from pipelines import arrays, parquet, test_side
+from filters import identity
+from pipelines import arrays, parquet, test_side, within_pool
 from pipelines.fetch import FETCHED, first_of_each_image, write_dropped
 from pipelines.test_side import Index
 from pipelines.units import Facts, Run, Unit
@@ -103,14 +106,16 @@ def _once(near: Near) -> Near:
 
 
 def plan(run: Run) -> list[Unit]:
-    """One unit a fetch unit."""
-    return [{"name": name, "counts": facts["counts"], "kept": facts["kept"]} for name, facts in run.all_facts("fetch/units")]
+    """One unit a fetch unit; `place` is its own in their order."""
+    return [
+        {"name": name, "place": place, "counts": facts["counts"], "kept": facts["kept"]} for place, (name, facts) in enumerate(run.all_facts("fetch/units"))
+    ]
 
 
 def drop(run: Run, unit: Unit) -> Facts:
     """Count the rows of a fetch unit, and write those that go and which stay, if any goes."""
     name = unit["name"]
-    dropped = _dropped(run, name) if run.config.decontaminate.test_sets else None
+    dropped = _dropped(run, unit) if test_side.is_wanted(run) else None
     if dropped is None or not len(dropped):
         _forget(run, name)
         kept = [(source, rows) for stage, source, reason, rows in unit["counts"] if stage == Stage.IMAGE and reason == KEPT]
@@ -119,7 +124,8 @@ def drop(run: Run, unit: Unit) -> Facts:
     stays[dropped["row"].to_numpy()] = False
     rows = _fetched(run, name)
     counts = Counts()
-    for reason, part in ((KEPT, rows.filter(pa.array(stays))), (DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, dropped)):
+    parts = {KEPT: rows.filter(pa.array(stays)), **{reason: dropped.filter(pc.equal(dropped["reason"], reason)) for reason in REASONS[Stage.DECONTAMINATE]}}
+    for reason, part in parts.items():
         for entry in part.group_by("source", use_threads=False).aggregate([([], "count_all")]).to_pylist():
             counts.add_rows(Stage.DECONTAMINATE, entry["source"], reason, entry["count_all"])
     if run.config.audit.keep_dropped:
@@ -128,23 +134,48 @@ def drop(run: Run, unit: Unit) -> Facts:
     return {"kept": int(stays.sum()), "counts": counts.to_json()}
 
 
-def _dropped(run: Run, name: str) -> pa.Table:
-    """The rows that go, of `FETCHED`, with their numbers, the reason, and what they are near to."""
+def _nearest(run: Run, name: str) -> Near:
+    """The images of a fetch unit that go because of a test image, each with the nearest."""
     near = Near(*(column.to_numpy() for column in parquet.read_table(run.work(FOUND, f"{name}.parquet")).columns))
-    near = (near.where(near.shares_bucket) if run.config.decontaminate.require_bucket else near).nearest()
-    rows = _fetched(run, name)
-    first_rows = first_of_each_image(rows) if len(rows) else np.zeros(0, np.int64)
+    return (near.where(near.shares_bucket) if run.config.decontaminate.require_bucket else near).nearest()
+
+
+def gone(run: Run, name: str) -> np.ndarray:
+    """The numbers of the images of a fetch unit that go because of a test image."""
+    return _nearest(run, name).images if run.config.decontaminate.test_sets else np.zeros(0, np.int64)
+
+
+def _dropped(run: Run, unit: Unit) -> pa.Table:
+    """The rows that go, of `FETCHED`, with their numbers, the reason, and what they are near to."""
+    rows, parts = _fetched(run, unit["name"]), list[pa.Table]()
+    first_rows = first_of_each_image(rows)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
-    place = np.searchsorted(near.images, image_of)
-    goes = np.flatnonzero(np.r_[near.images, -1][place] == image_of)
-    of_test = parquet.read_table(run.work(test_side.INDEX, "names.parquet")).take(near.tests[place[goes]])
-    reason = DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE.value
-    columns = {"row": goes, "similarity": near.cosines[place[goes]].astype(np.float32), "reason": [reason] * len(goes), "failed": [[reason]] * len(goes)}
+    if run.config.decontaminate.test_sets:
+        near = _nearest(run, unit["name"])
+        goes, which = _rows_of(near.images, image_of)
+        of_test = parquet.read_table(run.work(test_side.INDEX, "names.parquet")).take(near.tests[which])
+        names = {column: of_test[column] for column in test_side.NAMES.names}
+        parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, near.cosines[which], names))
+    numbers, stays = within_pool.replaced_in(run, unit["place"])
+    goes, which = _rows_of(numbers, image_of)
+    parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_IN_POOL, stays["cosine"][which], {"kept_key": identity.hexed(stays["key"][which])}))
+    return pa.concat_tables(parts, promote_options="default").sort_by("row")
+
+
+def _rows_of(images: np.ndarray, image_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of images (their numbers, rising) by the image of each row; and of each its place among the images."""
+    place = np.searchsorted(images, image_of)
+    rows = np.flatnonzero(np.r_[images, -1][place] == image_of)
+    return rows, place[rows]
+
+
+def _going(rows: pa.Table, goes: np.ndarray, reason: DropReason, cosines: np.ndarray, more: "dict[str, Any]") -> pa.Table:
+    """Rows that go for one reason; their similarity is null where the cosine is none."""
+    similarity = pa.array(cosines.astype(np.float32), from_pandas=True)
+    strings = {"reason": pa.array([reason.value] * len(goes), pa.string()), "failed": pa.array([[reason.value]] * len(goes), pa.list_(pa.string()))}
     table = rows.take(goes)
-    for column, values in columns.items():
-        table = table.append_column(column, pa.array(values))
-    for column in test_side.NAMES.names:
-        table = table.append_column(column, of_test[column])
+    for column, values in {"row": pa.array(goes, pa.int64()), "similarity": similarity, **strings, **more}.items():
+        table = table.append_column(column, values)
     return table
 
 
@@ -166,7 +197,7 @@ def kept(run: Run, name: str) -> pa.Table:
 
 def conclude(run: Run) -> None:
     """What was looked for and found, for the summary: `audit/near_duplicates/found.json`."""
-    if not run.config.decontaminate.test_sets:
+    if not test_side.is_wanted(run):
         return
     found = [facts for _, facts in run.all_facts(FOUND)]
     totals = {name: sum(facts[name] for facts in found) for name in found[0] if name != "unit"} if found else {}
@@ -179,4 +210,5 @@ def conclude(run: Run) -> None:
         "similarity_above": test_side.calibration_of(run).similarity_above,
         "require_bucket": run.config.decontaminate.require_bucket,
     }
-    storage.write_json(run.path("audit", "near_duplicates", SUMMARY), {"test_sets": test_sets, **learned, **settings, **totals})
+    in_pool = {"within_pool": within_pool.facts_of(run)} if within_pool.is_wanted(run) else {}
+    storage.write_json(run.path("audit", "near_duplicates", SUMMARY), {"test_sets": test_sets, **learned, **settings, **totals, **in_pool})

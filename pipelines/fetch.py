@@ -84,7 +84,7 @@ def survivors(run: Run, unit: Unit) -> pa.Table:
 def first_of_each_image(rows: pa.Table) -> np.ndarray:
     """Numbers of the first row of each image."""
     ids = rows["image_id"].combine_chunks()
-    return np.flatnonzero(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)])
+    return np.flatnonzero(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)][: len(rows)])
 
 
 def _verdict(outcomes: Sequence[Outcome], config: ImageSettings) -> dict[str, "pa.Array[Any]"]:

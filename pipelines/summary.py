@@ -124,13 +124,13 @@ def _of_decontamination(run: Run) -> list[str]:
         return []
     facts = storage.read_json(run.path("audit", "near_duplicates", "found.json"))
     sets = ", ".join(f"{shown(name)} ({images:,})" for name, images in facts["test_sets"].items())
-    flat = f", {facts['flat_test_images']:,} of them flat, which only their own bytes are compared with" if facts["flat_test_images"] else ""
-    found = [f"decontamination: {_many(facts['test_images'], 'test image')} of {sets}{flat}"]
+    flat = f"; {facts['flat_test_images']:,} of them flat, and found by their bytes alone" if facts["flat_test_images"] else ""
+    found = [f"decontamination: test images of {sets}{flat}"]
     if facts["clusters"] < (wanted := run.config.decontaminate.clusters):
         found.append(f"clusters: {facts['clusters']:,}, not {wanted:,}: 64 images make one")
     if facts["images_without_a_bucket"]:
-        what = "stay" if run.config.decontaminate.require_bucket else "go"
-        found.append(f"near-duplicates without a common bucket: {_many(facts['images_without_a_bucket'], 'image')}, which {what} ([decontaminate] require_bucket)")
+        stay, images = ("stay" if facts["require_bucket"] else "go"), _many(facts["images_without_a_bucket"], "image")
+        found.append(f"buckets: {images} above the threshold share none with a test image, and {stay} ([decontaminate] require_bucket)")
     return found
 
 

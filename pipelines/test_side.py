@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from altalign import interrupts, storage
 from altalign.errors import UnreadableError
@@ -26,6 +25,7 @@ from filters import pixels
 from filters.thumbnails import thumbnail
 from pipelines import arrays, calibrations, images, parquet
 from pipelines.calibrations import Calibration
+from pipelines.fetch import first_of_each_image
 from pipelines.read import test_sets
 from pipelines.units import WORK_VERSION, Facts, Run, Unit
 
@@ -50,7 +50,10 @@ def parts(run: Run) -> list[test_sets.Part]:
 
 
 def plan(run: Run) -> list[Unit]:
-    """One unit a part. What was made of other files, or in another way, is forgotten; the rest outlives the stages: a test set more is not all of them anew."""
+    """One unit a part that is not read yet.
+
+    What was made of other files, or in another way, is forgotten. The rest outlives the stages: with a test set more, only that one is read.
+    """
     hooks, units = images.hooks_of(run.config), list[Unit]()
     files = [hashlib.sha256(storage.read_bytes(path)).hexdigest() for path in run.config.decontaminate.embedder_files]
     way = [WORK_VERSION, hooks.embedder.name, files, hooks.colour, hooks.short_side_px, run.config.decontaminate.mirrored]
@@ -61,7 +64,7 @@ def plan(run: Run) -> list[Unit]:
     for name, facts in run.all_facts(TESTS):
         if facts["digest"] != digests.get(name):
             storage.delete(run.mark(TESTS, name))
-    return units
+    return [unit for unit in units if not run.facts(TESTS, unit["name"])]
 
 
 def read_tests(run: Run, unit: Unit) -> Facts:
@@ -111,8 +114,7 @@ def kept_images(run: Run, name: str) -> pa.Table:
     """The kept images of a fetch unit in their order, one row each: image_id, blob_offset, blob_bytes, found_sha256 and the first of their keys."""
     wanted = ["image_id", "key", "blob_offset", "blob_bytes", "found_sha256"]
     rows = parquet.read_table(run.work("fetch/units", f"{name}.parquet")).select(wanted)
-    ids: Any = rows["image_id"].combine_chunks()
-    return rows.filter(pa.array(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)][: len(rows)]))
+    return rows.take(first_of_each_image(rows))
 
 
 def features_of(run: Run, name: str) -> np.ndarray:

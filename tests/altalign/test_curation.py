@@ -34,6 +34,7 @@ STAGES = {
     **dict.fromkeys((f"fetch.{name}" for name in ("timeout_s", "retries", "unit_deadline_s")), None),  # patience
     **dict.fromkeys((f"fetch.{name}" for name in ("bytes_in_flight_at_most", "threads", "connections_per_host", "requests_per_host_s")), None),  # pace
     **dict.fromkeys((f"decontaminate.{name}" for name in DEFAULTS["decontaminate"]), "decontaminate"),
+    "decontaminate.embedder": "fetch",
     "dedup.within_pool": "decontaminate",
     "shards.samples_per_shard": "write",
     "shards.resize_short_side_px": "write",
@@ -140,7 +141,7 @@ def test_what_is_no_embedder_is_refused(embedder: str) -> None:
         ("decontaminate", "clusters", [10], [0, 9]),
         ("decontaminate", "nearest_clusters", [3, 4096], [0, 2, 4097]),
         ("decontaminate", "bucket_clusters", [1, 10], [0, 11]),
-        ("decontaminate", "similarity_above", [-1, 0, 1], [-1.1, 1.1]),
+        ("decontaminate", "similarity_above", [0, 0.5, 1], [-0.1, 1.1]),
         ("shards", "samples_per_shard", [1], [0]),
         ("shards", "resize_short_side_px", [0], [-1]),
         ("engine", "workers", [0, 1], [-1]),
@@ -156,7 +157,11 @@ def test_ranges_hold_to_their_ends(section: str, name: str, sound: list[Any], un
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 paths = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
-test_sets = st.lists(texts | st.fixed_dictionaries({"name": texts, "path": texts}, optional={"image_column": texts}), max_size=3)
+test_sets = st.lists(
+    paths | st.fixed_dictionaries({"name": paths, "path": paths}, optional={"image_column": texts}),
+    max_size=3,
+    unique_by=lambda entry: entry["name"] if isinstance(entry, dict) else Path(entry).name or entry,
+)
 inputs = st.fixed_dictionaries(
     {"paths": st.lists(paths, min_size=1, max_size=2)}, optional={"name": texts, "kind": st.sampled_from(["warc", "table"]), "url_column": texts}
 )
@@ -167,7 +172,7 @@ configs = st.fixed_dictionaries(
         "text": st.fixed_dictionaries({"words_at_least": st.integers(0, 20), "vocabulary_size": st.integers(1, 2**63 - 1)}),
         "image": st.fixed_dictionaries({"aspect_ratio_below": st.floats(1.001, 1e300), "blocked_hashes": st.lists(texts, max_size=2)}),
         "fetch": st.fixed_dictionaries({"timeout_s": st.floats(1e-300, 1e300) | st.integers(1, 100), "ports": st.lists(st.integers(1, 65_535), max_size=3)}),
-        "decontaminate": st.fixed_dictionaries({"test_sets": test_sets, "similarity_above": st.floats(-1, 1)}),
+        "decontaminate": st.fixed_dictionaries({"test_sets": test_sets, "similarity_above": st.floats(0, 1)}),
     },
 )
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from altalign.cli import main
+from altalign.stages import STAGES
 from tests.end_to_end.runs import tree
 
 CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
 COMMAND = ["curate", "config.toml", "--set", "engine.workers=2"]
-STAGES = ("extract", "tables", "judge", "fetch", "write")
 
 
 def on_changes(act: Callable[[int, str, str], None]) -> None:

@@ -23,7 +23,7 @@ from filters.words import hash_of_bigram, hash_of_text, hash_of_word
 from tests.end_to_end.inputs import Part, Picture
 from tests.reference.curation import Curation, ImageFacts, Outcome, Settings, Tables
 
-STAGES = (Stage.EXTRACT, Stage.JUDGE, Stage.FETCH, Stage.IMAGE)
+STAGES = tuple(Stage)
 # What is told of a dropped row; a file's name and offset belong to broken records alone.
 COLUMNS = ("key", "image_id", "image_url", "caption", "page_url", "source", "stage", "reason", "failed", "kept_key", "words", "images_per_text",
            "texts_per_image", "http_code", "width", "height", "nsfw_score", "similarity", "test_set", "test_image")  # fmt: skip

@@ -1,6 +1,7 @@
 """Small real inputs and whole runs of the command line, for the end-to-end tests."""
 
 import hashlib
+import io
 import json
 import random
 import subprocess
@@ -41,9 +42,14 @@ images_per_text_at_most = 3
 [image]
 texts_per_image_at_most = 17
 
+[decontaminate]
+test_sets = ["tests"]
+
 [shards]
 samples_per_shard = 20
 """
+
+PATTERNED, FLAT = (1, 5), 4  # numbers of pictures in the test set
 
 _NOUNS = ["cat", "dog", "house", "tree", "river", "boat", "hill", "road", "bird", "lamp"]
 _WORDS = ["a", "the", "small", "red", "blue", "old", "near", "under", "two", "with"]
@@ -69,13 +75,27 @@ def write_input(folder: Path, *, rows: int = 600, seed: int = 7) -> Path:
     (folder / "text").mkdir(exist_ok=True)
     lines = ["url,caption", *(f"https://img.example/{rng.randrange(60)}.png,{_caption(rng)}" for _ in range(rows // 4))]
     (folder / "text" / "some.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _write_tests(folder / "tests", pictures)
     (folder / "config.toml").write_text(CONFIG, encoding="utf-8")
     return folder / "config.toml"
+
+
+def _write_tests(folder: Path, pictures: list[bytes]) -> None:
+    """A test set: a picture as the pool has it, one that is flat, another one's smaller copy, and what is no picture."""
+    folder.mkdir(exist_ok=True)
+    (folder / "same.img").write_bytes(pictures[PATTERNED[0]])
+    (folder / "flat.png").write_bytes(pictures[FLAT])
+    with Image.open(io.BytesIO(pictures[PATTERNED[1]])) as image:
+        image.convert("RGB").resize((240, 180)).save(folder / "copy.jpg", quality=60)
+    (folder / "notes.txt").write_text("no picture\n", encoding="utf-8")
 
 
 def _picture(folder: Path, rng: random.Random, number: int) -> bytes:
     size = rng.choice([(220, 240), (640, 230), (201, 603), (150, 300), (400, 300)])
     image = Image.new("RGB", size, tuple(rng.randrange(256) for _ in range(3)))
+    if number % 4 == 1:  # the others are of one colour
+        size = (400, 300)
+        image = Image.frombytes("L", (8, 6), random.Random(number).randbytes(48)).resize(size, Image.Resampling.BICUBIC).convert("RGB")
     path = folder / f".picture-{number}.png"
     folder.mkdir(parents=True, exist_ok=True)
     image.save(path, rng.choice(["PNG", "JPEG", "WEBP"]))

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from altalign.stages import STAGES
 from tests.end_to_end.runs import ROOT, environ, write_input
 
 pytestmark = pytest.mark.slow
@@ -53,7 +54,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def test_points_lie_in_every_stage_and_are_reached(reports: list[dict[str, Any]]) -> None:
-    assert {report["stage"] for report in reports} == {"", "extract", "tables", "judge", "fetch", "write"}
+    assert {report["stage"] for report in reports} == {"", *STAGES}
     assert sum(report["at"] == "never reached" for report in reports) <= len(reports) // 10  # threads change their order a little
 
 

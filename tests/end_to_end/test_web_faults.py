@@ -62,6 +62,11 @@ def curating(folder: Path, *args: str) -> Iterator["subprocess.Popen[str]"]:
         run.communicate()
 
 
+def last_line(said: str) -> str:
+    """What was said last."""
+    return said.rstrip("\n").rpartition("\n")[2]
+
+
 def ended(process: "subprocess.Popen[str]") -> str:
     """What a run said that ends well."""
     _, said = process.communicate(timeout=PATIENCE_S)
@@ -129,6 +134,8 @@ def test_what_failed_is_asked_for_again_and_the_run_is_as_if_it_had_come_at_once
     said = capsys.readouterr()
     assert "8 images of " in said.err
     assert "to ask for again: http_status 429 and 5xx, http_timeout, http_unreachable, http_broken" in said.err
+    came, *failed = last_line(said.err).removeprefix("8 asked again: ").split(", ")
+    assert (came, sorted(failed)) == ("4 came", ["1 http_status 503", "1 http_unreachable", "2 http_broken"])
     assert "pairs of" in said.out
     again = {"/status/503?n=1", "/raw/cut?n=1", "/reset?n=1", *(each.url.split(str(server.port))[1] for each in flaky)}
     assert {url.split(str(server.port))[1] for url in asked_for(server, since=requests)} == again
@@ -159,11 +166,14 @@ def test_what_is_final_is_asked_for_again_only_by_name(server: WebServer, folder
     assert tree(folder / "run") == before
 
 
-def test_a_retry_may_have_more_patience_and_finishes_a_run_that_is_not(server: WebServer, folder: Path) -> None:
+def test_a_retry_may_have_more_patience_and_finishes_a_run_that_is_not(server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_web_input(folder, server, [*pictures(server, 8), Asked(server.url("/slow-head?seconds=1"))])
     assert main(["curate", "config.toml", "--until", "fetch", "--set", "fetch.timeout_s=0.2"]) == 0
     assert ("http_timeout", None) in dropped(folder / "run").values()
-    assert main(["retry", "run", "--set", "fetch.timeout_s=60"]) == 0
+    capsys.readouterr()
+    assert main(["retry", "run", "--set", "fetch.timeout_s=60", "--set", "run.keep_work=false"]) == 0
+    assert last_line(capsys.readouterr().err) == "1 asked again: 1 came"
+    assert not (folder / "run" / "work").exists()
     assert dropped(folder / "run") == {}
     assert summary(folder / "run")["images"] == 9
     assert "timeout_s = 60" in (folder / "run" / "config.toml").read_text(encoding="utf-8")

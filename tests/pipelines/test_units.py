@@ -97,7 +97,9 @@ SETTINGS = [
     ("bytes", {"fetch": {"bytes_at_most": 5_000}}, "fetch"),
     ("samples", {"shards": {"samples_per_shard": 9}}, "write"),
     ("portable", {"shards": {"portable": False}}, "write"),
-    ("embedder", {"decontaminate": {"embedder": "phash"}}, "write"),
+    ("embedder", {"decontaminate": {"embedder": "phash"}}, "fetch"),
+    ("threshold", {"decontaminate": {"similarity_above": 0.9}}, "decontaminate"),
+    ("within the pool", {"dedup": {"within_pool": "keep_one_image"}}, "decontaminate"),
 ]
 
 
@@ -142,7 +144,7 @@ def test_the_content_of_a_file_that_settings_name_changes_the_digest_of_fetch(tm
     path.write_bytes(b"two")
     two = digests(settings)
     path.write_bytes(b"one")
-    assert changed(missing, one) == changed(one, two) == ["fetch", "write"]
+    assert changed(missing, one) == changed(one, two) == ["fetch", "decontaminate", "write"]
     assert digests(settings) == one
 
 

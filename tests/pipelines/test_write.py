@@ -11,15 +11,15 @@ from altalign.curation import CurateConfig
 from pipelines import write
 from pipelines.units import Run
 
-Sample = tuple[str, int]  # fetch unit, row of its table
+Sample = tuple[str, int]  # fetch unit, one of its rows that stay
 
 
 def run_of(folder: Path, kept: list[int], samples_per_shard: int) -> Run:
-    """A run whose fetch units kept so many rows each."""
+    """A run whose fetch units have so many rows each that stay."""
     config = CurateConfig.from_values({"input": {"paths": ["none"]}, "shards": {"samples_per_shard": samples_per_shard}}, where="test")
     run = Run(str(folder), config, ())
     for number, rows in enumerate(kept):
-        storage.write_json(run.mark("fetch/units", name_of(number)), {"kept": rows})
+        storage.write_json(run.mark("decontaminate/units", name_of(number)), {"kept": rows})
     return run
 
 

@@ -1,0 +1,418 @@
+"""Near-duplicates of test images: found whatever form the test set has, and nothing else is; decided by plain loops over all buckets."""
+
+import io
+import itertools
+import json
+import math
+import random
+import tarfile
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image, ImageEnhance
+
+from altalign.cli import main
+from altalign.curation import CurateConfig
+from dedup import embed
+from demo import draw
+from demo.scenes import random_scene
+from filters import pixels
+from filters.thumbnails import thumbnail
+from pipelines import test_side as index_of_tests
+from pipelines.units import Run
+from tests.end_to_end.runs import summary, tree
+from tests.shared_data import SHARED, needs_shared
+
+CONFIG = """
+[run]
+folder = "run"
+
+[[input]]
+kind = "table"
+paths = ["pool.parquet"]
+image_column = "image"
+
+[decontaminate]
+test_sets = [{name = "mine", path = "tests"}]
+
+[shards]
+samples_per_shard = 25
+"""
+
+# What becomes of a test image on its way into the pool.
+COPIES: dict[str, Callable[[Image.Image], bytes]] = {
+    "same": lambda image: encoded(image, "PNG"),
+    "jpeg 50": lambda image: encoded(image, "JPEG", quality=50),
+    "smaller": lambda image: encoded(image.resize((image.width * 3 // 4, image.height * 3 // 4)), "JPEG"),
+    "recoloured": lambda image: encoded(ImageEnhance.Color(image).enhance(0.3), "PNG"),
+    "mirrored": lambda image: encoded(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), "PNG"),
+}
+
+
+def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def scene(seed: int) -> Image.Image:
+    rng = random.Random(seed)
+    return draw.draw(random_scene(rng, distinctive=True), rng.randint(280, 340), rng.randint(280, 340), rng)
+
+
+TESTS = [scene(number) for number in range(6)]
+OTHERS = 60
+FLAT = Image.new("RGB", (240, 240), (200, 30, 30))
+
+
+def write_pool(folder: Path, images: Sequence[tuple[str, bytes]]) -> None:
+    """A table of images by name; two captions each."""
+    rows = [(f"https://img.example/{name}", f"a picture of {name} in words {number}", data) for name, data in images for number in range(2)]
+    columns = dict(zip(("url", "caption", "image"), map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table(columns), folder / "pool.parquet")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pool with copies of all test images among others, a flat image twice, and the test set as a folder."""
+    folder = tmp_path_factory.mktemp("written")
+    others = [(f"other-{number}", encoded(scene(1_000 + number), "PNG")) for number in range(OTHERS)]
+    copies = [(f"{kind}-{number}", copy(image)) for number, image in enumerate(TESTS) for kind, copy in COPIES.items()]
+    flat = [("flat-same", encoded(FLAT, "PNG")), ("flat-other", encoded(FLAT, "BMP"))]
+    write_pool(folder, [*others, *copies, *flat])
+    (folder / "tests" / "more").mkdir(parents=True)
+    for number, image in enumerate(TESTS):
+        (folder / "tests" / ("more" if number % 2 else ".") / f"{number}.png").write_bytes(encoded(image, "PNG"))
+    (folder / "tests" / "flat.png").write_bytes(encoded(FLAT, "PNG"))
+    (folder / "tests" / "labels.csv").write_text("file,label\n0.png,thing\n", encoding="utf-8")
+    (folder / "config.toml").write_text(CONFIG, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for path in written.iterdir():
+        if path.name != "run":
+            (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def curate(*args: str) -> None:
+    assert main(["curate", "config.toml", *args]) == 0
+
+
+def dropped(run: Path) -> list[dict[str, Any]]:
+    return [row for path in sorted((run / "dropped" / "decontaminate").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def names(rows: Sequence[dict[str, Any]]) -> set[str]:
+    return {row["image_url"].rpartition("/")[2] for row in rows}
+
+
+def planted(*kinds: str) -> set[str]:
+    return {f"{kind}-{number}" for kind in kinds for number in range(len(TESTS))}
+
+
+FOUND = planted("same", "jpeg 50", "smaller", "recoloured") | {"flat-same"}
+
+
+# Which images go -------------------------------------------------------------------------------------------------------------
+
+
+def test_copies_of_test_images_go_and_no_other_image(folder: Path) -> None:
+    curate()
+    rows = dropped(folder / "run")
+    assert names(rows) == FOUND
+    assert len(rows) == 2 * len(FOUND)  # every caption of them
+    kept = [row for path in (folder / "run" / "shards").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    assert names(kept) == planted("mirrored") | {f"other-{number}" for number in range(OTHERS)} | {"flat-other"}
+    for row in rows:
+        name = row["image_url"].rpartition("/")[2]
+        wanted = "flat.png" if name.startswith("flat") else f"{name[-1]}.png" if int(name[-1]) % 2 == 0 else f"more/{name[-1]}.png"
+        assert (row["reason"], row["failed"], row["test_set"], row["test_image"]) == ("near_duplicate_of_test_image", [row["reason"]], "mine", wanted)
+        assert row["similarity"] == 1 if "same" in name else row["similarity"] > 0.975
+    facts = summary(folder / "run")
+    assert facts["stages"][-1] == {
+        "stage": "decontaminate",
+        "received": 2 * (len(kept) // 2 + len(FOUND)),
+        "kept": len(kept),
+        "dropped": {"near_duplicate_of_test_image": len(rows)},
+    }
+    near = facts["near_duplicates"]
+    assert (near["test_sets"], near["test_images"], near["flat_test_images"], near["flat_images"]) == ({"mine": 7}, 7, 1, 2)
+    assert (near["images_above"], near["images_without_a_bucket"], near["similarity_above"]) == (len(FOUND), 0, 0.975)
+
+
+def test_mirrored_copies_go_where_they_are_asked_for(folder: Path) -> None:
+    curate("--set", "decontaminate.mirrored=true")
+    assert names(dropped(folder / "run")) == FOUND | planted("mirrored")
+
+
+@pytest.mark.parametrize("form", ["table", "struct", "tar", "tar.gz", "folder of tables", "two sets"])
+def test_the_form_of_a_test_set_changes_nothing(folder: Path, form: str) -> None:
+    images = [(str(path.relative_to(folder / "tests")), path.read_bytes()) for path in sorted((folder / "tests").rglob("*.png"))]
+    data = [data for _, data in images]
+    match form:
+        case "table" | "folder of tables":
+            (folder / "set").mkdir()
+            pq.write_table(pa.table({"image": data, "label": range(len(data))}), folder / "set" / "test.parquet", row_group_size=3)
+            sets = ["set" if form != "table" else "set/*.parquet"]
+        case "struct":
+            pq.write_table(pa.table({"picture": [{"bytes": each, "path": name} for name, each in images]}), folder / "test.parquet")
+            sets = [{"name": "hf", "path": "test.parquet", "image_column": "picture"}]
+        case "two sets":
+            sets = ["tests/more", {"name": "rest", "path": "tests/*.png"}]
+        case _:
+            with tarfile.open(folder / f"test.{form}", "w:gz" if form.endswith("gz") else "w") as tar:
+                for name, each in [*images, ("labels.json", b"{}")]:
+                    member = tarfile.TarInfo(name)
+                    member.size = len(each)
+                    tar.addfile(member, io.BytesIO(each))
+            sets = [f"test.{form}"]
+    entries = ", ".join(
+        json.dumps(each) if isinstance(each, str) else "{" + ", ".join(f"{k} = {json.dumps(v)}" for k, v in each.items()) + "}" for each in sets
+    )
+    curate("--set", f"decontaminate.test_sets=[{entries}]")
+    rows = dropped(folder / "run")
+    assert names(rows) == FOUND
+    assert {row["test_set"] for row in rows} == {
+        "table": {"*.parquet"},
+        "struct": {"hf"},
+        "two sets": {"more", "rest"},
+        "folder of tables": {"set"},
+    }.get(form, {f"test.{form}"})
+
+
+def test_phash_finds_them_too_and_has_no_map(folder: Path) -> None:
+    curate("--set", "decontaminate.embedder=phash", "--set", "decontaminate.similarity_above=0.9")
+    assert names(dropped(folder / "run")) >= planted("same", "recoloured") | {"flat-same"}
+    assert not names(dropped(folder / "run")) & planted("mirrored")
+    assert not (folder / "run" / "audit" / "near_duplicates" / "map_matrix.npy").exists()
+
+
+def test_without_test_sets_nothing_goes_and_the_summary_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curate("--set", "decontaminate.test_sets=[]")
+    assert dropped(folder / "run") == []
+    assert "near_duplicates" not in summary(folder / "run")
+    assert "decontamination: off, nothing was looked for" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("require_bucket", ["true", "false"])
+def test_every_verdict_is_that_of_plain_loops_over_all_buckets(folder: Path, require_bucket: str) -> None:
+    settings = {"similarity_above": 0.5, "clusters": 40, "nearest_clusters": 4, "bucket_clusters": 3, "require_bucket": require_bucket}
+    other = [part for name, value in settings.items() for part in ("--set", f"decontaminate.{name}={value}")]
+    write_calibration(folder / "own", folder, 40, 0.5)
+    curate(*other, "--set", "decontaminate.calibration=own")
+    pool = {f"https://img.example/{name}": data for name, data in images_of(folder)}
+    tests = {str(path.relative_to(folder / "tests")): path.read_bytes() for path in sorted((folder / "tests").rglob("*.png"))}
+    expected, spared = by_plain_loops(folder / "own", pool, tests, above=0.5, nearest=4, of=3, needs_bucket=require_bucket == "true")
+    assert {row["image_url"] for row in dropped(folder / "run")} == expected
+    facts = summary(folder / "run")["near_duplicates"]
+    assert facts["images_without_a_bucket"] == len(spared) > 0  # else this test would not see buckets
+    assert facts["clusters"] == 40
+
+
+def images_of(folder: Path) -> list[tuple[str, bytes]]:
+    table = pq.read_table(folder / "pool.parquet").to_pylist()
+    return [(row["url"].rpartition("/")[2], row["image"]) for row in table[::2]]
+
+
+def coefficients(data: bytes) -> np.ndarray | None:
+    decoded = pixels.decode(data, pixels_at_most=10**9, colour=False, short_side_px=128).pixels
+    assert decoded is not None
+    found, is_flat = embed.dct_coefficients(thumbnail(decoded)[np.newaxis])
+    return None if is_flat[0] else found[0]
+
+
+def write_calibration(target: Path, folder: Path, clusters: int, above: float) -> None:
+    """A map that takes the lowest frequencies, and images of the pool as centroids: any calibration will do."""
+    vectors = [found for _, data in images_of(folder) if (found := coefficients(data)) is not None]
+    matrix = np.eye(16, embed.COEFFICIENTS, dtype=np.int32)
+    mapped = embed.Map(np.zeros(embed.COEFFICIENTS, np.int32), matrix)
+    target.mkdir()
+    np.save(target / "map_mean.npy", mapped.mean)
+    np.save(target / "map_matrix.npy", mapped.matrix)
+    np.save(target / "centroids.npy", mapped.embed(np.stack(vectors[:clusters])))
+    (target / "calibration.json").write_text(json.dumps({"version": 1, "embedder": "dct", "similarity_above": above, "is_mapped": True}), encoding="utf-8")
+
+
+def by_plain_loops(
+    calibration: Path, pool: dict[str, bytes], tests: dict[str, bytes], *, above: float, nearest: int, of: int, needs_bucket: bool
+) -> tuple[set[str], set[str]]:
+    """Which images of the pool go, and which are above the threshold and share no bucket."""
+    mapped = embed.Map(np.load(calibration / "map_mean.npy"), np.load(calibration / "map_matrix.npy"))
+    centroids = [[int(x) for x in row] for row in np.load(calibration / "centroids.npy")]
+
+    def described(data: bytes) -> tuple[list[int], set[tuple[int, ...]]] | None:
+        found = coefficients(data)
+        if found is None:
+            return None
+        vector = [int(x) for x in mapped.embed(found[np.newaxis])[0]]
+        order = sorted(range(len(centroids)), key=lambda c: (-sum(a * b for a, b in zip(vector, centroids[c], strict=True)), c))
+        return vector, set(itertools.combinations(sorted(order[:nearest]), of))
+
+    of_tests = {name: described(data) for name, data in tests.items()}
+    goes, spared = set(), set()
+    for url, data in pool.items():
+        mine, is_above, is_shared = described(data), False, False
+        for name, other in of_tests.items():
+            if data == tests[name]:
+                is_above = is_shared = True
+            if mine is not None and other is not None and cosine_is_above(mine[0], other[0], above):
+                is_above, is_shared = True, is_shared or bool(mine[1] & other[1])
+        if is_above and (is_shared or not needs_bucket):
+            goes.add(url)
+        if is_above and not is_shared:
+            spared.add(url)
+    return goes, spared
+
+
+def cosine_is_above(a: list[int], b: list[int], above: float) -> bool:
+    product = sum(x * y for x, y in zip(a, b, strict=True))
+    norms = math.prod(sum(x * x for x in vector) for vector in (a, b))
+    return product > 0 and Fraction(product) ** 2 > Fraction(str(above)) ** 2 * norms
+
+
+# Runs --------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_test_set_that_is_added_ends_as_one_that_was_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curate()
+    whole = tree(folder / "run")
+    curate("--set", "run.folder=later", "--set", "decontaminate.test_sets=[]")
+    fetched = {path: path.stat().st_mtime_ns for path in (folder / "later" / "work" / "fetch" / "units").iterdir()}
+    assert main(["decontaminate", "later", "--test-set", "mine=tests"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in (folder / "later" / "work" / "fetch" / "units").iterdir()} == fetched
+    later = tree(folder / "later")
+    assert {name for name in whole if whole[name] != later.get(name)} <= {"config.toml", "manifest.json"}  # a default said aloud: image_column
+    assert whole.keys() == later.keys()
+    capsys.readouterr()
+    assert main(["decontaminate", "later", "--test-set", "mine=tests"]) == 0  # nothing to do
+    assert tree(folder / "later") == later
+    assert main(["explain", "later", "--url", "https://img.example/jpeg 50-1"]) == 0
+    said = capsys.readouterr().out
+    assert "with more/1.png of test set mine, [decontaminate] similarity_above = 0.975" in said
+
+
+def test_a_calibration_of_a_run_gives_the_same_verdicts(folder: Path) -> None:
+    curate()
+    found = tree(folder / "run" / "dropped")
+    curate("--set", "run.folder=again", "--set", "decontaminate.calibration=run/audit/near_duplicates")
+    assert tree(folder / "again" / "dropped") == found
+    assert not (folder / "again" / "work" / "decontaminate" / "lessons").exists()
+
+
+# What cannot be looked for -----------------------------------------------------------------------------------------------
+
+
+def failure(capsys: pytest.CaptureFixture[str], code: int, *args: str) -> str:
+    capsys.readouterr()
+    assert main(list(args)) == code
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("altalign: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+@pytest.mark.parametrize("kind", ["cut", "no image"])
+def test_a_test_image_that_cannot_be_read_stops_the_run_before_images_are_fetched(folder: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    (folder / "bad").mkdir()
+    whole = encoded(TESTS[0], "JPEG")
+    (folder / "bad" / "one.jpg").write_bytes(whole[: len(whole) // 2] if kind == "cut" else b"<html>")
+    said = failure(capsys, 1, "curate", "config.toml", "--set", 'decontaminate.test_sets=["bad"]')
+    assert "one.jpg: an image of test set bad cannot be decoded" in said
+    assert not (folder / "run" / "work" / "fetch" / "units").exists()
+    curate("--set", 'decontaminate.test_sets=["tests"]')  # with sets that can be read it goes on
+    assert names(dropped(folder / "run")) == FOUND
+
+
+def test_a_finished_run_stays_whole_when_a_test_image_cannot_be_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curate("--set", "decontaminate.test_sets=[]")
+    before = tree(folder / "run")
+    (folder / "bad").mkdir()
+    (folder / "bad" / "one.jpg").write_bytes(b"\xff\xd8\xff\xe0 and nothing more")
+    assert "one.jpg: an image of test set bad cannot be decoded" in failure(capsys, 1, "decontaminate", "run", "--test-set", "bad=bad")
+    assert tree(folder / "run") == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ('test_sets=["nowhere"]', "[decontaminate] test_sets: nothing is at 'nowhere'"),
+        ('test_sets=["empty"]', "[decontaminate] test_sets: empty: no image, Parquet file or tar in it (it is empty)"),
+        ('test_sets=["pool.parquet"]', None),
+        ('test_sets=[{name = "a", path = "tests", image_column = ""}, {name = "a", path = "tests/more"}]', 'two test sets are named "a"'),
+        ('test_sets=[{name = "a", path = "pool.parquet", image_column = "img"}]', 'pool.parquet: no column "img" (there are url, caption, image)'),
+        ("calibration=nowhere", "[decontaminate] calibration = 'nowhere': no calibration.json is there"),
+        ("embedder=onnx:none.onnx", "none.onnx"),
+    ],
+)
+def test_what_cannot_be_looked_for_is_refused_before_any_work(folder: Path, capsys: pytest.CaptureFixture[str], setting: str, said: str | None) -> None:
+    (folder / "empty").mkdir()
+    if said is None:
+        curate("--dry-run", "--set", f"decontaminate.{setting}")
+        return
+    assert said in failure(capsys, 2, "curate", "config.toml", "--set", f"decontaminate.{setting}")
+    assert not (folder / "run").exists()
+
+
+def test_test_images_that_changed_are_refused_and_read_anew(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "own").mkdir()
+    (folder / "own" / "0.png").write_bytes(encoded(TESTS[0], "PNG"))
+    chosen = ("--set", 'decontaminate.test_sets=["own"]')
+    curate(*chosen)
+    assert {name[-1] for name in names(dropped(folder / "run"))} == {"0"}
+    (folder / "own" / "0.png").write_bytes(encoded(TESTS[1], "PNG"))
+    assert "its stage decontaminate was made with" in failure(capsys, 2, "curate", "config.toml", *chosen)
+    curate(*chosen, "--rerun")
+    assert {name[-1] for name in names(dropped(folder / "run"))} == {"1"}
+
+
+# Real images -------------------------------------------------------------------------------------------------------------
+
+
+@needs_shared
+@pytest.mark.slow
+def test_planted_copies_of_clip_art_go_and_unrelated_clip_art_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pq.read_table(SHARED / "openclipart.parquet", columns=["image_bytes", "short_side_over_200", "title"]).to_pylist()
+    by_title = {row["title"]: row["image_bytes"] for row in rows if row["short_side_over_200"]}  # one of each title: variants of a drawing share it
+    usable = [data for data in by_title.values() if (decoded := decoded_of(data)) is not None and min(decoded.size) > 200]
+    tests, pool = usable[:40], usable[40:700]
+    kinds = {"same": COPIES["same"], **{name: copy for name, copy in COPIES.items() if name not in ("same", "mirrored")}, "crop": cropped}
+    copies = [(f"{kind}-{n}", data if kind == "same" else copy(decoded_of(data))) for n, data in enumerate(tests) for kind, copy in kinds.items()]
+    write_pool(tmp_path, [*copies, *((f"other-{n}", data) for n, data in enumerate(pool))])
+    (tmp_path / "tests").mkdir()
+    for number, data in enumerate(tests):
+        (tmp_path / "tests" / f"{number}.jpg").write_bytes(data)
+    (tmp_path / "config.toml").write_text(CONFIG, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    curate("--set", "image.short_side_above_px=100")
+    found = names(dropped(tmp_path / "run"))
+    recall = {kind: sum(name.startswith(f"{kind}-") for name in found) / len(tests) for kind in kinds}
+    assert recall["same"] == 1
+    assert min(recall["jpeg 50"], recall["smaller"], recall["recoloured"]) > 0.8
+    assert not {name for name in found if name.startswith("other")}
+
+
+def decoded_of(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+def cropped(image: Image.Image) -> bytes:
+    across, down = image.width // 40, image.height // 40
+    return encoded(image.crop((across, down, image.width - across, image.height - down)), "JPEG")
+
+
+def test_the_map_that_is_learned_does_not_depend_on_workers(folder: Path) -> None:
+    curate("--set", "engine.workers=1")
+    one = tree(folder / "run")
+    curate("--set", "engine.workers=4", "--set", "run.folder=four")
+    assert tree(folder / "four") == one
+    config = CurateConfig.load(folder / "config.toml")
+    assert index_of_tests.calibration_of(Run("four", config, ())).map is not None
