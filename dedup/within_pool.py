@@ -61,13 +61,21 @@ def join(vectors: np.ndarray, visitors: np.ndarray, *, above: float, at_most: in
         ValueError: as `find_pairs`.
     """
     both = np.concatenate([vectors, visitors])
-    originals, firsts = _originals(both)
+    distinct, firsts = originals(both)
     copies = np.flatnonzero((firsts != np.arange(len(both))) & both.any(axis=1) & (above < 1))
     forest = _Forest(len(both))
     joined = [forest.join(Pairs(firsts[copies], copies, np.ones(len(copies))))]
-    for pairs in _compared(both[originals], int((originals < len(vectors)).sum()), above, at_most):
-        joined.append(forest.join(Pairs(originals[pairs.rows], originals[pairs.tests], pairs.cosines)))
+    for pairs in _compared(both[distinct], int((distinct < len(vectors)).sum()), above, at_most):
+        joined.append(forest.join(Pairs(distinct[pairs.rows], distinct[pairs.tests], pairs.cosines)))
     return _concatenated(joined)
+
+
+def originals(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of rows of an array (of two dimensions, any type) the first of each set of equal ones, rising; and for every row the first that equals it."""
+    rows = np.ascontiguousarray(rows)
+    as_bytes = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).reshape(-1)
+    _, first, inverse = np.unique(as_bytes, return_index=True, return_inverse=True)
+    return np.sort(first), first[inverse]
 
 
 def groups(left: np.ndarray, right: np.ndarray, count: int) -> np.ndarray:
@@ -89,15 +97,26 @@ def replaced(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return identities[goes], identities[staying[goes]]
 
 
+def cosines_with_staying(goes: np.ndarray, stays: np.ndarray, left: np.ndarray, right: np.ndarray, cosines: np.ndarray) -> np.ndarray:
+    """The cosine of each image that goes with the one that stays for it, by the pairs that `replaced` had: float64[n].
+
+    NaN where only images between them connect the two, for then no pair has it. Images of a cosine of 1 stand for one another.
+    """
+    identities, numbers = np.unique(np.concatenate([left, right]), return_inverse=True)
+    count, same = len(identities), cosines == 1
+    original = groups(numbers[: len(left)][same], numbers[len(left) :][same], count)
+    one, other = original[numbers[: len(left)]], original[numbers[len(left) :]]
+    pairs = np.minimum(one, other) * count + np.maximum(one, other)
+    order = np.argsort(pairs, kind="stable")
+    mine, first = original[np.searchsorted(identities, goes)], np.searchsorted(identities, stays)
+    wanted = first * count + mine  # what stays is the smallest
+    place = np.searchsorted(pairs, wanted, sorter=order)
+    found = order[np.minimum(place, len(order) - 1)]
+    direct = np.where(pairs[found] == wanted, cosines[found], np.nan)
+    return np.where(first == mine, 1.0, direct)
+
+
 # Cells -------------------------------------------------------------------------------------------------------------------
-
-
-def _originals(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first of each set of equal vectors, rising; and for every vector the first that equals it."""
-    vectors = np.ascontiguousarray(vectors)
-    as_bytes = vectors.view(np.dtype((np.void, vectors.shape[1] * vectors.itemsize))).reshape(-1)
-    _, first, inverse = np.unique(as_bytes, return_index=True, return_inverse=True)
-    return np.sort(first), first[inverse]
 
 
 def _compared(vectors: np.ndarray, own: int, above: float, at_most: int) -> Iterator[Pairs]:

@@ -10,7 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from altalign import storage, terminal
 from altalign.curation import CurateConfig, InputSettings
 from altalign.stages import STAGES, own_files
-from pipelines import decontaminate, extract, fetch, fetch_archive, judge, pool, progress, runs, summary, tables, test_side, write
+from pipelines import decontaminate, extract, fetch, fetch_archive, judge, pool, progress, runs, summary, tables, test_side, within_pool, write
 from pipelines.engines import MapUnits, create, options, raised, started
 from pipelines.units import Facts, Grounds, Run, Unit
 
@@ -53,6 +53,9 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
             Step(test_side.LEARNED, test_side.plan_learned, each(test_side.learn)),
             Step(test_side.INDEX, test_side.plan_index, each(test_side.build)),
             Step(decontaminate.FOUND, decontaminate.plan_found, each(decontaminate.find)),
+            Step(within_pool.CELLS, within_pool.plan_one, each(within_pool.make_cells)),
+            Step(within_pool.COMPARED, within_pool.plan, within_pool.compared(decontaminate.gone)),
+            Step(within_pool.REPLACED, within_pool.plan_one, each(within_pool.replace)),
             Step(decontaminate.UNITS, decontaminate.plan, each(decontaminate.drop)),
         ],
         decontaminate.conclude,

@@ -5,6 +5,7 @@ above the threshold are found first, without fail; whether two images share a bu
 goes in the same pass as what is found here.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +18,16 @@ from altalign.reasons import KEPT, REASONS, DropReason, Stage
 from dedup.buckets import nearest_clusters, share_bucket
 from dedup.near_duplicates import find_pairs
 from filters import identity
-from pipelines import arrays, parquet, test_side, within_pool
+from pipelines import arrays, gallery, parquet, test_side, within_pool
 from pipelines.fetch import FETCHED, first_of_each_image, write_dropped
 from pipelines.test_side import Index
 from pipelines.units import Facts, Run, Unit
 
 FOUND, UNITS = "decontaminate/found", "decontaminate/units"
 SUMMARY = "found.json"  # in audit/near_duplicates
+
+# For the gallery, pairs that are not above the threshold are looked for too: among so many pairs of the pool, so near to it, and so many kept of a unit.
+BELOW_AMONG, BELOW_WITHIN, BELOW_OF_UNIT = 65_536, 0.1, 25
 
 # Of a unit, the test images near to each image: at most one row a pair. Cosine: 1 where the bytes are the same.
 NEAR = pa.schema([("image", pa.int32()), ("test", pa.int32()), ("cosine", pa.float64()), ("shares_bucket", pa.bool_())])
@@ -52,38 +56,44 @@ class Near(NamedTuple):
 
 def plan_found(run: Run) -> list[Unit]:
     """One unit a fetch unit, where there is anything to look for."""
-    return [{"name": name} for name in run.finished("fetch/units")] if run.config.decontaminate.test_sets else []
+    units, before = list[Unit](), 0
+    for name, facts in run.all_facts("fetch/units") if run.config.decontaminate.test_sets else ():
+        units.append({"name": name, "looks_below": before < BELOW_AMONG})
+        before += facts["kept"]
+    return units
 
 
 def find(run: Run, unit: Unit) -> Facts:
     """Find the test images near to the kept images of a fetch unit."""
-    near, name = _near(run, unit["name"]), unit["name"]
-    columns = [pa.array(column, field.type) for column, field in zip(near, NEAR, strict=True)]
-    parquet.write(run.work(FOUND, f"{name}.parquet"), pa.table(columns, schema=NEAR), NEAR)
+    name = unit["name"]
+    features, index = test_side.features_of(run, name), Index.of(run)
+    above = index.calibration.similarity_above
+    same = _same_bytes(index, test_side.kept_images(run, name)["found_sha256"].to_pylist())
+    near = _once(_joined(same, _near(run, index, features, above=above)))
+    _write(run, f"{name}.parquet", near)
+    below = _below(near, _near(run, index, features, above=max(0.0, above - BELOW_WITHIN))) if unit["looks_below"] else near.where(near.images < 0)
+    _write(run, f"{name}.below", below)
     lost, spared = np.unique(near.images), np.setdiff1d(near.images, near.images[near.shares_bucket])
-    features = test_side.features_of(run, name)
     return {
         "images": len(features),
         "flat_images": int((~features.any(axis=1)).sum()),
         "pairs": len(near.images),
+        "pairs_below": len(below.images),
         "pairs_without_a_bucket": int((~near.shares_bucket).sum()),
         "images_above": len(lost),
         "images_without_a_bucket": len(spared),
     }
 
 
-def _near(run: Run, name: str) -> Near:
-    index, settings = Index.of(run), run.config.decontaminate
-    features = test_side.features_of(run, name)
-    numbers = np.flatnonzero(features.any(axis=1))
+def _near(run: Run, index: Index, features: np.ndarray, *, above: float) -> Near:
+    """All pairs of images that are not flat and views of test images whose cosine is above."""
+    settings, numbers = run.config.decontaminate, np.flatnonzero(features.any(axis=1))
     vectors = index.calibration.vectors(features[numbers])
-    found = find_pairs(vectors, index.side, above=index.calibration.similarity_above)
+    found = find_pairs(vectors, index.side, above=above)
     rows, places = np.unique(found.rows, return_inverse=True)
     of_pool = nearest_clusters(vectors[rows], index.calibration.centroids, settings.nearest_clusters)
     shares = share_bucket(of_pool[places], index.clusters[found.tests], at_least=settings.bucket_clusters)
-    near = Near(numbers[found.rows], index.test_of[found.tests].astype(np.int64), found.cosines, shares)
-    same = _same_bytes(index, test_side.kept_images(run, name)["found_sha256"].to_pylist())
-    return _once(Near(*(np.concatenate(parts) for parts in zip(near, same, strict=True))))
+    return Near(numbers[found.rows], index.test_of[found.tests].astype(np.int64), found.cosines, shares)
 
 
 def _same_bytes(index: Index, sha256: list[Any]) -> Near:
@@ -93,6 +103,22 @@ def _same_bytes(index: Index, sha256: list[Any]) -> Near:
     images = np.repeat(np.arange(len(mine)), end - begin)
     rows = np.concatenate([np.zeros(0, np.int64), *(np.arange(*ends) for ends in zip(begin[begin < end], end[begin < end], strict=True))])
     return Near(images, tests["test"][rows].astype(np.int64), np.ones(len(images)), np.ones(len(images), np.bool_))
+
+
+def _below(near: Near, wider: Near) -> Near:
+    """Of the pairs of a wider search those that are not near, the nearest of them."""
+    wider, pairs = _once(wider), set(zip(near.images.tolist(), near.tests.tolist(), strict=True))
+    wider = wider.where(np.array([pair not in pairs for pair in zip(wider.images.tolist(), wider.tests.tolist(), strict=True)], np.bool_))
+    return wider.where(np.argsort(-wider.cosines, kind="stable")[:BELOW_OF_UNIT])
+
+
+def _joined(*parts: Near) -> Near:
+    return Near(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _write(run: Run, name: str, near: Near) -> None:
+    columns = [pa.array(column, field.type) for column, field in zip(near, NEAR, strict=True)]
+    parquet.write(run.work(FOUND, name), pa.table(columns, schema=NEAR), NEAR)
 
 
 def _once(near: Near) -> Near:
@@ -153,7 +179,7 @@ def _dropped(run: Run, unit: Unit) -> pa.Table:
     if run.config.decontaminate.test_sets:
         near = _nearest(run, unit["name"])
         goes, which = _rows_of(near.images, image_of)
-        of_test = parquet.read_table(run.work(test_side.INDEX, "names.parquet")).take(near.tests[which])
+        of_test = test_side.names(run).take(near.tests[which])
         names = {column: of_test[column] for column in test_side.NAMES.names}
         parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, near.cosines[which], names))
     numbers, stays = within_pool.replaced_in(run, unit["place"])
@@ -195,12 +221,23 @@ def kept(run: Run, name: str) -> pa.Table:
     return rows.take(arrays.read(path)) if storage.exists(path) else rows
 
 
+def _goes(run: Run) -> Iterator[gallery.Pair]:
+    """Every image that goes because of a test image, with the nearest."""
+    for name, facts in run.all_facts(FOUND):
+        if facts["pairs"]:
+            near = _nearest(run, name)
+            for image, test, cosine, shares in zip(*(column.tolist() for column in near), strict=True):
+                yield gallery.Pair(cosine, name, image, test, shares)
+
+
 def conclude(run: Run) -> None:
-    """What was looked for and found, for the summary: `audit/near_duplicates/found.json`."""
+    """What was looked for and found, for people and for the summary: the gallery, and `audit/near_duplicates/found.json`."""
     if not test_side.is_wanted(run):
         return
+    if run.config.decontaminate.test_sets:
+        gallery.write(run, gallery.pairs(run, FOUND), gallery.pairs(run, FOUND, ".below"), _goes(run))
     found = [facts for _, facts in run.all_facts(FOUND)]
-    totals = {name: sum(facts[name] for facts in found) for name in found[0] if name != "unit"} if found else {}
+    totals = {name: sum(facts[name] for facts in found) for name in found[0] if name not in ("unit", "pairs_below")} if found else {}
     test_sets: dict[str, int] = {}
     for _, facts in run.all_facts(test_side.TESTS):
         test_sets[facts["test_set"]] = test_sets.get(facts["test_set"], 0) + facts["images"]

@@ -37,9 +37,8 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     """The run of these settings, its input files found and checked; nothing is written.
 
     Raises:
-        UsageError: no file matches, a file has not the columns that are named, a list or a model cannot be read, or a setting is not supported yet.
+        UsageError: no file matches, a file has not the columns that are named, or a list or a model cannot be read.
     """
-    _check_supported(config, config_path)
     _check_local(config.run.folder, f"{config_path} [run] folder")
     files: list[InputFile] = []
     for number, settings in enumerate(config.input):
@@ -107,20 +106,6 @@ def check_finished(run: Run) -> None:
             raise damaged(run.folder, path, "it is not there")
         if size not in (None, storage.stamp(path).size):
             raise damaged(run.folder, path, f"it has {storage.stamp(path).size:,} bytes, the manifest says {size:,}")
-
-
-def _check_supported(config: CurateConfig, where: str) -> None:
-    """Refuse settings that the contract has and this version does not."""
-    wanted = {
-        "[dedup] within_pool": (
-            config.dedup.within_pool != "off",
-            f'"{config.dedup.within_pool}"',
-            'near-duplicates inside the pool are not looked for yet; leave it "off"',
-        ),
-    }
-    for name, (is_wanted, value, repair) in wanted.items():
-        if is_wanted:
-            raise UsageError(f"{where} {name} = {value}: {repair}")
 
 
 def check_folder(run: Run) -> None:

@@ -111,8 +111,8 @@ def tests(run: Run) -> pa.Table:
 
 
 def kept_images(run: Run, name: str) -> pa.Table:
-    """The kept images of a fetch unit in their order, one row each: image_id, blob_offset, blob_bytes, found_sha256 and the first of their keys."""
-    wanted = ["image_id", "key", "blob_offset", "blob_bytes", "found_sha256"]
+    """The kept images of a fetch unit in their order, one row each: image_id, image_url, where its bytes are, their digest, and the first of its keys."""
+    wanted = ["image_id", "image_url", "key", "blob_offset", "blob_bytes", "found_sha256"]
     rows = parquet.read_table(run.work("fetch/units", f"{name}.parquet")).select(wanted)
     return rows.take(first_of_each_image(rows))
 
@@ -258,6 +258,11 @@ def _test_vectors(table: pa.Table, calibration: Calibration, dimensions: int) ->
         numbers.append(np.flatnonzero(has))
         views.append(_rows(table[name].drop_null()) if has.any() else np.zeros((0, dimensions), np.int16))
     return np.concatenate(numbers).astype(np.int32), calibration.vectors(np.concatenate(views))
+
+
+def names(run: Run) -> pa.Table:
+    """Test set and name of every test image, of `NAMES`."""
+    return parquet.read_table(run.work(INDEX, "names.parquet"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import numpy as np
 from altalign import storage
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
-from pipelines import decontaminate, parquet, runs, stored
+from pipelines import decontaminate, parquet, runs, stored, test_side
 from pipelines.engines import threads
 from pipelines.ranges import Range, Ranges
 from pipelines.units import Facts, Run, Unit
@@ -122,7 +122,7 @@ def conclude(run: Run) -> None:
     images = sum(facts["images"] for _, facts in shards) - shared
     size = sum(facts["bytes"] for _, facts in shards)
     facts = {"stages": counts.summary(runs.COUNTED_STAGES), "pairs": pairs, "images": images, "bytes": size}
-    if run.config.decontaminate.test_sets:
+    if test_side.is_wanted(run):
         facts["near_duplicates"] = storage.read_json(run.path("audit", "near_duplicates", decontaminate.SUMMARY))
     storage.write_json(run.path("summary.json"), facts)
     entries = [{"name": f"{name}.tar", **{key: facts[key] for key in ("rows", "bytes", "sha256", "parquet_sha256")}} for name, facts in shards]

@@ -29,6 +29,8 @@ from pipelines.units import Run
 from tests.end_to_end.runs import summary, tree
 from tests.shared_data import SHARED, needs_shared
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 [run]
 folder = "run"
@@ -97,6 +99,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(index_of_tests, "LESSONS", 40)  # enough to learn a map, and quick
     for path in written.iterdir():
         if path.name != "run":
             (tmp_path / path.name).symlink_to(path)
@@ -148,6 +151,24 @@ def test_copies_of_test_images_go_and_no_other_image(folder: Path) -> None:
     near = facts["near_duplicates"]
     assert (near["test_sets"], near["test_images"], near["flat_test_images"], near["flat_images"]) == ({"mine": 7}, 7, 1, 2)
     assert (near["images_above"], near["images_without_a_bucket"], near["similarity_above"]) == (len(FOUND), 0, 0.975)
+
+
+def test_the_gallery_shows_pairs_on_both_sides_of_the_threshold_and_of_the_dropped(folder: Path) -> None:
+    write_calibration(folder / "own", folder, 40, 0.5)
+    curate("--set", "decontaminate.calibration=own")
+    rows = pq.read_table(folder / "run" / "audit" / "near_duplicates" / "gallery.parquet").to_pylist()
+    kinds = {kind: [row for row in rows if row["kind"] == kind] for kind in ("just above", "just below", "dropped")}
+    assert [len(of_kind) for of_kind in kinds.values()] == [25, 25, 50]
+    above, below = ([row["similarity"] for row in kinds[kind]] for kind in ("just above", "just below"))
+    assert above == sorted(above)
+    assert below == sorted(below, reverse=True)
+    assert below[-1] < below[0] <= 0.5 < above[0] < above[-1]
+    gone = {row["image_id"]: (row["test_set"], row["test_image"]) for row in dropped(folder / "run")}
+    assert all(gone[row["image_id"]] == (row["test_set"], row["test_image"]) for row in kinds["dropped"])
+    assert len({row["image_id"] for row in kinds["dropped"]}) == 50
+    for row in rows:
+        sides = [max(Image.open(io.BytesIO(row[name])).size) for name in ("image", "test")]
+        assert sides == [192, 192]
 
 
 def test_mirrored_copies_go_where_they_are_asked_for(folder: Path) -> None:
