@@ -73,6 +73,25 @@ def refused(found: dict[str, Any]) -> str:
     return _table(["Refused, of 16", *(kind.replace("_", " ") for kind in kinds)], lines)
 
 
+def recalls(found: dict[str, Any]) -> str:
+    """Recall of each descriptor at each rate of false positives, by set of images."""
+    lines = [
+        [images, f"`{descriptor}`", *(f"{at['recall']:.3f} (above {at['threshold']:.3f})" for at in rates)]
+        for images, of in found["recall"].items()
+        for descriptor, rates in of.items()
+    ]
+    rates = next(iter(next(iter(found["recall"].values())).values()))
+    return _table(["Recall of copies", "", *(f"at {at['rate']:.0e} false positives" for at in rates)], lines)
+
+
+def by_transform(found: dict[str, Any]) -> str:
+    """Recall of each transform at the lowest rate, by descriptor: of both sets."""
+    columns = [(images, descriptor, rates[-1]["by_transform"]) for images, of in found["recall"].items() for descriptor, rates in of.items()]
+    names = dict.fromkeys(name for _, _, shares in columns for name in shares)
+    lines = ([name, *(f"{shares[name]:.2f}" for _, _, shares in columns)] for name in names)
+    return _table(["Copy", *(f"{images}, `{descriptor}`" for images, descriptor, _ in columns)], lines)
+
+
 def counters(found: dict[str, Any]) -> str:
     """What runs left, by number and bytes: a line a counter."""
     runs = {name: _flat(counts) for name, counts in found["counters"].items()}
@@ -129,7 +148,7 @@ def _thousands(value: float) -> str:
 
 MEMORY: list[Column] = [("Peak memory", "peak_bytes", _gigabytes), ("Without mapped files", "peak_unmapped_bytes", _gigabytes)]
 TIME: list[Column] = [("CPU s", "work_cpu_s", _seconds), ("Wall s", "wall_s", _seconds)]
-STAGES: list[Column] = [(f"{stage} s", f"{stage}_s", _seconds) for stage in ("extract", "tables", "judge", "fetch", "write")]
+STAGES: list[Column] = [(f"{stage} s", f"{stage}_s", _seconds) for stage in ("extract", "tables", "judge", "fetch", "decontaminate", "write")]
 TEXT: list[Column] = [*TIME, ("Rows/s", "rows_per_s", _thousands), *MEMORY]
 COLUMNS: dict[str, list[Column]] = {
     "text": TEXT,
@@ -143,6 +162,15 @@ COLUMNS: dict[str, list[Column]] = {
         ("Beside the vectors", "index_bytes", _megabytes),
         MEMORY[0],
     ],
+    "decontaminate": [
+        ("Images", "images", _whole),
+        ("Decode, us", "decode_us", _whole),
+        ("Describe, us", "describe_us", _whole),
+        ("Search, us", "us_per_image", _whole),
+        ("Index built in s", "build_s", _hundredths),
+        MEMORY[0],
+    ],
+    "descriptors": [("CPU us an image", "us_per_image", _whole), *TIME, MEMORY[0]],
     "whole": [("Images", "fetched", _whole), ("Images/s", "images_per_s", _whole), *TIME, ("Cores busy", "cores_busy", _seconds), MEMORY[0], *STAGES],
 }
 VERSIONS = {
@@ -152,9 +180,11 @@ VERSIONS = {
     "images": ("altalign", "python", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),
     "web": ("altalign", "python", "aiohttp", "apache-beam", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),
     "near_duplicates": ("altalign", "python", "numba", "numpy", "faiss-cpu"),
+    "decontaminate": ("altalign", "python", "numba", "numpy", "pillow", "simplejpeg"),
+    "descriptors": ("altalign", "python", "numba", "numpy", "pillow", "imagehash"),
     "whole": ("altalign", "python", "apache-beam", "pillow", "simplejpeg"),
 }
-FURTHER: dict[str, list[Callable[[dict[str, Any]], str]]] = {"images": [refused], "scale": [counters]}
+FURTHER: dict[str, list[Callable[[dict[str, Any]], str]]] = {"images": [refused], "scale": [counters], "descriptors": [recalls, by_transform]}
 MARKS = re.compile(rf"<!-- benchmarks: (?P<part>{'|'.join(COLUMNS)}) -->\n.*?<!-- end -->", re.DOTALL)
 
 
