@@ -376,3 +376,11 @@ def test_the_simplest_cpu_has_the_same_bytes(tmp_path: Path) -> None:
         [sys.executable, "-W", "ignore", "-c", code], cwd=root, env={**os.environ, **settings_of_it}, capture_output=True, text=True, check=True, timeout=300
     )
     assert json.loads(done.stdout) == GOLDEN
+
+
+def test_one_thumbnail_is_flat_where_a_batch_says_so():
+    rng = np.random.default_rng(5)
+    levels = [rng.integers(128 - spread, 129 + spread, (32, 32)).astype(np.uint8) for spread in range(30)]
+    _, flat = embed.dct_coefficients(np.stack(levels))
+    assert [embed.is_flat(each) for each in levels] == flat.tolist()
+    assert 0 < flat.sum() < len(levels)
