@@ -116,7 +116,8 @@ class FetchSettings(Settings):
     timeout_s: Annotated[float, Field(gt=0)] = 10.0
     """Seconds of one try, redirects and body included. Longer: `http_timeout`."""
     retries: Whole = 2
-    """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer; with growing pauses, or as `Retry-After` says."""
+    """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer; with growing pauses, or as `Retry-After` says.
+    A host that has never answered gets one, and half the time for it to begin."""
     unit_deadline_s: Annotated[float, Field(ge=0)] = 0.0
     """Seconds that the images of one unit (4,096 at most) may take; what has not come by then is `http_timeout`. `0`: as its size, tries and pace allow."""
     bytes_at_most: Annotated[Positive, Fetch] = 20_000_000

@@ -68,6 +68,7 @@ def fetch_images(run: Run, unit: Unit, rows: pa.Table) -> list[Outcome]:
                 elif response.body is not None:
                     kept.in_hand(number, response.body, measure(number, response.body))
                 told.stats(kept.outcomes)
+                del response  # its bytes count no more once the next is asked for
         told.stats(kept.outcomes, is_last=True)
         return [kept.outcomes[number] for number in range(len(urls))]
 

@@ -5,6 +5,7 @@ then what rests on the fetched images, then the mark of each unit before its jou
 `altalign curate` finishes and in which a second retry finds what the first has not taken out.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from altalign import storage, terminal
@@ -20,7 +21,6 @@ from pipelines.web import journal, log
 
 def retry(config: CurateConfig, reasons: Sequence[str]) -> int:
     """Ask again for what failed for these reasons (none: those that may pass), and finish the run."""
-    pipeline_options = options(config.engine, [])
     run = runs.find_run(config, config_path=storage.join(config.run.folder, "config.toml"))
     with storage.locked(run.folder), own_files(run.folder):
         grounds = runs.open_run(run, rerun=None, is_restart=False)
@@ -31,7 +31,11 @@ def retry(config: CurateConfig, reasons: Sequence[str]) -> int:
         if failed:
             runs.reopen(run, "fetch")
             forget(run, failed)
-        curate.finish(run, grounds, pipeline_options)
+            curate.finish(run, grounds, options(config.engine, []), until="fetch")
+        said = _came(run, failed)  # now: a run may keep no journals to its end
+        curate.finish(run, grounds, options(config.engine, []))
+    if said:
+        terminal.stderr().print(said, soft_wrap=True)
     curate.show(run)
     return 0
 
@@ -63,6 +67,16 @@ def forget(run: Run, failed: Mapping[str, Sequence[int]]) -> None:
             outcomes = journal.forget(run.work("fetch/units", unit["name"]), failed[unit["name"]])
             rows = fetch.survivors(run, unit)
             log.restate(run, unit["name"], outcomes, rows.take(fetch.first_of_each_image(rows))["image_url"].to_pylist())
+
+
+def _came(run: Run, asked: Mapping[str, Sequence[int]]) -> str:
+    """What became of the images that were asked for again; empty where none was."""
+    ended = Counter[str]()
+    for name, numbers in asked.items():
+        outcomes = journal.read(run.work("fetch/units", name)).outcomes
+        ended.update("came" if outcomes[number].reason is None else log.status_of(outcomes[number]) for number in numbers)
+    came = f"{ended.pop('came', 0):,} came"
+    return f"{sum(map(len, asked.values())):,} asked again: {', '.join([came, *(f'{n:,} {why}' for why, n in ended.most_common())])}" if asked else ""
 
 
 def _said(failed: Mapping[str, Sequence[int]], reasons: Sequence[str]) -> str:

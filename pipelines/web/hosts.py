@@ -108,6 +108,11 @@ class Host:
         return self.failures > 0 or self.unsettled > 0 or (self.running > 0 and not self.is_known)
 
     @property
+    def is_silent(self) -> bool:
+        """Whether it has never answered, and not for want of being asked."""
+        return not self.is_known and self.failures > 0
+
+    @property
     def has_room(self) -> bool:
         """Whether another request may be under way."""
         return self.running + self.unsettled < (1 if self.failures > 1 or self.unsettled else self.connections_at_most)
@@ -157,7 +162,7 @@ class Host:
             return False
         if not self.failures:
             self.failing_since_s, self.first_failed_s = began, now
-        is_probed = not self.is_known and self.failures > 0 and began >= self.first_failed_s
+        is_probed = self.is_silent and began >= self.first_failed_s
         self.failures += 1
         self.failed_s, self.trouble = now, trouble
         is_long = (is_probed or self.failures >= FAILURES_AT_MOST) and now - self.failing_since_s >= patience_s

@@ -22,6 +22,7 @@ from pipelines.web.turns import Turns
 PATIENCE_S = 0.5  # a request that has not come on for so long gives its slot back
 SWEPT_EACH_S = 0.125  # how often that is looked at
 STALLED_S = 0.25  # later than that, and this process had no time: no host is to blame
+PROBE = 0.5  # of the time of a try: within so much of it a host that has never answered must begin to, when it is asked again
 COMES_ON_BYTES = 4_096  # what counts as coming on
 OPEN_AT_LEAST = 4
 SHORT_EACH_S, SHORT_S, SHORTAGES_AT_MOST = 1.0, 30.0, 10  # of open files or memory: counted once in, remembered for, borne
@@ -214,7 +215,13 @@ class Schedule:
 
     async def _run(self, host: Host, errand: Errand, request: Request) -> None:
         """Make a request within what is left of its try's time."""
-        limit = _Limit(max(0.0, self._timeout_s - errand.spent_s), self._loop, lambda: self._stalled_s)
+        is_probe = host.is_silent
+
+        def left_s() -> float:
+            is_cut = is_probe and host.is_silent and request.status is None
+            return max(0.0, self._timeout_s - errand.spent_s) * (PROBE if is_cut else 1.0)
+
+        limit = _Limit(left_s, self._loop, lambda: self._stalled_s)
         brought: Brought = RequestError(DropReason.HTTP_TIMEOUT, "ended before its time")
 
         def on_wait(*, begins: bool) -> None:
@@ -230,7 +237,7 @@ class Schedule:
             if not limit.is_over or errand.is_ended or self._is_closed:
                 raise
             limit.task.uncancel()
-            brought = RequestError(DropReason.HTTP_TIMEOUT, _so_far(request, self._timeout_s))
+            brought = RequestError(DropReason.HTTP_TIMEOUT, _so_far(request, errand.spent_s + left_s()))
         finally:
             errand.spent_s += limit.close()
             self._end(host, errand)
@@ -295,13 +302,13 @@ class Schedule:
 class _Limit:
     """Ends the task that makes it after a time, in which waiting for the budget does not count, nor what the loop itself stood still."""
 
-    def __init__(self, left_s: float, loop: asyncio.AbstractEventLoop, stalled_s: Callable[[], float]):
+    def __init__(self, left_s: Callable[[], float], loop: asyncio.AbstractEventLoop, stalled_s: Callable[[], float]):
         task = asyncio.current_task()
         assert task is not None
         self.task, self.is_over = task, False
         self._loop, self._left_s, self._stalled_s = loop, left_s, stalled_s
         self._began_s, self._stalled_before_s, self._held_s = loop.time(), stalled_s(), 0.0
-        self._timer = loop.call_at(self._began_s + left_s, self._due)
+        self._timer = loop.call_at(self._began_s + left_s(), self._due)
 
     def hold(self, *, begins: bool) -> None:
         """Stand still, or go on."""
@@ -316,7 +323,7 @@ class _Limit:
         return self._loop.time() - self._began_s - self._held_s
 
     def _due(self) -> None:
-        end_s = self._began_s + self._left_s + self._held_s + self._stalled_s() - self._stalled_before_s
+        end_s = self._began_s + self._left_s() + self._held_s + self._stalled_s() - self._stalled_before_s
         if end_s > self._loop.time():
             self._timer = self._loop.call_at(end_s, self._due)
         else:

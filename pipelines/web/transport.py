@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -135,18 +136,19 @@ class Transport:
     async def _body(self, request: Request, content: aiohttp.StreamReader, length: int | None) -> bytes:
         """The body as sent, in step with the request's share of the budget.
 
-        One of known length is written to one buffer: its parts beside their sum are twice as much, and leave the heap in pieces that nobody gives back.
+        One of known length is written to one buffer of that size, which then is the body: parts beside their sum would be twice as much, and leave the
+        heap in pieces that nobody gives back. Pages of it are taken as they are written, not before.
         """
         most, share, parts, whole = request.bytes_at_most, request.share, [], None
         await self._take(request, min(length, most) if length else min(STEP_BYTES, most))
         while part := await content.readany():
-            begin, request.bytes = request.bytes, request.bytes + len(part)
-            if not begin and length and len(part) < length:
-                whole = bytearray(min(length, most))
+            if not request.bytes and length and len(part) < length:
+                whole = BytesIO(bytes(min(length, most)))
+            request.bytes += len(part)
             if whole is None:
                 parts.append(part)
             else:
-                whole[begin : request.bytes] = part
+                whole.write(part)
             if request.bytes > most:
                 if request.is_cut:
                     break
@@ -154,7 +156,8 @@ class Transport:
             if request.bytes > share.bytes:
                 await self._take(request, max(request.bytes, min(2 * share.bytes, most)) - share.bytes)
         if whole is not None:
-            return bytes(memoryview(whole)[:most])
+            whole.truncate(min(request.bytes, most))
+            return whole.getvalue()
         return (parts[0] if len(parts) == 1 else b"".join(parts))[:most]
 
     async def _decoded(self, request: Request, body: bytes, encoding: str) -> bytes:

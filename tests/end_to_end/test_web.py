@@ -3,7 +3,9 @@
 import io
 import json
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from PIL import Image
 
 from altalign import storage
 from altalign.cli import main
+from pipelines.web.client import Client, Response
 from tests.end_to_end.runs import altalign, summary, tree
 from tests.end_to_end.web_inputs import Asked, answers, asked_for, dropped, ids, kept, pictures, sockets, tries, write_web_input
 from tests.web_server.running import WebServer
@@ -73,6 +76,26 @@ def test_an_image_is_asked_for_once_however_many_captions_it_has(server: WebServ
     assert main(["curate", "config.toml"]) == 0
     assert sorted(asked_for(server, since=before)) == sorted(each.url for each in asked)
     assert summary(folder / "run")["pairs"] == 12
+
+
+def test_an_image_that_was_taken_is_in_memory_no_more_when_the_next_is_asked_for(server: WebServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client counts its bytes until then."""
+    still_there, real = list[bool](), Client.fetch
+
+    class Watched(Response):
+        """One that can be watched: it has no slots."""
+
+    def fetch(self: Client, urls: Sequence[str]) -> Iterator[Response]:
+        for response in real(self, urls):
+            found = Watched(*(getattr(response, field.name) for field in fields(response)))
+            seen = weakref.ref(found)
+            yield (found, found := None)[0]
+            still_there.append(seen() is not None)
+
+    monkeypatch.setattr(Client, "fetch", fetch)
+    write_web_input(folder, server, pictures(server, 9))
+    assert main(["curate", "config.toml", "--until", "fetch", "--set", "engine.workers=1"]) == 0
+    assert still_there == [False] * 9
 
 
 def test_each_try_is_in_the_log_with_where_and_when(whole: tuple[Path, list[Asked]]) -> None:
@@ -194,13 +217,13 @@ def test_explain_shows_each_try_and_status_how_it_went(whole: tuple[Path, list[A
     unavailable = next(each.url for each in asked if each.http_code == 503)
     assert main(["explain", run, "--url", unavailable]) == 0
     said = capsys.readouterr().out
-    assert "fetch     dropped: http_status" in said
+    assert "fetch dropped: http_status" in " ".join(said.split())
     assert "- http_status: the final status was 503" in said
     assert " UTC, " in said.split("tried")[1]
     assert "http_status 503: " in said.split("tried")[1]
     assert main(["explain", run, "--url", asked[0].url]) == 0
     said = capsys.readouterr().out
-    assert "written   shards/" in said
+    assert "written shards/" in " ".join(said.split())
     assert "fetched, " in said.split("tried")[1]
     assert main(["status", run]) == 0
     said = capsys.readouterr().out
@@ -256,7 +279,7 @@ def test_the_demo_over_http_gives_the_pairs_of_its_archives(folder: Path) -> Non
     assert len(pairs("demo")) > 300
     assert pairs("demo-served") == pairs("demo")
     over_http, archived = (json.loads((folder / "runs" / name / "summary.json").read_text(encoding="utf-8")) for name in ("demo-served", "demo"))
-    (fetched, judged), (found, seen) = (run["stages"][2:] for run in (over_http, archived))
+    (fetched, judged), (found, seen) = (run["stages"][2:4] for run in (over_http, archived))
     empty = fetched["dropped"].pop("http_broken")  # what an archive has of no bytes is an image that cannot be decoded
     assert fetched["dropped"] == {"http_status": found["dropped"]["not_in_archive"]}
     assert judged["dropped"] | {"image_undecodable": judged["dropped"]["image_undecodable"] + empty} == seen["dropped"]

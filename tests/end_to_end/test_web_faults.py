@@ -210,6 +210,22 @@ def test_a_server_that_is_gone_in_the_middle_costs_a_retry_and_nothing_else(tmp_
         assert tree(tmp_path / "cut" / "run") == tree(tmp_path / "whole" / "run")
 
 
+def test_a_network_that_was_never_there_is_told_and_a_retry_finishes_the_run(tmp_path: Path) -> None:
+    with WebServer(tmp_path / "server") as server:
+        asked = [Asked(server.url(f"/png/{number}")) for number in range(8)]
+        write_web_input(tmp_path, server, asked)
+        server.stop()
+        done = altalign(tmp_path, "curate", "config.toml", "--set", "fetch.timeout_s=0.5")
+        assert done.returncode == 0, done.stderr
+        assert "no host has answered: look whether this machine has a network" in done.stdout
+        assert set(dropped(tmp_path / "run").values()) == {("http_unreachable", None)}
+        server.start()
+        done = altalign(tmp_path, "retry", "run")
+        assert (done.returncode, last_line(done.stderr)) == (0, "8 asked again: 8 came")
+        assert "no host has answered" not in done.stdout
+        assert dropped(tmp_path / "run") == {}
+
+
 # Interrupted, and failing ----------------------------------------------------------------------------------------------------
 
 

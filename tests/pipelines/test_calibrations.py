@@ -19,7 +19,7 @@ def calibration(*, is_mapped: bool = True) -> Calibration:
 
 
 @pytest.mark.parametrize("is_mapped", [True, False])
-def test_what_is_written_is_read(tmp_path: Path, is_mapped: bool) -> None:
+def test_what_is_written_is_read(tmp_path: Path, *, is_mapped: bool) -> None:
     whole = calibration(is_mapped=is_mapped)
     calibrations.save(str(tmp_path / "c"), whole, {"lessons": 340})
     again = calibrations.named(str(tmp_path / "c"), whole.embedder)

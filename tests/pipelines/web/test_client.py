@@ -4,6 +4,7 @@ import gzip
 import socket
 import threading
 import time
+import tracemalloc
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -504,6 +505,20 @@ def test_a_body_larger_than_the_budget_comes_alone() -> None:
     assert [response.body for response in found.values()] == [body] * 6
 
 
+def test_a_large_body_is_in_memory_once() -> None:
+    """The server is of this process too: it sends pieces."""
+    with Server({"/image": [*script(200, length=15_000_000), *[bytes(250_000)] * 60]}) as server, Client(settings_of(server.port)) as client:
+        tracemalloc.start()
+        try:
+            (response,) = client.fetch([server.url("/image")])
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert len(response.body or b"") == 15_000_000
+    assert most < 1.3 * 15_000_000
+
+
+@pytest.mark.slow
 def test_waiting_for_the_budget_is_not_the_servers_fault() -> None:
     body = bytes(1_000_000)
     with Server({f"/{n}": script(200, body) for n in range(4)}) as server:
@@ -558,6 +573,7 @@ def test_what_has_not_come_by_a_units_deadline_can_be_tried_again() -> None:
     assert sorted(len(responses[n].tries) for n in range(1, 21)) == [0] * 18 + [1, 1]
 
 
+@pytest.mark.slow
 def test_a_thousand_hosts_a_fifth_of_which_hang() -> None:
     """Real connections; more hosts hang than there are slots."""
     before = open_sockets()

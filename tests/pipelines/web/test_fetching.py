@@ -158,6 +158,59 @@ def test_one_hanging_host_with_a_fifth_of_the_images_costs_little_more_than_one_
     assert unasked[0].detail.startswith("not asked: hang was given up after ")
 
 
+@pytest.mark.parametrize("honour_robots", [True, False])
+@pytest.mark.parametrize("images", [1, 3, 300])
+def test_a_host_that_has_never_answered_gets_one_more_try_that_is_shorter(*, images: int, honour_robots: bool) -> None:
+    """After a second's pause at most, or two where three have failed together."""
+    web = web_of(hang=hanging)
+    played = play(web, urls_of("hang", images), settings_of(honour_robots=honour_robots, timeout_s=5, retries=4))
+    assert played.ended_s < 5 + 2 + 2.5 + 0.2
+    assert max(Counter(url for _, url in web.robots_log + web.log).values()) <= 2
+    assert {response.reason for response in played.responses} == {TIMEOUT}
+    assert [round(each.seconds, 1) for each in played.responses[0].tries] == ([] if honour_robots else [5.0] if images == 300 else [5.0, 2.5])
+    if honour_robots:
+        assert played.responses[0].detail == "robots.txt: no answer of 192.0.2.4 within 2.5 s"
+
+
+def later_hanging(answers: int) -> Site:
+    """Answers so many requests."""
+    left = itertools.count(answers, -1)
+
+    async def site(request: Request) -> Answer:
+        return await (good() if next(left) > 0 else hanging)(request)
+
+    return site
+
+
+async def dripping(request: Request) -> Answer:
+    request.status = 200
+    return await hanging(request)
+
+
+@pytest.mark.parametrize("site", [later_hanging(1), dripping])
+def test_a_host_that_has_answered_or_begun_to_has_all_its_tries(site: Site) -> None:
+    web = Web(lambda _: site)
+    played = play(web, ["http://a/0", "http://a/1"], settings_of(timeout_s=5, retries=2, connections_per_host=1))
+    failed = [response for response in played.responses if response.reason]
+    assert [round(each.seconds) for each in failed[0].tries] == [5, 5, 5]
+
+
+def test_who_answers_late_is_heard_when_asked_again() -> None:
+    """The first request was lost, and of the second the answer begins in half the time of a try, and ends behind that."""
+    seen = itertools.count()
+
+    async def site(request: Request) -> Answer:
+        if next(seen) == 0:
+            return await hanging(request)
+        await asyncio.sleep(2.4)
+        request.status = 200
+        await asyncio.sleep(2.4)
+        return answer()
+
+    played = play(web_of(a=site), urls_of("a", 1), settings_of(timeout_s=5))
+    assert [(each.reason, round(each.seconds, 1)) for each in played.responses[0].tries] == [(TIMEOUT, 5.0), (None, 4.8)]
+
+
 def test_a_port_where_nobody_listens_is_given_up_and_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "GIVEN_UP_S", 5.0)
     web = web_of(a=good(1.0), dead=refusing)
@@ -352,7 +405,7 @@ def test_a_crawl_delay_is_waited_for_up_to_an_hour(images: int, come: int) -> No
 def test_a_hanging_robots_txt_is_asked_for_a_few_times_whatever_waits_for_it() -> None:
     web = web_of(a=good(), hang=hanging)
     played = play(web, urls_of("a", 100) + urls_of("hang", 300), settings_of(honour_robots=True, timeout_s=5, retries=2))
-    assert len(web.robots_log) == 1 + 3
+    assert len(web.robots_log) == 1 + 2
     assert not web.asked("hang")
     assert Counter(response.reason for response in played.responses) == {None: 100, TIMEOUT: 300}
     assert all(response.detail.startswith("robots.txt: ") for response in played.responses if response.reason)

@@ -88,6 +88,19 @@ def test_one_failure_after_it_was_given_up_is_enough() -> None:
     assert host.failed(now + 1, now, GONE, patience_s=10, is_certain=False)
 
 
+def test_a_host_that_never_answered_is_given_up_when_a_try_after_a_failure_fails() -> None:
+    host = host_of()
+    begun_before = [host.failed(now, 0.0, GONE, patience_s=9, is_certain=False) for now in (10.0, 10.1, 10.2)]
+    assert (begun_before, host.is_silent) == ([False] * 3, True)
+    assert host.failed(16.0, 11.0, GONE, patience_s=9, is_certain=False)
+    refuses_at_once = host_of()
+    assert [refuses_at_once.failed(now, now, GONE, patience_s=9, is_certain=False) for now in (1.0, 2.0, 9.9, 10.0)] == [False] * 3 + [True]
+    known = host_of()
+    known.answered()
+    assert [known.failed(now, now - 9, GONE, patience_s=9, is_certain=False) for now in (10.0, 20.0, 30.0, 40.0, 50.0)] == [False] * 4 + [True]
+    assert not known.is_silent
+
+
 def test_a_name_that_is_certainly_not_there_is_given_up_at_its_second_failure() -> None:
     host = host_of()
     assert [host.failed(0.1, 0.0, GONE, patience_s=10, is_certain=True) for _ in range(2)] == [False, True]
