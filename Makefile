@@ -20,10 +20,10 @@ help:
 	@echo "make test               all tests that need no cluster and no GPU"
 	@echo "make test-kills         runs ended at 100 points by SIGKILL and at 30 by other signals, and continued (10 minutes)"
 	@echo "make fuzz               every reader and decoder against inputs damaged at random, for SECONDS=900"
-	@echo "make test-readers       shards opened by webdataset, datasets and open_clip (5.5 GB of torch)"
+	@echo "make test-readers       shards opened by webdataset, datasets and open_clip, models of open_clip and timm (5.5 GB of torch)"
 	@echo "make check              lint, types and the fast tests"
 	@echo "make docs               tables of the reference, from the code"
-	@echo "make bench              speed and memory beside other programs (15 minutes)"
+	@echo "make bench              speed and memory beside other programs (25 minutes)"
 	@echo "make bench-large        the same at 25 M and 100 M rows (half an hour, 30 GB of disk)"
 	@echo "make setup              .venv/bin/altalign, from uv.lock"
 
@@ -65,11 +65,11 @@ test-kills: $(VENV)/.dev
 fuzz: $(VENV)/.dev
 	$(VENV)/bin/python -m tests.fuzz.campaign $(TARGETS) --seconds $(or $(SECONDS),900) $(and $(SEED),--seed $(SEED)) $(FLAGS)
 
-# Shards in other people's readers, open_clip's among them: an environment of its own, for it brings torch.
+# Shards in other people's readers, and embedders of other people's models: an environment of its own, for it brings torch.
 test-readers: $(UV)
 	UV_PROJECT_ENVIRONMENT=.venv-readers $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --group readers
 	$(UV) pip install --quiet --python .venv-readers/bin/python --no-deps --target $(CACHE)/webdataset-of-open-clip webdataset==0.2.86
-	.venv-readers/bin/python -m pytest tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py $(FLAGS)
+	.venv-readers/bin/python -m pytest tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py tests/pipelines/test_embedders_of_torch.py $(FLAGS)
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
@@ -88,7 +88,7 @@ $(BENCH)/.made: $(UV) benchmarks/pyproject.toml benchmarks/uv.lock
 
 # A part that cannot run says why, and the others run.
 bench: $(VENV)/.curate $(BENCH)/.made
-	@failed=; for part in text pages images web near_duplicates whole; do $(BENCH)/bin/python -m benchmarks.$$part $(FLAGS) || failed="$$failed $$part"; done; \
+	@failed=; for part in text pages images web near_duplicates descriptors decontaminate whole; do $(BENCH)/bin/python -m benchmarks.$$part $(FLAGS) || failed="$$failed $$part"; done; \
 	  test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 bench-large: $(VENV)/.curate $(BENCH)/.made

@@ -14,6 +14,7 @@ from altalign.errors import UsageError
 from dedup import embed, phash
 from filters import pixels
 from filters.thumbnails import thumbnail
+from pipelines import embedders_of_models
 
 Pixels = npt.NDArray[np.uint8]
 Vector = npt.NDArray[np.int16]
@@ -72,15 +73,20 @@ def _phash(name: str) -> Embedder:
     return Embedder(name, phash.BITS, of_image)
 
 
-def _not_there(name: str) -> Embedder:
-    raise UsageError(f"[decontaminate] embedder = {name!r}: not there yet; give dct or phash")
+def _of_model(name: str) -> Embedder:
+    model = embedders_of_models.load(name)
+    return Embedder(name, model.dimensions, model.of_image, colour=True, short_side_px=model.short_side_px)
+
+
+def _run(name: str) -> Embedder:
+    raise UsageError(f'[decontaminate] embedder = "{name}": a training run of altalign cannot be named yet, this comes with the trainer; give another embedder')
 
 
 _KINDS: dict[str, Callable[[str], Embedder]] = {
     "dct": _dct,
     "phash": _phash,
-    "open_clip": _not_there,
-    "timm": _not_there,
-    "onnx": _not_there,
-    "run": _not_there,
+    "open_clip": _of_model,
+    "timm": _of_model,
+    "onnx": _of_model,
+    "run": _run,
 }

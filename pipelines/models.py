@@ -51,20 +51,24 @@ def load_nsfw(path: str) -> NsfwModel:
     if Path(path).suffix != ".onnx" or not Path(path).is_file():
         raise UsageError(f"[image.nsfw] model = {path!r}: no such file of the name *.onnx; give a path relative to the working directory")
     classifier = nsfw.Classifier.load(Path(path).with_suffix(".toml"))
-    session = _session(path)
+    session = onnx_session(path, f"[image.nsfw] model = {path!r}")
     model = NsfwModel(classifier, session, session.get_inputs()[0].name)
     height, width = classifier.height_and_width
     try:
         model.score(np.full((height, width, 3), 128, np.uint8))
     except IndexError:
         raise UsageError(f"{Path(path).with_suffix('.toml')} output_index = {classifier.output_index}: the model has fewer outputs") from None
-    except _onnx_errors() as error:
+    except onnx_errors() as error:
         raise UsageError(f"{path}: does not take the input that {Path(path).with_suffix('.toml')} describes: {error}") from None
     return model
 
 
-def _session(path: str) -> Any:
-    """One thread and one order of steps, so that the same image has the same score whatever else the machine does."""
+def onnx_session(path: str, where: str) -> Any:
+    """The model of an ONNX file: one thread and one order of steps, so that the same image gives the same whatever else the machine does.
+
+    Raises:
+        UsageError: onnxruntime cannot load it; `where` is the setting that names it.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -75,11 +79,11 @@ def _session(path: str) -> Any:
     options.log_severity_level = 3  # errors; they come as exceptions too
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except _onnx_errors() as error:
-        raise UsageError(f"[image.nsfw] model = {path!r}: onnxruntime cannot load it: {error}") from None
+    except onnx_errors() as error:
+        raise UsageError(f"{where}: onnxruntime cannot load it: {error}") from None
 
 
-def _onnx_errors() -> tuple[type[Exception], ...]:
+def onnx_errors() -> tuple[type[Exception], ...]:
     """What onnxruntime raises: its own exceptions share no base class."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state  # pyright: ignore[reportAttributeAccessIssue] (compiled, without stubs)
 

@@ -181,6 +181,17 @@ def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[
                 row += len(column)
 
 
+def check_images(path: str, table: pq.ParquetFile, column: str) -> None:
+    """Refuse an open Parquet table whose column, which is there, `images` cannot read.
+
+    Raises:
+        UsageError: it is of another type.
+        pa.ArrowInvalid: the file contradicts itself; `parquet.reading` names it.
+    """
+    _check_bytes(path, table.schema_arrow, column)
+    _check_pages(path, table, _checked_chunks(path, table), [column])
+
+
 def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
     with parquet.reading(path) as table:
         rows = sum(parquet.rows_of_groups(table))
@@ -262,12 +273,15 @@ def _check_parquet(path: str, table: pq.ParquetFile, settings: InputSettings) ->
     for name in columns(settings):
         if not _is_text(schema.field(name).type):
             raise UsageError(f"{path}: column {name} is of type {schema.field(name).type}, where strings are meant; name another column or convert this one")
-    if settings.image_column and not _is_bytes(schema.field(settings.image_column).type):
-        kind = schema.field(settings.image_column).type
-        raise UsageError(
-            f"{path}: column {settings.image_column} is of type {kind}, where bytes (or a struct whose field bytes holds them) are meant; name another column"
-        )
+    if settings.image_column:
+        _check_bytes(path, schema, settings.image_column)
     return chunks
+
+
+def _check_bytes(path: str, schema: pa.Schema, column: str) -> None:
+    kind = schema.field(column).type
+    if not _is_bytes(kind):
+        raise UsageError(f"{path}: column {column} is of type {kind}, where bytes (or a struct whose field bytes holds them) are meant; name another column")
 
 
 def _checked_chunks(path: str, table: pq.ParquetFile) -> footers.Chunks:

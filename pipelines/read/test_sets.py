@@ -5,7 +5,10 @@ bytes and by its name (labels, lists, licences), and what a system hides.
 """
 
 import os
+import re
+import tarfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -22,6 +25,11 @@ from pipelines.read.found import readable
 FILES_PER_PART = 256
 _TABLES, _TARS = (".parquet", ".pq"), (".tar", ".tar.gz", ".tgz", ".tar.zst")
 _HEAD_BYTES = 1 << 12  # of a file, to tell what it is
+_LARGE_BYTES = 1 << 27  # ours; a member of a tar beyond this is read whole only where its name is an image's
+_ADVICE = "; repair or remove the file, or set skip_unreadable = true"
+
+# Names of what may hold images and is not read here, also in pieces (.zip.001).
+_ARCHIVE = re.compile(r"\.(zip|7z|rar|tar\.bz2|tbz2|tar\.xz|txz|arrow|feather|lmdb|mdb|tfrecords?|h5|hdf5)(\.?\d+|-\d+-of-\d+)?$", re.IGNORECASE)
 
 # Names of images, those too that cannot be decoded: whoever has such has to convert them.
 _IMAGES = (
@@ -54,8 +62,8 @@ def parts(test_set: TestSet) -> list[Part]:
     """The parts of a test set, in the order of paths.
 
     Raises:
-        UsageError: nothing is there, or it holds no image, or a table has not the column.
-        UnreadableError: a Parquet file is broken.
+        UsageError: nothing is there, or it holds no image, or an archive that is not read here, or a table has not the column, or one of another type.
+        UnreadableError: a Parquet file is broken, or a folder or file cannot be read.
     """
     root, files = _files(test_set)
     made: list[Part] = []
@@ -72,7 +80,8 @@ def parts(test_set: TestSet) -> list[Part]:
             others.append(path)
     made += [Part(test_set.name, tuple(images[i : i + FILES_PER_PART]), root) for i in range(0, len(images), FILES_PER_PART)]
     if not made:
-        what = f"{len(others):,} files that are none, such as {others[0]}" if others else "it is empty"
+        without = others or files  # files: tables without a row
+        what = f"{len(without):,} files that hold none, such as {without[0]}" if without else "it is empty"
         raise UsageError(f"[decontaminate] test_sets: {test_set.path}: no image, Parquet file or tar in it ({what}); give the folder that holds them")
     return made
 
@@ -100,32 +109,55 @@ def stamps(of: Sequence[Part]) -> Iterator[tuple[str, list[int]]]:
 
 
 def _files(test_set: TestSet) -> tuple[str, list[str]]:
-    """The folder that names begin behind, and all files, sorted. One that a system hides is none."""
+    """The folder that names begin behind, and all files, sorted, each once. One that a system hides is none."""
     storage.check_local(test_set.path)
-    found = [test_set.path] if Path(test_set.path).exists() else sorted(glob(test_set.path, recursive=True))  # noqa: PTH207 - absolute patterns too
+    try:
+        found = [test_set.path] if Path(test_set.path).exists() else sorted(glob(test_set.path, recursive=True))  # noqa: PTH207 - absolute patterns too
+    except OSError as error:
+        raise UsageError(f"[decontaminate] test_sets: {test_set.path}: cannot be reached ({error.strerror}); make it readable") from None
     if not found:
         raise UsageError(f"[decontaminate] test_sets: nothing is at {test_set.path!r} (from {Path.cwd()}); give paths relative to the working directory")
     files: list[str] = []
+    seen: set[tuple[int, int]] = set()
     for path in found:
-        if not Path(path).is_dir():
-            files.append(path)
-            continue
-        for folder, folders, names in os.walk(path, followlinks=True, onerror=_refuse):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            files += [storage.join(folder, name) for name in sorted(names) if not name.startswith(".")]
-            if len(folder) > 4_000:
-                raise UsageError(f"[decontaminate] test_sets: {test_set.path}: folders within folders without end; a link leads back to a folder above it")
+        if not Path(path).is_dir() and not Path(path).is_file():
+            raise _strange(path)
+        files += _walk(path, seen) if Path(path).is_dir() else [path]
     is_one_folder = len(found) == 1 and Path(found[0]).is_dir()
-    return found[0] if is_one_folder else os.path.commonpath([str(Path(path).parent) for path in files]) if files else "", files
+    return found[0] if is_one_folder else os.path.commonpath([str(Path(path).parent) for path in files]) if files else "", list(dict.fromkeys(files))
 
 
-def _refuse(error: OSError) -> None:
-    raise UnreadableError(f"{error.filename}: a folder of a test set cannot be read ({error.strerror}); its images would not be looked for") from error
+def _walk(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
+    """Every file below a folder, its own first. Links are followed, but to no folder twice: all that is there has been found."""
+    try:
+        status = Path(folder).stat()
+        if (status.st_dev, status.st_ino) in seen:
+            return
+        seen.add((status.st_dev, status.st_ino))
+        with os.scandir(folder) as entries:
+            visible = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
+        folders = [entry.name for entry in visible if entry.is_dir()]
+        strange = next((entry.path for entry in visible if not entry.is_dir() and not entry.is_file()), None)
+    except OSError as error:
+        where = error.filename or folder
+        raise UnreadableError(f"{where}: a folder of a test set cannot be read ({error.strerror}); its images would not be looked for") from error
+    if strange is not None:
+        raise _strange(strange)
+    yield from (storage.join(folder, entry.name) for entry in visible if entry.name not in set(folders))
+    for name in folders:
+        yield from _walk(storage.join(folder, name), seen)
+
+
+def _strange(path: str) -> UnreadableError:
+    return UnreadableError(f"{path}: in a test set, and no file (a link that leads nowhere, a pipe or a device); put it right, or take it out of the set")
 
 
 def _is_image(path: str) -> bool:
     if path.lower().endswith(_IMAGES):
         return True
+    if _ARCHIVE.search(path):
+        repair = "unpack it (or make Parquet of it), or take it out of the set"
+        raise UsageError(f"[decontaminate] test_sets: {path}: images in it would not be looked for; {repair}")
     try:
         with storage.open_read(path) as file:
             return sniff(file.read(_HEAD_BYTES)) is not None
@@ -136,7 +168,12 @@ def _is_image(path: str) -> bool:
 
 
 def _name(part: Part, path: str) -> str:
-    return os.path.relpath(path, part.root) if part.root else path
+    return _as_text(os.path.relpath(path, part.root) if part.root else path)
+
+
+def _as_text(name: str) -> str:
+    """A name as strings hold it: bytes that are no UTF-8 are written out."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _bytes(path: str) -> bytes:
@@ -154,39 +191,74 @@ def _settings(path: str, column: str) -> InputSettings:
 
 
 def _parts_of_table(test_set: TestSet, path: str, root: str) -> list[Part]:
-    with parquet.reading(path) as file:
+    column = test_set.image_column
+    with _read_whole(), parquet.reading(path) as file:
         names = file.schema_arrow.names
-        if test_set.image_column not in names:
+        if names.count(column) != 1:
             raise UsageError(
-                f'[decontaminate] test_sets: {path}: no column "{test_set.image_column}" (there are {", ".join(names[:10])}); '
+                f'[decontaminate] test_sets: {path}: {"no" if column not in names else "more than one"} column "{column}" (there are {", ".join(names[:10])}); '
                 f'give {{name = "{test_set.name}", path = "{test_set.path}", image_column = "…"}}'
             )
+        table.check_images(path, file, column)
         rows = parquet.rows_of_groups(file)
-    return [Part(test_set.name, (path,), root, number, test_set.image_column) for number, count in enumerate(rows) if count]
+    return [Part(test_set.name, (path,), root, number, column) for number, count in enumerate(rows) if count]
 
 
 def _images_of_table(part: Part) -> Iterator[tuple[str, bytes]]:
     path, number = part.paths[0], part.row_group or 0
-    rows = parquet.row_groups(path)
-    first = sum(rows[:number])
-    for row, data in table.images(path, _settings(path, part.column), range(first, first + rows[number])):
-        if not data:
-            raise UnreadableError(f"{path}: row {row:,} of test set {part.test_set} has no image; remove the row, or give a column that has one in each")
-        yield f"{_name(part, path)}#{row}", data
+    with _read_whole():
+        rows = parquet.row_groups(path)
+        first = sum(rows[:number])
+        for row, data in table.images(path, _settings(path, part.column), range(first, first + rows[number])):
+            if not data:
+                raise UnreadableError(f"{path}: row {row:,} of test set {part.test_set} has no image; remove the row, or give a column that has one in each")
+            yield f"{_name(part, path)}#{row}", data
 
 
 # Tars --------------------------------------------------------------------------------------------------------------------
 
 
 def _images_of_tar(part: Part, path: str) -> Iterator[tuple[str, bytes]]:
-    with readable(path, "tar"), storage.open_read(path) as file:
+    count = end = 0
+    with _read_whole(), readable(path, "tar"), storage.open_read(path) as file:
         try:
             with tars.opened(cast(BinaryIO, file)) as (tar, _):
                 for member in tar:
-                    if member.isfile() and not Path(member.name).name.startswith("."):
-                        data = tars.content(tar, member, member.size)
-                        if member.name.lower().endswith(_IMAGES) or sniff(data) is not None:
-                            yield f"{_name(part, path)}/{member.name}", data
+                    end = tar.offset
+                    if member.isfile() and not _is_hidden(member.name) and (data := _image_of(tar, member, path)) is not None:
+                        count += 1
+                        yield f"{_name(part, path)}/{_as_text(member.name)}", data
                     cast(Any, tar).members.clear()  # tarfile keeps all it has met
+                if count and tar.offset == end:
+                    raise tars.ReadError("it ends without zeros, as one does that is cut between two files; make it anew")
         except tars.ReadError as error:
             raise UnreadableError(f"{path}: a tar of test set {part.test_set} cannot be read ({error}); its images would not be looked for") from error
+    if not count:
+        raise UnreadableError(f"{path}: a tar of test set {part.test_set} that holds no image; unpack tars that are in it, or take it out of the set")
+
+
+def _image_of(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bytes | None:
+    """The bytes of a member that is an image by its name or its first bytes."""
+    is_named = member.name.lower().endswith(_IMAGES)
+    if is_named and member.issparse():
+        raise UnreadableError(f"{path}: {member.name}: an image that is stored with holes; make the tar anew without --sparse")
+    data = tars.content(tar, member, member.size if is_named or member.size <= _LARGE_BYTES else _HEAD_BYTES)
+    if not is_named and sniff(data) is None:
+        return None
+    if len(data) < member.size:
+        raise UnreadableError(f"{path}: {member.name}: an image of {member.size:,} bytes; give it a name that says so, such as .jpg, or take it out of the set")
+    return data
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") and part not in (".", "..") for part in name.split("/"))
+
+
+@contextmanager
+def _read_whole() -> Iterator[None]:
+    """Around the readers of inputs, which advise to leave a broken file out: of a test set no setting does that."""
+    try:
+        yield
+    except UnreadableError as error:
+        said = str(error).removesuffix(_ADVICE)
+        raise UnreadableError(said if said == str(error) else f"{said}; repair it, or take it out of the test set") from error

@@ -1,0 +1,53 @@
+"""What an image model in an ONNX file wants to see, as the TOML beside it says, and an image made so. Pure; `pipelines` runs models."""
+
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from pydantic import Field
+
+from altalign.settings import Settings
+
+Channels = Annotated[list[float], Field(min_length=3, max_length=3)]
+Side = Annotated[int, Field(ge=1, le=4096)]
+
+
+class ModelInput(Settings):
+    """The input of a model: `(pixel * scale - mean) / std`, float32, one image at a time.
+
+    Attributes:
+        input_size: height and width in pixels, or one number for both; the image is squeezed into it, whatever its shape.
+        mean: of each channel, in the order of `channels`, after `scale`.
+        std: the same.
+        layout: nchw = (1, 3, height, width), nhwc = (1, height, width, 3).
+        scale: what a pixel (0 to 255) is multiplied by.
+        channels: order of the channels.
+    """
+
+    input_size: Side | Annotated[list[Side], Field(min_length=2, max_length=2)]
+    mean: Channels
+    std: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=3, max_length=3)]
+    layout: Literal["nchw", "nhwc"]
+    scale: Annotated[float, Field(gt=0)] = 1 / 255
+    channels: Literal["rgb", "bgr"] = "rgb"
+
+    @property
+    def height_and_width(self) -> tuple[int, int]:
+        """Of the input, in pixels."""
+        height, width = self.input_size if isinstance(self.input_size, list) else (self.input_size, self.input_size)
+        return height, width
+
+    @property
+    def short_side_px(self) -> int:
+        """What an image has to be decoded to at least, for nothing to be enlarged."""
+        return max(self.height_and_width)
+
+
+def prepare(pixels: npt.NDArray[np.uint8], wanted: ModelInput) -> npt.NDArray[np.float32]:
+    """One image, uint8 of shape (height, width, 3) or gray, as a batch of one in the model's layout."""
+    height, width = wanted.height_and_width
+    image = Image.fromarray(pixels).convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
+    values = np.asarray(image)[:, :, :: -1 if wanted.channels == "bgr" else 1].astype(np.float32)
+    values = (values * np.float32(wanted.scale) - np.array(wanted.mean, np.float32)) / np.array(wanted.std, np.float32)
+    return np.ascontiguousarray(values.transpose(2, 0, 1) if wanted.layout == "nchw" else values)[None]
