@@ -18,6 +18,7 @@ VERBS = {
     "curate": ("pipelines.command:main", "run a curation; run again, it continues where it stopped"),
     "retry": ("pipelines.command:retry", "fetch again what could not be fetched, then finish the run anew"),
     "decontaminate": ("pipelines.command:decontaminate", "add a test set to a run; its near-duplicates go"),
+    "calibrate": ("pipelines.command:calibrate", "measure what is found, and choose the threshold"),
     "status": ("audit.status:main", "how far a run is"),
     "explain": ("audit.explain:main", "what happened to a pair in every stage, and why"),
     "clean": ("audit.clean:main", "delete what stages handed on (RUN/work)"),

@@ -11,9 +11,13 @@ from math import ceil, exp, lgamma, log, log1p
 import numpy as np
 import numpy.typing as npt
 
+from dedup.buckets import nearest_clusters, share_bucket
+
 PER_UNIT = 10_000  # bins of a histogram; the thresholds that it is asked about are its edges
 
 FIT_FROM, FIT_TO = 1e-3, 1e-5  # rates that a line is fitted through: it is straight there, and the few true duplicates of a sample do not bend it
+_DECOYS_FALL_SHORT = 12  # times at most, measured on clip art; on photographs 4
+_PAIRS_AT_A_TIME = 8_192  # as floats
 _FIT_POINTS, _FIT_POINTS_AT_LEAST, _FIT_PAIRS_AT_LEAST = 20, 4, 10
 
 _EDGES: npt.NDArray[np.float64] = np.arange(-PER_UNIT, PER_UNIT + 1) / PER_UNIT  # the floats that their decimals are read as
@@ -107,6 +111,60 @@ def recall_and_precision(cosines: npt.NDArray[np.floating], is_near: npt.NDArray
     return Share(both, int(is_near.sum())), Share(both, int(is_found.sum()))
 
 
+@dataclass(frozen=True, eq=False)
+class Buckets:
+    """What makes two images share a bucket.
+
+    Attributes:
+        centroids: int16[clusters, d].
+        nearest: so many nearest clusters of each image count.
+        at_least: so many of them in common make a bucket; 0: every pair shares one.
+    """
+
+    centroids: npt.NDArray[np.int16]
+    nearest: int
+    at_least: int
+
+    def shared(self, vectors: npt.NDArray[np.int16], others: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
+        """Whether the images of each pair, int16[n, d] twice, share one: bool[n]."""
+        if not self.at_least:
+            return np.ones(len(vectors), np.bool_)
+        sides = (nearest_clusters(side, self.centroids, self.nearest) for side in (vectors, others))
+        return share_bucket(*sides, at_least=self.at_least)
+
+
+def cosines_of(vectors: npt.NDArray[np.int16], others: npt.NDArray[np.int16]) -> npt.NDArray[np.float64]:
+    """Of pairs, int16[n, d] twice: float64[n]; nan where one of them is zeros and so has no direction."""
+    found = np.full(len(vectors), np.nan)
+    for begin in range(0, len(vectors), _PAIRS_AT_A_TIME):
+        some = slice(begin, begin + _PAIRS_AT_A_TIME)
+        a, b = vectors[some].astype(np.float64), others[some].astype(np.float64)
+        norms = np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
+        np.divide((a * b).sum(axis=1), norms, out=found[some], where=norms > 0)
+    return found
+
+
+def of_best_view(
+    vectors: npt.NDArray[np.int16], views: Sequence[npt.NDArray[np.int16]], buckets: Buckets
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Cosines of pairs as the search decides on them: of the view that is nearest, among those that share a bucket; and whatever the buckets.
+
+    Args:
+        vectors: of copies, int16[n, d].
+        views: of what they are copies of, int16[n, d] each.
+        buckets: what a pair must share.
+
+    Returns:
+        float64[n] twice; nan where there is no cosine, or no bucket.
+    """
+    inside, anyhow = np.full((2, len(vectors)), np.nan)
+    for view in views:
+        found = cosines_of(vectors, view)
+        anyhow = np.fmax(anyhow, found)
+        inside = np.fmax(inside, np.where(buckets.shared(vectors, view), found, np.nan))
+    return inside, anyhow
+
+
 # False positives ---------------------------------------------------------------------------------------------------------
 
 
@@ -130,6 +188,13 @@ class CosineHistogram:
         if self.found_above != other.found_above:
             raise ValueError(f"histograms of cosines above {self.found_above} and above {other.found_above} do not add up")
         return CosineHistogram(self.found_above, self.comparisons + other.comparisons, self._tally + other._tally)
+
+    def without(self, pairs: int) -> "CosineHistogram":
+        """Without so many pairs, those of the greatest cosines: of those that are known for near-duplicates."""
+        from_top = self._tally[::-1]
+        before = from_top.cumsum() - from_top
+        left_out = np.clip(pairs - before, 0, from_top)
+        return CosineHistogram(self.found_above, self.comparisons - int(left_out.sum()), (from_top - left_out)[::-1])
 
     def above(self, threshold: float) -> Share:
         """How many of the comparisons have a cosine above a threshold, a multiple of 0.0001.
@@ -215,6 +280,17 @@ def fit(histogram: CosineHistogram) -> Line:
     return Line(slope, float(y.mean() - slope * x.mean()), float(rates.max()), float(rates.min()))
 
 
+def true_near_duplicates(found: CosineHistogram, decoys: CosineHistogram, *, similarity_above: float) -> int:
+    """How many of the pairs above a strict threshold are no false positives, for all that decoys say: those beyond 12 times as many as decoys have.
+
+    In a pool that holds test images they are so many, where the test side is small, that a line through them would be level. Decoys fall short of
+    the rate of false positives up to 12 times.
+    """
+    share = decoys.above(similarity_above)
+    unrelated = _DECOYS_FALL_SHORT * share.found / share.asked * found.comparisons if share.asked else 0.0
+    return max(0, found.above(similarity_above).found - ceil(unrelated))
+
+
 def false_positives_per_image(line: Line, threshold: float, *, test_images: int, views: int) -> float:
     """Expected false positives of one pool image: test images x views of each x the rate."""
     return test_images * views * line.rate(threshold)
@@ -252,8 +328,7 @@ def is_own_mirror(vectors: npt.NDArray[np.int16], mirrored: npt.NDArray[np.int16
         mirrored: of their mirrored views, int16[n, d].
         similarity_above: cosine.
     """
-    a, b = vectors.astype(np.float64), mirrored.astype(np.float64)
-    return (a * b).sum(axis=1) > similarity_above * np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
+    return cosines_of(vectors, mirrored) > similarity_above
 
 
 def nearest_to(threshold: float, cosines: npt.NDArray[np.floating], *, pairs: int) -> npt.NDArray[np.int64]:

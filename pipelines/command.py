@@ -1,4 +1,4 @@
-"""`altalign curate …`, `altalign retry …` and `altalign decontaminate …`: their arguments and settings, read before anything heavy is imported."""
+"""`altalign curate …`, `retry …`, `decontaminate …` and `calibrate …`: their arguments and settings, read before anything heavy is imported."""
 
 import argparse
 import difflib
@@ -74,6 +74,33 @@ def decontaminate(argv: Sequence[str]) -> int:
         from pipelines import test_sets_of_run
 
     return test_sets_of_run.add(config)
+
+
+def calibrate(argv: Sequence[str]) -> int:
+    """Measure the search for near-duplicates on a run's own images, and choose its threshold."""
+    parser = argparse.ArgumentParser(
+        prog="altalign calibrate",
+        description="Measure on a run's own images which copies of test images the search finds and how often it is wrong, and choose the threshold. "
+        "OUT can then be named as [decontaminate] calibration. The run is left as it is.",
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a run whose images are fetched")
+    parser.add_argument("out", metavar="OUT", help="folder of the calibration: its files, and report.html")
+    parser.add_argument("--test-set", action="append", default=[], metavar="NAME=PATH", help="a test set beside those of the run; repeatable")
+    parser.add_argument("--image-column", default="image", metavar="COLUMN", help="of Parquet files: the column of the image's bytes (image)")
+    parser.add_argument("--pairs", default="", metavar="PARQUET", help="labelled pairs: columns image_a, image_b, relation (exact, near, or another)")
+    parser.add_argument("--images", default="", metavar="PARQUET", help="the images of the pairs: columns image, image_bytes")
+    parser.add_argument("--false-positives", type=float, default=1e-3, metavar="N", help="that a pool image may be expected to have (1e-3)")
+    parser.add_argument("--sample", type=int, default=2_000, metavar="IMAGES", help="to make copies of: half teach the map, half are looked for (2000)")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting of the run; repeatable")
+    arguments = parser.parse_args(argv)
+    config = _fitted(_config_of_run(arguments.run, arguments.set, [_test_set(named, arguments.image_column) for named in arguments.test_set]))
+    _check_work(config.run.folder)
+
+    with startup.imports():
+        from pipelines import calibrate as on_run
+
+    asked = on_run.Wanted(arguments.out.rstrip("/") or "/", arguments.pairs, arguments.images, arguments.false_positives, arguments.sample)
+    return on_run.calibrate(config, asked)
 
 
 def _test_set(named: str, image_column: str) -> dict[str, str]:

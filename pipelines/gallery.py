@@ -71,7 +71,7 @@ def write(run: Run, found: Iterable[Pair], below: Iterable[Pair], dropped: Itera
 
 def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, Any]]:
     names = test_side.names(run)
-    of_tests = _test_thumbnails(run, {pair.test for _, pair in chosen})
+    of_tests = test_thumbnails(run, {pair.test for _, pair in chosen})
     kept: dict[str, list[dict[str, Any]]] = {}
     for kind, pair in chosen:
         if pair.unit not in kept:
@@ -91,8 +91,8 @@ def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _test_thumbnails(run: Run, wanted: set[int]) -> dict[int, bytes]:
-    """Test images are read once more, those parts that hold one that is wanted."""
+def test_thumbnails(run: Run, wanted: set[int]) -> dict[int, bytes]:
+    """Thumbnails of test images by their number among all. They are read once more, those parts that hold one that is wanted."""
     found: dict[int, bytes] = {}
     parts, first = test_side.parts(run), 0
     for name, facts in run.all_facts(test_side.TESTS):

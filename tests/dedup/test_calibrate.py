@@ -21,6 +21,7 @@ from dedup.calibrate import (
     recall_and_precision,
     recall_by_transform,
     smallest_threshold,
+    true_near_duplicates,
 )
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=100)
@@ -175,6 +176,35 @@ def test_true_duplicates_in_the_sample_hardly_bend_the_line() -> None:
     histogram = lawful(4.5, 1.4, 20_000_000)
     with_duplicates = histogram.add(np.full(20, 0.999), 0)
     assert fit(with_duplicates).rate(0.975) == pytest.approx(fit(histogram).rate(0.975), rel=0.35)
+
+
+@given(st.lists(st.floats(-1, 1), max_size=30), st.integers(0, 40))
+@derandomized
+def test_a_histogram_without_the_nearest_pairs_is_that_of_the_others(found: list[float], pairs: int) -> None:
+    left = sorted(found)[: max(0, len(found) - pairs)]
+    less = CosineHistogram(-1.0).add(np.array(found), 100).without(pairs)
+    assert less.comparisons == 100 - len(found) + len(left)
+    np.testing.assert_array_equal(less.counts_above(), CosineHistogram(-1.0).add(np.array(left), 100).counts_above())
+
+
+def test_many_copies_in_the_pool_do_not_level_the_line() -> None:
+    """A tenth of a test side of few images is in the pool: without what decoys do not account for, the line is that of the others."""
+    rng = np.random.default_rng(8)
+    unrelated, of_decoys = (0.5 + 0.5 * (1 - rng.random(800) ** 0.25) for _ in range(2))
+    copies = np.full(60, 0.991)
+    alone = CosineHistogram(0.5).add(unrelated, 200_000)
+    found, decoys = alone.add(copies, 60), CosineHistogram(0.5).add(of_decoys, 100_000)
+    known = true_near_duplicates(found, decoys, similarity_above=0.975)
+    assert 0 < known <= 60 + alone.above(0.975).found
+    assert fit(found.without(known)).slope > 2 * fit(found).slope
+    assert fit(found.without(known)).slope == pytest.approx(fit(alone).slope, rel=0.1)
+
+
+def test_what_decoys_account_for_is_no_true_near_duplicate() -> None:
+    found = CosineHistogram(0.5).add(np.array([0.9, 0.975, 0.98, 0.98, 0.99, *[0.999] * 26]), 1_000)
+    for above_in_decoys, compared, known in ((0, 1_000, 29), (1, 1_000, 17), (1, 2_000, 23), (2, 1_000, 5), (3, 1_000, 0), (0, 0, 29)):
+        decoys = CosineHistogram(0.5).add(np.array([0.8, 0.975, *[0.98] * above_in_decoys]), compared)
+        assert true_near_duplicates(found, decoys, similarity_above=0.975) == known
 
 
 def test_too_few_pairs_for_a_line_are_said_to_be_too_few() -> None:
