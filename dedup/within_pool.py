@@ -91,8 +91,8 @@ def replaced(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
     Identities, in arrays of any type that sorts, both ways; those that go in their order.
     """
-    identities, numbers = np.unique(np.concatenate([left, right]), return_inverse=True)
-    staying = groups(numbers[: len(left)], numbers[len(left) :], len(identities))
+    identities, left, right = _numbered(left, right)
+    staying = groups(left, right, len(identities))
     goes = staying != np.arange(len(identities))
     return identities[goes], identities[staying[goes]]
 
@@ -102,18 +102,33 @@ def cosines_with_staying(goes: np.ndarray, stays: np.ndarray, left: np.ndarray, 
 
     NaN where only images between them connect the two, for then no pair has it. Images of a cosine of 1 stand for one another.
     """
-    identities, numbers = np.unique(np.concatenate([left, right]), return_inverse=True)
+    identities, left, right = _numbered(left, right)
     count, same = len(identities), cosines == 1
-    original = groups(numbers[: len(left)][same], numbers[len(left) :][same], count)
-    one, other = original[numbers[: len(left)]], original[numbers[len(left) :]]
-    pairs = np.minimum(one, other) * count + np.maximum(one, other)
-    order = np.argsort(pairs, kind="stable")
-    mine, first = original[np.searchsorted(identities, goes)], np.searchsorted(identities, stays)
+    original = groups(left[same], right[same], count)
+    left, right = original[left], original[right]
+    pairs = np.minimum(left, right) * count + np.maximum(left, right)
+    mine, first = original[np.searchsorted(identities, goes)], _places(identities, stays)
     wanted = first * count + mine  # what stays is the smallest
-    place = np.searchsorted(pairs, wanted, sorter=order)
-    found = order[np.minimum(place, len(order) - 1)]
-    direct = np.where(pairs[found] == wanted, cosines[found], np.nan)
+    order = np.argsort(pairs, kind="stable")
+    pairs, cosines = pairs[order], cosines[order]
+    place = np.minimum(_places(pairs, wanted), len(pairs) - 1)
+    direct = np.where(pairs[place] == wanted, cosines[place], np.nan)
     return np.where(first == mine, 1.0, direct)
+
+
+def _numbered(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The identities in pairs, sorted, and the pairs by their places there."""
+    both = np.sort(np.concatenate([left, right]))
+    is_first = np.r_[np.ones(min(1, len(both)), np.bool_), both[1:] != both[:-1]]
+    identities = both[is_first]
+    return identities, _places(identities, left), _places(identities, right)
+
+
+def _places(identities: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    order = np.argsort(wanted)  # a search that goes on from where it was is ten times quicker
+    places = np.empty(len(wanted), np.int64)
+    places[order] = np.searchsorted(identities, wanted[order])
+    return places
 
 
 # Cells -------------------------------------------------------------------------------------------------------------------

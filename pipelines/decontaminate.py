@@ -25,6 +25,7 @@ from pipelines.units import Facts, Run, Unit
 
 FOUND, UNITS = "decontaminate/found", "decontaminate/units"
 SUMMARY = "found.json"  # in audit/near_duplicates
+TOTALS = ("images", "flat_images", "pairs", "pairs_without_a_bucket", "images_above", "images_without_a_bucket")  # of the facts of FOUND
 
 # For the gallery, pairs that are not above the threshold are looked for too: among so many pairs of the pool, so near to it, and so many kept of a unit.
 BELOW_AMONG, BELOW_WITHIN, BELOW_OF_UNIT = 65_536, 0.1, 25
@@ -150,7 +151,10 @@ def drop(run: Run, unit: Unit) -> Facts:
     stays[dropped["row"].to_numpy()] = False
     rows = _fetched(run, name)
     counts = Counts()
-    parts = {KEPT: rows.filter(pa.array(stays)), **{reason: dropped.filter(pc.equal(dropped["reason"], reason)) for reason in REASONS[Stage.DECONTAMINATE]}}
+    parts = {
+        KEPT: rows.filter(pa.array(stays)),
+        **{reason: dropped.filter(pc.equal(dropped["reason"], pa.scalar(reason.value))) for reason in REASONS[Stage.DECONTAMINATE]},
+    }
     for reason, part in parts.items():
         for entry in part.group_by("source", use_threads=False).aggregate([([], "count_all")]).to_pylist():
             counts.add_rows(Stage.DECONTAMINATE, entry["source"], reason, entry["count_all"])
@@ -237,7 +241,7 @@ def conclude(run: Run) -> None:
     if run.config.decontaminate.test_sets:
         gallery.write(run, gallery.pairs(run, FOUND), gallery.pairs(run, FOUND, ".below"), _goes(run))
     found = [facts for _, facts in run.all_facts(FOUND)]
-    totals = {name: sum(facts[name] for facts in found) for name in found[0] if name not in ("unit", "pairs_below")} if found else {}
+    totals = {name: sum(facts[name] for facts in found) for name in TOTALS} if run.config.decontaminate.test_sets else {}
     test_sets: dict[str, int] = {}
     for _, facts in run.all_facts(test_side.TESTS):
         test_sets[facts["test_set"]] = test_sets.get(facts["test_set"], 0) + facts["images"]

@@ -6,16 +6,17 @@ from rich.table import Table
 from altalign import storage
 from altalign.counts import Counts
 from altalign.errors import UnreadableError
-from altalign.reasons import PASSING, Stage
+from altalign.reasons import PASSING, DropReason, Stage
 from altalign.stages import STAGES
 from altalign.terminal import lines_shown, shown
-from pipelines import parquet, read, runs
+from pipelines import parquet, read, runs, within_pool
 from pipelines.units import ROWS_PER_UNIT, InputFile, Run, resolved
 
 # Measured on 5 million synthetic captions: hashes spilled 110 bytes a row, dropped rows and survivors 130. Files that are not read in place
 # are pages or images: candidates or images kept in work/, images fetched, shards.
 BYTES_PER_ROW = 250
 TIMES_INPUT = 3
+_UNREACHED = (DropReason.HTTP_UNREACHABLE, DropReason.HTTP_TIMEOUT, DropReason.HTTP_REFUSED)
 
 
 def print_plan(run: Run, out: Console) -> None:
@@ -79,6 +80,8 @@ def print_summary(run: Run, out: Console) -> None:
     out.print(table)
     for note in notes(run):
         out.print(note, soft_wrap=True)
+    if _nobody_answered(run, counts):
+        out.print("no host has answered: look whether this machine has a network, and names, and no proxy between", style="yellow", soft_wrap=True)
     if passing := sum(counts.dropped(Stage.FETCH).get(reason, 0) for reason in PASSING):
         out.print(f"{_many(passing, 'pair')} may come another time ({', '.join(PASSING)}): altalign retry {shown(run.folder)}", style="yellow", soft_wrap=True)
     facts = storage.read_json(run.path("summary.json"))
@@ -113,7 +116,7 @@ def notes(run: Run) -> list[str]:
         found.append(f"vocabulary: the pool has {vocabulary['distinct']:,} distinct n-grams, vocabulary_size = {size:,}: all are in it, none is rare")
     if not run.config.image.nsfw.model:
         found.append("NSFW: off ([image.nsfw] model is not set)")
-    return [*found, *_of_decontamination(run)]
+    return [*found, *_of_decontamination(run), *_within_pool(run)]
 
 
 def _of_decontamination(run: Run) -> list[str]:
@@ -132,6 +135,21 @@ def _of_decontamination(run: Run) -> list[str]:
         stay, images = ("stay" if facts["require_bucket"] else "go"), _many(facts["images_without_a_bucket"], "image")
         found.append(f"buckets: {images} above the threshold share none with a test image, and {stay} ([decontaminate] require_bucket)")
     return found
+
+
+def _within_pool(run: Run) -> list[str]:
+    """How many images had copies in the pool, where they were looked for."""
+    if not within_pool.is_wanted(run) or not run.is_done("decontaminate"):
+        return []
+    facts = storage.read_json(run.path("audit", "near_duplicates", "found.json"))["within_pool"]
+    goes, stays, compared = (facts[name] for name in ("images_that_go", "images_that_stay_for_others", "images_compared"))
+    return [f"near-duplicates in the pool: {goes:,} of {compared:,} images go, in favour of {stays:,}"]
+
+
+def _nobody_answered(run: Run, counts: Counts) -> bool:
+    """Whether images were asked for and no host was ever reached: then hosts are hardly what is gone."""
+    dropped = set(counts.dropped(Stage.FETCH))
+    return run.config.fetch.source == "web" and not counts.kept(Stage.FETCH) and DropReason.HTTP_UNREACHABLE in dropped <= {*_UNREACHED}
 
 
 def _many(number: int, what: str) -> str:

@@ -76,7 +76,7 @@ def _sample(run: Run, count: int) -> np.ndarray:
 
 def _vectors(calibration: Calibration, features: np.ndarray) -> np.ndarray:
     """int16[n, d]; zeros for an image that is flat."""
-    return np.where(features.any(axis=1)[:, None], calibration.vectors(features), np.int16(0))
+    return np.where(features.any(axis=1, keepdims=True), calibration.vectors(features), np.int16(0))
 
 
 def _dimensions(run: Run, calibration: Calibration) -> int:
@@ -216,17 +216,33 @@ def join(run: Run, partition: int, spilled: Spilled) -> Facts:
 
 
 def replace(run: Run, _: Unit) -> Facts:
-    """Of all groups the first image stays. The only step that has all pairs in memory, 40 bytes each and twice that while it sorts them."""
+    """Of all groups the first image stays. The only step that has all pairs in memory: at most 180 bytes each while it works."""
     files = [run.work(step, f"{name}.pairs") for step in (COMPARED, JOINED) for name in run.finished(step)]
-    pairs = np.concatenate([np.zeros(0, _PAIR), *map(arrays.read, files)])
-    goes, stays = within_pool.replaced(pairs["left"], pairs["right"])
-    by_left = np.argsort(pairs["left"], kind="stable")
+    goes, stays, cosines = _settled(files)
+    keys, stayed = _keys(files, stays)
     kept = np.empty(len(goes), KEPT)
-    kept["key"] = pairs["key"][by_left[np.searchsorted(pairs["left"], stays, sorter=by_left)]]  # what stays is the smaller one of all its pairs
-    kept["cosine"] = within_pool.cosines_with_staying(goes, stays, pairs["left"], pairs["right"], pairs["cosine"])
+    kept["key"], kept["cosine"] = keys, cosines
     arrays.save(run.work(REPLACED, "goes.npy"), goes)
     arrays.save(run.work(REPLACED, "kept.npy"), kept)
-    return {"images_that_go": len(goes), "images_that_stay_for_others": len(np.unique(stays))}
+    return {"images_that_go": len(goes), "images_that_stay_for_others": stayed}
+
+
+def _settled(files: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """By the pairs of these files: the images that go, rising, which one stays for each, and the cosine of the two."""
+    left, right, cosines = (np.concatenate([np.zeros(0, _PAIR[name]), *(arrays.mapped(file)[name] for file in files)]) for name in ("left", "right", "cosine"))
+    goes, stays = within_pool.replaced(left, right)
+    return goes, stays, within_pool.cosines_with_staying(goes, stays, left, right, cosines)
+
+
+def _keys(files: list[str], stays: np.ndarray) -> tuple[np.ndarray, int]:
+    """The keys of images that stay, uint8[n, 16], and how many they are. Each is the smaller one of all its pairs, which have its key."""
+    numbers = np.unique(stays)
+    keys = np.empty((len(numbers), 16), np.uint8)
+    for pairs in map(arrays.read, files):
+        places = np.minimum(np.searchsorted(numbers, pairs["left"]), len(numbers) - 1)
+        is_of = numbers[places] == pairs["left"]
+        keys[places[is_of]] = pairs["key"][is_of]
+    return keys[np.searchsorted(numbers, stays)], len(numbers)
 
 
 def replaced_in(run: Run, place: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dedup import within_pool
 from dedup.buckets import nearest_clusters
 from dedup.near_duplicates import Pairs
-from dedup.within_pool import groups, join, replaced, train_cells
+from dedup.within_pool import cosines_with_staying, groups, join, replaced, train_cells
 from tests.dedup.vectors import copies, drawn, groups_by_search, is_near, pairs_by_loops, pairs_by_matrix
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=100)
@@ -184,3 +184,29 @@ def test_many_cells_are_made_in_two_levels(seed: int, monkeypatch: pytest.Monkey
     assert nearness[1] > 0.97 * nearness[0]
     assert np.bincount(nearest_clusters(images, levels, 1)[:, 0]).max() < 800
     np.testing.assert_array_equal(levels, train_cells(np.concatenate([images, np.zeros((500, 32), np.int16)]), 100))
+
+
+# What stays ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cosine_with_what_stays_is_that_of_a_pair_or_of_equal_ones() -> None:
+    left, right = np.array([1, 1, 2, 5, 7, 8]), np.array([2, 3, 4, 6, 9, 9])
+    cosines = np.array([0.98, 1.0, 0.99, 1.0, 0.976, 1.0])
+    goes, stays = replaced(left, right)
+    assert list(zip(goes.tolist(), stays.tolist(), strict=True)) == [(2, 1), (3, 1), (4, 1), (6, 5), (8, 7), (9, 7)]
+    np.testing.assert_array_equal(cosines_with_staying(goes, stays, left, right, cosines), [0.98, 1.0, np.nan, 1.0, 0.976, 0.976])
+    assert len(cosines_with_staying(goes[:0], stays[:0], left[:0], right[:0], cosines[:0])) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), max_size=40))
+@derandomized
+def test_cosines_with_what_stays_are_those_of_loops(found: list[tuple[int, int]]) -> None:
+    """Images of one kind (their number by three) are equal, and the cosine of two kinds is always the same."""
+    pairs = [(min(a, b), max(a, b)) for a, b in found if a != b]
+    left, right = np.array(pairs, np.int64).reshape(-1, 2).T
+    cosines = np.array([1.0 if a // 3 == b // 3 else 0.98 + (a // 3 + b // 3) / 1_000 for a, b in pairs])
+    equal = groups_by_search([pair for pair, cosine in zip(pairs, cosines, strict=True) if cosine == 1], 16)
+    of_kinds = {frozenset((equal[a], equal[b])): cosine for (a, b), cosine in zip(pairs, cosines.tolist(), strict=True)}
+    goes, stays = replaced(left, right)
+    wanted = [1.0 if equal[a] == equal[b] else of_kinds.get(frozenset((equal[a], equal[b])), np.nan) for a, b in zip(goes, stays, strict=True)]
+    np.testing.assert_array_equal(cosines_with_staying(goes, stays, left, right, cosines), wanted)
