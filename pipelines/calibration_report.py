@@ -281,11 +281,13 @@ table { border-collapse: collapse } td, th { padding: 0.1em 0.8em; text-align: r
 .bar span { display: block; height: 0.8em; background: #47a } .lost .bar span { background: #b00 }
 .pairs { display: flex; flex-wrap: wrap; gap: 1em } figure { margin: 0; width: 270px; font-size: 12px; overflow-wrap: anywhere }
 figure img { max-width: 130px } svg { max-width: 100%; height: auto }
+@media (max-width: 40em) { body { margin: 1em auto } table { font-size: 12px } td, th { padding: 0.1em 0.3em; white-space: nowrap } .bar { display: none } }
 """
 
 
 def _page(findings: Findings, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    yield f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>Calibration</title>\n<style>{_STYLE}</style>\n'
+    yield '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
+    yield f"<title>Calibration</title>\n<style>{_STYLE}</style>\n"
     yield f"<h1>Calibration of <code>{escape(findings.calibration.embedder)}</code></h1>\n"
     yield f'<p class="verdict">{escape(_verdict(findings))}</p>\n<ul>\n'
     yield "".join(f"<li>{escape(sentence)}</li>\n" for sentence in _sentences(findings))
