@@ -47,7 +47,7 @@ DROPPED = pa.schema(
         ("stage", pa.string()),  # The stage that dropped it.
         ("reason", pa.string()),  # The first rule that holds.
         ("failed", pa.list_(pa.string())),  # Every rule of the stage that holds.
-        ("kept_key", pa.string()),  # Of a repeated pair: what was kept instead.
+        ("kept_key", pa.string()),  # Of a repeated pair, and of an image near to another of the pool: what was kept instead.
         ("words", pa.int32()),  # Unigrams of the caption.
         ("images_per_text", pa.int64()),  # Images of the text, where above the limit.
         ("texts_per_image", pa.int64()),  # Texts of the image, where above the limit.
@@ -55,9 +55,9 @@ DROPPED = pa.schema(
         ("width", pa.int32()),  # Pixels, as stored in the file.
         ("height", pa.int32()),  # The same.
         ("nsfw_score", pa.float32()),  # Of the classifier.
-        ("similarity", pa.float32()),  # For decontamination, which is not there yet.
-        ("test_set", pa.string()),  # The same.
-        ("test_image", pa.string()),  # The same.
+        ("similarity", pa.float32()),  # Of a near-duplicate: the cosine, 1 of the same bytes; null where only other images connect two of the pool.
+        ("test_set", pa.string()),  # Of a near-duplicate of a test image: the set by its name.
+        ("test_image", pa.string()),  # The nearest image of it: its path in the set; `FILE#ROW` of a table, `FILE/MEMBER` of a tar.
         ("file", pa.string()),  # Of a broken record: the input file.
         ("offset", pa.int64()),  # Of a broken record: bytes from the start of the file, or the number of the row.
         ("error", pa.string()),  # Of a broken record: why it cannot be read.
@@ -87,7 +87,7 @@ SAMPLE = pa.schema(
 
 COUNTS = pa.schema(
     [
-        ("stage", pa.string()),  # `extract`, `judge`, `fetch` or `image`.
+        ("stage", pa.string()),  # `extract`, `judge`, `fetch`, `image` or `decontaminate`.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
         ("reason", pa.string()),  # A reason, or `kept`.
         ("rows", pa.int64()),  # How many.

@@ -44,6 +44,8 @@ GIVEN_ELSEWHERE = {
     DropReason.HTTP_TOO_LARGE: "pipelines/web/transport.py: Transport._body",
     DropReason.HTTP_OPT_OUT: "pipelines/web/fetching.py: Fetching._check",
     DropReason.HTTP_REFUSED: "pipelines/web/fetching.py: Fetching._admit",
+    DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "pipelines/decontaminate.py: _dropped",
+    DropReason.NEAR_DUPLICATE_IN_POOL: "pipelines/decontaminate.py: _dropped",
 }
 
 # Schemas by the heading of their files: module, name, and the lists there that hold their columns.
@@ -54,6 +56,7 @@ SCHEMAS = {
     "audit/text_joint.parquet": ("pipelines.joint", "JOINT", ("JOINT", "_FIELDS")),
     "audit/image_joint.parquet": ("pipelines.image_values", "JOINT", ("JOINT",)),
     "audit/image_values.parquet": ("pipelines.image_values", "VALUES", ("VALUES",)),
+    "audit/near_duplicates/gallery.parquet": ("pipelines.gallery", "GALLERY", ("GALLERY",)),
 }
 
 # Numbers that the arithmetic of docs/concepts/scale.md rests on.
@@ -63,6 +66,9 @@ CONSTANTS = (
     ("pipelines.tables", "ROWS_PER_PARTITION", "candidates of the pool for each partition of the tables"),
     ("pipelines.judge", "ROWS_PER_PARTITION", "candidates of the pool for each partition of survivors"),
     ("pipelines.extract", "SAMPLE_PER_REASON", "dropped rows of each reason that `extract` keeps"),
+    ("pipelines.read.test_sets", "FILES_PER_PART", "images of a test set that are read as one unit, where they are files"),
+    ("pipelines.test_side", "LESSONS", "images of the run that the map is learned from, with 28 copies each"),
+    ("dedup.clusters", "SAMPLES_PER_CLUSTER", "images of the run for each cluster"),
 )
 
 Table = list[list[str]]  # the head first

@@ -68,7 +68,7 @@ def fresh(folder: Path, name: str) -> Path:
     """A folder with the input of `folder`: the same files of the same times."""
     new = folder / name
     (new / "temp").mkdir(parents=True)
-    for part in ("input", "text", "config.toml"):
+    for part in ("input", "text", "tests", "config.toml"):
         (new / part).symlink_to(folder / part)
     return new
 
@@ -81,7 +81,8 @@ def listed(folder: Path) -> list[str]:
 def of_stage(path: str) -> str:
     """The stage whose files these are; empty before the first and after the last."""
     parts = Path(path).parts
-    return next((stage for stage in STAGES if stage in parts), "write" if "shards" in parts else "")
+    elsewhere = {"test_images": "fetch", "near_duplicates": "decontaminate", "shards": "write"}
+    return next((elsewhere.get(part, part) for part in parts if part in STAGES or part in elsewhere), "")
 
 
 def unbroken(folder: Path) -> list[str]:
@@ -116,10 +117,14 @@ def chosen(stages: list[str], points: int, seed: int) -> list[int]:
 
 
 def ended(new: Path, point: int, number: signal.Signals, log: str) -> int:
-    """Run in a folder and send the run a signal at a change; the exit code. `point` there says where it was, and `children` what it had."""
+    """Run in a folder and send the run a signal at a change; the exit code. `point` there says where it was, `stage` how far, and `children` what it had."""
+    stage = ""
 
     def act(change: int, event: str, path: str) -> None:
+        nonlocal stage
+        stage = of_stage(path) or stage  # of what is no stage's, such as temporary files: that which has begun
         if change == point:
+            (new / "stage").write_text(stage, encoding="utf-8")
             (new / "point").write_text(f"{event} {path}", encoding="utf-8")
             (new / "children").write_text(" ".join(children.read_text() for children in Path("/proc/self/task").glob("*/children")), encoding="utf-8")
             if event == "os.rename" and point % 2 and number == signal.SIGKILL:
@@ -138,7 +143,7 @@ def continued(folder: Path, point: int, number: signal.Signals, *, of: int) -> d
     """End a fresh run at a point, every third a second time, continue it, and say what came of it."""
     new = fresh(folder, f"{number.name}-{point}")
     code = ended(new, point, number, "said")
-    at = (new / "point").read_text(encoding="utf-8") if (new / "point").exists() else "never reached"
+    at, stage = ((new / name).read_text(encoding="utf-8") if (new / name).exists() else other for name, other in (("point", "never reached"), ("stage", "")))
     left = [name for name in listed(new) if "partial-" in name or "/temporary/" in name]
     orphans = [process for process in (new / "children").read_text(encoding="utf-8").split() if Path("/proc", process).exists()]
     if point % 3 == 0:
@@ -148,7 +153,7 @@ def continued(folder: Path, point: int, number: signal.Signals, *, of: int) -> d
         "signal": number.name,
         "point": point,
         "at": at.replace(str(new), ""),
-        "stage": of_stage(at.split()[-1]),
+        "stage": stage,
         "ended": code,
         "said": (new / "said").read_text(encoding="utf-8"),
         "left": left,

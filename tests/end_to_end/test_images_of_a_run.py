@@ -72,8 +72,9 @@ def test_an_archive_that_is_lost_or_cut_while_images_are_read_is_named_and_resto
 def _with_fetch(work):
     from pipelines import curate
 
-    (gather, step), conclude = curate.PIPELINE["fetch"]
-    return {**curate.PIPELINE, "fetch": ([gather, step._replace(transform=curate.each(work))], conclude)}
+    steps, conclude = curate.PIPELINE["fetch"]
+    changed = [step._replace(transform=curate.each(work)) if step.name == "fetch/units" else step for step in steps]
+    return {**curate.PIPELINE, "fetch": (changed, conclude)}
 
 
 @pytest.mark.parametrize("harm", ["lost", "cut", "overwritten"])

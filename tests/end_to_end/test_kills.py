@@ -19,7 +19,7 @@ from tests.end_to_end.runs import ROOT, environ, write_input
 
 pytestmark = pytest.mark.slow
 
-KILLS = int(os.environ.get("ALTALIGN_KILLS", "7"))
+KILLS = int(os.environ.get("ALTALIGN_KILLS", str(len(STAGES) + 2)))  # in each stage one, one before and one after all
 SEED = int(os.environ.get("ALTALIGN_KILLS_SEED", "11"))
 ENDS = max(3, KILLS * 3 // 10)
 
