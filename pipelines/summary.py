@@ -10,6 +10,7 @@ from altalign.reasons import PASSING, DropReason, Stage
 from altalign.stages import STAGES
 from altalign.terminal import lines_shown, shown
 from pipelines import parquet, read, runs, within_pool
+from pipelines.read import test_sets
 from pipelines.units import ROWS_PER_UNIT, InputFile, Run, resolved
 
 # Measured on 5 million synthetic captions: hashes spilled 110 bytes a row, dropped rows and survivors 130. Files that are not read in place
@@ -38,6 +39,10 @@ def print_plan(run: Run, out: Console) -> None:
     out.print(table)
     for file in run.files:
         out.print(f"  {file.path}", soft_wrap=True)
+    for test_set in run.config.decontaminate.named_sets:
+        of_set = test_sets.parts(test_set)
+        files = len({path for part in of_set for path in part.paths})
+        out.print(f"test set {shown(test_set.name)}: {_many(files, 'file')} in {_many(len(of_set), 'unit')}, {shown(test_set.path)}", soft_wrap=True)
     out.print(lines_shown(resolved(run.config)), soft_wrap=True)
     done = [stage for stage in STAGES if run.is_done(stage)]
     out.print(f"done already: {', '.join(done) or 'nothing'}; to do: {', '.join(s for s in STAGES if s not in done) or 'nothing'}")

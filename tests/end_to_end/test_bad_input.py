@@ -233,6 +233,7 @@ def test_a_dry_run_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[st
     assert main(["curate", "config.toml", "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "input/part-1.parquet" in said
+    assert "test set tests: 3 files in 1 unit, tests" in said
     assert "words_at_least = 3" in said
     assert not (folder / "run").exists()
 
