@@ -291,6 +291,19 @@ def locked(folder: str) -> Iterator[None]:
         yield
 
 
+def holder(folder: str) -> str | None:
+    """The process of this machine that holds a run folder; None where none does."""
+    try:
+        with Path(folder, "log", "lock").open(encoding="ascii") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return lock.read().strip() or "unknown"
+    except OSError:
+        pass
+    return None
+
+
 @contextmanager
 def temporary(folder: str) -> Iterator[None]:
     """This folder, for as long as the block lasts, instead of the system's for what libraries and child processes think to be temporary.

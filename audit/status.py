@@ -27,7 +27,9 @@ def _print(run: RunFolder) -> None:
     from rich.table import Table  # a tenth of a second, which --help need not wait for
 
     out = terminal.stdout()
-    out.print(f"{shown(run.folder)}: {'finished' if run.is_finished else 'not finished'}", soft_wrap=True)
+    process = storage.holder(run.folder)
+    state = f"at work (process {process})" if process else "finished" if run.is_finished else "not finished"
+    out.print(f"{shown(run.folder)}: {state}", soft_wrap=True)
     table = Table()
     for name in ("stage", "state"):
         table.add_column(name)
@@ -46,7 +48,7 @@ def _print(run: RunFolder) -> None:
     trouble = storage.read_json(run.path("log", "trouble.json"))
     if trouble and not run.is_finished:
         out.print(f"last failure: {shown(trouble['message'])}", soft_wrap=True)
-    if not run.is_finished:
+    if not run.is_finished and not process:
         out.print("run the same `altalign curate` again to go on")
 
 

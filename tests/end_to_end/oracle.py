@@ -233,5 +233,8 @@ def reasons_of(curation: Curation) -> set[tuple[str, str]]:
 
 
 EVERY_REASON_OF_AN_ARCHIVE = {
-    (stage.value, reason.value) for stage in STAGES for reason in REASONS[stage] if not reason.startswith("http_") and reason is not DropReason.IMAGE_NSFW
+    (stage.value, reason.value)
+    for stage in STAGES[: STAGES.index(Stage.DECONTAMINATE)]
+    for reason in REASONS[stage]
+    if not reason.startswith("http_") and reason is not DropReason.IMAGE_NSFW
 }

@@ -1,6 +1,7 @@
 """`explain`, `status` and `clean` on a real run: a newcomer finds why a row was dropped."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from altalign import storage
 from altalign.cli import main
 from altalign.reasons import DropReason
 from altalign.stages import STAGES
@@ -110,6 +112,15 @@ def test_status_tells_units_rows_and_time(folder: Path, capsys: pytest.CaptureFi
     assert "run: finished" in said
     assert "3 of 3" in said
     assert all(stage in said for stage in STAGES)
+
+
+def test_status_tells_whether_a_command_is_at_work(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    with storage.locked(str(folder / "run")):
+        assert main(["status", str(folder / "run")]) == 0
+    assert f"run: at work (process {os.getpid()})" in capsys.readouterr().out
+    assert main(["status", str(folder / "run")]) == 0
+    assert "run: finished" in capsys.readouterr().out
 
 
 def test_a_cleaned_run_answers_at_once_and_explains_still(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

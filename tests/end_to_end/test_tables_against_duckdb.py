@@ -13,6 +13,8 @@ from tests.end_to_end.oracle import assert_tables, curate
 from tests.reference.curation import Candidate, Settings, Tables
 from tests.test_reference import duckdb_tables
 
+pytestmark = pytest.mark.slow
+
 _LETTERS = "etaoinshrdlu漢ñд"
 
 

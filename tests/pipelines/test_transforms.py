@@ -65,7 +65,8 @@ def new_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         text = text.replace(f'"{old}"', f"'{folder / old}'")
     path = folder / "absolute.toml"
     path.write_text(text, encoding="utf-8")
-    return runs.find_run(CurateConfig.load(path, [f"run.folder='{folder / 'run'}'", "text.vocabulary_size=90", "engine.workers=2"]), config_path=str(path))
+    other = [f"run.folder='{folder / 'run'}'", "text.vocabulary_size=90", "engine.workers=2", "decontaminate.test_sets=[]"]
+    return runs.find_run(CurateConfig.load(path, other), config_path=str(path))
 
 
 def read(run: Run) -> Iterator[Pair]:
