@@ -22,7 +22,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
 
 def same_input(reference: tuple[Path, dict[str, str]], folder: Path) -> Path:
     """The input of the reference run, the same files of the same times, under another folder's name."""
-    for name in ("input", "text", "config.toml"):
+    for name in ("input", "text", "tests", "config.toml"):
         (folder / name).symlink_to(reference[0] / name)
     return folder
 
