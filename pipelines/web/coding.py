@@ -7,6 +7,7 @@ import pyarrow as pa
 
 _CODECS: dict[str, Literal["brotli", "zstd"]] = {"br": "brotli", "zstd": "zstd"}
 _ENCODINGS_AT_MOST = 3
+_MEMBERS_AT_MOST = 64  # of gzip: what follows each is copied, so that a body of empty ones would take minutes
 
 
 class CodingError(ValueError):
@@ -39,6 +40,8 @@ def _inflated(body: bytes, window_bits: int, bytes_at_most: int) -> bytes:
     """Of gzip all members; what follows the last is left out, as browsers do."""
     parts, size = [], 0
     while body and (not parts or (window_bits == 31 and body.startswith(b"\x1f\x8b"))) and size < bytes_at_most:
+        if len(parts) == _MEMBERS_AT_MOST:
+            raise CodingError(f"more than {_MEMBERS_AT_MOST} members of gzip")
         inflater = zlib.decompressobj(window_bits)
         try:
             parts.append(inflater.decompress(body, bytes_at_most - size))

@@ -10,7 +10,7 @@ import hashlib
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,11 +103,9 @@ def read(path: str) -> Entries:
     if not isinstance(head, dict) or head.get("version") != VERSION:
         return Entries()
     outcomes = {}
-    for value in lines:
-        if not isinstance(value, list):
-            break
-        number, reason, http_code, offset, size, measured = value
-        outcomes[number] = Outcome(DropReason(reason) if reason else None, http_code, offset, size, _measured(measured))
+    with suppress(TypeError, ValueError):  # a line that is not whole, or none of ours
+        for number, reason, http_code, offset, size, measured in lines:
+            outcomes[number] = Outcome(DropReason(reason) if reason else None, http_code, offset, size, _measured(measured))
     return Entries(Grounds(head["asked"], head["measured"]), outcomes)
 
 
@@ -149,7 +147,7 @@ def _line(value: object) -> bytes:
     return b"%08x %b\n" % (zlib.crc32(text), text)
 
 
-def _value(line: bytes) -> object:
+def _value(line: bytes) -> Any:
     """What a line says; None of one that is not whole."""
     checksum, _, text = line.partition(b" ")
     return orjson.loads(text) if text and checksum == b"%08x" % zlib.crc32(text) else None

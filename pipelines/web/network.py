@@ -138,11 +138,11 @@ class Network:
 async def connects(endpoint: Endpoint) -> bool:
     """Whether a TCP connection can be made."""
     address, port = endpoint
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.settimeout(0)
-        try:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.settimeout(0)
             async with asyncio.timeout(CONNECT_S):
                 await asyncio.get_running_loop().sock_connect(probe, (address, port))
-        except OSError:  # a timeout too
-            return False
-        return True
+    except OSError:  # a timeout too, and where this machine has no socket left
+        return False
+    return True

@@ -55,10 +55,11 @@ class Request:
         status: None before the answer.
         bytes: of the body, as sent.
         is_fresh: over a connection of its own making.
+        wants_fresh: it is to be, for one that was kept has lost it.
         share: of the budget; who made the request ends it.
     """
 
-    __slots__ = ("address", "bytes", "bytes_at_most", "check", "is_cut", "is_fresh", "keeps_alive", "on_wait", "share", "status", "target")
+    __slots__ = ("address", "bytes", "bytes_at_most", "check", "is_cut", "is_fresh", "keeps_alive", "on_wait", "share", "status", "target", "wants_fresh")
 
     def __init__(
         self,
@@ -83,4 +84,4 @@ class Request:
         self.target, self.bytes_at_most, self.keeps_alive, self.is_cut, self.check, self.on_wait = target, bytes_at_most, keeps_alive, is_cut, check, on_wait
         self.address: str | None = None
         self.status: int | None = None
-        self.bytes, self.is_fresh, self.share = 0, False, Share()
+        self.bytes, self.is_fresh, self.wants_fresh, self.share = 0, False, False, Share()

@@ -155,7 +155,6 @@ class Schedule:
             self._turns.due(now)
             while (claim := self._claim(now)) is not None:
                 task = self._loop.create_task(self._work(claim))
-                claim.errand.task = task
                 self._tasks.add(task)
                 task.add_done_callback(self._done)
             self._set_timer(min(self._turns.due(now), self._later[0][0] if self._later else float("inf")))
@@ -208,7 +207,10 @@ class Schedule:
         task = asyncio.current_task()
         while claim is not None:
             claim.errand.task = task
-            await self._run(*claim)
+            if claim.errand.is_ended:  # before this task had its turn
+                self._end(claim.host, claim.errand)
+            else:
+                await self._run(*claim)
             if claim.errand.task is task:  # else it is on its way again, after a redirect
                 claim.errand.task = None
             claim = None if self._is_closed else self._claim(self._loop.time())
@@ -308,14 +310,14 @@ class _Limit:
         self.task, self.is_over = task, False
         self._loop, self._left_s, self._stalled_s = loop, left_s, stalled_s
         self._began_s, self._stalled_before_s, self._held_s = loop.time(), stalled_s(), 0.0
-        self._timer = loop.call_at(self._began_s + left_s(), self._due)
+        self._timer: asyncio.Handle = loop.call_at(self._began_s + left_s(), self._due)
 
     def hold(self, *, begins: bool) -> None:
         """Stand still, or go on."""
         self._timer.cancel()
         self._held_s += -self._loop.time() if begins else self._loop.time()
-        if not begins:
-            self._due()
+        if not begins:  # who ended itself here might be past this request before it noticed, and in the middle of the next
+            self._timer = self._loop.call_soon(self._due)
 
     def close(self) -> float:
         """Let the task go on; the seconds that it took, without those that it was held."""

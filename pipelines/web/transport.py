@@ -36,9 +36,9 @@ ADDRESSES_AT_MOST = 4  # of a host, which are tried side by side where the first
 FRAME_BYTES_AT_MOST = 1_048_576  # of what is no body, beside it: a chunk of one byte takes six more
 FRAME_OF_A_BYTE = 8
 IDLE_S = 15.0  # a connection is kept for so long
-DRAINED_BYTES_AT_MOST = 16_384  # of a body that nobody wants: reading it costs less than another connection
+DRAINED_BYTES_AT_MOST, DRAINED_S_AT_MOST = 16_384, 0.5  # of a body that nobody wants: reading it costs less than another connection
 READ_AHEAD_BYTES = 131_072  # of a connection whose body waits for the budget, at most twice
-STEP_BYTES = 262_144  # a body of unknown length takes its share in steps that double from here
+STEP_BYTES = 262_144  # what a body takes of the budget before it has come so far; one of unknown length goes on in steps that double
 
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -107,7 +107,7 @@ class Transport:
                 except _GoneError as gone:
                     if request.is_fresh:
                         raise RequestError(DropReason.HTTP_BROKEN, _said(gone.__cause__)) from None
-                    # else the server had closed an idle connection meanwhile
+                    request.wants_fresh = True  # the server had closed an idle connection meanwhile, or closes them for what is asked
             try:
                 return await self._answer(request, response)
             finally:
@@ -120,27 +120,29 @@ class Transport:
         answer = Answer(response.status, b"", {name: response.headers.getall(name, []) for name in HEADERS_READ})
         if response.status != 200:
             if request.keeps_alive and (response.content_length or 0) <= DRAINED_BYTES_AT_MOST and "Content-Length" in response.headers:
-                await response.content.read()
+                with suppress(aiohttp.ClientError, OSError):  # a timeout too: what does not come costs the connection, not the answer
+                    async with asyncio.timeout(DRAINED_S_AT_MOST):
+                        await response.content.read()
             return answer
         request.check(answer)
         length = response.content_length
         if length is not None and length > request.bytes_at_most and not request.is_cut:
             raise RequestError(DropReason.HTTP_TOO_LARGE, f"Content-Length {length:,}")
         body = await self._body(request, response.content, length)
-        if encoding := response.headers.get("Content-Encoding", ""):
+        if encoding := ",".join(response.headers.getall("Content-Encoding", [])):
             body = await self._decoded(request, body, encoding)
         if not body and not request.is_cut:
             raise RequestError(DropReason.HTTP_BROKEN, "empty body")
         return answer._replace(body=body)
 
     async def _body(self, request: Request, content: aiohttp.StreamReader, length: int | None) -> bytes:
-        """The body as sent, in step with the request's share of the budget.
+        """The body as sent, in step with the request's share of the budget: a little at first, for not all that is promised comes.
 
         One of known length is written to one buffer of that size, which then is the body: parts beside their sum would be twice as much, and leave the
         heap in pieces that nobody gives back. Pages of it are taken as they are written, not before.
         """
         most, share, parts, whole = request.bytes_at_most, request.share, [], None
-        await self._take(request, min(length, most) if length else min(STEP_BYTES, most))
+        await self._take(request, min(STEP_BYTES, length or most, most))
         while part := await content.readany():
             if not request.bytes and length and len(part) < length:
                 whole = BytesIO(bytes(min(length, most)))
@@ -154,7 +156,7 @@ class Transport:
                     break
                 raise RequestError(DropReason.HTTP_TOO_LARGE, f"more than {most:,} bytes")
             if request.bytes > share.bytes:
-                await self._take(request, max(request.bytes, min(2 * share.bytes, most)) - share.bytes)
+                await self._take(request, max(request.bytes, min(length or 2 * share.bytes, most)) - share.bytes)
         if whole is not None:
             whole.truncate(min(request.bytes, most))
             return whole.getvalue()
@@ -298,6 +300,11 @@ class _Handler(ResponseHandler):
         self._connector.transports.discard(self._own)
         super().connection_lost(exc)
 
+    def is_connected(self) -> bool:
+        """Called before a connection that is kept is used, and now and then; one that is not to be used is closed."""
+        request = _REQUEST.get(None)
+        return super().is_connected() and not (request and request.wants_fresh)
+
     def close(self) -> None:
         """At once: nothing is left to be said, and TLS would wait for the other side's farewell."""
         self.abort()
@@ -308,6 +315,7 @@ class _Handler(ResponseHandler):
         request = _REQUEST.get()
         request.address, request.is_fresh = self._peer, not self._requests
         self._requests += 1
+        request.wants_fresh = False
         if not request.keeps_alive:
             self.force_close()
         super().set_response_params(**params)

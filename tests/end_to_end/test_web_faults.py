@@ -16,10 +16,13 @@ from typing import Any
 import pytest
 
 from altalign.cli import main
+from altalign.curation import FetchSettings
 from altalign.key import image_id
+from pipelines.web.client import Client
 from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
 from tests.end_to_end.runs import ROOT, altalign, command, environ, summary, tree
 from tests.end_to_end.web_inputs import Asked, answers, asked_for, dropped, in_journals, kept, pictures, sockets, tries, write_web_input
+from tests.end_to_end.web_killing import requests
 from tests.web_server.pictures import picture
 from tests.web_server.running import WebServer
 
@@ -84,6 +87,18 @@ def reports(verb: str, folder: Path, server: WebServer) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) == KILLS
     return found
+
+
+def test_a_request_that_a_kept_connection_has_lost_is_one_with_the_next(server: WebServer) -> None:
+    """Nobody can tell it from a connection that was closed while idle: it is asked again in the same try, and counted once."""
+    urls = [server.url(f"/png/{number}?wait=0.02&lost") for number in range(4)]
+    urls = [*urls[:2], server.url("/reset?lost"), *urls[2:]]
+    settings = {"source": "web", "ports": [server.port], "allow_addresses": ["127.0.0.0/8"], "connections_per_host": 1, "retries": 0}
+    with Client(FetchSettings.model_validate(settings)) as client:
+        failed = [response for response in client.fetch(urls) if response.reason is not None]
+    assert [(response.number, len(response.tries)) for response in failed] == [(2, 1)]
+    assert len(server.requests("/reset?lost")) == 2
+    assert {url: times for url, times in requests(server.log).items() if "lost" in url} == dict.fromkeys(urls, 1)
 
 
 def test_killed_at_any_write_a_run_ends_with_the_same_bytes_and_asks_for_nothing_that_it_has(server: WebServer, folder: Path) -> None:

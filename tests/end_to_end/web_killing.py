@@ -67,9 +67,19 @@ def copied(folder: Path, name: str) -> Path:
 
 
 def requests(log: Path) -> Counter[str]:
-    """How often each URL was asked for so far."""
-    events = map(json.loads, log.read_text(encoding="utf-8").splitlines())
-    return Counter(f"http://{event['headers']['host']}{event['target']}" for event in events if event["event"] == "request")
+    """How often each URL was asked for so far.
+
+    One over a kept connection that ends without a byte of an answer is left out: the client cannot know that it was read, and asks over a new one.
+    """
+    events = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    unanswered = {event["number"] for event in events if event["event"] == "end" and not event["bytes"]}
+    found, used = Counter[str](), set[int]()
+    for event in events:
+        if event["event"] == "request":
+            is_lost = event["connection"] in used and event["number"] in unanswered
+            found[f"http://{event['headers']['host']}{event['target']}"] += not is_lost
+            used.add(event["connection"])
+    return found
 
 
 def counted(new: Path, arguments: list[str], count: Any, name: str) -> int:

@@ -1,6 +1,7 @@
 """The client against real servers: what each of their answers becomes, and that nothing is left behind."""
 
 import gzip
+import itertools
 import socket
 import threading
 import time
@@ -20,7 +21,7 @@ from altalign.reasons import DropReason
 from pipelines.web import hosts
 from pipelines.web.client import Client, Response, opened
 from pipelines.web.transport import _tls as tls_of_the_process  # pyright: ignore[reportPrivateUsage]
-from tests.pipelines.web.servers import CLOSE, HANG, RESET, Pointing, Server, Step, greeting, refused, script, silent
+from tests.pipelines.web.servers import CLOSE, HANG, RESET, Pointing, Server, Step, Steps, greeting, refused, script, silent
 from tests.web_server.running import certificate
 
 IMAGE = bytes(range(256)) * 40
@@ -74,6 +75,7 @@ def test_an_image_comes_as_it_is() -> None:
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 ENDED = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+TWICE = gzip.compress(brotli.compress(IMAGE))
 GIVEN: dict[str, list[Step]] = {
     "chunked": [CHUNKED, b"%x\r\n" % 100, IMAGE[:100], b"\r\n%x;x=y\r\n" % 10140, IMAGE[100:], b"\r\n0\r\n\r\n"],
     "until the connection ends": [ENDED, IMAGE, CLOSE],
@@ -92,7 +94,8 @@ GIVEN: dict[str, list[Step]] = {
     "deflate": script(200, zlib.compress(IMAGE), Content_Encoding="Deflate"),
     "bare deflate": script(200, zlib.compress(IMAGE, wbits=-15), Content_Encoding="deflate"),
     "br": script(200, brotli.compress(IMAGE), Content_Encoding="br"),
-    "br in gzip": script(200, gzip.compress(brotli.compress(IMAGE)), Content_Encoding="br, gzip"),
+    "br in gzip": script(200, TWICE, Content_Encoding="br, gzip"),
+    "br in gzip, in two headers": [b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\n" + script(200, TWICE, Content_Encoding="gzip")[0].partition(b"\r\n")[2]],
     "identity": script(200, IMAGE, Content_Encoding="identity"),
     "an opt-out for others": script(200, IMAGE, X_Robots_Tag="otherbot: noai"),
     "a tag that says nothing of it": script(200, IMAGE, X_Robots_Tag="nofollow, max-snippet:5"),
@@ -381,6 +384,31 @@ def test_a_kept_connection_that_died_costs_no_try() -> None:
     assert set(server.paths.values()) == {1}
 
 
+def test_what_a_kept_connection_loses_is_asked_once_more_over_a_new_one() -> None:
+    """It may have been closed while it was idle, or for what was asked: that is not to be asked over all of those that are kept."""
+    images: dict[str, Steps] = {f"/{n}": [0.05, *script(200, IMAGE)] for n in range(40)}
+    with Server({**images, "/reset": [RESET]}) as server, Client(settings_of(server.port, connections_per_host=8, retries=0)) as client:
+        assert all(response.body == IMAGE for response in client.fetch([server.url(path) for path in images]))
+        assert client.load().connections > 3
+        (response,) = client.fetch([server.url("/reset")])
+        assert (response.reason, len(response.tries)) == (DropReason.HTTP_BROKEN, 1)
+        assert server.paths["/reset"] == 2
+
+
+@pytest.mark.parametrize("rest", [[CLOSE], [0.02, RESET], [HANG]], ids=["cut", "reset", "stalled"])
+def test_an_error_is_its_status_whatever_becomes_of_its_page(rest: list[Step]) -> None:
+    """The page is read for the sake of the connection alone, where others are to follow on it."""
+    unfinished: list[Step] = [b"HTTP/1.1 404 X\r\nContent-Length: 100\r\n\r\nabc", *rest]
+    moved: list[Step] = [b"HTTP/1.1 302 X\r\nLocation: /image\r\nContent-Length: 100\r\n\r\nabc", *rest]
+    with Server({"/a": unfinished, "/b": moved, "/c": unfinished, "/d": unfinished, "/image": script(200, IMAGE)}) as server:
+        urls = [server.url(f"/{name}") for name in "abcd"]
+        responses = fetch(urls, settings_of(server.port, connections_per_host=1))
+        found = [(responses[url].reason, responses[url].http_code, responses[url].body) for url in urls]
+        gone = (DropReason.HTTP_STATUS, 404, None)
+        assert found == [gone, (None, 200, IMAGE), gone, gone]
+        assert len(server.asked) == 5
+
+
 def test_connections_are_kept_while_they_are_needed() -> None:
     with Server({f"/{n}": script(200, IMAGE) for n in range(50)}) as server:
         fetch([server.url(f"/{n}") for n in range(50)], settings_of(server.port, connections_per_host=4))
@@ -519,6 +547,15 @@ def test_a_large_body_is_in_memory_once() -> None:
 
 
 @pytest.mark.slow
+def test_bodies_that_are_promised_and_do_not_come_take_no_others_room() -> None:
+    promised: list[Step] = [b"HTTP/1.1 200 OK\r\nContent-Length: 20000000\r\n\r\nbegun", HANG]
+    with Server({f"/promised-{n}": promised for n in range(8)} | {f"/{n}": script(200, IMAGE) for n in range(40)}) as server:
+        urls = [server.url(f"/promised-{n}", f"never{n % 4}.test") for n in range(8)] + [server.url(f"/{n}", f"good{n % 4}.test") for n in range(40)]
+        with Client(settings_of(server.port, bytes_in_flight_at_most=100_000_000, retries=0), resolver=Pointing) as client:
+            first = [response.reason for response in itertools.islice(client.fetch(urls), 40)]
+    assert first == [None] * 40  # before those that never come have run out of time
+
+
 def test_waiting_for_the_budget_is_not_the_servers_fault() -> None:
     body = bytes(1_000_000)
     with Server({f"/{n}": script(200, body) for n in range(4)}) as server:

@@ -61,3 +61,10 @@ def test_an_encoding_that_is_not_known_is_refused(encoding: str) -> None:
 
 def test_what_follows_gzip_is_left_out() -> None:
     assert decoded(gzip.compress(b"image") + b"\0\0\0", "gzip", 100) == b"image"
+
+
+def test_gzip_of_few_members_is_read_and_of_many_is_refused_at_once() -> None:
+    """Each member copies what follows it: all of these would take minutes, in which nothing else comes."""
+    assert decoded(gzip.compress(b"a") * 64, "gzip", 100) == b"a" * 64
+    with pytest.raises(CodingError, match="more than 64 members"):
+        decoded(gzip.compress(b"") * 1_000_000, "gzip", 20_000_000)

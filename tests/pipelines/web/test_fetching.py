@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from altalign.reasons import DropReason
 from pipelines.web import hosts
 from pipelines.web.request import Answer, Request, RequestError
-from tests.pipelines.web.virtual import EPOCH_S, Web, answer, play, settings_of
+from tests.pipelines.web.virtual import EPOCH_S, VirtualLoop, Web, answer, play, settings_of
 
 Site = Callable[[Request], Awaitable[Answer]]
 TIMEOUT, UNREACHABLE, STATUS = DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE, DropReason.HTTP_STATUS
@@ -193,6 +193,43 @@ def test_a_host_that_has_answered_or_begun_to_has_all_its_tries(site: Site) -> N
     played = play(web, ["http://a/0", "http://a/1"], settings_of(timeout_s=5, retries=2, connections_per_host=1))
     failed = [response for response in played.responses if response.reason]
     assert [round(each.seconds) for each in failed[0].tries] == [5, 5, 5]
+
+
+def test_a_try_whose_time_ends_as_it_waits_for_the_budget_costs_no_other_its_request() -> None:
+    """The loop comes late to the end of its time, by when the body waits: it is cut off, or comes; what is asked next has nothing to do with it."""
+
+    async def site(request: Request) -> Answer:
+        await asyncio.sleep(0.5)
+        if request.target.url.endswith("/0"):
+            await asyncio.sleep(9.4)
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, VirtualLoop)
+            loop.now += 0.2
+            request.on_wait(begins=True)
+            await asyncio.sleep(3)
+            request.on_wait(begins=False)
+        return answer()
+
+    played = play(web_of(a=site), urls_of("a", 4), settings_of(connections_per_host=1, timeout_s=10, retries=0), deadline_s=1_000)
+    found = {response.number: response.reason for response in played.responses}
+    assert [found[number] for number in (1, 2, 3)] == [None] * 3
+    assert played.ended_s < 20
+
+
+def test_a_request_that_is_cut_off_before_it_has_begun_is_under_way_no_longer() -> None:
+    """The loop comes late, so that in one turn of it a request is to be made and the time of its call is over."""
+
+    async def late(_: Request) -> Answer:
+        await asyncio.sleep(4.9)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.now += 0.2
+        return answer()
+
+    web = web_of(a=late, b=good())
+    played = play(web, ["http://a/0", *urls_of("b", 2)], settings_of(connections_per_host=1, requests_per_host_s=0.2), deadline_s=5.05)
+    assert [response.reason for response in played.responses] == [None, None, TIMEOUT]
+    assert (played.fetching.schedule.running, played.fetching.schedule.slots) == (0, 0)
 
 
 def test_who_answers_late_is_heard_when_asked_again() -> None:

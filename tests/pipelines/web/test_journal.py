@@ -1,9 +1,11 @@
 """The journal of a unit: cut anywhere, damaged or of other grounds, it says what is in hand and nothing else."""
 
 import hashlib
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+import orjson
 import pytest
 
 from altalign.reasons import DropReason
@@ -139,3 +141,14 @@ def test_the_names_of_units_with_a_journal(tmp_path: Path) -> None:
     for name in ("00001-00000", "00000-00000"):
         written(str(tmp_path / name))
     assert journal.names(str(tmp_path)) == ["00000-00000", "00001-00000"]
+
+
+@pytest.mark.parametrize("value", [{}, [1, 2], [[1], None, None, 0, 0, []], [1, "no reason", None, 0, 0, []], [1, None, None, 0, 5, list(range(30))]])
+def test_a_line_of_another_form_ends_what_is_read(tmp_path: Path, value: object) -> None:
+    path = str(tmp_path / "unit")
+    before = written(path)
+    lines = Path(f"{path}.journal").read_bytes().splitlines(keepends=True)
+    text = orjson.dumps(value)
+    lines.insert(3, b"%08x %b\n" % (zlib.crc32(text), text))
+    Path(f"{path}.journal").write_bytes(b"".join(lines))
+    assert journal.read(path).outcomes == dict(list(before.items())[:2])

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -130,7 +130,9 @@ def test_the_system_knows_this_machine() -> None:
     assert threading.active_count() == before
 
 
-def test_lookups_that_hang_hold_up_neither_the_others_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("resolving", "dead"), [(lambda: SystemResolver(threads_at_most=4), 3), (SystemResolver, 150)])
+def test_lookups_that_hang_hold_up_neither_the_others_nor_the_end(monkeypatch: pytest.MonkeyPatch, resolving: Callable[[], SystemResolver], dead: int) -> None:
+    """A fifth of all names may be dead, and each of those takes as long as hundreds of others."""
     release = threading.Event()
 
     def getaddrinfo(host: bytes, *_: object, **__: object) -> list[tuple[object, ...]]:
@@ -139,10 +141,11 @@ def test_lookups_that_hang_hold_up_neither_the_others_nor_the_end(monkeypatch: p
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.9", 0))]
 
     async def main() -> None:
-        resolver = SystemResolver(threads_at_most=4)
-        hanging = [asyncio.create_task(resolver.addresses(f"hang{n}")) for n in range(3)]
+        resolver = resolving()
+        hanging = [asyncio.create_task(resolver.addresses(f"hang{n}")) for n in range(dead)]
         await asyncio.sleep(0)
-        assert await resolver.addresses("a.test") == ["192.0.2.9"]
+        async with asyncio.timeout(60):
+            assert await resolver.addresses("a.test") == ["192.0.2.9"]
         for task in hanging:
             task.cancel()
         await asyncio.gather(*hanging, return_exceptions=True)
@@ -153,8 +156,29 @@ def test_lookups_that_hang_hold_up_neither_the_others_nor_the_end(monkeypatch: p
     monkeypatch.setattr(names, "CLOSED_WITHIN_S", 0.1)
     asyncio.run(main())
     left = [thread for thread in threading.enumerate() if thread.name == "altalign-names"]
-    assert len(left) == 3
+    assert len(left) == dead
     assert all(thread.daemon for thread in left)
     release.set()
     for thread in left:
         thread.join()
+
+
+def test_where_no_more_threads_can_be_had_those_that_are_there_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, begun = threading.Thread.start, list[threading.Thread]()
+
+    def start(thread: threading.Thread) -> None:
+        if begun:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        real(thread)
+
+    async def main() -> None:
+        resolver = SystemResolver()
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", start)
+            found = await asyncio.gather(*(resolver.addresses("localhost") for _ in range(10)))
+        assert all(set(addresses) & {"127.0.0.1", "::1"} for addresses in found)
+        resolver.close()
+
+    asyncio.run(main())
+    assert not begun[0].is_alive()

@@ -57,6 +57,13 @@ def test_a_file_of_many_names_and_rules_is_read_at_once() -> None:
     assert allows(f"{names}{rules}", "/77")
 
 
+@pytest.mark.parametrize("pattern", ["/" + "*a" * 30 + "b", "/" + "*a" * 30 + "b$", "/*" + "a*" * 10_000 + "$x"])
+def test_rules_of_many_wildcards_are_looked_at_at_once(pattern: str) -> None:
+    """An expression of them would be tried in more ways than there is time for, on the loop of all hosts."""
+    text = f"User-agent: *\nDisallow: {pattern}\n"
+    assert allows(text, "/" + "a" * 2_000)
+
+
 def test_what_is_beyond_the_limit_is_left_out() -> None:
     filler = b"#" * (BYTES_AT_MOST - 40) + b"\n"
     assert allows(filler + b"#" * 40 + b"\nUser-agent: *\nDisallow: /\n", "/a")
