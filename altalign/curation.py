@@ -18,6 +18,7 @@ LARGEST = 2**63 - 1  # what TOML, Arrow and Parquet hold
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 EMBEDDERS = {"dct": 0, "phash": 0, "open_clip": 2, "timm": 2, "onnx": 1, "run": 1}  # names after the colon
+_NO_ADDRESS = " (+URL of the project)"  # of a user agent: what nobody has filled in
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
@@ -153,8 +154,8 @@ class FetchSettings(Settings):
     @field_validator("user_agent")
     @classmethod
     def _user_agent_is_a_header(cls, value: str) -> str:
-        if not (value.isascii() and value.isprintable() and value.strip()):
-            raise ValueError(f"{value!r} cannot be sent; give printable ASCII characters")
+        if not (value.isascii() and value.isprintable() and value.replace(_NO_ADDRESS, "").strip()):
+            raise ValueError(f"{value!r} cannot be sent; give printable ASCII characters, a name first")
         return value
 
     @property
@@ -163,7 +164,7 @@ class FetchSettings(Settings):
 
         Filled in here and not in the setting, so that a new version of altalign changes no settings and refuses no run.
         """
-        return self.user_agent.replace("VERSION", __version__).replace(" (+URL of the project)", "")
+        return self.user_agent.replace("VERSION", __version__).replace(_NO_ADDRESS, "")
 
 
 class TestSet(Settings):

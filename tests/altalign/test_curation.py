@@ -136,7 +136,7 @@ def test_what_is_no_embedder_is_refused(embedder: str) -> None:
         ("fetch", "connections_per_host", [1], [0]),
         ("fetch", "requests_per_host_s", [0.01], [0]),
         ("fetch", "ports", [[], [1, 65_535]], [[0], [65_536], ["80"], 80]),
-        ("fetch", "user_agent", ["x", "a/1 (+https://example.org)"], ["", " ", "a\r\nb", "é"]),
+        ("fetch", "user_agent", ["x", "a/1 (+https://example.org)"], ["", " ", "a\r\nb", "é", " (+URL of the project)"]),
         ("fetch", "allow_addresses", [[], ["127.0.0.1:8080", "10.0.0.0/8", "[::1]:80"]], [["localhost"], ["10.0.0.1/8"], ["127.0.0.1", ""]]),
         ("decontaminate", "clusters", [10], [0, 9]),
         ("decontaminate", "nearest_clusters", [3, 4096], [0, 2, 4097]),
