@@ -81,6 +81,7 @@ def _check(run: Run, wanted: Wanted) -> None:
         if stage in STAGES[: STAGES.index("decontaminate")] and before.get(name) != value:
             raise UsageError(f"--set {name}: {run.folder} was made with {before.get(name)!r}, and its stage {stage} rests on that; curate a run with the other")
     images.hooks_of(run.config)
+    _check_made(run)
     if not run.config.decontaminate.test_sets:
         raise UsageError(f"{run.folder}: no test sets, and a threshold depends on how many test images there are; give --test-set NAME=PATH")
     test_side.parts(run)
@@ -93,6 +94,18 @@ def _check(run: Run, wanted: Wanted) -> None:
     if wanted.pairs:
         labelled_pairs.check(wanted.pairs, wanted.images)
     _check_out(run, wanted.out)
+
+
+def _check_made(run: Run) -> None:
+    """Refuse images that another layout of work/ holds, or that were described by another file of the embedder's name."""
+    stages = storage.read_json(run.path("run.json")).get("stages", {})
+    extract, fetch = (stages.get(stage, {}).get("reads", {}) for stage in ("extract", "fetch"))
+    repair = "`altalign curate` with --rerun makes its images anew"
+    if extract.get("work_version") != WORK_VERSION:
+        raise UsageError(f"{run.folder}: its work/ is of version {extract.get('work_version')}, this is altalign of version {WORK_VERSION} of it; {repair}")
+    for path in run.config.decontaminate.embedder_files:
+        if fetch.get(f"file {path}") != hashlib.sha256(storage.read_bytes(path)).hexdigest():
+            raise UsageError(f"{path}: another file now than the one that the images of {run.folder} were described with; {repair}")
 
 
 def _check_out(run: Run, out: str) -> None:

@@ -6,14 +6,18 @@ A run that learns them writes them to `audit/near_duplicates/`, `altalign calibr
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
 from dedup import embed
+from dedup.dot_products import squared_norms
 from pipelines import arrays
+
+if TYPE_CHECKING:
+    from pipelines.embedders import Embedder
 
 VERSION = 1
 FILE, MEAN, MATRIX, CENTROIDS = "calibration.json", "map_mean.npy", "map_matrix.npy", "centroids.npy"
@@ -56,21 +60,33 @@ def load(folder: str) -> Calibration:
     Raises:
         UnreadableError: a file of it is missing or damaged.
     """
-    head = storage.read_json(storage.join(folder, FILE))
+    path = storage.join(folder, FILE)
+    head = storage.read_json(path)
     if head.get("version") != VERSION or not {"embedder", "similarity_above", "is_mapped"} <= head.keys():
-        raise UnreadableError(f"{storage.join(folder, FILE)}: no calibration of this version of altalign")
+        raise UnreadableError(f"{path}: no calibration of this version of altalign")
+    above = head["similarity_above"]
+    if not isinstance(above, (int, float)) or not 0 <= above <= 1:
+        raise UnreadableError(f"{path}: similarity_above = {above!r}, which is no cosine from 0 to 1")
     try:
         mapped = embed.Map(arrays.read(storage.join(folder, MEAN)), arrays.read(storage.join(folder, MATRIX))) if head["is_mapped"] else None
     except ValueError as error:
         raise UnreadableError(f"{folder}: its map is none: {error}") from error
-    centroids = arrays.read(storage.join(folder, CENTROIDS))
-    if centroids.dtype != np.int16 or centroids.ndim != 2 or (mapped and centroids.shape[1] != mapped.dimensions):
-        raise UnreadableError(f"{storage.join(folder, CENTROIDS)}: {centroids.dtype} of shape {centroids.shape}, which are no centroids of this calibration")
-    return Calibration(head["embedder"], float(head["similarity_above"]), mapped, centroids)
+    return Calibration(head["embedder"], float(above), mapped, _centroids(storage.join(folder, CENTROIDS), mapped))
 
 
-def named(folder: str, embedder: str) -> Calibration:
-    """The calibration that `[decontaminate] calibration` names.
+def _centroids(path: str, mapped: embed.Map | None) -> np.ndarray:
+    centroids = arrays.read(path)
+    if centroids.dtype != np.int16 or centroids.ndim != 2 or not len(centroids) or (mapped and centroids.shape[1] != mapped.dimensions):
+        raise UnreadableError(f"{path}: {centroids.dtype} of shape {centroids.shape}, which are no centroids of this calibration")
+    try:
+        squared_norms(centroids)
+    except ValueError as error:
+        raise UnreadableError(f"{path}: no centroids: {error}") from error
+    return centroids
+
+
+def named(folder: str, embedder: "Embedder") -> Calibration:
+    """The calibration that `[decontaminate] calibration` names, for the embedder of the settings.
 
     Raises:
         UsageError: it is none, or one of another embedder.
@@ -82,8 +98,10 @@ def named(folder: str, embedder: str) -> Calibration:
         calibration = load(folder)
     except (UnreadableError, OSError) as error:
         raise UsageError(f"{where}: cannot be used: {error}") from error
-    if calibration.embedder != embedder:
-        raise UsageError(f'{where}: made with embedder = "{calibration.embedder}", here it is "{embedder}"; calibrate anew, or set that one')
+    if calibration.embedder != embedder.name:
+        raise UsageError(f'{where}: made with embedder = "{calibration.embedder}", here it is "{embedder.name}"; calibrate anew, or set that one')
+    if (calibration.map is not None) != embedder.is_mapped or not (embedder.is_mapped or calibration.centroids.shape[1] == embedder.dimensions):
+        raise UsageError(f'{where}: cannot be used: its map and centroids do not fit embedder = "{embedder.name}"; calibrate anew')
     return calibration
 
 

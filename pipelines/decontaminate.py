@@ -5,7 +5,7 @@ above the threshold are found first, without fail; whether two images share a bu
 goes in the same pass as what is found here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from altalign import storage
 from altalign.counts import Counts
+from altalign.errors import UnreadableError
 from altalign.reasons import KEPT, REASONS, DropReason, Stage
 from dedup.buckets import nearest_clusters, share_bucket
 from dedup.near_duplicates import find_pairs
@@ -29,6 +30,9 @@ TOTALS = ("images", "flat_images", "pairs", "pairs_without_a_bucket", "images_ab
 
 # For the gallery, pairs that are not above the threshold are looked for too: among so many pairs of the pool, so near to it, and so many kept of a unit.
 BELOW_AMONG, BELOW_WITHIN, BELOW_OF_UNIT = 65_536, 0.1, 25
+
+# Images searched for at a time: the pairs of so many are in memory at once, a few hundred bytes each. Far fewer are above the threshold than below it.
+_AT_A_TIME, _BELOW_AT_A_TIME = 1_024, 256
 
 # Of a unit, the test images near to each image: at most one row a pair. Cosine: 1 where the bytes are the same.
 NEAR = pa.schema([("image", pa.int32()), ("test", pa.int32()), ("cosine", pa.float64()), ("shares_bucket", pa.bool_())])
@@ -70,9 +74,12 @@ def find(run: Run, unit: Unit) -> Facts:
     features, index = test_side.features_of(run, name), Index.of(run)
     above = index.calibration.similarity_above
     same = _same_bytes(index, test_side.kept_images(run, name)["found_sha256"].to_pylist())
-    near = _once(_joined(same, _near(run, index, features, above=above)))
+    near = _once(_joined(same, *_blocks(run, index, features, above=above, at_a_time=_AT_A_TIME)))
     _write(run, f"{name}.parquet", near)
-    below = _below(near, _near(run, index, features, above=max(0.0, above - BELOW_WITHIN))) if unit["looks_below"] else near.where(near.images < 0)
+    below = near.where(near.images < 0)
+    if unit["looks_below"]:
+        wider = _blocks(run, index, features, above=max(0.0, above - BELOW_WITHIN), at_a_time=_BELOW_AT_A_TIME)
+        below = _below(near, wider, tests=len(index.digests))
     _write(run, f"{name}.below", below)
     lost, spared = np.unique(near.images), np.setdiff1d(near.images, near.images[near.shares_bucket])
     return {
@@ -84,6 +91,13 @@ def find(run: Run, unit: Unit) -> Facts:
         "images_above": len(lost),
         "images_without_a_bucket": len(spared),
     }
+
+
+def _blocks(run: Run, index: Index, features: np.ndarray, *, above: float, at_a_time: int) -> Iterator[Near]:
+    """All pairs, by blocks of images, each pair once."""
+    for first in range(0, len(features), at_a_time):
+        near = _once(_near(run, index, features[first : first + at_a_time], above=above))
+        yield near._replace(images=near.images + first)
 
 
 def _near(run: Run, index: Index, features: np.ndarray, *, above: float) -> Near:
@@ -106,11 +120,13 @@ def _same_bytes(index: Index, sha256: list[Any]) -> Near:
     return Near(images, tests["test"][rows].astype(np.int64), np.ones(len(images)), np.ones(len(images), np.bool_))
 
 
-def _below(near: Near, wider: Near) -> Near:
-    """Of the pairs of a wider search those that are not near, the nearest of them."""
-    wider, pairs = _once(wider), set(zip(near.images.tolist(), near.tests.tolist(), strict=True))
-    wider = wider.where(np.array([pair not in pairs for pair in zip(wider.images.tolist(), wider.tests.tolist(), strict=True)], np.bool_))
-    return wider.where(np.argsort(-wider.cosines, kind="stable")[:BELOW_OF_UNIT])
+def _below(near: Near, wider: Iterable[Near], *, tests: int) -> Near:
+    """Of the pairs of a wider search, by blocks, those that are not near, the nearest of them; `tests`: how many test images there are."""
+    below, known = near.where(near.images < 0), near.images * tests + near.tests
+    for block in wider:
+        below = _joined(below, block.where(~np.isin(block.images * tests + block.tests, known)))
+        below = below.where(np.argsort(-below.cosines, kind="stable")[:BELOW_OF_UNIT])
+    return below
 
 
 def _joined(*parts: Near) -> Near:
@@ -232,6 +248,18 @@ def _goes(run: Run) -> Iterator[gallery.Pair]:
             near = _nearest(run, name)
             for image, test, cosine, shares in zip(*(column.tolist() for column in near), strict=True):
                 yield gallery.Pair(cosine, name, image, test, shares)
+
+
+def facts_found(run: Run) -> Facts:
+    """What was looked for and found, of a run whose stage is done: `audit/near_duplicates/found.json`.
+
+    Raises:
+        UnreadableError: it is not there.
+    """
+    path = run.path("audit", "near_duplicates", SUMMARY)
+    if not (facts := storage.read_json(path)):
+        raise UnreadableError(f"{path}: it is not there")
+    return facts
 
 
 def conclude(run: Run) -> None:

@@ -48,11 +48,15 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
             _check_file(path, config.run.folder, f"{config_path} [input] paths")
         read.check(paths, settings)
         files += [InputFile(len(files) + i, path, number) for i, path in enumerate(paths)]
-    images.hooks_of(config)
+    hooks = images.hooks_of(config)
     for test_set in config.decontaminate.named_sets:
-        test_sets.parts(test_set)
+        if Path(config.run.folder).resolve().is_relative_to(Path(test_set.path).resolve()):
+            raise UsageError(f"[decontaminate] test_sets: {test_set.path}: the run's own folder {config.run.folder} is in it; keep test set and run apart")
+        for folder in sorted({str(Path(path).parent) for part in test_sets.parts(test_set) for path in part.paths}):
+            _check_apart(folder, config.run.folder, f"[decontaminate] test_sets: {folder}")
     if config.decontaminate.calibration:
-        calibrations.named(config.decontaminate.calibration, config.decontaminate.embedder)
+        calibrations.named(config.decontaminate.calibration, hooks.embedder)
+        _check_apart(config.decontaminate.calibration, config.run.folder, f"[decontaminate] calibration = {config.decontaminate.calibration!r}")
     if config.fetch.source == "web":
         Domains.load(config.fetch.blocked_domains)
     return Run(config.run.folder, config, tuple(files))
@@ -87,6 +91,12 @@ def _check_file(path: str, run_folder: str, where: str) -> None:
         raise UsageError(f"{where}: {path} is in the run's own folder {run_folder}; keep input and run apart")
     if not path.isprintable() or any("\ud800" <= character <= "\udfff" for character in path):
         raise UsageError(f"{where}: {path!r} has a name that is not UTF-8 or holds control characters; rename it")
+
+
+def _check_apart(path: str, run_folder: str, where: str) -> None:
+    """Refuse a folder that decontamination reads where the run makes and deletes files of its own."""
+    if Path(path).resolve().is_relative_to(Path(run_folder).resolve()):
+        raise UsageError(f"{where}: in the run's own folder {run_folder}, whose files are made anew; copy it to another place, and name that")
 
 
 def check_finished(run: Run) -> None:
@@ -167,6 +177,15 @@ def reopen(run: Run, stage: str) -> None:
     _write_settings(run)
 
 
+def check_before(run: Run, stage: str) -> None:
+    """Refuse where a stage before this one would have to run anew.
+
+    Raises:
+        UsageError: it rests on other settings or files than these.
+    """
+    _first_anew(run, _facts(run), Basis(run.config, run.files).of, stage)
+
+
 def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
     """Whether the run is finished, rests on these settings and files, and has nothing left to tidy: then nothing is written, nor need it be locked.
 
@@ -214,7 +233,7 @@ def forget(run: Run, stage: str) -> None:
     stages = STAGES[STAGES.index(stage) :]
     storage.delete(run.path("manifest.json"))
     kept = FROM_THE_WEB if stage == "fetch" and run.config.fetch.source == "web" else ()
-    anew = [run.work("test_images")] if stage == STAGES[0] else []
+    anew = [run.work("test_images")] if "fetch" in stages else []  # they outlive what rests on them, for a test set more
     storage.delete_units([*(run.work(name) for name in reversed(stages)), *anew], but=kept)
     for output in (output for name in stages for output in OUTPUTS[name]):
         storage.delete(run.path(output))

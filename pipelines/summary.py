@@ -9,7 +9,7 @@ from altalign.errors import UnreadableError
 from altalign.reasons import PASSING, DropReason, Stage
 from altalign.stages import STAGES
 from altalign.terminal import lines_shown, shown
-from pipelines import parquet, read, runs, within_pool
+from pipelines import decontaminate, parquet, read, runs, within_pool
 from pipelines.read import test_sets
 from pipelines.units import ROWS_PER_UNIT, InputFile, Run, resolved
 
@@ -130,7 +130,7 @@ def _of_decontamination(run: Run) -> list[str]:
         return ["decontamination: off, nothing was looked for ([decontaminate] test_sets is empty)"]
     if not run.is_done("decontaminate"):
         return []
-    facts = storage.read_json(run.path("audit", "near_duplicates", "found.json"))
+    facts = decontaminate.facts_found(run)
     sets = ", ".join(f"{shown(name)} ({images:,})" for name, images in facts["test_sets"].items())
     flat = f"; {facts['flat_test_images']:,} of them flat, and found by their bytes alone" if facts["flat_test_images"] else ""
     found = [f"decontamination: test images of {sets}{flat}"]
@@ -146,7 +146,7 @@ def _within_pool(run: Run) -> list[str]:
     """How many images had copies in the pool, where they were looked for."""
     if not within_pool.is_wanted(run) or not run.is_done("decontaminate"):
         return []
-    facts = storage.read_json(run.path("audit", "near_duplicates", "found.json"))["within_pool"]
+    facts = decontaminate.facts_found(run)["within_pool"]
     goes, stays, compared = (facts[name] for name in ("images_that_go", "images_that_stay_for_others", "images_compared"))
     return [f"near-duplicates in the pool: {goes:,} of {compared:,} images go, in favour of {stays:,}"]
 

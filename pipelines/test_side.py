@@ -62,7 +62,7 @@ def plan(run: Run) -> list[Unit]:
         units.append({"name": f"{number:05d}", **part.to_json(), "digest": hashlib.sha256(json.dumps(rests_on).encode()).hexdigest()})
     digests = {unit["name"]: unit["digest"] for unit in units}
     for name, facts in run.all_facts(TESTS):
-        if facts["digest"] != digests.get(name):
+        if facts["digest"] != digests.get(name) or not storage.exists(run.work(TESTS, f"{name}.parquet")):
             storage.delete(run.mark(TESTS, name))
     return [unit for unit in units if not run.facts(TESTS, unit["name"])]
 
@@ -179,8 +179,8 @@ def plan_learned(run: Run) -> list[Unit]:
 
 def learn(run: Run, _: Unit) -> Facts:
     """Learn the map and find the clusters, or take those of a calibration, and write them to `audit/near_duplicates/`."""
-    settings = run.config.decontaminate
-    calibration = calibrations.named(settings.calibration, settings.embedder) if settings.calibration else _learned(run)
+    named = run.config.decontaminate.calibration
+    calibration = calibrations.named(named, images.hooks_of(run.config).embedder) if named else _learned(run)
     facts = {"clusters": len(calibration.centroids), "lessons": sum(facts["images"] for _, facts in run.all_facts(LESSONS_MADE))}
     calibrations.save(run.path("audit", "near_duplicates"), calibration, facts)
     return facts

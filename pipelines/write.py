@@ -123,7 +123,7 @@ def conclude(run: Run) -> None:
     size = sum(facts["bytes"] for _, facts in shards)
     facts = {"stages": counts.summary(runs.COUNTED_STAGES), "pairs": pairs, "images": images, "bytes": size}
     if test_side.is_wanted(run):
-        facts["near_duplicates"] = storage.read_json(run.path("audit", "near_duplicates", decontaminate.SUMMARY))
+        facts["near_duplicates"] = decontaminate.facts_found(run)
     storage.write_json(run.path("summary.json"), facts)
     entries = [{"name": f"{name}.tar", **{key: facts[key] for key in ("rows", "bytes", "sha256", "parquet_sha256")}} for name, facts in shards]
     settings = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()

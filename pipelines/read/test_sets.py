@@ -5,6 +5,7 @@ bytes and by its name (labels, lists, licences), and what a system hides.
 """
 
 import os
+import posixpath
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -219,22 +220,32 @@ def _images_of_table(part: Part) -> Iterator[tuple[str, bytes]]:
 
 
 def _images_of_tar(part: Part, path: str) -> Iterator[tuple[str, bytes]]:
-    count = end = 0
+    end = 0
+    found, links = set[str](), dict[str, str]()  # names of images; of links, by what they lead to
     with _read_whole(), readable(path, "tar"), storage.open_read(path) as file:
         try:
             with tars.opened(cast(BinaryIO, file)) as (tar, _):
                 for member in tar:
                     end = tar.offset
                     if member.isfile() and not _is_hidden(member.name) and (data := _image_of(tar, member, path)) is not None:
-                        count += 1
+                        found.add(posixpath.normpath(member.name))
                         yield f"{_name(part, path)}/{_as_text(member.name)}", data
+                    if (member.issym() or member.islnk()) and not _is_hidden(member.name) and member.name.lower().endswith(_IMAGES):
+                        links[_target(member)] = member.name
                     cast(Any, tar).members.clear()  # tarfile keeps all it has met
-                if count and tar.offset == end:
+                if found and tar.offset == end:
                     raise tars.ReadError("it ends without zeros, as one does that is cut between two files; make it anew")
         except tars.ReadError as error:
             raise UnreadableError(f"{path}: a tar of test set {part.test_set} cannot be read ({error}); its images would not be looked for") from error
-    if not count:
-        raise UnreadableError(f"{path}: a tar of test set {part.test_set} that holds no image; unpack tars that are in it, or take it out of the set")
+    if lost := next((name for target, name in links.items() if target not in found), None):
+        raise UnreadableError(f"{path}: {lost}: a link to what is no image of this tar; make it anew with --dereference, or take the link out of the set")
+    if not found:
+        raise UnreadableError(f"{path}: a tar of test set {part.test_set} that holds no image; take it out of the set")
+
+
+def _target(link: tarfile.TarInfo) -> str:
+    """What a link in a tar leads to: a symbolic one from its own folder, a hard one from the root."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(link.name) if link.issym() else "", link.linkname))
 
 
 def _image_of(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bytes | None:
@@ -242,6 +253,8 @@ def _image_of(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bytes
     is_named = member.name.lower().endswith(_IMAGES)
     if is_named and member.issparse():
         raise UnreadableError(f"{path}: {member.name}: an image that is stored with holes; make the tar anew without --sparse")
+    if not is_named and (_ARCHIVE.search(member.name) or member.name.lower().endswith((*_TABLES, *_TARS))):
+        raise UnreadableError(f"{path}: {member.name}: images in it would not be looked for; unpack it, or take it out of the set")
     data = tars.content(tar, member, member.size if is_named or member.size <= _LARGE_BYTES else _HEAD_BYTES)
     if not is_named and sniff(data) is None:
         return None

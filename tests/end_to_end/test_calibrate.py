@@ -17,6 +17,7 @@ from PIL import Image
 from altalign.cli import main
 from pipelines import arrays, calibrations, test_side
 from tests.end_to_end.runs import tree
+from tests.pipelines.test_embedders import TOML, WEIGHTS, needs_onnx, save_onnx
 from tests.shared_data import SHARED, needs_shared
 
 pytestmark = pytest.mark.slow
@@ -282,6 +283,25 @@ def test_a_run_whose_images_are_not_fetched_is_refused(folder: Path, capsys: pyt
     assert fails(capsys, "run", "out").startswith("run: its images are not fetched yet; `altalign curate` with --until fetch does that")
     shutil.rmtree(folder / "run" / "work")
     assert fails(capsys, "run", "out").startswith("run: work/ was deleted")
+
+
+def test_a_run_that_another_version_began_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = json.loads((folder / "run" / "run.json").read_text(encoding="utf-8"))
+    facts["stages"]["extract"]["reads"]["work_version"] -= 1
+    (folder / "run" / "run.json").write_text(json.dumps(facts), encoding="utf-8")
+    assert "its work/ is of version" in fails(capsys, "run", "out")
+    assert not (folder / "out").exists()
+
+
+@needs_onnx
+def test_a_model_that_changed_since_the_images_were_fetched_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(3)
+    (folder / "model.toml").write_text(TOML, encoding="utf-8")
+    save_onnx(folder / "model.onnx", rng.normal(size=WEIGHTS.shape).astype(np.float32))
+    assert main(["curate", "config.toml", "--until", "fetch", "--rerun", "fetch", "--set", 'decontaminate.embedder="onnx:model.onnx"']) == 0
+    save_onnx(folder / "model.onnx", rng.normal(size=WEIGHTS.shape).astype(np.float32))
+    assert fails(capsys, "run", "out").startswith("model.onnx: another file now than the one that the images of run were described with")
+    assert not (folder / "out").exists()
 
 
 def test_an_image_of_the_run_that_changed_is_damage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

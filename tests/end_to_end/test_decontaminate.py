@@ -24,6 +24,7 @@ from demo import draw
 from demo.scenes import random_scene
 from filters import pixels
 from filters.thumbnails import thumbnail
+from pipelines import decontaminate
 from pipelines import test_side as index_of_tests
 from pipelines.units import Run
 from tests.end_to_end.runs import summary, tree
@@ -430,9 +431,13 @@ def cropped(image: Image.Image) -> bytes:
     return encoded(image.crop((across, down, image.width - across, image.height - down)), "JPEG")
 
 
-def test_the_map_that_is_learned_does_not_depend_on_workers(folder: Path) -> None:
+def test_what_is_learned_and_found_does_not_depend_on_workers_nor_on_how_many_images_are_searched_for_at_a_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     curate("--set", "engine.workers=1")
     one = tree(folder / "run")
+    monkeypatch.setattr(decontaminate, "_AT_A_TIME", 7)
+    monkeypatch.setattr(decontaminate, "_BELOW_AT_A_TIME", 5)
     curate("--set", "engine.workers=4", "--set", "run.folder=four")
     assert tree(folder / "four") == one
     config = CurateConfig.load(folder / "config.toml")

@@ -1,5 +1,6 @@
 """A calibration as files: what is written is read, and what is none is refused in one line."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,21 +9,21 @@ import pytest
 
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
-from dedup import embed
-from pipelines import arrays, calibrations
+from dedup import embed, phash
+from pipelines import arrays, calibrations, embedders
 from pipelines.calibrations import Calibration
 
 
 def calibration(*, is_mapped: bool = True) -> Calibration:
     mapped = embed.Map(np.arange(embed.COEFFICIENTS, dtype=np.int32), np.eye(8, embed.COEFFICIENTS, dtype=np.int32)) if is_mapped else None
-    return Calibration("dct" if is_mapped else "phash", 0.93, mapped, np.full((3, 8), 7, np.int16))
+    return Calibration("dct" if is_mapped else "phash", 0.93, mapped, np.full((3, 8 if is_mapped else phash.BITS), 7, np.int16))
 
 
 @pytest.mark.parametrize("is_mapped", [True, False])
 def test_what_is_written_is_read(tmp_path: Path, *, is_mapped: bool) -> None:
     whole = calibration(is_mapped=is_mapped)
     calibrations.save(str(tmp_path / "c"), whole, {"lessons": 340})
-    again = calibrations.named(str(tmp_path / "c"), whole.embedder)
+    again = calibrations.named(str(tmp_path / "c"), embedders.load(whole.embedder))
     assert (again.embedder, again.similarity_above) == (whole.embedder, 0.93)
     assert (again.centroids == whole.centroids).all()
     features = np.random.default_rng(1).integers(-900, 900, (5, embed.COEFFICIENTS), np.int16)
@@ -37,6 +38,11 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
 
+def rewrite(folder: Path, **facts: object) -> None:
+    path = str(folder / calibrations.FILE)
+    storage.write_json(path, {**storage.read_json(path), **facts})
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no JSON": (lambda folder: (folder / "calibration.json").write_text("{", encoding="utf-8"), "calibration.json: not JSON"),
     "another version": (lambda folder: storage.write_json(str(folder / "calibration.json"), {"version": 99}), "no calibration of this version"),
@@ -44,6 +50,15 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no mean": (lambda folder: (folder / "map_mean.npy").unlink(), "map_mean.npy"),
     "a map of floats": (lambda folder: arrays.save(str(folder / "map_mean.npy"), np.zeros(embed.COEFFICIENTS)), "its map is none: the mean of a map is int32"),
     "other dimensions": (lambda folder: arrays.save(str(folder / "centroids.npy"), np.zeros((3, 9), np.int16)), "no centroids of this calibration"),
+    "no centroids": (lambda folder: arrays.save(str(folder / "centroids.npy"), np.zeros((0, 8), np.int16)), "no centroids of this calibration"),
+    "centroids too long": (
+        lambda folder: arrays.save(str(folder / "centroids.npy"), np.full((3, 8), 32_767, np.int16)),
+        "centroids.npy: no centroids: the norm",
+    ),
+    "a threshold in words": (lambda folder: rewrite(folder, similarity_above="high"), "similarity_above = 'high', which is no cosine"),
+    "a threshold above 1": (lambda folder: rewrite(folder, similarity_above=2), "similarity_above = 2, which is no cosine"),
+    "no threshold": (lambda folder: rewrite(folder, similarity_above=float("nan")), "similarity_above = nan, which is no cosine"),
+    "without its map": (lambda folder: rewrite(folder, is_mapped=False), 'do not fit embedder = "dct"'),
     "centroids of floats": (lambda folder: arrays.save(str(folder / "centroids.npy"), np.zeros((3, 8))), "no centroids of this calibration"),
 }
 
@@ -54,7 +69,7 @@ def test_a_calibration_that_is_damaged_is_refused_with_its_file(tmp_path: Path, 
     calibrations.save(str(tmp_path), calibration(), {})
     damage(tmp_path)
     with pytest.raises(UsageError, match=r"\[decontaminate\] calibration = .*cannot be used: ") as error:
-        calibrations.named(str(tmp_path), "dct")
+        calibrations.named(str(tmp_path), embedders.load("dct"))
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -62,9 +77,14 @@ def test_a_calibration_that_is_damaged_is_refused_with_its_file(tmp_path: Path, 
 def test_a_calibration_of_another_embedder_or_of_none_is_refused(tmp_path: Path) -> None:
     calibrations.save(str(tmp_path / "c"), calibration(), {})
     with pytest.raises(UsageError, match='made with embedder = "dct", here it is "phash"'):
-        calibrations.named(str(tmp_path / "c"), "phash")
+        calibrations.named(str(tmp_path / "c"), embedders.load("phash"))
+    for name, value in {"a map": calibration(), "centroids of other dimensions": calibration(is_mapped=False)}.items():
+        folder = str(tmp_path / name)
+        calibrations.save(folder, dataclasses.replace(value, embedder="phash", centroids=np.full((3, 8), 7, np.int16)), {})
+        with pytest.raises(UsageError, match='do not fit embedder = "phash"'):
+            calibrations.named(folder, embedders.load("phash"))
     with pytest.raises(UsageError, match=r"no calibration\.json is there; give a folder"):
-        calibrations.named(str(tmp_path / "none"), "dct")
+        calibrations.named(str(tmp_path / "none"), embedders.load("dct"))
 
 
 def test_an_array_comes_back_read_or_mapped_and_a_cut_one_is_named(tmp_path: Path) -> None:
