@@ -19,6 +19,7 @@ OUTPUTS = {
     "decontaminate": ("dropped/decontaminate", "audit/near_duplicates"),
     "write": ("shards", "counts.parquet", "summary.json"),
 }
+OF_FETCHED = ("test_images", "lessons")  # in work/: what rests on no later stage than fetch, and stays when those are run anew
 _WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written anew whenever the first is not there
 
 _UNIT = re.compile(r"\d+(-\d+)*")  # names of units; done.json, and what a file system or an editor leaves, are none
@@ -68,7 +69,7 @@ def maker(path: str) -> str | None:
     first, *rest = path.split("/")
     if first == "work" and rest and rest[0] in STAGES:
         return rest[0]
-    if first == "work" and rest and rest[0] == "test_images":  # read before images are asked for
+    if first == "work" and rest and rest[0] in OF_FETCHED:
         return "fetch"
     if path in _WRITTEN_AT_THE_END:
         return STAGES[-1]

@@ -47,7 +47,7 @@ _MEASURED: dict[str, str] = {
     DropReason.IMAGE_BLOCKED: "a file of [image] blocked_hashes has its hash",
     DropReason.IMAGE_NSFW: "score {row[nsfw_score]}, [image.nsfw] drop_at_or_above = {config.image.nsfw.drop_at_or_above}",
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "cosine {row[similarity]:.4f} with {row[test_image]} of test set {row[test_set]}, {threshold}",
-    DropReason.NEAR_DUPLICATE_IN_POOL: "near another image of the pool, which stays with key {row[kept_key]}, {threshold}",
+    DropReason.NEAR_DUPLICATE_IN_POOL: "{cosine} the image that stays, key {row[kept_key]}, {threshold}",
 }
 
 
@@ -145,7 +145,11 @@ def _said(run: RunFolder, reason: str, row: dict[str, Any]) -> str:
         return f"{_rare_ngrams(run, row['caption'])}, [text] vocabulary_size = {run.config.text.vocabulary_size}"
     if reason == DropReason.URL_INVALID:
         return _no_url(row["image_url"])
-    return _MEASURED[reason].format(row=row, config=run.config, words=_many(row["words"], "word"), threshold=_threshold(run))
+    return _MEASURED[reason].format(row=row, config=run.config, words=_many(row["words"], "word"), threshold=_threshold(run), cosine=_cosine(row))
+
+
+def _cosine(row: dict[str, Any]) -> str:
+    return "connected by other images with" if row["similarity"] is None else f"cosine {row['similarity']:.4f} with"
 
 
 def _threshold(run: RunFolder) -> str:

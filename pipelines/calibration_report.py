@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from altalign import storage
+from altalign.curation import DecontaminateSettings
 from altalign.terminal import shown
 from dedup import calibrate as measures
 from dedup.calibrate import PER_UNIT, CosineHistogram, Line, Share
@@ -217,6 +218,7 @@ def _sentences(findings: Findings) -> list[str]:
         f"among them; of {findings.decoys.comparisons:,} pairs with mirrored test images, {findings.decoys.above(findings.threshold).found:,}.",
         f"Flat images are never compared: {findings.flat_test_images:,} of {tests:,} test images; of the pool {findings.flat_pool_images:,} were passed over.",
     ]
+    said += _beside_the_default(findings)
     if findings.taken_for_copies:
         said.append(f"Taken for true near-duplicates, and not counted against the threshold: {_many(findings.taken_for_copies, 'pair')}.")
     if findings.above_without_bucket:
@@ -224,6 +226,16 @@ def _sentences(findings: Findings) -> list[str]:
     if findings.labelled:
         said += _of_pairs(findings.labelled)
     return said
+
+
+def _beside_the_default(findings: Findings) -> Iterator[str]:
+    """What this threshold changes for those who have not calibrated."""
+    default = DecontaminateSettings().similarity_above
+    of_default, chosen = (findings.found.above(threshold).found for threshold in (default, findings.threshold))
+    if findings.threshold > default:
+        yield f"Stricter than {default:g}, the default: {_many(of_default - chosen, 'pair')} between the two would stay in the data; look at them."
+    elif findings.threshold < default:
+        yield f"Wider than {default:g}, the default: {_many(chosen - of_default, 'pair')} more between the two."
 
 
 def _of_pairs(labelled: Labelled) -> Iterator[str]:

@@ -156,6 +156,9 @@ def _config_of_run(folder: str, overrides: Sequence[str], test_sets: Sequence[di
         return config
     values = config.model_dump(mode="json")
     before = values["decontaminate"]["test_sets"]
+    for each, known in ((each, known) for each in test_sets for known in config.decontaminate.named_sets):
+        if each["name"] == known.name and each["path"] != known.path:
+            raise UsageError(f"--test-set {each['name']}={each['path']}: the run has a test set of that name ({known.path}); give another name")
     values["decontaminate"]["test_sets"] = [*before, *(each for each in test_sets if each not in before)]
     return CurateConfig.from_values(values, where="--test-set")
 

@@ -5,6 +5,7 @@ above the threshold are found first, without fail; whether two images share a bu
 goes in the same pass as what is found here.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -262,6 +263,15 @@ def facts_found(run: Run) -> Facts:
     return facts
 
 
+def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
+    """How many images go because of each test set: each image because of the nearest test image."""
+    by_image, sets = Counter(pair.test for pair in _goes(run)), test_side.names(run)["test_set"].to_pylist()
+    by_set = Counter[str]()
+    for test, images in by_image.items():
+        by_set[str(sets[test])] += images
+    return {name: by_set[name] for name in test_sets}
+
+
 def conclude(run: Run) -> None:
     """What was looked for and found, for people and for the summary: the gallery, and `audit/near_duplicates/found.json`."""
     if not test_side.is_wanted(run):
@@ -279,5 +289,6 @@ def conclude(run: Run) -> None:
         "similarity_above": test_side.calibration_of(run).similarity_above,
         "require_bucket": run.config.decontaminate.require_bucket,
     }
+    near = {"images_near": _images_near(run, list(test_sets))} if run.config.decontaminate.test_sets else {}
     in_pool = {"within_pool": within_pool.facts_of(run)} if within_pool.is_wanted(run) else {}
-    storage.write_json(run.path("audit", "near_duplicates", SUMMARY), {"test_sets": test_sets, **learned, **settings, **totals, **in_pool})
+    storage.write_json(run.path("audit", "near_duplicates", SUMMARY), {"test_sets": test_sets, **near, **learned, **settings, **totals, **in_pool})

@@ -8,16 +8,16 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from altalign import __version__, storage
+from altalign import __version__, storage, terminal
 from altalign.counts import Counts
 from altalign.curation import CurateConfig
 from altalign.errors import AltalignError, UsageError
 from altalign.reasons import Stage
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
-from altalign.stages import OUTPUTS, STAGES, damaged
+from altalign.stages import OF_FETCHED, OUTPUTS, STAGES, damaged
 from pipelines import calibrations, images, read
 from pipelines.read import test_sets
-from pipelines.units import Basis, Grounds, InputFile, Run, resolved
+from pipelines.units import OF_TEST_SET, Basis, Grounds, InputFile, Run, resolved
 from pipelines.web.domains import Domains
 
 # What counts rows for which stage.
@@ -148,6 +148,9 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
     recorded: dict[str, Any] = facts.get("stages", {})
     first = _first_anew(run, facts, grounds, rerun)
     if first:
+        if lost := _lost_test_sets(run, facts):
+            said = f"near-duplicates of {', '.join(map(terminal.shown, lost))} are no longer looked for: these settings do not name it"
+            terminal.stderr().print(said, style="yellow", soft_wrap=True)
         forget(run, first)
         recorded = {stage: recorded[stage] for stage in STAGES[: STAGES.index(first)] if stage in recorded}
     storage.sweep(run.folder)
@@ -219,6 +222,10 @@ def _first_anew(run: Run, facts: Mapping[str, Any], grounds: Mapping[str, Ground
     if stale != STAGES[0] and (changed := _changed_file(run, facts)):
         stale, difference = STAGES[0], changed
     is_asked_for = rerun == "" or (rerun and stale and STAGES.index(rerun) <= STAGES.index(stale))
+    if stale == "decontaminate" and not is_asked_for and (lost := _lost_test_sets(run, facts)):
+        what = "a test set that these settings do not name" if len(lost) == 1 else "test sets that these settings do not name"
+        repair = "name it in [decontaminate] test_sets; `altalign curate` with --rerun lets its near-duplicates back in"
+        raise UsageError(f"{run.folder}: its stage decontaminate was made with {what} ({', '.join(lost)}); {repair}")
     if stale and not is_asked_for:
         repair = f"`altalign curate` with --rerun runs {stale} and what follows anew, --restart everything"
         raise UsageError(f"{run.folder}: its stage {stale} was made with {difference}; {repair}")
@@ -233,13 +240,20 @@ def forget(run: Run, stage: str) -> None:
     stages = STAGES[STAGES.index(stage) :]
     storage.delete(run.path("manifest.json"))
     kept = FROM_THE_WEB if stage == "fetch" and run.config.fetch.source == "web" else ()
-    anew = [run.work("test_images")] if "fetch" in stages else []  # they outlive what rests on them, for a test set more
+    anew = [run.work(name) for name in OF_FETCHED] if "fetch" in stages else []
     storage.delete_units([*(run.work(name) for name in reversed(stages)), *anew], but=kept)
     for output in (output for name in stages for output in OUTPUTS[name]):
         storage.delete(run.path(output))
     if "fetch" in stages:  # the history of tries stays; how far they were says nothing any more
         for name in storage.names(run.path("log", "fetch"), ".json"):
             storage.delete(run.path("log", "fetch", name))
+
+
+def _lost_test_sets(run: Run, facts: Mapping[str, Any]) -> list[str]:
+    """Names of the test sets that the run was kept clean of, and that its settings no longer name."""
+    before = facts.get("stages", {}).get("decontaminate", {}).get("reads", {})
+    names = [name.removeprefix(OF_TEST_SET) for name in before if name.startswith(OF_TEST_SET)]
+    return [name for name in names if name not in {test_set.name for test_set in run.config.decontaminate.named_sets}]
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -131,9 +131,11 @@ def _of_decontamination(run: Run) -> list[str]:
     if not run.is_done("decontaminate"):
         return []
     facts = decontaminate.facts_found(run)
-    sets = ", ".join(f"{shown(name)} ({images:,})" for name, images in facts["test_sets"].items())
-    flat = f"; {facts['flat_test_images']:,} of them flat, and found by their bytes alone" if facts["flat_test_images"] else ""
-    found = [f"decontamination: test images of {sets}{flat}"]
+    near = ", ".join(f"{_many(facts['images_near'][name], 'image')} near {shown(name)} ({images:,})" for name, images in facts["test_sets"].items())
+    by = f" by {shown(run.config.decontaminate.calibration)}" if run.config.decontaminate.calibration else ""
+    found = [f"decontamination: {near}; cosine above {facts['similarity_above']:g}{by}"]
+    if facts["flat_test_images"]:
+        found.append(f"flat test images: {facts['flat_test_images']:,}, found by their bytes alone")
     if facts["clusters"] < (wanted := run.config.decontaminate.clusters):
         found.append(f"clusters: {facts['clusters']:,}, not {wanted:,}: 64 images make one")
     if facts["images_without_a_bucket"]:

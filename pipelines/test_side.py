@@ -38,7 +38,7 @@ TEST_IMAGE = pa.schema([("test_set", pa.string()), ("test_image", pa.string()), 
 NAMES = pa.schema([TEST_IMAGE.field("test_set"), TEST_IMAGE.field("test_image")])
 _LESSON = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])  # copy_of: null of an original, which comes before its copies
 
-TESTS, LESSONS_MADE, LEARNED, INDEX = "test_images", "decontaminate/lessons", "decontaminate/learned", "decontaminate/index"
+TESTS, LESSONS_MADE, LEARNED, INDEX = "test_images", "lessons", "decontaminate/learned", "decontaminate/index"
 
 
 # Test images -------------------------------------------------------------------------------------------------------------
@@ -60,11 +60,7 @@ def plan(run: Run) -> list[Unit]:
     for number, part in enumerate(parts(run)):
         rests_on = [*test_sets.stamps([part]), part.to_json(), way]
         units.append({"name": f"{number:05d}", **part.to_json(), "digest": hashlib.sha256(json.dumps(rests_on).encode()).hexdigest()})
-    digests = {unit["name"]: unit["digest"] for unit in units}
-    for name, facts in run.all_facts(TESTS):
-        if facts["digest"] != digests.get(name) or not storage.exists(run.work(TESTS, f"{name}.parquet")):
-            storage.delete(run.mark(TESTS, name))
-    return [unit for unit in units if not run.facts(TESTS, unit["name"])]
+    return _not_there(run, TESTS, units)
 
 
 def read_tests(run: Run, unit: Unit) -> Facts:
@@ -139,11 +135,26 @@ def is_wanted(run: Run) -> bool:
 
 
 def plan_lessons(run: Run) -> list[Unit]:
-    """Units of images whose copies a map is learned from; none where there is no map, or a calibration brings it."""
+    """Units of images whose copies a map is learned from, that are not made yet; none where there is no map, or a calibration brings it."""
     if not is_wanted(run) or run.config.decontaminate.calibration or not images.hooks_of(run.config).embedder.is_mapped:
         return []
     chosen = [(name, number) for name, number, _ in islice(sample(run), LESSONS)]
-    return [{"name": f"{i // LESSONS_PER_UNIT:05d}", "images": chosen[i : i + LESSONS_PER_UNIT]} for i in range(0, len(chosen), LESSONS_PER_UNIT)]
+    sha256 = {name: kept_images(run, name)["found_sha256"].to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}
+    units = list[Unit]()
+    for begin in range(0, len(chosen), LESSONS_PER_UNIT):
+        some = chosen[begin : begin + LESSONS_PER_UNIT]
+        rests_on = [WORK_VERSION, [sha256[name][number] for name, number in some]]
+        units.append({"name": f"{begin // LESSONS_PER_UNIT:05d}", "images": some, "digest": hashlib.sha256(json.dumps(rests_on).encode()).hexdigest()})
+    return _not_there(run, LESSONS_MADE, units)
+
+
+def _not_there(run: Run, step: str, units: list[Unit]) -> list[Unit]:
+    """Those of the units that are not finished. Marks of others, or of what has changed since, are deleted."""
+    digests = {unit["name"]: unit["digest"] for unit in units}
+    for name, facts in run.all_facts(step):
+        if facts["digest"] != digests.get(name) or not storage.exists(run.work(step, f"{name}.parquet")):
+            storage.delete(run.mark(step, name))
+    return [unit for unit in units if not run.facts(step, unit["name"])]
 
 
 def make_copies(run: Run, unit: Unit) -> Facts:
@@ -154,7 +165,7 @@ def make_copies(run: Run, unit: Unit) -> Facts:
         made += _lesson(_image(run, name, row), number)
     table = pa.table([pa.array(list(column), field.type) for column, field in zip(zip(*made, strict=True), _LESSON, strict=True)], schema=_LESSON)
     parquet.write(run.work(LESSONS_MADE, f"{unit['name']}.parquet"), table, _LESSON)
-    return {"images": len(unit["images"])}
+    return {"digest": unit["digest"], "images": len(unit["images"])}
 
 
 def _image(run: Run, name: str, number: int) -> bytes:
@@ -181,7 +192,8 @@ def learn(run: Run, _: Unit) -> Facts:
     """Learn the map and find the clusters, or take those of a calibration, and write them to `audit/near_duplicates/`."""
     named = run.config.decontaminate.calibration
     calibration = calibrations.named(named, images.hooks_of(run.config).embedder) if named else _learned(run)
-    facts = {"clusters": len(calibration.centroids), "lessons": sum(facts["images"] for _, facts in run.all_facts(LESSONS_MADE))}
+    lessons = sum(facts["images"] for _, facts in run.all_facts(LESSONS_MADE)) if calibration.map and not named else 0
+    facts = {"clusters": len(calibration.centroids), "lessons": lessons}
     calibrations.save(run.path("audit", "near_duplicates"), calibration, facts)
     return facts
 

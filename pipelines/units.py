@@ -22,6 +22,7 @@ from altalign.stages import STAGES, finished_units
 from pipelines import calibrations
 from pipelines.read import test_sets
 
+OF_TEST_SET = "files of test set "  # what is read of one, in what a stage rests on
 WORK_VERSION = 3  # of the layout of work/: a run that another version began is refused
 
 ROWS_PER_UNIT = 500_000
@@ -141,7 +142,7 @@ class Basis:
             reads["fetch"][f"file {name}"] = hashlib.sha256(storage.read_bytes(name)).hexdigest() if storage.exists(name) else "missing"
         for test_set in self._config.decontaminate.named_sets:
             files = json.dumps(list(test_sets.stamps(test_sets.parts(test_set))))
-            reads["decontaminate"][f"files of test set {test_set.name}"] = hashlib.sha256(files.encode()).hexdigest()
+            reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = hashlib.sha256(files.encode()).hexdigest()
         for name in calibrations.files_of(self._config.decontaminate.calibration):
             reads["decontaminate"][f"file {name}"] = hashlib.sha256(storage.read_bytes(name)).hexdigest() if storage.exists(name) else "missing"
         grounds, before = {}, ""

@@ -328,7 +328,7 @@ def test_a_calibration_of_a_run_gives_the_same_verdicts(folder: Path) -> None:
     found = tree(folder / "run" / "dropped")
     curate("--set", "run.folder=again", "--set", "decontaminate.calibration=run/audit/near_duplicates")
     assert tree(folder / "again" / "dropped") == found
-    assert not (folder / "again" / "work" / "decontaminate" / "lessons").exists()
+    assert not (folder / "again" / "work" / "lessons").exists()
 
 
 # What cannot be looked for -----------------------------------------------------------------------------------------------
@@ -394,6 +394,25 @@ def test_test_images_that_changed_are_refused_and_read_anew(folder: Path, capsys
     assert "its stage decontaminate was made with" in failure(capsys, 2, "curate", "config.toml", *chosen)
     curate(*chosen, "--rerun")
     assert {name[-1] for name in names(dropped(folder / "run"))} == {"1"}
+
+
+def test_a_test_set_is_never_lost_in_silence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curate("--set", 'decontaminate.test_sets=["tests/*.png"]')
+    assert main(["decontaminate", "run", "--test-set", "more=tests/more"]) == 0
+    assert "the run has a test set of that name (tests/more); give another name" in failure(capsys, 2, "decontaminate", "run", "--test-set", "more=tests")
+    lessons = {path: path.stat().st_mtime_ns for path in (folder / "run" / "work" / "lessons").iterdir() if path.is_file()}
+    said = failure(capsys, 2, "curate", "config.toml", "--set", 'decontaminate.test_sets=["tests/*.png"]')
+    assert "was made with a test set that these settings do not name (more); name it in [decontaminate] test_sets" in said
+    capsys.readouterr()
+    curate("--set", 'decontaminate.test_sets=["tests/*.png"]', "--rerun")
+    assert "near-duplicates of more are no longer looked for: these settings do not name it" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in lessons} == lessons  # what the pool teaches is learned once
+
+
+def test_the_summary_says_what_each_test_set_cost_and_above_what(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curate("--set", 'decontaminate.test_sets=["tests/more", {name = "rest", path = "tests/*.png"}]')
+    assert "decontamination: 12 images near more (3), 13 images near rest (4); cosine above 0.975\n" in capsys.readouterr().out
+    assert summary(folder / "run")["near_duplicates"]["images_near"] == {"more": 12, "rest": 13}
 
 
 # Real images -------------------------------------------------------------------------------------------------------------
