@@ -25,7 +25,7 @@ def generated(tests: int, pool: int, dimensions: int, folder: Path) -> tuple[Pat
         centres = rng.normal(size=(CENTRES, dimensions)) * np.arange(1, dimensions + 1) ** -0.5 / 2
         of_tests = np.concatenate([_drawn(rng, centres, min(AT_A_TIME, tests - first)) for first in range(0, tests, AT_A_TIME)])
         of_pool = _drawn(rng, centres, pool)
-        copies = int(pool * COPIES)
+        copies = min(int(pool * COPIES), tests)
         of_pool[rng.permutation(pool)[:copies]] = _near(rng, of_tests[rng.permutation(tests)[:copies]])
         np.save(partial / "tests.npy", of_tests)
         np.save(partial / "pool.npy", of_pool)
