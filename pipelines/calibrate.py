@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.settings import flatten, stage_of
 from altalign.stages import STAGES, own_files
 from dedup import calibrate as measures
-from dedup import clusters, copies, embed
+from dedup import copies, embed
 from dedup.calibrate import Buckets, CosineHistogram
 from filters import pixels
 from pipelines import arrays, calibration_report, calibrations, gallery, images, labelled_pairs, progress, test_side
@@ -233,9 +232,9 @@ def _views_of(table: Any) -> tuple[list[bytes], list[bytes]]:
 
 
 def _bytes(run: Run, place: Place) -> bytes:
-    path = run.work("fetch/units", f"{place.unit}.images")
-    data = storage.read_range(path, place.offset, place.bytes)
+    data = test_side.fetched(run, place.unit, place.offset, place.bytes)
     if hashlib.sha256(data).hexdigest() != place.sha256:
+        path = run.work("fetch/units", f"{place.unit}.images")
         raise UnreadableError(f"{path}: the image at byte {place.offset:,} is not the one that was fetched")
     return data
 
@@ -276,26 +275,16 @@ def _learned(run: Run, originals: np.ndarray, of_copies: np.ndarray) -> Calibrat
         shown = of_copies[:, : len(copies.TRANSFORMS)]
         has_features = shown.any(axis=2)
         mapped = embed.learn_map(originals, shown[has_features], np.nonzero(has_features)[0])
-    own = np.stack([features for _, _, features in islice(test_side.sample(run), clusters.SAMPLES_PER_CLUSTER * settings.clusters)])
-    centroids = clusters.train(mapped.embed(own) if mapped else own, settings.clusters)
-    return Calibration(settings.embedder, settings.similarity_above, mapped, centroids)
+    return Calibration(settings.embedder, settings.similarity_above, mapped, test_side.centroids_of(run, mapped))
 
 
 def _cosines_of_copies(calibration: Calibration, originals: np.ndarray, of_copies: np.ndarray, buckets: Buckets, views: int) -> tuple[np.ndarray, np.ndarray]:
     """Of each copy with its original, by original, then by transform: the cosine where they share a bucket, and wherever."""
     count, transforms, dimensions = of_copies.shape
-    vectors = _vectors(calibration, of_copies.reshape(-1, dimensions))
+    vectors = calibration.vectors_or_zeros(of_copies.reshape(-1, dimensions))
     plain = calibration.vectors(originals)
     seen = [plain, vectors.reshape(count, transforms, -1)[:, TRANSFORMS.index(MIRRORED)]][:views]
     return measures.of_best_view(vectors, [np.repeat(view, transforms, axis=0) for view in seen], buckets)
-
-
-def _vectors(calibration: Calibration, features: np.ndarray) -> np.ndarray:
-    """Vectors; zeros where there are no features."""
-    has_features = features.any(axis=1)
-    vectors = np.zeros((len(features), calibration.centroids.shape[1]), np.int16)
-    vectors[has_features] = calibration.vectors(features[has_features])
-    return vectors
 
 
 # Pairs to look at --------------------------------------------------------------------------------------------------------

@@ -43,6 +43,18 @@ class Calibration:
         """int16[n, d] of features of images that are not flat."""
         return self.map.embed(features) if self.map else features
 
+    def vectors_or_zeros(self, features: np.ndarray) -> np.ndarray:
+        """int16[n, d] of features of any images; zeros where these are, as a flat image has them."""
+        has_features = features.any(axis=1)
+        vectors = np.zeros((len(features), self.dimensions), np.int16)
+        vectors[has_features] = self.vectors(features[has_features])
+        return vectors
+
+    @property
+    def dimensions(self) -> int:
+        """Of the vectors."""
+        return self.centroids.shape[1]
+
 
 def save(folder: str, calibration: Calibration, facts: dict[str, Any]) -> None:
     """Write a calibration; `facts` are for people and reports. The JSON comes last."""
@@ -100,7 +112,7 @@ def named(folder: str, embedder: "Embedder") -> Calibration:
         raise UsageError(f"{where}: cannot be used: {error}") from error
     if calibration.embedder != embedder.name:
         raise UsageError(f'{where}: made with embedder = "{calibration.embedder}", here it is "{embedder.name}"; calibrate anew, or set that one')
-    if (calibration.map is not None) != embedder.is_mapped or not (embedder.is_mapped or calibration.centroids.shape[1] == embedder.dimensions):
+    if (calibration.map is not None) != embedder.is_mapped or not (embedder.is_mapped or calibration.dimensions == embedder.dimensions):
         raise UsageError(f'{where}: cannot be used: its map and centroids do not fit embedder = "{embedder.name}"; calibrate anew')
     return calibration
 

@@ -66,9 +66,7 @@ def decontaminate(argv: Sequence[str]) -> int:
     parser.add_argument("--test-set", action="append", required=True, metavar="NAME=PATH", help="folder of images, Parquet files or tars; repeatable")
     parser.add_argument("--image-column", default="image", metavar="COLUMN", help="of Parquet files: the column of the image's bytes (image)")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting of the run; repeatable")
-    arguments = parser.parse_args(argv)
-    config = _fitted(_config_of_run(arguments.run, arguments.set, [_test_set(named, arguments.image_column) for named in arguments.test_set]))
-    _check_work(config.run.folder)
+    config = _with_test_sets(parser.parse_args(argv))
 
     with startup.imports():
         from pipelines import test_sets_of_run
@@ -93,14 +91,20 @@ def calibrate(argv: Sequence[str]) -> int:
     parser.add_argument("--sample", type=int, default=2_000, metavar="IMAGES", help="to make copies of: half teach the map, half are looked for (2000)")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting of the run; repeatable")
     arguments = parser.parse_args(argv)
-    config = _fitted(_config_of_run(arguments.run, arguments.set, [_test_set(named, arguments.image_column) for named in arguments.test_set]))
-    _check_work(config.run.folder)
+    config = _with_test_sets(arguments)
 
     with startup.imports():
         from pipelines import calibrate as on_run
 
     asked = on_run.Wanted(arguments.out.rstrip("/") or "/", arguments.pairs, arguments.images, arguments.false_positives, arguments.sample)
     return on_run.calibrate(config, asked)
+
+
+def _with_test_sets(arguments: argparse.Namespace) -> "CurateConfig":
+    """The settings of a run whose `work/` is there, with the test sets of a command line."""
+    config = _fitted(_config_of_run(arguments.run, arguments.set, [_test_set(named, arguments.image_column) for named in arguments.test_set]))
+    _check_work(config.run.folder)
+    return config
 
 
 def _test_set(named: str, image_column: str) -> dict[str, str]:

@@ -173,8 +173,8 @@ def drop(run: Run, unit: Unit) -> Facts:
         **{reason: dropped.filter(pc.equal(dropped["reason"], pa.scalar(reason.value))) for reason in REASONS[Stage.DECONTAMINATE]},
     }
     for reason, part in parts.items():
-        for entry in part.group_by("source", use_threads=False).aggregate([([], "count_all")]).to_pylist():
-            counts.add_rows(Stage.DECONTAMINATE, entry["source"], reason, entry["count_all"])
+        for source, count in parquet.tally(part["source"]):
+            counts.add_rows(Stage.DECONTAMINATE, source, reason, count)
     if run.config.audit.keep_dropped:
         write_dropped(run.path("dropped", "decontaminate", f"{name}.parquet"), Stage.DECONTAMINATE, dropped)
     arrays.save(run.work(UNITS, f"{name}.rows"), np.flatnonzero(stays))

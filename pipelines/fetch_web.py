@@ -1,8 +1,6 @@
 """Images from the web: of a fetch unit, those that no earlier try has brought are asked for, measured as they come, and noted in the journal."""
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -15,7 +13,7 @@ from altalign.curation import FetchSettings
 from filters import identity
 from pipelines import engines, fetch_archive, images, judge
 from pipelines.images import Measured, Outcome
-from pipelines.units import Run, Unit
+from pipelines.units import Run, Unit, digest
 from pipelines.web import client, journal, log
 
 # A unit waits for its last images longer than it works; while one does, others ask. Measured with two cores and 12,000 images of 72 kB, a fifth of
@@ -86,10 +84,6 @@ def grounds(run: Run, image_ids: list[str]) -> journal.Grounds:
     reads = storage.read_json(run.path("run.json")).get("stages", {}).get("fetch", {}).get("reads", {})
     of_web = {f"file {name}" for name in run.config.fetch.blocked_domains} | {name for name in reads if name.startswith("fetch.")}
     return journal.Grounds(
-        asked=_digest({"images": image_ids, **{name: value for name, value in reads.items() if name in of_web}}),
-        measured=_digest({name: value for name, value in reads.items() if name not in of_web}),
+        asked=digest({"images": image_ids, **{name: value for name, value in reads.items() if name in of_web}}),
+        measured=digest({name: value for name, value in reads.items() if name not in of_web}),
     )
-
-
-def _digest(value: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

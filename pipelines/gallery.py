@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from altalign import interrupts, storage
+from altalign import interrupts
 from filters import jpegs, pixels
 from pipelines import parquet, test_side
 from pipelines.read import test_sets
@@ -77,7 +77,7 @@ def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, Any]]:
         if pair.unit not in kept:
             kept = {pair.unit: test_side.kept_images(run, pair.unit).to_pylist()}
         image = kept[pair.unit][pair.image]
-        data = storage.read_range(run.work("fetch/units", f"{pair.unit}.images"), image["blob_offset"], image["blob_bytes"])
+        data = test_side.fetched(run, pair.unit, image["blob_offset"], image["blob_bytes"])
         yield {
             "kind": kind,
             "similarity": pair.cosine,

@@ -97,6 +97,17 @@ def measure(data: bytes, *, url: str | None, config: ImageSettings, hooks: Hooks
         )
 
 
+def decoded(data: bytes, *, name: str, config: ImageSettings, hooks: Hooks) -> pixels.Decoded:
+    """An image that is none of the pool, decoded as those of the pool are. `name` is its name in errors.
+
+    Raises:
+        AltalignError: there is too little memory for it.
+    """
+    most = config.pixels_at_most
+    with enough_memory(name, data, colour=hooks.colour, pixels_at_most=most, short_side_px=hooks.short_side_px):
+        return pixels.decode(data, pixels_at_most=most, colour=hooks.colour, short_side_px=hooks.short_side_px)
+
+
 def _bounded(side: int | None) -> int | None:
     """A side in pixels that a column holds; a header may lie up to 2^32, and every rule says of both the same."""
     return None if side is None else min(side, 2**31 - 1)

@@ -13,7 +13,6 @@ from altalign import interrupts
 from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from dedup.calibrate import Buckets, Share, of_best_view, recall_and_precision, recall_by_transform
-from filters import pixels
 from pipelines import images, parquet
 from pipelines.calibrations import Calibration
 
@@ -80,19 +79,16 @@ def _columns(pairs: str) -> list[str]:
 
 def _vectors(path: str, config: CurateConfig, calibration: Calibration) -> dict[Any, np.ndarray | None]:
     """By name, the vectors of an image and of its mirror image, int16[2, d], zeros where it is flat; None: it cannot be decoded."""
-    hooks, most = images.hooks_of(config), config.image.pixels_at_most
-    embedder = hooks.embedder
+    hooks = images.hooks_of(config)
     found: dict[Any, np.ndarray | None] = {}
     for batch in parquet.read_whole(path, IMAGE_COLUMNS):
         for row in batch.to_pylist():
             interrupts.check()
-            data = row["image_bytes"] or b""
-            with images.enough_memory(str(row["image"]), data, colour=hooks.colour, pixels_at_most=most, short_side_px=hooks.short_side_px):
-                decoded = pixels.decode(data, pixels_at_most=most, colour=hooks.colour, short_side_px=hooks.short_side_px).pixels
+            decoded = images.decoded(row["image_bytes"] or b"", name=str(row["image"]), config=config.image, hooks=hooks).pixels
             if decoded is None:
                 found[row["image"]] = None
                 continue
-            views = [embedder.features(view) for view in (decoded, decoded[:, ::-1])]
-            nothing = np.zeros((1, calibration.centroids.shape[1]), np.int16)
+            views = [hooks.embedder.features(view) for view in (decoded, decoded[:, ::-1])]
+            nothing = np.zeros((1, calibration.dimensions), np.int16)
             found[row["image"]] = np.concatenate([nothing if view is None else calibration.vectors(view[np.newaxis]) for view in views])
     return found

@@ -5,7 +5,6 @@ of every worker; the pool is never shuffled.
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,7 +26,8 @@ from pipelines import arrays, calibrations, images, parquet
 from pipelines.calibrations import Calibration
 from pipelines.fetch import first_of_each_image
 from pipelines.read import test_sets
-from pipelines.units import WORK_VERSION, Facts, Run, Unit
+from pipelines.read.found import batch
+from pipelines.units import WORK_VERSION, Facts, Run, Unit, content, digest
 
 LESSONS, LESSONS_PER_UNIT = 340, 20  # images that a map is learned from: the design was measured with so many
 LESSONS_AT_LEAST = 32  # ours; of fewer, a map would be fitted to their accidents
@@ -55,11 +55,11 @@ def plan(run: Run) -> list[Unit]:
     What was made of other files, or in another way, is forgotten. The rest outlives the stages: with a test set more, only that one is read.
     """
     hooks, units = images.hooks_of(run.config), list[Unit]()
-    files = [hashlib.sha256(storage.read_bytes(path)).hexdigest() for path in run.config.decontaminate.embedder_files]
+    files = [content(path) for path in run.config.decontaminate.embedder_files]
     way = [WORK_VERSION, hooks.embedder.name, files, hooks.colour, hooks.short_side_px, run.config.decontaminate.mirrored]
     for number, part in enumerate(parts(run)):
         rests_on = [*test_sets.stamps([part]), part.to_json(), way]
-        units.append({"name": f"{number:05d}", **part.to_json(), "digest": hashlib.sha256(json.dumps(rests_on).encode()).hexdigest()})
+        units.append({"name": f"{number:05d}", **part.to_json(), "digest": digest(rests_on)})
     return _not_there(run, TESTS, units)
 
 
@@ -76,18 +76,15 @@ def read_tests(run: Run, unit: Unit) -> Facts:
         decoded = _decoded(run, hooks, part.test_set, name, data)
         features = hooks.embedder.features(decoded)
         seen_in_a_mirror = hooks.embedder.features(decoded[:, ::-1]) if run.config.decontaminate.mirrored else None
-        digest = hashlib.sha256(data).hexdigest()
-        rows.append((part.test_set, name, digest, *(None if each is None else each.tobytes() for each in (features, seen_in_a_mirror))))
-    columns = zip(*rows, strict=True) if rows else ([] for _ in TEST_IMAGE)
-    table = pa.table([pa.array(list(column), field.type) for column, field in zip(columns, TEST_IMAGE, strict=True)], schema=TEST_IMAGE)
+        sha256 = hashlib.sha256(data).hexdigest()
+        rows.append((part.test_set, name, sha256, *(None if each is None else each.tobytes() for each in (features, seen_in_a_mirror))))
+    table = pa.Table.from_batches([batch(rows, TEST_IMAGE)])
     parquet.write(run.work(TESTS, f"{unit['name']}.parquet"), table, TEST_IMAGE)
     return {"digest": unit["digest"], "test_set": part.test_set, "images": len(rows), "flat": table["features"].null_count}
 
 
 def _decoded(run: Run, hooks: images.Hooks, test_set: str, name: str, data: bytes) -> np.ndarray:
-    most = run.config.image.pixels_at_most
-    with images.enough_memory(name, data, colour=hooks.colour, pixels_at_most=most, short_side_px=hooks.short_side_px):
-        decoded = pixels.decode(data, pixels_at_most=most, colour=hooks.colour, short_side_px=hooks.short_side_px)
+    decoded = images.decoded(data, name=name, config=run.config.image, hooks=hooks)
     if decoded.pixels is None:
         large = f"{decoded.width} x {decoded.height} pixels, more than [image] pixels_at_most" if decoded.width else "no known image format"
         raise UnreadableError(
@@ -111,6 +108,11 @@ def kept_images(run: Run, name: str) -> pa.Table:
     wanted = ["image_id", "image_url", "key", "blob_offset", "blob_bytes", "found_sha256"]
     rows = parquet.read_table(run.work("fetch/units", f"{name}.parquet")).select(wanted)
     return rows.take(first_of_each_image(rows))
+
+
+def fetched(run: Run, name: str, offset: int, size: int) -> bytes:
+    """The bytes of an image of a fetch unit, by its place in the unit's blob."""
+    return storage.read_range(run.work("fetch/units", f"{name}.images"), offset, size)
 
 
 def features_of(run: Run, name: str) -> np.ndarray:
@@ -139,12 +141,13 @@ def plan_lessons(run: Run) -> list[Unit]:
     if not is_wanted(run) or run.config.decontaminate.calibration or not images.hooks_of(run.config).embedder.is_mapped:
         return []
     chosen = [(name, number) for name, number, _ in islice(sample(run), LESSONS)]
-    sha256 = {name: kept_images(run, name)["found_sha256"].to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}
+    rows = {name: kept_images(run, name).to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}
     units = list[Unit]()
     for begin in range(0, len(chosen), LESSONS_PER_UNIT):
-        some = chosen[begin : begin + LESSONS_PER_UNIT]
-        rests_on = [WORK_VERSION, [sha256[name][number] for name, number in some]]
-        units.append({"name": f"{begin // LESSONS_PER_UNIT:05d}", "images": some, "digest": hashlib.sha256(json.dumps(rests_on).encode()).hexdigest()})
+        some = [(name, rows[name][number]) for name, number in chosen[begin : begin + LESSONS_PER_UNIT]]
+        places = [(name, row["blob_offset"], row["blob_bytes"]) for name, row in some]
+        rests_on = digest([WORK_VERSION, [row["found_sha256"] for _, row in some]])
+        units.append({"name": f"{begin // LESSONS_PER_UNIT:05d}", "images": places, "digest": rests_on})
     return _not_there(run, LESSONS_MADE, units)
 
 
@@ -160,17 +163,11 @@ def _not_there(run: Run, step: str, units: list[Unit]) -> list[Unit]:
 def make_copies(run: Run, unit: Unit) -> Facts:
     """Coefficients of images and of their copies."""
     made: list[tuple[bytes, int | None]] = []
-    for number, (name, row) in enumerate(unit["images"]):
+    for number, place in enumerate(unit["images"]):
         interrupts.check()
-        made += _lesson(_image(run, name, row), number)
-    table = pa.table([pa.array(list(column), field.type) for column, field in zip(zip(*made, strict=True), _LESSON, strict=True)], schema=_LESSON)
-    parquet.write(run.work(LESSONS_MADE, f"{unit['name']}.parquet"), table, _LESSON)
+        made += _lesson(fetched(run, *place), number)
+    parquet.write(run.work(LESSONS_MADE, f"{unit['name']}.parquet"), pa.Table.from_batches([batch(made, _LESSON)]), _LESSON)
     return {"digest": unit["digest"], "images": len(unit["images"])}
-
-
-def _image(run: Run, name: str, number: int) -> bytes:
-    row = kept_images(run, name).slice(number, 1).to_pylist()[0]
-    return storage.read_range(run.work("fetch/units", f"{name}.images"), row["blob_offset"], row["blob_bytes"])
 
 
 def _lesson(data: bytes, number: int) -> Iterator[tuple[bytes, int | None]]:
@@ -204,16 +201,21 @@ def calibration_of(run: Run) -> Calibration:
 
 
 def _learned(run: Run) -> Calibration:
-    """A calibration of the run's own: the threshold of the settings, a map and centroids of its own images (of those that teach nothing: of test images)."""
+    """A calibration of the run's own: the threshold of the settings, and what its images teach."""
     settings, embedder = run.config.decontaminate, images.hooks_of(run.config).embedder
     mapped = learned_map(run) if embedder.is_mapped else None
+    return Calibration(settings.embedder, settings.similarity_above, mapped, centroids_of(run, mapped))
+
+
+def centroids_of(run: Run, mapped: embed.Map | None) -> np.ndarray:
+    """Clusters of a sample of the run's own images (where none teaches anything: of test images), int16[clusters, d]."""
+    settings, embedder = run.config.decontaminate, images.hooks_of(run.config).embedder
     own = [features for _, _, features in islice(sample(run), clusters.SAMPLES_PER_CLUSTER * settings.clusters)]
     features = np.stack(own) if own else _rows(tests(run)["features"].drop_null())
     vectors = mapped.embed(features) if mapped and len(features) else features
     has_direction = bool(len(vectors)) and bool(vectors.any())
     dimensions = mapped.dimensions if mapped else embedder.dimensions
-    centroids = clusters.train(vectors, settings.clusters) if has_direction else np.eye(1, dimensions, dtype=np.int16)
-    return Calibration(settings.embedder, settings.similarity_above, mapped, centroids)
+    return clusters.train(vectors, settings.clusters) if has_direction else np.eye(1, dimensions, dtype=np.int16)
 
 
 def learned_map(run: Run) -> embed.Map:

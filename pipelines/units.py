@@ -122,6 +122,16 @@ def files_named(config: CurateConfig) -> list[str]:
     return [*config.image.blocked_hashes, *([model, str(Path(model).with_suffix(".toml"))] if model else []), *config.decontaminate.embedder_files]
 
 
+def digest(value: Any) -> str:
+    """SHA-256 of a value as JSON, in hex."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def content(path: str) -> str:
+    """SHA-256 of a file, in hex; "missing" where there is none."""
+    return hashlib.sha256(storage.read_bytes(path)).hexdigest() if storage.exists(path) else "missing"
+
+
 class Basis:
     """The grounds of every stage: settings that it reads first, files that those name, versions."""
 
@@ -139,12 +149,11 @@ class Basis:
                 reads[stage if stage in STAGES else "write"][name] = value
         reads["extract"]["files"] = [file.path for file in self._files]
         for name in [*files_named(self._config), *self._config.fetch.blocked_domains]:
-            reads["fetch"][f"file {name}"] = hashlib.sha256(storage.read_bytes(name)).hexdigest() if storage.exists(name) else "missing"
+            reads["fetch"][f"file {name}"] = content(name)
         for test_set in self._config.decontaminate.named_sets:
-            files = json.dumps(list(test_sets.stamps(test_sets.parts(test_set))))
-            reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = hashlib.sha256(files.encode()).hexdigest()
+            reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = digest(list(test_sets.stamps(test_sets.parts(test_set))))
         for name in calibrations.files_of(self._config.decontaminate.calibration):
-            reads["decontaminate"][f"file {name}"] = hashlib.sha256(storage.read_bytes(name)).hexdigest() if storage.exists(name) else "missing"
+            reads["decontaminate"][f"file {name}"] = content(name)
         grounds, before = {}, ""
         for stage in STAGES:
             before = hashlib.sha256((before + json.dumps(reads[stage], sort_keys=True)).encode()).hexdigest()

@@ -16,7 +16,7 @@ from apache_beam.pvalue import PCollection
 from altalign import interrupts, storage
 from dedup import clusters, within_pool
 from dedup.buckets import nearest_clusters
-from pipelines import arrays, images, test_side
+from pipelines import arrays, test_side
 from pipelines.calibrations import Calibration
 from pipelines.engines import pooled
 from pipelines.shuffle import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
@@ -63,24 +63,15 @@ def make_cells(run: Run, _: Unit) -> Facts:
 def _sample(run: Run, count: int) -> np.ndarray:
     """Vectors of so many images, or of all there are: the first in the order of image_id, which is a hash."""
     calibration = test_side.calibration_of(run)
-    found = [np.zeros((0, _dimensions(run, calibration)), np.int16)]
+    found = [np.zeros((0, calibration.dimensions), np.int16)]
     for name in run.finished("fetch/units"):
         interrupts.check()
-        vectors = _vectors(calibration, test_side.features_of(run, name))
+        vectors = calibration.vectors_or_zeros(test_side.features_of(run, name))
         found.append(vectors[vectors.any(axis=1)][:count])
         count -= len(found[-1])
         if not count:
             break
     return np.concatenate(found)
-
-
-def _vectors(calibration: Calibration, features: np.ndarray) -> np.ndarray:
-    """int16[n, d]; zeros for an image that is flat."""
-    return np.where(features.any(axis=1, keepdims=True), calibration.vectors(features), np.int16(0))
-
-
-def _dimensions(run: Run, calibration: Calibration) -> int:
-    return calibration.map.dimensions if calibration.map else images.hooks_of(run.config).embedder.dimensions
 
 
 def groups_of(run: Run) -> Groups:
@@ -155,7 +146,7 @@ def _images(run: Run, unit: Unit, calibration: Calibration, gone: Gone) -> tuple
         some["number"], some["key"] = (place << _PLACE_BITS) + numbers, _unhexed(kept["key"], 16)
         found.append(some)
         sha256.append(_unhexed(kept["found_sha256"], 32))
-        vectors.append(_vectors(calibration, features[numbers]))
+        vectors.append(calibration.vectors_or_zeros(features[numbers]))
     return np.concatenate(found), np.concatenate(sha256), np.concatenate(vectors)
 
 
@@ -202,7 +193,7 @@ def _spill(spill: SpillWriter, groups: Groups, kind: int, partitions: np.ndarray
 def join(run: Run, partition: int, spilled: Spilled) -> Facts:
     """Join a cell and, by their bytes, the images of a share of all digests."""
     calibration, groups = test_side.calibration_of(run), groups_of(run)
-    with_vectors = _vector_dtype(_dimensions(run, calibration))
+    with_vectors = _vector_dtype(calibration.dimensions)
     own, visitors = spilled.arrays([groups.bucket(partition, kind) for kind in (OWN, VISITORS)], with_vectors)
     near = within_pool.join(own["vector"], visitors["vector"], above=calibration.similarity_above)
     near = _pairs(np.concatenate([own, visitors]), *near)
