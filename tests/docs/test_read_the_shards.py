@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -50,6 +51,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(code: str, arguments: list[str], folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf"), **environment}
     return subprocess.run([sys.executable, "-c", code, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def test_the_guide_counts_alike_where_other_readers_are_and_where_they_are_not() -> None:
+    guide = (ROOT / "docs" / "guides" / "read-the-shards.md").read_text(encoding="utf-8")
+    (counted,) = re.findall(r"^(\d+) of (\d+) are 300 px wide or more$", guide, re.MULTILINE)  # of a block that every test run runs
+    elsewhere = re.findall(r"(?:^|--train-num-samples )(\d+)(?= samples| int32| \\)", guide, re.MULTILINE)
+    assert len(elsewhere) == 5
+    assert set(elsewhere) == set(counted)
 
 
 @pytest.mark.slow
