@@ -11,7 +11,9 @@ from altalign import storage, terminal
 from altalign.curation import CurateConfig, InputSettings
 from altalign.stages import STAGES, own_files
 from pipelines import decontaminate, extract, fetch, fetch_archive, judge, pool, progress, runs, summary, tables, test_side, within_pool, write
-from pipelines.engines import MapUnits, create, options, raised, started
+from pipelines.engines import create, options, pipeline, started
+from pipelines.pooled import MapUnits
+from pipelines.trouble import raised
 from pipelines.units import Facts, Grounds, Run, Unit
 
 Transform = Callable[[Run, str], beam.PTransform[Any, Any]]
@@ -131,5 +133,5 @@ def run_step(run: Run, step: Step, pipeline_options: PipelineOptions) -> None:
     if not units:
         return
     watched = progress.watched(run, step.name, units, terminal.stderr(), step.watch(run))
-    with watched, raised(run, step.name), beam.Pipeline(options=pipeline_options) as pipeline:
-        _ = pipeline | "NameUnits" >> create(run, units) | "RunStep" >> step.transform(run, step.name)
+    with watched, raised(run, step.name), pipeline(run, step.name, pipeline_options) as built:
+        _ = built | "NameUnits" >> create(run, units) | "RunStep" >> step.transform(run, step.name)

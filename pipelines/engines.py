@@ -1,164 +1,41 @@
-"""What each runner needs. The only place that knows runners by name.
+"""What each runner needs. The only place that knows runners by name."""
 
-A stage is one pipeline; inside it units go through `Pooled`, which works on a few at a time in threads of one process:
-kernels, codecs and Parquet release the GIL. What goes between stages of a pipeline is small: units (JSON), numbers and `(int, bytes)`.
-"""
-
-import collections
-import errno
+import functools
+import hashlib
+import json
 import os
+import re
+import shutil
 import socket
-import subprocess
-import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
-from apache_beam.pvalue import PCollection, PValue
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.windowed_value import WindowedValue
+import grpc
+from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloudOptions, JobServerOptions, PipelineOptions, PortableOptions, SparkRunnerOptions
+from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
+from apache_beam.runners.runner import PipelineResult
 
-from altalign import interrupts, storage
+from altalign import storage
 from altalign.curation import EngineSettings
-from altalign.errors import AltalignError, FullDiskError, UnreadableError, UsageError
-from pipelines.units import Facts, Run, Unit, map_unit
+from altalign.errors import AltalignError, UsageError
+from pipelines import jars
+from pipelines.servers import Server, serving
+from pipelines.units import Run
 
-PRISM_STARTS_WITHIN_S = 60.0
+ELEMENTS_AT_MOST = 1_000  # written into a job itself; more are read from a file, for the request of a job is bounded (Dataflow: 20 MB)
+WORKER_BEGINS_WITHIN_S = 300.0  # on a cluster, where nobody says that none ever will
+KEEP_WORKERS_MS = 60_000  # else Spark starts Python anew for every stage of every pipeline
+ANSWERS_WITHIN_S = 10.0
 
-# Run by Python before it becomes another program: when our process dies, however it does, the program is killed.
-_END_WITH_PARENT = """
-import ctypes, os, signal, sys
-with_parent = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it
-if with_parent:
-    with_parent(1, int(signal.SIGKILL))
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
-class _Bundle:
-    """The elements that are worked on, and whether one has failed: the others are for nothing then."""
-
-    def __init__(self) -> None:
-        self.queue: collections.deque[Future[list[Any]]] = collections.deque()
-        self.given_up = threading.Event()
-        self._failure: BaseException | None = None
-
-    def part(self, work: Callable[[Any], list[Any]], element: Any) -> list[Any]:
-        """Work on one element, in a thread of the pool."""
-        with interrupts.part_of(self.given_up):
-            try:
-                return work(element)
-            except interrupts.GivenUpError:
-                raise
-            except BaseException as error:
-                self._failure = self._failure or error
-                self.given_up.set()
-                raise
-
-    def oldest(self) -> list[Any]:
-        """What the oldest element has brought. One that was given up raises what has failed."""
-        try:
-            return self.queue.popleft().result()
-        except interrupts.GivenUpError:
-            if self._failure is None:
-                raise
-            raise self._failure from None
-
-
-class Pooled(beam.DoFn):
-    """process(x) -> work(x) in a pool of threads; results in order, at most twice the threads in flight (global window only).
-
-    `held` makes a context that the process is in for as long as there may be work.
-    """
-
-    def __init__(self, work: Callable[[Any], list[Any]], threads: int, held: Callable[[], AbstractContextManager[Any]] = nullcontext):
-        self._work, self._threads, self._held = work, threads, held
-
-    def setup(self) -> None:
-        """Open the pool."""
-        self._bundle = _Bundle()
-        self._stack = ExitStack()
-        self._stack.enter_context(self._held())
-        self._pool = ThreadPoolExecutor(self._threads) if self._threads > 1 else None
-
-    def start_bundle(self) -> None:
-        """Begin with an empty queue."""
-        self._bundle = _Bundle()
-
-    def process(self, element: Any) -> Iterator[Any]:
-        """Hand the element to the pool; yield what older ones have brought."""
-        if self._pool is None:
-            yield from self._work(element)
-            return
-        self._bundle.queue.append(self._pool.submit(self._bundle.part, self._work, element))
-        while len(self._bundle.queue) >= 2 * self._threads:
-            yield from self._bundle.oldest()
-
-    def finish_bundle(self) -> Any:  # an iterator of WindowedValue: Beam's own method returns None, as a type checker reads it
-        """Yield the rest. A failed unit cancels those that have not begun."""
-        try:
-            while self._bundle.queue:
-                for value in self._bundle.oldest():
-                    yield WindowedValue(value, GlobalWindow().max_timestamp(), (GlobalWindow(),))
-        finally:
-            for future in self._bundle.queue:
-                future.cancel()
-
-    def teardown(self) -> None:
-        """Close the pool. What still works then is a part of what has failed."""
-        self._bundle.given_up.set()
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-        self._stack.close()
-
-
-def pooled(run: Run, work: Callable[[Any], Iterable[Any]], *, at_once: int = 0, held: Callable[[], AbstractContextManager[Any]] = nullcontext) -> beam.ParDo:
-    """ParDo of `work`, with so many at once in one process (0: with the threads that the engine wants); `held` as `Pooled` has it."""
-    return beam.ParDo(Pooled(_Reporting(run, work), at_once or threads(run.config.engine), held))
-
-
-class _Reporting:
-    """Calls `work`; an error that a user can see is also left in the run, for no exception leaves another process whole."""
-
-    def __init__(self, run: Run, work: Callable[[Any], Iterable[Any]]):
-        self._run, self._work = run, work
-
-    def __call__(self, element: Any) -> list[Any]:
-        try:
-            return list(self._work(element))
-        except Exception as error:
-            said = error if isinstance(error, AltalignError) else _readable(error, self._run, "a unit")
-            if said is not None:
-                with suppress(OSError, AltalignError):
-                    storage.write_json(self._run.path("log", "trouble.json"), {"kind": type(said).__name__, "message": str(said)})
-            raise
-
-
-class MapUnits(beam.PTransform[Any, Any]):
-    """Units in, names of finished units out: a map-only step. `threads` has what `pooled` takes beside the work."""
-
-    def __init__(self, run: Run, step: str, work: Callable[[Run, Unit], Facts], **threads: Any):
-        super().__init__()
-        self._run, self._step, self._do, self._threads = run, step, work, threads
-
-    def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
-        """Do every unit that is not finished."""
-        return input_or_inputs | "DoUnits" >> pooled(self._run, self._work, **self._threads)
-
-    def _work(self, unit: Unit) -> Iterator[str]:
-        map_unit(self._run, self._step, unit, self._do)
-        yield unit["name"]
-
-
-def create(run: Run, elements: Sequence[Any]) -> beam.Create:
-    """A small collection by name, spread over the workers where there is more than one process; a reshuffle costs most of a pipeline's start."""
-    return beam.Create(elements, reshuffle=run.config.engine.runner != "embedded")
+_LOCAL = {"spark": re.compile(r"local(\[.+\])?"), "flink": re.compile(r"\[(local|auto|collection)\]")}
+_MASTER = {"spark": "spark_master_url", "flink": "flink_master"}
 
 
 def threads(engine: EngineSettings) -> int:
@@ -168,26 +45,108 @@ def threads(engine: EngineSettings) -> int:
     return 1
 
 
+# Options -------------------------------------------------------------------------------------------------------------------
+
+
 def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     """Beam options of a runner; `flags` are the user's own, after `--`.
 
     Raises:
-        UsageError: a runner or shuffle that this version does not support.
+        UsageError: the runner cannot be had, or cannot honour a setting or a flag.
     """
     if flags and not flags[0].startswith("--"):
         raise UsageError(f"-- {flags[0]}: no flag of Beam, which begins with --")
-    if any(flag.split("=")[0] == "--runner" for flag in flags):
+    if "runner" in _named(flags):
         raise UsageError("-- --runner: the runner is a setting; give --set engine.runner=NAME")
-    unknown = PipelineOptions(flags).get_all_options(retain_unknown_options=True).keys() - PipelineOptions(flags).get_all_options().keys()
-    if unknown:
-        raise UsageError(f"-- --{min(unknown)}: Beam has no such flag; what it has are its pipeline options")
-    if engine.runner == "embedded":
-        # In memory and one worker: threads are ours. "DirectRunner" would look for Prism first.
-        return PipelineOptions(["--runner=FnApiRunner", *flags])
-    if engine.runner == "prism":
-        _prism()
-        return PipelineOptions(["--runner=PrismRunner", "--environment_type=LOOPBACK", *flags])
-    raise UsageError(f'[engine] runner = "{engine.runner}": not supported yet; "embedded" and "prism" are')
+    if engine.runner not in _MASTER and (unknown := _unknown(flags)):  # those of Spark and Flink are asked
+        raise UsageError(f"-- --{unknown[0]}: Beam has no such flag; what it has are its pipeline options")
+    match engine.runner:
+        case "embedded":
+            # In memory and one worker: threads are ours. "DirectRunner" would look for Prism first.
+            return PipelineOptions(["--runner=FnApiRunner", *flags])
+        case "prism":
+            _prism()
+            return PipelineOptions(["--runner=PrismRunner", "--environment_type=LOOPBACK", *flags])
+        case "spark" | "flink":
+            return _of_cluster(engine, flags)
+        case "dataflow":
+            raise UsageError('[engine] runner = "dataflow": not supported yet; "embedded", "prism", "spark" and "flink" are')
+
+
+def _named(flags: Sequence[str]) -> list[str]:
+    return [flag.split("=")[0].removeprefix("--") for flag in flags if flag.startswith("--")]
+
+
+def _unknown(flags: list[str]) -> list[str]:
+    given = PipelineOptions(flags)
+    return sorted(given.get_all_options(retain_unknown_options=True).keys() - given.get_all_options().keys())
+
+
+def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
+    """Spark or Flink: inside the job server's process, or a cluster, when a flag names its master."""
+    runner = engine.runner
+    count = engine.workers or os.cpu_count() or 1
+    defaults: dict[str, Any] = {"environment_cache_millis": KEEP_WORKERS_MS}
+    defaults |= {"spark_master_url": f"local[{count}]"} if runner == "spark" else {"flink_master": "[local]"}
+    named = _named(flags)
+    given = PipelineOptions([f"--runner={runner.capitalize()}Runner", *(f"--{name}={value}" for name, value in defaults.items() if name not in named), *flags])
+    master = given.get_all_options()[_MASTER[runner]]
+    portable = given.view_as(PortableOptions)
+    if _LOCAL[runner].fullmatch(master):
+        portable.environment_type = portable.environment_type or "LOOPBACK"
+        if runner == "flink" and "parallelism" not in named:
+            given.view_as(FlinkRunnerOptions).parallelism = count
+    else:
+        if engine.workers:
+            raise UsageError(f"[engine] workers = {engine.workers}: how many work at once is the cluster's to say ({master}); leave it 0")
+        if not portable.environment_type:
+            raise UsageError(
+                f"-- --{_MASTER[runner]}={master}: how Python starts on its machines is not said; give --environment_type=EXTERNAL "
+                "--environment_config=localhost:PORT with `python -m pipelines.worker_pool --port PORT` on each of them, or DOCKER or PROCESS"
+            )
+        if runner == "flink":
+            _check_restarts(master)
+    if not portable.job_endpoint:
+        _java(given)
+        _jar(runner, given)
+    return given
+
+
+def _jar(runner: str, given: PipelineOptions) -> str:
+    """The job server's jar: named by a flag, by the environment, or made by `make jars`."""
+    named = given.view_as(SparkRunnerOptions).spark_job_server_jar if runner == "spark" else given.view_as(FlinkRunnerOptions).flink_job_server_jar
+    if named and not Path(named).is_file():
+        raise UsageError(f"-- --{runner}_job_server_jar={named}: no such file")
+    return named or jars.find(runner)
+
+
+def _java(given: PipelineOptions) -> str:
+    java = given.view_as(JobServerOptions).job_server_java_launcher
+    found = shutil.which(java)
+    if found is None:
+        raise UsageError(
+            f"{java}: no such program, and job servers of Spark and Flink run on Java; install Java 11 or 17, or give -- --job_server_java_launcher=PATH"
+        )
+    return found
+
+
+def _check_restarts(master: str) -> None:
+    """Refuse a Flink cluster that gives a job up with its first worker; a job cannot change that."""
+    address = master if "://" in master else f"http://{master}"
+    try:
+        with urllib.request.urlopen(f"{address}/jobmanager/config", timeout=ANSWERS_WITHIN_S) as answer:
+            config = {entry["key"]: entry["value"] for entry in json.load(answer)}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"-- --flink_master={master}: its web address does not answer as a Flink cluster's ({error}); give HOST:PORT of its REST interface"
+        ) from None
+    strategy = config.get("restart-strategy.type", config.get("restart-strategy", "none"))
+    if strategy in ("none", "off", "disable"):
+        raise UsageError(
+            f"-- --flink_master={master}: the cluster has no restart strategy, so that one lost worker would end the job; put "
+            '"restart-strategy.type: fixed-delay", "restart-strategy.fixed-delay.attempts: 10" and "restart-strategy.fixed-delay.delay: 5 s" '
+            "into its config.yaml, and start it anew"
+        )
 
 
 def _prism() -> str:
@@ -199,96 +158,159 @@ def _prism() -> str:
     return location
 
 
+# What has to be there for the pipelines of a run -------------------------------------------------------------------------------
+
+
 @contextmanager
 def started(run: Run, given: PipelineOptions) -> Iterator[None]:
-    """What has to be there for the pipelines of a run: Prism's server, which ends with this process however that ends.
+    """The job server of a run's pipelines, where its engine has one and the user named none.
 
-    Beam would start one too, but it outlives a killed parent, and its handler of Ctrl-C can wait for itself.
+    Raises:
+        UsageError: it knows a flag of the user's as little as Beam does.
     """
-    if run.config.engine.runner != "prism" or given.view_as(PortableOptions).job_endpoint:
+    portable = given.view_as(PortableOptions)
+    runner = run.config.engine.runner
+    if portable.job_endpoint or runner not in ("prism", *_MASTER):
         yield
         return
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-E", "-S", "-c", _END_WITH_PARENT, _prism(), f"--job_port={port}", "--serve_http=false", "--log_level=warn", "--log_kind=text"]
-    with Path(run.path("log", "prism.log")).open("wb") as log:
-        # A session of its own: Ctrl-C at a terminal is for us, and we end it.
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    try:
-        _wait_for(server, port, run.path("log", "prism.log"))
-        given.view_as(PortableOptions).job_endpoint = f"localhost:{port}"
-        yield
-    finally:
-        server.kill()  # it keeps nothing: units leave their marks themselves
-        server.wait()
-
-
-def _wait_for(server: "subprocess.Popen[bytes]", port: int, log: str) -> None:
-    end = time.monotonic() + PRISM_STARTS_WITHIN_S
-    while time.monotonic() < end and server.poll() is None:
-        with suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
-            return
-        time.sleep(0.02)
-    raise AltalignError(f"Prism does not answer on port {port}; {log} has what it said")
-
-
-@contextmanager
-def raised(run: Run, step: str) -> Iterator[None]:
-    """Around a pipeline: whatever it raises becomes one error that a user can read.
-
-    Workers of other processes can send no exception, so a unit writes its trouble where this looks for it.
-    """
-    trouble_path = run.path("log", "trouble.json")
-    storage.delete(trouble_path)
-    try:
-        with _interruptible():
-            yield
-        storage.delete(trouble_path)  # of a unit that failed and was done again
-    except Exception as error:
-        for cause in _chain(error):
-            if isinstance(cause, KeyboardInterrupt):
-                raise KeyboardInterrupt from error
-            if isinstance(cause, AltalignError):
-                raise type(cause)(str(cause).split(" [while running")[0]) from error
-            if isinstance(cause, FileNotFoundError) and cause.filename:
-                raise FileNotFoundError(cause.errno, cause.strerror, cause.filename) from error
-            if (said := _readable(cause, run, step)) is not None:
-                raise said from error
-        trouble = storage.read_json(run.path("log", "trouble.json"))
-        if trouble:
-            kind = next((k for k in (UnreadableError, FullDiskError, UsageError) if k.__name__ == trouble["kind"]), AltalignError)
-            raise kind(trouble["message"]) from error
-        last = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-        raise AltalignError(f"{run.folder}: {step} failed: {type(error).__name__}: {last}; --debug shows the traceback") from error
-
-
-def _readable(error: BaseException, run: Run, step: str) -> AltalignError | None:
-    """What a user has to know of trouble that the system made; None of what may be a defect of ours."""
-    again = "run the same command again, it continues"
-    if (full := storage.full_disk(error, run.folder)) is not None:
-        return full
-    is_out_of_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-    if is_out_of_memory or "can't start new thread" in str(error):
-        return AltalignError(f"{run.folder}: {step}: out of memory ({error}); give the command more, or fewer [engine] workers, and {again}")
-    if isinstance(error, OSError) and error.filename:
-        return AltalignError(f"{error.filename}: {error.strerror} ({step}); put that right and {again}")
-    return None
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """A signal in any moment of a pipeline ends it: Beam swallows some, and calls others an error of a unit."""
-    with interrupts.handled():
+    with serving(_server(runner, given), run.path("log", f"{runner}.log")) as endpoint:
+        if runner in _MASTER:
+            _check_known(given, endpoint)
+        portable.job_endpoint = endpoint
         try:
             yield
-        except Exception:
-            interrupts.check()
+        finally:
+            portable.job_endpoint = None
+
+
+def _server(runner: str, given: PipelineOptions) -> Server:
+    if runner == "prism":
+        return Server("Prism", lambda port: [_prism(), f"--job_port={port}", "--serve_http=false", "--log_level=warn", "--log_kind=text"], 60.0)
+    jar = _jar(runner, given)
+    own = given.view_as(JobServerOptions)
+    temporary = tempfile.gettempdir()
+    opened = [f"--add-opens={package}=ALL-UNNAMED" for package in jars.OPENED]
+    of_java = [*opened, f"-Djava.io.tmpdir={temporary}", f"-Dspark.local.dir={temporary}", "-Dspark.ui.enabled=false", *own.job_server_jvm_properties]
+    master = given.get_all_options()[_MASTER[runner]]
+    artifacts = own.artifacts_dir or str(Path(temporary, "artifacts"))
+
+    def command(port: int) -> list[str]:
+        ports = [f"--job-port={port}", f"--artifact-port={own.artifact_port}", "--expansion-port=0"]
+        return [_java(given), *of_java, "-jar", jar, f"--{_MASTER[runner].replace('_', '-')}={master}", f"--artifacts-dir={artifacts}", *ports]
+
+    return Server(f"the job server of {runner.capitalize()}", command, 120.0)
+
+
+def _check_known(given: PipelineOptions, endpoint: str) -> None:
+    """Flags that neither Beam nor the job server knows are refused; Beam would drop them with a warning."""
+    with grpc.insecure_channel(endpoint) as channel:
+        asked = beam_job_api_pb2.DescribePipelineOptionsRequest()
+        said = beam_job_api_pb2_grpc.JobServiceStub(channel).DescribePipelineOptions(asked, timeout=60, wait_for_ready=True)
+    known = {option.name for option in said.options}
+    unknown = [name for name in _unknown(given._flags) if name not in known]
+    if unknown:
+        raise UsageError(f"-- --{unknown[0]}: neither Beam nor its job server has such a flag; what they have are pipeline options")
+
+
+# Pipelines ---------------------------------------------------------------------------------------------------------------------
+
+
+def create(run: Run, elements: Sequence[Any]) -> beam.PTransform[Any, Any]:
+    """A small collection by name, spread over the workers where there is more than one process; a reshuffle costs most of a pipeline's start."""
+    if run.config.engine.runner == "embedded":
+        return beam.Create(elements, reshuffle=False)
+    if len(elements) <= ELEMENTS_AT_MOST:
+        return beam.Create(elements)
+    return _CreateFromFile(run, elements)
+
+
+class _CreateFromFile(beam.PTransform[Any, Any]):
+    """Elements (JSON) that workers read from a file of the run; the job holds the places of a few at a time."""
+
+    def __init__(self, run: Run, elements: Sequence[Any]):
+        super().__init__()
+        lines = [json.dumps(element).encode() + b"\n" for element in elements]
+        self._path = run.work("elements", f"{hashlib.sha256(b''.join(lines)).hexdigest()[:16]}.jsonl")
+        storage.write_bytes(self._path, b"".join(lines))
+        self._places: list[tuple[int, int]] = []
+        at, together = 0, -(-len(lines) // ELEMENTS_AT_MOST)
+        for first in range(0, len(lines), together):
+            size = sum(map(len, lines[first : first + together]))
+            self._places.append((at, size))
+            at += size
+
+    def expand(self, input_or_inputs: Any) -> Any:
+        """Read the elements, and spread them."""
+        return input_or_inputs | "Places" >> beam.Create(self._places) | "Read" >> beam.FlatMap(functools.partial(_read, self._path)) | beam.Reshuffle()
+
+
+def _read(path: str, place: tuple[int, int]) -> list[Any]:
+    return [json.loads(line) for line in storage.read_range(path, *place).splitlines()]
+
+
+@contextmanager
+def pipeline(run: Run, step: str, given: PipelineOptions) -> Iterator[beam.Pipeline]:
+    """A pipeline that runs to its end when the block is over. Whatever ends the waiting ends the job on its engine.
+
+    Raises:
+        AltalignError: no worker has begun to work within the time that one takes.
+    """
+    runner = run.config.engine.runner
+    if runner in _MASTER:
+        given.view_as(GoogleCloudOptions).job_name = f"{_job_name(run)}-{step.replace('/', '-').replace('_', '-')}"
+    built = beam.Pipeline(options=given)
+    yield built
+    storage.delete(_workers(run))
+    result = built.run()
+    with _worker_awaited(run, result) if runner in _MASTER else nullcontext():
+        try:
+            result.wait_until_finish()
+        except BaseException:
+            with suppress(Exception):
+                result.cancel()
             raise
-        interrupts.check()
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+@contextmanager
+def _worker_awaited(run: Run, result: PipelineResult) -> Iterator[None]:
+    """Around waiting for a job: it is cancelled when no worker begins, for engines wait for workers that cannot start as long as it takes."""
+    over, is_given_up = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        end = time.monotonic() + WORKER_BEGINS_WITHIN_S
+        while not over.wait(1.0) and not storage.names(_workers(run)):
+            if time.monotonic() > end:
+                is_given_up.set()
+                result.cancel()
+                return
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    except Exception as error:
+        if is_given_up.is_set():
+            raise AltalignError(
+                f"{run.folder}: no worker has begun within {WORKER_BEGINS_WITHIN_S:.0f} s; look whether {run.config.engine.runner} has free machines, and "
+                f"whether Python starts on them with altalign installed (environment_type); {run.path('log')} has what the job server said"
+            ) from error
+        raise
+    finally:
+        over.set()
+        watching.join()
+
+
+def _workers(run: Run) -> str:
+    return run.path("log", "workers")
+
+
+@contextmanager
+def working(run: Run) -> Iterator[None]:
+    """Around the work of one worker of a cluster: that it has begun can be seen in the run."""
+    if run.config.engine.runner in _MASTER:
+        storage.write_bytes(storage.join(_workers(run), f"{socket.gethostname()}-{os.getpid()}"), b"")
+    yield
+
+
+def _job_name(run: Run) -> str:
+    return f"altalign-{hashlib.sha256(str(Path(run.folder).absolute()).encode()).hexdigest()[:8]}"

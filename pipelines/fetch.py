@@ -20,8 +20,8 @@ from altalign.reasons import KEPT, REASONS, Stage, reasons_of
 from altalign.schema import DROPPED, SAMPLE
 from filters import identity
 from pipelines import arrays, fetch_archive, fetch_web, image_values, images, judge, parquet, pool, progress
-from pipelines.engines import MapUnits
 from pipelines.images import Outcome
+from pipelines.pooled import MapUnits
 from pipelines.units import Facts, Run, Unit
 from pipelines.web.progress import WebWatch
 

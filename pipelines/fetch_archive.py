@@ -16,9 +16,10 @@ from altalign import storage
 from altalign.reasons import DropReason
 from filters import identity
 from pipelines import images, judge, parquet, pool, read
-from pipelines.engines import create, pooled
+from pipelines.engines import create
 from pipelines.images import Outcome
 from pipelines.places import Kind
+from pipelines.pooled import pooled
 from pipelines.ranges import Range, Ranges
 from pipelines.read import table
 from pipelines.units import Facts, Run, Unit, map_unit

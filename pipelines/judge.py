@@ -21,9 +21,10 @@ from altalign.reasons import KEPT, DropReason, Stage, reasons_of
 from altalign.schema import DROPPED
 from filters import identity, text
 from pipelines import parquet, pool
-from pipelines.engines import create, pooled
+from pipelines.engines import create
 from pipelines.joint import JOINT, JointCounts
 from pipelines.places import PLACE, as_bytes, first_of_each, in_order
+from pipelines.pooled import pooled
 from pipelines.shuffle import SLICE, Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from pipelines.tables import Measured, Tables, measure
 from pipelines.units import IMAGES_PER_UNIT, Facts, Run, Unit, map_unit

@@ -19,7 +19,7 @@ import numpy as np
 
 from altalign import storage
 from altalign.errors import UnreadableError
-from pipelines.engines import pooled
+from pipelines.pooled import pooled
 from pipelines.units import Facts, Run, map_unit
 
 Mode = Literal["files", "beam"]

@@ -22,7 +22,7 @@ from dedup.merge import CountHistogram, merge_ngrams, merge_pairs
 from dedup.spill import Flush, NgramBuffers, PairBuffers
 from filters import identity, words
 from pipelines import arrays, parquet, pool
-from pipelines.engines import pooled
+from pipelines.pooled import pooled
 from pipelines.shuffle import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from pipelines.units import Facts, Run, Unit, map_unit
 

@@ -18,7 +18,7 @@ from dedup import clusters, within_pool
 from dedup.buckets import nearest_clusters
 from pipelines import arrays, test_side
 from pipelines.calibrations import Calibration
-from pipelines.engines import pooled
+from pipelines.pooled import pooled
 from pipelines.shuffle import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from pipelines.units import Facts, Run, Unit, map_unit
 

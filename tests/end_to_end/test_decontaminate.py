@@ -4,145 +4,63 @@ import io
 import itertools
 import json
 import math
-import random
 import tarfile
-from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image, ImageEnhance
+from PIL import Image
 
-from altalign.cli import main
 from altalign.curation import CurateConfig
 from dedup import embed
-from demo import draw
-from demo.scenes import random_scene
 from filters import pixels
 from filters.thumbnails import thumbnail
 from pipelines import decontaminate
 from pipelines import test_side as index_of_tests
 from pipelines.units import Run
+from tests.end_to_end.decontaminating import (
+    CONFIG,
+    COPIES,
+    FOUND,
+    OTHERS,
+    TESTS,
+    curate,
+    curated,
+    dropped,
+    encoded,
+    failure,
+    fetched,
+    folder,
+    judged,
+    names,
+    planted,
+    write_pool,
+)
 from tests.end_to_end.runs import summary, tree
 from tests.shared_data import SHARED, needs_shared
 
+__all__ = ["curated", "fetched", "folder", "judged"]  # fixtures
+
 pytestmark = pytest.mark.slow
-
-CONFIG = """
-[run]
-folder = "run"
-
-[[input]]
-kind = "table"
-paths = ["pool.parquet"]
-image_column = "image"
-
-[decontaminate]
-test_sets = [{name = "mine", path = "tests"}]
-
-[shards]
-samples_per_shard = 25
-"""
-
-# What becomes of a test image on its way into the pool.
-COPIES: dict[str, Callable[[Image.Image], bytes]] = {
-    "same": lambda image: encoded(image, "PNG"),
-    "jpeg 50": lambda image: encoded(image, "JPEG", quality=50),
-    "smaller": lambda image: encoded(image.resize((image.width * 3 // 4, image.height * 3 // 4)), "JPEG"),
-    "recoloured": lambda image: encoded(ImageEnhance.Color(image).enhance(0.3), "PNG"),
-    "mirrored": lambda image: encoded(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), "PNG"),
-}
-
-
-def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
-
-
-def scene(seed: int) -> Image.Image:
-    rng = random.Random(seed)
-    return draw.draw(random_scene(rng, distinctive=True), rng.randint(280, 340), rng.randint(280, 340), rng)
-
-
-TESTS = [scene(number) for number in range(6)]
-OTHERS = 60
-FLAT = Image.new("RGB", (240, 240), (200, 30, 30))
-
-
-def write_pool(folder: Path, images: Sequence[tuple[str, bytes]]) -> None:
-    """A table of images by name; two captions each."""
-    rows = [(f"https://img.example/{name}", f"a picture of {name} in words {number}", data) for name, data in images for number in range(2)]
-    columns = dict(zip(("url", "caption", "image"), map(list, zip(*rows, strict=True)), strict=True))
-    pq.write_table(pa.table(columns), folder / "pool.parquet")
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pool with copies of all test images among others, a flat image twice, and the test set as a folder."""
-    folder = tmp_path_factory.mktemp("written")
-    others = [(f"other-{number}", encoded(scene(1_000 + number), "PNG")) for number in range(OTHERS)]
-    copies = [(f"{kind}-{number}", copy(image)) for number, image in enumerate(TESTS) for kind, copy in COPIES.items()]
-    flat = [("flat-same", encoded(FLAT, "PNG")), ("flat-other", encoded(FLAT, "BMP"))]
-    write_pool(folder, [*others, *copies, *flat])
-    (folder / "tests" / "more").mkdir(parents=True)
-    for number, image in enumerate(TESTS):
-        (folder / "tests" / ("more" if number % 2 else ".") / f"{number}.png").write_bytes(encoded(image, "PNG"))
-    (folder / "tests" / "flat.png").write_bytes(encoded(FLAT, "PNG"))
-    (folder / "tests" / "labels.csv").write_text("file,label\n0.png,thing\n", encoding="utf-8")
-    (folder / "config.toml").write_text(CONFIG, encoding="utf-8")
-    return folder
-
-
-@pytest.fixture
-def folder(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(index_of_tests, "LESSONS", 40)  # enough to learn a map, and quick
-    for path in written.iterdir():
-        if path.name != "run":
-            (tmp_path / path.name).symlink_to(path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def curate(*args: str) -> None:
-    assert main(["curate", "config.toml", *args]) == 0
-
-
-def dropped(run: Path) -> list[dict[str, Any]]:
-    return [row for path in sorted((run / "dropped" / "decontaminate").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
-
-
-def names(rows: Sequence[dict[str, Any]]) -> set[str]:
-    return {row["image_url"].rpartition("/")[2] for row in rows}
-
-
-def planted(*kinds: str) -> set[str]:
-    return {f"{kind}-{number}" for kind in kinds for number in range(len(TESTS))}
-
-
-FOUND = planted("same", "jpeg 50", "smaller", "recoloured") | {"flat-same"}
-
 
 # Which images go -------------------------------------------------------------------------------------------------------------
 
 
-def test_copies_of_test_images_go_and_no_other_image(folder: Path) -> None:
-    curate()
-    rows = dropped(folder / "run")
+def test_copies_of_test_images_go_and_no_other_image(curated: Path) -> None:
+    rows = dropped(curated / "run")
     assert names(rows) == FOUND
     assert len(rows) == 2 * len(FOUND)  # every caption of them
-    kept = [row for path in (folder / "run" / "shards").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    kept = [row for path in (curated / "run" / "shards").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
     assert names(kept) == planted("mirrored") | {f"other-{number}" for number in range(OTHERS)} | {"flat-other"}
     for row in rows:
         name = row["image_url"].rpartition("/")[2]
         wanted = "flat.png" if name.startswith("flat") else f"{name[-1]}.png" if int(name[-1]) % 2 == 0 else f"more/{name[-1]}.png"
         assert (row["reason"], row["failed"], row["test_set"], row["test_image"]) == ("near_duplicate_of_test_image", [row["reason"]], "mine", wanted)
         assert row["similarity"] == 1 if "same" in name else row["similarity"] > 0.975
-    facts = summary(folder / "run")
+    facts = summary(curated / "run")
     assert facts["stages"][-1] == {
         "stage": "decontaminate",
         "received": 2 * (len(kept) // 2 + len(FOUND)),
@@ -154,17 +72,17 @@ def test_copies_of_test_images_go_and_no_other_image(folder: Path) -> None:
     assert (near["images_above"], near["images_without_a_bucket"], near["similarity_above"]) == (len(FOUND), 0, 0.975)
 
 
-def test_the_gallery_shows_pairs_on_both_sides_of_the_threshold_and_of_the_dropped(folder: Path) -> None:
-    write_calibration(folder / "own", folder, 40, 0.5)
+def test_the_gallery_shows_pairs_on_both_sides_of_the_threshold_and_of_the_dropped(fetched: Path) -> None:
+    write_calibration(fetched / "own", fetched, 40, 0.5)
     curate("--set", "decontaminate.calibration=own")
-    rows = pq.read_table(folder / "run" / "audit" / "near_duplicates" / "gallery.parquet").to_pylist()
+    rows = pq.read_table(fetched / "run" / "audit" / "near_duplicates" / "gallery.parquet").to_pylist()
     kinds = {kind: [row for row in rows if row["kind"] == kind] for kind in ("just above", "just below", "dropped")}
     assert [len(of_kind) for of_kind in kinds.values()] == [25, 25, 50]
     above, below = ([row["similarity"] for row in kinds[kind]] for kind in ("just above", "just below"))
     assert above == sorted(above)
     assert below == sorted(below, reverse=True)
     assert below[-1] < below[0] <= 0.5 < above[0] < above[-1]
-    gone = {row["image_id"]: (row["test_set"], row["test_image"]) for row in dropped(folder / "run")}
+    gone = {row["image_id"]: (row["test_set"], row["test_image"]) for row in dropped(fetched / "run")}
     assert all(gone[row["image_id"]] == (row["test_set"], row["test_image"]) for row in kinds["dropped"])
     assert len({row["image_id"] for row in kinds["dropped"]}) == 50
     for row in rows:
@@ -172,27 +90,27 @@ def test_the_gallery_shows_pairs_on_both_sides_of_the_threshold_and_of_the_dropp
         assert sides == [192, 192]
 
 
-def test_mirrored_copies_go_where_they_are_asked_for(folder: Path) -> None:
+def test_mirrored_copies_go_where_they_are_asked_for(fetched: Path) -> None:
     curate("--set", "decontaminate.mirrored=true")
-    assert names(dropped(folder / "run")) == FOUND | planted("mirrored")
+    assert names(dropped(fetched / "run")) == FOUND | planted("mirrored")
 
 
 @pytest.mark.parametrize("form", ["table", "struct", "tar", "tar.gz", "folder of tables", "two sets"])
-def test_the_form_of_a_test_set_changes_nothing(folder: Path, form: str) -> None:
-    images = [(str(path.relative_to(folder / "tests")), path.read_bytes()) for path in sorted((folder / "tests").rglob("*.png"))]
+def test_the_form_of_a_test_set_changes_nothing(fetched: Path, form: str) -> None:
+    images = [(str(path.relative_to(fetched / "tests")), path.read_bytes()) for path in sorted((fetched / "tests").rglob("*.png"))]
     data = [data for _, data in images]
     match form:
         case "table" | "folder of tables":
-            (folder / "set").mkdir()
-            pq.write_table(pa.table({"image": data, "label": range(len(data))}), folder / "set" / "test.parquet", row_group_size=3)
+            (fetched / "set").mkdir()
+            pq.write_table(pa.table({"image": data, "label": range(len(data))}), fetched / "set" / "test.parquet", row_group_size=3)
             sets = ["set" if form != "table" else "set/*.parquet"]
         case "struct":
-            pq.write_table(pa.table({"picture": [{"bytes": each, "path": name} for name, each in images]}), folder / "test.parquet")
+            pq.write_table(pa.table({"picture": [{"bytes": each, "path": name} for name, each in images]}), fetched / "test.parquet")
             sets = [{"name": "hf", "path": "test.parquet", "image_column": "picture"}]
         case "two sets":
             sets = ["tests/more", {"name": "rest", "path": "tests/*.png"}]
         case _:
-            with tarfile.open(folder / f"test.{form}", "w:gz" if form.endswith("gz") else "w") as tar:
+            with tarfile.open(fetched / f"test.{form}", "w:gz" if form.endswith("gz") else "w") as tar:
                 for name, each in [*images, ("labels.json", b"{}")]:
                     member = tarfile.TarInfo(name)
                     member.size = len(each)
@@ -202,7 +120,7 @@ def test_the_form_of_a_test_set_changes_nothing(folder: Path, form: str) -> None
         json.dumps(each) if isinstance(each, str) else "{" + ", ".join(f"{k} = {json.dumps(v)}" for k, v in each.items()) + "}" for each in sets
     )
     curate("--set", f"decontaminate.test_sets=[{entries}]")
-    rows = dropped(folder / "run")
+    rows = dropped(fetched / "run")
     assert names(rows) == FOUND
     assert {row["test_set"] for row in rows} == {
         "table": {"*.parquet"},
@@ -212,31 +130,31 @@ def test_the_form_of_a_test_set_changes_nothing(folder: Path, form: str) -> None
     }.get(form, {f"test.{form}"})
 
 
-def test_phash_finds_them_too_and_has_no_map(folder: Path) -> None:
+def test_phash_finds_them_too_and_has_no_map(judged: Path) -> None:
     curate("--set", "decontaminate.embedder=phash", "--set", "decontaminate.similarity_above=0.9")
-    assert names(dropped(folder / "run")) >= planted("same", "recoloured") | {"flat-same"}
-    assert not names(dropped(folder / "run")) & planted("mirrored")
-    assert not (folder / "run" / "audit" / "near_duplicates" / "map_matrix.npy").exists()
+    assert names(dropped(judged / "run")) >= planted("same", "recoloured") | {"flat-same"}
+    assert not names(dropped(judged / "run")) & planted("mirrored")
+    assert not (judged / "run" / "audit" / "near_duplicates" / "map_matrix.npy").exists()
 
 
-def test_without_test_sets_nothing_goes_and_the_summary_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_test_sets_nothing_goes_and_the_summary_says_so(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
     curate("--set", "decontaminate.test_sets=[]")
-    assert dropped(folder / "run") == []
-    assert "near_duplicates" not in summary(folder / "run")
+    assert dropped(fetched / "run") == []
+    assert "near_duplicates" not in summary(fetched / "run")
     assert "decontamination: off, nothing was looked for" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("require_bucket", ["true", "false"])
-def test_every_verdict_is_that_of_plain_loops_over_all_buckets(folder: Path, require_bucket: str) -> None:
+def test_every_verdict_is_that_of_plain_loops_over_all_buckets(fetched: Path, require_bucket: str) -> None:
     settings = {"similarity_above": 0.5, "clusters": 40, "nearest_clusters": 4, "bucket_clusters": 3, "require_bucket": require_bucket}
     other = [part for name, value in settings.items() for part in ("--set", f"decontaminate.{name}={value}")]
-    write_calibration(folder / "own", folder, 40, 0.5)
+    write_calibration(fetched / "own", fetched, 40, 0.5)
     curate(*other, "--set", "decontaminate.calibration=own")
-    pool = {f"https://img.example/{name}": data for name, data in images_of(folder)}
-    tests = {str(path.relative_to(folder / "tests")): path.read_bytes() for path in sorted((folder / "tests").rglob("*.png"))}
-    expected, spared = by_plain_loops(folder / "own", pool, tests, above=0.5, nearest=4, of=3, needs_bucket=require_bucket == "true")
-    assert {row["image_url"] for row in dropped(folder / "run")} == expected
-    facts = summary(folder / "run")["near_duplicates"]
+    pool = {f"https://img.example/{name}": data for name, data in images_of(fetched)}
+    tests = {str(path.relative_to(fetched / "tests")): path.read_bytes() for path in sorted((fetched / "tests").rglob("*.png"))}
+    expected, spared = by_plain_loops(fetched / "own", pool, tests, above=0.5, nearest=4, of=3, needs_bucket=require_bucket == "true")
+    assert {row["image_url"] for row in dropped(fetched / "run")} == expected
+    facts = summary(fetched / "run")["near_duplicates"]
     assert facts["images_without_a_bucket"] == len(spared) > 0  # else this test would not see buckets
     assert facts["clusters"] == 40
 
@@ -302,65 +220,45 @@ def cosine_is_above(a: list[int], b: list[int], above: float) -> bool:
     return product > 0 and Fraction(product) ** 2 > Fraction(str(above)) ** 2 * norms
 
 
-# Runs --------------------------------------------------------------------------------------------------------------------
+def test_a_calibration_of_a_run_gives_the_same_verdicts(curated: Path, judged: Path) -> None:
+    curate("--set", f"decontaminate.calibration={curated}/run/audit/near_duplicates")
+    assert tree(judged / "run" / "dropped") == tree(curated / "run" / "dropped")
+    assert not (judged / "run" / "work" / "lessons").exists()
 
 
-def test_a_test_set_that_is_added_ends_as_one_that_was_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    curate()
-    whole = tree(folder / "run")
-    curate("--set", "run.folder=later", "--set", "decontaminate.test_sets=[]")
-    fetched = {path: path.stat().st_mtime_ns for path in (folder / "later" / "work" / "fetch" / "units").iterdir()}
-    assert main(["decontaminate", "later", "--test-set", "mine=tests"]) == 0
-    assert {path: path.stat().st_mtime_ns for path in (folder / "later" / "work" / "fetch" / "units").iterdir()} == fetched
-    later = tree(folder / "later")
-    assert {name for name in whole if whole[name] != later.get(name)} <= {"config.toml", "manifest.json"}  # a default said aloud: image_column
-    assert whole.keys() == later.keys()
-    capsys.readouterr()
-    assert main(["decontaminate", "later", "--test-set", "mine=tests"]) == 0  # nothing to do
-    assert tree(folder / "later") == later
-    assert main(["explain", "later", "--url", "https://img.example/jpeg 50-1"]) == 0
-    said = capsys.readouterr().out
-    assert "with more/1.png of test set mine, [decontaminate] similarity_above = 0.975" in said
+def test_what_is_learned_and_found_does_not_depend_on_workers_nor_on_how_many_images_are_searched_for_at_a_time(
+    curated: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decontaminate, "_AT_A_TIME", 7)
+    monkeypatch.setattr(decontaminate, "_BELOW_AT_A_TIME", 5)
+    curate("--set", "engine.workers=4", "--set", "run.folder=four")
+    assert tree(folder / "four") == tree(curated / "run")
+    config = CurateConfig.load(folder / "config.toml")
+    assert index_of_tests.calibration_of(Run("four", config, ())).map is not None
 
 
-def test_a_calibration_of_a_run_gives_the_same_verdicts(folder: Path) -> None:
-    curate()
-    found = tree(folder / "run" / "dropped")
-    curate("--set", "run.folder=again", "--set", "decontaminate.calibration=run/audit/near_duplicates")
-    assert tree(folder / "again" / "dropped") == found
-    assert not (folder / "again" / "work" / "lessons").exists()
+def test_the_summary_says_what_each_test_set_cost_and_above_what(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curate("--set", 'decontaminate.test_sets=["tests/more", {name = "rest", path = "tests/*.png"}]')
+    assert "decontamination: 12 images near more (3), 13 images near rest (4); cosine above 0.975\n" in capsys.readouterr().out
+    assert summary(fetched / "run")["near_duplicates"]["images_near"] == {"more": 12, "rest": 13}
 
 
 # What cannot be looked for -----------------------------------------------------------------------------------------------
 
 
-def failure(capsys: pytest.CaptureFixture[str], code: int, *args: str) -> str:
-    capsys.readouterr()
-    assert main(list(args)) == code
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("altalign: ")]
-    assert len(lines) == 1
-    return lines[0]
-
-
 @pytest.mark.parametrize("kind", ["cut", "no image"])
-def test_a_test_image_that_cannot_be_read_stops_the_run_before_images_are_fetched(folder: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    (folder / "bad").mkdir()
+def test_a_test_image_that_cannot_be_read_stops_the_run_before_images_are_fetched(
+    curated: Path, judged: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    (judged / "bad").mkdir()
     whole = encoded(TESTS[0], "JPEG")
-    (folder / "bad" / "one.jpg").write_bytes(whole[: len(whole) // 2] if kind == "cut" else b"<html>")
+    (judged / "bad" / "one.jpg").write_bytes(whole[: len(whole) // 2] if kind == "cut" else b"<html>")
     said = failure(capsys, 1, "curate", "config.toml", "--set", 'decontaminate.test_sets=["bad"]')
     assert "one.jpg: an image of test set bad cannot be decoded" in said
-    assert not (folder / "run" / "work" / "fetch" / "units").exists()
-    curate("--set", 'decontaminate.test_sets=["tests"]')  # with sets that can be read it goes on
-    assert names(dropped(folder / "run")) == FOUND
-
-
-def test_a_finished_run_stays_whole_when_a_test_image_cannot_be_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    curate("--set", "decontaminate.test_sets=[]")
-    before = tree(folder / "run")
-    (folder / "bad").mkdir()
-    (folder / "bad" / "one.jpg").write_bytes(b"\xff\xd8\xff\xe0 and nothing more")
-    assert "one.jpg: an image of test set bad cannot be decoded" in failure(capsys, 1, "decontaminate", "run", "--test-set", "bad=bad")
-    assert tree(folder / "run") == before
+    assert not (judged / "run" / "work" / "fetch" / "units").exists()
+    learned = f"{curated}/run/audit/near_duplicates"  # or it would be learned again
+    curate("--set", 'decontaminate.test_sets=["tests"]', "--set", f"decontaminate.calibration={learned}")  # with sets that can be read it goes on
+    assert names(dropped(judged / "run")) == FOUND
 
 
 @pytest.mark.parametrize(
@@ -382,37 +280,6 @@ def test_what_cannot_be_looked_for_is_refused_before_any_work(folder: Path, caps
         return
     assert said in failure(capsys, 2, "curate", "config.toml", "--set", f"decontaminate.{setting}")
     assert not (folder / "run").exists()
-
-
-def test_test_images_that_changed_are_refused_and_read_anew(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "own").mkdir()
-    (folder / "own" / "0.png").write_bytes(encoded(TESTS[0], "PNG"))
-    chosen = ("--set", 'decontaminate.test_sets=["own"]')
-    curate(*chosen)
-    assert {name[-1] for name in names(dropped(folder / "run"))} == {"0"}
-    (folder / "own" / "0.png").write_bytes(encoded(TESTS[1], "PNG"))
-    assert "its stage decontaminate was made with" in failure(capsys, 2, "curate", "config.toml", *chosen)
-    curate(*chosen, "--rerun")
-    assert {name[-1] for name in names(dropped(folder / "run"))} == {"1"}
-
-
-def test_a_test_set_is_never_lost_in_silence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    curate("--set", 'decontaminate.test_sets=["tests/*.png"]')
-    assert main(["decontaminate", "run", "--test-set", "more=tests/more"]) == 0
-    assert "the run has a test set of that name (tests/more); give another name" in failure(capsys, 2, "decontaminate", "run", "--test-set", "more=tests")
-    lessons = {path: path.stat().st_mtime_ns for path in (folder / "run" / "work" / "lessons").iterdir() if path.is_file()}
-    said = failure(capsys, 2, "curate", "config.toml", "--set", 'decontaminate.test_sets=["tests/*.png"]')
-    assert "was made with a test set that these settings do not name (more); name it in [decontaminate] test_sets" in said
-    capsys.readouterr()
-    curate("--set", 'decontaminate.test_sets=["tests/*.png"]', "--rerun")
-    assert "near-duplicates of more are no longer looked for: these settings do not name it" in capsys.readouterr().err
-    assert {path: path.stat().st_mtime_ns for path in lessons} == lessons  # what the pool teaches is learned once
-
-
-def test_the_summary_says_what_each_test_set_cost_and_above_what(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    curate("--set", 'decontaminate.test_sets=["tests/more", {name = "rest", path = "tests/*.png"}]')
-    assert "decontamination: 12 images near more (3), 13 images near rest (4); cosine above 0.975\n" in capsys.readouterr().out
-    assert summary(folder / "run")["near_duplicates"]["images_near"] == {"more": 12, "rest": 13}
 
 
 # Real images -------------------------------------------------------------------------------------------------------------
@@ -448,16 +315,3 @@ def decoded_of(data: bytes) -> Image.Image:
 def cropped(image: Image.Image) -> bytes:
     across, down = image.width // 40, image.height // 40
     return encoded(image.crop((across, down, image.width - across, image.height - down)), "JPEG")
-
-
-def test_what_is_learned_and_found_does_not_depend_on_workers_nor_on_how_many_images_are_searched_for_at_a_time(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    curate("--set", "engine.workers=1")
-    one = tree(folder / "run")
-    monkeypatch.setattr(decontaminate, "_AT_A_TIME", 7)
-    monkeypatch.setattr(decontaminate, "_BELOW_AT_A_TIME", 5)
-    curate("--set", "engine.workers=4", "--set", "run.folder=four")
-    assert tree(folder / "four") == one
-    config = CurateConfig.load(folder / "config.toml")
-    assert index_of_tests.calibration_of(Run("four", config, ())).map is not None

@@ -1,16 +1,81 @@
-"""`altalign decontaminate` on a finished run: what cannot be done leaves it whole, and what is lost of it is made anew or named."""
+"""`altalign decontaminate` on a finished run: a test set more; what cannot be done leaves it whole, and what is lost of it is made anew or named."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from altalign.cli import main
+from tests.end_to_end.decontaminating import FOUND, TESTS, curate, curated, dropped, encoded, failure, fetched, folder, names
 from tests.end_to_end.runs import tree
-from tests.end_to_end.test_decontaminate import FOUND, curate, dropped, failure, folder, names, written
 
-__all__ = ["folder", "written"]  # fixtures
+__all__ = ["curated", "fetched", "folder"]  # fixtures
 
 pytestmark = pytest.mark.slow
+
+
+def test_a_test_set_that_is_added_ends_as_one_that_was_there(curated: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = tree(curated / "run")
+    curate("--set", "run.folder=later", "--set", "decontaminate.test_sets=[]")
+    fetched = {path: path.stat().st_mtime_ns for path in (folder / "later" / "work" / "fetch" / "units").iterdir()}
+    assert main(["decontaminate", "later", "--test-set", "mine=tests"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in (folder / "later" / "work" / "fetch" / "units").iterdir()} == fetched
+    later = tree(folder / "later")
+    assert {name for name in whole if whole[name] != later.get(name)} <= {"config.toml", "manifest.json"}  # a default said aloud: image_column
+    assert whole.keys() == later.keys()
+    capsys.readouterr()
+    assert main(["decontaminate", "later", "--test-set", "mine=tests"]) == 0  # nothing to do
+    assert tree(folder / "later") == later
+    assert main(["explain", "later", "--url", "https://img.example/jpeg 50-1"]) == 0
+    said = capsys.readouterr().out
+    assert "with more/1.png of test set mine, [decontaminate] similarity_above = 0.975" in said
+
+
+def test_test_images_that_changed_are_refused_and_read_anew(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (fetched / "own").mkdir()
+    (fetched / "own" / "0.png").write_bytes(encoded(TESTS[0], "PNG"))
+    chosen = ("--set", 'decontaminate.test_sets=["own"]')
+    curate(*chosen)
+    assert {name[-1] for name in names(dropped(fetched / "run"))} == {"0"}
+    (fetched / "own" / "0.png").write_bytes(encoded(TESTS[1], "PNG"))
+    assert "its stage decontaminate was made with" in failure(capsys, 2, "curate", "config.toml", *chosen)
+    curate(*chosen, "--rerun")
+    assert {name[-1] for name in names(dropped(fetched / "run"))} == {"1"}
+
+
+def test_a_test_set_is_never_lost_in_silence(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curate("--set", 'decontaminate.test_sets=["tests/*.png"]')
+    assert main(["decontaminate", "run", "--test-set", "more=tests/more"]) == 0
+    assert "the run has a test set of that name (tests/more); give another name" in failure(capsys, 2, "decontaminate", "run", "--test-set", "more=tests")
+    lessons = {path: path.stat().st_mtime_ns for path in (fetched / "run" / "work" / "lessons").iterdir() if path.is_file()}
+    said = failure(capsys, 2, "curate", "config.toml", "--set", 'decontaminate.test_sets=["tests/*.png"]')
+    assert "was made with a test set that these settings do not name (more); name it in [decontaminate] test_sets" in said
+    capsys.readouterr()
+    curate("--set", 'decontaminate.test_sets=["tests/*.png"]', "--rerun")
+    assert "near-duplicates of more are no longer looked for: these settings do not name it" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in lessons} == lessons  # what the pool teaches is learned once
+
+
+def test_a_finished_run_stays_whole_when_a_test_image_cannot_be_read(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curate("--set", "decontaminate.test_sets=[]")
+    before = tree(fetched / "run")
+    (fetched / "bad").mkdir()
+    (fetched / "bad" / "one.jpg").write_bytes(b"\xff\xd8\xff\xe0 and nothing more")
+    assert "one.jpg: an image of test set bad cannot be decoded" in failure(capsys, 1, "decontaminate", "run", "--test-set", "bad=bad")
+    assert tree(fetched / "run") == before
+
+
+@pytest.fixture(scope="module")
+def half(curated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run finished with half of the test set."""
+    folder = tmp_path_factory.mktemp("half")
+    for name in ("pool.parquet", "tests", "config.toml"):
+        (folder / name).symlink_to(curated / name)
+    shutil.copytree(curated / "run", folder / "run")  # with the times of files
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        curate("--rerun", "decontaminate", "--set", 'decontaminate.test_sets=["tests/more"]')
+    return folder / "run"
 
 
 @pytest.mark.parametrize(
@@ -23,16 +88,16 @@ pytestmark = pytest.mark.slow
     ],
 )
 def test_a_finished_run_stays_whole_when_what_is_asked_for_would_take_it_away(
-    folder: Path, capsys: pytest.CaptureFixture[str], args: tuple[str, ...], said: str
+    half: Path, folder: Path, capsys: pytest.CaptureFixture[str], args: tuple[str, ...], said: str
 ) -> None:
-    curate("--set", 'decontaminate.test_sets=["tests/more"]')
+    shutil.copytree(half, folder / "run")
     before = tree(folder / "run")
     assert said in failure(capsys, 2, "decontaminate", "run", *args)
     assert tree(folder / "run") == before
 
 
-def test_what_is_lost_of_a_run_is_made_anew_or_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    curate("--set", 'decontaminate.test_sets=["tests/more"]')
+def test_what_is_lost_of_a_run_is_made_anew_or_named(half: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(half, folder / "run")
     (folder / "run" / "work" / "test_images" / "00000.parquet").unlink()
     assert main(["decontaminate", "run", "--test-set", "mine=tests"]) == 0
     assert names(dropped(folder / "run")) == FOUND

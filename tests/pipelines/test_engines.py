@@ -18,7 +18,9 @@ from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
 from altalign import interrupts, storage
 from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, CountsError, FullDiskError, UnreadableError, UsageError
-from pipelines.engines import Pooled, options, pooled, raised, started, threads
+from pipelines.engines import options, started, threads
+from pipelines.pooled import Pooled, pooled
+from pipelines.trouble import raised
 from pipelines.units import Run
 
 PATIENCE_S = 30  # a test that waits longer has failed

@@ -21,7 +21,8 @@ from altalign.key import image_id, sample_key
 from altalign.reasons import Stage
 from pipelines import extract, fetch_archive, judge, pool, runs, tables
 from pipelines.curate import PIPELINE
-from pipelines.engines import MapUnits, options
+from pipelines.engines import options
+from pipelines.pooled import MapUnits
 from pipelines.units import Facts, Run, Unit
 from tests.end_to_end.runs import write_input
 

@@ -1,0 +1,115 @@
+"""What goes wrong in a pipeline, as a user reads it: one error, whatever the engine made of it."""
+
+import errno
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from altalign import interrupts, storage
+from altalign.errors import AltalignError, FullDiskError, UnreadableError, UsageError
+from pipelines.units import Run
+
+_CHARACTERS_SAID = 300  # of what an engine says in an error; its log has all
+
+
+class Reporting:
+    """Calls `work`; an error is also left in the run, for no exception leaves another process whole."""
+
+    def __init__(self, run: Run, work: Callable[[Any], Iterable[Any]]):
+        self._run, self._work = run, work
+
+    def __call__(self, element: Any) -> list[Any]:
+        """What the work brings for one element."""
+        try:
+            return list(self._work(element))
+        except Exception as error:
+            said = error if isinstance(error, AltalignError) else _readable(error, self._run, "a unit")
+            with suppress(OSError, AltalignError):
+                self._leave(element, error, said)
+            raise
+
+    def _leave(self, element: Any, error: Exception, said: AltalignError | None) -> None:
+        if said is None and not isinstance(error, interrupts.GivenUpError):
+            unit = element["name"] if isinstance(element, dict) else element[0] if isinstance(element, tuple) else element
+            path = self._run.path("log", "trace.txt")
+            storage.write_bytes(path, "".join(traceback.format_exception(error)).encode())
+            said = AltalignError(f"{self._run.folder}: unit {unit}: {type(error).__name__}: {error}; {path} has the traceback")
+        if said is not None:
+            storage.write_json(_path(self._run), {"kind": type(said).__name__, "message": str(said)})
+
+
+@contextmanager
+def raised(run: Run, step: str) -> Iterator[None]:
+    """Around a pipeline: whatever it raises becomes one error that a user can read.
+
+    Workers of other processes can send no exception, so a unit writes its trouble where this looks for it.
+    """
+    storage.delete(_path(run))
+    try:
+        with _interruptible():
+            yield
+        storage.delete(_path(run))  # of a unit that failed and was done again
+    except Exception as error:
+        for cause in _chain(error):
+            if isinstance(cause, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
+            if isinstance(cause, AltalignError):
+                raise type(cause)(str(cause).split(" [while running")[0]) from error
+            if isinstance(cause, FileNotFoundError) and cause.filename:
+                raise FileNotFoundError(cause.errno, cause.strerror, cause.filename) from error
+            if (said := _readable(cause, run, step)) is not None:
+                raise said from error
+        raise _of_elsewhere(run, step, error) from error
+
+
+def _path(run: Run) -> str:
+    return run.path("log", "trouble.json")
+
+
+def _of_elsewhere(run: Run, step: str, error: Exception) -> AltalignError:
+    """The error that a unit left in the run, else what the engine said of it."""
+    trouble = storage.read_json(_path(run))
+    if trouble and run.config.engine.runner != "embedded":
+        kind = next((k for k in (UnreadableError, FullDiskError, UsageError) if k.__name__ == trouble["kind"]), AltalignError)
+        return kind(trouble["message"])
+    whole = str(error).strip()
+    last = whole.splitlines()[-1] if whole else type(error).__name__
+    shown = f"{run.folder}: {step} failed: {type(error).__name__}: {last[:_CHARACTERS_SAID]}"
+    if run.config.engine.runner == "embedded":
+        return AltalignError(f"{shown}; --debug shows the traceback")
+    path = run.path("log", "trace.txt")
+    with suppress(OSError, AltalignError):
+        storage.write_bytes(path, whole.encode())
+    return AltalignError(f"{shown}; {path} has all that {run.config.engine.runner} said")
+
+
+def _readable(error: BaseException, run: Run, step: str) -> AltalignError | None:
+    """What a user has to know of trouble that the system made; None of what may be a defect of ours."""
+    again = "run the same command again, it continues"
+    if (full := storage.full_disk(error, run.folder)) is not None:
+        return full
+    is_out_of_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    if is_out_of_memory or "can't start new thread" in str(error):
+        return AltalignError(f"{run.folder}: {step}: out of memory ({error}); give the command more, or fewer [engine] workers, and {again}")
+    if isinstance(error, OSError) and error.filename:
+        return AltalignError(f"{error.filename}: {error.strerror} ({step}); put that right and {again}")
+    return None
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """A signal in any moment of a pipeline ends it: Beam swallows some, and calls others an error of a unit."""
+    with interrupts.handled():
+        try:
+            yield
+        except Exception:
+            interrupts.check()
+            raise
+        interrupts.check()
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
