@@ -34,6 +34,8 @@ WORKER_BEGINS_WITHIN_S = 300.0  # on a cluster, where nobody says that none ever
 KEEP_WORKERS_MS = 60_000  # else Spark starts Python anew for every stage of every pipeline
 ANSWERS_WITHIN_S = 10.0
 
+# For any job server: the one of Beam's portable runners that does not ask pip, which may not be there, for all that is installed.
+_PORTABLE = ("--runner=PrismRunner", "--requirements_cache=skip")
 _LOCAL = {"spark": re.compile(r"local(\[.+\])?"), "flink": re.compile(r"\[(local|auto|collection)\]")}
 _MASTER = {"spark": "spark_master_url", "flink": "flink_master"}
 
@@ -66,7 +68,7 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
             return PipelineOptions(["--runner=FnApiRunner", *flags])
         case "prism":
             _prism()
-            return PipelineOptions(["--runner=PrismRunner", "--environment_type=LOOPBACK", *flags])
+            return PipelineOptions([*_PORTABLE, "--environment_type=LOOPBACK", *flags])
         case "spark" | "flink":
             return _of_cluster(engine, flags)
         case "dataflow":
@@ -86,12 +88,17 @@ def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     """Spark or Flink: inside the job server's process, or a cluster, when a flag names its master."""
     runner = engine.runner
     count = engine.workers or os.cpu_count() or 1
-    defaults: dict[str, Any] = {"environment_cache_millis": KEEP_WORKERS_MS}
-    defaults |= {"spark_master_url": f"local[{count}]"} if runner == "spark" else {"flink_master": "[local]"}
     named = _named(flags)
-    given = PipelineOptions([f"--runner={runner.capitalize()}Runner", *(f"--{name}={value}" for name, value in defaults.items() if name not in named), *flags])
+    default = f"--{_MASTER[runner]}=" + (f"local[{count}]" if runner == "spark" else "[local]")
+    added = [*_PORTABLE, *([] if _MASTER[runner] in named else [default])]
+    if not {"job_endpoint", "files_to_stage"} & {*named}:
+        # Else every jar of its class path, 300 MB of Spark's own, goes to each executor of each job.
+        added += [f"--files_to_stage={_jar(runner, PipelineOptions(flags))}"]
+    given = PipelineOptions([*added, *flags])
     master = given.get_all_options()[_MASTER[runner]]
     portable = given.view_as(PortableOptions)
+    if "environment_cache_millis" not in named:
+        portable.environment_cache_millis = KEEP_WORKERS_MS
     if _LOCAL[runner].fullmatch(master):
         portable.environment_type = portable.environment_type or "LOOPBACK"
         if runner == "flink" and "parallelism" not in named:
@@ -108,7 +115,6 @@ def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
             _check_restarts(master)
     if not portable.job_endpoint:
         _java(given)
-        _jar(runner, given)
     return given
 
 
@@ -173,7 +179,7 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
     if portable.job_endpoint or runner not in ("prism", *_MASTER):
         yield
         return
-    with serving(_server(runner, given), run.path("log", f"{runner}.log")) as endpoint:
+    with _threads_of_beam_end_silently(), serving(_server(runner, given), run.path("log", f"{runner}.log")) as endpoint:
         if runner in _MASTER:
             _check_known(given, endpoint)
         portable.job_endpoint = endpoint
@@ -183,6 +189,22 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
             portable.job_endpoint = None
 
 
+@contextmanager
+def _threads_of_beam_end_silently() -> Iterator[None]:
+    """Threads that speak with a server that is gone say so in many lines; whoever waits for them says it in one.
+
+    Those that end after the block are silent too: nobody can wait for them.
+    """
+    before = threading.excepthook
+
+    def hook(failed: threading.ExceptHookArgs) -> None:
+        if not isinstance(failed.exc_value, grpc.RpcError):
+            before(failed)
+
+    threading.excepthook = hook
+    yield
+
+
 def _server(runner: str, given: PipelineOptions) -> Server:
     if runner == "prism":
         return Server("Prism", lambda port: [_prism(), f"--job_port={port}", "--serve_http=false", "--log_level=warn", "--log_kind=text"], 60.0)
@@ -190,7 +212,14 @@ def _server(runner: str, given: PipelineOptions) -> Server:
     own = given.view_as(JobServerOptions)
     temporary = tempfile.gettempdir()
     opened = [f"--add-opens={package}=ALL-UNNAMED" for package in jars.OPENED]
-    of_java = [*opened, f"-Djava.io.tmpdir={temporary}", f"-Dspark.local.dir={temporary}", "-Dspark.ui.enabled=false", *own.job_server_jvm_properties]
+    of_java = [
+        *opened,
+        f"-Djava.io.tmpdir={temporary}",
+        f"-Dspark.local.dir={temporary}",
+        "-Dspark.ui.enabled=false",
+        "-Dbeam.spark.test.reuseSparkContext=true",
+        *own.job_server_jvm_properties,
+    ]
     master = given.get_all_options()[_MASTER[runner]]
     artifacts = own.artifacts_dir or str(Path(temporary, "artifacts"))
 

@@ -5,6 +5,7 @@ by Maven; the protocol between a job server and Python changes so seldom that an
 """
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import re
@@ -27,9 +28,7 @@ FLINK_VERSION = "1.19.3"  # PyPI's apache-flink-libraries: what a cluster is of
 REPOSITORY = "https://repo.maven.apache.org/maven2"
 _JAVA_OPENED = ("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.time", "java.util", "java.util.concurrent")
 # Packages of Java 17 that Spark and Flink reach into.
-OPENED = tuple(
-    f"java.base/{package}" for package in (*_JAVA_OPENED, "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar")
-)
+OPENED = tuple(f"java.base/{package}" for package in (*_JAVA_OPENED, "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar"))
 
 
 class _JobServer(NamedTuple):
@@ -95,8 +94,7 @@ def main(runners: Sequence[str]) -> int:
 
 def _bring(runner: str, jar: Path) -> None:
     """The published jar of Beam's own version, else one put together; its facts beside it, last."""
-    from apache_beam import __version__ as beam_version
-
+    beam_version = importlib.metadata.version("apache-beam")
     jar.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=jar.parent, prefix="bringing-") as scratch:
         published = _SERVERS[runner].published

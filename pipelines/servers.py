@@ -16,7 +16,7 @@ from altalign import interrupts
 from altalign.errors import AltalignError
 
 # Run by Python before it becomes another program: when our process dies, however it does, the program is killed.
-_END_WITH_PARENT = """
+END_WITH_PARENT = """
 import ctypes, os, signal, sys
 with_parent = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it
 if with_parent:
@@ -42,7 +42,7 @@ def serving(server: Server, log_path: str) -> Iterator[str]:
         AltalignError: it ends at once, or does not answer.
     """
     port = free_port()
-    command = [sys.executable, "-E", "-S", "-c", _END_WITH_PARENT, *server.command(port)]
+    command = [sys.executable, "-E", "-S", "-c", END_WITH_PARENT, *server.command(port)]
     Path(log_path).parent.mkdir(parents=True, exist_ok=True)
     with Path(log_path).open("wb") as log:
         # A session of its own: Ctrl-C at a terminal is for us, and we end it.

@@ -222,7 +222,8 @@ def test_a_curation_takes_the_calibration(folder: Path, capsys: pytest.CaptureFi
     assert len(dropped) < 15
     assert min(dropped["similarity"].to_pylist()) > facts_of(used)["similarity_above"]
     # Another calibration is another ground of the stage.
-    assert main(["calibrate", "run", "calibrated", "--sample", "64", "--false-positives", "1e-2"]) == 0
+    other = facts_of(folder / "calibrated") | {"similarity_above": 0.9}
+    (folder / "calibrated" / "calibration.json").write_text(json.dumps(other), encoding="utf-8")
     capsys.readouterr()
     assert main(["curate", "config.toml", "--set", 'decontaminate.calibration="calibrated"']) == 2
     assert "calibrated/c" in capsys.readouterr().err
@@ -279,7 +280,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(folder: Path, capsys: pyte
 
 
 def test_a_run_whose_images_are_not_fetched_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["curate", "config.toml", "--until", "judge", "--restart"]) == 0
+    assert main(["curate", "config.toml", "--until", "judge", "--rerun", "fetch"]) == 0
     assert fails(capsys, "run", "out").startswith("run: its images are not fetched yet; `altalign curate` with --until fetch does that")
     shutil.rmtree(folder / "run" / "work")
     assert fails(capsys, "run", "out").startswith("run: work/ was deleted")

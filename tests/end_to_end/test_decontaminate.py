@@ -74,7 +74,7 @@ def test_copies_of_test_images_go_and_no_other_image(curated: Path) -> None:
 
 def test_the_gallery_shows_pairs_on_both_sides_of_the_threshold_and_of_the_dropped(fetched: Path) -> None:
     write_calibration(fetched / "own", fetched, 40, 0.5)
-    curate("--set", "decontaminate.calibration=own")
+    curate("--until", "decontaminate", "--set", "decontaminate.calibration=own")
     rows = pq.read_table(fetched / "run" / "audit" / "near_duplicates" / "gallery.parquet").to_pylist()
     kinds = {kind: [row for row in rows if row["kind"] == kind] for kind in ("just above", "just below", "dropped")}
     assert [len(of_kind) for of_kind in kinds.values()] == [25, 25, 50]
@@ -91,7 +91,7 @@ def test_the_gallery_shows_pairs_on_both_sides_of_the_threshold_and_of_the_dropp
 
 
 def test_mirrored_copies_go_where_they_are_asked_for(fetched: Path) -> None:
-    curate("--set", "decontaminate.mirrored=true")
+    curate("--until", "decontaminate", "--set", "decontaminate.mirrored=true")
     assert names(dropped(fetched / "run")) == FOUND | planted("mirrored")
 
 
@@ -119,7 +119,7 @@ def test_the_form_of_a_test_set_changes_nothing(fetched: Path, form: str) -> Non
     entries = ", ".join(
         json.dumps(each) if isinstance(each, str) else "{" + ", ".join(f"{k} = {json.dumps(v)}" for k, v in each.items()) + "}" for each in sets
     )
-    curate("--set", f"decontaminate.test_sets=[{entries}]")
+    curate("--until", "decontaminate", "--set", f"decontaminate.test_sets=[{entries}]")
     rows = dropped(fetched / "run")
     assert names(rows) == FOUND
     assert {row["test_set"] for row in rows} == {
@@ -131,7 +131,7 @@ def test_the_form_of_a_test_set_changes_nothing(fetched: Path, form: str) -> Non
 
 
 def test_phash_finds_them_too_and_has_no_map(judged: Path) -> None:
-    curate("--set", "decontaminate.embedder=phash", "--set", "decontaminate.similarity_above=0.9")
+    curate("--until", "decontaminate", "--set", "decontaminate.embedder=phash", "--set", "decontaminate.similarity_above=0.9")
     assert names(dropped(judged / "run")) >= planted("same", "recoloured") | {"flat-same"}
     assert not names(dropped(judged / "run")) & planted("mirrored")
     assert not (judged / "run" / "audit" / "near_duplicates" / "map_matrix.npy").exists()
@@ -221,20 +221,20 @@ def cosine_is_above(a: list[int], b: list[int], above: float) -> bool:
 
 
 def test_a_calibration_of_a_run_gives_the_same_verdicts(curated: Path, judged: Path) -> None:
-    curate("--set", f"decontaminate.calibration={curated}/run/audit/near_duplicates")
+    curate("--until", "decontaminate", "--set", f"decontaminate.calibration={curated}/run/audit/near_duplicates")
     assert tree(judged / "run" / "dropped") == tree(curated / "run" / "dropped")
     assert not (judged / "run" / "work" / "lessons").exists()
 
 
 def test_what_is_learned_and_found_does_not_depend_on_workers_nor_on_how_many_images_are_searched_for_at_a_time(
-    curated: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    curated: Path, judged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decontaminate, "_AT_A_TIME", 7)
     monkeypatch.setattr(decontaminate, "_BELOW_AT_A_TIME", 5)
-    curate("--set", "engine.workers=4", "--set", "run.folder=four")
-    assert tree(folder / "four") == tree(curated / "run")
-    config = CurateConfig.load(folder / "config.toml")
-    assert index_of_tests.calibration_of(Run("four", config, ())).map is not None
+    curate("--set", "engine.workers=4")
+    assert tree(judged / "run") == tree(curated / "run")
+    config = CurateConfig.load(judged / "config.toml")
+    assert index_of_tests.calibration_of(Run("run", config, ())).map is not None
 
 
 def test_the_summary_says_what_each_test_set_cost_and_above_what(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,8 +256,8 @@ def test_a_test_image_that_cannot_be_read_stops_the_run_before_images_are_fetche
     said = failure(capsys, 1, "curate", "config.toml", "--set", 'decontaminate.test_sets=["bad"]')
     assert "one.jpg: an image of test set bad cannot be decoded" in said
     assert not (judged / "run" / "work" / "fetch" / "units").exists()
-    learned = f"{curated}/run/audit/near_duplicates"  # or it would be learned again
-    curate("--set", 'decontaminate.test_sets=["tests"]', "--set", f"decontaminate.calibration={learned}")  # with sets that can be read it goes on
+    learned = f"decontaminate.calibration={curated}/run/audit/near_duplicates"  # or the map would be learned again
+    curate("--until", "decontaminate", "--set", 'decontaminate.test_sets=["tests"]', "--set", learned)  # with sets that can be read it goes on
     assert names(dropped(judged / "run")) == FOUND
 
 
@@ -300,7 +300,8 @@ def test_planted_copies_of_clip_art_go_and_unrelated_clip_art_stays(tmp_path: Pa
         (tmp_path / "tests" / f"{number}.jpg").write_bytes(data)
     (tmp_path / "config.toml").write_text(CONFIG, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    curate("--set", "image.short_side_above_px=100")
+    monkeypatch.setattr(index_of_tests, "LESSONS", 100)
+    curate("--until", "decontaminate", "--set", "image.short_side_above_px=100")
     found = names(dropped(tmp_path / "run"))
     recall = {kind: sum(name.startswith(f"{kind}-") for name in found) / len(tests) for kind in kinds}
     assert recall["same"] == 1

@@ -6,27 +6,27 @@ from pathlib import Path
 import pytest
 
 from altalign.cli import main
-from tests.end_to_end.decontaminating import FOUND, TESTS, curate, curated, dropped, encoded, failure, fetched, folder, names
+from tests.end_to_end.decontaminating import FOUND, TESTS, curate, curated, dropped, encoded, failure, fetched, folder, judged, names
 from tests.end_to_end.runs import tree
 
-__all__ = ["curated", "fetched", "folder"]  # fixtures
+__all__ = ["curated", "fetched", "folder", "judged"]  # fixtures
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_test_set_that_is_added_ends_as_one_that_was_there(curated: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_test_set_that_is_added_ends_as_one_that_was_there(curated: Path, judged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = tree(curated / "run")
-    curate("--set", "run.folder=later", "--set", "decontaminate.test_sets=[]")
-    fetched = {path: path.stat().st_mtime_ns for path in (folder / "later" / "work" / "fetch" / "units").iterdir()}
-    assert main(["decontaminate", "later", "--test-set", "mine=tests"]) == 0
-    assert {path: path.stat().st_mtime_ns for path in (folder / "later" / "work" / "fetch" / "units").iterdir()} == fetched
-    later = tree(folder / "later")
+    curate("--set", "decontaminate.test_sets=[]")
+    fetched = {path: path.stat().st_mtime_ns for path in (judged / "run" / "work" / "fetch" / "units").iterdir()}
+    assert main(["decontaminate", "run", "--test-set", "mine=tests"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in (judged / "run" / "work" / "fetch" / "units").iterdir()} == fetched
+    later = tree(judged / "run")
     assert {name for name in whole if whole[name] != later.get(name)} <= {"config.toml", "manifest.json"}  # a default said aloud: image_column
     assert whole.keys() == later.keys()
     capsys.readouterr()
-    assert main(["decontaminate", "later", "--test-set", "mine=tests"]) == 0  # nothing to do
-    assert tree(folder / "later") == later
-    assert main(["explain", "later", "--url", "https://img.example/jpeg 50-1"]) == 0
+    assert main(["decontaminate", "run", "--test-set", "mine=tests"]) == 0  # nothing to do
+    assert tree(judged / "run") == later
+    assert main(["explain", "run", "--url", "https://img.example/jpeg 50-1"]) == 0
     said = capsys.readouterr().out
     assert "with more/1.png of test set mine, [decontaminate] similarity_above = 0.975" in said
 
@@ -96,7 +96,7 @@ def test_a_finished_run_stays_whole_when_what_is_asked_for_would_take_it_away(
     assert tree(folder / "run") == before
 
 
-def test_what_is_lost_of_a_run_is_made_anew_or_named(half: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_lost_of_a_run_is_made_anew_or_named(curated: Path, half: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(half, folder / "run")
     (folder / "run" / "work" / "test_images" / "00000.parquet").unlink()
     assert main(["decontaminate", "run", "--test-set", "mine=tests"]) == 0
@@ -107,5 +107,6 @@ def test_what_is_lost_of_a_run_is_made_anew_or_named(half: Path, folder: Path, c
     (folder / "run" / "work" / "test_images" / "00000.json").write_text("{", encoding="utf-8")
     assert "00000.json: damaged: not JSON" in (said := failure(capsys, 1, "decontaminate", "run", "--test-set", "flat=tests/flat.png"))
     assert "--rerun fetch makes it anew" in said
-    curate("--rerun", "fetch", "--set", 'decontaminate.test_sets=["tests"]')
+    learned = f"decontaminate.calibration={curated}/run/audit/near_duplicates"  # or the map would be learned again
+    curate("--rerun", "fetch", "--set", 'decontaminate.test_sets=["tests"]', "--set", learned)
     assert names(dropped(folder / "run")) == FOUND

@@ -157,20 +157,27 @@ def test_in_cells_hardly_a_pair_is_lost_none_is_invented_and_equal_bytes_are_nev
             assert found[number][0] == found.get(before, (before,))[0]
 
 
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, str]:
+    """A run of small cells by one worker, with what goes and what stays in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cells, "IMAGES_PER_CELL", 100)
+        run = fetched(tmp_path_factory.mktemp("compared"), pool(4), engine={"workers": 1})
+        return run, str(kept_of(run))  # NaN is NaN
+
+
 @pytest.mark.usefixtures("small_cells")
 @pytest.mark.parametrize(
     ("engine", "at_most"), [({"workers": 4}, 64), ({"shuffle": "beam"}, 64), ({"workers": 1, "shuffle": "beam"}, 3)], ids=["threads", "beam", "units"]
 )
 def test_neither_the_engine_nor_the_size_of_units_changes_what_stays(
-    tmp_path: Path, engine: dict[str, Any], at_most: int, monkeypatch: pytest.MonkeyPatch
+    compared: tuple[Run, str], tmp_path: Path, engine: dict[str, Any], at_most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images = pool(4)
-    before = fetched(tmp_path / "one", images, engine={"workers": 1})
-    expected = kept_of(before)
+    before, expected = compared
     monkeypatch.setattr(within_pool, "UNITS", 1)
     monkeypatch.setattr(within_pool, "FETCH_UNITS_AT_MOST", at_most)
-    run = fetched(tmp_path / "other", images, engine=engine)
-    assert str(kept_of(run)) == str(expected)  # NaN is NaN
+    run = fetched(tmp_path, pool(4), engine=engine)
+    assert str(kept_of(run)) == expected
     assert len(run.finished(within_pool.COMPARED)) < len(before.finished(within_pool.COMPARED))
     assert facts_of(run) | {"largest_cell": 0} == facts_of(before) | {"largest_cell": 0}  # equal vectors of a unit are one there
     for name in ("goes.npy", "kept.npy"):
