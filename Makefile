@@ -1,7 +1,7 @@
 # Every target sets up what it needs: a machine with git, make and Python 3.11 or 3.12 is enough.
 PYTHON ?= python3
 CONFIG ?= configs/demo.toml
-RUNNER ?= embedded
+RUNNER ?=
 FLAGS ?=
 CACHE ?= .cache
 UV := $(CACHE)/uv/bin/uv
@@ -13,10 +13,10 @@ PRISM := $(abspath $(CACHE))/prism/prism
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate test test-kills test-readers fuzz check docs bench bench-large prism clean
+.PHONY: help setup setup-dev curate test test-kills test-readers fuzz check docs bench bench-large prism jars clean
 
 help:
-	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards"
+	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards; RUNNER=prism, spark or flink on that engine"
 	@echo "make test               all tests that need no cluster and no GPU"
 	@echo "make test-kills         runs ended at 100 points by SIGKILL and at 30 by other signals, and continued (10 minutes)"
 	@echo "make fuzz               every reader and decoder against inputs damaged at random, for SECONDS=900"
@@ -25,6 +25,7 @@ help:
 	@echo "make docs               tables of the reference, from the code"
 	@echo "make bench              speed and memory beside other programs (25 minutes)"
 	@echo "make bench-large        the same at 25 M and 100 M rows (half an hour, 30 GB of disk)"
+	@echo "make jars               job servers of Spark and Flink, for engine.runner = spark or flink"
 	@echo "make setup              .venv/bin/altalign, from uv.lock"
 
 $(UV):
@@ -48,9 +49,12 @@ setup-dev: $(VENV)/.dev
 demo-web/README.md: $(VENV)/.curate
 	@test -f $@ || $(ALTALIGN) demo demo-web
 
-# The demo's config reads the demo web, written on first use.
-curate: $(VENV)/.curate $(if $(filter configs/demo.toml,$(CONFIG)),demo-web/README.md)
-	$(ALTALIGN) curate $(CONFIG) --set engine.runner=$(RUNNER) $(FLAGS)
+# The demo's config reads the demo web, written on first use; engines but the embedded one need a server.
+SERVER_prism := $(PRISM)
+SERVER_spark := jars
+SERVER_flink := jars
+curate: $(VENV)/.curate $(SERVER_$(RUNNER)) $(if $(filter configs/demo.toml,$(CONFIG)),demo-web/README.md)
+	ALTALIGN_PRISM=$${ALTALIGN_PRISM:-$(PRISM)} $(ALTALIGN) curate $(CONFIG) $(if $(RUNNER),--set engine.runner=$(RUNNER)) $(FLAGS)
 
 # Prism where Go is; without it the tests that need it are skipped and say so.
 test: $(VENV)/.dev
@@ -98,6 +102,10 @@ bench-large: $(VENV)/.curate $(BENCH)/.made
 prism: $(PRISM)
 $(PRISM): $(VENV)/.curate
 	GOBIN=$(dir $(PRISM)) go install github.com/apache/beam/sdks/v2/go/cmd/prism@v$$($(VENV)/bin/python -c 'import apache_beam; print(apache_beam.__version__)')
+
+# Job servers of Spark and Flink; SPARK_JOB_SERVER_JAR and FLINK_JOB_SERVER_JAR name others.
+jars: $(VENV)/.curate $(UV)
+	@UV=$(abspath $(UV)) $(VENV)/bin/python -m pipelines.jars
 
 clean:
 	rm -rf $(VENV) $(BENCH) $(CACHE) demo-web runs/demo

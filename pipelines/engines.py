@@ -36,6 +36,8 @@ ANSWERS_WITHIN_S = 10.0
 
 # For any job server: the one of Beam's portable runners that does not ask pip, which may not be there, for all that is installed.
 _PORTABLE = ("--runner=PrismRunner", "--requirements_cache=skip")
+# No web page at a port that may be taken; and one application for all pipelines of a run: each would take half a minute to start on a cluster.
+_OF_SPARK = ("-Dspark.ui.enabled=false", "-Dbeam.spark.test.reuseSparkContext=true")
 _LOCAL = {"spark": re.compile(r"local(\[.+\])?"), "flink": re.compile(r"\[(local|auto|collection)\]")}
 _MASTER = {"spark": "spark_master_url", "flink": "flink_master"}
 
