@@ -274,9 +274,11 @@ class EngineSettings(Settings):
     """Where the pipeline runs; never changes a byte of the result."""
 
     runner: Literal["embedded", "prism", "spark", "flink", "dataflow"] = "embedded"
-    """Which Beam runner. `"embedded"` runs in this process; `"prism"` needs `make prism`. The other three are refused: not supported yet."""
+    """Which Beam runner. `"embedded"` runs in this process; `"prism"` needs `make prism`; `"spark"` and `"flink"` need `make jars`, and run on this
+    machine unless flags after `--` name a cluster; `"dataflow"` needs a container image and more flags."""
     workers: Whole = 0
-    """Threads of the embedded runner; `0` is one a core. Units that wait for the web have more."""
+    """Threads of the embedded runner, and of Spark and Flink on this machine; `0` is one a core. A cluster says itself how many work at once, so that
+    it is refused there. Units that wait for the web have more."""
     shuffle: Literal["files", "beam"] = "files"
     """How groupings move data: places in spill files, or the bytes themselves."""
 

@@ -11,7 +11,7 @@ from altalign import storage, terminal
 from altalign.curation import CurateConfig, InputSettings
 from altalign.stages import STAGES, own_files
 from pipelines import decontaminate, extract, fetch, fetch_archive, judge, pool, progress, runs, summary, tables, test_side, within_pool, write
-from pipelines.engines import create, options, pipeline, started
+from pipelines.engines import check_places, create, options, pipeline, started
 from pipelines.pooled import MapUnits
 from pipelines.trouble import raised
 from pipelines.units import Facts, Grounds, Run, Unit
@@ -69,6 +69,7 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
 def curate(config: CurateConfig, arguments: argparse.Namespace, flags: list[str]) -> int:
     """Run, or continue, a curation: `arguments` of `pipelines.command`, `flags` of Beam."""
     pipeline_options = options(config.engine, flags)
+    check_places(config)
     run = runs.find_run(config, config_path=str(arguments.config))
     if arguments.dry_run:
         summary.print_plan(run, terminal.stdout())

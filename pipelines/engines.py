@@ -10,7 +10,6 @@ import socket
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -23,16 +22,15 @@ from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.runner import PipelineResult
 
 from altalign import storage
-from altalign.curation import EngineSettings
+from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, UsageError
-from pipelines import jars
+from pipelines import dataflow, flink_cluster, jars
 from pipelines.servers import Server, serving
 from pipelines.units import Run
 
 ELEMENTS_AT_MOST = 1_000  # written into a job itself; more are read from a file, for the request of a job is bounded (Dataflow: 20 MB)
 WORKER_BEGINS_WITHIN_S = 300.0  # on a cluster, where nobody says that none ever will
 KEEP_WORKERS_MS = 60_000  # else Spark starts Python anew for every stage of every pipeline
-ANSWERS_WITHIN_S = 10.0
 
 # For any job server: the one of Beam's portable runners that does not ask pip, which may not be there, for all that is installed.
 _PORTABLE = ("--runner=PrismRunner", "--requirements_cache=skip")
@@ -62,7 +60,7 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
         raise UsageError(f"-- {flags[0]}: no flag of Beam, which begins with --")
     if "runner" in _named(flags):
         raise UsageError("-- --runner: the runner is a setting; give --set engine.runner=NAME")
-    if engine.runner not in _MASTER and (unknown := _unknown(flags)):  # those of Spark and Flink are asked
+    if engine.runner not in _MASTER and (unknown := _unknown(PipelineOptions(flags))):  # those of Spark and Flink are asked
         raise UsageError(f"-- --{unknown[0]}: Beam has no such flag; what it has are its pipeline options")
     match engine.runner:
         case "embedded":
@@ -70,19 +68,30 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
             return PipelineOptions(["--runner=FnApiRunner", *flags])
         case "prism":
             _prism()
+            if engine.workers:
+                raise UsageError(f"[engine] workers = {engine.workers}: Prism decides itself how many work at once; leave it 0")
             return PipelineOptions([*_PORTABLE, "--environment_type=LOOPBACK", *flags])
         case "spark" | "flink":
             return _of_cluster(engine, flags)
         case "dataflow":
-            raise UsageError('[engine] runner = "dataflow": not supported yet; "embedded", "prism", "spark" and "flink" are')
+            return dataflow.options(engine, flags)
+
+
+def check_places(config: CurateConfig) -> None:
+    """Refuse files that workers of the engine would not see.
+
+    Raises:
+        UsageError: naming the first, and where it is named.
+    """
+    if config.engine.runner == "dataflow":
+        dataflow.check_places(config)
 
 
 def _named(flags: Sequence[str]) -> list[str]:
     return [flag.split("=")[0].removeprefix("--") for flag in flags if flag.startswith("--")]
 
 
-def _unknown(flags: list[str]) -> list[str]:
-    given = PipelineOptions(flags)
+def _unknown(given: PipelineOptions) -> list[str]:
     return sorted(given.get_all_options(retain_unknown_options=True).keys() - given.get_all_options().keys())
 
 
@@ -114,7 +123,7 @@ def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
                 "--environment_config=localhost:PORT with `python -m pipelines.worker_pool --port PORT` on each of them, or DOCKER or PROCESS"
             )
         if runner == "flink":
-            _check_restarts(master)
+            flink_cluster.check_restarts(master)
     if not portable.job_endpoint:
         _java(given)
     return given
@@ -136,25 +145,6 @@ def _java(given: PipelineOptions) -> str:
             f"{java}: no such program, and job servers of Spark and Flink run on Java; install Java 11 or 17, or give -- --job_server_java_launcher=PATH"
         )
     return found
-
-
-def _check_restarts(master: str) -> None:
-    """Refuse a Flink cluster that gives a job up with its first worker; a job cannot change that."""
-    address = master if "://" in master else f"http://{master}"
-    try:
-        with urllib.request.urlopen(f"{address}/jobmanager/config", timeout=ANSWERS_WITHIN_S) as answer:
-            config = {entry["key"]: entry["value"] for entry in json.load(answer)}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"-- --flink_master={master}: its web address does not answer as a Flink cluster's ({error}); give HOST:PORT of its REST interface"
-        ) from None
-    strategy = config.get("restart-strategy.type", config.get("restart-strategy", "none"))
-    if strategy in ("none", "off", "disable"):
-        raise UsageError(
-            f"-- --flink_master={master}: the cluster has no restart strategy, so that one lost worker would end the job; put "
-            '"restart-strategy.type: fixed-delay", "restart-strategy.fixed-delay.attempts: 10" and "restart-strategy.fixed-delay.delay: 5 s" '
-            "into its config.yaml, and start it anew"
-        )
 
 
 def _prism() -> str:
@@ -181,6 +171,9 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
     if portable.job_endpoint or runner not in ("prism", *_MASTER):
         yield
         return
+    master = given.get_all_options()[_MASTER["flink"]]
+    if runner == "flink" and not _LOCAL[runner].fullmatch(master):
+        flink_cluster.cancel(master, _job_name(run))  # with Spark a job ends with its command
     with _threads_of_beam_end_silently(), serving(_server(runner, given), run.path("log", f"{runner}.log")) as endpoint:
         if runner in _MASTER:
             _check_known(given, endpoint)
@@ -238,7 +231,7 @@ def _check_known(given: PipelineOptions, endpoint: str) -> None:
         asked = beam_job_api_pb2.DescribePipelineOptionsRequest()
         said = beam_job_api_pb2_grpc.JobServiceStub(channel).DescribePipelineOptions(asked, timeout=60, wait_for_ready=True)
     known = {option.name for option in said.options}
-    unknown = [name for name in _unknown(given._flags) if name not in known]
+    unknown = [name for name in _unknown(given) if name not in known]
     if unknown:
         raise UsageError(f"-- --{unknown[0]}: neither Beam nor its job server has such a flag; what they have are pipeline options")
 
@@ -287,12 +280,12 @@ def pipeline(run: Run, step: str, given: PipelineOptions) -> Iterator[beam.Pipel
         AltalignError: no worker has begun to work within the time that one takes.
     """
     runner = run.config.engine.runner
-    if runner in _MASTER:
+    if runner in (*_MASTER, "dataflow"):
         given.view_as(GoogleCloudOptions).job_name = f"{_job_name(run)}-{step.replace('/', '-').replace('_', '-')}"
     built = beam.Pipeline(options=given)
     yield built
     storage.delete(_workers(run))
-    result = built.run()
+    result = dataflow.submit(run, step, built) if runner == "dataflow" else built.run()
     with _worker_awaited(run, result) if runner in _MASTER else nullcontext():
         try:
             result.wait_until_finish()
@@ -344,4 +337,5 @@ def working(run: Run) -> Iterator[None]:
 
 
 def _job_name(run: Run) -> str:
-    return f"altalign-{hashlib.sha256(str(Path(run.folder).absolute()).encode()).hexdigest()[:8]}"
+    folder = run.folder if "://" in run.folder else str(Path(run.folder).absolute())
+    return f"altalign-{hashlib.sha256(folder.encode()).hexdigest()[:8]}"

@@ -24,7 +24,8 @@ from altalign.errors import AltalignError, UsageError
 VARIABLES = {"spark": "SPARK_JOB_SERVER_JAR", "flink": "FLINK_JOB_SERVER_JAR"}
 
 SPARK_VERSION = "3.5.7"  # PyPI's pyspark, whose jars a job server runs jobs with; a cluster is of the same version
-FLINK_VERSION = "1.19.3"  # PyPI's apache-flink-libraries: what a cluster is of
+FLINK_VERSION = "1.19.3"  # a cluster's: PyPI's apache-flink-libraries
+_PROGRAMS = {"spark": f"pyspark=={SPARK_VERSION}", "flink": f"apache-flink-libraries=={FLINK_VERSION}"}
 REPOSITORY = "https://repo.maven.apache.org/maven2"
 _JAVA_OPENED = ("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.time", "java.util", "java.util.concurrent")
 # Packages of Java 17 that Spark and Flink reach into.
@@ -78,9 +79,18 @@ def _made(runner: str) -> Path:
     return folder() / f"{runner}-job-server.jar"
 
 
-def main(runners: Sequence[str]) -> int:
-    """Bring the job servers of these runners (none named: of all), and say which they are."""
-    for runner in runners or list(_SERVERS):
+def home(runner: str) -> Path:
+    """Where an engine's own programs are, of which clusters are started: with Spark's, `make jars` brings its jars; Flink's come when they are asked for."""
+    name, _, version = _PROGRAMS[runner].partition("==")
+    return folder() / f"{name}-{version}" / ("pyspark" if runner == "spark" else "pyflink")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Bring the job servers of these runners (none named: of all), and say which they are; with "--clusters" also what clusters are started of."""
+    for runner in [runner for runner in arguments if runner != "--clusters"] or list(_SERVERS):
+        if "--clusters" in arguments:
+            _install(_PROGRAMS[runner], home(runner).parent)
+            print(f"{runner}: {home(runner)}: {_PROGRAMS[runner]}")  # noqa: T201 - a program of its own
         if os.environ.get(VARIABLES[runner]):
             print(f"{runner}: {find(runner)}, named by {VARIABLES[runner]}")  # noqa: T201 - a program of its own
             continue
@@ -152,21 +162,21 @@ def _maven(*arguments: str) -> str | None:
 
 def _of_spark() -> list[Path]:
     """Spark's own jars, which Beam's lean on."""
-    home = folder() / f"pyspark-{SPARK_VERSION}"
-    _install(f"pyspark=={SPARK_VERSION}", home)
-    return sorted((home / "pyspark" / "jars").glob("*.jar"))
+    _install(_PROGRAMS["spark"], home("spark").parent)
+    return sorted((home("spark") / "jars").glob("*.jar"))
 
 
-def _install(requirement: str, home: Path) -> None:
+def _install(requirement: str, into: Path) -> None:
     """A package of PyPI, alone in a folder."""
-    if home.is_dir():
+    if into.is_dir():
         return
+    into.parent.mkdir(parents=True, exist_ok=True)
     pip = [uv, "pip"] if (uv := os.environ.get("UV") or shutil.which("uv")) else [sys.executable, "-m", "pip"]
-    with tempfile.TemporaryDirectory(dir=home.parent, prefix="bringing-") as scratch:
+    with tempfile.TemporaryDirectory(dir=into.parent, prefix="bringing-") as scratch:
         done = subprocess.run([*pip, "install", "--quiet", "--no-deps", "--target", f"{scratch}/in", requirement], capture_output=True, text=True, check=False)
         if done.returncode:
             raise AltalignError(f"{requirement}: cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
-        Path(scratch, "in").replace(home)
+        Path(scratch, "in").replace(into)
 
 
 def join_jars(out: Path, parts: Iterable[Path], main_class: str, beside: Iterable[Path]) -> None:

@@ -165,8 +165,9 @@ class Gather(beam.PTransform[Any, Any]):
 
     def expand(self, input_or_inputs: Any) -> Any:  # collections of elements; Beam reads a hint of several wrongly
         """Group by number of group."""
-        names = beam.Create([(group, b"") for group in range(self._groups.count)], reshuffle=False).with_output_types(tuple[int, bytes])
-        every = input_or_inputs[0].pipeline | "NameGroups" >> names
+        count = self._groups.count  # the number, and not each: a job holds at most so many elements
+        names = beam.FlatMap(lambda _: ((group, b"") for group in range(count))).with_output_types(tuple[int, bytes])
+        every = input_or_inputs[0].pipeline | beam.Impulse() | "NameGroups" >> names
         return (*input_or_inputs, every) | beam.Flatten() | beam.GroupByKey()
 
 

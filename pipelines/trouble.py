@@ -30,13 +30,15 @@ class Reporting:
             raise
 
     def _leave(self, element: Any, error: Exception, said: AltalignError | None) -> None:
-        if said is None and not isinstance(error, interrupts.GivenUpError):
+        if isinstance(error, interrupts.GivenUpError):
+            return
+        if said is None:  # a defect of ours
             unit = element["name"] if isinstance(element, dict) else element[0] if isinstance(element, tuple) else element
-            path = self._run.path("log", "trace.txt")
-            storage.write_bytes(path, "".join(traceback.format_exception(error)).encode())
-            said = AltalignError(f"{self._run.folder}: unit {unit}: {type(error).__name__}: {error}; {path} has the traceback")
-        if said is not None:
-            storage.write_json(_path(self._run), {"kind": type(said).__name__, "message": str(said)})
+            storage.write_bytes(_trace(self._run), "".join(traceback.format_exception(error)).encode())
+            found = {"defect": f"unit {unit}: {type(error).__name__}: {error}"}
+        else:
+            found = {"kind": type(said).__name__, "message": str(said)}
+        storage.write_json(_path(self._run), found)
 
 
 @contextmanager
@@ -67,21 +69,23 @@ def _path(run: Run) -> str:
     return run.path("log", "trouble.json")
 
 
+def _trace(run: Run) -> str:
+    return run.path("log", "trace.txt")
+
+
 def _of_elsewhere(run: Run, step: str, error: Exception) -> AltalignError:
-    """The error that a unit left in the run, else what the engine said of it."""
+    """The error that a unit left in the run, else what the engine said."""
     trouble = storage.read_json(_path(run))
-    if trouble and run.config.engine.runner != "embedded":
+    if "message" in trouble:
         kind = next((k for k in (UnreadableError, FullDiskError, UsageError) if k.__name__ == trouble["kind"]), AltalignError)
         return kind(trouble["message"])
-    whole = str(error).strip()
-    last = whole.splitlines()[-1] if whole else type(error).__name__
-    shown = f"{run.folder}: {step} failed: {type(error).__name__}: {last[:_CHARACTERS_SAID]}"
-    if run.config.engine.runner == "embedded":
-        return AltalignError(f"{shown}; --debug shows the traceback")
-    path = run.path("log", "trace.txt")
-    with suppress(OSError, AltalignError):
-        storage.write_bytes(path, whole.encode())
-    return AltalignError(f"{shown}; {path} has all that {run.config.engine.runner} said")
+    what = trouble.get("defect")
+    if what is None:
+        whole = str(error).strip()
+        what = f"{type(error).__name__}: {whole.splitlines()[-1][:_CHARACTERS_SAID]}" if whole else type(error).__name__
+        with suppress(OSError, AltalignError):
+            storage.write_bytes(_trace(run), "".join(traceback.format_exception(error)).encode())
+    return AltalignError(f"{run.folder}: {step} failed: {what}; {_trace(run)} has the rest")
 
 
 def _readable(error: BaseException, run: Run, step: str) -> AltalignError | None:

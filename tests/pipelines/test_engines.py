@@ -1,6 +1,9 @@
 """The pool of threads inside a stage, what runners take, and errors of pipelines as users read them."""
 
 import errno
+import http.server
+import json
+import re
 import shutil
 import signal
 import sys
@@ -9,16 +12,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
+from apache_beam.testing.util import assert_that, equal_to
 
 from altalign import interrupts, storage
 from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, CountsError, FullDiskError, UnreadableError, UsageError
-from pipelines.engines import options, started, threads
+from pipelines import flink_cluster, jars
+from pipelines.engines import ELEMENTS_AT_MOST, create, options, started, threads
 from pipelines.pooled import Pooled, pooled
 from pipelines.trouble import raised
 from pipelines.units import Run
@@ -214,7 +219,7 @@ def unexpected(_: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("work", "kind", "words"),
-    [(no_space, FullDiskError, "no space left"), (unreadable, UnreadableError, "12 bytes"), (unexpected, AltalignError, "tables/units failed")],
+    [(no_space, FullDiskError, "no space left"), (unreadable, UnreadableError, "12 bytes"), (unexpected, AltalignError, "tables/units failed: unit ")],
 )
 def test_a_pipeline_that_fails_raises_one_error_of_its_kind(tmp_path: Path, work: Callable[[Any], Any], kind: type[AltalignError], words: str) -> None:
     caught = fails_with(tmp_path, work)
@@ -300,10 +305,126 @@ def test_an_error_of_another_process_is_read_from_the_run_and_an_old_one_is_not(
 # Runners -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("runner", ["spark", "flink", "dataflow"])
-def test_runners_that_are_not_supported_are_refused(runner: Any) -> None:
-    with pytest.raises(UsageError, match=rf'runner = "{runner}": not supported yet'):
-        options(EngineSettings(runner=runner), [])
+@pytest.fixture
+def jars_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Files where the job servers' jars are meant to be; no job server is started here."""
+    monkeypatch.setenv("ALTALIGN_JARS", str(tmp_path))
+    for runner, variable in jars.VARIABLES.items():
+        monkeypatch.delenv(variable, raising=False)
+        (tmp_path / f"{runner}-job-server.jar").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(("runner", "master"), [("spark", "local[3]"), ("flink", "[local]")])
+def test_spark_and_flink_run_on_this_machine_unless_a_flag_names_a_cluster(jars_there: Path, runner: Any, master: str) -> None:
+    found = options(EngineSettings(runner=runner, workers=3), []).get_all_options(retain_unknown_options=True)
+    assert found[f"{runner}_master_url" if runner == "spark" else "flink_master"] == master
+    assert found["environment_type"] == "LOOPBACK"
+    assert found["environment_cache_millis"] == 60_000
+    assert found["files_to_stage"] == [str(jars_there / f"{runner}-job-server.jar")]
+    if runner == "flink":
+        assert found["parallelism"] == 3
+    of_user = options(EngineSettings(runner=runner), ["--environment_cache_millis=5", "--files_to_stage=mine.jar", "--job_endpoint=host:1"])
+    mine = of_user.get_all_options(retain_unknown_options=True)
+    assert (mine["environment_cache_millis"], mine["files_to_stage"], mine["job_endpoint"]) == ("5", ["mine.jar"], "host:1")
+
+
+@pytest.mark.parametrize(
+    ("runner", "workers", "flags", "said"),
+    [
+        ("spark", 0, ["--spark_master_url=spark://host:7077"], "how Python starts on its machines is not said; give --environment_type=EXTERNAL"),
+        ("flink", 0, ["--flink_master=host:8081"], "how Python starts on its machines is not said"),
+        ("spark", 4, ["--spark_master_url=spark://host:7077", "--environment_type=DOCKER"], r"workers = 4: how many work at once is the cluster's to say"),
+        ("spark", 0, ["--spark_job_server_jar=no/such.jar"], "spark_job_server_jar=no/such.jar: no such file"),
+        (
+            "flink",
+            0,
+            ["--job_server_java_launcher=no-such-java"],
+            "no-such-java: no such program, and job servers of Spark and Flink run on Java; install Java 11 or 17",
+        ),
+        ("flink", 0, ["--flink_master=localhost:9", "--environment_type=DOCKER"], "flink_master=localhost:9: no Flink cluster answers there"),
+        ("prism", 4, [], "workers = 4: Prism decides itself how many work at once; leave it 0"),
+    ],
+)
+@pytest.mark.usefixtures("jars_there")
+def test_what_an_engine_cannot_honour_is_refused(monkeypatch: pytest.MonkeyPatch, runner: Any, workers: int, flags: list[str], said: str) -> None:
+    monkeypatch.setenv("ALTALIGN_PRISM", sys.executable)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        options(EngineSettings(runner=runner, workers=workers), flags)
+
+
+def test_spark_needs_a_job_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ALTALIGN_JARS", str(tmp_path))
+    monkeypatch.delenv("SPARK_JOB_SERVER_JAR", raising=False)
+    with pytest.raises(UsageError, match="no job server; `make jars` brings one"):
+        options(EngineSettings(runner="spark"), [])
+
+
+class _Rest(http.server.BaseHTTPRequestHandler):
+    """A cluster's REST interface, as far as it is asked: what it answers and what it was told to cancel."""
+
+    answers: ClassVar[dict[str, Any]] = {}
+    cancelled: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self._say(self.answers[self.path])
+
+    def do_PATCH(self) -> None:
+        self.cancelled.append(self.path)
+        job = self.path.split("/")[2].split("?")[0]
+        self.answers["/jobs/overview"]["jobs"] = [each for each in self.answers["/jobs/overview"]["jobs"] if each["jid"] != job]
+        self._say({})
+
+    def _say(self, value: Any) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(value).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ARG002 - the library's names
+        """Say nothing."""
+
+
+@pytest.fixture
+def rest() -> Iterator[tuple[str, type[_Rest]]]:
+    """Address of a REST interface, and what it answers."""
+    answering = type("Rest", (_Rest,), {"answers": {}, "cancelled": []})
+    with http.server.HTTPServer(("localhost", 0), answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"localhost:{server.server_address[1]}", answering
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("strategy", "is_fit"), [({}, False), ({"restart-strategy.type": "none"}, False), ({"restart-strategy.type": "fixed-delay"}, True)])
+def test_a_flink_cluster_that_restarts_nothing_is_refused(rest: tuple[str, type[_Rest]], strategy: dict[str, str], is_fit: bool) -> None:  # noqa: FBT001 - of the test
+    rest[1].answers["/jobmanager/config"] = [{"key": key, "value": value} for key, value in {"rest.port": "1", **strategy}.items()]
+    if is_fit:
+        flink_cluster.check_restarts(rest[0])
+    else:
+        with pytest.raises(UsageError, match=r'no restart strategy, so that one lost worker would end the job; put "restart-strategy.type: fixed-delay"'):
+            flink_cluster.check_restarts(rest[0])
+
+
+def test_jobs_that_a_killed_command_left_are_ended_and_no_others(rest: tuple[str, type[_Rest]]) -> None:
+    jobs = [
+        ("a", "altalign-1-judge", "RUNNING"),
+        ("b", "altalign-1-extract", "FINISHED"),
+        ("c", "altalign-2-judge", "RUNNING"),
+        ("d", "altalign-1-x", "RESTARTING"),
+    ]
+    rest[1].answers["/jobs/overview"] = {"jobs": [{"jid": jid, "name": name, "state": state} for jid, name, state in jobs]}
+    flink_cluster.cancel(rest[0], "altalign-1-")
+    assert sorted(rest[1].cancelled) == ["/jobs/a?mode=cancel", "/jobs/d?mode=cancel"]
+
+
+def test_many_elements_are_read_from_a_file_of_the_run(tmp_path: Path) -> None:
+    config = CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "prism"}}, where="test")
+    run = Run(str(tmp_path), config, ())
+    units = [{"name": f"{number:06d}", "caption": "ä\n" * (number % 3)} for number in range(2 * ELEMENTS_AT_MOST + 1)]
+    with beam.Pipeline(runner="FnApiRunner") as built:
+        found = built | create(run, units)
+        assert_that(found, equal_to(units))
+    assert built.to_runner_api().ByteSize() < 100 * ELEMENTS_AT_MOST
+    assert len(storage.names(run.work("elements"))) == 1
 
 
 def test_prism_needs_its_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
