@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.harness import ALTALIGN, CACHE, PEERS, Program, interleave, last_json, ratio, scratch
@@ -69,7 +70,7 @@ def compete(count: int, rounds: int, folder: Path) -> int:
     return bool(verdicts["differ"])
 
 
-def ours(name: str, data: Path, place: Path, vocabulary_size: int = VOCABULARY_SIZE) -> Program:
+def ours(name: str, data: Path, place: Path, vocabulary_size: int = VOCABULARY_SIZE, flags: Sequence[str] = ()) -> Program:
     """The text stages of altalign; its run is in `run` of the place."""
     config, run = place / f"{name.replace(' ', '-')}.toml", place / "run"
     config.write_text(CONFIG.format(rows=data, vocabulary_size=vocabulary_size), encoding="utf-8")
@@ -79,18 +80,20 @@ def ours(name: str, data: Path, place: Path, vocabulary_size: int = VOCABULARY_S
         work_s = sum(stage["seconds"] for stage in stages.values())
         return {"work_s": work_s, "rows_per_s": _count(data) / work_s, **{f"{stage}_s": facts["seconds"] for stage, facts in stages.items()}}
 
-    return Program(name, [*ALTALIGN, "curate", config.name, "--until", "judge"], place, prepare=lambda: shutil.rmtree(run, ignore_errors=True), says=says)
+    return Program(
+        name, [*ALTALIGN, "curate", config.name, "--until", "judge", *flags], place, prepare=lambda: shutil.rmtree(run, ignore_errors=True), says=says
+    )
 
 
-def peer(name: str, path: Path, data: Path, place: Path) -> Program:
-    """A peer's script with all cores; its verdicts are in NAME.parquet of the place."""
+def peer(engine: str, path: Path, data: Path, place: Path, *, name: str = "") -> Program:
+    """A peer's script with all cores; its verdicts are in ENGINE.parquet of the place."""
 
     def says(output: str) -> Figures:
         found = last_json(output)
         return {"work_s": found["wall_s"], "work_cpu_s": found["cpu_s"], "rows_per_s": _count(data) / found["wall_s"]}
 
-    argv = [str(PEERS), str(path), str(data), f"{name}.parquet", "--ties", "keep", "--mode", "hash", "--k", str(VOCABULARY_SIZE)]
-    return Program(name, [*argv, "--threads", str(os.cpu_count())], place, says=says)
+    argv = [str(PEERS), str(path), str(data), f"{engine}.parquet", "--ties", "keep", "--mode", "hash", "--k", str(VOCABULARY_SIZE)]
+    return Program(name or engine, [*argv, "--threads", str(os.cpu_count())], place, says=says)
 
 
 def _count(data: Path) -> int:
