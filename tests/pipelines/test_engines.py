@@ -380,7 +380,7 @@ class _Rest(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(value).encode())
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ARG002 - the library's names
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's names
         """Say nothing."""
 
 

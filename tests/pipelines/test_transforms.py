@@ -1,4 +1,4 @@
-"""Each transform of the pipeline on a real runner, over a tiny pool, against plain loops over its input."""
+"""Each transform of the pipeline on real runners, over a tiny pool, against plain loops over its input."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -21,7 +21,7 @@ from altalign.key import image_id, sample_key
 from altalign.reasons import Stage
 from pipelines import extract, fetch_archive, judge, pool, runs, tables
 from pipelines.curate import PIPELINE
-from pipelines.engines import options
+from pipelines.engines import options, started
 from pipelines.pooled import MapUnits
 from pipelines.units import Facts, Run, Unit
 from tests.end_to_end.runs import write_input
@@ -46,7 +46,8 @@ class Pair(NamedTuple):
 def ran(run: Run, step: str, transform: PTransform[Any, Any], units: list[Unit], expected: list[Any]) -> None:
     """Run a transform over units; its output has to be this, in whatever order."""
     storage.delete(run.path("log", "trouble.json"))
-    with Pipeline(options=options(run.config.engine, [])) as pipeline:
+    given = options(run.config.engine, [])
+    with started(run, given), Pipeline(options=given) as pipeline:
         assert_that(pipeline | Create(units) | step >> transform, equal_to(expected))
 
 
@@ -58,16 +59,20 @@ def contents(run: Run, step: str) -> dict[str, tuple[bytes, int]]:
 # The pool and what a plain loop makes of it ------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def new_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+@pytest.fixture(scope="module", params=["embedded", pytest.param("prism", marks=pytest.mark.engine)])
+def new_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     folder = tmp_path_factory.mktemp("pool")
     text = write_input(folder, rows=240).read_text(encoding="utf-8")
     for old in ("input/*.parquet", "text/*.csv"):
         text = text.replace(f'"{old}"', f"'{folder / old}'")
     path = folder / "absolute.toml"
     path.write_text(text, encoding="utf-8")
-    other = [f"run.folder='{folder / 'run'}'", "text.vocabulary_size=90", "engine.workers=2", "decontaminate.test_sets=[]"]
-    return runs.find_run(CurateConfig.load(path, other), config_path=str(path))
+    of_engine = {"embedded": ["engine.workers=2"], "prism": ["engine.runner=prism"]}[request.param]
+    other = [f"run.folder='{folder / 'run'}'", "text.vocabulary_size=90", "decontaminate.test_sets=[]", *of_engine]
+    with pytest.MonkeyPatch.context() as patched:
+        if request.param == "prism":
+            patched.setenv("ALTALIGN_PRISM", request.getfixturevalue("prism"))
+        yield runs.find_run(CurateConfig.load(path, other), config_path=str(path))
 
 
 def read(run: Run) -> Iterator[Pair]:
