@@ -13,19 +13,22 @@ PRISM := $(abspath $(CACHE))/prism/prism
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate test test-kills test-readers fuzz check docs bench bench-large prism jars clean
+.PHONY: help setup setup-dev curate test test-kills test-engines test-clusters test-clusters-all test-readers fuzz check docs bench bench-large bench-engines prism jars clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards; RUNNER=prism, spark or flink on that engine"
 	@echo "make test               all tests that need no cluster and no GPU"
 	@echo "make test-kills         runs ended at 100 points by SIGKILL and at 30 by other signals, and continued (10 minutes)"
+	@echo "make test-engines       Spark and Flink inside one process: the same bytes, errors, signals (5 minutes; Java and Maven)"
+	@echo "make test-clusters      clusters of Spark and Flink on this machine, their processes killed (10 minutes); test-clusters-all: in every step"
 	@echo "make fuzz               every reader and decoder against inputs damaged at random, for SECONDS=900"
-	@echo "make test-readers       shards opened by webdataset, datasets and open_clip, models of open_clip and timm (5.5 GB of torch)"
+	@echo "make test-readers       shards opened by webdataset, datasets and open_clip, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
 	@echo "make check              lint, types and the fast tests"
 	@echo "make docs               tables of the reference, from the code"
 	@echo "make bench              speed and memory beside other programs (25 minutes)"
 	@echo "make bench-large        the same at 25 M and 100 M rows (half an hour, 30 GB of disk)"
 	@echo "make jars               job servers of Spark and Flink, for engine.runner = spark or flink"
+	@echo "make bench-engines      the text stages on Prism, Spark and Flink, beside Spark SQL (15 minutes)"
 	@echo "make setup              .venv/bin/altalign, from uv.lock"
 
 $(UV):
@@ -53,27 +56,42 @@ demo-web/README.md: $(VENV)/.curate
 SERVER_prism := $(PRISM)
 SERVER_spark := jars
 SERVER_flink := jars
+curate: export ALTALIGN_PRISM := $(or $(ALTALIGN_PRISM),$(PRISM))
 curate: $(VENV)/.curate $(SERVER_$(RUNNER)) $(if $(filter configs/demo.toml,$(CONFIG)),demo-web/README.md)
-	ALTALIGN_PRISM=$${ALTALIGN_PRISM:-$(PRISM)} $(ALTALIGN) curate $(CONFIG) $(if $(RUNNER),--set engine.runner=$(RUNNER)) $(FLAGS)
+	$(ALTALIGN) curate $(CONFIG) $(if $(RUNNER),--set engine.runner=$(RUNNER)) $(FLAGS)
 
 # Prism where Go is; without it the tests that need it are skipped and say so.
 test: $(VENV)/.dev
 	@! command -v go >/dev/null || $(MAKE) --no-print-directory prism
-	$(VENV)/bin/python -m pytest -n auto --dist loadfile $(FLAGS)
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile -m 'not java and not cluster' $(FLAGS)
 
 # What `make test` takes a sample of; another ALTALIGN_KILLS_SEED draws other points.
 test-kills: $(VENV)/.dev
 	ALTALIGN_KILLS=100 $(VENV)/bin/python -m pytest tests/end_to_end/test_kills.py $(FLAGS)
 
+# Job servers come where Java and Maven are; without them the tests are skipped and say so. One test at a time: engines take all cores.
+BRING = @! command -v java >/dev/null || ! command -v mvn >/dev/null || $(MAKE) --no-print-directory jars
+test-engines: $(VENV)/.dev
+	$(BRING)
+	$(VENV)/bin/python -m pytest tests/end_to_end/test_engines.py $(FLAGS)
+
+test-clusters: $(VENV)/.dev
+	$(BRING) CLUSTERS=1
+	$(VENV)/bin/python -m pytest tests/end_to_end/test_clusters.py $(FLAGS)
+
+test-clusters-all: $(VENV)/.dev
+	$(BRING) CLUSTERS=1
+	ALTALIGN_KILLS_IN=all $(VENV)/bin/python -m pytest tests/end_to_end/test_clusters.py $(FLAGS)
+
 # What `make test` takes the same few thousand inputs of. TARGETS=… names some of them; findings are kept, with the command that shows them again.
 fuzz: $(VENV)/.dev
 	$(VENV)/bin/python -m tests.fuzz.campaign $(TARGETS) --seconds $(or $(SECONDS),900) $(and $(SEED),--seed $(SEED)) $(FLAGS)
 
-# Shards in other people's readers, and embedders of other people's models: an environment of its own, for it brings torch.
+# Shards in other people's readers, embedders of other people's models, jobs for Dataflow: an environment of its own, for it brings torch.
 test-readers: $(UV)
 	UV_PROJECT_ENVIRONMENT=.venv-readers $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --group readers
 	$(UV) pip install --quiet --python .venv-readers/bin/python --no-deps --target $(CACHE)/webdataset-of-open-clip webdataset==0.2.86
-	.venv-readers/bin/python -m pytest tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py tests/pipelines/test_embedders_of_torch.py $(FLAGS)
+	.venv-readers/bin/python -m pytest tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py tests/pipelines/test_embedders_of_torch.py tests/pipelines/test_dataflow.py $(FLAGS)
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
@@ -98,14 +116,18 @@ bench: $(VENV)/.curate $(BENCH)/.made
 bench-large: $(VENV)/.curate $(BENCH)/.made
 	$(BENCH)/bin/python -m benchmarks.scale $(FLAGS)
 
+bench-engines: $(VENV)/.curate $(BENCH)/.made $(PRISM) jars
+	@UV_PROJECT_ENVIRONMENT=$(abspath $(BENCH)) $(UV) sync --locked --quiet --inexact --python $(shell command -v $(PYTHON)) --project benchmarks --group engines
+	$(BENCH)/bin/python -m benchmarks.engines $(FLAGS)
+
 # Beam's own portable runner, of the SDK's version, from the Go module proxy.
 prism: $(PRISM)
 $(PRISM): $(VENV)/.curate
 	GOBIN=$(dir $(PRISM)) go install github.com/apache/beam/sdks/v2/go/cmd/prism@v$$($(VENV)/bin/python -c 'import apache_beam; print(apache_beam.__version__)')
 
-# Job servers of Spark and Flink; SPARK_JOB_SERVER_JAR and FLINK_JOB_SERVER_JAR name others.
+# Job servers of Spark and Flink; SPARK_JOB_SERVER_JAR and FLINK_JOB_SERVER_JAR name others. CLUSTERS=1 brings the engines' own programs too.
 jars: $(VENV)/.curate $(UV)
-	@UV=$(abspath $(UV)) $(VENV)/bin/python -m pipelines.jars
+	@UV=$(abspath $(UV)) $(VENV)/bin/python -m pipelines.jars $(if $(CLUSTERS),--clusters)
 
 clean:
 	rm -rf $(VENV) $(BENCH) $(CACHE) demo-web runs/demo
