@@ -79,7 +79,7 @@ def _fill(given: PipelineOptions) -> None:
         setup.sdk_location = "container"  # Beam is in the image; else it is fetched from PyPI and installed anew on every worker
     if setup.save_main_session is None:
         setup.save_main_session = False  # else, where pickles are cloudpickle's, the command's own process is sent along
-    setup.requirements_cache = setup.requirements_cache or "skip"  # nor is pip asked what is installed here
+    debug.add_experiment("disable_logging_submission_environment")  # nor is pip asked, for every job, what is installed here
     debug.number_of_worker_harness_threads = debug.number_of_worker_harness_threads or 1  # a process each vCPU has one unit in memory, not twelve
     worker.disk_size_gb = worker.disk_size_gb or DISK_GB
     if "enable_prime" not in (cloud.dataflow_service_options or []):
@@ -119,7 +119,9 @@ def check_places(config: CurateConfig) -> None:
     calibration = [config.decontaminate.calibration] if config.decontaminate.calibration else []
     for path in (*files_named(config), *config.fetch.blocked_domains, *calibration):
         if not (path.startswith(STORES) or Path(path).is_absolute()):
-            raise UsageError(f'{path}: workers of engine.runner = "dataflow" are not in this folder; give gs://BUCKET/PATH, or an absolute path that the image has')
+            raise UsageError(
+                f'{path}: workers of engine.runner = "dataflow" are not in this folder; give gs://BUCKET/PATH, or an absolute path that the image has'
+            )
 
 
 def _read_by_workers(config: CurateConfig) -> Iterator[tuple[str, str]]:
@@ -147,7 +149,7 @@ def submit(run: Run, step: str, built: beam.Pipeline) -> PipelineResult:
             f"{run.folder}: {step}: the job {cloud.job_name} is at work already, of a command that has ended before it; wait until `gcloud dataflow jobs list "
             f"--project={cloud.project} --region={cloud.region} --status=active` no longer has it, or cancel it there, and run the same command again"
         ) from error
-    if not built.options.view_as(TestOptions).dry_run:
-        job = f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{result.job_id()}?project={cloud.project}"
-        terminal.stderr().print(f"{step}: {job}", soft_wrap=True)
+    if job_id := getattr(result, "job_id", None):  # a dry run's has none
+        page = f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job_id()}?project={cloud.project}"
+        terminal.stderr().print(f"{step}: {page}", soft_wrap=True)
     return result

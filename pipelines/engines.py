@@ -20,6 +20,7 @@ import grpc
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloudOptions, JobServerOptions, PipelineOptions, PortableOptions, SparkRunnerOptions
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.runner import PipelineResult
+from apache_beam.runners.worker import sdk_worker
 
 from altalign import storage
 from altalign.curation import CurateConfig, EngineSettings
@@ -36,6 +37,15 @@ KEEP_WORKERS_MS = 60_000  # else Spark starts Python anew for every stage of eve
 _PORTABLE = ("--runner=PrismRunner", "--requirements_cache=skip")
 # No web page at a port that may be taken; and one application for all pipelines of a run: each would take half a minute to start on a cluster.
 _OF_SPARK = ("-Dspark.ui.enabled=false", "-Dbeam.spark.test.reuseSparkContext=true")
+# An executor whose Python worker has died keeps it for a minute, and so fails whatever comes: a task that fails is done elsewhere, also on the
+# same machine.
+_OF_SPARK_CLUSTER = (
+    "-Dspark.excludeOnFailure.enabled=true",
+    "-Dspark.excludeOnFailure.task.maxTaskAttemptsPerNode=3",
+    "-Dspark.excludeOnFailure.stage.maxFailedExecutorsPerNode=1000",
+    "-Dspark.excludeOnFailure.application.maxFailedExecutorsPerNode=1000",
+    "-Dspark.excludeOnFailure.application.maxFailedTasksPerExecutor=1000000",
+)
 _LOCAL = {"spark": re.compile(r"local(\[.+\])?"), "flink": re.compile(r"\[(local|auto|collection)\]")}
 _MASTER = {"spark": "spark_master_url", "flink": "flink_master"}
 
@@ -174,7 +184,7 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
     master = given.get_all_options()[_MASTER["flink"]]
     if runner == "flink" and not _LOCAL[runner].fullmatch(master):
         flink_cluster.cancel(master, _job_name(run))  # with Spark a job ends with its command
-    with _threads_of_beam_end_silently(), serving(_server(runner, given), run.path("log", f"{runner}.log")) as endpoint:
+    with _beam_says_nothing(), serving(_server(runner, given), run.path("log", f"{runner}.log")) as endpoint:
         if runner in _MASTER:
             _check_known(given, endpoint)
         portable.job_endpoint = endpoint
@@ -185,11 +195,12 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
 
 
 @contextmanager
-def _threads_of_beam_end_silently() -> Iterator[None]:
-    """Threads that speak with a server that is gone say so in many lines; whoever waits for them says it in one.
+def _beam_says_nothing() -> Iterator[None]:
+    """Threads that speak with a server that is gone say so in many lines, and a worker in this process prints the trace of what fails; we say it in one.
 
     Those that end after the block are silent too: nobody can wait for them.
     """
+    sdk_worker.print = lambda *_, **_named: None  # type: ignore[attr-defined] - the module's own name for it, found before the builtin
     before = threading.excepthook
 
     def hook(failed: threading.ExceptHookArgs) -> None:
@@ -206,16 +217,17 @@ def _server(runner: str, given: PipelineOptions) -> Server:
     jar = _jar(runner, given)
     own = given.view_as(JobServerOptions)
     temporary = tempfile.gettempdir()
+    master = given.get_all_options()[_MASTER[runner]]
     opened = [f"--add-opens={package}=ALL-UNNAMED" for package in jars.OPENED]
     of_java = [
         *opened,
         f"-Djava.io.tmpdir={temporary}",
         f"-Dspark.local.dir={temporary}",
-        "-Dspark.ui.enabled=false",
-        "-Dbeam.spark.test.reuseSparkContext=true",
+        "-XX:-UsePerfData",  # a file in /tmp, wherever temporary files are
+        *(_OF_SPARK if runner == "spark" else ()),
+        *(_OF_SPARK_CLUSTER if runner == "spark" and not _LOCAL[runner].fullmatch(master) else ()),
         *own.job_server_jvm_properties,
     ]
-    master = given.get_all_options()[_MASTER[runner]]
     artifacts = own.artifacts_dir or str(Path(temporary, "artifacts"))
 
     def command(port: int) -> list[str]:
@@ -265,7 +277,9 @@ class _CreateFromFile(beam.PTransform[Any, Any]):
 
     def expand(self, input_or_inputs: Any) -> Any:
         """Read the elements, and spread them."""
-        return input_or_inputs | "Places" >> beam.Create(self._places) | "Read" >> beam.FlatMap(functools.partial(_read, self._path)) | beam.Reshuffle()
+        return (
+            input_or_inputs | "Places" >> beam.Create(self._places) | "Read" >> beam.FlatMap(functools.partial(_read, _absolute(self._path))) | beam.Reshuffle()
+        )
 
 
 def _read(path: str, place: tuple[int, int]) -> list[Any]:
@@ -329,13 +343,18 @@ def _workers(run: Run) -> str:
 
 
 @contextmanager
-def working(run: Run) -> Iterator[None]:
-    """Around the work of one worker of a cluster: that it has begun can be seen in the run."""
+def working(run: Run, folder: str) -> Iterator[None]:
+    """Around the work of one worker of a cluster: in the folder that the command was called in; that it has begun can be seen in the run."""
     if run.config.engine.runner in _MASTER:
+        with suppress(FileNotFoundError):  # a machine that has no such folder can work on absolute paths
+            os.chdir(folder)
         storage.write_bytes(storage.join(_workers(run), f"{socket.gethostname()}-{os.getpid()}"), b"")
     yield
 
 
 def _job_name(run: Run) -> str:
-    folder = run.folder if "://" in run.folder else str(Path(run.folder).absolute())
-    return f"altalign-{hashlib.sha256(folder.encode()).hexdigest()[:8]}"
+    return f"altalign-{hashlib.sha256(_absolute(run.folder).encode()).hexdigest()[:8]}"
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else str(Path(path).absolute())

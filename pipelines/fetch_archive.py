@@ -78,7 +78,7 @@ class Gather(beam.PTransform[Any, Any]):
     def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
         """Gather the surviving images of every table."""
         grouped = input_or_inputs.pipeline | "NamePartitions" >> create(self._run, judge.plan_grouped(self._run))
-        wanted = grouped | "NameRows" >> beam.FlatMap(self._rows).with_output_types(tuple[int, bytes])
+        wanted = grouped | "NameRows" >> pooled(self._run, self._rows, at_once=1).with_output_types(tuple[int, bytes])
         every = input_or_inputs | "NameTables" >> beam.Map(lambda unit: (int(unit["name"]), b"")).with_output_types(tuple[int, bytes])
         return (wanted, every) | beam.Flatten() | "GroupByTable" >> beam.GroupByKey() | "GatherImages" >> pooled(self._run, self._gather)
 

@@ -46,6 +46,9 @@ _SERVERS = {
         "beam-runners-flink-1.19-job-server", ("beam-runners-flink-1.19", "beam-runners-java-job-service"), "org.apache.beam.runners.flink.FlinkJobServerDriver"
     ),
 }
+# A service that is left out: it reads gs://, which we have no need of, and works with no Guava as old as that of Spark's executors, where the first
+# task of every job would fail.
+_LEFT_OUT = b"org.apache.beam.sdk.extensions.gcp.storage.GcsFileSystemRegistrar"
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>altalign</groupId><artifactId>job-server</artifactId><version>1</version><packaging>pom</packaging>
@@ -203,7 +206,7 @@ def join_jars(out: Path, parts: Iterable[Path], main_class: str, beside: Iterabl
                         taken.add(name)
                         joined.writestr(name, source.read(name))
         for name, lists in services.items():
-            joined.writestr(name, b"\n".join(lists))
+            joined.writestr(name, b"\n".join(lists).replace(_LEFT_OUT, b""))
 
 
 def _is_of_its_jar_alone(name: str) -> bool:

@@ -255,7 +255,7 @@ class Judge(beam.PTransform[Any, Any]):
         places = (
             input_or_inputs.pipeline
             | "NameFiles" >> create(self._run, with_places)
-            | "FindPlaces" >> beam.FlatMap(self._places).with_output_types(tuple[int, bytes])
+            | "FindPlaces" >> pooled(self._run, self._places, at_once=1).with_output_types(tuple[int, bytes])
         )
         return (survivors, places) | "GroupSurvivors" >> MergePartitions(self._run, "judge/grouped", self._groups, group)
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -101,12 +102,12 @@ class Pooled(beam.DoFn):
 
 def pooled(run: Run, work: Callable[[Any], Iterable[Any]], *, at_once: int = 0, held: Callable[[], AbstractContextManager[Any]] = nullcontext) -> beam.ParDo:
     """ParDo of `work`, with so many at once in one process (0: with the threads that the engine wants); `held` as `Pooled` has it."""
-    return beam.ParDo(Pooled(Reporting(run, work), at_once or threads(run.config.engine), functools.partial(_held, run, held)))
+    return beam.ParDo(Pooled(Reporting(run, work), at_once or threads(run.config.engine), functools.partial(_held, run, str(Path.cwd()), held)))
 
 
 @contextmanager
-def _held(run: Run, held: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
-    with working(run), held():
+def _held(run: Run, folder: str, held: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+    with working(run, folder), held():
         yield
 
 
