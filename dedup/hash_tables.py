@@ -8,6 +8,8 @@ import numpy as np
 from llvmlite import ir
 from numba import extending, njit, types
 
+from dedup import lines
+
 intrinsic: Any = extending.intrinsic  # what it makes is called with other parameters than those it is written with
 
 _PER_BUCKET = 4  # entries at most, on average; fewer would be no faster, and the index larger
@@ -28,12 +30,13 @@ class HashTable:
         self._shift = np.uint64(64 - bits)
         self._index = np.empty(1 << bits, np.uint32 if len(hashes) < 2**32 else np.uint64)
         _fill_index(hashes, self._shift, self._index)
+        self._lines = lines.build(hashes, counts) if counts is not None and counts.dtype == np.uint8 else None
 
     def __len__(self) -> int:
         return len(self.hashes)
 
     def measure_rows(self, hashes: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """How many of each row's hashes are not in the table (int32[n]), and the smallest count of its hashes (uint8[n]).
+        """Whether any of each row's hashes is not in the table (bool[n]), and the smallest count of its hashes (uint8[n]).
 
         Rows end at `ends` (int64[n]) of `hashes` (uint64[m]). The smallest count is 0 where a hash is missing and 255, the most
         that 8 bits hold, where a row has none.
@@ -43,24 +46,20 @@ class HashTable:
         """
         if self.counts is None or self.counts.dtype != np.uint8:
             raise ValueError("the counts of this table are not in 8 bits")
-        missing, smallest = np.empty(len(ends), np.int32), np.empty(len(ends), np.uint8)
-        _measure_rows(self.find(hashes), ends, self.counts, missing, smallest)
-        return missing, smallest
-
-    def find(self, hashes: np.ndarray) -> np.ndarray:
-        """Place of each hash in the table, -1 where it is not: int64[m]."""
-        places = np.full(len(hashes), -1, np.int64)
-        if len(self):
-            _find(hashes, self._table, len(self), self._index, self._shift, places)
-        return places
+        is_missing, smallest = np.empty(len(ends), np.bool_), np.empty(len(ends), np.uint8)
+        if self._lines is not None:
+            lines.measure_rows(self._lines, hashes, ends, is_missing, smallest)
+        else:
+            _measure_rows(hashes, ends, self._table, len(self), self._index, self._shift, self.counts, is_missing, smallest)
+        return is_missing, smallest
 
     def lookup(self, hashes: np.ndarray) -> np.ndarray:
         """Count of each hash, 0 where it is not in the table: int64[m]."""
-        places = self.find(hashes)
         if self.counts is None:
             raise ValueError("this table has no counts")
         found = np.zeros(len(hashes), np.int64)
-        found[places >= 0] = self.counts[places[places >= 0]]
+        if len(self):
+            _lookup(hashes, self._table, len(self), self._index, self._shift, self.counts, found)
         return found
 
 
@@ -91,33 +90,47 @@ def _smaller(_typing_context: Any, table: Any, begin: Any, h: Any) -> tuple[Any,
     return types.uint64(table, types.uint64, types.uint64), _count_smaller
 
 
-@njit(nogil=True, cache=True)
-def _find(hashes: np.ndarray, table: np.ndarray, size: int, index: np.ndarray, shift: np.uint64, places: np.ndarray) -> None:
-    # No branch depends on what memory answers, so the CPU asks for many entries at a time. Unsigned places: numba would ask each whether it
-    # counts from the end.
+@njit(nogil=True)
+def _place_of(h: np.uint64, table: np.ndarray, size: int, index: np.ndarray, shift: np.uint64) -> np.uint64:
+    # Of the first entry that is not less than h, or of the last. Where it is in the window cannot be foreseen: no branch depends on it.
     last, most = np.uint64(len(table) - _WINDOW), np.uint64(size - 1)
-    for i in range(len(hashes)):
-        places[i] = index[hashes[i] >> shift]
-    for i in range(len(hashes)):
-        h, begin = hashes[i], min(np.uint64(places[i]), last)
-        place = begin + _smaller(table, begin, h)
-        while place < most and table[place] < h:
-            place += np.uint64(1)
-        place = min(place, most)
-        places[i] = np.int64(place) if table[place] == h else -1
+    begin = min(np.uint64(index[h >> shift]), last)
+    place = begin + _smaller(table, begin, h)
+    while place < most and table[place] < h:
+        place += np.uint64(1)
+    return min(place, most)
 
 
 @njit(nogil=True, cache=True)
-def _measure_rows(places: np.ndarray, ends: np.ndarray, counts: np.ndarray, missing: np.ndarray, smallest: np.ndarray) -> None:
+def _lookup(hashes: np.ndarray, table: np.ndarray, size: int, index: np.ndarray, shift: np.uint64, counts: np.ndarray, found: np.ndarray) -> None:
+    # Unsigned places: numba would ask each whether it counts from the end.
+    for i in range(len(hashes)):
+        place = _place_of(hashes[i], table, size, index, shift)
+        found[i] = counts[place] if table[place] == hashes[i] else 0
+
+
+@njit(nogil=True, cache=True)
+def _measure_rows(
+    hashes: np.ndarray,
+    ends: np.ndarray,
+    table: np.ndarray,
+    size: int,
+    index: np.ndarray,
+    shift: np.uint64,
+    counts: np.ndarray,
+    is_missing: np.ndarray,
+    smallest: np.ndarray,
+) -> None:
     begin = np.uint64(0)
     for row in range(len(ends)):
-        n, least, end = 0, np.uint8(255), np.uint64(ends[row])
+        end, least, misses = np.uint64(ends[row]), np.uint8(255), False
         for i in range(begin, end):
-            place = places[i]
-            is_missing = place < 0
-            n += is_missing
-            least = min(least, np.uint8(0) if is_missing else counts[np.uint64(max(place, 0))])
-        missing[row], smallest[row] = n, least
+            place = _place_of(hashes[i], table, size, index, shift) if size else np.uint64(0)
+            if size == 0 or table[place] != hashes[i]:
+                misses, least = True, np.uint8(0)
+                break  # what else the row has says nothing more
+            least = min(least, counts[place])
+        is_missing[row], smallest[row] = misses, least
         begin = end
 
 

@@ -35,9 +35,9 @@ def on_too_many_images(images_per_text: pa.Int64Array) -> pa.StringArray:
     return drop_where(images_per_text.is_valid(), DropReason.TEXT_ON_TOO_MANY_IMAGES)
 
 
-def has_rare_ngram(rare_ngrams: pa.Int32Array) -> pa.StringArray:
+def has_rare_ngram(is_rare: pa.BooleanArray) -> pa.StringArray:
     """A unigram or bigram is outside the vocabulary ("any rare token")."""
-    return drop_where(pc.greater(rare_ngrams, pa.scalar(0)), DropReason.TEXT_HAS_RARE_NGRAM)
+    return drop_where(is_rare, DropReason.TEXT_HAS_RARE_NGRAM)
 
 
 def image_has_too_many_texts(texts_per_image: pa.Int64Array) -> pa.StringArray:

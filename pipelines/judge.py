@@ -62,7 +62,7 @@ def verdicts(candidates: pa.RecordBatch, measured: Measured, config: CurateConfi
         text.too_short(measured.words, words_at_least=config.text.words_at_least),
         text.too_long(measured.words, words_at_most=config.text.words_at_most),
         text.on_too_many_images(measured.images_per_text),
-        text.has_rare_ngram(measured.rare_ngrams),
+        text.has_rare_ngram(measured.has_rare_ngram),
         text.image_has_too_many_texts(measured.texts_per_image),
     ]
 

@@ -227,7 +227,7 @@ class Measured(NamedTuple):
     """What the text rules hold against their limits, n rows."""
 
     words: pa.Int32Array
-    rare_ngrams: pa.Int32Array
+    has_rare_ngram: pa.BooleanArray
     rarest: np.ndarray  # uint8: log2 of the smallest count of a row's n-grams, as the vocabulary has it; 0: not in it; 255: no table
     images_per_text: pa.Int64Array  # null: within the limit
     texts_per_image: pa.Int64Array  # null: within the limit, or no image is known
@@ -237,18 +237,18 @@ def measure(batch: pa.RecordBatch, tables: Tables) -> Measured:
     """Measure candidates against the tables."""
     n, captions = batch.num_rows, parquet.strings(batch, "caption")
     row_words, images_per_text = np.empty(n, np.int32), np.empty(n, np.int64)
-    rare, rarest = np.zeros(n, np.int32), np.full(n, 255, np.uint8)
+    is_rare, rarest = np.zeros(n, np.bool_), np.full(n, 255, np.uint8)
     for begin in range(0, n, BLOCK):
         found, end = words.scan(captions.slice(begin, BLOCK), scratch()), min(n, begin + BLOCK)
         row_words[begin:end] = found.words
         images_per_text[begin:end] = tables.texts.lookup(found.texts)
         if tables.vocabulary is not None:
-            rare[begin:end], rarest[begin:end] = tables.vocabulary.measure_rows(found.ngrams, found.ends)
+            is_rare[begin:end], rarest[begin:end] = tables.vocabulary.measure_rows(found.ngrams, found.ends)
     texts_per_image = tables.images.lookup(identity.image_hash(parquet.strings(batch, "image_identity")))
     is_known = batch["image_identity"].is_valid().to_numpy(zero_copy_only=False)
     return Measured(
         pa.array(row_words, pa.int32()),
-        pa.array(rare, pa.int32()),
+        pa.array(is_rare),
         rarest,
         pa.array(images_per_text, pa.int64(), mask=images_per_text == 0),
         pa.array(texts_per_image, pa.int64(), mask=(texts_per_image == 0) | ~is_known),

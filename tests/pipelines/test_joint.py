@@ -30,7 +30,7 @@ def counted(some: list[Row]) -> JointCounts:
     candidates = pa.record_batch({"image_identity": pa.array(["x" if row.has_identity else None for row in some], pa.string())})
     measured = Measured(
         pa.array([row.words for row in some], pa.int32()),
-        pa.array([0] * len(some), pa.int32()),
+        pa.array([False] * len(some), pa.bool_()),
         np.array([row.rarest for row in some], np.uint8),
         pa.array([row.images_per_text for row in some], pa.int64()),
         pa.array([row.texts_per_image for row in some], pa.int64()),
@@ -82,3 +82,8 @@ def test_adding_batches_to_one_counter_is_adding_counters() -> None:
         counts += counted(some[begin : begin + 77])
     assert counts.to_arrow("s").to_pylist() == plain(some)
     assert JointCounts().to_arrow("s").num_rows == 0
+
+
+def test_more_combinations_than_first_have_room_are_counted_too() -> None:
+    some = [Row(words, rarest, None, per_image, has_identity=True) for words in range(250) for rarest in range(0, 250, 10) for per_image in (None, 5, 6)]
+    assert counted([*some, *some]).to_arrow("s").to_pylist() == plain([*some, *some])
