@@ -5,7 +5,7 @@ A verdict is an Arrow string: null keeps, a reason drops.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -138,6 +138,8 @@ def drop_where(mask: pa.BooleanArray, reason: DropReason) -> pa.StringArray:
     """
     if mask.null_count:
         raise ValueError(f"{reason}: the mask has {mask.null_count} nulls; decide them (fill_null) before asking for a verdict")
+    if not mask.true_count:  # most rules in most batches
+        return pa.nulls(len(mask), pa.string())
     return pc.if_else(mask, pa.scalar(reason.value), pa.scalar(None, pa.string()))
 
 
@@ -151,16 +153,17 @@ def reasons_of(verdicts: list[pa.StringArray]) -> tuple[pa.StringArray, "pa.Dict
         ValueError: a verdict holds two reasons.
     """
     kind = pa.uint8() if len(verdicts) <= 8 else pa.uint64()
-    held: Any = pc.cast(verdicts[0].is_valid(), kind)
-    for bit, verdict in enumerate(verdicts[1:], start=1):
-        shift: Any = pa.scalar(bit, kind)
-        held = pc.bit_wise_or(held, pc.shift_left(pc.cast(verdict.is_valid(), kind), shift))
-    which = held.dictionary_encode()
-    places = [pc.index(verdict.is_valid(), True).as_py() for verdict in verdicts]
-    reasons = [verdict[place].as_py() if place >= 0 else "" for verdict, place in zip(verdicts, places, strict=True)]
-    for verdict, reason in zip(verdicts, reasons, strict=True):
-        if reason and not pc.all(pc.equal(verdict, pa.scalar(reason))).as_py():
+    held: Any = pa.repeat(cast(Any, pa.scalar(0, kind)), len(verdicts[0]))
+    reasons = [""] * len(verdicts)
+    for bit, verdict in enumerate(verdicts):
+        if verdict.null_count == len(verdict):
+            continue
+        holds, shift = verdict.is_valid(), cast(Any, pa.scalar(bit, kind))
+        held = pc.bit_wise_or(held, pc.shift_left(pc.cast(holds, kind), shift))
+        reason = reasons[bit] = str(verdict[pc.index(holds, True).as_py()])
+        if not pc.all(pc.equal(verdict, pa.scalar(reason))).as_py():
             raise ValueError(f"a verdict of {reason} holds another reason too; give each rule a verdict of its own")
+    which = held.dictionary_encode()
     combinations = [[reason for bit, reason in enumerate(reasons) if bits >> bit & 1] for bits in which.dictionary.to_pylist()]
     first = pa.array([next(iter(combination), None) for combination in combinations], pa.string())
     return first.take(which.indices), pa.DictionaryArray.from_arrays(which.indices, pa.array(combinations, pa.list_(pa.string())))

@@ -5,6 +5,7 @@ From them a report can say what other thresholds would keep, without the pool.
 
 import numpy as np
 import pyarrow as pa
+from numba import njit
 
 from dedup.hash_tables import log2_counts
 from pipelines.tables import Measured
@@ -47,7 +48,7 @@ class JointCounts:
         packed = np.zeros(candidates.num_rows, np.int64)
         for (_, bits), column in zip(_FIELDS, columns, strict=True):
             packed = packed << bits | column
-        total = self + JointCounts(*np.unique(packed, return_counts=True))
+        total = self + JointCounts(*_counted(packed))
         self._combinations, self._rows = total._combinations, total._rows
 
     def __add__(self, other: "JointCounts") -> "JointCounts":
@@ -77,5 +78,38 @@ class JointCounts:
 
 
 def _bounded(counts: pa.Int64Array) -> np.ndarray:
-    exact = counts.fill_null(0).to_numpy()
-    return np.where(exact < _EXACT_BELOW, exact, _EXACT_BELOW + log2_counts(exact).astype(np.int64))
+    bounded = counts.fill_null(0).to_numpy()
+    if len(large := np.flatnonzero(bounded >= _EXACT_BELOW)):
+        bounded = bounded.copy()
+        bounded[large] = _EXACT_BELOW + log2_counts(bounded[large]).astype(np.int64)
+    return bounded
+
+
+def _counted(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct values, sorted, and how often each occurs: few differ, and sorting them all would take ten times as long."""
+    bits = 14
+    while True:
+        values, counts = np.empty(1 << bits, np.int64), np.zeros(1 << bits, np.int64)
+        if _count(packed, values, counts, np.uint64(64 - bits)):
+            break
+        bits += 2
+    at = np.flatnonzero(counts)
+    at = at[np.argsort(values[at])]
+    return values[at], counts[at]
+
+
+@njit(nogil=True, cache=True)
+def _count(packed: np.ndarray, values: np.ndarray, counts: np.ndarray, shift: np.uint64) -> bool:
+    """Count in a table of slots, which is to be empty; False where more than three quarters of them would be taken."""
+    room, last = 3 * len(counts) // 4, np.uint64(len(counts) - 1)
+    for value in packed:
+        slot = np.uint64(value) * np.uint64(0x9E3779B97F4A7C15) >> shift
+        while counts[slot] != 0 and values[slot] != value:
+            slot = (slot + np.uint64(1)) & last
+        if counts[slot] == 0:
+            room -= 1
+            if room < 0:
+                return False
+            values[slot] = value
+        counts[slot] += 1
+    return True
