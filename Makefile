@@ -13,7 +13,7 @@ PRISM := $(abspath $(CACHE))/prism/prism
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate test test-kills test-engines test-clusters test-clusters-all test-readers fuzz check docs bench bench-large bench-engines prism jars clean
+.PHONY: help setup setup-dev curate test test-kills test-engines test-clusters test-clusters-all test-readers fuzz check docs bench bench-large bench-engines prism jars google-cloud clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards; RUNNER=prism, spark or flink on that engine"
@@ -56,6 +56,7 @@ demo-web/README.md: $(VENV)/.curate
 SERVER_prism := $(PRISM)
 SERVER_spark := jars
 SERVER_flink := jars
+SERVER_dataflow := google-cloud
 curate: export ALTALIGN_PRISM := $(or $(ALTALIGN_PRISM),$(PRISM))
 curate: $(VENV)/.curate $(SERVER_$(RUNNER)) $(if $(filter configs/demo.toml,$(CONFIG)),demo-web/README.md)
 	$(ALTALIGN) curate $(CONFIG) $(if $(RUNNER),--set engine.runner=$(RUNNER)) $(FLAGS)
@@ -128,6 +129,10 @@ $(PRISM): $(VENV)/.curate
 # Job servers of Spark and Flink; SPARK_JOB_SERVER_JAR and FLINK_JOB_SERVER_JAR name others. CLUSTERS=1 brings the engines' own programs too.
 jars: $(VENV)/.curate $(UV)
 	@UV=$(abspath $(UV)) $(VENV)/bin/python -m pipelines.jars $(if $(CLUSTERS),--clusters)
+
+# What of Beam is for Google Cloud: 70 packages, beside the others.
+google-cloud: $(VENV)/.curate
+	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --inexact --extra dataflow
 
 clean:
 	rm -rf $(VENV) $(BENCH) $(CACHE) demo-web runs/demo

@@ -99,7 +99,7 @@ def _check_valid(where: str, flags: list[str]) -> None:
         from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
         from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401 - a job cannot be made without
     except ImportError as error:
-        raise UsageError(f"{where}: Beam is here without Google Cloud ({error}): pip install 'altalign[dataflow]'") from None
+        raise UsageError(f"{where}: Beam is here without Google Cloud ({error}): `make google-cloud`, or pip install 'altalign[dataflow]'") from None
     asked = PipelineOptions(["--runner=DataflowRunner", "--dry_run=True", *flags])  # as of a dry run, for no bucket is to be asked yet
     validator = PipelineOptionsValidator(asked, DataflowRunner())
     # The place first: where it is wrong, Beam goes on to make a bucket of its own.
