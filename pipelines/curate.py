@@ -122,6 +122,8 @@ def run_stage(run: Run, stage: str, grounds: Grounds, pipeline_options: Pipeline
     with runs.recording(run, stage, grounds):
         for step in steps:
             run_step(run, step, pipeline_options)
+        if run.config.engine.runner != "embedded":
+            storage.sweep(run.folder)  # halves of workers that were killed
     runs.counts_of(run).reconcile(runs.counted_stages(run, and_now=stage))
     conclude(run)
     if stage != STAGES[-1]:  # the manifest is the last one's mark

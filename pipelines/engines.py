@@ -178,12 +178,11 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
     """
     portable = given.view_as(PortableOptions)
     runner = run.config.engine.runner
+    if runner == "flink" and not _LOCAL[runner].fullmatch(master := given.get_all_options()[_MASTER[runner]]):
+        flink_cluster.cancel(master, _job_name(run))  # with Spark a job ends with its command
     if portable.job_endpoint or runner not in ("prism", *_MASTER):
         yield
         return
-    master = given.get_all_options()[_MASTER["flink"]]
-    if runner == "flink" and not _LOCAL[runner].fullmatch(master):
-        flink_cluster.cancel(master, _job_name(run))  # with Spark a job ends with its command
     with _beam_says_nothing(), serving(_server(runner, given), run.path("log", f"{runner}.log")) as endpoint:
         if runner in _MASTER:
             _check_known(given, endpoint)

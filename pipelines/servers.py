@@ -3,6 +3,7 @@
 Beam would start them too, but what it starts outlives a killed parent, and its handler of Ctrl-C can wait for itself.
 """
 
+import os
 import socket
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from altalign import interrupts
 from altalign.errors import AltalignError
 
 # Run by Python before it becomes another program: when our process dies, however it does, the program is killed.
-END_WITH_PARENT = """
+_END_WITH_PARENT = """
 import ctypes, os, signal, sys
 with_parent = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it
 if with_parent:
     with_parent(1, int(signal.SIGKILL))
-os.execvp(sys.argv[1], sys.argv[1:])
+if os.getppid() != int(sys.argv[1]):  # it has died meanwhile
+    sys.exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
 """
 LINES_OF_LOG = 3  # that an error quotes
 
@@ -42,7 +45,7 @@ def serving(server: Server, log_path: str) -> Iterator[str]:
         AltalignError: it ends at once, or does not answer.
     """
     port = free_port()
-    command = [sys.executable, "-E", "-S", "-c", END_WITH_PARENT, *server.command(port)]
+    command = ending_with_us(server.command(port))
     Path(log_path).parent.mkdir(parents=True, exist_ok=True)
     with Path(log_path).open("wb") as log:
         # A session of its own: Ctrl-C at a terminal is for us, and we end it.
@@ -53,6 +56,11 @@ def serving(server: Server, log_path: str) -> Iterator[str]:
     finally:
         process.kill()  # it keeps nothing: units leave their marks themselves
         process.wait()
+
+
+def ending_with_us(command: list[str]) -> list[str]:
+    """The command of a child of this process that is killed when this process dies, however it does."""
+    return [sys.executable, "-E", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *command]
 
 
 def free_port() -> int:

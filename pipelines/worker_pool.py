@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
-from pipelines.servers import END_WITH_PARENT
+from pipelines.servers import ending_with_us
 
 ENDS_WITHIN_S = 10.0
 
@@ -43,7 +43,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
 
     def StartWorker(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002 - the protocol's names
         """Start a worker; one that has ended is forgotten."""
-        command = [sys.executable, "-E", "-S", "-c", END_WITH_PARENT, sys.executable, "-c", _WORKER, request.control_endpoint.url, request.worker_id]
+        command = ending_with_us([sys.executable, "-c", _WORKER, request.control_endpoint.url, request.worker_id])
         with self._lock:
             self._workers = {key: process for key, process in self._workers.items() if process.poll() is None}
             self._workers[request.control_endpoint.url, request.worker_id] = subprocess.Popen(command, stdin=subprocess.DEVNULL)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -140,6 +141,27 @@ def tree(run: Path) -> dict[str, str]:
     """SHA-256 of every file of a run but those that are exempt."""
     files = (path for path in sorted(run.rglob("*")) if path.is_file() and path.relative_to(run).parts[0] not in EXEMPT)
     return {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def listed(run: Path) -> list[str]:
+    """All that there is in a run, but what engines say in its log/."""
+    return sorted(name for path in run.rglob("*") if not (name := str(path.relative_to(run))).startswith("log/"))
+
+
+class Finished(NamedTuple):
+    """A folder with an input and a finished run, and what is in the run: digests (`tree`) and names (`listed`)."""
+
+    folder: Path
+    tree: dict[str, str]
+    listed: list[str]
+
+    def input_in(self, folder: Path) -> Path:
+        """The same files of the same times under another folder's name."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in self.folder.iterdir():
+            if path.name not in ("run", "runs"):
+                (folder / path.name).symlink_to(path)
+        return folder
 
 
 def summary(run: Path) -> dict:
