@@ -212,11 +212,11 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-E", "-S", "-c", _END_WITH_PARENT, _prism(), f"--job_port={port}", "--serve_http=false", "--log_level=warn", "--log_kind=text"]
-    with Path(run.path("log", "prism.log")).open("wb") as log:
+    with Path(storage.local_file(run.path("log", "prism.log"))).open("wb") as log:
         # A session of its own: Ctrl-C at a terminal is for us, and we end it.
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     try:
-        _wait_for(server, port, run.path("log", "prism.log"))
+        _wait_for(server, port, storage.local_file(run.path("log", "prism.log")))
         given.view_as(PortableOptions).job_endpoint = f"localhost:{port}"
         yield
     finally:

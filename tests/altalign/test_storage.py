@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign import storage
+from altalign import disks, storage
 from altalign.errors import FullDiskError, UnreadableError, UsageError
 
 FULL = Path("/dev/full")  # Linux: every write fails with ENOSPC
 KILLED_WHILE_IT_WRITES = """
 import os, signal, sys
-from altalign import storage
+from altalign import disks, storage
 with storage.write(sys.argv[1]) as file:
     file.write(b"half")
     file.flush()
@@ -30,7 +30,7 @@ with storage.write(sys.argv[1]) as file:
 """
 KILLED_WHILE_IT_GROWS = """
 import os, signal, sys
-from altalign import storage
+from altalign import disks, storage
 with storage.growing(sys.argv[1]) as file:
     file.write(b"one")
     file.write(b"two" * 100_000)
@@ -107,7 +107,7 @@ def test_sweeping_where_there_is_nothing_is_no_error(tmp_path: Path) -> None:
 @pytest.fixture
 def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder where the file x.bin is written to a device that is full."""
-    monkeypatch.setattr(storage, "uuid4", lambda: SimpleNamespace(hex="0" * 32))
+    monkeypatch.setattr(disks, "uuid4", lambda: SimpleNamespace(hex="0" * 32))
     (tmp_path / "x.bin.partial-00000000").symlink_to(FULL)
     return tmp_path
 
