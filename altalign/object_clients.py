@@ -22,7 +22,7 @@ from altalign.errors import AltalignError, FullDiskError, StoreError, UsageError
 
 AT_ONCE = 32  # requests under way: a store answers in tens of milliseconds, whatever the machine
 ONE_REQUEST_BYTES = 5 << 20  # what is larger waits in a temporary file, and goes over in parts, several at a time
-_ATTEMPTS = 5
+ATTEMPTS = 5
 _CONNECT_WITHIN_S = 10
 _GCS_RETRIES_FOR_S = 60
 
@@ -63,12 +63,22 @@ class Place(NamedTuple):
 
     @property
     def client(self) -> pafs.FileSystem:
-        """What asks the store of this bucket."""
-        return _client(self.scheme, self.bucket, os.getpid())
+        """What asks the store of this bucket; a small object is written by one request."""
+        return _client(self.scheme, self.bucket, os.getpid(), in_parts=False)
+
+    @property
+    def client_of_parts(self) -> pafs.FileSystem:
+        """What writes objects in parts: were it to begin only with the first of them, it would make an empty object where that fails."""
+        return _client(self.scheme, self.bucket, os.getpid(), in_parts=True)
+
+
+def forget_clients() -> None:
+    """Make the next request with what the environment says then."""
+    _client.cache_clear()
 
 
 @cache
-def _client(scheme: str, bucket: str, _process: int) -> pafs.FileSystem:  # clients have threads, which a forked process has not
+def _client(scheme: str, bucket: str, _process: int, *, in_parts: bool) -> pafs.FileSystem:  # clients have threads, which a forked process has not
     endpoint = endpoint_of(scheme)
     transport, _, host = endpoint.rpartition("://")
     there: dict[str, Any] = {"scheme": transport or "https", "endpoint_override": host.rstrip("/")} if endpoint else {}
@@ -78,10 +88,10 @@ def _client(scheme: str, bucket: str, _process: int) -> pafs.FileSystem:  # clie
         return pafs.GcsFileSystem(anonymous=bool(endpoint), retry_time_limit=timedelta(seconds=_GCS_RETRIES_FOR_S), **there)
     return pafs.S3FileSystem(
         region=_region(bucket, endpoint),
-        allow_delayed_open=True,  # a small object is one request
+        allow_delayed_open=not in_parts,
         background_writes=True,
         connect_timeout=_CONNECT_WITHIN_S,
-        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
         **there,
     )
 
@@ -152,11 +162,12 @@ def put_file(path: str, file: IO[bytes]) -> None:
 
 
 def _put(place: Place, data: pa.Buffer) -> None:
-    stream = place.client.open_output_stream(place.name)
+    client = place.client_of_parts if data.size > ONE_REQUEST_BYTES else place.client
+    stream = client.open_output_stream(place.name)
     try:
         stream.write(data)
     finally:
-        stream.close()  # after an error too, which it repeats: it lets go of the upload
+        stream.close()  # after an error too, which it repeats: of an upload with a part that failed it makes no object
     if data.size > ONE_REQUEST_BYTES and (there := place.client.get_file_info(place.name).size) != data.size:
         place.client.delete_file(place.name)
         raise OSError(f"{there} bytes arrived of {data.size}")
@@ -165,7 +176,13 @@ def _put(place: Place, data: pa.Buffer) -> None:
 def get(path: str) -> bytes:
     """A whole object."""
     with asking(path), opened(path) as file:
-        return file.read_at(file.size(), 0)
+        return read_at(file, 0, file.size())
+
+
+def read_at(file: pa.NativeFile, offset: int, length: int) -> bytes:
+    """Bytes of an open object; fewer at its end, where GCS answers with an error."""
+    length = min(length, file.size() - offset)
+    return file.read_at(length, offset) if length > 0 else b""
 
 
 def opened(path: str) -> pa.NativeFile:

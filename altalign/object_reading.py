@@ -9,8 +9,6 @@ from collections import OrderedDict
 from concurrent.futures import Future
 from typing import Any
 
-import pyarrow as pa
-
 from altalign import interrupts, object_clients
 from altalign.errors import StoreError
 
@@ -88,13 +86,9 @@ class _Blocks:
             oldest = next(iter(self._blocks))
             self._blocks.pop(oldest).cancel()
             del self._lengths[oldest]
-        self._blocks[begin] = object_clients.threads("reads").submit(_read, self._file, begin, length)
+        self._blocks[begin] = object_clients.threads("reads").submit(object_clients.read_at, self._file, begin, length)
         self._lengths[begin] = length
         return begin
-
-
-def _read(file: pa.NativeFile, begin: int, length: int) -> bytes:
-    return file.read_at(length, begin)
 
 
 class ObjectFile(io.RawIOBase):
