@@ -167,7 +167,7 @@ def write(path: str) -> Iterator[BinaryIO]:
         raise
 
 
-class _Growing:
+class GrowingFile:
     """A file that is added to at its end."""
 
     def __init__(self, file: int, target: Path, size: int):
@@ -208,7 +208,7 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
     try:
         if keep is not None:
             os.ftruncate(file, keep)
-        yield _Growing(file, target, os.fstat(file).st_size)
+        yield GrowingFile(file, target, os.fstat(file).st_size)
     finally:
         os.close(file)
 

@@ -24,6 +24,7 @@ AT_ONCE = 32  # requests under way: a store answers in tens of milliseconds, wha
 ONE_REQUEST_BYTES = 5 << 20  # what is larger waits in a temporary file, and goes over in parts, several at a time
 ATTEMPTS = 5
 _CONNECT_WITHIN_S = 10
+_ANSWERS_WITHIN_S = 120  # a store may think long about the parts of a large object
 _GCS_RETRIES_FOR_S = 60
 
 _FULL = re.compile(r"StorageFull|QuotaExceeded|InsufficientStorage|NotEnoughSpace|status 507", re.IGNORECASE)
@@ -91,6 +92,7 @@ def _client(scheme: str, bucket: str, _process: int, *, in_parts: bool) -> pafs.
         allow_delayed_open=not in_parts,
         background_writes=True,
         connect_timeout=_CONNECT_WITHIN_S,
+        request_timeout=_ANSWERS_WITHIN_S,
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
         **there,
     )
@@ -162,15 +164,20 @@ def put_file(path: str, file: IO[bytes]) -> None:
 
 
 def _put(place: Place, data: pa.Buffer) -> None:
+    """One request, or an upload in parts, after which the store is asked how many bytes it has."""
+    _upload(place, data)
+    if data.size > ONE_REQUEST_BYTES and (there := place.client.get_file_info(place.name).size) != data.size:
+        place.client.delete_file(place.name)
+        raise OSError(f"{there} bytes arrived of {data.size}")
+
+
+def _upload(place: Place, data: pa.Buffer) -> None:
     client = place.client_of_parts if data.size > ONE_REQUEST_BYTES else place.client
-    stream = client.open_output_stream(place.name)
+    stream = client.open_output_stream(place.name, compression=None)  # else by the name: what ends in .gz would be compressed
     try:
         stream.write(data)
     finally:
         stream.close()  # after an error too, which it repeats: of an upload with a part that failed it makes no object
-    if data.size > ONE_REQUEST_BYTES and (there := place.client.get_file_info(place.name).size) != data.size:
-        place.client.delete_file(place.name)
-        raise OSError(f"{there} bytes arrived of {data.size}")
 
 
 def get(path: str) -> bytes:

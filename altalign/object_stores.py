@@ -6,7 +6,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar, cast
@@ -162,7 +162,7 @@ def exists(path: str) -> bool:
 def stamp(path: str) -> Stamp:
     """Size and ETag."""
     place = Place.of(path)
-    with asking(path), place.client.open_input_stream(place.name) as file:
+    with asking(path), place.client.open_input_stream(place.name, compression=None) as file:
         told = cast(dict[Any, Any], file.metadata())
     told = {_text(name).lower(): _text(value) for name, value in told.items()}
     digest = told.get("etag", "").strip('"')
@@ -269,9 +269,22 @@ def delete(path: str) -> None:
         if info.type == pafs.FileType.File:
             place.client.delete_file(place.name)
         elif info.type == pafs.FileType.Directory and place.scheme == "s3":
-            place.client.delete_dir(place.name)  # a thousand a request
+            _delete_folder(path, place)
         elif info.type == pafs.FileType.Directory:  # GCS has no such request, and Arrow's wants an object that stands for the folder
             _all(object_clients.delete_object, [*files_below(path), f"{absolute(path)}/"])
+
+
+def _delete_folder(path: str, place: Place) -> None:
+    """A thousand objects a request; the deepest folders first, for there are stores on file systems, where one that is not empty stays."""
+    folders = {place.name}
+    for info in object_clients.listed(path, is_recursive=True):
+        folder = info.path if info.type == pafs.FileType.Directory else info.path.rpartition("/")[0]
+        while folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    for folder in sorted(folders, key=lambda folder: folder.count("/"), reverse=True):
+        with suppress(FileNotFoundError):
+            place.client.delete_dir(folder)
 
 
 def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:

@@ -69,9 +69,10 @@ def run_python(code: str, *arguments: str) -> int:
 # Writing -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["x.bin", "x.gz"])  # Arrow compresses what is named so, where it may
 @pytest.mark.parametrize("size", [0, 1, 5 << 20, LARGE])
-def test_what_is_written_is_read(size: int, store: Server) -> None:
-    data, path = random.Random(size).randbytes(size), f"{store.url}/deep/x.bin"
+def test_what_is_written_is_read(size: int, name: str, store: Server) -> None:
+    data, path = random.Random(size).randbytes(size), f"{store.url}/deep/{name}"
     with storage.write(path) as file:
         file.write(data[: size // 2])
         assert not storage.exists(path)
