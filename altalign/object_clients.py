@@ -238,6 +238,8 @@ def check(path: str) -> None:
         UsageError: it does not, and why.
     """
     place = Place.of(path)
+    if re.search(r"[*?[]", place.bucket):
+        raise UsageError(f"{path}: the name of a bucket is no glob; give it in full")
     try:
         _probe(place)
     except (OSError, pa.ArrowException) as error:
@@ -259,18 +261,21 @@ def trouble(error: BaseException, path: str) -> AltalignError:
             _probe(place)
         except (OSError, pa.ArrowException) as reason:
             said = _message(reason)
+    is_full, is_gone, is_far, is_elsewhere, is_denied = (kind.search(said) for kind in (_FULL, _NO_BUCKET, _NETWORK, _REGION, _DENIED))
+    is_elsewhere = place.scheme == "s3" and (is_elsewhere or "HTTP status 400" in said)
+    said = re.sub(r"^.* operation: (?:\w+ Message: )?(?!No response body)", "", said)
     where, endpoint = f"{place.scheme}://{place.bucket}", endpoint_of(place.scheme)
     at = f" at {endpoint}" if endpoint else ""
-    if _FULL.search(said):
+    if is_full:
         return FullDiskError(f"{path}: no space left in the store{at} ({said}); make room and run the same command again, it continues")
-    if _NO_BUCKET.search(said):
+    if is_gone:
         return StoreError(f"{path}: there is no bucket {place.bucket}{at}; make it, or give another")
-    if _NETWORK.search(said):
+    if is_far:
         return StoreError(f"{path}: the store{at} does not answer ({said}); look at the network and {_ENDPOINTS[place.scheme]}, and run the same command again")
-    if place.scheme == "s3" and (_REGION.search(said) or "HTTP status 400" in said):
+    if is_elsewhere:
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "not set"
         return StoreError(f"{path}: the store{at} refuses the region, AWS_REGION is {region} ({said}); set it to that of {where}")
-    if _DENIED.search(said):
+    if is_denied:
         repair = _has_credentials(place.scheme) or f"no credentials are in the environment; {_CREDENTIALS[place.scheme]}"
         return StoreError(f"{path}: access denied{at} ({said}); {repair}")
     return StoreError(f"{path}: the store{at} refuses ({said}); put that right and run the same command again, it continues")

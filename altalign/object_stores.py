@@ -14,7 +14,6 @@ from typing import Any, BinaryIO, Literal, TypeVar, cast
 import pyarrow.fs as pafs
 
 from altalign import disks, interrupts, local_copies, object_clients, object_growing, object_locks
-from altalign.errors import UsageError
 from altalign.object_clients import Place, asking, check
 from altalign.object_growing import growing
 from altalign.object_locks import holder, locked
@@ -204,8 +203,6 @@ def find(pattern: str) -> list[str]:
     """What a glob matches, by one list of the folder that its plain part names."""
     parts = absolute(pattern).partition("://")[2].split("/")
     plain = next((number for number, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
-    if plain == 0:
-        raise UsageError(f"{pattern}: the name of a bucket is no glob; give it in full")
     if kind(pattern) != "missing":
         return [pattern]
     if plain == len(parts):

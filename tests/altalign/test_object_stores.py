@@ -567,7 +567,7 @@ def test_a_bucket_of_gcs_that_is_not_there_is_said(gcs: Server) -> None:
     ("said", "kind", "line"),
     [
         ("AWS Error UNKNOWN (HTTP status 507) during PutObject operation: XMinioStorageFull", FullDiskError, "no space left in the store"),
-        ("AWS Error SLOW_DOWN during PutObject operation: reduce your request rate (Request ID: 1)", StoreError, "refuses (SLOW_DOWN during PutObject"),
+        ("AWS Error SLOW_DOWN during PutObject operation: reduce your request rate (Request ID: 1)", StoreError, "refuses (reduce your request rate)"),
         ("google::cloud::Status(PERMISSION_DENIED: 403 forbidden)", StoreError, "access denied"),
         ("google::cloud::Status(UNAVAILABLE: curl: could not connect)", StoreError, "does not answer"),
     ],
