@@ -15,7 +15,8 @@ from altalign import interrupts
 from altalign.errors import FullDiskError, UsageError
 from altalign.stored_files import Growing, Stamp
 
-_T, _R = TypeVar("_T"), TypeVar("_R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 _PARTIAL = ".partial-"  # in the name of a file that is being written
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -87,7 +87,7 @@ def _client(scheme: str, bucket: str, _process: int, *, in_parts: bool) -> pafs.
         from datetime import timedelta
 
         return pafs.GcsFileSystem(anonymous=bool(endpoint), retry_time_limit=timedelta(seconds=_GCS_RETRIES_FOR_S), **there)
-    return pafs.S3FileSystem(
+    return cast(Any, pafs.S3FileSystem)(  # the stubs know not all of it
         region=_region(bucket, endpoint),
         allow_delayed_open=not in_parts,
         background_writes=True,
@@ -188,7 +188,7 @@ def get(path: str) -> bytes:
 
 def read_at(file: pa.NativeFile, offset: int, length: int) -> bytes:
     """Bytes of an open object; fewer at its end, where GCS answers with an error."""
-    length = min(length, file.size() - offset)
+    length = min(length, cast(Any, file).size() - offset)
     return file.read_at(length, offset) if length > 0 else b""
 
 

@@ -123,7 +123,7 @@ def _tickets(folder: str) -> list[_Ticket]:
         if info.type == pafs.FileType.File and info.base_name.startswith(_TICKET):
             path = f"{folder}/log/{info.base_name}"
             with suppress(FileNotFoundError, ValueError):  # its owner has ended meanwhile
-                found.append(_Ticket(path, info.mtime_ns, json.loads(object_clients.get(path))))
+                found.append(_Ticket(path, info.mtime_ns or 0, json.loads(object_clients.get(path))))
     return found
 
 

@@ -22,7 +22,8 @@ from altalign.stored_files import Stamp
 
 __all__ = ["check", "growing", "holder", "locked"]
 
-_T, _R = TypeVar("_T"), TypeVar("_R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 _BUFFER_BYTES = 64 << 10
 _GAP_BYTES = 256 << 10  # ranges nearer to one another are one request
 _RANGE_BYTES = 8 << 20  # of several ranges as one

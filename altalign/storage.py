@@ -20,7 +20,8 @@ __all__ = ["Growing", "Stamp", "full_disk", "is_forbidden", "is_full_disk", "is_
 
 Kind = Literal["file", "folder", "other", "missing"]
 _SCHEMES = ("s3://", "gs://")
-_T, _R = TypeVar("_T"), TypeVar("_R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 def is_remote(path: str) -> bool:

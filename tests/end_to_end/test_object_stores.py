@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
@@ -196,7 +196,7 @@ def test_status_explain_and_a_dry_run_tell_of_a_run_in_a_store(made: Made, capsy
     assert storage.kind(f"{made.store.url}/never") == "missing"
 
 
-def _rows(path: str) -> list[dict]:
+def _rows(path: str) -> list[dict[str, Any]]:
     with storage.open_read(path) as file:
         return pq.read_table(file).to_pylist()
 
