@@ -9,11 +9,15 @@ VENV := .venv
 BENCH := .venv-bench
 ALTALIGN := $(VENV)/bin/altalign
 PRISM := $(abspath $(CACHE))/prism/prism
+VERSITYGW := $(abspath $(CACHE))/versitygw/versitygw
+VERSITYGW_VERSION := v1.8.0
+FAKE_GCS := $(abspath $(CACHE))/fake-gcs-server/fake-gcs-server
+FAKE_GCS_VERSION := v1.56.1
 
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate test test-kills test-engines test-clusters test-clusters-all test-readers fuzz check docs bench bench-large bench-engines prism jars google-cloud clean
+.PHONY: help setup setup-dev curate test test-kills test-engines test-clusters test-clusters-all test-readers fuzz check docs bench bench-large bench-engines prism jars google-cloud versitygw fake-gcs-server clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards; RUNNER=prism, spark or flink on that engine"
@@ -61,9 +65,9 @@ curate: export ALTALIGN_PRISM := $(or $(ALTALIGN_PRISM),$(PRISM))
 curate: $(VENV)/.curate $(SERVER_$(RUNNER)) $(if $(filter configs/demo.toml,$(CONFIG)),demo-web/README.md)
 	$(ALTALIGN) curate $(CONFIG) $(if $(RUNNER),--set engine.runner=$(RUNNER)) $(FLAGS)
 
-# Prism where Go is; without it the tests that need it are skipped and say so.
+# Prism and object stores where Go is; without it the tests that need them are skipped and say so.
 test: $(VENV)/.dev
-	@! command -v go >/dev/null || $(MAKE) --no-print-directory prism
+	@! command -v go >/dev/null || $(MAKE) --no-print-directory prism versitygw fake-gcs-server
 	$(VENV)/bin/python -m pytest -n auto --dist loadfile -m 'not java and not cluster' $(FLAGS)
 
 # What `make test` takes a sample of; another ALTALIGN_KILLS_SEED draws other points.
@@ -133,6 +137,15 @@ jars: $(VENV)/.curate $(UV)
 # What of Beam is for Google Cloud: 70 packages, beside the others.
 google-cloud: $(VENV)/.curate
 	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --inexact --extra dataflow
+
+# An S3 server and an emulator of GCS, which tests of object stores run against on loopback.
+versitygw: $(VERSITYGW)
+$(VERSITYGW):
+	GOBIN=$(dir $@) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
+
+fake-gcs-server: $(FAKE_GCS)
+$(FAKE_GCS):
+	GOBIN=$(dir $@) go install github.com/fsouza/fake-gcs-server@$(FAKE_GCS_VERSION)
 
 clean:
 	rm -rf $(VENV) $(BENCH) $(CACHE) demo-web runs/demo

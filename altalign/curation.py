@@ -26,7 +26,7 @@ class RunSettings(Settings):
     """Where a run is written."""
 
     folder: Annotated[str, Field(min_length=1)] = "runs/demo"
-    """Where the run is written. A local path; object stores are not supported yet."""
+    """Where the run is written: a local path, `s3://BUCKET/…` or `gs://BUCKET/…`."""
     keep_work: bool = True
     """Keep `work/` after the run; `altalign clean` deletes it later."""
 

@@ -5,6 +5,7 @@
     ├── UnreadableError   a whole input file cannot be read
     ├── DamagedError   a file that a run wrote is not as it was written
     ├── FullDiskError     no space left where the run is written
+    ├── StoreError     an object store does not answer, or refuses
     ├── CountsError       counts that do not add up: a defect of ours, never of the data
     └── NotFoundError     a search that found nothing
 
@@ -34,6 +35,10 @@ class DamagedError(AltalignError):
 
 class FullDiskError(AltalignError):
     """No space is left where the run is written."""
+
+
+class StoreError(AltalignError):
+    """An object store does not answer, or refuses. No OSError: readers take those for what is wrong with a file, and no file is to blame."""
 
 
 class CountsError(AltalignError):

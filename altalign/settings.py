@@ -14,6 +14,7 @@ from typing import Any, Self
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from altalign import storage
 from altalign.errors import UsageError
 from altalign.mistakes import sentence, settings_of
 
@@ -31,7 +32,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
-    def load(cls, path: Path, overrides: Sequence[str] = ()) -> Self:
+    def load(cls, path: Path | str, overrides: Sequence[str] = ()) -> Self:
         """Read a TOML file and apply `section.key=value` overrides (values in TOML; what is none is a string).
 
         Raises:
@@ -90,9 +91,10 @@ def stage_of(cls: type[BaseModel], name: str) -> str | None:
     return stage
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path | str) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors of Windows begin a file with a mark
+        is_remote = storage.is_remote(str(path))  # below: editors of Windows begin a file with a mark
+        return tomllib.loads(storage.read_bytes(str(path)).decode("utf-8-sig") if is_remote else Path(path).read_text(encoding="utf-8-sig"))
     except IsADirectoryError:
         raise UsageError(f"{path}: a folder, where a settings file (TOML) is meant; give the path of the file") from None
     except FileNotFoundError:

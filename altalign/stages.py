@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from altalign import storage
 from altalign.errors import DamagedError, UnreadableError
@@ -33,7 +32,7 @@ def finished_units(folder: str) -> list[str]:
 
 def damaged(run_folder: str, path: str, why: str) -> DamagedError:
     """The error about a file that a run wrote and that is not as it was written, with what makes it anew."""
-    name = Path(path).absolute().relative_to(Path(run_folder).absolute()).as_posix()
+    name = storage.relative(path, run_folder) or path
     path, stage = f"{run_folder.rstrip('/')}/{name}", maker(name)
     repair = f"--rerun {stage} makes it anew" if stage else "--restart runs everything anew"
     return DamagedError(f"{path}: damaged: {why}; `altalign curate` with {repair}")
@@ -61,7 +60,7 @@ def own_files(run_folder: str) -> Iterator[None]:
 
 
 def _is_inside(path: str, folder: str) -> bool:
-    return Path(path).absolute().is_relative_to(Path(folder).absolute())
+    return storage.relative(path, folder) is not None
 
 
 def maker(path: str) -> str | None:

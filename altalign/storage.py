@@ -1,38 +1,43 @@
-"""Files of a run behind one small face: open, list, write whole, delete. Local disks now; object stores enter here.
+"""Files of runs and inputs behind one small face: open, list, write whole, delete. A path is local, or `s3://BUCKET/…` or `gs://BUCKET/…`.
 
 Paths are strings, relative ones to the working directory. Nothing is ever renamed by a caller: a file appears whole when its `write`
 block ends well, or not at all. The exceptions are `growing`: what came over the web, and the log of that.
 """
 
-import errno
-import fcntl
 import json
-import os
 import posixpath
-import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, BinaryIO
-from uuid import uuid4
+from typing import Any, BinaryIO, Literal, TypeVar
 
-from altalign import interrupts
-from altalign.errors import FullDiskError, UnreadableError, UsageError
+from altalign import disks
+from altalign.disks import full_disk, is_forbidden, is_full_disk, is_partial
+from altalign.errors import UnreadableError, UsageError
+from altalign.stored_files import Growing, Stamp
 
-_PARTIAL = ".partial-"  # in the name of a file that is being written
+__all__ = ["Growing", "Stamp", "full_disk", "is_forbidden", "is_full_disk", "is_partial"]
+
+Kind = Literal["file", "folder", "other", "missing"]
+_SCHEMES = ("s3://", "gs://")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
-@dataclass(frozen=True)
-class Stamp:
-    """What tells that a file has not changed: size in bytes, time of the last change in nanoseconds."""
+def is_remote(path: str) -> bool:
+    """Whether a path is in an object store."""
+    return "://" in path
 
-    size: int
-    time_ns: int
 
-    def to_json(self) -> list[int]:
-        """For the facts of a run."""
-        return [self.size, self.time_ns]
+def _at(path: str) -> Any:  # one of two modules of the same functions
+    if not is_remote(path):
+        return disks
+    from altalign import object_stores  # Arrow, and a client of the store: a third of a second that local runs need not wait for
+
+    return object_stores
+
+
+# Names ---------------------------------------------------------------------------------------------------------------
 
 
 def join(*parts: str) -> str:
@@ -40,140 +45,203 @@ def join(*parts: str) -> str:
     return posixpath.join(*parts)
 
 
+def check(path: str) -> None:
+    """Refuse what cannot be a path, and a store that does not answer or lets nobody in.
+
+    Raises:
+        UsageError: saying what to do.
+    """
+    if "\0" in path:
+        raise UsageError(f"{path!r}: a path with a zero byte; give another")
+    if is_remote(path):
+        if not path.startswith(_SCHEMES):
+            raise UsageError(f"{path}: no kind of storage that is known; give a local path, s3://BUCKET/… or gs://BUCKET/…")
+        _at(path).check(path)
+
+
 def check_local(path: str) -> None:
-    """Refuse what this version cannot store to.
+    """Refuse what is not on a disk of this machine.
 
     Raises:
         UsageError: the path names an object store, or cannot be a name at all.
     """
     if "\0" in path:
         raise UsageError(f"{path!r}: a path with a zero byte; give another")
-    if "://" in path:
-        raise UsageError(f"{path}: object stores are not supported yet; give a local path")
+    if is_remote(path):
+        raise UsageError(f"{path}: not in an object store; give a local path")
+
+
+def absolute(path: str) -> str:
+    """The path from the root; links stay."""
+    return _at(path).absolute(path)
+
+
+def resolved(path: str) -> str:
+    """The path from the root, wherever links lead."""
+    return _at(path).resolved(path)
+
+
+def folder_of(path: str) -> str:
+    """The folder that a path is in."""
+    return path.rpartition("/")[0] if is_remote(path) else str(Path(path).parent)
+
+
+def relative(path: str, folder: str) -> str | None:
+    """The path as seen from a folder that it is in, with `/`; None of one that is elsewhere. Links are not looked at."""
+    return _relative(absolute(path), absolute(folder)) if is_remote(path) == is_remote(folder) else None
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether a path is a folder or in it, wherever links lead."""
+    return is_remote(path) == is_remote(folder) and _relative(resolved(path), resolved(folder)) is not None
+
+
+def _relative(path: str, folder: str) -> str | None:
+    if path == folder:
+        return "."
+    inside = folder if folder.endswith("/") else f"{folder}/"
+    return path.removeprefix(inside) if path.startswith(inside) else None
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
 
 
 def open_read(path: str) -> BinaryIO:
     """A seekable binary file."""
-    return Path(path).open("rb")
+    return _at(path).open_read(path)
+
+
+def open_again(path: str, file: BinaryIO) -> BinaryIO:
+    """A file that is open a second time, with a place of its own in it; what one of the two has read of a store, the other need not ask for."""
+    return _at(path).open_again(path, file)
+
+
+def ask_for(path: str, file: BinaryIO, offset: int, length: int) -> None:
+    """Have a disk or a store begin with what will be read of an open file; its trouble comes up when it is read."""
+    _at(path).ask_for(file, offset, length)
 
 
 def read_range(path: str, offset: int, length: int) -> bytes:
     """`length` bytes from `offset`; fewer at the end of the file."""
-    interrupts.check()
-    with Path(path).open("rb") as file:
-        file.seek(offset)
-        return file.read(length)
+    return _at(path).read_range(path, offset, length)
 
 
 def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
     """The bytes of each (offset, length) of one file; fewer at its end."""
-    with Path(path).open("rb", buffering=0) as file:
-        for offset, length in ranges:
-            yield os.pread(file.fileno(), length, offset)
+    return _at(path).read_ranges(path, ranges)
 
 
-@contextmanager
-def write(path: str) -> Iterator[BinaryIO]:
+def read_bytes(path: str) -> bytes:
+    """A whole file."""
+    return _at(path).read_bytes(path)
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """A JSON file; empty where there is none.
+
+    Raises:
+        UnreadableError: it is no JSON, or no object.
+    """
+    try:
+        value = json.loads(read_bytes(path))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UnreadableError(f"{path}: not a JSON object but {value!r:.40}")
+    return value
+
+
+def mappable(path: str) -> str:
+    """A local file of the same bytes, which can be mapped into memory: itself, or a copy that all processes of this machine share."""
+    return _at(path).mappable(path)
+
+
+def each(work: Callable[[_T], _R], things: Iterable[_T], *, of: str) -> Iterator[_R]:
+    """What `work` gives of each thing, in order: one after the other where the files are on a disk, many at a time where `of` is in a store."""
+    return _at(of).each(work, things)
+
+
+# What is there -------------------------------------------------------------------------------------------------------
+
+
+def kind(path: str) -> Kind:
+    """What is at a path; links are followed. A folder of a store is what names of objects have in common."""
+    return _at(path).kind(path)
+
+
+def exists(path: str) -> bool:
+    """Whether there is a whole file at `path`."""
+    return _at(path).exists(path)
+
+
+def stamp(path: str) -> Stamp:
+    """Size and time of a file; in a store, size and digest."""
+    return _at(path).stamp(path)
+
+
+def stamps(paths: Sequence[str]) -> Iterator[Stamp]:
+    """The stamps of many files, in order."""
+    return each(stamp, paths, of=next(filter(is_remote, paths), ""))
+
+
+def names(folder: str, suffix: str = "") -> list[str]:
+    """Sorted names of the whole files of a folder; none where there is no folder."""
+    return _at(folder).names(folder, suffix)
+
+
+def entries(folder: str) -> list[str]:
+    """Names of all that a folder has in it, folders too; none where there is no folder."""
+    return _at(folder).entries(folder)
+
+
+def below(folder: str, name: str) -> list[str]:
+    """Sorted paths of the files of a name (with folders before it: `plan/plan.json`) anywhere below a folder."""
+    return _at(folder).below(folder, name)
+
+
+def files_below(folder: str) -> list[str]:
+    """Paths of all files below a folder."""
+    return _at(folder).files_below(folder)
+
+
+def find(pattern: str) -> list[str]:
+    """What a glob matches, `**` for any folders; a path that is there as it is written is itself, whatever brackets it has."""
+    return _at(pattern).find(pattern)
+
+
+def free_bytes(path: str) -> int | None:
+    """Bytes free where `path` is, or will be; None where that cannot be known."""
+    return _at(path).free_bytes(path)
+
+
+def is_writable(folder: str) -> bool:
+    """Whether this user may write there, as far as that can be told without trying."""
+    return _at(folder).is_writable(folder)
+
+
+# Writing -------------------------------------------------------------------------------------------------------------
+
+
+def write(path: str) -> AbstractContextManager[BinaryIO]:
     """A binary file that is at `path`, whole, once the block ended well.
 
     Raises:
         FullDiskError: no space is left.
     """
-    target = Path(path)
-    partial = target.with_name(f"{target.name}{_PARTIAL}{uuid4().hex[:8]}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            yield file
-        partial.replace(target)
-    except BaseException as error:
-        full = full_disk(error, str(target.parent), writing=target.name)  # while the disk is as it was
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        if full is not None:
-            raise full from error
-        raise
+    return _at(path).write(path)
 
 
-class Growing:
-    """A file that is added to at its end; `bytes` is how long it is."""
+def growing(path: str, *, keep: int | None = None) -> AbstractContextManager[Growing]:
+    """A file to be added to: the first `keep` bytes of what is there (None: all of it) stay.
 
-    def __init__(self, file: int, target: Path, size: int):
-        self._file, self._target, self.bytes = file, target, size
-
-    def write(self, data: bytes) -> None:
-        """Add bytes; they are the system's when this returns, so that they outlive the process.
-
-        Raises:
-            FullDiskError: no space is left.
-        """
-        left = memoryview(data)
-        try:
-            while left:
-                left = left[os.write(self._file, left) :]
-        except OSError as error:
-            if (full := full_disk(error, str(self._target.parent), writing=self._target.name)) is not None:
-                raise full from error
-            raise
-        self.bytes += len(data)
-
-
-@contextmanager
-def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
-    """A file to be added to: the first `keep` bytes of what is there (None: all of it) stay. Whoever is killed may leave a part of the last write.
+    Whoever is killed may leave a part of the last write; in a store, all but what was added within the last seconds.
 
     Raises:
         FullDiskError: no space is left.
     """
-    target = Path(path)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    except OSError as error:
-        if (full := full_disk(error, str(target.parent), writing=target.name)) is not None:
-            raise full from error
-        raise
-    try:
-        if keep is not None:
-            os.ftruncate(file, keep)
-        yield Growing(file, target, os.fstat(file).st_size)
-    finally:
-        os.close(file)
-
-
-def is_full_disk(error: BaseException) -> bool:
-    """Whether this says that no space, or no quota, is left."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def is_forbidden(error: BaseException) -> bool:
-    """Whether this says that nobody, or not this user, may write there."""
-    return isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
-def full_disk(error: BaseException, folder: str, *, writing: str = "") -> FullDiskError | None:
-    """What to say of an error that came because no space is left in a folder (empty: nobody knows where); None of any other error."""
-    if not is_full_disk(error):
-        return None
-    what = (f" while writing {writing}" if writing else "") + (f" ({_left(error, folder)})" if folder else "")
-    return FullDiskError(f"{folder or 'the disk'}: no space left on the device{what}; make room and run the same command again, it continues")
-
-
-def _left(error: BaseException, folder: str) -> str:
-    if isinstance(error, OSError) and error.errno == errno.EDQUOT:
-        return "the quota is used up"
-    with suppress(OSError):
-        status = os.statvfs(_there(folder))
-        if status.f_files and not status.f_favail:
-            return "it holds as many files as it can"
-        return f"{status.f_bavail * status.f_frsize:,} bytes free"
-    return "how much is free cannot be told"
-
-
-def _there(path: str) -> Path:
-    """The path, or the first folder above it that is there."""
-    there = Path(path).absolute()
-    return next(folder for folder in (there, *there.parents) if folder.exists())
+    return _at(path).growing(path, keep=keep)
 
 
 def write_bytes(path: str, data: bytes) -> None:
@@ -187,146 +255,50 @@ def write_json(path: str, value: object) -> None:
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def read_bytes(path: str) -> bytes:
-    """A whole file."""
-    return Path(path).read_bytes()
-
-
-def read_json(path: str) -> dict[str, Any]:
-    """A JSON file; empty where there is none.
-
-    Raises:
-        UnreadableError: it is no JSON, or no object.
-    """
-    try:
-        value = json.loads(Path(path).read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError(f"{path}: not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UnreadableError(f"{path}: not a JSON object but {value!r:.40}")
-    return value
-
-
-def exists(path: str) -> bool:
-    """Whether there is a whole file at `path`."""
-    return Path(path).is_file()
-
-
-def stamp(path: str) -> Stamp:
-    """Size and time of a file."""
-    status = Path(path).stat()
-    return Stamp(status.st_size, status.st_mtime_ns)
-
-
-def names(folder: str, suffix: str = "") -> list[str]:
-    """Sorted names of the whole files of a folder; none where there is no folder."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(e.name for e in entries if e.name.endswith(suffix) and _PARTIAL not in e.name and e.is_file())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
 def delete(path: str) -> None:
     """Delete a file, or a folder and all in it; nothing where there is none."""
-    if Path(path).is_dir():
-        shutil.rmtree(path)
-    else:
-        Path(path).unlink(missing_ok=True)
-
-
-def free_bytes(path: str) -> int:
-    """Bytes free where `path` is, or will be."""
-    return shutil.disk_usage(_there(path)).free
+    _at(path).delete(path)
 
 
 def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
     """Delete folders of units so that whoever is killed on the way leaves no unit that seems finished and is not.
 
-    First what says that a stage is done, then every mark of a unit, then the rest; `but` names the endings of files that stay.
+    First what says that a stage is done, then every mark of a unit, then the rest; `but` names the endings of files that stay. All are of one store.
     """
-    for pattern in ("done.json", "*.json"):
-        for folder in folders:
-            for mark in Path(folder).rglob(pattern):
-                mark.unlink(missing_ok=True)
-    for folder in folders:
-        if but:
-            for file in (path for path in Path(folder).rglob("*") if path.is_file() and not path.name.endswith(tuple(but))):
-                file.unlink()
-        else:
-            delete(folder)
+    if folders:
+        _at(folders[0]).delete_units(folders, but=but)
 
 
-def is_partial(name: str) -> bool:
-    """Whether a file of this name is one whose writing has not ended."""
-    return _PARTIAL in name
+def sweep(folder: str) -> None:
+    """Delete what writes that never ended have left under a folder, and make whole what grew. Nobody else may be writing there."""
+    _at(folder).sweep(folder)
 
 
-@contextmanager
-def locked(folder: str) -> Iterator[None]:
-    """Hold a run folder against a second command on this machine.
+# A run as a whole ----------------------------------------------------------------------------------------------------
+
+
+def locked(folder: str) -> AbstractContextManager[None]:
+    """Hold a run folder against a second command: on this machine; in a store, on any.
 
     Raises:
         UsageError: another one holds it, or nobody may write there.
     """
-    try:
-        Path(folder, "log").mkdir(parents=True, exist_ok=True)
-        opened = Path(folder, "log", "lock").open("a+", encoding="ascii")  # noqa: SIM115 - closed below
-    except OSError as error:
-        if not is_forbidden(error):
-            raise
-        raise UsageError(f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose another [run] folder") from None
-    with opened as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            process = lock.read().strip() or "unknown"
-            raise UsageError(f"{folder}: another command is at work on this run (process {process}); wait for it, or choose another [run] folder") from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield
+    return _at(folder).locked(folder)
 
 
 def holder(folder: str) -> str | None:
-    """The process of this machine that holds a run folder; None where none does."""
-    try:
-        with Path(folder, "log", "lock").open(encoding="ascii") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return lock.read().strip() or "unknown"
-    except OSError:
-        pass
-    return None
+    """The process that holds a run folder, and its machine where that is another; None where none does."""
+    return _at(folder).holder(folder)
 
 
-@contextmanager
-def temporary(folder: str) -> Iterator[None]:
+def temporary(folder: str) -> AbstractContextManager[None]:
     """This folder, for as long as the block lasts, instead of the system's for what libraries and child processes think to be temporary.
 
-    A killed process cannot delete what it left there; the next one does.
+    A killed process cannot delete what it left there; the next one does. Of a folder in a store it is one on this machine that stands for it.
     """
-    import tempfile  # a hundredth of a second, which other commands need not wait for
-
-    delete(folder)
-    Path(folder).mkdir(parents=True)
-    before = tempfile.tempdir, os.environ.get("TMPDIR")
-    tempfile.tempdir = os.environ["TMPDIR"] = str(Path(folder).absolute())
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before[0]
-        os.environ.pop("TMPDIR")
-        if before[1] is not None:
-            os.environ["TMPDIR"] = before[1]
-        shutil.rmtree(folder, ignore_errors=True)
+    return _at(folder).temporary(folder)
 
 
-def sweep(folder: str) -> None:
-    """Delete what writes that never ended have left under a folder. Nobody else may be writing there."""
-    for partial in Path(folder).rglob(f"*{_PARTIAL}*"):
-        partial.unlink(missing_ok=True)
+def local_file(path: str) -> str:
+    """Where another program writes a file of a run: there, or for a run in a store at a place of this machine that stands for it."""
+    return _at(path).local_file(path)

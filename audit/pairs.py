@@ -176,7 +176,7 @@ def _rare_ngrams(run: RunFolder, caption: str) -> str:
     """The unigrams and bigrams of a caption that are outside the vocabulary."""
     path = run.path("tables", "vocabulary.npy")
     try:
-        table = np.load(path, mmap_mode="r")
+        table = np.load(storage.mappable(path), mmap_mode="r")
     except (ValueError, EOFError) as error:
         raise UnreadableError(f"{path}: not a whole NumPy array") from error
     hashes = np.array(words.ngram_hashes(caption), np.uint64)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from altalign import storage
@@ -28,8 +27,8 @@ class RunFolder:
             UsageError: there is no such folder, or it is no run.
             UnreadableError: run.json is damaged.
         """
-        storage.check_local(folder)
-        if not Path(folder).is_dir():
+        storage.check(folder)
+        if storage.kind(folder) != "folder":
             raise UsageError(f"{folder}: no such run folder; give the [run] folder of a curation")
         facts = storage.read_json(storage.join(folder, "run.json"))
         if not facts:
@@ -51,7 +50,7 @@ class RunFolder:
         if not storage.exists(path):
             raise damaged(self.folder, path, "it is not there")
         try:
-            return CurateConfig.load(Path(path))
+            return CurateConfig.load(path)
         except UsageError as error:
             why = str(error).split("\n")[0].removeprefix(path).lstrip(": ")
             raise damaged(self.folder, path, why) from None

@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from altalign import storage, terminal
 from altalign.stages import finished_units, own_files
@@ -55,9 +54,9 @@ def _print(run: RunFolder) -> None:
 def _units(run: RunFolder, stage: str) -> tuple[int, int, int]:
     """Finished and planned units, and rows, over the steps of a stage that have begun."""
     done = planned = rows = 0
-    for plan in sorted(Path(run.path("work", stage)).glob("**/plan/plan.json")):
-        facts = storage.read_json(str(plan))
-        done += len(finished_units(str(plan.parent.parent)))
+    for plan in storage.below(run.path("work", stage), "plan/plan.json"):
+        facts = storage.read_json(plan)
+        done += len(finished_units(plan.removesuffix("/plan/plan.json")))
         planned, rows = planned + facts["units"], rows + facts["rows"]
     return done, planned, rows
 

@@ -26,7 +26,7 @@ def read(path: str) -> np.ndarray:
 
 def mapped(path: str) -> np.ndarray:
     """The same, mapped into memory: one copy for all processes, and not read before it is asked for."""
-    return _opened(path, path, mmap_mode="r")
+    return _opened(storage.mappable(path), path, mmap_mode="r")
 
 
 def _opened(source: Any, path: str, **how: Any) -> np.ndarray:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,7 +73,7 @@ def _check(run: Run, wanted: Wanted) -> None:
     """
     if not run.is_done("fetch"):
         raise UsageError(f"{run.folder}: its images are not fetched yet; `altalign curate` with --until fetch does that, then calibrate")
-    before = dict(flatten(CurateConfig.load(Path(run.path("config.toml"))).model_dump(mode="json")))
+    before = dict(flatten(CurateConfig.load(run.path("config.toml")).model_dump(mode="json")))
     for name, value in flatten(run.config.model_dump(mode="json")):
         stage = stage_of(CurateConfig, name)
         if stage in STAGES[: STAGES.index("decontaminate")] and before.get(name) != value:
@@ -108,13 +107,13 @@ def _check_made(run: Run) -> None:
 
 
 def _check_out(run: Run, out: str) -> None:
-    storage.check_local(out)
-    folder = Path(out)
-    if folder.resolve().is_relative_to(Path(run.folder).resolve()):
+    storage.check(out)
+    if storage.is_inside(out, run.folder):
         raise UsageError(f"{out}: in the run's own folder {run.folder}, whose files `altalign curate` makes anew; choose another folder")
-    if folder.exists() and not folder.is_dir():
+    if storage.kind(out) not in ("folder", "missing"):
         raise UsageError(f"{out}: a file, where the folder of a calibration is meant; choose another")
-    if folder.exists() and any(folder.iterdir()) and not any(Path(folder, name).exists() for name in (calibrations.FILE, _SCRATCH)):
+    entries = storage.entries(out)
+    if entries and not {calibrations.FILE, _SCRATCH} & {*entries}:
         raise UsageError(f"{out}: a folder that is no calibration (it has no {calibrations.FILE}); choose another, or empty it")
 
 
@@ -123,7 +122,7 @@ def _scratch(run: Run, wanted: Wanted) -> Run:
     decontaminate = run.config.decontaminate.model_copy(update={"mirrored": True})
     folder = storage.join(wanted.out, _SCRATCH)
     scratch = Run(folder, run.config.model_copy(update={"decontaminate": decontaminate}), ())
-    made = [str(Path(run.folder).resolve()), storage.stamp(run.mark("fetch", "done")).to_json(), wanted.sample, COPIES_OF_PX, WORK_VERSION]
+    made = [storage.resolved(run.folder), storage.stamp(run.mark("fetch", "done")).to_json(), wanted.sample, COPIES_OF_PX, WORK_VERSION]
     grounds = {"rests_on": json.dumps([made, scratch.config.model_dump(mode="json", exclude={"engine"})])}
     if storage.read_json(scratch.path("grounds.json")) != grounds:
         storage.delete(folder)

@@ -5,7 +5,6 @@ A run that learns them writes them to `audit/near_duplicates/`, `altalign calibr
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,7 +103,7 @@ def named(folder: str, embedder: "Embedder") -> Calibration:
         UsageError: it is none, or one of another embedder.
     """
     where = f"[decontaminate] calibration = {folder!r}"
-    if not Path(folder, FILE).is_file():
+    if not storage.exists(storage.join(folder, FILE)):
         raise UsageError(f"{where}: no {FILE} is there; give a folder that `altalign calibrate` wrote, relative to the working directory")
     try:
         calibration = load(folder)

@@ -115,7 +115,7 @@ def _test_set(named: str, image_column: str) -> dict[str, str]:
 
 
 def _check_work(folder: str) -> None:
-    if not Path(folder, "work").exists():
+    if storage.kind(storage.join(folder, "work")) == "missing":
         raise UsageError(f"{folder}: work/ was deleted, and what was fetched with it; `altalign curate` with --restart runs everything anew")
 
 
@@ -144,8 +144,8 @@ def _config_of_run(folder: str, overrides: Sequence[str], test_sets: Sequence[di
     from altalign.curation import CurateConfig
 
     folder = folder.rstrip("/") or "/"
-    storage.check_local(folder)
-    if not Path(folder).is_dir():
+    storage.check(folder)
+    if storage.kind(folder) != "folder":
         raise UsageError(f"{folder}: no such run folder; give the [run] folder of a curation")
     with own_files(folder):
         facts = storage.read_json(storage.join(folder, "run.json"))
@@ -155,7 +155,7 @@ def _config_of_run(folder: str, overrides: Sequence[str], test_sets: Sequence[di
     if not storage.exists(path):
         raise damaged(folder, path, "it is not there")
     engine = [f"engine.{name}={json.dumps(value)}" for name, value in facts.get("engine", {}).items()]
-    config = CurateConfig.load(Path(path), [f"run.folder={json.dumps(folder, ensure_ascii=False)}", *engine, *overrides])
+    config = CurateConfig.load(path, [f"run.folder={json.dumps(folder, ensure_ascii=False)}", *engine, *overrides])
     if not test_sets:
         return config
     values = config.model_dump(mode="json")

@@ -183,7 +183,7 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
     if portable.job_endpoint or runner not in ("prism", *_MASTER):
         yield
         return
-    with _beam_says_nothing(), serving(_server(runner, given), run.path("log", f"{runner}.log")) as endpoint:
+    with _beam_says_nothing(), serving(_server(runner, given), storage.local_file(run.path("log", f"{runner}.log"))) as endpoint:
         if runner in _MASTER:
             _check_known(given, endpoint)
         portable.job_endpoint = endpoint
@@ -276,9 +276,8 @@ class _CreateFromFile(beam.PTransform[Any, Any]):
 
     def expand(self, input_or_inputs: Any) -> Any:
         """Read the elements, and spread them."""
-        return (
-            input_or_inputs | "Places" >> beam.Create(self._places) | "Read" >> beam.FlatMap(functools.partial(_read, _absolute(self._path))) | beam.Reshuffle()
-        )
+        read = functools.partial(_read, storage.absolute(self._path))
+        return input_or_inputs | "Places" >> beam.Create(self._places) | "Read" >> beam.FlatMap(read) | beam.Reshuffle()
 
 
 def _read(path: str, place: tuple[int, int]) -> list[Any]:
@@ -352,8 +351,4 @@ def working(run: Run, folder: str) -> Iterator[None]:
 
 
 def _job_name(run: Run) -> str:
-    return f"altalign-{hashlib.sha256(_absolute(run.folder).encode()).hexdigest()[:8]}"
-
-
-def _absolute(path: str) -> str:
-    return path if "://" in path else str(Path(path).absolute())
+    return f"altalign-{hashlib.sha256(storage.absolute(run.folder).encode()).hexdigest()[:8]}"

@@ -123,7 +123,8 @@ def image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | None]:
             if wanted is None:
                 yield None
             elif wanted.length is None:
-                yield read.image_bytes(wanted.path, wanted.offset) or b""
+                opened = ranges.opened(wanted.path) if storage.is_remote(wanted.path) else None  # of which the store was asked ahead
+                yield read.image_bytes(wanted.path, wanted.offset, opened) or b""
             else:
                 yield ranges.read(wanted)
 

@@ -4,12 +4,11 @@ Two Parquet files: one of pairs (`image_a`, `image_b`, `relation`, and perhaps `
 or `near` means a near-duplicate; any other means that they are two images.
 """
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from altalign import interrupts
+from altalign import interrupts, storage
 from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from dedup.calibrate import Buckets, Share, of_best_view, recall_and_precision, recall_by_transform
@@ -37,7 +36,7 @@ def check(pairs: str, of_images: str) -> None:
         UnreadableError: a file is no Parquet.
     """
     for option, path, wanted in (("--pairs", pairs, PAIR_COLUMNS), ("--images", of_images, IMAGE_COLUMNS)):
-        if not Path(path).is_file():
+        if not storage.exists(path):
             raise UsageError(f"{option} {path}: no such file; give a Parquet file with the columns {', '.join(wanted)}")
         with parquet.reading(path) as file:
             names = file.schema_arrow.names

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from altalign import storage
 from altalign.errors import UsageError
 from filters import nsfw
 from filters.blocked import BlockList
@@ -93,7 +94,7 @@ def onnx_errors() -> tuple[type[Exception], ...]:
 
 def _text(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(storage.mappable(path)).read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"[image] blocked_hashes: {path}: cannot be read ({error.strerror}); give paths relative to the working directory") from None
     except UnicodeDecodeError as error:

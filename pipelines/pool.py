@@ -55,7 +55,7 @@ def rows(run: Run) -> int:
     return storage.read_json(run.work("extract", "pool", "size.json"))["rows"]
 
 
-def stamp(run: Run, file: int) -> list[int]:
+def stamp(run: Run, file: int) -> list[int | str]:
     """What tells that an input file has not changed.
 
     Raises:

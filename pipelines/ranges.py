@@ -1,6 +1,5 @@
 """Reads many ranges of bytes, of many files: keeps a few files open, and asks the disk for what comes next while what came before is decoded."""
 
-import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -64,7 +63,7 @@ class Ranges:
         path, offset, length = wanted
         assert length is not None
         try:
-            file = self._open(path)
+            file = self.opened(path)
             file.seek(offset)
             data = file.read(length)
         except OSError as error:
@@ -73,7 +72,8 @@ class Ranges:
             raise UnreadableError(f"{path}: ends {length - len(data):,} bytes before the image at byte {offset:,} does; {_REPAIR}")
         return data
 
-    def _open(self, path: str) -> BinaryIO:
+    def opened(self, path: str) -> BinaryIO:
+        """The file of a path, as long as not many others are read."""
         file = self._files.get(path)
         if file is None:
             if len(self._files) == FILES_AT_MOST:
@@ -83,10 +83,9 @@ class Ranges:
         return file
 
     def _ask_for(self, coming: Range) -> None:
-        """Have the kernel read a range into its cache, where there is such a kernel and such a file; its trouble comes up when it is read."""
-        if hasattr(os, "posix_fadvise"):
-            with suppress(OSError):
-                os.posix_fadvise(self._open(coming.path).fileno(), coming.offset, coming.length or _UNKNOWN_BYTES, os.POSIX_FADV_WILLNEED)
+        """Have the disk or the store begin; trouble comes up when the range is read."""
+        with suppress(OSError):
+            storage.ask_for(coming.path, self.opened(coming.path), coming.offset, coming.length or _UNKNOWN_BYTES)
 
 
 _REPAIR = "repair or restore the file and run the same command again, it continues"

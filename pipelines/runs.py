@@ -1,10 +1,10 @@
 """Opening a run folder: what is already there, whether it fits these settings and files, and what is to be done anew."""
 
 import os
+import posixpath
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     Raises:
         UsageError: no file matches, a file has not the columns that are named, or a list or a model cannot be read.
     """
-    _check_local(config.run.folder, f"{config_path} [run] folder")
+    _check(config.run.folder, f"{config_path} [run] folder")
     files: list[InputFile] = []
     for number, settings in enumerate(config.input):
         found = [path for pattern in settings.paths for path in _matching(pattern, config_path)]
@@ -50,9 +50,9 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         files += [InputFile(len(files) + i, path, number) for i, path in enumerate(paths)]
     hooks = images.hooks_of(config)
     for test_set in config.decontaminate.named_sets:
-        if Path(config.run.folder).resolve().is_relative_to(Path(test_set.path).resolve()):
+        if storage.is_inside(config.run.folder, test_set.path):
             raise UsageError(f"[decontaminate] test_sets: {test_set.path}: the run's own folder {config.run.folder} is in it; keep test set and run apart")
-        for folder in sorted({str(Path(path).parent) for part in test_sets.parts(test_set) for path in part.paths}):
+        for folder in sorted({storage.folder_of(path) for part in test_sets.parts(test_set) for path in part.paths}):
             _check_apart(folder, config.run.folder, f"[decontaminate] test_sets: {folder}")
     if config.decontaminate.calibration:
         calibrations.named(config.decontaminate.calibration, hooks.embedder)
@@ -64,16 +64,18 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
 
 def _matching(pattern: str, config_path: str) -> list[str]:
     """The files of a glob; a path that is there as it is written is itself, whatever brackets it has."""
-    _check_local(pattern, f"{config_path} [input] paths")
-    found = [pattern] if Path(pattern).exists() else glob(pattern, recursive=True)  # noqa: PTH207 - absolute patterns too, which Path.glob refuses
+    _check(pattern, f"{config_path} [input] paths")
+    found = storage.find(pattern)
+    if not found and storage.is_remote(pattern):
+        raise UsageError(f"{config_path} [input] paths: nothing matches {pattern!r}; look at what is there, and whether it may be listed")
     if not found:
         raise UsageError(f"{config_path} [input] paths: nothing matches {pattern!r} (from {Path.cwd()}); give paths relative to the working directory")
     return found
 
 
-def _check_local(path: str, where: str) -> None:
+def _check(path: str, where: str) -> None:
     try:
-        storage.check_local(path)
+        storage.check(path)
         os.fsencode(path)
     except UnicodeEncodeError:
         raise UsageError(f"{where}: the file system cannot have a name like {path!r} in this locale; set LC_ALL=C.UTF-8, or rename it") from None
@@ -83,11 +85,12 @@ def _check_local(path: str, where: str) -> None:
 
 def _check_file(path: str, run_folder: str, where: str) -> None:
     """Refuse what is no plain file of somebody else's."""
-    if Path(path).is_dir():
+    kind = storage.kind(path)
+    if kind == "folder":
         raise UsageError(f"{where}: {path} is a folder, where a file is meant; name its files, such as {path}/*")
-    if Path(path).exists() and not Path(path).is_file():
+    if kind == "other":
         raise UsageError(f"{where}: {path} is no regular file (a pipe or a device); write it to a file first")
-    if Path(path).resolve().is_relative_to(Path(run_folder).resolve()):
+    if storage.is_inside(path, run_folder):
         raise UsageError(f"{where}: {path} is in the run's own folder {run_folder}; keep input and run apart")
     if not path.isprintable() or any("\ud800" <= character <= "\udfff" for character in path):
         raise UsageError(f"{where}: {path!r} has a name that is not UTF-8 or holds control characters; rename it")
@@ -95,7 +98,7 @@ def _check_file(path: str, run_folder: str, where: str) -> None:
 
 def _check_apart(path: str, run_folder: str, where: str) -> None:
     """Refuse a folder that decontamination reads where the run makes and deletes files of its own."""
-    if Path(path).resolve().is_relative_to(Path(run_folder).resolve()):
+    if storage.is_inside(path, run_folder):
         raise UsageError(f"{where}: in the run's own folder {run_folder}, whose files are made anew; copy it to another place, and name that")
 
 
@@ -124,13 +127,23 @@ def check_folder(run: Run) -> None:
     Raises:
         UsageError: the folder is no run, or no folder.
     """
-    folder = Path(run.folder)
-    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not above.is_dir():
-        what = "a file" if above == folder else f"{above} is a file"
+    above = next(path for path in _upwards(run.folder) if storage.kind(path) != "missing")
+    if storage.kind(above) != "folder":
+        what = "a file" if above == run.folder else f"{above} is a file"
         raise UsageError(f"{run.folder}: {what}, where the folder of a run is meant; choose another [run] folder")
-    if folder.exists() and not storage.exists(run.path("run.json")) and any(p.name != "log" and not storage.is_partial(p.name) for p in folder.iterdir()):
+    if not storage.exists(run.path("run.json")) and any(name != "log" and not storage.is_partial(name) for name in storage.entries(run.folder)):
         raise UsageError(f"{run.folder}: a folder that is no run of altalign (it has no run.json); choose another [run] folder, or empty it")
+
+
+def _upwards(folder: str) -> Iterator[str]:
+    """The folder, and those above it, the nearest first; of a store itself alone, for names of objects need no folder."""
+    yield folder
+    above = storage.absolute(folder)
+    while not storage.is_remote(folder) and posixpath.dirname(above) != above:
+        above = posixpath.dirname(above)
+        yield above
+    if storage.is_remote(folder):
+        yield folder.partition("://")[0] + "://" + folder.partition("://")[2].partition("/")[0]
 
 
 def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, Grounds]:
@@ -199,8 +212,8 @@ def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
         return False
     if _first_anew(run, _facts(run), Basis(run.config, run.files).of, rerun) is not None:
         return False
-    is_tidy = not Path(run.work("temporary")).exists() and (run.config.run.keep_work or not Path(run.path("work")).exists())
-    return is_tidy or not os.access(run.folder, os.W_OK)
+    is_tidy = storage.kind(run.work("temporary")) == "missing" and (run.config.run.keep_work or storage.kind(run.path("work")) == "missing")
+    return is_tidy or not storage.is_writable(run.folder)
 
 
 def _facts(run: Run) -> dict[str, Any]:
@@ -270,11 +283,12 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def _changed_file(run: Run, facts: Mapping[str, Any]) -> str:
     """In words, the first finished input file whose size or time is another now; empty where there is none."""
-    for file in run.files:
-        before = run.facts("extract", file.name).get("stamp") or facts.get("files", {}).get(file.path)
-        now = storage.stamp(file.path).to_json()
+    marks = dict(run.all_facts("extract"))
+    for file, stamp in zip(run.files, storage.stamps([file.path for file in run.files]), strict=True):
+        before, now = marks.get(file.name, {}).get("stamp") or facts.get("files", {}).get(file.path), stamp.to_json()
         if before and before != now:
-            what = f"{before[0]:,} bytes, now {now[0]:,}" if before[0] != now[0] else "the same size, but another time of change now"
+            another = "digest in the store" if stamp.digest else "time of change"
+            what = f"{before[0]:,} bytes, now {now[0]:,}" if before[0] != now[0] else f"the same size, but another {another} now"
             return f"the file {file.path} of {what}"
     return ""
 
@@ -299,7 +313,8 @@ def recording(run: Run, stage: str, grounds: Grounds) -> Iterator[None]:
         yield
         entry["finished"] = _now()
         if stage == STAGES[0]:
-            facts["files"] = {file.path: run.facts(stage, file.name)["stamp"] for file in run.files}
+            marks = dict(run.all_facts(stage))
+            facts["files"] = {file.path: marks[file.name]["stamp"] for file in run.files}
     except BaseException:
         _end(run, facts, entry, begin, suppressed=(OSError, AltalignError))  # what went wrong first is what the user has to know
         raise

@@ -22,8 +22,8 @@ _UNREACHED = (DropReason.HTTP_UNREACHABLE, DropReason.HTTP_TIMEOUT, DropReason.H
 
 def print_plan(run: Run, out: Console) -> None:
     """`--dry-run`: matched files, units, what is done already, resolved settings, and the disk that the run needs."""
-    sizes = [storage.stamp(file.path).size for file in run.files]
-    rows = [_rows_in_place(run, file) for file in run.files]
+    sizes = [stamp.size for stamp in storage.stamps([file.path for file in run.files])]
+    rows = list(storage.each(lambda file: _rows_in_place(run, file), run.files, of=next((file.path for file in run.files), "")))
     out.print(f"{len(run.files)} input files, {sum(sizes) / 1e6:,.1f} MB")
     table = Table()
     table.add_column("input")
@@ -49,12 +49,13 @@ def print_plan(run: Run, out: Console) -> None:
     copied = sum(size for size, row in zip(sizes, rows, strict=True) if row is None)
     needed = BYTES_PER_ROW * sum(row or 0 for row in rows) + TIMES_INPUT * copied
     free = storage.free_bytes(run.folder)
+    there = "as much as the store gives" if free is None else f"{free / 1e9:,.1f} GB"
     if run.config.fetch.source == "web":
         pace = run.config.fetch
         at_once = f"{pace.threads:,} requests at a time, of one host {pace.connections_per_host:,} and {pace.requests_per_host_s:g} a second"
         out.print(f"images: from the web, those of pairs that judge keeps; {at_once}; each takes its bytes twice, in work/ and in shards/", soft_wrap=True)
     more = " and the images" if run.config.fetch.source == "web" else ""
-    out.print(f"disk: about {needed / 1e9:,.2f} GB{more} in {shown(run.folder)}; free there: {free / 1e9:,.1f} GB", soft_wrap=True)
+    out.print(f"disk: about {needed / 1e9:,.2f} GB{more} in {shown(run.folder)}; free there: {there}", soft_wrap=True)
 
 
 def _rows_in_place(run: Run, file: InputFile) -> int | None:

@@ -7,7 +7,6 @@ sorted table); a partition is sorted once and merged; the histogram of all count
 import threading
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -209,7 +208,7 @@ class Tables(NamedTuple):
     @classmethod
     def of(cls, run: Run) -> "Tables":
         """The tables of a run; the first thread that asks loads them, the others wait."""
-        folder = str(Path(run.path("tables")).absolute())
+        folder = storage.absolute(run.path("tables"))
         with _LOADING:
             return _tables(folder, storage.stamp(run.path("tables", "vocabulary.json")))
 

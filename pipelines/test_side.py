@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -300,8 +299,8 @@ class Index:
     @classmethod
     def of(cls, run: Run) -> "Index":
         """The index of a run."""
-        folder = str(Path(run.work(INDEX)).absolute())
-        return _index(folder, str(Path(run.path("audit", "near_duplicates")).absolute()), storage.stamp(storage.join(folder, "00000.json")))
+        folder = storage.absolute(run.work(INDEX))
+        return _index(folder, storage.absolute(run.path("audit", "near_duplicates")), storage.stamp(storage.join(folder, "00000.json")))
 
 
 @lru_cache(maxsize=1)

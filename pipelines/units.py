@@ -83,8 +83,8 @@ class Run:
 
     def all_facts(self, stage: str) -> Iterator[tuple[str, Facts]]:
         """Name and facts of every finished unit, in order of names."""
-        for name in self.finished(stage):
-            yield name, self.facts(stage, name)
+        names = self.finished(stage)
+        yield from zip(names, storage.each(lambda name: self.facts(stage, name), names, of=self.folder), strict=True)
 
     def counts(self, stage: str) -> Counts:
         """Counts of all finished units of a stage."""

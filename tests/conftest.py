@@ -4,12 +4,16 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.object_stores import servers
+from tests.object_stores.servers import Server
 
 # A shell that starts us in the background has both ignored, which our children would inherit: tests of interrupts would then test nothing.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -27,3 +31,37 @@ def prism() -> str:
     if not Path(found).is_file():
         pytest.skip("no Prism binary: " + ("build one with `make prism`" if shutil.which("go") else "Go is not installed, so `make prism` cannot build one"))
     return found
+
+
+def built(name: str, variable: str) -> str:
+    """Path of a server that tests run against: what the variable says, or what `make NAME` built."""
+    found = os.environ.get(variable) or str(Path(__file__).parents[1] / ".cache" / name / name)
+    if not Path(found).is_file():
+        pytest.skip(f"no {name}: " + (f"build it with `make {name}`" if shutil.which("go") else f"Go is not installed, so `make {name}` cannot build it"))
+    return found
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real S3 server on loopback."""
+    with servers.versitygw(built("versitygw", "ALTALIGN_VERSITYGW"), tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An emulator of GCS on loopback."""
+    with servers.fake_gcs(built("fake-gcs-server", "ALTALIGN_FAKE_GCS_SERVER"), tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """The S3 server, a bucket of its own, the environment that leads there, and this machine's folder for the test alone."""
+    return s3_server.for_test(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def gcs(gcs_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """The same of GCS."""
+    return gcs_server.for_test(tmp_path, monkeypatch)

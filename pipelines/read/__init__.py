@@ -4,11 +4,11 @@ A broken record, line or row costs that one; a file that cannot be read at all i
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import assert_never
 
 import pyarrow as pa
 
+from altalign import storage
 from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
 from pipelines.read import table, warc, wat, webdataset
@@ -25,9 +25,10 @@ def check(paths: Sequence[str], settings: InputSettings) -> None:
         UsageError: a folder where a file is meant, a missing file, a name that tells no format, a column that is missing or of another type.
     """
     for path in paths:
-        if Path(path).is_dir():
+        kind = storage.kind(path)
+        if kind == "folder":
             raise UsageError(f"{path}: a folder, where a file is meant; write {path.rstrip('/')}/* to read the files in it")
-        if not Path(path).exists():
+        if kind == "missing":
             raise UsageError(f"{path}: no such file")
         if settings.kind == "table":
             try:

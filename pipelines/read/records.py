@@ -61,7 +61,7 @@ def records(path: str, keep: Keep) -> Iterator[Record | BrokenRecord]:
     Raises:
         UnreadableError: no record is in the file, or the disk fails.
     """
-    with readable(path, "WARC"), storage.open_read(path) as file, storage.open_read(path) as again:
+    with readable(path, "WARC"), storage.open_read(path) as file, storage.open_again(path, file) as again:
         size = again.seek(0, io.SEEK_END)
         if not size:
             return

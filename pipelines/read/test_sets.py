@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import glob
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -99,19 +100,21 @@ def images(part: Part) -> Iterator[tuple[str, bytes]]:
     elif first.lower().endswith(_TARS):
         yield from _images_of_tar(part, first)
     else:
-        for path in part.paths:
-            yield _name(part, path), _bytes(path)
+        for path, data in zip(part.paths, storage.each(_bytes, part.paths, of=first), strict=True):
+            yield _name(part, path), data
 
 
-def stamps(of: Sequence[Part]) -> Iterator[tuple[str, list[int]]]:
+def stamps(of: Sequence[Part]) -> Iterator[tuple[str, list[int | str]]]:
     """Every file of these parts once, with its size and time."""
-    for path in dict.fromkeys(path for part in of for path in part.paths):
-        yield path, storage.stamp(path).to_json()
+    paths = list(dict.fromkeys(path for part in of for path in part.paths))
+    yield from zip(paths, (stamp.to_json() for stamp in storage.stamps(paths)), strict=True)
 
 
 def _files(test_set: TestSet) -> tuple[str, list[str]]:
     """The folder that names begin behind, and all files, sorted, each once. One that a system hides is none."""
-    storage.check_local(test_set.path)
+    storage.check(test_set.path)
+    if storage.is_remote(test_set.path):
+        return _files_of_store(test_set)
     try:
         found = [test_set.path] if Path(test_set.path).exists() else sorted(glob(test_set.path, recursive=True))  # noqa: PTH207 - absolute patterns too
     except OSError as error:
@@ -126,6 +129,21 @@ def _files(test_set: TestSet) -> tuple[str, list[str]]:
         files += _walk(path, seen) if Path(path).is_dir() else [path]
     is_one_folder = len(found) == 1 and Path(found[0]).is_dir()
     return found[0] if is_one_folder else os.path.commonpath([str(Path(path).parent) for path in files]) if files else "", list(dict.fromkeys(files))
+
+
+def _files_of_store(test_set: TestSet) -> tuple[str, list[str]]:
+    found = storage.find(test_set.path)
+    if not found:
+        raise UsageError(f"[decontaminate] test_sets: nothing is at {test_set.path!r}; look at what is there, and whether it may be listed")
+    files: list[str] = []
+    for path in found:
+        below = storage.files_below(path) if storage.kind(path) == "folder" else [path]
+        visible = (file for file in below if not _is_hidden(file.removeprefix(path)))
+        files += sorted(visible, key=lambda file: [(True, folder) for folder in file.split("/")[:-1]] + [(False, file.split("/")[-1])])
+    files = list(dict.fromkeys(files))
+    folders = [storage.folder_of(file).split("/") for file in files]
+    common = "/".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False)))
+    return found[0] if len(found) == 1 and files != found else common, files
 
 
 def _walk(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
@@ -169,6 +187,8 @@ def _is_image(path: str) -> bool:
 
 
 def _name(part: Part, path: str) -> str:
+    if storage.is_remote(path):
+        return path.removeprefix(f"{part.root}/")
     return _as_text(os.path.relpath(path, part.root) if part.root else path)
 
 

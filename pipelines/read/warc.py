@@ -5,6 +5,8 @@ in the archive. A place's URL is serialised as pages give theirs.
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import BinaryIO
 
 from fastwarc.warc import WarcRecordType
 
@@ -39,8 +41,8 @@ def read(path: str) -> Iterator[Found]:
     yield gatherer.take()
 
 
-def image_bytes(path: str, offset: int) -> bytes | None:
-    """The image of the WARC record at `offset`.
+def image_bytes(path: str, offset: int, opened: BinaryIO | None = None) -> bytes | None:
+    """The image of the WARC record at `offset`; of a file that is open already where one is given.
 
     Returns:
         The bytes, content encodings taken off; None where there is no record, or the file ends first.
@@ -48,7 +50,7 @@ def image_bytes(path: str, offset: int) -> bytes | None:
     Raises:
         UnreadableError: the disk fails.
     """
-    with readable(path, "WARC"), storage.open_read(path) as file:
+    with readable(path, "WARC"), nullcontext(opened) if opened else storage.open_read(path) as file:
         record = first_record(file, offset, IMAGE_BYTES)
         return None if record is None else _image(record)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import ada_url
 
+from altalign import storage
 from altalign.errors import UsageError
 
 
@@ -67,7 +68,7 @@ def _domain(entry: str, *, where: str) -> str:
 
 def _text(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(storage.mappable(path)).read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"[fetch] blocked_domains: {path}: cannot be read ({error.strerror}); give paths relative to the working directory") from None
     except UnicodeDecodeError as error:

@@ -62,7 +62,7 @@ class _Statistics:
 
     def __init__(self, folder: str, units: Sequence[Unit]):
         self._folder, self._under_way = folder, {unit["name"] for unit in units}
-        self._read: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._read: dict[str, tuple[storage.Stamp | None, dict[str, Any]]] = {}
         self.totals = Totals()
 
     def look(self) -> Totals:
@@ -73,8 +73,8 @@ class _Statistics:
         return self.totals
 
     def _look_at(self, unit: str, path: str) -> None:
-        time_ns, before = self._read.get(unit, (0, {}))
-        if (changed := storage.stamp(path).time_ns) == time_ns:
+        seen, before = self._read.get(unit, (None, {}))
+        if (changed := storage.stamp(path)) == seen:
             return
         stats = storage.read_json(path)
         self.totals.add(before, -1)

@@ -15,6 +15,7 @@ def test_exit_codes_are_those_of_the_contract() -> None:
         "UnreadableError": 1,
         "DamagedError": 1,
         "FullDiskError": 1,
+        "StoreError": 1,
         "CountsError": 1,
         "NotFoundError": 1,
     }

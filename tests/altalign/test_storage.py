@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign import storage
+from altalign import disks, storage
 from altalign.errors import FullDiskError, UnreadableError, UsageError
 
 FULL = Path("/dev/full")  # Linux: every write fails with ENOSPC
 KILLED_WHILE_IT_WRITES = """
 import os, signal, sys
-from altalign import storage
+from altalign import disks, storage
 with storage.write(sys.argv[1]) as file:
     file.write(b"half")
     file.flush()
@@ -30,7 +30,7 @@ with storage.write(sys.argv[1]) as file:
 """
 KILLED_WHILE_IT_GROWS = """
 import os, signal, sys
-from altalign import storage
+from altalign import disks, storage
 with storage.growing(sys.argv[1]) as file:
     file.write(b"one")
     file.write(b"two" * 100_000)
@@ -107,7 +107,7 @@ def test_sweeping_where_there_is_nothing_is_no_error(tmp_path: Path) -> None:
 @pytest.fixture
 def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder where the file x.bin is written to a device that is full."""
-    monkeypatch.setattr(storage, "uuid4", lambda: SimpleNamespace(hex="0" * 32))
+    monkeypatch.setattr(disks, "uuid4", lambda: SimpleNamespace(hex="0" * 32))
     (tmp_path / "x.bin.partial-00000000").symlink_to(FULL)
     return tmp_path
 
@@ -263,15 +263,39 @@ def test_paths_are_joined(parts: list[str], path: str) -> None:
     assert storage.join(*parts) == path
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/run", "gs://bucket/run"])
-def test_object_stores_are_refused_by_name(path: str) -> None:
-    with pytest.raises(UsageError, match=f"^{path}: object stores are not supported yet; give a local path$"):
-        storage.check_local(path)
+@pytest.mark.parametrize("path", ["http://example.org/run", "S3://bucket/run", "hdfs://host/run", "://x"])
+def test_other_kinds_of_storage_are_refused_by_name(path: str) -> None:
+    with pytest.raises(UsageError, match=f"^{path}: no kind of storage that is known; give a local path, s3://BUCKET/… or gs://BUCKET/…$"):
+        storage.check(path)
 
 
-def test_local_paths_are_accepted() -> None:
-    storage.check_local("runs/demo")
-    storage.check_local("/C:/x")
+@pytest.mark.parametrize("path", ["s3://", "gs:///run"])
+def test_a_path_of_a_store_names_a_bucket(path: str) -> None:
+    with pytest.raises(UsageError, match="no bucket is named"):
+        storage.check(path)
+
+
+@pytest.mark.parametrize("path", ["runs/demo", "/C:/x"])
+def test_local_paths_are_accepted(path: str) -> None:
+    storage.check(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "inside"),
+    [
+        ("/a/b/c", "/a/b", "c"),
+        ("/a/b", "/a/b", "."),
+        ("/a/bc", "/a/b", None),
+        ("/a", "/", "a"),
+        ("s3://a/b/c/d", "s3://a/b/", "c/d"),
+        ("s3://a/bc", "s3://a/b", None),
+        ("s3://a/b", "gs://a", None),
+        ("a/b", "s3://a", None),
+    ],
+)
+def test_a_path_is_seen_from_a_folder_that_it_is_in(path: str, folder: str, inside: str | None) -> None:
+    assert storage.relative(path, folder) == inside
+    assert storage.is_inside(path, folder) == (inside is not None)
 
 
 def test_the_free_bytes_of_a_folder_to_be_are_those_of_where_it_will_be(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from altalign import storage
+from altalign import object_clients, storage
 from altalign.cli import main
 from pipelines import fetch_archive
 from tests.end_to_end.runs import tree, write_input
+from tests.object_stores.servers import Server
 
 pytestmark = pytest.mark.slow
 
@@ -201,19 +202,38 @@ def lines_of(said: str, folder: Path) -> list[str]:
     return [line.removeprefix("altalign: ") for line in same.splitlines() if line.startswith("altalign: ")]
 
 
+@contextmanager
+def _fresh_clients() -> Iterator[None]:
+    """Clients of stores that ask with this environment, and no later one."""
+    object_clients.forget_clients()
+    yield
+    object_clients.forget_clients()
+
+
 def _files() -> set[str]:
     return {str(path) for path in Path().rglob("*") if path.is_file() and path.name != "lock"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['group']}: {case['when']}")
 def test_an_error_says_what_is_wrong_where_the_value_and_what_to_do(
-    case: dict[str, Any], made: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: dict[str, Any],
+    made: Callable[[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with prepared(made, tmp_path / "folder", case.get("given", "")):
+    store: Server | None = request.getfixturevalue("s3") if case["group"] == "Object stores" else None
+    bucket = store.bucket if store else ""
+    for name, value in case.get("environment", {}).items():
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    with prepared(made, tmp_path / "folder", case.get("given", "")), _fresh_clients():
         before = _files()
         capsys.readouterr()
-        code = main(shlex.split(case["command"]))
+        code = main(shlex.split(case["command"].replace("BUCKET", bucket) if store else case["command"]))
         said = capsys.readouterr().err
+        if store:
+            said = said.replace(bucket, "BUCKET").replace(os.environ["AWS_ENDPOINT_URL"], "ENDPOINT")
         assert (code, lines_of(said, tmp_path / "folder")) == (case["code"], case["lines"])
         assert "Traceback" not in said
         assert code != 2 or _files() == before  # refused before any work

@@ -1,0 +1,308 @@
+"""Clients of object stores, one a bucket, and what to say of their trouble. Credentials and endpoints come from the environment alone.
+
+Nothing is streamed to a store: Arrow's stream makes an object of what it was given so far, whatever error ends it (ADR 12). An object is handed
+over whole, by one call in a thread that no signal interrupts.
+"""
+
+import errno
+import mmap
+import os
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from altalign.errors import AltalignError, FullDiskError, StoreError, UsageError
+
+AT_ONCE = 32  # requests under way: a store answers in tens of milliseconds, whatever the machine
+ONE_REQUEST_BYTES = 5 << 20  # what is larger waits in a temporary file, and goes over in parts, several at a time
+ATTEMPTS = 5
+_CONNECT_WITHIN_S = 10
+_ANSWERS_WITHIN_S = 120  # a store may think long about the parts of a large object
+_GCS_RETRIES_FOR_S = 60
+
+_FULL = re.compile(r"StorageFull|QuotaExceeded|InsufficientStorage|NotEnoughSpace|status 507", re.IGNORECASE)
+_NO_BUCKET = re.compile(r"NO_SUCH_BUCKET|NoSuchBucket|bucket does not exist|The specified bucket", re.IGNORECASE)
+_REGION = re.compile(r"AuthorizationHeaderMalformed|PermanentRedirect|HTTP status 301|IllegalLocationConstraint|region", re.IGNORECASE)
+_DENIED = re.compile(
+    r"ACCESS_DENIED|SIGNATURE|INVALID_ACCESS_KEY|InvalidAccessKeyId|UserNotFound|INVALID_CLIENT_TOKEN|ExpiredToken|EXPIRED|\b40[13]\b|PERMISSION|UNAUTH|credentials",
+    re.IGNORECASE,
+)
+_NETWORK = re.compile(r"NETWORK_CONNECTION|curlCode|UNAVAILABLE|Could not resolve|connect|REQUEST_TIMEOUT|timed? ?out", re.IGNORECASE)
+
+
+class Place(NamedTuple):
+    """Where an object is, or a folder of them."""
+
+    scheme: str
+    bucket: str
+    key: str  # empty: the bucket itself
+
+    @classmethod
+    def of(cls, path: str) -> "Place":
+        """The place of a path.
+
+        Raises:
+            UsageError: it names no bucket.
+        """
+        scheme, _, rest = path.partition("://")
+        bucket, _, key = rest.partition("/")
+        if not bucket:
+            raise UsageError(f"{path}: no bucket is named; give {scheme}://BUCKET/…")
+        return cls(scheme, bucket, key.strip("/"))
+
+    @property
+    def name(self) -> str:
+        """As clients have it."""
+        return f"{self.bucket}/{self.key}" if self.key else self.bucket
+
+    @property
+    def client(self) -> pafs.FileSystem:
+        """What asks the store of this bucket; a small object is written by one request."""
+        return _client(self.scheme, self.bucket, os.getpid(), in_parts=False)
+
+    @property
+    def client_of_parts(self) -> pafs.FileSystem:
+        """What writes objects in parts: were it to begin only with the first of them, it would make an empty object where that fails."""
+        return _client(self.scheme, self.bucket, os.getpid(), in_parts=True)
+
+
+def forget_clients() -> None:
+    """Make the next request with what the environment says then."""
+    _client.cache_clear()
+
+
+@cache
+def _client(scheme: str, bucket: str, _process: int, *, in_parts: bool) -> pafs.FileSystem:  # clients have threads, which a forked process has not
+    endpoint = endpoint_of(scheme)
+    transport, _, host = endpoint.rpartition("://")
+    there: dict[str, Any] = {"scheme": transport or "https", "endpoint_override": host.rstrip("/")} if endpoint else {}
+    if scheme == "gs":
+        from datetime import timedelta
+
+        return pafs.GcsFileSystem(anonymous=bool(endpoint), retry_time_limit=timedelta(seconds=_GCS_RETRIES_FOR_S), **there)
+    return cast(Any, pafs.S3FileSystem)(  # the stubs know not all of it
+        region=_region(bucket, endpoint),
+        allow_delayed_open=not in_parts,
+        background_writes=True,
+        connect_timeout=_CONNECT_WITHIN_S,
+        request_timeout=_ANSWERS_WITHIN_S,
+        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
+        **there,
+    )
+
+
+def endpoint_of(scheme: str) -> str:
+    """The endpoint that the environment names; empty: the provider's own."""
+    names = ("STORAGE_EMULATOR_HOST",) if scheme == "gs" else ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    return next((value for name in names if (value := os.environ.get(name))), "")
+
+
+def _region(bucket: str, endpoint: str) -> str | None:
+    """The bucket's region: AWS itself says where it is, another store takes what the environment says."""
+    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if endpoint:
+        return named or "us-east-1"
+    with suppress(OSError):
+        return pafs.resolve_s3_region(bucket)
+    return named
+
+
+# Requests ------------------------------------------------------------------------------------------------------------
+
+
+def threads(of: str) -> ThreadPoolExecutor:
+    """The threads of this process that requests of a kind wait in."""
+    return _threads(of, os.getpid())
+
+
+@cache
+def _threads(of: str, _process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(AT_ONCE, thread_name_prefix=f"altalign-{of}")
+
+
+@contextmanager
+def asking(path: str) -> Iterator[None]:
+    """Around requests about a path.
+
+    Raises:
+        FileNotFoundError: there is no such object; it has the path as its `filename`.
+        FullDiskError: the store has no space left.
+        StoreError: anything else that the store or the network says.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        if error.filename == path:
+            raise
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+    except (OSError, pa.ArrowException) as error:
+        raise trouble(error, path) from error
+
+
+def put(path: str, data: Any) -> None:
+    """Make an object of these bytes (any buffer), whole or not at all, whatever happens to the thread that waits for it."""
+    with asking(path):
+        threads("uploads").submit(_put, Place.of(path), pa.py_buffer(data)).result()
+
+
+def put_file(path: str, file: IO[bytes]) -> None:
+    """Make an object of a whole local file; a large one is mapped, not read."""
+    size = file.seek(0, os.SEEK_END)
+    if size > ONE_REQUEST_BYTES:
+        file.flush()
+        put(path, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+    else:
+        file.seek(0)
+        put(path, file.read())
+
+
+def _put(place: Place, data: pa.Buffer) -> None:
+    """One request, or an upload in parts, after which the store is asked how many bytes it has."""
+    _upload(place, data)
+    if data.size > ONE_REQUEST_BYTES and (there := place.client.get_file_info(place.name).size) != data.size:
+        place.client.delete_file(place.name)
+        raise OSError(f"{there} bytes arrived of {data.size}")
+
+
+def _upload(place: Place, data: pa.Buffer) -> None:
+    client = place.client_of_parts if data.size > ONE_REQUEST_BYTES else place.client
+    stream = client.open_output_stream(place.name, compression=None)  # else by the name: what ends in .gz would be compressed
+    try:
+        stream.write(data)
+    finally:
+        stream.close()  # after an error too, which it repeats: of an upload with a part that failed it makes no object
+
+
+def get(path: str) -> bytes:
+    """A whole object."""
+    with asking(path), opened(path) as file:
+        return read_at(file, 0, file.size())
+
+
+def read_at(file: pa.NativeFile, offset: int, length: int) -> bytes:
+    """Bytes of an open object; fewer at its end, where GCS answers with an error."""
+    length = min(length, cast(Any, file).size() - offset)
+    return file.read_at(length, offset) if length > 0 else b""
+
+
+def opened(path: str) -> pa.NativeFile:
+    """An object to be read anywhere; to be used within `asking`."""
+    place = Place.of(path)
+    return place.client.open_input_file(place.name)
+
+
+def listed(folder: str, *, is_recursive: bool) -> list[pafs.FileInfo]:
+    """What is in a folder, or below it: one request for a thousand objects. Empty where there is none."""
+    place = Place.of(folder)
+    with asking(folder):
+        return place.client.get_file_info(pafs.FileSelector(place.name, recursive=is_recursive, allow_not_found=True))
+
+
+def delete_object(path: str) -> None:
+    """Delete an object; nothing where there is none."""
+    place = Place.of(path)
+    with asking(path), suppress(FileNotFoundError):
+        place.client.delete_file(place.name)
+
+
+def each(work: Callable[[Any], Any], things: Any) -> Iterator[Any]:
+    """What `work` gives of each thing, in order, many at a time; after an error nothing more is begun."""
+    with ThreadPoolExecutor(AT_ONCE) as own:
+        waiting: list[Any] = []
+        try:
+            for thing in things:
+                waiting.append(own.submit(work, thing))
+                if len(waiting) >= 4 * AT_ONCE:
+                    yield waiting.pop(0).result()
+            while waiting:
+                yield waiting.pop(0).result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+# Trouble -------------------------------------------------------------------------------------------------------------
+
+
+def check(path: str) -> None:
+    """Ask for what cannot be there: whether the store answers, and lets us in, shows.
+
+    Raises:
+        UsageError: it does not, and why.
+    """
+    place = Place.of(path)
+    if re.search(r"[*?[]", place.bucket):
+        raise UsageError(f"{path}: the name of a bucket is no glob; give it in full")
+    try:
+        _probe(place)
+    except (OSError, pa.ArrowException) as error:
+        raise UsageError(str(trouble(error, path))) from error
+
+
+def _probe(place: Place) -> None:
+    prefix = Place(place.scheme, place.bucket, f"{place.key}/.altalign".lstrip("/"))
+    place.client.get_file_info(pafs.FileSelector(prefix.name, allow_not_found=True))
+    if place.client.get_file_info(place.bucket).type == pafs.FileType.NotFound:  # a list of a bucket that is not there may be empty
+        raise OSError("NoSuchBucket")
+
+
+def trouble(error: BaseException, path: str) -> AltalignError:
+    """What to say of an error of a client: what, where, what to do."""
+    place, said = Place.of(path), _message(error)
+    if "No response body" in said:  # an answer to HEAD has no reason in it; one to a list has
+        try:
+            _probe(place)
+        except (OSError, pa.ArrowException) as reason:
+            said = _message(reason)
+    is_full, is_gone, is_far, is_elsewhere, is_denied = (kind.search(said) for kind in (_FULL, _NO_BUCKET, _NETWORK, _REGION, _DENIED))
+    is_elsewhere = place.scheme == "s3" and (is_elsewhere or "HTTP status 400" in said)
+    said = re.sub(r"^.* operation: (?:\w+ Message: )?(?!No response body)", "", said)
+    where, endpoint = f"{place.scheme}://{place.bucket}", endpoint_of(place.scheme)
+    at = f" at {endpoint}" if endpoint else ""
+    if is_full:
+        return FullDiskError(f"{path}: no space left in the store{at} ({said}); make room and run the same command again, it continues")
+    if is_gone:
+        return StoreError(f"{path}: there is no bucket {place.bucket}{at}; make it, or give another")
+    if is_far:
+        return StoreError(f"{path}: the store{at} does not answer ({said}); look at the network and {_ENDPOINTS[place.scheme]}, and run the same command again")
+    if is_elsewhere:
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "not set"
+        return StoreError(f"{path}: the store{at} refuses the region, AWS_REGION is {region} ({said}); set it to that of {where}")
+    if is_denied:
+        repair = _has_credentials(place.scheme) or f"no credentials are in the environment; {_CREDENTIALS[place.scheme]}"
+        return StoreError(f"{path}: access denied{at} ({said}); {repair}")
+    return StoreError(f"{path}: the store{at} refuses ({said}); put that right and run the same command again, it continues")
+
+
+_ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST"}
+_CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account, or log in with gcloud auth application-default login",
+}
+
+
+def _has_credentials(scheme: str) -> str:
+    """What to do about credentials that are there; empty where none are."""
+    home = Path("~").expanduser()
+    if scheme == "gs":
+        known = home / ".config" / "gcloud" / "application_default_credentials.json"
+        has_any = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS") or known.exists()
+    else:
+        names = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+        has_any = any(os.environ.get(name) for name in names) or (home / ".aws" / "credentials").exists() or (home / ".aws" / "config").exists()
+    return "look whether the credentials are right, and may list, read, write and delete there" if has_any else ""
+
+
+def _message(error: BaseException) -> str:
+    """What the store itself says, in a few words."""
+    line = next(iter(str(error).splitlines()), type(error).__name__)
+    line = line.rpartition("AWS Error ")[2]
+    line = re.sub(r" \(Request ID: [^)]*\)|Unable to parse ExceptionName: |; Details: .*", "", line)
+    return line.strip().rstrip(".")
