@@ -218,7 +218,7 @@ def test_a_stage_is_run_anew_and_work_is_deleted(made: Made, capsys: pytest.Capt
     storage.delete(run)
 
 
-def test_a_test_set_is_added_and_the_search_calibrated(s3_made: Made, tmp_path: Path) -> None:
+def test_a_test_set_is_added_to_a_finished_run(s3_made: Made, tmp_path: Path) -> None:
     store, run = s3_made.store, f"{s3_made.store.url}/more"
     for folder, where in ((str(tmp_path / "more"), "--set=run.folder=" + str(tmp_path / "more")), (run, in_store(store, "more"))):
         assert main(["curate", "config.toml", where, "--set=decontaminate.test_sets=[]"]) == 0
