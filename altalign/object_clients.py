@@ -186,13 +186,13 @@ def get(path: str) -> bytes:
         return read_at(file, 0, file.size())
 
 
-def read_at(file: pa.NativeFile, offset: int, length: int) -> bytes:
+def read_at(file: Any, offset: int, length: int) -> bytes:
     """Bytes of an open object; fewer at its end, where GCS answers with an error."""
-    length = min(length, cast(Any, file).size() - offset)
+    length = min(length, file.size() - offset)
     return file.read_at(length, offset) if length > 0 else b""
 
 
-def opened(path: str) -> pa.NativeFile:
+def opened(path: str) -> Any:  # a NativeFile, of which the stubs know little
     """An object to be read anywhere; to be used within `asking`."""
     place = Place.of(path)
     return place.client.open_input_file(place.name)

@@ -59,18 +59,6 @@ def check(path: str) -> None:
         _at(path).check(path)
 
 
-def check_local(path: str) -> None:
-    """Refuse what is not on a disk of this machine.
-
-    Raises:
-        UsageError: the path names an object store, or cannot be a name at all.
-    """
-    if "\0" in path:
-        raise UsageError(f"{path!r}: a path with a zero byte; give another")
-    if is_remote(path):
-        raise UsageError(f"{path}: not in an object store; give a local path")
-
-
 def absolute(path: str) -> str:
     """The path from the root; links stay."""
     return _at(path).absolute(path)

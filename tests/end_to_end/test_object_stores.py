@@ -15,7 +15,8 @@ import pytest
 
 from altalign import object_clients, object_growing, object_locks, storage
 from altalign.cli import main
-from pipelines import parquet
+from altalign.errors import UsageError
+from pipelines import jars, parquet
 from pipelines.web import journal
 from tests.end_to_end.runs import CONFIG, EXEMPT, ROOT, environ, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, ids, pictures, write_web_input
@@ -119,6 +120,18 @@ def test_a_run_in_a_store_has_the_bytes_of_one_on_a_disk(made: Made) -> None:
     assert tree_of(made.run) == made.on_disk
     assert len(made.on_disk) > 40
     assert left_over(made.store) == []
+
+
+@pytest.mark.java
+def test_spark_leaves_the_same_bytes_in_a_store(made: Made) -> None:
+    try:
+        jars.find("spark")
+    except UsageError as error:
+        pytest.skip(str(error))
+    command = ["curate", "config.toml", in_store(made.store, "spark"), "--set=engine.runner=spark"]
+    done = subprocess.run([sys.executable, "-m", "altalign.cli", *command], cwd=made.folder, env=environ(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert tree_of(f"{made.store.url}/spark") == made.on_disk
 
 
 def test_input_in_a_store_gives_the_pairs_of_input_on_a_disk(s3_made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +306,7 @@ def _in_journals(run: str) -> set[str]:
     for name in journal.names(f"{run}/work/fetch/units"):
         partition, _, group = name.partition("-")
         rows = parquet.read_row_groups(f"{run}/work/judge/grouped/{partition}.parquet", int(group), int(group), ["image_id"])
-        of_unit = list(dict.fromkeys(each.hex() for batch in rows for each in batch["image_id"].to_pylist()))
+        of_unit = list(dict.fromkeys((each or b"").hex() for batch in rows for each in batch["image_id"].to_pylist()))
         found |= {of_unit[number] for number in journal.read(f"{run}/work/fetch/units/{name}").outcomes}
     return found
 
