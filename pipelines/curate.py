@@ -99,6 +99,8 @@ def finish(run: Run, grounds: Mapping[str, Grounds], pipeline_options: PipelineO
                 for stage in STAGES[: STAGES.index(until) + 1]:
                     if not run.is_done(stage):
                         run_stage(run, stage, grounds[stage], pipeline_options)
+            if run.config.engine.runner != "embedded":  # whose temporary files in the run have come to rest now
+                storage.sweep(run.folder)  # halves of workers that were killed
     if run.is_done(STAGES[-1]) and not run.config.run.keep_work:
         runs.check_finished(run)
         storage.delete_units([run.path("work")])
@@ -122,8 +124,6 @@ def run_stage(run: Run, stage: str, grounds: Grounds, pipeline_options: Pipeline
     with runs.recording(run, stage, grounds):
         for step in steps:
             run_step(run, step, pipeline_options)
-        if run.config.engine.runner != "embedded":
-            storage.sweep(run.folder)  # halves of workers that were killed
     runs.counts_of(run).reconcile(runs.counted_stages(run, and_now=stage))
     conclude(run)
     if stage != STAGES[-1]:  # the manifest is the last one's mark

@@ -1,0 +1,166 @@
+"""Spark and Flink inside one process of Java: the same bytes as the embedded run, one readable line for trouble, nothing left behind by signals."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end import blows
+from tests.end_to_end.clusters import need_job_server, of_environment, wait_for
+from tests.end_to_end.mounts import UNSHARE
+from tests.end_to_end.runs import ROOT, Finished, altalign, command, environ, listed, tree
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.java]
+
+PROGRESS = re.compile(r"[a-z_/]+: [\d,]+ of [\d,]+ units(, [\d,]+ rows)?(, [\d,]+ rows/s)?, [a-z\d. ]+")
+TAKES_AT_MOST_S = 300  # a watchdog
+
+
+@pytest.fixture(scope="module", params=["spark", "flink"])
+def runner(request: pytest.FixtureRequest) -> str:
+    need_job_server(request.param)
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo web and the handbooks, each curated inside one process."""
+    folder = tmp_path_factory.mktemp("larger")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "configs").symlink_to(ROOT / "configs")
+    for args in (["demo", "demo-web"], ["curate", "configs/demo.toml"], ["curate", "configs/handbook.toml"]):
+        done = altalign(folder, *args)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def curate(folder: Path, runner: str, *args: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Curate in a folder, with temporary files in `temp` there."""
+    (folder / "temp").mkdir(exist_ok=True)
+    wanted = command("curate", "config.toml", "--set", f"engine.runner={runner}", *args)
+    more = environ({"TMPDIR": str(folder / "temp"), **(environment or {})})
+    return subprocess.run(wanted, cwd=folder, env=more, capture_output=True, text=True, timeout=TAKES_AT_MOST_S, check=False)
+
+
+def line_of(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line of an error; beside it there is progress alone."""
+    lines = done.stderr.splitlines()
+    ours = [line for line in lines if line.startswith("altalign: ")]
+    assert len(ours) == 1, done.stderr
+    assert [line for line in lines if line not in ours and not PROGRESS.fullmatch(line)] == []
+    return ours[0]
+
+
+def check_nothing_left(folder: Path) -> None:
+    """No process of the run's is there any more, and no temporary file; an interrupted run's own may be."""
+    wait_for("the end of all processes", lambda: not of_environment(f"TMPDIR={folder / 'temp'}"), [], within_s=60)
+    assert list((folder / "temp").iterdir()) == []
+
+
+# The same bytes -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_small_input_gives_the_same_bytes_and_leaves_no_temporary_file(embedded: Finished, tmp_path: Path, runner: str) -> None:
+    folder = embedded.input_in(tmp_path)
+    done = _with_a_folder_for_temporary_files_of_its_own(folder, runner)
+    assert done.returncode == 0, done.stderr
+    assert tree(folder / "run") == embedded.tree
+    assert listed(folder / "run") == embedded.listed
+    assert [line for line in done.stderr.splitlines() if not PROGRESS.fullmatch(line)] == []
+    assert "pairs of" in done.stdout
+    check_nothing_left(folder)
+
+
+def _with_a_folder_for_temporary_files_of_its_own(folder: Path, runner: str) -> subprocess.CompletedProcess[str]:
+    """Curate with an empty /tmp, which Java uses whatever TMPDIR says, and fail where something stays in it; where nothing can be mounted, with the usual one.
+
+    The folder is /mnt then, for it may lie in /tmp itself.
+    """
+    script = 'mount --bind "$0" /mnt; mount -t tmpfs tmpfs /tmp; cd /mnt; TMPDIR=/tmp "$@"; code=$?; ls -A /tmp >left; exit $code'
+    outside = not any(path.resolve().is_relative_to("/tmp") for path in (ROOT, Path(os.environ.get("ALTALIGN_JARS", "/")), Path.home()))
+    if not outside or subprocess.run([*UNSHARE, "mount", "--bind", "/mnt", "/mnt"], capture_output=True, check=False).returncode:
+        return curate(folder, runner)
+    for path in [path for path in folder.iterdir() if path.is_symlink()]:  # to what lies in /tmp too
+        target = path.resolve()
+        path.unlink()
+        subprocess.run(["cp", "-a", str(target), str(path)], check=True)
+    (folder / "temp").mkdir()
+    wanted = [*UNSHARE, "sh", "-c", script, str(folder), *command("curate", "config.toml", "--set", f"engine.runner={runner}")]
+    done = subprocess.run(wanted, env=environ(), capture_output=True, text=True, timeout=TAKES_AT_MOST_S, check=False)
+    assert (folder / "left").read_text(encoding="utf-8") == ""
+    (folder / "left").unlink()
+    return done
+
+
+@pytest.mark.parametrize("name", ["demo", "handbook"])
+def test_the_demo_and_the_handbooks_give_the_same_bytes(larger: Path, tmp_path: Path, runner: str, name: str) -> None:
+    for part in ("demo-web", "examples", "configs"):
+        (tmp_path / part).symlink_to(larger / part)
+    done = altalign(tmp_path, "curate", f"configs/{name}.toml", "--set", f"engine.runner={runner}")
+    assert done.returncode == 0, done.stderr
+    assert tree(tmp_path / "runs" / name) == tree(larger / "runs" / name)
+    assert listed(tmp_path / "runs" / name) == listed(larger / "runs" / name)
+
+
+# Signals --------------------------------------------------------------------------------------------------------------------
+
+
+def test_ended_by_signals_in_the_middle_of_units_it_continues_to_the_same_bytes_with_the_engines_own_shuffle(
+    embedded: Finished, tmp_path: Path, runner: str
+) -> None:
+    folder, wanted = embedded.input_in(tmp_path / "here"), tmp_path / "blows"
+    environment = blows.environ(wanted)
+    for step, number in (("tables/merged", signal.SIGKILL), ("judge/units", signal.SIGINT), ("fetch/units", signal.SIGTERM)):
+        blows.want(wanted, {step: number.name})
+        done = curate(folder, runner, "--set", "engine.shuffle=beam", environment=environment)
+        assert blows.struck(wanted, step), done.stderr
+        if number == signal.SIGKILL:
+            assert done.returncode == -number, done.stderr
+        else:
+            assert done.returncode == 128 + number, done.stderr
+            name = "" if number == signal.SIGINT else f" ({number.name})"
+            assert line_of(done) == f"altalign: interrupted{name}; run the same command again, it continues"
+            assert not (folder / "run" / "work" / "temporary").exists()
+            assert [name for name in listed(folder / "run") if "partial-" in name] == []
+        check_nothing_left(folder)
+    done = curate(folder, runner, "--set", "engine.shuffle=beam")
+    assert done.returncode == 0, done.stderr
+    assert tree(folder / "run") == embedded.tree
+    assert listed(folder / "run") == embedded.listed
+    check_nothing_left(folder)
+
+
+# Trouble --------------------------------------------------------------------------------------------------------------------
+
+
+def test_trouble_of_a_unit_is_one_line_that_names_the_file_and_a_defect_one_that_names_the_unit_with_its_trace_in_a_file(
+    embedded: Finished, tmp_path: Path, runner: str
+) -> None:
+    folder, wanted = embedded.input_in(tmp_path / "here"), tmp_path / "blows"
+    assert altalign(folder, "curate", "config.toml", "--until", "extract").returncode == 0
+    path = folder / "run" / "work" / "extract" / "000001.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    done = curate(folder, runner)
+    assert done.returncode == 1, done.stderr
+    assert "run/work/extract/000001.parquet" in line_of(done)
+    _check_readable(done)
+    path.write_bytes(whole)
+    blows.want(wanted, {"tables/merged": blows.DEFECT})
+    done = curate(folder, runner, environment=blows.environ(wanted))
+    assert done.returncode == 1, done.stderr
+    assert re.fullmatch(
+        r"altalign: run: tables/units failed: unit \d+: ZeroDivisionError: a defect that a test has made; run/log/trace.txt has the rest", line_of(done)
+    )
+    assert "in _strike" in (folder / "run" / "log" / "trace.txt").read_text(encoding="utf-8")
+    _check_readable(done)
+    check_nothing_left(folder)
+
+
+def _check_readable(done: subprocess.CompletedProcess[str]) -> None:
+    assert len(line_of(done)) < 600
+    assert not re.search(r"java|org\.apache|\bat [a-z]+\.|Traceback|grpc", done.stderr), done.stderr
