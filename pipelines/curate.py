@@ -99,8 +99,6 @@ def finish(run: Run, grounds: Mapping[str, Grounds], pipeline_options: PipelineO
                 for stage in STAGES[: STAGES.index(until) + 1]:
                     if not run.is_done(stage):
                         run_stage(run, stage, grounds[stage], pipeline_options)
-            if run.config.engine.runner != "embedded":  # whose temporary files in the run have come to rest now
-                storage.sweep(run.folder)  # halves of workers that were killed
     if run.is_done(STAGES[-1]) and not run.config.run.keep_work:
         runs.check_finished(run)
         storage.delete_units([run.path("work")])

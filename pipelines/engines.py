@@ -180,8 +180,12 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
     runner = run.config.engine.runner
     if runner == "flink" and not _LOCAL[runner].fullmatch(master := given.get_all_options()[_MASTER[runner]]):
         flink_cluster.cancel(master, _job_name(run))  # with Spark a job ends with its command
-    if portable.job_endpoint or runner not in ("prism", *_MASTER):
+    if runner == "embedded":
         yield
+        return
+    if portable.job_endpoint or runner == "dataflow":
+        yield
+        storage.sweep(run.folder)
         return
     with _beam_says_nothing(), serving(_server(runner, given), storage.local_file(run.path("log", f"{runner}.log"))) as endpoint:
         if runner in _MASTER:
@@ -191,6 +195,7 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
             yield
         finally:
             portable.job_endpoint = None
+    storage.sweep(run.folder)  # halves of files of workers that were killed; what an engine had put into the run has come to rest
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What goes wrong in a pipeline, as a user reads it: one error, whatever the engine made of it."""
 
 import errno
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +11,7 @@ from altalign import interrupts, storage
 from altalign.errors import AltalignError, FullDiskError, UnreadableError, UsageError
 from pipelines.units import Run
 
+_OF_A_JAVA_TRACE = re.compile(r"\s*(at [\w.$/<>]+\(|\.\.\. \d+ more|Driver stacktrace)")
 _CHARACTERS_SAID = 300  # of what an engine says in an error; its log has all
 
 
@@ -81,11 +83,20 @@ def _of_elsewhere(run: Run, step: str, error: Exception) -> AltalignError:
         return kind(trouble["message"])
     what = trouble.get("defect")
     if what is None:
-        whole = str(error).strip()
-        what = f"{type(error).__name__}: {whole.splitlines()[-1][:_CHARACTERS_SAID]}" if whole else type(error).__name__
+        what = f"{type(error).__name__}: {_gist(str(error))[:_CHARACTERS_SAID]}".removesuffix(": ")
         with suppress(OSError, AltalignError):
             storage.write_bytes(_trace(run), "".join(traceback.format_exception(error)).encode())
     return AltalignError(f"{run.folder}: {step} failed: {what}; {_trace(run)} has the rest")
+
+
+def _gist(said: str) -> str:
+    """The line that tells most: of Java's traces the innermost cause, else the first line; of Python's the last."""
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not _OF_A_JAVA_TRACE.match(line)]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    if causes:
+        return causes[-1]
+    is_java = len(lines) < len(said.strip().splitlines()) or any("Exception: " in line for line in lines[:1])
+    return (lines[0] if is_java else lines[-1]) if lines else ""
 
 
 def _readable(error: BaseException, run: Run, step: str) -> AltalignError | None:

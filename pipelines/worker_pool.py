@@ -8,6 +8,7 @@ import argparse
 import ipaddress
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,14 +23,16 @@ from pipelines.servers import ending_with_us
 
 ENDS_WITHIN_S = 10.0
 
-# A worker's whole program. What the project needs of a process that is its own comes first (`startup.prepare`).
+# A worker's whole program. What the project needs of a process that is its own comes first (`startup.prepare`). It says when it can work.
 _WORKER = """
-import sys
+import os, sys
 from altalign import startup
 startup.prepare()
 with startup.imports():
     from apache_beam.runners.worker.sdk_worker import SdkHarness
     from pipelines import curate
+os.write(1, b"ready")
+os.dup2(2, 1)
 SdkHarness(sys.argv[1], worker_id=sys.argv[2]).run()
 """
 
@@ -42,11 +45,17 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         self._lock = threading.Lock()
 
     def StartWorker(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002 - the protocol's names
-        """Start a worker; one that has ended is forgotten."""
+        """Start a worker, and wait until it can work: an engine waits for one that has died at its start as long as it takes."""
         command = ending_with_us([sys.executable, "-c", _WORKER, request.control_endpoint.url, request.worker_id])
+        worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         with self._lock:
             self._workers = {key: process for key, process in self._workers.items() if process.poll() is None}
-            self._workers[request.control_endpoint.url, request.worker_id] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+            self._workers[request.control_endpoint.url, request.worker_id] = worker
+        assert worker.stdout is not None  # a pipe
+        with worker.stdout as said:
+            if not said.read(1):
+                why = f"a worker's Python ended at its start, with exit code {worker.wait()}; what the worker pool of {socket.gethostname()} printed says why"
+                return beam_fn_api_pb2.StartWorkerResponse(error=why)
         return beam_fn_api_pb2.StartWorkerResponse()
 
     def StopWorker(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002 - the protocol's names

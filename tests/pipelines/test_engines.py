@@ -302,6 +302,39 @@ def test_an_error_of_another_process_is_read_from_the_run_and_an_old_one_is_not(
     assert not storage.exists(run.path("log", "trouble.json"))
 
 
+SPARK = """java.lang.RuntimeException: org.apache.spark.SparkException: Job aborted: Task 0 failed 4 times
+\tat org.apache.spark.Scheduler.run(Scheduler.scala:1)
+\t... 3 more
+Driver stacktrace:"""
+CAUSED = (
+    SPARK
+    + """
+Caused by: java.io.IOException: no room
+\tat x.Y.z(Y.java:3)
+"""
+)
+PYTHON = """bundle inst005 failed:Traceback (most recent call last):
+  File "a.py", line 3, in work
+ValueError: planned"""
+
+
+@pytest.mark.parametrize(
+    ("said", "gist"),
+    [
+        (SPARK, "RuntimeError: java.lang.RuntimeException: org.apache.spark.SparkException: Job aborted: Task 0 failed 4 times;"),
+        (CAUSED, "RuntimeError: java.io.IOException: no room;"),
+        (PYTHON, "RuntimeError: ValueError: planned;"),
+        ("", "RuntimeError;"),
+    ],
+)
+def test_of_what_an_engine_says_the_line_that_tells_most_is_shown_and_all_of_it_kept(tmp_path: Path, said: str, gist: str) -> None:
+    with pytest.raises(AltalignError) as caught, raised(run_of(tmp_path), "extract"):
+        raise RuntimeError(said)
+    trace = tmp_path / "run" / "log" / "trace.txt"
+    assert str(caught.value) == f"{tmp_path}/run: extract failed: {gist} {trace} has the rest"
+    assert said in trace.read_text()
+
+
 # Runners -------------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """A real pool, asked as an engine asks: workers of two executors that have one name are two."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 import grpc
 import pytest
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, endpoints_pb2
+
+from pipelines import worker_pool
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60
@@ -101,3 +104,12 @@ def test_a_second_pool_at_the_same_port_is_refused_and_the_network_cannot_ask(po
     assert second.returncode == 1
     assert f"127.0.0.1:{port}: cannot be listened at; another program may be there, give another --port" in second.stderr
     assert pool[1].startswith("127.0.0.1:")
+
+
+def test_a_worker_that_dies_at_its_start_is_an_error_of_whoever_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine would wait for it without end."""
+    monkeypatch.setattr(worker_pool, "_WORKER", "raise SystemExit(3)")
+    made = worker_pool.WorkerPool()
+    request = beam_fn_api_pb2.StartWorkerRequest(worker_id="1-1", control_endpoint=endpoints_pb2.ApiServiceDescriptor(url="localhost:1"))
+    said = made.StartWorker(request, None).error
+    assert re.fullmatch(r"a worker's Python ended at its start, with exit code 3; what the worker pool of \S+ printed says why", said)
