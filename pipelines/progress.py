@@ -63,6 +63,8 @@ class Watch:
         left = (len(self._rows) - len(finished)) * elapsed / max(1, len(finished - self._before))
         parts = [f"{self._step}: {len(finished)} of {len(self._rows)} units", f"{rows:,} rows" if rows else "", self._speed(finished)]
         parts.append(f"{elapsed:.1f} s" if self.stop.is_set() else f"about {left:.0f} s left")
+        if not self.stop.is_set() and storage.exists(self._run.path("log", "trouble.json")):
+            parts.append("a unit failed, the engine tries it again (`altalign status` says why)")
         self._console.print(", ".join(part for part in parts if part), soft_wrap=True)
 
     def _bar(self) -> None:

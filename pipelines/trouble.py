@@ -11,6 +11,7 @@ from altalign import interrupts, storage
 from altalign.errors import AltalignError, FullDiskError, UnreadableError, UsageError
 from pipelines.units import Run
 
+_DEFECT = "defect"  # of ours, as the kind of trouble
 _OF_A_JAVA_TRACE = re.compile(r"\s*(at [\w.$/<>]+\(|\.\.\. \d+ more|Driver stacktrace)")
 _CHARACTERS_SAID = 300  # of what an engine says in an error; its log has all
 
@@ -37,7 +38,7 @@ class Reporting:
         if said is None:  # a defect of ours
             unit = element["name"] if isinstance(element, dict) else element[0] if isinstance(element, tuple) else element
             storage.write_bytes(_trace(self._run), "".join(traceback.format_exception(error)).encode())
-            found = {"defect": f"unit {unit}: {type(error).__name__}: {error}"}
+            found = {"kind": _DEFECT, "message": f"unit {unit}: {type(error).__name__}: {error}"}
         else:
             found = {"kind": type(said).__name__, "message": str(said)}
         storage.write_json(_path(self._run), found)
@@ -78,11 +79,11 @@ def _trace(run: Run) -> str:
 def _of_elsewhere(run: Run, step: str, error: Exception) -> AltalignError:
     """The error that a unit left in the run, else what the engine said."""
     trouble = storage.read_json(_path(run))
-    if "message" in trouble:
+    if trouble and trouble["kind"] != _DEFECT:
         kind = next((k for k in (UnreadableError, FullDiskError, UsageError) if k.__name__ == trouble["kind"]), AltalignError)
         return kind(trouble["message"])
-    what = trouble.get("defect")
-    if what is None:
+    what = trouble.get("message", "")
+    if not what:
         what = f"{type(error).__name__}: {_gist(str(error))[:_CHARACTERS_SAID]}".removesuffix(": ")
         with suppress(OSError, AltalignError):
             storage.write_bytes(_trace(run), "".join(traceback.format_exception(error)).encode())
