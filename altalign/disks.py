@@ -5,7 +5,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from glob import glob
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
@@ -181,13 +181,9 @@ class GrowingFile:
             FullDiskError: no space is left.
         """
         left = memoryview(data)
-        try:
+        with naming_a_full_disk(str(self._target.parent), self._target.name):
             while left:
                 left = left[os.write(self._file, left) :]
-        except OSError as error:
-            if (full := full_disk(error, str(self._target.parent), writing=self._target.name)) is not None:
-                raise full from error
-            raise
         self.bytes += len(data)
 
 
@@ -199,13 +195,9 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
         FullDiskError: no space is left.
     """
     target = Path(path)
-    try:
+    with naming_a_full_disk(str(target.parent), target.name):
         target.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    except OSError as error:
-        if (full := full_disk(error, str(target.parent), writing=target.name)) is not None:
-            raise full from error
-        raise
     try:
         if keep is not None:
             os.ftruncate(file, keep)
@@ -260,30 +252,49 @@ def locked(folder: str) -> Iterator[None]:
     Raises:
         UsageError: another one holds it, or nobody may write there.
     """
-    try:
-        Path(folder, "log").mkdir(parents=True, exist_ok=True)
-        opened = Path(folder, "log", "lock").open("a+", encoding="ascii")  # noqa: SIM115 - closed below
-    except OSError as error:
-        if not is_forbidden(error):
-            raise
-        raise UsageError(f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose another [run] folder") from None
-    with opened as lock:
+    place = Path(folder, "log", "lock")
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(held(place, blocking=False))
         except BlockingIOError:
-            lock.seek(0)
-            process = lock.read().strip() or "unknown"
-            raise UsageError(f"{folder}: another command is at work on this run (process {process}); wait for it, or choose another [run] folder") from None
+            raise at_work(folder, f"process {holder_of(place) or 'unknown'}") from None
+        except OSError as error:
+            if not is_forbidden(error):
+                raise
+            raise UsageError(f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose another [run] folder") from None
+        yield
+
+
+def at_work(folder: str, who: str) -> UsageError:
+    """The error of a command whose run another one holds."""
+    return UsageError(f"{folder}: another command is at work on this run ({who}); wait for it, or choose another [run] folder")
+
+
+def holder(folder: str) -> str | None:
+    """The process of this machine that holds a run folder; None where none does."""
+    return holder_of(Path(folder, "log", "lock"))
+
+
+@contextmanager
+def held(place: Path, *, blocking: bool = True) -> Iterator[None]:
+    """Hold a lock of this machine, with our process in it.
+
+    Raises:
+        BlockingIOError: another process holds it, and we do not wait.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("a+", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if blocking else fcntl.LOCK_NB))
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
         yield
 
 
-def holder(folder: str) -> str | None:
-    """The process of this machine that holds a run folder; None where none does."""
+def holder_of(place: Path) -> str | None:
+    """The process that holds a lock of this machine; None where none does."""
     try:
-        with Path(folder, "log", "lock").open(encoding="ascii") as lock:
+        with place.open(encoding="ascii") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -339,6 +350,21 @@ def full_disk(error: BaseException, folder: str, *, writing: str = "") -> FullDi
         return None
     what = (f" while writing {writing}" if writing else "") + (f" ({_left(error, folder)})" if folder else "")
     return FullDiskError(f"{folder or 'the disk'}: no space left on the device{what}; make room and run the same command again, it continues")
+
+
+@contextmanager
+def naming_a_full_disk(folder: str, writing: str) -> Iterator[None]:
+    """Around what writes a file in a folder.
+
+    Raises:
+        FullDiskError: no space is left.
+    """
+    try:
+        yield
+    except OSError as error:
+        if (full := full_disk(error, folder, writing=writing)) is not None:
+            raise full from error
+        raise
 
 
 def _left(error: BaseException, folder: str) -> str:

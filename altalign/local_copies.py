@@ -3,15 +3,15 @@
 All of it is in one folder: `ALTALIGN_CACHE`, else `altalign` in the user's cache. It may be deleted whenever no command is at work.
 """
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 from uuid import uuid4
 
 from altalign import disks
@@ -57,28 +57,18 @@ def machine() -> str:
     return place.read_text(encoding="ascii")
 
 
-def copy(path: str, stamp: Stamp, fetch: Callable[[Path], None]) -> str:
-    """The local copy of a file of this stamp; `fetch` writes it where this machine has none. Others that want it wait.
+def copy(path: str, stamp: Stamp, fetch: Callable[[BinaryIO], None]) -> str:
+    """The local copy of a file of this stamp; `fetch` writes its bytes where this machine has none. Others that want it wait.
 
     Raises:
         FullDiskError: no space is left for it.
     """
     place = folder() / "copies" / _digest(json.dumps([path, stamp.to_json()])) / Path(path).name
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with held(place.parent.with_suffix(".lock")):
+    with disks.held(place.parent.with_suffix(".lock")):
         if not place.exists():
             make_room(stamp.size)
-            partial = place.with_name(f"{place.name}.{uuid4().hex[:8]}")
-            try:
-                fetch(partial)
-                partial.replace(place)
-            except BaseException as error:
-                full = disks.full_disk(error, str(place.parent), writing=place.name)
-                with suppress(OSError):
-                    partial.unlink(missing_ok=True)
-                if full is not None:
-                    raise full from error
-                raise
+            with disks.write(str(place)) as file:
+                fetch(file)
         os.utime(place)
     return str(place)
 
@@ -96,35 +86,6 @@ def make_room(size: int) -> None:
             break
         shutil.rmtree(place.parent, ignore_errors=True)
         total -= of
-
-
-@contextmanager
-def held(place: Path, *, blocking: bool = True) -> Iterator[None]:
-    """Hold a lock of this machine, with our process in it.
-
-    Raises:
-        BlockingIOError: another process holds it, and we do not wait.
-    """
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("a+", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if blocking else fcntl.LOCK_NB))
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield
-
-
-def holder(place: Path) -> str | None:
-    """The process that holds a lock of this machine; None where none does."""
-    try:
-        with place.open(encoding="ascii") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return lock.read().strip() or "unknown"
-    except OSError:
-        pass
-    return None
 
 
 def _digest(text: str) -> str:

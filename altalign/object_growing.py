@@ -50,12 +50,8 @@ class _Growing:
         """
         with self._lock:
             self._file.seek(0, 2)
-            try:
+            with disks.naming_a_full_disk(tempfile.gettempdir(), self._path.rpartition("/")[2]):
                 self._file.write(data)
-            except OSError as error:
-                if (full := disks.full_disk(error, tempfile.gettempdir(), writing=self._path.rpartition("/")[2])) is not None:
-                    raise full from error
-                raise
             self.bytes += len(data)
             if self.bytes - self._sent >= PART_BYTES or time.monotonic() - self._sent_at >= PART_EVERY_S:
                 self.send()

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import pyarrow.fs as pafs
 
-from altalign import local_copies, object_clients
+from altalign import disks, local_copies, object_clients
 from altalign.errors import AltalignError, StoreError, UsageError
 
 LEASE_S = 120.0
@@ -65,9 +65,9 @@ def locked(folder: str) -> Iterator[None]:
     folder = folder.rstrip("/")
     with ExitStack() as stack:
         try:
-            stack.enter_context(local_copies.held(_lock(folder), blocking=False))
+            stack.enter_context(disks.held(_lock(folder), blocking=False))
         except BlockingIOError:
-            raise _at_work(folder, f"process {local_copies.holder(_lock(folder)) or 'unknown'}") from None
+            raise disks.at_work(folder, f"process {disks.holder_of(_lock(folder)) or 'unknown'}") from None
         stack.enter_context(_ticket(folder))
         yield
 
@@ -104,7 +104,7 @@ def _check_alone(folder: str, path: str) -> None:
         if other.says.get("machine") == local_copies.machine() or age_s > LEASE_S:
             object_clients.delete_object(other.path)  # nobody holds it
         else:
-            raise _at_work(folder, f"process {other.says.get('process')} on {other.says.get('host')}, seen {max(0.0, age_s):.0f} s ago")
+            raise disks.at_work(folder, f"process {other.says.get('process')} on {other.says.get('host')}, seen {max(0.0, age_s):.0f} s ago")
 
 
 def _refresh(folder: str, path: str, says: dict[str, Any], stop: threading.Event) -> None:
@@ -127,14 +127,10 @@ def _tickets(folder: str) -> list[_Ticket]:
     return found
 
 
-def _at_work(folder: str, who: str) -> UsageError:
-    return UsageError(f"{folder}: another command is at work on this run ({who}); wait for it, or choose another [run] folder")
-
-
 def holder(folder: str) -> str | None:
     """See `altalign.storage`."""
     folder = folder.rstrip("/")
-    if (process := local_copies.holder(_lock(folder))) is not None:
+    if (process := disks.holder_of(_lock(folder))) is not None:
         return process
     for ticket in _tickets(folder):
         if ticket.says.get("machine") != local_copies.machine() and time.time() - ticket.time_ns / 1e9 < LEASE_S:

@@ -109,17 +109,16 @@ def read_bytes(path: str) -> bytes:
 
 def mappable(path: str) -> str:
     """A copy of this machine."""
-    return local_copies.copy(path, stamp(path), lambda place: _download(path, place))
+    return local_copies.copy(path, stamp(path), lambda copy: _download(path, copy))
 
 
-def _download(path: str, place: Path) -> None:
+def _download(path: str, copy: BinaryIO) -> None:
     with asking(path):
         file = object_clients.opened(path)
         size = file.size()
     pieces = [(begin, min(_RANGE_BYTES, size - begin)) for begin in range(0, size, _RANGE_BYTES)]
-    with place.open("wb") as copy:
-        for data in read_ranges(path, pieces):
-            copy.write(data)
+    for data in read_ranges(path, pieces):
+        copy.write(data)
 
 
 def each(work: Callable[[_T], _R], things: Iterable[_T]) -> Iterator[_R]:
@@ -247,12 +246,8 @@ def is_writable(_: str) -> bool:
 def write(path: str) -> Iterator[BinaryIO]:
     """An object, uploaded once the block ended well; until then its bytes are in memory, or in a temporary file where they are many."""
     with tempfile.SpooledTemporaryFile(object_clients.ONE_REQUEST_BYTES) as file:
-        try:
+        with disks.naming_a_full_disk(tempfile.gettempdir(), path.rpartition("/")[2]):
             yield cast(BinaryIO, file)
-        except OSError as error:
-            if (full := disks.full_disk(error, tempfile.gettempdir(), writing=path.rpartition("/")[2])) is not None:
-                raise full from error
-            raise
         object_locks.HELD.check(path)
         _LISTED.pop(path, None)
         object_clients.put_file(path, file)

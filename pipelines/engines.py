@@ -180,14 +180,19 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
     runner = run.config.engine.runner
     if runner == "flink" and not _LOCAL[runner].fullmatch(master := given.get_all_options()[_MASTER[runner]]):
         flink_cluster.cancel(master, _job_name(run))  # with Spark a job ends with its command
-    if runner == "embedded":
+    is_ours = runner in ("prism", *_MASTER) and not portable.job_endpoint
+    with _served(run, given) if is_ours else nullcontext():
         yield
-        return
-    if portable.job_endpoint or runner == "dataflow":
-        yield
-        storage.sweep(run.folder)
-        return
-    with _beam_says_nothing(), serving(_server(runner, given), storage.local_file(run.path("log", f"{runner}.log"))) as endpoint:
+    if runner != "embedded":
+        storage.sweep(run.folder)  # halves of files of workers that were killed; what an engine had put into the run has come to rest
+
+
+@contextmanager
+def _served(run: Run, given: PipelineOptions) -> Iterator[None]:
+    """A job server of our own, named in the options."""
+    portable, runner = given.view_as(PortableOptions), run.config.engine.runner
+    _silence_beam()
+    with serving(_server(runner, given), storage.local_file(run.path("log", f"{runner}.log"))) as endpoint:
         if runner in _MASTER:
             _check_known(given, endpoint)
         portable.job_endpoint = endpoint
@@ -195,14 +200,12 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
             yield
         finally:
             portable.job_endpoint = None
-    storage.sweep(run.folder)  # halves of files of workers that were killed; what an engine had put into the run has come to rest
 
 
-@contextmanager
-def _beam_says_nothing() -> Iterator[None]:
+def _silence_beam() -> None:
     """Threads that speak with a server that is gone say so in many lines, and a worker in this process prints the trace of what fails; we say it in one.
 
-    Those that end after the block are silent too: nobody can wait for them.
+    From now on, for threads that end after the server are silent too: nobody can wait for them.
     """
     sdk_worker.print = lambda *_, **_named: None  # type: ignore[attr-defined] - the module's own name for it, found before the builtin
     before = threading.excepthook
@@ -212,7 +215,6 @@ def _beam_says_nothing() -> Iterator[None]:
             before(failed)
 
     threading.excepthook = hook
-    yield
 
 
 def _server(runner: str, given: PipelineOptions) -> Server:

@@ -15,9 +15,9 @@ import pytest
 
 from altalign import object_clients, object_growing, object_locks, storage
 from altalign.cli import main
-from altalign.errors import UsageError
-from pipelines import jars, parquet
+from pipelines import parquet
 from pipelines.web import journal
+from tests.end_to_end.clusters import need_job_server
 from tests.end_to_end.runs import CONFIG, EXEMPT, ROOT, environ, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, ids, pictures, write_web_input
 from tests.object_stores.servers import Server
@@ -124,10 +124,7 @@ def test_a_run_in_a_store_has_the_bytes_of_one_on_a_disk(made: Made) -> None:
 
 @pytest.mark.java
 def test_spark_leaves_the_same_bytes_in_a_store(made: Made) -> None:
-    try:
-        jars.find("spark")
-    except UsageError as error:
-        pytest.skip(str(error))
+    need_job_server("spark")
     command = ["curate", "config.toml", in_store(made.store, "spark"), "--set=engine.runner=spark"]
     done = subprocess.run([sys.executable, "-m", "altalign.cli", *command], cwd=made.folder, env=environ(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -303,11 +300,11 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
 def _in_journals(run: str) -> set[str]:
     """image_id of every image that some journal of the run has."""
     found = set[str]()
-    for name in journal.names(f"{run}/work/fetch/units"):
+    for name in journal.names(storage.join(run, "work", "fetch", "units")):
         partition, _, group = name.partition("-")
-        rows = parquet.read_row_groups(f"{run}/work/judge/grouped/{partition}.parquet", int(group), int(group), ["image_id"])
+        rows = parquet.read_row_groups(storage.join(run, "work", "judge", "grouped", f"{partition}.parquet"), int(group), int(group), ["image_id"])
         of_unit = list(dict.fromkeys((each or b"").hex() for batch in rows for each in batch["image_id"].to_pylist()))
-        found |= {of_unit[number] for number in journal.read(f"{run}/work/fetch/units/{name}").outcomes}
+        found |= {of_unit[number] for number in journal.read(storage.join(run, "work", "fetch", "units", name)).outcomes}
     return found
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,16 +14,9 @@ from uuid import uuid4
 
 import pytest
 
-STARTS_WITHIN_S = 60.0
+from pipelines.servers import ending_with_us, free_port
 
-# Run by Python before it becomes the server: when the tests die, however they do, so does it.
-_END_WITH_PARENT = """
-import ctypes, os, signal, sys
-with_parent = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it
-if with_parent:
-    with_parent(1, int(signal.SIGKILL))
-os.execv(sys.argv[1], sys.argv[1:])
-"""
+STARTS_WITHIN_S = 60.0
 
 
 @dataclass
@@ -71,7 +63,7 @@ def versitygw(binary: str, folder: Path) -> Iterator[Server]:
     """S3 on files in `folder/files`; a bucket is a folder there."""
     (folder / "files").mkdir()
     (folder / "access.log").touch()
-    port = _free_port()
+    port = free_port()
     command = [binary, "--port", f"127.0.0.1:{port}", "--quiet", "--access-log", str(folder / "access.log"), "posix", str(folder / "files")]
     environment = {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
@@ -87,24 +79,18 @@ def versitygw(binary: str, folder: Path) -> Iterator[Server]:
 @contextmanager
 def fake_gcs(binary: str, folder: Path) -> Iterator[Server]:
     """GCS in memory."""
-    port = _free_port()
+    port = free_port()
     own = f"127.0.0.1:{port}"
     command = [binary, "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory", "-public-host", own]
     with _running([*command, "-external-url", f"http://{own}", "-log-level", "error"], port, folder, {}):
         yield Server("gs", port, folder, {"STORAGE_EMULATOR_HOST": f"http://{own}"})
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 @contextmanager
 def _running(command: list[str], port: int, folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
     with (folder / "said").open("wb") as said:
         server = subprocess.Popen(
-            [sys.executable, "-E", "-S", "-c", _END_WITH_PARENT, *command],
+            ending_with_us(command),
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=said,
