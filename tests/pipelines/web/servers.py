@@ -81,14 +81,16 @@ class Server:
         self.port = server.sockets[0].getsockname()[1]
         started.set()
         await self._stop.wait()
-        server.close()
-        quiet = 0
+        for listening in server.sockets:  # one that is closed at once forgets the sockets of connections that it has just taken
+            self._loop.remove_reader(listening.fileno())
+        quiet, begun = 0, set[asyncio.Task[object]]()
         while quiet < 10:  # connections begin and end in the loop's next turns, those too that were taken last
             others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
+            for task in others & begun:  # one that has not begun yet would leave its socket open
                 task.cancel()
-            quiet = 0 if others else quiet + 1
+            quiet, begun = (0 if others else quiet + 1), others
             await asyncio.sleep(0)
+        server.close()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int) -> None:
         while True:
