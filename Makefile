@@ -32,7 +32,7 @@ help:
 	@echo "make bench              speed and memory beside other programs (25 minutes)"
 	@echo "make bench-large        the same at 25 M and 100 M rows (half an hour, 30 GB of disk)"
 	@echo "make jars               job servers of Spark and Flink, for engine.runner = spark or flink"
-	@echo "make bench-engines      the text stages on Prism, Spark and Flink, beside Spark SQL (15 minutes)"
+	@echo "make bench-engines      the text stages on Prism, Spark and Flink, beside Spark SQL (6 minutes)"
 	@echo "make setup              .venv/bin/altalign, from uv.lock"
 
 $(UV):

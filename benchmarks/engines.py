@@ -93,17 +93,16 @@ def digest(run: Path) -> str:
 
 def _with_start_up(figures: Round, start_up: Round) -> Round:
     """What each program took beside its start-up, in CPU seconds and seconds; a peer's own clock leaves its start out."""
-    return {
-        name: found
-        | {
-            "start_up_cpu_s": of_start.get("cpu_s", 0.0),
-            "start_up_s": of_start.get("wall_s", 0.0),
-            "beside_start_up_cpu_s": found["work_cpu_s"] - of_start.get("cpu_s", 0.0),
-            "beside_start_up_s": (found["wall_s"] if of_start else found["work_s"]) - of_start.get("wall_s", 0.0),
+    beside: Round = {}
+    for name, found in figures.items():
+        started = start_up.get(f"{name} start-up", {"cpu_s": None, "wall_s": None})
+        beside[name] = found | {
+            "start_up_cpu_s": started["cpu_s"],
+            "start_up_s": started["wall_s"],
+            "beside_start_up_cpu_s": found["work_cpu_s"] - (started["cpu_s"] or 0.0),
+            "beside_start_up_s": found["wall_s"] - started["wall_s"] if started["wall_s"] else found["work_s"],
         }
-        for name, found in figures.items()
-        for of_start in (start_up.get(f"{name} start-up", {}),)
-    }
+    return beside
 
 
 if __name__ == "__main__":

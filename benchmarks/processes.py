@@ -1,10 +1,12 @@
 """A program and all that it starts, measured: wall and CPU seconds, memory, open files, and what the rest of the machine did meanwhile.
 
-CPU seconds are the kernel's, of the program and of all children that it waited for. Memory and files are read from /proc every
-50 ms, summed over the tree; where there is no /proc they are None.
+CPU seconds are the kernel's, of the program and of all that it started, also of what outlives it a little (a JVM); without /proc, of those that
+it waited for. Memory and files are read from /proc every 50 ms, summed over the tree; where there is no /proc they are None.
 """
 
+import ctypes
 import os
+import resource
 import subprocess
 import threading
 import time
@@ -16,6 +18,8 @@ PROC = Path("/proc")
 SAMPLE_EVERY_S = 0.05
 TREE_EVERY = 4  # samples: new processes are looked for less often, for it means reading all of /proc
 OUTPUT_SHOWN = 2_000  # characters of a failed program's output
+ORPHANS_END_WITHIN_S = 10.0
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 Figures = dict[str, Any]
 
@@ -34,23 +38,27 @@ def measure(argv: Sequence[str], folder: Path) -> tuple[Figures, str]:
     Raises:
         ProgramError: it ended with another code than 0.
     """
-    load, busy, begin = os.getloadavg()[0], _busy_seconds(), time.perf_counter()
+    if PROC.is_dir():
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a program leaves running becomes our child, whose CPU seconds we are told
+    others = _descendants({os.getpid()})
+    load, busy, begin, before = os.getloadavg()[0], _busy_seconds(), time.perf_counter(), _cpu_of_children()
     process = subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None
     try:
         with Watch(process.pid) as watch, process.stdout:
             output = process.stdout.read().decode(errors="replace")
-            _, status, usage = os.wait4(process.pid, 0)
+            _, status = os.waitpid(process.pid, 0)
+            _reap(_descendants({os.getpid()}) - others)
         process.returncode = os.waitstatus_to_exitcode(status)
     except BaseException:
         process.kill()
         process.wait()
         raise
-    wall, cpu, busy_after = time.perf_counter() - begin, usage.ru_utime + usage.ru_stime, _busy_seconds()
+    wall, cpu, busy_after = time.perf_counter() - begin, _cpu_of_children() - before, _busy_seconds()
     if process.returncode:
         raise ProgramError(f"{' '.join(argv)}: ended with {process.returncode}\n{output[-OUTPUT_SHOWN:]}")
-    others = None if busy is None or busy_after is None else max(0.0, busy_after - busy - cpu) / wall
-    return {"wall_s": wall, "cpu_s": cpu, "cores_busy": cpu / wall, **watch.figures(), "load": load, "others_cores": others}, output
+    others_cores = None if busy is None or busy_after is None else max(0.0, busy_after - busy - cpu) / wall
+    return {"wall_s": wall, "cpu_s": cpu, "cores_busy": cpu / wall, **watch.figures(), "load": load, "others_cores": others_cores}, output
 
 
 class Watch:
@@ -108,7 +116,7 @@ def _open_files(pid: int) -> int:
 def _descendants(pids: set[int]) -> set[int]:
     """Children of these processes, and theirs."""
     parents: dict[int, int] = {}
-    for entry in PROC.iterdir():
+    for entry in PROC.iterdir() if PROC.is_dir() else ():
         if entry.name.isdigit():
             try:
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
@@ -119,6 +127,27 @@ def _descendants(pids: set[int]) -> set[int]:
         new = {pid for pid, parent in parents.items() if parent in new} - found
         found |= new
     return found
+
+
+def _reap(left: set[int]) -> None:
+    """Wait for what a program has left behind, a while."""
+    end = time.monotonic() + ORPHANS_END_WITHIN_S
+    while (left := {pid for pid in left if _is_at_work(pid)}) and time.monotonic() < end:
+        time.sleep(SAMPLE_EVERY_S)
+
+
+def _is_at_work(pid: int) -> bool:
+    """Whether a child of ours has not ended yet."""
+    try:
+        return os.waitpid(pid, os.WNOHANG) == (0, 0)
+    except ChildProcessError:  # ended and waited for before
+        return False
+
+
+def _cpu_of_children() -> float:
+    """CPU seconds of all processes that we have waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _busy_seconds() -> float | None:

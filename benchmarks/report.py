@@ -15,7 +15,7 @@ from benchmarks.processes import PROC, Figures
 
 RESULTS = ROOT / "benchmarks" / "results"
 OUR_PACKAGES = ("aiohttp", "altalign", "apache-beam", "fastwarc", "numba", "numpy", "pillow", "pyarrow", "selectolax", "simplejpeg")
-PEER_PACKAGES = ("duckdb", "faiss-cpu", "fastwarc", "imagehash", "img2dataset", "numpy", "opencv-python-headless", "polars", "pyarrow", "selectolax")
+PEER_PACKAGES = ("duckdb", "faiss-cpu", "fastwarc", "imagehash", "img2dataset", "numpy", "opencv-python-headless", "polars", "pyarrow", "pyspark", "selectolax")
 INNERMOST = re.compile(r"\{[^{}\[\]]*\}|\[[^{}\[\]]*\]")  # of JSON: it reads best on one line
 
 
@@ -74,7 +74,7 @@ def _lines(path: Path) -> list[str]:
 
 def versions(python: Path, packages: Iterable[str]) -> dict[str, str]:
     """The Python of an environment, and what it has of these packages."""
-    code = "import json, sys; from importlib.metadata import version; print(json.dumps({name: version(name) for name in sys.argv[1:]}))"
-    found = subprocess.run([str(python), "-c", code, *packages], capture_output=True, text=True, check=True).stdout
+    code = "import json, sys; from importlib.metadata import distributions; print(json.dumps({found.name.lower(): found.version for found in distributions()}))"
+    found = json.loads(subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout)
     python_version = subprocess.run([str(python), "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
-    return {"python": python_version, **json.loads(found)}
+    return {"python": python_version, **{name: found[name] for name in packages if name in found}}

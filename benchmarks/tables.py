@@ -153,6 +153,7 @@ TEXT: list[Column] = [*TIME, ("Rows/s", "rows_per_s", _thousands), *MEMORY]
 COLUMNS: dict[str, list[Column]] = {
     "text": TEXT,
     "scale": [*TEXT, ("Open files", "open_files", _whole)],
+    "engines": [*TIME, ("Start-up, CPU s", "start_up_cpu_s", _seconds), ("Beside it, CPU s", "beside_start_up_cpu_s", _seconds), MEMORY[0]],
     "pages": [("Pages a CPU s", "pages_per_cpu_s", _whole), *MEMORY[:1]],
     "images": [("Images a CPU s", "images_per_cpu_s", _whole), *MEMORY[:1]],
     "web": [("Images", "fetched", _whole), ("Images/s", "images_per_s", _whole), *TIME, MEMORY[0], ("Last image to end, s", "tail_s", _seconds)],
@@ -176,6 +177,7 @@ COLUMNS: dict[str, list[Column]] = {
 VERSIONS = {
     "text": ("altalign", "python", "numba", "pyarrow", "polars", "duckdb"),
     "scale": ("altalign", "python", "numba", "pyarrow", "polars", "duckdb"),
+    "engines": ("altalign", "python", "apache-beam", "numba", "pyarrow", "pyspark"),
     "pages": ("altalign", "python", "numba", "fastwarc", "selectolax"),
     "images": ("altalign", "python", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),
     "web": ("altalign", "python", "aiohttp", "apache-beam", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),

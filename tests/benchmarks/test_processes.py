@@ -28,6 +28,12 @@ def test_cpu_seconds_are_those_of_the_whole_tree(tmp_path: Path):
 
 
 @needs_proc
+def test_cpu_seconds_of_what_outlives_the_program_a_little_count_too(tmp_path: Path):
+    figures, _ = measure(python(f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-S', '-c', {BURN!r}])"), tmp_path)
+    assert 0.6 <= figures["cpu_s"] < 5
+
+
+@needs_proc
 def test_memory_is_that_of_the_whole_tree(tmp_path: Path):
     figures, _ = measure(of_a_child(HOLD), tmp_path)
     assert 200e6 < figures["peak_bytes"] < 1e9
