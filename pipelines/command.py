@@ -14,6 +14,8 @@ from altalign.stages import STAGES, damaged, own_files
 if TYPE_CHECKING:
     from altalign.curation import CurateConfig
 
+_TO_BEAM = "Flags after -- go to Beam."
+
 
 def main(argv: Sequence[str]) -> int:
     """Run, or continue, a curation."""
@@ -35,14 +37,15 @@ def retry(argv: Sequence[str]) -> int:
         prog="altalign retry",
         description="Ask again for the images of a run that could not be fetched from the web, then finish the run anew. "
         "What was fetched is not asked for again, and log/fetch/ keeps the history.",
-        epilog="Without --reason: http_status of 429 and 5xx, http_timeout, http_unreachable, http_broken.",
+        epilog=f"Without --reason: http_status of 429 and 5xx, http_timeout, http_unreachable, http_broken. {_TO_BEAM}",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run")
     parser.add_argument(
         "--reason", action="append", default=[], metavar="REASON", help="ask again for what failed for this, of any status; repeatable, or several with commas"
     )
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting of the run; repeatable")
-    arguments = parser.parse_args(argv)
+    own, flags = _parted(argv)
+    arguments = parser.parse_args(own)
     reasons = [reason.strip() for named in arguments.reason for reason in named.split(",")]
     _check_reasons(reasons)
     config = _fitted(_config_of_run(arguments.run, arguments.set))
@@ -53,7 +56,7 @@ def retry(argv: Sequence[str]) -> int:
     with startup.imports():
         from pipelines import retry as of_run
 
-    return of_run.retry(config, reasons)
+    return of_run.retry(config, reasons, flags)
 
 
 def decontaminate(argv: Sequence[str]) -> int:
@@ -61,17 +64,19 @@ def decontaminate(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="altalign decontaminate",
         description="Add test sets to a run: near-duplicates of their images go, and the shards are written anew. Nothing is fetched or judged again.",
+        epilog=_TO_BEAM,
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run whose images are fetched")
     parser.add_argument("--test-set", action="append", required=True, metavar="NAME=PATH", help="folder of images, Parquet files or tars; repeatable")
     parser.add_argument("--image-column", default="image", metavar="COLUMN", help="of Parquet files: the column of the image's bytes (image)")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting of the run; repeatable")
-    config = _with_test_sets(parser.parse_args(argv))
+    own, flags = _parted(argv)
+    config = _with_test_sets(parser.parse_args(own))
 
     with startup.imports():
         from pipelines import test_sets_of_run
 
-    return test_sets_of_run.add(config)
+    return test_sets_of_run.add(config, flags)
 
 
 def calibrate(argv: Sequence[str]) -> int:
@@ -90,7 +95,11 @@ def calibrate(argv: Sequence[str]) -> int:
     parser.add_argument("--false-positives", type=float, default=1e-3, metavar="N", help="that a pool image may be expected to have (1e-3)")
     parser.add_argument("--sample", type=int, default=2_000, metavar="IMAGES", help="to make copies of: half teach the map, half are looked for (2000)")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting of the run; repeatable")
-    arguments = parser.parse_args(argv)
+    own, flags = _parted(argv)
+    arguments = parser.parse_args(own)
+    if flags:
+        raise UsageError(f"-- {flags[0]}: calibrating runs in this process, whichever engine the run was made on, and has no flags for Beam; leave them out")
+    arguments.set.insert(0, 'engine.runner="embedded"')  # of this process are the threads, too
     config = _with_test_sets(arguments)
 
     with startup.imports():
@@ -176,12 +185,18 @@ def _fitted(config: "CurateConfig") -> "CurateConfig":
     return fitted
 
 
+def _parted(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is for the verb, and the flags after `--`, which are for Beam."""
+    at = argv.index("--") if "--" in argv else len(argv)
+    return list(argv[:at]), list(argv[at + 1 :])
+
+
 def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    own, flags = (list(argv[: argv.index("--")]), list(argv[argv.index("--") + 1 :])) if "--" in argv else (list(argv), [])
+    own, flags = _parted(argv)
     parser = argparse.ArgumentParser(
         prog="altalign curate",
         description="Curate image/alt-text pairs into training shards. Run again, it continues where it stopped.",
-        epilog="Flags after -- go to Beam.",
+        epilog=_TO_BEAM,
     )
     parser.add_argument("config", metavar="CONFIG", type=Path, help="settings (TOML)")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting; repeatable")

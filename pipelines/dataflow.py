@@ -49,7 +49,7 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     if missing := [f"--{name}" for name in NEEDED if not values[name]]:
         raise UsageError(
             f"{where}: {', '.join(missing)} not given; `altalign curate CONFIG -- --project=ID --region=REGION --temp_location=gs://BUCKET/tmp "
-            '--sdk_container_image=IMAGE` has them all (other verbs take no flags: give them --set engine.runner="embedded")'
+            "--sdk_container_image=IMAGE` has them all, and `altalign retry` and `decontaminate` take the same"
         )
     _check_flags(given)
     _fill(given)

@@ -22,23 +22,24 @@ from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.runner import PipelineResult
 from apache_beam.runners.worker import sdk_worker
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, UsageError
-from pipelines import dataflow, flink_cluster, jars
+from pipelines import dataflow, flink_cluster, jars, trouble
 from pipelines.servers import Server, serving
 from pipelines.units import Run
 
 ELEMENTS_AT_MOST = 1_000  # written into a job itself; more are read from a file, for the request of a job is bounded (Dataflow: 20 MB)
 WORKER_BEGINS_WITHIN_S = 300.0  # on a cluster, where nobody says that none ever will
+JOBS_OF_A_STEP_AT_MOST = 3  # on a cluster that gives them up
 KEEP_WORKERS_MS = 60_000  # else Spark starts Python anew for every stage of every pipeline
 
 # For any job server: the one of Beam's portable runners that does not ask pip, which may not be there, for all that is installed.
 _PORTABLE = ("--runner=PrismRunner", "--requirements_cache=skip")
 # No web page at a port that may be taken; and one application for all pipelines of a run: each would take half a minute to start on a cluster.
 _OF_SPARK = ("-Dspark.ui.enabled=false", "-Dbeam.spark.test.reuseSparkContext=true")
-# An executor whose Python worker has died keeps it for a minute, and so fails whatever comes: a task that fails is done elsewhere, also on the
-# same machine.
+# An executor whose Python worker has died keeps it to the end of the job, and so fails whatever comes: a task that fails is done elsewhere, also
+# on the same machine. Where there is no other executor Spark gives the job up.
 _OF_SPARK_CLUSTER = (
     "-Dspark.excludeOnFailure.enabled=true",
     "-Dspark.excludeOnFailure.task.maxTaskAttemptsPerNode=3",
@@ -147,6 +148,11 @@ def _jar(runner: str, given: PipelineOptions) -> str:
     return named or jars.find(runner)
 
 
+def _is_on_cluster(runner: str, given: PipelineOptions) -> bool:
+    """Whether it is Spark or Flink, and not inside the job server's process."""
+    return runner in _MASTER and not _LOCAL[runner].fullmatch(given.get_all_options()[_MASTER[runner]])
+
+
 def _java(given: PipelineOptions) -> str:
     java = given.view_as(JobServerOptions).job_server_java_launcher
     found = shutil.which(java)
@@ -178,8 +184,8 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
     """
     portable = given.view_as(PortableOptions)
     runner = run.config.engine.runner
-    if runner == "flink" and not _LOCAL[runner].fullmatch(master := given.get_all_options()[_MASTER[runner]]):
-        flink_cluster.cancel(master, _job_name(run))  # with Spark a job ends with its command
+    if runner == "flink" and _is_on_cluster(runner, given):
+        flink_cluster.cancel(given.get_all_options()[_MASTER[runner]], _job_name(run))  # with Spark a job ends with its command
     is_ours = runner in ("prism", *_MASTER) and not portable.job_endpoint
     with _served(run, given) if is_ours else nullcontext():
         yield
@@ -231,7 +237,7 @@ def _server(runner: str, given: PipelineOptions) -> Server:
         f"-Dspark.local.dir={temporary}",
         "-XX:-UsePerfData",  # a file in /tmp, wherever temporary files are
         *(_OF_SPARK if runner == "spark" else ()),
-        *(_OF_SPARK_CLUSTER if runner == "spark" and not _LOCAL[runner].fullmatch(master) else ()),
+        *(_OF_SPARK_CLUSTER if runner == "spark" and _is_on_cluster(runner, given) else ()),
         *own.job_server_jvm_properties,
     ]
     artifacts = own.artifacts_dir or str(Path(temporary, "artifacts"))
@@ -295,6 +301,8 @@ def _read(path: str, place: tuple[int, int]) -> list[Any]:
 def pipeline(run: Run, step: str, given: PipelineOptions) -> Iterator[beam.Pipeline]:
     """A pipeline that runs to its end when the block is over. Whatever ends the waiting ends the job on its engine.
 
+    A job that a cluster gives up when workers have begun, and none of its units says why, is begun again: it goes on with those that are not finished.
+
     Raises:
         AltalignError: no worker has begun to work within the time that one takes.
     """
@@ -303,6 +311,19 @@ def pipeline(run: Run, step: str, given: PipelineOptions) -> Iterator[beam.Pipel
         given.view_as(GoogleCloudOptions).job_name = f"{_job_name(run)}-{step.replace('/', '-').replace('_', '-')}"
     built = beam.Pipeline(options=given)
     yield built
+    for jobs_left in reversed(range(JOBS_OF_A_STEP_AT_MOST if _is_on_cluster(runner, given) else 1)):
+        try:
+            _run_to_its_end(run, step, built)
+            return
+        except RuntimeError as error:  # what is wrong with the job, from its engine
+            if not jobs_left or trouble.is_left(run) or not storage.names(_workers(run)):
+                raise
+            said = f"{step}: {runner.capitalize()} gave the job up ({trouble.gist(error)}); it is begun again"
+            terminal.stderr().print(terminal.shown(said), soft_wrap=True)
+
+
+def _run_to_its_end(run: Run, step: str, built: beam.Pipeline) -> None:
+    runner = run.config.engine.runner
     storage.delete(_workers(run))
     result = dataflow.submit(run, step, built) if runner == "dataflow" else built.run()
     with _worker_awaited(run, result) if runner in _MASTER else nullcontext():

@@ -13,14 +13,16 @@ from altalign.curation import CurateConfig
 from altalign.reasons import PASSING, DropReason
 from altalign.stages import STAGES, own_files
 from pipelines import curate, fetch, runs
-from pipelines.engines import options
+from pipelines.engines import check_places, options
 from pipelines.images import Outcome
 from pipelines.units import Run
 from pipelines.web import journal, log
 
 
-def retry(config: CurateConfig, reasons: Sequence[str]) -> int:
-    """Ask again for what failed for these reasons (none: those that may pass), and finish the run."""
+def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int:
+    """Ask again for what failed for these reasons (none: those that may pass), and finish the run; `flags` of Beam."""
+    pipeline_options = options(config.engine, flags)
+    check_places(config)
     run = runs.find_run(config, config_path=storage.join(config.run.folder, "config.toml"))
     with storage.locked(run.folder), own_files(run.folder):
         grounds = runs.open_run(run, rerun=None, is_restart=False)
@@ -31,9 +33,9 @@ def retry(config: CurateConfig, reasons: Sequence[str]) -> int:
         if failed:
             runs.reopen(run, "fetch")
             forget(run, failed)
-            curate.finish(run, grounds, options(config.engine, []), until="fetch")
+            curate.finish(run, grounds, pipeline_options, until="fetch")
         said = _came(run, failed)  # now: a run may keep no journals to its end
-        curate.finish(run, grounds, options(config.engine, []))
+        curate.finish(run, grounds, pipeline_options)
     if said:
         terminal.stderr().print(said, soft_wrap=True)
     curate.show(run)

@@ -5,15 +5,16 @@ from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from altalign.stages import own_files
 from pipelines import curate, runs
-from pipelines.engines import options, started
+from pipelines.engines import check_places, options, started
 
 
-def add(config: CurateConfig) -> int:
-    """Drop near-duplicates of the test sets of these settings, and finish the run.
+def add(config: CurateConfig, flags: list[str]) -> int:
+    """Drop near-duplicates of the test sets of these settings, and finish the run; `flags` of Beam.
 
     Test images are read before anything of the run is taken away: one that cannot be read leaves the run as it is.
     """
-    pipeline_options = options(config.engine, [])
+    pipeline_options = options(config.engine, flags)
+    check_places(config)
     run = runs.find_run(config, config_path=storage.join(config.run.folder, "config.toml"))
     with storage.locked(run.folder), own_files(run.folder):
         if not run.is_done("fetch"):

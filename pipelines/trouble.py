@@ -68,6 +68,11 @@ def raised(run: Run, step: str) -> Iterator[None]:
         raise _of_elsewhere(run, step, error) from error
 
 
+def is_left(run: Run) -> bool:
+    """Whether a unit of the pipeline that runs has left an error."""
+    return bool(storage.read_json(_path(run)))
+
+
 def _path(run: Run) -> str:
     return run.path("log", "trouble.json")
 
@@ -84,13 +89,18 @@ def _of_elsewhere(run: Run, step: str, error: Exception) -> AltalignError:
         return kind(trouble["message"])
     what = trouble.get("message", "")
     if not what:
-        what = f"{type(error).__name__}: {_gist(str(error))[:_CHARACTERS_SAID]}".removesuffix(": ")
+        what = gist(error)
         with suppress(OSError, AltalignError):
             storage.write_bytes(_trace(run), "".join(traceback.format_exception(error)).encode())
     return AltalignError(f"{run.folder}: {step} failed: {what}; {_trace(run)} has the rest")
 
 
-def _gist(said: str) -> str:
+def gist(error: Exception) -> str:
+    """The kind of an error, and the line of it that tells most."""
+    return f"{type(error).__name__}: {_line(str(error))[:_CHARACTERS_SAID]}".removesuffix(": ")
+
+
+def _line(said: str) -> str:
     """The line that tells most: of Java's traces the innermost cause, else the first line; of Python's the last."""
     lines = [line.strip() for line in said.splitlines() if line.strip() and not _OF_A_JAVA_TRACE.match(line)]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]

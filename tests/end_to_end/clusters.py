@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,8 +87,8 @@ def need_cluster(runner: str) -> Path:
 
 
 @contextmanager
-def spark(folder: Path, pool: int) -> Iterator[Cluster]:
-    """A standalone cluster with two workers of a core each."""
+def spark(folder: Path, pool: int, *, cores: Sequence[int] = (1, 1)) -> Iterator[Cluster]:
+    """A standalone cluster with workers of so many cores."""
     home = need_cluster("spark")
     port, web = free_port(), free_port()
     folder.mkdir(parents=True)
@@ -104,11 +104,11 @@ def spark(folder: Path, pool: int) -> Iterator[Cluster]:
     with ExitStack() as stack:
         master = [start[0], f"{start[1]}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web)]
         watched = [stack.enter_context(running(master, folder / "master.log", environment))]
-        for number in range(2):
-            worker = [start[0], f"{start[1]}.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
+        for number, of_worker in enumerate(cores):
+            worker = [start[0], f"{start[1]}.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", str(of_worker), "--memory", "1g"]
             watched.append(stack.enter_context(running([*worker, f"spark://127.0.0.1:{port}"], folder / f"worker-{number}.log", environment)))
         workers = [program.process.pid for program in watched[1:]]
-        wait_for("two workers of Spark", lambda: (_answer(f"http://127.0.0.1:{web}/json/") or {}).get("aliveworkers") == 2, watched)
+        wait_for("workers of Spark", lambda: (_answer(f"http://127.0.0.1:{web}/json/") or {}).get("aliveworkers") == len(cores), watched)
 
         def kill(arguments: list[str]) -> None:
             executors = [pid for pid, parent in _parents().items() if parent in workers]

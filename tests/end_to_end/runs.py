@@ -4,9 +4,11 @@ import hashlib
 import io
 import json
 import random
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +18,7 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
+from pipelines.servers import Server, serving
 
 ROOT = Path(__file__).parents[2]
 EXEMPT = ("run.json", "log", "work", "report.html")  # what may differ between two runs of the same settings and input (the contract, section 4)
@@ -124,6 +127,15 @@ def environ(more: Mapping[str, str] | None = None) -> dict[str, str]:
     import os
 
     return {**os.environ, "PYTHONPATH": str(ROOT), **(more or {})}
+
+
+@contextmanager
+def somebodys_prism(prism: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The endpoint of a job server that is not the command's; one of its own cannot start meanwhile."""
+    server = Server("Prism", lambda port: [prism, f"--job_port={port}", "--serve_http=false", "--log_level=warn"], 60.0)
+    with serving(server, str(log)) as endpoint, monkeypatch.context() as patch:
+        patch.setenv("ALTALIGN_PRISM", shutil.which("false") or "/bin/false")
+        yield endpoint
 
 
 def fails(capsys: pytest.CaptureFixture[str], code: int, *args: str) -> str:

@@ -16,6 +16,7 @@ from PIL import Image
 
 from altalign.cli import main
 from pipelines import arrays, calibrations, test_side
+from pipelines.threads import in_threads
 from tests.end_to_end.runs import tree
 from tests.pipelines.test_embedders import TOML, WEIGHTS, needs_onnx, save_onnx
 from tests.shared_data import SHARED, needs_shared
@@ -195,6 +196,18 @@ def test_with_more_threads_and_after_a_kill_it_has_the_same_bytes(folder: Path, 
     assert bytes_of(folder / "again") == bytes_of(folder / "calibrated")
 
 
+def test_a_run_of_a_cluster_is_calibrated_on_in_the_threads_of_this_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = json.loads((folder / "run" / "run.json").read_text(encoding="utf-8"))
+    facts["engine"] = {**facts["engine"], "runner": "spark", "workers": 0}
+    (folder / "run" / "run.json").write_text(json.dumps(facts), encoding="utf-8")
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    asked: list[int] = []
+    monkeypatch.setattr("pipelines.calibrate.in_threads", lambda work, items, count: (asked.append(count), in_threads(work, items, count))[1])
+    assert main(["calibrate", "run", "again", "--sample", "64"]) == 0
+    assert set(asked) == {3}
+    assert bytes_of(folder / "again") == bytes_of(folder / "calibrated")
+
+
 def test_the_mirrored_view_is_another_view_and_finds_mirrored_copies(folder: Path) -> None:
     assert main(["calibrate", "run", "both", "--sample", "64", "--set", "decontaminate.mirrored=true"]) == 0
     one, both = facts_of(folder / "calibrated"), facts_of(folder / "both")
@@ -270,6 +283,7 @@ def test_test_sets_can_be_given_beside_those_of_the_run(folder: Path) -> None:
         (["run", "out", "--test-set", "more=nowhere"], "[decontaminate] test_sets: nothing is at 'nowhere'"),
         (["run", "run/audit/mine"], "run/audit/mine: in the run's own folder run"),
         (["run", "config.toml"], "config.toml: a file, where the folder of a calibration is meant"),
+        (["run", "out", "--", "--job_endpoint=host:1"], "-- --job_endpoint=host:1: calibrating runs in this process, whichever engine the run was made on"),
         (["run", "."], ".: a folder that is no calibration (it has no calibration.json); choose another, or empty it"),
     ],
     ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else "",

@@ -7,7 +7,7 @@ import pytest
 
 from altalign.cli import main
 from tests.end_to_end.decontaminating import FOUND, TESTS, curate, curated, dropped, encoded, failure, fetched, folder, judged, names
-from tests.end_to_end.runs import tree
+from tests.end_to_end.runs import somebodys_prism, tree
 
 __all__ = ["curated", "fetched", "folder", "judged"]  # fixtures
 
@@ -29,6 +29,20 @@ def test_a_test_set_that_is_added_ends_as_one_that_was_there(curated: Path, judg
     assert main(["explain", "run", "--url", "https://img.example/jpeg 50-1"]) == 0
     said = capsys.readouterr().out
     assert "with more/1.png of test set mine, [decontaminate] similarity_above = 0.975" in said
+
+
+@pytest.mark.engine
+def test_flags_of_beam_name_the_server_where_a_test_set_is_added(
+    half: Path, curated: Path, folder: Path, tmp_path: Path, prism: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(half, folder / "run")
+    before, log = tree(folder / "run"), tmp_path / "prism.log"
+    add = ["decontaminate", "run", "--test-set", "mine=tests", "--set", 'engine.runner="prism"']
+    with somebodys_prism(prism, log, monkeypatch) as endpoint:
+        assert "-- --job_endpoints: Beam has no such flag" in failure(capsys, 2, *add, "--", "--job_endpoints=x")
+        assert tree(folder / "run") == before
+        assert main([*add, "--", f"--job_endpoint={endpoint}"]) == 0
+    assert names(dropped(folder / "run")) == names(dropped(curated / "run"))
 
 
 def test_test_images_that_changed_are_refused_and_read_anew(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from altalign.curation import FetchSettings
 from altalign.key import image_id
 from pipelines.web.client import Client
 from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
-from tests.end_to_end.runs import ROOT, altalign, command, environ, summary, tree
+from tests.end_to_end.runs import ROOT, altalign, command, environ, somebodys_prism, summary, tree
 from tests.end_to_end.web_inputs import Asked, answers, asked_for, dropped, in_journals, kept, pictures, sockets, tries, write_web_input
 from tests.end_to_end.web_killing import requests
 from tests.web_server.pictures import picture
@@ -192,6 +192,23 @@ def test_a_retry_may_have_more_patience_and_finishes_a_run_that_is_not(server: W
     assert dropped(folder / "run") == {}
     assert summary(folder / "run")["images"] == 9
     assert "timeout_s = 60" in (folder / "run" / "config.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.engine
+def test_flags_of_beam_name_the_server_where_a_run_is_retried(
+    server: WebServer, folder: Path, prism: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_web_input(folder, server, [*pictures(server, 8), Asked(server.url("/flaky/of-flags?codes=503"))])
+    assert main(["curate", "config.toml"]) == 0
+    before = tree(folder / "run")
+    again = ["retry", "run", "--set", 'engine.runner="prism"', "--"]
+    with somebodys_prism(prism, folder / "prism.log", monkeypatch) as endpoint:
+        assert main([*again, "--job_endpoints=x"]) == 2
+        assert "altalign: -- --job_endpoints: Beam has no such flag" in capsys.readouterr().err
+        assert tree(folder / "run") == before
+        assert main([*again, f"--job_endpoint={endpoint}"]) == 0
+    assert last_line(capsys.readouterr().err) == "1 asked again: 1 came"
+    assert summary(folder / "run")["images"] == 9
 
 
 # A network that is gone ------------------------------------------------------------------------------------------------------

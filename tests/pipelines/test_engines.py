@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from altalign import storage
 from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, UsageError
 from pipelines import jars
-from pipelines.engines import ELEMENTS_AT_MOST, create, options, started, threads
+from pipelines.engines import ELEMENTS_AT_MOST, create, options, pipeline, started, threads
 from pipelines.units import Run
 
 
@@ -104,6 +105,43 @@ def test_a_server_that_does_not_start_is_an_error_with_its_log(monkeypatch: pyte
     monkeypatch.setenv("ALTALIGN_PRISM", shutil.which("false") or "/bin/false")
     with pytest.raises(AltalignError, match=r"Prism does not answer on port \d+; .*prism.log has what it said"), started(run, options(config.engine, [])):
         raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("master", "losses", "leaves", "jobs"),
+    [
+        ("spark://host:7077", 2, ["workers/host-1"], 3),
+        ("spark://host:7077", 3, ["workers/host-1"], 3),
+        ("spark://host:7077", 2, ["workers/host-1", "trouble.json"], 1),  # a unit says why
+        ("spark://host:7077", 2, [], 1),  # nothing can work
+        ("local[2]", 2, ["workers/host-1"], 1),
+    ],
+)
+@pytest.mark.usefixtures("jars_there")
+def test_a_job_that_a_cluster_gives_up_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], master: str, losses: int, leaves: list[str], jobs: int
+) -> None:
+    config = CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "spark"}}, where="test")
+    run, seen = Run(str(tmp_path / "run"), config, ()), []
+    given = options(config.engine, [f"--spark_master_url={master}", "--environment_type=DOCKER", "--job_endpoint=host:1"])
+
+    class Job:
+        def wait_until_finish(self) -> None:
+            seen.append(storage.names(run.path("log", "workers")))
+            for name in leaves:
+                storage.write_json(run.path("log", *name.split("/")), {"kind": "defect", "message": "unit 1"})
+            if len(seen) <= losses:
+                raise RuntimeError("Pipeline x failed in state FAILED: java.lang.Exception: a worker is lost\n\tat some.Place(Place.java:1)")
+
+        def cancel(self) -> None:
+            pass
+
+    monkeypatch.setattr(beam.Pipeline, "run", lambda _: Job())
+    with nullcontext() if losses < jobs else pytest.raises(RuntimeError, match="a worker is lost"), pipeline(run, "tables/units", given):
+        pass
+    assert seen == [[]] * jobs  # signs of workers are those of one job
+    line = "tables/units: Spark gave the job up (RuntimeError: Pipeline x failed in state FAILED: java.lang.Exception: a worker is lost); it is begun again\n"
+    assert capsys.readouterr().err == line * (jobs - 1)
 
 
 def test_flags_go_to_beam_and_unknown_ones_are_refused() -> None:
