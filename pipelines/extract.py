@@ -7,7 +7,6 @@ read its row groups. Every other file is read once; its candidates, the places o
 from contextlib import ExitStack
 from typing import cast
 
-import numpy as np
 import pyarrow as pa
 
 from altalign import interrupts, storage
@@ -17,6 +16,7 @@ from altalign.reasons import KEPT, DropReason, Stage
 from altalign.schema import BROKEN, CANDIDATE, DROPPED
 from filters import identity
 from pipelines import parquet, places, pool, read
+from pipelines.samples import smallest_keys
 from pipelines.units import Facts, Run, Unit
 
 SAMPLE_PER_REASON = 1_000  # dropped rows kept as a sample: those of the smallest keys, the same whatever the units were
@@ -102,16 +102,7 @@ class _Sample:
     def add(self, rows: pa.Table) -> None:
         """Let these rows compete."""
         if len(rows):
-            self.rows = smallest_keys(pa.concat_tables([self.rows, rows]))
-
-
-def smallest_keys(rows: pa.Table) -> pa.Table:
-    """Of each reason the SAMPLE_PER_REASON rows of the smallest keys, sorted by reason, key and page."""
-    ordered = rows.sort_by([("reason", "ascending"), ("key", "ascending"), ("page_url", "ascending"), ("image_url", "ascending")])
-    reasons = ordered["reason"].combine_chunks().dictionary_encode().indices.to_numpy()
-    starts = np.flatnonzero(np.r_[True, reasons[1:] != reasons[:-1]])
-    rank = np.arange(len(reasons)) - np.repeat(starts, np.diff(np.r_[starts, len(reasons)]))
-    return ordered.filter(pa.array(rank < SAMPLE_PER_REASON))
+            self.rows = smallest_keys(pa.concat_tables([self.rows, rows]), SAMPLE_PER_REASON)
 
 
 def _broken_rows(broken: pa.RecordBatch, source: str) -> pa.Table:

@@ -19,7 +19,7 @@ from altalign.curation import ImageSettings
 from altalign.reasons import KEPT, REASONS, Stage, reasons_of
 from altalign.schema import DROPPED, SAMPLE
 from filters import identity
-from pipelines import arrays, fetch_archive, fetch_web, image_values, images, judge, parquet, pool, progress
+from pipelines import arrays, fetch_archive, fetch_web, hosts, image_values, images, judge, parquet, pool, progress, samples
 from pipelines.images import Outcome
 from pipelines.pooled import MapUnits
 from pipelines.units import Facts, Run, Unit
@@ -38,7 +38,8 @@ FETCHED = pa.schema(
 def plan(run: Run) -> list[Unit]:
     """One unit a row group of the grouped survivors, in order of image_id."""
     groups = [(name, number, group) for name, facts in run.all_facts("judge/grouped") for number, group in enumerate(facts["row_groups"])]
-    return [{"name": f"{name}-{number:05d}", "partition": name, "row_group": number, **group} for name, number, group in groups]
+    of_run = {"units": len(groups), "one_in": samples.one_in(sum(group["images"] for _, _, group in groups), hosts.IMAGES_AT_MOST)}
+    return [{"name": f"{name}-{number:05d}", "partition": name, "row_group": number, **group, **of_run} for name, number, group in groups]
 
 
 class Fetch(beam.PTransform[Any, Any]):
@@ -131,7 +132,16 @@ def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
     parquet.write(run.work("fetch/units", f"{unit['name']}.image_values"), image_values.values(seen), image_values.VALUES)
     _write_features(run, unit, kept.take(first_of_each_image(kept))["features"])
     parquet.write(run.work("fetch/units", f"{unit['name']}.parquet"), kept.select(FETCHED.names), FETCHED)
-    return {"kept": len(kept), "counts": counts.to_json()}
+    gone = [dropped[name].to_pylist() for name in ("image_id", "reason", "blob_offset", "blob_bytes")]
+    firsts = first_of_each_image(rows)
+    asked = [rows[name].take(firsts).to_pylist() for name in ("image_id", "image_url")]
+    came, stays = (column.take(pa.array(firsts)).to_pylist() for column in (pc.invert(is_missing), rows["reason"].is_null()))
+    return {
+        "kept": len(kept),
+        "counts": counts.to_json(),
+        "pictures": samples.places_of(*gone, units=unit["units"]),
+        "hosts": hosts.count(*asked, came, stays, one_in=unit["one_in"]),
+    }
 
 
 def _write_features(run: Run, unit: Unit, features: "pa.ChunkedArray[Any]") -> None:
@@ -150,7 +160,8 @@ def write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
 
 
 def conclude(run: Run) -> None:
-    """What was measured of images, for the audit: `audit/image_joint.parquet` and `audit/image_values.parquet`."""
+    """What was measured of images, for the audit: `audit/image_joint.parquet`, `audit/image_values.parquet`, `audit/hosts.parquet`."""
     for name, schema in (("image_joint", image_values.JOINT), ("image_values", image_values.VALUES)):
         parts = (parquet.read_table(run.work("fetch/units", f"{unit}.{name}")) for unit in run.finished("fetch/units"))
         parquet.write(run.path("audit", f"{name}.parquet"), image_values.total(parts, schema), schema)
+    hosts.write(run, (facts["hosts"] for _, facts in run.all_facts("fetch/units")), one_in=next((unit["one_in"] for unit in plan(run)), 1))

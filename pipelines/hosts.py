@@ -26,11 +26,6 @@ HOSTS = pa.schema(
 Counted = Mapping[str, tuple[int, int, int]]  # images, fetched, kept, by host
 
 
-def sampled_one_in(images: int) -> int:
-    """A power of two: one image in so many is in the sample."""
-    return 1 << max(0, (images - 1) // IMAGES_AT_MOST).bit_length()
-
-
 def count(image_ids: Iterable[str], urls: Iterable[str | None], fetched: Iterable[bool], kept: Iterable[bool], *, one_in: int) -> Counted:
     """Images of the sample by host; ids in hex, one row an image."""
     found: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])

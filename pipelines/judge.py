@@ -4,6 +4,7 @@ The grouping also finds where each surviving image is. What it writes is sorted 
 """
 
 import io
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, cast
@@ -20,7 +21,7 @@ from altalign.curation import CurateConfig
 from altalign.reasons import KEPT, DropReason, Stage, reasons_of
 from altalign.schema import DROPPED
 from filters import identity, text
-from pipelines import parquet, pool
+from pipelines import parquet, pool, samples, scripts, seen
 from pipelines.engines import create
 from pipelines.joint import JOINT, JointCounts
 from pipelines.places import PLACE, as_bytes, first_of_each, in_order
@@ -71,19 +72,24 @@ def judge(run: Run, unit: Unit) -> Facts:
     """Judge the candidates of a unit: dropped ones to dropped/, survivors to the unit's spill file."""
     source, tables = run.source_of(unit["file"]), Tables.of(run)
     counts, joint, survivors, row = Counts(), JointCounts(), [], unit["row"]
+    found, of_scripts, sampled, one_in = seen.Seen(seen.Wanted.of(run)), Counter[tuple[str, str]](), [DROPPED.empty_table()], _one_in(run)
     with ExitStack() as stack:
         path = run.path("dropped", "judge", f"{unit['name']}.parquet")
         dropped = stack.enter_context(parquet.writing(path, DROPPED)) if run.config.audit.keep_dropped else None
         for batch in pool.candidates(run, unit):
-            measured = measure(batch, tables)
+            measured = measure(batch, tables, found)
             verdict, failed = reasons_of(verdicts(batch, measured, run.config))
             image_ids, keys = identity.ids(parquet.strings(batch, "image_identity"), parquet.strings(batch, "caption"))
             for reason, dropped_rows in parquet.tally(verdict):
                 if reason is not None:
                     counts.add_rows(Stage.JUDGE, source, reason, dropped_rows)
             if dropped is not None:
-                dropped.write(_dropped_rows(batch, measured, verdict, failed, image_ids, keys, source))
+                rows = _dropped_rows(batch, measured, verdict, failed, image_ids, keys, source)
+                dropped.write(rows)
+                gone = identity.rows_of(keys, np.flatnonzero(verdict.is_valid().to_numpy(zero_copy_only=False)))
+                sampled.append(rows.take(samples.candidates(parquet.strings(rows, "reason"), gone)).cast(DROPPED))
             joint.add(batch, measured)
+            of_scripts += scripts.count(parquet.strings(batch, "caption"), verdict, keys, one_in=one_in)
             kept = np.flatnonzero(verdict.is_null().to_numpy(zero_copy_only=False))
             ids = identity.rows_of(image_ids, kept), identity.rows_of(keys, kept)
             survivors.append(_survivor_rows(batch.take(kept), measured.words.take(kept), *ids, unit["file"], row + kept))
@@ -94,7 +100,13 @@ def judge(run: Run, unit: Unit) -> Facts:
             spill.add(buckets.bucket(partition, SURVIVORS), _as_ipc(rows))
         spilled = spill.finish()
     storage.write_bytes(run.work("judge/units", f"{unit['name']}.joint"), joint.to_bytes())
+    parquet.write(run.work("judge/units", f"{unit['name']}.samples"), samples.smallest_keys(pa.concat_tables(sampled)), DROPPED)
+    storage.write_json(run.work("judge/units", f"{unit['name']}.seen"), {**found.to_json(), "scripts": scripts.to_json(of_scripts)})
     return {"rows": unit["rows"], "spilled": spilled, "counts": counts.to_json()}
+
+
+def _one_in(run: Run) -> int:
+    return samples.one_in(pool.rows(run), scripts.CANDIDATES_AT_MOST)
 
 
 def _dropped_rows(
@@ -278,11 +290,15 @@ def plan_grouped(run: Run) -> list[Unit]:
 
 
 def conclude(run: Run) -> None:
-    """The joint counts of what the text rules measure, for the audit: `audit/text_joint.parquet`, by source."""
+    """For the audit: joint counts of what the text rules measure, by source (`audit/text_joint.parquet`); strings and scripts."""
     by_source: dict[str, JointCounts] = {}
+    found: list[dict[str, Any]] = []
     for unit in pool.units(run):
+        found.append(storage.read_json(run.work("judge/units", f"{unit['name']}.seen")))
         joint = JointCounts.from_bytes(storage.read_bytes(run.work("judge/units", f"{unit['name']}.joint")))
         source = run.source_of(unit["file"])
         by_source[source] = by_source.get(source, JointCounts()) + joint
     tables = [joint.to_arrow(source) for source, joint in sorted(by_source.items())]
     parquet.write(run.path("audit", "text_joint.parquet"), pa.concat_tables([JOINT.empty_table(), *tables]), JOINT)
+    scripts.write(run, scripts.total(part.pop("scripts") for part in found), one_in=_one_in(run))
+    seen.write(run, found)

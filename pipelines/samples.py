@@ -34,6 +34,11 @@ SAMPLES = pa.schema(
 )
 
 
+def one_in(population: int, at_most: int) -> int:
+    """A power of two: a sample of `at_most` or fewer, on average, is one in so many."""
+    return 1 << max(0, (population - 1) // at_most).bit_length()
+
+
 # Chosen by key -----------------------------------------------------------------------------------------------------------------
 
 

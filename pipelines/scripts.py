@@ -25,11 +25,6 @@ SCRIPTS = pa.schema(
 )
 
 
-def sampled_one_in(candidates: int) -> int:
-    """A power of two: one candidate in so many is in the sample."""
-    return 1 << max(0, (candidates - 1) // CANDIDATES_AT_MOST).bit_length()
-
-
 def count(captions: pa.StringArray, verdicts: pa.StringArray, keys: np.ndarray, *, one_in: int) -> Counter[tuple[str, str]]:
     """Candidates of the sample by script and verdict (null: kept); keys: uint8[n, 16]."""
     first = keys[:, :8].copy().view(">u8")[:, 0]
@@ -45,8 +40,13 @@ def write(run: Run, total: Counter[tuple[str, str]], *, one_in: int) -> None:
     parquet.write(run.path("audit", "scripts.parquet"), pa.Table.from_pylist(rows, schema=SCRIPTS), SCRIPTS)
 
 
+def to_json(counts: Counter[tuple[str, str]]) -> list[list[str | int]]:
+    """For a unit's file: script, verdict, rows."""
+    return [[*name, rows] for name, rows in sorted(counts.items())]
+
+
 def total(parts: Iterable[Iterable[tuple[str, str, int]]]) -> Counter[tuple[str, str]]:
-    """The sum of the counts of units, as they are in their files."""
+    """The sum of what units have in their files."""
     found: Counter[tuple[str, str]] = Counter()
     for part in parts:
         for script, verdict, rows in part:

@@ -11,7 +11,7 @@ import numpy as np
 from altalign import storage
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
-from pipelines import decontaminate, parquet, runs, stored, test_side
+from pipelines import decontaminate, parquet, runs, samples, stored, test_side
 from pipelines.engines import threads
 from pipelines.ranges import Range, Ranges
 from pipelines.units import Facts, Run, Unit
@@ -125,6 +125,7 @@ def conclude(run: Run) -> None:
     if test_side.is_wanted(run):
         facts["near_duplicates"] = decontaminate.facts_found(run)
     storage.write_json(run.path("summary.json"), facts)
+    samples.write(run)
     entries = [{"name": f"{name}.tar", **{key: facts[key] for key in ("rows", "bytes", "sha256", "parquet_sha256")}} for name, facts in shards]
     settings = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()
     manifest = {"shards": entries, "pairs": pairs, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "settings_sha256": settings}
