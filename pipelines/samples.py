@@ -6,7 +6,7 @@ rows are a sample. `audit/samples.parquet`.
 
 import io
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,7 @@ PER_REASON = 24
 OF_KEPT = 48
 SIDE_PX, QUALITY = 192, 75
 
-# Comments behind columns are lines of docs/reference/files.md (`make docs`).
-SAMPLES = pa.schema(
-    [
-        *DROPPED,  # As in dropped/; `stage` and `reason` are `kept` for what stays.
-        ("picture", pa.binary()),  # The image as WebP, 192 px at most; null where none was in hand, or none can be shown.
-    ]
-)
+SAMPLES = pa.schema([*DROPPED, ("picture", pa.binary())])
 
 
 def one_in(population: int, at_most: int) -> int:
@@ -123,10 +117,10 @@ def _after_judge(run: Run) -> Iterator[Part]:
                 rows = rows.take(_first_of_images(rows, wanted, places))
                 found.update(rows["reason"].to_pylist())
                 blob = run.work("fetch/units", f"{name}.images")
-                yield rows, places and [picture(run, storage.read_range(blob, *places[image_id])) for image_id in rows["image_id"].to_pylist()]
+                yield rows, places and _pictures(run, blob, [places[image_id] for image_id in rows["image_id"].to_pylist()])
 
 
-def _first_of_images(rows: pa.Table, wanted: dict[str, int], among: Container[str] | None) -> list[int]:
+def _first_of_images(rows: pa.Table, wanted: dict[str, int], among: Container[str] | None) -> np.ndarray:
     """Numbers of the first rows of each reason, one an image, of these images alone where they are named."""
     taken: Counter[str] = Counter()
     numbers, before = [], None
@@ -135,7 +129,7 @@ def _first_of_images(rows: pa.Table, wanted: dict[str, int], among: Container[st
             taken[reason] += 1
             numbers.append(number)
         before = image_id
-    return numbers
+    return np.array(numbers, np.int64)
 
 
 def _places(run: Run, stage: Stage, name: str, facts: Facts) -> dict[str, tuple[int, int]]:
@@ -159,19 +153,23 @@ def _kept(run: Run) -> Iterator[Part]:
                 wanted -= 1
                 numbers.append(number)
             before = image_id
-        rows = rows.take(numbers)
-        tar = run.path("shards", f"{name}.tar")
-        places = zip(rows["tar_offset"].to_pylist(), rows["tar_bytes"].to_pylist(), strict=True)
+        rows = rows.take(np.array(numbers, np.int64))
+        places = list(zip(rows["tar_offset"].to_pylist(), rows["tar_bytes"].to_pylist(), strict=True))
+        pictures = _pictures(run, run.path("shards", f"{name}.tar"), places)
         columns = {column: rows[column] for column in rows.column_names if column in DROPPED.names}
         failed = pa.array([[]] * len(rows), pa.list_(pa.string()))
-        yield parquet.table({**columns, "stage": KEPT, "reason": KEPT, "failed": failed}, DROPPED), [picture(run, storage.read_range(tar, *at)) for at in places]
+        yield parquet.table({**columns, "stage": KEPT, "reason": KEPT, "failed": failed}, DROPPED), pictures
 
 
-def picture(run: Run, data: bytes) -> bytes | None:
-    """An image as WebP, upright and on white, its long side 192 px at most; None of one that cannot be decoded, or is larger than the run decodes."""
-    most = run.config.image.pixels_at_most
-    with enough_memory(None, data, colour=True, pixels_at_most=most, short_side_px=SIDE_PX):
-        decoded = pixels.decode(data, pixels_at_most=most, colour=True, short_side_px=SIDE_PX).pixels
+def _pictures(run: Run, path: str, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
+    """Thumbnails of the images at these places (offset, bytes) of a file."""
+    return [picture(storage.read_range(path, *place), pixels_at_most=run.config.image.pixels_at_most) for place in places]
+
+
+def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:
+    """An image as WebP, upright and on white, its long side 192 px at most; None of one that cannot be decoded, or has more pixels."""
+    with enough_memory(None, data, colour=True, pixels_at_most=pixels_at_most, short_side_px=SIDE_PX):
+        decoded = pixels.decode(data, pixels_at_most=pixels_at_most, colour=True, short_side_px=SIDE_PX).pixels
     if decoded is None:
         return None
     image = Image.fromarray(decoded)
@@ -192,4 +190,3 @@ def places_of(image_ids: Iterable[str], reasons: Iterable[str], offsets: Iterabl
             found.append([image_id, offset, size])
         before = image_id
     return found
-

@@ -1,8 +1,8 @@
 """In which scripts captions are, kept and dropped: `audit/scripts.parquet`, of a sample of candidates that their keys have chosen."""
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +45,7 @@ def to_json(counts: Counter[tuple[str, str]]) -> list[list[str | int]]:
     return [[*name, rows] for name, rows in sorted(counts.items())]
 
 
-def total(parts: Iterable[Iterable[tuple[str, str, int]]]) -> Counter[tuple[str, str]]:
+def total(parts: Iterable[Iterable[Sequence[Any]]]) -> Counter[tuple[str, str]]:
     """The sum of what units have in their files."""
     found: Counter[tuple[str, str]] = Counter()
     for part in parts:
