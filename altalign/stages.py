@@ -13,10 +13,10 @@ STAGES = ("extract", "tables", "judge", "fetch", "decontaminate", "write")
 OUTPUTS = {
     "extract": ("dropped/extract",),
     "tables": ("tables", "audit/histograms.json"),
-    "judge": ("dropped/judge", "audit/text_joint.parquet"),
+    "judge": ("dropped/judge", "audit/text_joint.parquet", "audit/pairs_joint.parquet"),
     "fetch": ("dropped/fetch", "dropped/image", "audit/image_joint.parquet", "audit/image_values.parquet"),
-    "decontaminate": ("dropped/decontaminate", "audit/near_duplicates"),
-    "write": ("shards", "counts.parquet", "summary.json"),
+    "decontaminate": ("dropped/decontaminate", "audit/near_duplicates", "audit/outcome_joint.parquet"),
+    "write": ("shards", "audit/failed.parquet", "counts.parquet", "summary.json"),
 }
 OF_FETCHED = ("test_images", "lessons")  # in work/: what rests on no later stage than fetch, and stays when those are run anew
 _WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written anew whenever the first is not there
