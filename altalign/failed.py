@@ -54,13 +54,17 @@ class FailedCounts:
         if self.counts() != counts:
             raise CountsError("counts do not add up: rows by every rule that holds are not the rows by reason; this is a defect, please report it")
 
+    def facts(self) -> dict[str, Any]:
+        """For the mark of a unit: they, and the counts that they are."""
+        return {"counts": self.counts().to_json(), "failed": self.to_json()}
+
     def to_json(self) -> list[list[Any]]:
         """Rows as lists, in a fixed order."""
         return [[stage, source, list(failed), rows] for (stage, source, failed), rows in sorted(self._rows.items(), key=_order)]
 
     @classmethod
     def from_json(cls, entries: Iterable[Sequence[Any]]) -> "FailedCounts":
-        """The inverse of `to_json`, and the sum of many of them one after the other."""
+        """The inverse of `to_json`; of the entries of many, their sum."""
         counts = cls()
         for stage, source, failed, rows in entries:
             counts.add_rows(Stage(stage), source, failed, rows)

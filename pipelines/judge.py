@@ -94,7 +94,7 @@ def judge(run: Run, unit: Unit) -> Facts:
             row += batch.num_rows
     spilled = _spill(run, unit, pa.concat_tables([SURVIVOR.empty_table(), *survivors]), pairs.distinct(np.concatenate(others)))
     storage.write_bytes(run.work("judge/units", f"{unit['name']}.joint"), JointCounts.total(joint).to_bytes())
-    return {"rows": unit["rows"], "spilled": spilled, "counts": failed_counts.counts().to_json(), "failed": failed_counts.to_json()}
+    return {"rows": unit["rows"], "spilled": spilled, **failed_counts.facts()}
 
 
 def _spill(run: Run, unit: Unit, survivors: pa.Table, others: np.ndarray) -> list[int]:
@@ -219,7 +219,7 @@ def group(run: Run, partition: int, spilled: Spilled) -> Facts:
     for failed, part in (([], kept), ([DropReason.PAIR_REPEATED], rows.filter(pa.array(repeated)))):
         for file, file_rows in parquet.tally(part["file"]):
             failed_counts.add_rows(Stage.JUDGE, run.source_of(file), failed, file_rows)
-    return {"row_groups": groups, "counts": failed_counts.counts().to_json(), "failed": failed_counts.to_json()}
+    return {"row_groups": groups, **failed_counts.facts()}
 
 
 def _equals_previous(ids: np.ndarray) -> np.ndarray:
