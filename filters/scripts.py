@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,7 @@ def main_scripts(captions: pa.StringArray) -> pa.StringArray:
         captions: n captions, without nulls. For samples: each code point takes some 20 bytes of memory meanwhile.
     """
     starts, numbers, names = table()
-    texts = captions.to_pylist()
+    texts: list[Any] = captions.to_pylist()
     points = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
     rows = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     blocks, entries, _ = unicode_data.table()

@@ -25,7 +25,7 @@ PER_REASON = 24
 OF_KEPT = 48
 SIDE_PX, QUALITY = 192, 75
 
-SAMPLES = pa.schema([*DROPPED, ("picture", pa.binary())])
+SAMPLES = DROPPED.append(pa.field("picture", pa.binary()))
 
 
 def one_in(population: int, at_most: int) -> int:
@@ -115,16 +115,16 @@ def _after_judge(run: Run) -> Iterator[Part]:
                 rows = parquet.read_table(run.path("dropped", stage.value, f"{name}.parquet"))
                 places = None if stage is Stage.FETCH else _places(run, stage, name, facts)
                 rows = rows.take(_first_of_images(rows, wanted, places))
-                found.update(rows["reason"].to_pylist())
+                found.update(parquet.values(rows, "reason"))
                 blob = run.work("fetch/units", f"{name}.images")
-                yield rows, places and _pictures(run, blob, [places[image_id] for image_id in rows["image_id"].to_pylist()])
+                yield rows, None if places is None else _pictures(run, blob, [places[image_id] for image_id in parquet.values(rows, "image_id")])
 
 
 def _first_of_images(rows: pa.Table, wanted: dict[str, int], among: Container[str] | None) -> np.ndarray:
     """Numbers of the first rows of each reason, one an image, of these images alone where they are named."""
     taken: Counter[str] = Counter()
     numbers, before = [], None
-    for number, (reason, image_id) in enumerate(zip(rows["reason"].to_pylist(), rows["image_id"].to_pylist(), strict=True)):
+    for number, (reason, image_id) in enumerate(zip(parquet.values(rows, "reason"), parquet.values(rows, "image_id"), strict=True)):
         if image_id != before and taken[reason] < wanted.get(reason, 0) and (among is None or image_id in among):
             taken[reason] += 1
             numbers.append(number)
@@ -154,7 +154,7 @@ def _kept(run: Run) -> Iterator[Part]:
                 numbers.append(number)
             before = image_id
         rows = rows.take(np.array(numbers, np.int64))
-        places = list(zip(rows["tar_offset"].to_pylist(), rows["tar_bytes"].to_pylist(), strict=True))
+        places = list(zip(parquet.values(rows, "tar_offset"), parquet.values(rows, "tar_bytes"), strict=True))
         pictures = _pictures(run, run.path("shards", f"{name}.tar"), places)
         columns = {column: rows[column] for column in rows.column_names if column in DROPPED.names}
         failed = pa.array([[]] * len(rows), pa.list_(pa.string()))

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +29,9 @@ def count(captions: pa.StringArray, verdicts: pa.StringArray, keys: np.ndarray, 
     """Candidates of the sample by script and verdict (null: kept); keys: uint8[n, 16]."""
     first = keys[:, :8].copy().view(">u8")[:, 0]
     rows = np.flatnonzero(first <= np.uint64((1 << 64) // one_in - 1))
-    sample = cast(pa.StringArray, captions.take(pa.array(rows)))
-    of_rows = verdicts.take(pa.array(rows)).fill_null(KEPT).to_pylist()
-    return Counter(zip(main_scripts(sample).to_pylist(), of_rows, strict=True))
+    of_rows: list[Any] = verdicts.take(rows).fill_null(KEPT).to_pylist()
+    names: list[Any] = main_scripts(captions.take(rows)).to_pylist()
+    return Counter(zip(names, of_rows, strict=True))
 
 
 def write(run: Run, total: Counter[tuple[str, str]], *, one_in: int) -> None:

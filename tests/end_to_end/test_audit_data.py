@@ -39,7 +39,8 @@ def test_frequent_things_and_the_vocabularys_edge_have_their_names(tmp_path: Pat
     parts = [Part("a", "parquet", rows[:3_000]), Part("b", "jsonl", rows[3_000:])]
     run, pool = curate(tmp_path, write_parts(tmp_path, parts), settings, "--until", "judge"), placed(parts)[0]
     expected = tables(pool, settings)
-    assert (expected.threshold or 0) > 2  # so that there is something on both sides
+    threshold = expected.threshold or 0
+    assert threshold > 2  # so that there is something on both sides
 
     first_text: dict[str, str] = {}
     first_image: dict[str, str] = {}
@@ -54,8 +55,8 @@ def test_frequent_things_and_the_vocabularys_edge_have_their_names(tmp_path: Pat
     assert [(row["kind"], row["value"], row["count"]) for row in rows_of(run, "frequent")] == named
 
     counts = {ngram: n for ngram, n in expected.ngrams.items() if n >= 2}
-    inside = sorted((ngram for ngram, n in counts.items() if n >= expected.threshold), key=lambda ngram: (counts[ngram], hash_of(ngram)))
-    outside = sorted((ngram for ngram, n in counts.items() if n < expected.threshold), key=lambda ngram: (-counts[ngram], hash_of(ngram)))
+    inside = sorted((ngram for ngram, n in counts.items() if n >= threshold), key=lambda ngram: (counts[ngram], hash_of(ngram)))
+    outside = sorted((ngram for ngram, n in counts.items() if n < threshold), key=lambda ngram: (-counts[ngram], hash_of(ngram)))
     edges = [(ngram, counts[ngram], side is inside) for side in (inside, outside) for ngram in side[: seen.PER_SIDE]]
     assert [(row["ngram"], row["count"], row["is_in"]) for row in rows_of(run, "edge_ngrams")] == edges
 
