@@ -49,13 +49,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def after_curation(folder: str) -> int:
-    """What a curation ends with: the report of a run that has just been finished, or is finished and has none yet.
+    """What a curation ends with: the report of a run that has just been finished, or is finished and has none yet. Nothing where it is not finished.
 
     Trouble with the report is said, and fails nothing: the shards are whole. A check that fails does.
     """
     try:
         with own_files(folder):
-            run = _finished(folder)
+            run = RunFolder.open(folder)
+            if not run.is_finished:
+                return 0
             if storage.read_json(run.path(NUMBERS)).get("of") == _of(run) and storage.exists(run.path(REPORT)):
                 sys.stdout.write(f"report: {shown(run.path(REPORT))}\n")
                 return 0

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from altalign.curation import CurateConfig
 from altalign.reasons import KEPT
 from audit.report import files
-from audit.report.text import size
 from audit.run_folder import RunFolder
 
 LARGEST = 2**62  # an edge that no value reaches
@@ -65,8 +64,9 @@ class Distribution:
 
 
 def of_run(run: RunFolder) -> list[Distribution]:
-    """All of them, in the order of stages."""
-    return [*_of_texts(run), *_of_histograms(run), *_of_images(run), *_of_values(run), _nsfw(run), _cosines(run)]
+    """All of them, in the order of stages; then those that the run has nothing of."""
+    every = [*_of_texts(run), *_of_histograms(run), *_of_images(run), *_of_values(run), _cosines(run), _nsfw(run)]
+    return sorted(every, key=lambda each: not each.bins)
 
 
 def missing(key: str, title: str, file: str) -> Distribution:
@@ -233,8 +233,8 @@ def _short_side(limit: int, short: np.ndarray, kept: np.ndarray, rows: np.ndarra
     """Bins of one width, one of which begins where the limit ends."""
     step = 25
     first = min(limit, 1_023) + 1
-    edges = sorted({0, *range(first % step, 1_024, step), first, 1_024})
-    bins = binned(short, kept, rows, edges, whole)
+    edges = sorted({1, *range(first % step or step, 1_024, step), first, 1_024})
+    bins = binned(short.clip(1), kept, rows, edges, whole)
     lines = thresholds(edges, bins, [(f"above {limit:,} px", first)])
     return Distribution("short_side", "Short side of an image", **names, bins=bins, thresholds=lines, note=f"Pixels as stored. {note}".strip())
 
@@ -243,14 +243,14 @@ def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows:
     below = min(below, 1_001)
     end = min(1_001, max(2 * below - 100, 300))
     step = max(10, (end - 100) // BINS_ABOUT // 5 * 5)
-    edges = sorted({0, *range(100 + (below - 100) % step, end, step), below, end})
+    edges = sorted({100, *range(100 + (below - 100) % step, end, step), below, end})
 
     def label(first: int, last: int) -> str:
         if last == LARGEST:
             return f"{first / 100:g} or more"
-        return f"{max(first, 100) / 100:.2f}\u2013{(last + 1) / 100:.2f}"
+        return f"{first / 100:.2f}\u2013{(last + 1) / 100:.2f}"
 
-    bins = binned(aspect, kept, rows, edges, label)
+    bins = binned(aspect.clip(100), kept, rows, edges, label)
     lines = thresholds(edges, bins, [(f"below {said:g}", below)])
     return Distribution("aspect", "Aspect ratio of an image", **names, bins=bins, thresholds=lines, note=f"Long side to short side. {note}".strip())
 
@@ -268,8 +268,15 @@ def _of_values(run: RunFolder) -> list[Distribution]:
 def _bytes(level: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
     edges = [0, *range(8, 256, 8)]
     first = max(0, int(level.min(initial=255)) // 8)
-    bins = binned(level, kept, rows, edges, lambda low, _: f"{size(2 ** (low // 8))}\u2013{size(2 ** (low // 8 + 1))}")
+    bins = binned(level, kept, rows, edges, lambda low, _: _octave(low // 8))
     return Distribution("bytes", "Bytes of an image", **names, bins=bins[first:], note="As found; bars are octaves.")
+
+
+def _octave(power: int) -> str:
+    """From a power of two to the next, in bytes."""
+    units = ("B", "KiB", "MiB", "GiB")
+    (low, high), (of_low, of_high) = ((2 ** (each % 10) for each in (power, power + 1)), (units[each // 10] for each in (power, power + 1)))
+    return f"{low}\u2013{high} {of_high}" if of_low == of_high else f"{low} {of_low}\u2013{high} {of_high}"
 
 
 def _formats(formats: list[str | None], kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
@@ -301,7 +308,11 @@ def _cosines(run: RunFolder) -> Distribution:
     value, pairs, one_in = (np.asarray(found[column]).astype(np.int64) for column in ("cosine_permille", "pairs", "sampled_one_in"))
     is_near = np.asarray(pc.equal(found["verdict"], pa.scalar("above"))).astype(bool)
     edges = sorted({-1_000, *range(first % 10, 1_001, 10), first})
-    bins = binned(value, ~is_near, pairs * one_in, edges, lambda low, high: f"{low / 1000:.3f} or more" if high == LARGEST else f"{low / 1000:.3f}")
+    
+    def label(low: int, high: int) -> str:
+        return f"below {(high + 1) / 1000:.3f}" if low == edges[0] else f"{low / 1000:.3f}" + (" or more" if high == LARGEST else "")
+
+    bins = binned(value.clip(-1_000), ~is_near, pairs * one_in, edges, label)
     begin = next((number for number, each in enumerate(bins) if each.kept or each.dropped), 0)
     lines = tuple(Threshold(line.label, line.at - begin) for line in thresholds(edges, bins, [(f"above {above:g}", first)]) if line.at >= begin)
     note = "Every pair of images above the threshold" + (f"; below it one in {int(one_in.max()):,} was looked at, and is shown as so many." if one_in.max(initial=1) > 1 else ".")

@@ -38,8 +38,7 @@ class Reason:
 
     Attributes:
         name: the reason.
-        about: the rule in a sentence; settings stand between backticks.
-        setting: what it is held against, as `section.key = value`; empty where it is held against none.
+        about: the rule in a sentence; between backticks the setting that it is held against, with its value.
         rows: for which it is the first rule that holds.
         holds: for which it holds, the first or not; None where the run did not count that.
         only: for which no other rule of the stage holds.
@@ -47,7 +46,6 @@ class Reason:
 
     name: str
     about: str
-    setting: str
     rows: int
     holds: int | None
     only: int | None
@@ -72,6 +70,11 @@ class StageReasons:
     reasons: list[Reason]
     silent: list[str]
     overlap: list[list[int]] = field(default_factory=list)
+
+    @property
+    def has_overlap(self) -> bool:
+        """Whether two different rules hold for any row."""
+        return any(count for own, row in enumerate(self.overlap) for number, count in enumerate(row) if number != own)
 
 
 def counted(run: RunFolder) -> Rows:
@@ -160,7 +163,7 @@ def _of_stage(config: CurateConfig, stage: Stage, counts: Rows, combinations: Ma
     names = [reason.value for reason in REASONS[stage] if rows[reason.value] or holding[reason.value, reason.value]]
     is_known = combinations is not None
     told = [
-        Reason(name, _about().get(name, ""), _setting(config, name), rows[name], holding[name, name] if is_known else None, only[name] if is_known else None)
+        Reason(name, _told(config, name), rows[name], holding[name, name] if is_known else None, only[name] if is_known else None)
         for name in names
     ]
     overlap = [[holding[one, other] for other in names] for one in names] if is_known else []
@@ -181,11 +184,12 @@ def _about() -> dict[str, str]:
     return found
 
 
-def _setting(config: CurateConfig, reason: str) -> str:
-    """The first setting that the sentence about a rule names, with its value."""
-    for word in _about().get(reason, "").split("`")[1::2]:
-        section, _, key = word.rpartition(".")
-        if section:
+def _told(config: CurateConfig, reason: str) -> str:
+    """The sentence about a rule, with the value of the first setting that it names."""
+    words = _about().get(reason, "").split("`")
+    for number, word in enumerate(words):
+        if number % 2 and "." in word:
             value: Any = reduce(getattr, word.split("."), config)
-            return f"{section}.{key} = {value!r}".replace("'", '"')
-    return ""
+            words[number] = f"{word} = {value:_}" if isinstance(value, int) and not isinstance(value, bool) else f"{word} = {value}"
+            break
+    return "`".join(words)

@@ -124,7 +124,7 @@ def _environment() -> Environment:
         "url": url,
         "code": code,
         "lines": lines,
-        "plain": lambda value: text.shown(str(value), 200).text,
+        "plain": plain,
     }
     environment.globals |= {"share": text.share, "heat": heat}
     return environment
@@ -133,11 +133,17 @@ def _environment() -> Environment:
 # Filters -------------------------------------------------------------------------------------------------------------
 
 
-def said(value: str, at_most: int = text.CAPTION_AT_MOST) -> Markup:
+def said(value: str, at_most: int = text.CAPTION_AT_MOST, is_cut_told: bool = True) -> Markup:  # noqa: FBT001, FBT002 - a filter's
     """A string of strangers, set apart from the direction of what is around it; where it is cut, by how much."""
     shown = text.shown(value, at_most)
-    cut = Markup(' <span class="cut">\u2026 {} characters more</span>').format(text.number(shown.left_out)) if shown.left_out else ""
+    more = Markup(' <span class="cut">\u2026 {} characters more</span>').format(text.number(shown.left_out)) if is_cut_told else "\u2026"
+    cut = more if shown.left_out else ""
     return Markup('<bdi dir="auto">{}</bdi>{}').format(shown.text, cut)
+
+
+def plain(value: object, at_most: int = 300) -> str:
+    """Words of ours, or of the run's files."""
+    return text.shown(str(value), at_most).text
 
 
 def url(value: str | None, at_most: int = text.URL_AT_MOST) -> Markup:

@@ -56,18 +56,20 @@ const CHARTS = (() => {
     const y = chart.log ? { distr: 3, range: () => [0.6, most * 1.6] } : { range: () => [0, most * 1.04] };
     return {
       width, height,
-      padding: [14 * chart.thresholds.length + 6, 8, 0, 0],
+      padding: [14 * chart.thresholds.length + 6, 26, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { show: false } },
       scales: { x: { time: false, range: () => [-0.6, chart.labels.length - 0.4] }, y },
       axes: [
-        { ...axis, grid: { show: false }, splits: () => splits(chart, width), values: (_, at) => at.map((i) => chart.labels[i] ?? "") },
-        { ...axis, size: 46, values: (_, at) => at.map((n) => (n === null || n < 1 && n !== 0 ? "" : chart.log && !Number.isInteger(Math.log10(n)) ? "" : short.format(n))) },
+        { ...axis, size: 26, grid: { show: false }, splits: () => splits(chart, width), values: (_, at) => at.map((i) => chart.labels[i] ?? "") },
+        { ...axis, size: 46, values: (_, at) => at.map((n) => short.format(n)), ...(chart.log ? { splits: () => decades(most) } : {}) },
       ],
       series: [{}, ...["--gone", "--kept"].map((name) => ({ paths: bars, fill: colour(name), width: 0, points: { show: false } }))],
       hooks: { draw: [lines(chart)], setCursor: [(u) => { readout.textContent = u.cursor.idx == null ? "" : said(chart, u.cursor.idx); }] },
     };
   }
+
+  const decades = (most) => Array.from({ length: Math.floor(Math.log10(most)) + 1 }, (_, power) => 10 ** power);
 
   function said(chart, i) {
     return `${chart.labels[i]}: ${whole.format(chart.kept[i])} ${chart.names[0]}, ${whole.format(chart.dropped[i])} ${chart.names[1]}`;
