@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from altalign.curation import CurateConfig
 from altalign.reasons import KEPT
 from audit.report import files
+from audit.report.text import shown
 from audit.run_folder import RunFolder
 
 LARGEST = 2**62  # an edge that no value reaches
@@ -282,7 +283,7 @@ def _octave(power: int) -> str:
 def _formats(formats: list[str | None], kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
     sums: dict[str, list[int]] = {}
     for name, is_kept, count in zip(formats, kept.tolist(), rows.tolist(), strict=True):
-        sums.setdefault(name or "none known", [0, 0])[0 if is_kept else 1] += count
+        sums.setdefault(shown(name, 20).text if name else "none known", [0, 0])[0 if is_kept else 1] += count
     bins = [Bin(name, *both) for name, both in sorted(sums.items(), key=lambda entry: (-sum(entry[1]), entry[0]))]
     return Distribution("format", "Format of an image", **names, bins=tuple(bins), note="By its first bytes, as found.")
 

@@ -11,6 +11,8 @@
   const blur = document.getElementById("blur-all");
   blur?.addEventListener("click", () => blur.setAttribute("aria-pressed", String(document.getElementById("galleries").classList.toggle("blurred"))));
 
+  document.getElementById("no-scripts").remove();
+
   const opened = () => {
     const target = location.hash && document.getElementById(location.hash.slice(1));
     if (target instanceof HTMLDetailsElement) target.open = true;

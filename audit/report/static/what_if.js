@@ -50,9 +50,7 @@ const WHAT_IF = (() => {
     return `${by > 0 ? "+" : "\u2212"}${whole.format(Math.abs(by))}${percent}`;
   }
 
-  function value(slider, at) {
-    return slider.stops[at];
-  }
+  const ready = () => { document.documentElement.dataset.whatIf = "ready"; };
 
   function show(found, at) {
     const now = yields(found, at);
@@ -71,39 +69,38 @@ const WHAT_IF = (() => {
       byId(`at-${slider.key}`).textContent = slider.labels[at[slider.key]];
       input.setAttribute("aria-valuetext", slider.labels[at[slider.key]]);
     }
-    const sets = moved.map((slider) => ` \\\n  --set ${slider.setting}=${value(slider, at[slider.key])}`).join("");
+    const sets = moved.map((slider) => ` \\\n  --set ${slider.setting}=${slider.stops[at[slider.key]]}`).join("");
     byId("what-if-command").textContent = moved.length ? `altalign curate CONFIG --rerun${sets}` : "nothing is moved";
   }
 
   async function start() {
     const form = byId("what-if-form");
-    if (!form || !DATA.what_if) return;
+    if (!form || !DATA.what_if) return ready();
     if (typeof DecompressionStream === "undefined") {
       byId("what-if-off").textContent = "This browser is too old for this section (it has no DecompressionStream).";
-      return;
+      return ready();
     }
     const found = { ...DATA.what_if, judge: await unpacked(DATA.what_if.judge), outcome: DATA.what_if.outcome && (await unpacked(DATA.what_if.outcome)) };
     const at = Object.fromEntries(found.sliders.map((slider) => [slider.key, slider.at]));
-    const moved = (slider, to) => { at[slider.key] = to; };
     for (const slider of found.sliders) {
       const input = byId(`slide-${slider.key}`);
       input.value = slider.at;
       input.addEventListener("input", () => {
-        moved(slider, Number(input.value));
+        at[slider.key] = Number(input.value);
         show(found, at);
       });
     }
     byId("what-if-reset").addEventListener("click", () => {
       for (const slider of found.sliders) {
         byId(`slide-${slider.key}`).value = slider.at;
-        moved(slider, slider.at);
+        at[slider.key] = slider.at;
       }
       show(found, at);
     });
     show(found, at);
     form.hidden = false;
     byId("what-if-off").hidden = true;
-    document.documentElement.dataset.whatIf = "ready";
+    ready();
   }
   return { start };
 })();
