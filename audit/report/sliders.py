@@ -151,7 +151,7 @@ def _vocabulary(size: int, rarest: np.ndarray, ngrams: np.ndarray, detail: int) 
     of_count = log2_counts(ngrams[:, 0]) if len(ngrams) else np.zeros(0, np.uint8)
     for level in levels:
         is_in = of_count >= level
-        if level > int(known.min()) and (left := int(ngrams[is_in, 1].sum())) < size:
+        if level > int(known.min()) and 0 < (left := int(ngrams[is_in, 1].sum())) < size:
             stops.append(left)
             bounds.append(level)
             labels.append(f"{left:,} n-grams (seen {int(ngrams[is_in, 0].min()):,} times or more)")

@@ -13,7 +13,7 @@ from audit.report import files
 from audit.report.sliders import DETAILS, Slider, of_images, of_text
 from audit.run_folder import RunFolder
 
-CELLS_AT_MOST = 200_000  # of each kind; together some 2 MB of the page
+CELLS_AT_MOST = 400_000  # of each kind; together some 2 MB of the page
 OUTCOMES = ("kept", "near_duplicate", "not_searched", "fails_otherwise")
 KEPT, NOT_SEARCHED = OUTCOMES.index("kept"), OUTCOMES.index("not_searched")
 
