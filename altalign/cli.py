@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 from altalign import __version__, interrupts, startup, terminal
 from altalign.errors import AltalignError, UsageError
@@ -21,9 +22,12 @@ VERBS = {
     "calibrate": ("pipelines.command:calibrate", "measure what is found, and choose the threshold"),
     "status": ("audit.status:main", "how far a run is"),
     "explain": ("audit.explain:main", "what happened to a pair in every stage, and why"),
+    "audit": ("audit.command:main", "write the report of a run, and check every count; compare two runs"),
     "clean": ("audit.clean:main", "delete what stages handed on (RUN/work)"),
     "demo": ("demo.main:main", "write the demo web; serve it on loopback"),
 }
+
+AFTER_A_CURATION = "audit.command:after_curation"  # by its name, as verbs are: pipelines know nothing of the audit
 
 
 def usage() -> str:
@@ -94,8 +98,13 @@ def _run(args: list[str]) -> int:
         near = difflib.get_close_matches(args[0], VERBS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(VERBS)}"
         raise UsageError(f"{args[0]}: no such verb ({hint})")
-    module, function = VERBS[args[0]][0].split(":")
-    return getattr(import_module(module), function)(args[1:])
+    return call(VERBS[args[0]][0], args[1:])
+
+
+def call(named: str, argument: Any) -> int:
+    """Call a function by "module:name"; returns the exit code."""
+    module, function = named.split(":")
+    return getattr(import_module(module), function)(argument)
 
 
 def _reader_left(error: Exception) -> bool:

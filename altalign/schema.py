@@ -1,7 +1,7 @@
 """Arrow schema of what each stage reads and writes, and the versions of schema and rules.
 
-Column names are spelled here and nowhere else; stages bind them, filters never see them. The comment behind a column of DROPPED, SAMPLE
-and COUNTS is its line in docs/reference/files.md (`make docs`).
+Column names are spelled here and nowhere else; stages bind them, filters never see them. The comment behind a column of DROPPED, SAMPLE,
+COUNTS and FAILED is its line in docs/reference/files.md (`make docs`).
 """
 
 import pyarrow as pa
@@ -90,6 +90,15 @@ COUNTS = pa.schema(
         ("stage", pa.string()),  # `extract`, `judge`, `fetch`, `image` or `decontaminate`.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
         ("reason", pa.string()),  # A reason, or `kept`.
+        ("rows", pa.int64()),  # How many.
+    ]
+)
+
+FAILED = pa.schema(
+    [
+        ("stage", pa.string()),  # `extract`, `judge`, `fetch`, `image` or `decontaminate`.
+        ("source", pa.string()),  # `[[input]] name`, or its kind.
+        ("failed", pa.list_(pa.string())),  # Every rule of the stage that holds, in their order; the first is the reason. Empty: the stage keeps them.
         ("rows", pa.int64()),  # How many.
     ]
 )

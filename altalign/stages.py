@@ -13,10 +13,17 @@ STAGES = ("extract", "tables", "judge", "fetch", "decontaminate", "write")
 OUTPUTS = {
     "extract": ("dropped/extract",),
     "tables": ("tables", "audit/histograms.json"),
-    "judge": ("dropped/judge", "audit/text_joint.parquet"),
-    "fetch": ("dropped/fetch", "dropped/image", "audit/image_joint.parquet", "audit/image_values.parquet"),
-    "decontaminate": ("dropped/decontaminate", "audit/near_duplicates"),
-    "write": ("shards", "counts.parquet", "summary.json"),
+    "judge": (
+        "dropped/judge",
+        "audit/text_joint.parquet",
+        "audit/pairs_joint.parquet",
+        "audit/frequent.parquet",
+        "audit/edge_ngrams.parquet",
+        "audit/scripts.parquet",
+    ),
+    "fetch": ("dropped/fetch", "dropped/image", "audit/image_joint.parquet", "audit/image_values.parquet", "audit/hosts.parquet"),
+    "decontaminate": ("dropped/decontaminate", "audit/near_duplicates", "audit/outcome_joint.parquet"),
+    "write": ("shards", "audit/failed.parquet", "audit/samples.parquet", "counts.parquet", "summary.json"),
 }
 OF_FETCHED = ("test_images", "lessons")  # in work/: what rests on no later stage than fetch, and stays when those are run anew
 _WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written anew whenever the first is not there

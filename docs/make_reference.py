@@ -54,8 +54,16 @@ SCHEMAS = {
     "shards/NNNNN.parquet": ("altalign.schema", "SAMPLE", ("SAMPLE",)),
     "counts.parquet": ("altalign.schema", "COUNTS", ("COUNTS",)),
     "audit/text_joint.parquet": ("pipelines.joint", "JOINT", ("JOINT", "_FIELDS")),
+    "audit/pairs_joint.parquet": ("pipelines.pairs", "PAIRS", ("PAIRS",)),
     "audit/image_joint.parquet": ("pipelines.image_values", "JOINT", ("JOINT",)),
     "audit/image_values.parquet": ("pipelines.image_values", "VALUES", ("VALUES",)),
+    "audit/frequent.parquet": ("pipelines.seen", "FREQUENT", ("FREQUENT",)),
+    "audit/edge_ngrams.parquet": ("pipelines.seen", "EDGE_NGRAMS", ("EDGE_NGRAMS",)),
+    "audit/scripts.parquet": ("pipelines.scripts", "SCRIPTS", ("SCRIPTS",)),
+    "audit/hosts.parquet": ("pipelines.hosts", "HOSTS", ("HOSTS",)),
+    "audit/near_duplicates/similarity.parquet": ("pipelines.gallery", "SIMILARITY", ("SIMILARITY",)),
+    "audit/outcome_joint.parquet": ("pipelines.outcomes", "JOINT", ("JOINT",)),
+    "audit/failed.parquet": ("altalign.schema", "FAILED", ("FAILED",)),
     "audit/near_duplicates/gallery.parquet": ("pipelines.gallery", "GALLERY", ("GALLERY",)),
 }
 

@@ -80,9 +80,21 @@ def _entry(point: int, lower: dict[int, int], doubtful: set[int]) -> int:
     return entry | (unicode_data.COMBINING if unicodedata2.combining(character) else 0)
 
 
+def build_scripts() -> dict[str, np.ndarray]:
+    """The table of `filters.scripts`."""
+    from fontTools.unicodedata import script, script_name
+
+    codes = [script(chr(point)) for point in range(CODE_POINTS)]
+    names = ["", *sorted({script_name(code) for code in codes} - {"Common", "Inherited", "Unknown"})]
+    numbers = np.array([names.index(name) if (name := script_name(code)) in names else 0 for code in codes], np.uint8)
+    starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
+    return {"starts": starts.astype(np.uint32), "scripts": numbers[starts], "names": np.array(names)}
+
+
 def main() -> None:
-    """Write the table beside this file."""
+    """Write the tables beside this file."""
     np.savez_compressed(Path(__file__).with_name("unicode_16.npz"), **build()._asdict())
+    np.savez_compressed(Path(__file__).with_name("scripts_16.npz"), **build_scripts())
 
 
 if __name__ == "__main__":

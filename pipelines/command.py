@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from altalign import memory, startup, storage, terminal
+from altalign import cli, memory, startup, storage, terminal
 from altalign.errors import UsageError
 from altalign.stages import STAGES, damaged, own_files
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     with startup.imports():
         from pipelines import curate  # Beam, kernels, codecs: most of a second, which --help and a wrong setting need not wait for
 
-    return curate.curate(config, arguments, flags)
+    return curate.curate(config, arguments, flags) or (0 if arguments.dry_run else _reported(config))
 
 
 def retry(argv: Sequence[str]) -> int:
@@ -56,7 +56,7 @@ def retry(argv: Sequence[str]) -> int:
     with startup.imports():
         from pipelines import retry as of_run
 
-    return of_run.retry(config, reasons, flags)
+    return of_run.retry(config, reasons, flags) or _reported(config)
 
 
 def decontaminate(argv: Sequence[str]) -> int:
@@ -76,7 +76,7 @@ def decontaminate(argv: Sequence[str]) -> int:
     with startup.imports():
         from pipelines import test_sets_of_run
 
-    return test_sets_of_run.add(config, flags)
+    return test_sets_of_run.add(config, flags) or _reported(config)
 
 
 def calibrate(argv: Sequence[str]) -> int:
@@ -121,6 +121,11 @@ def _test_set(named: str, image_column: str) -> dict[str, str]:
     if not (name and path):
         raise UsageError(f"--test-set {named}: not of the form NAME=PATH, such as coco=data/coco/val2017")
     return {"name": name, "path": path, "image_column": image_column}
+
+
+def _reported(config: "CurateConfig") -> int:
+    """The report of a run that is finished now; the exit code."""
+    return cli.call(cli.AFTER_A_CURATION, config.run.folder)
 
 
 def _check_work(folder: str) -> None:

@@ -10,7 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from altalign import storage, terminal
 from altalign.curation import CurateConfig, InputSettings
 from altalign.stages import STAGES, own_files
-from pipelines import decontaminate, extract, fetch, fetch_archive, judge, pool, progress, runs, summary, tables, test_side, within_pool, write
+from pipelines import decontaminate, extract, fetch, fetch_archive, judge, judge_notes, pool, progress, runs, summary, tables, test_side, within_pool, write
 from pipelines.engines import check_places, create, options, pipeline, started
 from pipelines.pooled import MapUnits
 from pipelines.trouble import raised
@@ -39,7 +39,7 @@ TEST_IMAGES = Step(test_side.TESTS, test_side.plan, each(test_side.read_tests))
 PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
     "extract": ([Step("extract", extract.plan, each(extract.extract))], extract.conclude),
     "tables": ([Step("tables/units", pool.units, tables.Count)], tables.conclude),
-    "judge": ([Step("judge/units", pool.units, judge.Judge)], judge.conclude),
+    "judge": ([Step("judge/units", pool.units, judge.Judge)], judge_notes.conclude),
     "fetch": (
         [
             TEST_IMAGES,  # before an image is asked for: what cannot be looked for stops the run here

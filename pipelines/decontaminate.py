@@ -11,16 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from altalign import storage
-from altalign.counts import Counts
 from altalign.errors import UnreadableError
-from altalign.reasons import KEPT, REASONS, DropReason, Stage
+from altalign.failed import FailedCounts
+from altalign.reasons import KEPT, DropReason, Stage
 from dedup.buckets import nearest_clusters, share_bucket
 from dedup.near_duplicates import find_pairs
 from filters import identity
-from pipelines import arrays, gallery, parquet, test_side, within_pool
+from pipelines import arrays, gallery, outcomes, parquet, test_side, within_pool
 from pipelines.fetch import FETCHED, first_of_each_image, write_dropped
 from pipelines.test_side import Index
 from pipelines.units import Facts, Run, Unit
@@ -158,27 +157,24 @@ def plan(run: Run) -> list[Unit]:
 
 def drop(run: Run, unit: Unit) -> Facts:
     """Count the rows of a fetch unit, and write those that go and which stay, if any goes."""
-    name = unit["name"]
+    name, failed_counts = unit["name"], FailedCounts()
     dropped = _dropped(run, unit) if test_side.is_wanted(run) else None
     if dropped is None or not len(dropped):
         _forget(run, name)
-        kept = [(source, rows) for stage, source, reason, rows in unit["counts"] if stage == Stage.IMAGE and reason == KEPT]
-        return {"kept": unit["kept"], "counts": Counts({(Stage.DECONTAMINATE.value, source, KEPT): rows for source, rows in kept}).to_json()}
+        for stage, source, reason, rows in unit["counts"]:
+            if stage == Stage.IMAGE and reason == KEPT:
+                failed_counts.add_rows(Stage.DECONTAMINATE, source, [], rows)
+        return {"kept": unit["kept"], **failed_counts.facts()}
     stays = np.ones(unit["kept"], np.bool_)
     stays[dropped["row"].to_numpy()] = False
-    rows = _fetched(run, name)
-    counts = Counts()
-    parts = {
-        KEPT: rows.filter(pa.array(stays)),
-        **{reason: dropped.filter(pc.equal(dropped["reason"], pa.scalar(reason.value))) for reason in REASONS[Stage.DECONTAMINATE]},
-    }
-    for reason, part in parts.items():
-        for source, count in parquet.tally(part["source"]):
-            counts.add_rows(Stage.DECONTAMINATE, source, reason, count)
+    for source, count in parquet.tally(_fetched(run, name).filter(pa.array(stays))["source"]):
+        failed_counts.add_rows(Stage.DECONTAMINATE, source, [], count)
+    failed_counts.add(Stage.DECONTAMINATE, dropped["source"], dropped["failed"])
+    parquet.write(run.work(UNITS, f"{name}.outcome_joint"), outcomes.of_near_duplicates(dropped, run.config.image), outcomes.JOINT)
     if run.config.audit.keep_dropped:
         write_dropped(run.path("dropped", "decontaminate", f"{name}.parquet"), Stage.DECONTAMINATE, dropped)
     arrays.save(run.work(UNITS, f"{name}.rows"), np.flatnonzero(stays))
-    return {"kept": int(stays.sum()), "counts": counts.to_json()}
+    return {"kept": int(stays.sum()), **failed_counts.facts()}
 
 
 def _nearest(run: Run, name: str) -> Near:
@@ -227,7 +223,7 @@ def _going(rows: pa.Table, goes: np.ndarray, reason: DropReason, cosines: np.nda
 
 
 def _forget(run: Run, name: str) -> None:
-    for path in (run.work(UNITS, f"{name}.rows"), run.path("dropped", "decontaminate", f"{name}.parquet")):
+    for path in (run.work(UNITS, f"{name}.rows"), run.work(UNITS, f"{name}.outcome_joint"), run.path("dropped", "decontaminate", f"{name}.parquet")):
         if storage.exists(path):
             storage.delete(path)
 
@@ -273,11 +269,13 @@ def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
 
 
 def conclude(run: Run) -> None:
-    """What was looked for and found, for people and for the summary: the gallery, and `audit/near_duplicates/found.json`."""
+    """What became of pairs, `audit/outcome_joint.parquet`; what was looked for and found: the gallery, and `audit/near_duplicates/found.json`."""
+    outcomes.write(run, UNITS)
     if not test_side.is_wanted(run):
         return
     if run.config.decontaminate.test_sets:
         gallery.write(run, gallery.pairs(run, FOUND), gallery.pairs(run, FOUND, ".below"), _goes(run))
+        gallery.write_similarity(run, gallery.pairs(run, FOUND), gallery.pairs(run, FOUND, ".below"))
     found = [facts for _, facts in run.all_facts(FOUND)]
     totals = {name: sum(facts[name] for facts in found) for name in TOTALS} if run.config.decontaminate.test_sets else {}
     test_sets: dict[str, int] = {}

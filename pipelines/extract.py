@@ -7,16 +7,16 @@ read its row groups. Every other file is read once; its candidates, the places o
 from contextlib import ExitStack
 from typing import cast
 
-import numpy as np
 import pyarrow as pa
 
 from altalign import interrupts, storage
-from altalign.counts import Counts
 from altalign.errors import UnreadableError
-from altalign.reasons import KEPT, DropReason, Stage
+from altalign.failed import FailedCounts
+from altalign.reasons import DropReason, Stage
 from altalign.schema import BROKEN, CANDIDATE, DROPPED
 from filters import identity
 from pipelines import parquet, places, pool, read
+from pipelines.samples import smallest_keys
 from pipelines.units import Facts, Run, Unit
 
 SAMPLE_PER_REASON = 1_000  # dropped rows kept as a sample: those of the smallest keys, the same whatever the units were
@@ -49,15 +49,16 @@ def extract(run: Run, unit: Unit) -> Facts:
 def _extract_direct(run: Run, unit: Unit) -> Facts:
     file = run.files[unit["file"]]
     rows = read.row_groups(file.path, run.config.input[file.of])
-    counts = Counts()
-    counts.add_rows(Stage.EXTRACT, run.source_of(file.number), KEPT, sum(rows))
-    return {"direct": True, "row_groups": rows, "counts": counts.to_json()}
+    failed_counts = FailedCounts()
+    failed_counts.add_rows(Stage.EXTRACT, run.source_of(file.number), [], sum(rows))
+    return {"direct": True, "row_groups": rows, **failed_counts.facts()}
 
 
 def _extract_file(run: Run, unit: Unit) -> Facts:
     file = run.files[unit["file"]]
     settings, source = run.config.input[file.of], run.source_of(file.number)
-    counts, sample, found_places = Counts(), _Sample(), places.Collected(file.number, plain=places.Kind.ROW if settings.kind == "table" else places.Kind.RECORD)
+    failed_counts, sample = FailedCounts(), _Sample()
+    found_places = places.Collected(file.number, plain=places.Kind.ROW if settings.kind == "table" else places.Kind.RECORD)
     with ExitStack() as stack:
         candidates = stack.enter_context(parquet.writing(pool.path(run, file.number, direct=False), CANDIDATE))
         broken = stack.enter_context(parquet.writing(run.work("extract", f"{file.name}.broken.parquet"), DROPPED))
@@ -66,8 +67,8 @@ def _extract_file(run: Run, unit: Unit) -> Facts:
             interrupts.check()
             rows = pa.Table.from_batches([found.rows])
             verdict = parquet.strings(found.rows, "reason")
-            counts.add(Stage.EXTRACT, source, verdict)
-            counts.add_rows(Stage.EXTRACT, source, DropReason.RECORD_BROKEN, found.broken.num_rows)
+            failed_counts.add(Stage.EXTRACT, pa.repeat(pa.scalar(source), len(rows)), found.rows["failed"])
+            failed_counts.add_rows(Stage.EXTRACT, source, [DropReason.RECORD_BROKEN], found.broken.num_rows)
             candidates.write(rows.filter(verdict.is_null()).select(CANDIDATE.names))
             broken.write(_broken_rows(found.broken, source))
             sample.add(_dropped_rows(rows.filter(verdict.is_valid()), source))
@@ -78,19 +79,19 @@ def _extract_file(run: Run, unit: Unit) -> Facts:
         "direct": False,
         "row_groups": candidates.row_groups,
         "places": len(found_places),
-        "broken": counts.dropped(Stage.EXTRACT).get("record_broken", 0),
-        "counts": counts.to_json(),
+        "broken": failed_counts.counts().dropped(Stage.EXTRACT).get("record_broken", 0),
+        **failed_counts.facts(),
     }
 
 
 def _skip_file(run: Run, unit: Unit, error: UnreadableError) -> Facts:
     file = run.files[unit["file"]]
     source = run.source_of(file.number)
-    counts = Counts()
-    counts.add_rows(Stage.EXTRACT, source, DropReason.RECORD_BROKEN, 1)
+    failed_counts = FailedCounts()
+    failed_counts.add_rows(Stage.EXTRACT, source, [DropReason.RECORD_BROKEN], 1)
     broken = pa.record_batch([[file.path], [0], [str(error)]], schema=BROKEN)
     parquet.write(run.work("extract", f"{file.name}.broken.parquet"), _broken_rows(broken, source), DROPPED)
-    return {"direct": False, "row_groups": [], "broken": 1, "counts": counts.to_json()}
+    return {"direct": False, "row_groups": [], "broken": 1, **failed_counts.facts()}
 
 
 class _Sample:
@@ -102,16 +103,7 @@ class _Sample:
     def add(self, rows: pa.Table) -> None:
         """Let these rows compete."""
         if len(rows):
-            self.rows = smallest_keys(pa.concat_tables([self.rows, rows]))
-
-
-def smallest_keys(rows: pa.Table) -> pa.Table:
-    """Of each reason the SAMPLE_PER_REASON rows of the smallest keys, sorted by reason, key and page."""
-    ordered = rows.sort_by([("reason", "ascending"), ("key", "ascending"), ("page_url", "ascending"), ("image_url", "ascending")])
-    reasons = ordered["reason"].combine_chunks().dictionary_encode().indices.to_numpy()
-    starts = np.flatnonzero(np.r_[True, reasons[1:] != reasons[:-1]])
-    rank = np.arange(len(reasons)) - np.repeat(starts, np.diff(np.r_[starts, len(reasons)]))
-    return ordered.filter(pa.array(rank < SAMPLE_PER_REASON))
+            self.rows = smallest_keys(pa.concat_tables([self.rows, rows]), SAMPLE_PER_REASON)
 
 
 def _broken_rows(broken: pa.RecordBatch, source: str) -> pa.Table:

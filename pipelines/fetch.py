@@ -14,23 +14,24 @@ import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection, PValue
 
 from altalign import storage
-from altalign.counts import Counts
 from altalign.curation import ImageSettings
-from altalign.reasons import KEPT, REASONS, Stage, reasons_of
+from altalign.failed import FailedCounts
+from altalign.reasons import REASONS, Stage, reasons_of
 from altalign.schema import DROPPED, SAMPLE
 from filters import identity
-from pipelines import arrays, fetch_archive, fetch_web, image_values, images, judge, parquet, pool, progress
+from pipelines import arrays, fetch_archive, fetch_web, hosts, image_values, images, judge, outcomes, parquet, pool, progress, samples
 from pipelines.images import Outcome
 from pipelines.pooled import MapUnits
 from pipelines.units import Facts, Run, Unit
 from pipelines.web.progress import WebWatch
 
-# A candidate that passed the image rules, with where its image's bytes lie in the blob of its fetch unit.
+# A candidate that passed the image rules, with where its image's bytes lie in the blob of its fetch unit, and what the audit's joint counts want.
 FETCHED = pa.schema(
     [
         *(field for field in SAMPLE if field.name not in ("bytes", "sha256", "tar_offset", "tar_bytes")),
         pa.field("blob_offset", pa.int64()),
         pa.field("blob_bytes", pa.int64()),
+        pa.field("rarest_log2", pa.uint8()),
     ]
 )
 
@@ -38,7 +39,8 @@ FETCHED = pa.schema(
 def plan(run: Run) -> list[Unit]:
     """One unit a row group of the grouped survivors, in order of image_id."""
     groups = [(name, number, group) for name, facts in run.all_facts("judge/grouped") for number, group in enumerate(facts["row_groups"])]
-    return [{"name": f"{name}-{number:05d}", "partition": name, "row_group": number, **group} for name, number, group in groups]
+    of_run = {"units": len(groups), "one_in": samples.one_in(sum(group["images"] for _, _, group in groups), hosts.IMAGES_AT_MOST)}
+    return [{"name": f"{name}-{number:05d}", "partition": name, "row_group": number, **group, **of_run} for name, number, group in groups]
 
 
 class Fetch(beam.PTransform[Any, Any]):
@@ -100,7 +102,7 @@ def _verdict(outcomes: Sequence[Outcome], config: ImageSettings) -> dict[str, "p
 
 def _joined(run: Run, rows: pa.Table, outcomes: Sequence[Outcome], verdict: dict[str, "pa.Array[Any]"], image_of: np.ndarray) -> pa.Table:
     """One row a candidate: what came before, what was measured of its image, and the verdict."""
-    text = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url", "words")}
+    text = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url", "words", "rarest_log2")}
     ids = {name: identity.hexed(judge.ids_of(rows[name])) for name in ("key", "image_id")}
     measured = images.columns([outcome.measured for outcome in outcomes])
     of_image = {
@@ -119,19 +121,28 @@ def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
     is_missing = pc.is_in(parquet.strings(rows, "reason"), value_set=pa.array([reason.value for reason in REASONS[Stage.FETCH]]))  # false for null
     missing, seen = rows.filter(is_missing), rows.filter(pc.invert(is_missing))
     kept, dropped = seen.filter(seen["reason"].is_null()), seen.filter(seen["reason"].is_valid())
-    counts = Counts()
-    for stage, part, reasons in ((Stage.FETCH, missing, "reason"), (Stage.FETCH, seen, None), (Stage.IMAGE, seen, "reason")):
-        columns = ["source", reasons] if reasons else ["source"]
-        for entry in part.group_by(columns, use_threads=False).aggregate([([], "count_all")]).to_pylist():
-            counts.add_rows(stage, entry["source"], (entry[reasons] if reasons else None) or KEPT, entry["count_all"])
+    failed_counts = FailedCounts()
+    failed_counts.add(Stage.FETCH, missing["source"], missing["failed"])
+    for source, count in parquet.tally(seen["source"]):
+        failed_counts.add_rows(Stage.FETCH, source, [], count)
+    failed_counts.add(Stage.IMAGE, seen["source"], seen["failed"])
     if run.config.audit.keep_dropped:
         for stage, part in ((Stage.FETCH, missing), (Stage.IMAGE, dropped)):
             write_dropped(run.path("dropped", stage.value, f"{unit['name']}.parquet"), stage, part)
     parquet.write(run.work("fetch/units", f"{unit['name']}.image_joint"), image_values.joint(seen), image_values.JOINT)
     parquet.write(run.work("fetch/units", f"{unit['name']}.image_values"), image_values.values(seen), image_values.VALUES)
+    parquet.write(run.work("fetch/units", f"{unit['name']}.outcome_joint"), outcomes.of_fetched(rows, run.config.image), outcomes.JOINT)
     _write_features(run, unit, kept.take(first_of_each_image(kept))["features"])
     parquet.write(run.work("fetch/units", f"{unit['name']}.parquet"), kept.select(FETCHED.names), FETCHED)
-    return {"kept": len(kept), "counts": counts.to_json()}
+    gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "blob_offset", "blob_bytes"))
+    firsts = first_of_each_image(rows)
+    asked = pa.table({"id": rows["image_id"], "url": rows["image_url"], "came": pc.invert(is_missing), "stays": rows["reason"].is_null()}).take(firsts)
+    return {
+        "kept": len(kept),
+        **failed_counts.facts(),
+        "pictures": samples.places_of(*gone, units=unit["units"]),
+        "hosts": hosts.count(*(parquet.values(asked, name) for name in asked.column_names), one_in=unit["one_in"]),
+    }
 
 
 def _write_features(run: Run, unit: Unit, features: "pa.ChunkedArray[Any]") -> None:
@@ -150,7 +161,8 @@ def write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
 
 
 def conclude(run: Run) -> None:
-    """What was measured of images, for the audit: `audit/image_joint.parquet` and `audit/image_values.parquet`."""
+    """What was measured of images, for the audit: `audit/image_joint.parquet`, `audit/image_values.parquet`, `audit/hosts.parquet`."""
     for name, schema in (("image_joint", image_values.JOINT), ("image_values", image_values.VALUES)):
         parts = (parquet.read_table(run.work("fetch/units", f"{unit}.{name}")) for unit in run.finished("fetch/units"))
         parquet.write(run.path("audit", f"{name}.parquet"), image_values.total(parts, schema), schema)
+    hosts.write(run, (facts["hosts"] for _, facts in run.all_facts("fetch/units")), one_in=next((unit["one_in"] for unit in plan(run)), 1))

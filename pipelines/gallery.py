@@ -4,6 +4,7 @@
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -39,6 +40,13 @@ GALLERY = pa.schema(
         ("test", pa.binary()),  # The test image, the same.
     ]
 )
+SIMILARITY = pa.schema(
+    [
+        ("cosine_permille", pa.int32()),  # Thousandths, rounded down.
+        ("verdict", pa.string()),  # `above` the threshold; `below`: of a sample of the images, of each unit the 25 nearest to it.
+        ("pairs", pa.int64()),  # Pairs of an image of the pool and a test image.
+    ]
+)
 
 
 class Pair(NamedTuple):
@@ -67,6 +75,13 @@ def write(run: Run, found: Iterable[Pair], below: Iterable[Pair], dropped: Itera
     rows = list(_rows(run, chosen))
     columns = {field.name: pa.array([row[field.name] for row in rows], field.type) for field in GALLERY}
     parquet.write(run.path("audit", "near_duplicates", "gallery.parquet"), pa.table(columns, schema=GALLERY), GALLERY)
+
+
+def write_similarity(run: Run, found: Iterable[Pair], below: Iterable[Pair]) -> None:
+    """How many pairs have which cosine: `audit/near_duplicates/similarity.parquet`."""
+    counted = Counter((verdict, int(pair.cosine * 1_000)) for verdict, pairs_ in (("above", found), ("below", below)) for pair in pairs_)
+    rows = [{"cosine_permille": cosine, "verdict": verdict, "pairs": n} for (verdict, cosine), n in sorted(counted.items())]
+    parquet.write(run.path("audit", "near_duplicates", "similarity.parquet"), pa.Table.from_pylist(rows, schema=SIMILARITY), SIMILARITY)
 
 
 def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,7 @@ from dedup.hash_tables import log2_counts
 
 SHORT_SIDE_AT_MOST = 1_024
 ASPECT_AT_MOST = 1_001  # hundredths
+_AT_ONCE = 1 << 20  # rows that are added up at a time
 
 # Comments behind columns are lines of docs/reference/files.md (`make docs`). aspect_percent is rounded down so that it compares with a limit
 # of two decimals as the rule does.
@@ -43,16 +44,20 @@ def joint(rows: pa.Table) -> pa.Table:
     """Rows of `JOINT`; `rows` has source, width, height and failed."""
     short, long = pc.min_element_wise(rows["width"], rows["height"]), pc.max_element_wise(rows["width"], rows["height"])
     aspect = pc.divide(pc.multiply(long.cast(pa.int64()), 100), pc.max_element_wise(short.cast(pa.int64()), 1))
-    of_size = _held(rows["failed"])
-    others = pc.subtract(pc.list_value_length(rows["failed"]), pc.add(*(held.cast(pa.int32()) for held in of_size)))
     columns = {
         "source": rows["source"],
         "short_side_px": pc.min_element_wise(short, SHORT_SIDE_AT_MOST, skip_nulls=False),
         "aspect_percent": pc.min_element_wise(aspect, ASPECT_AT_MOST, skip_nulls=False),
-        "fails_otherwise": pc.greater(others, pa.scalar(0)),
+        "fails_otherwise": fails_otherwise(rows["failed"]),
         "rows": pa.repeat(pa.scalar(1, pa.int64()), len(rows)),
     }
     return total([pa.table(columns)], JOINT)
+
+
+def fails_otherwise(failed: "pa.ChunkedArray[Any]") -> Any:
+    """Whether a rule other than size and shape holds, by the reasons that hold (lists of strings)."""
+    others = pc.subtract(pc.list_value_length(failed), pc.add(*(held.cast(pa.int32()) for held in _held(failed))))
+    return pc.greater(others, pa.scalar(0))
 
 
 def _held(failed: "pa.ChunkedArray[Any]") -> list[pa.BooleanArray]:
@@ -77,8 +82,16 @@ def values(rows: pa.Table) -> pa.Table:
 
 
 def total(parts: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-    """The sum of such tables, in a fixed order."""
-    names = [name for name in schema.names if name != "rows"]
-    every = pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
-    summed = every.group_by(names, use_threads=False).aggregate([("rows", "sum")]).rename_columns([*names, "rows"])
+    """The sum of such tables, whose last column counts, in a fixed order; a million of their rows in memory at once."""
+    waiting = [schema.empty_table()]
+    for part in parts:
+        waiting.append(part.cast(schema))
+        if sum(map(len, waiting[1:])) > max(_AT_ONCE, len(waiting[0])):
+            waiting = [_summed(waiting, schema)]
+    return _summed(waiting, schema)
+
+
+def _summed(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:
+    *names, counted = schema.names
+    summed = pa.concat_tables(parts).group_by(names, use_threads=False).aggregate([(counted, "sum")]).rename_columns([*names, counted])
     return summed.select(schema.names).sort_by([(name, "ascending") for name in names]).cast(schema)

@@ -1,7 +1,9 @@
 """Joint counts of what the text rules measure: how many candidates have each combination. Exact, additive, bounded in size.
 
-From them a report can say what other thresholds would keep, without the pool.
+From them a report can say what other thresholds would keep, without the pool; of distinct pairs, `pairs`.
 """
+
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,7 @@ from dedup.hash_tables import log2_counts
 from pipelines.tables import Measured
 
 _EXACT_BELOW = 1_024  # larger numbers go by their log2 in 8 bits
+_AT_ONCE = 1 << 21  # combinations that are added up at a time
 
 # Names and bits; their comments, and those of JOINT, are lines of docs/reference/files.md (`make docs`).
 _FIELDS = (
@@ -30,36 +33,36 @@ JOINT = pa.schema(
 
 
 class JointCounts:
-    """Candidates by combination of what was measured."""
+    """Candidates, or pairs, by combination of what was measured."""
 
     def __init__(self, combinations: np.ndarray | None = None, rows: np.ndarray | None = None):
-        self._combinations = np.zeros(0, np.int64) if combinations is None else combinations
-        self._rows = np.zeros(0, np.int64) if rows is None else rows
+        self.combinations = np.zeros(0, np.int64) if combinations is None else combinations
+        self.rows = np.zeros(0, np.int64) if rows is None else rows
 
-    def add(self, candidates: pa.RecordBatch, measured: Measured) -> None:
-        """Count candidates."""
-        columns = (
-            np.minimum(measured.words.to_numpy(), 255),
-            measured.rarest,
-            _bounded(measured.images_per_text),
-            _bounded(measured.texts_per_image),
-            candidates["image_identity"].is_valid().to_numpy(zero_copy_only=False),
-        )
-        packed = np.zeros(candidates.num_rows, np.int64)
-        for (_, bits), column in zip(_FIELDS, columns, strict=True):
-            packed = packed << bits | column
-        total = self + JointCounts(*_counted(packed))
-        self._combinations, self._rows = total._combinations, total._rows
+    @classmethod
+    def of(cls, combinations: np.ndarray) -> "JointCounts":
+        """Of these combinations (int64[n], as `combined` makes them), one of each row."""
+        return cls(*_counted(combinations))
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
     def __add__(self, other: "JointCounts") -> "JointCounts":
-        combinations, inverse = np.unique(np.concatenate([self._combinations, other._combinations]), return_inverse=True)
-        rows = np.zeros(len(combinations), np.int64)
-        np.add.at(rows, inverse, np.concatenate([self._rows, other._rows]))
-        return JointCounts(combinations, rows)
+        return JointCounts.total([self, other])
+
+    @classmethod
+    def total(cls, parts: "Iterable[JointCounts]") -> "JointCounts":
+        """The sum of many, a few million combinations in memory at once."""
+        found = list[JointCounts]()
+        for part in parts:
+            found.append(part)
+            if len(found) > 1 and sum(map(len, found[1:])) > max(_AT_ONCE, len(found[0])):
+                found = [_summed(found)]
+        return _summed(found)
 
     def to_bytes(self) -> bytes:
         """For a file of a unit."""
-        return np.stack([self._combinations, self._rows]).tobytes()
+        return np.stack([self.combinations, self.rows]).tobytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "JointCounts":
@@ -67,14 +70,51 @@ class JointCounts:
         combinations, rows = np.frombuffer(data, np.int64).reshape(2, -1)
         return cls(combinations, rows)
 
+    def columns(self) -> dict[str, np.ndarray]:
+        """The columns of `_FIELDS`, int32, and `rows`, sorted by the former in their order."""
+        columns, packed = {"rows": self.rows}, self.combinations
+        for name, bits in reversed(_FIELDS):
+            columns[name] = (packed & ((1 << bits) - 1)).astype(np.int32)
+            packed = packed >> bits
+        return columns
+
     def to_arrow(self, source: str) -> pa.Table:
         """Rows of `JOINT`."""
-        columns, packed = {}, self._combinations
-        for name, bits in reversed(_FIELDS):
-            columns[name] = pa.array((packed & ((1 << bits) - 1)).astype(np.int32))
-            packed = packed >> bits
-        columns |= {"source": pa.repeat(pa.scalar(source), len(self._rows)), "rows": pa.array(self._rows)}
+        columns = {**{name: pa.array(column) for name, column in self.columns().items()}, "source": pa.repeat(pa.scalar(source), len(self))}
         return pa.table([columns[name] for name in JOINT.names], schema=JOINT)
+
+
+def combined(candidates: pa.RecordBatch, measured: Measured) -> np.ndarray:
+    """What was measured of each candidate, in one number: int64[n]."""
+    return _packed(
+        measured.words.to_numpy(),
+        measured.rarest,
+        _bounded(measured.images_per_text),
+        _bounded(measured.texts_per_image),
+        candidates["image_identity"].is_valid().to_numpy(zero_copy_only=False),
+    )
+
+
+def combined_of_survivors(words: np.ndarray, rarest: np.ndarray) -> np.ndarray:
+    """The same of rows that passed every rule: text and image are within their limits, and the image has an identity."""
+    within = np.zeros(len(words), np.int64)
+    return _packed(words, rarest, within, within, within + 1)
+
+
+def _packed(words: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    packed = np.zeros(len(words), np.int64)
+    for (_, bits), column in zip(_FIELDS, (np.minimum(words, 255), *others), strict=True):
+        packed = packed << bits | column
+    return packed
+
+
+def _summed(parts: Sequence[JointCounts]) -> JointCounts:
+    combinations = np.concatenate([np.zeros(0, np.int64), *(part.combinations for part in parts)])
+    order = np.argsort(combinations, kind="stable")
+    combinations = combinations[order]
+    first = np.flatnonzero(np.r_[True, combinations[1:] != combinations[:-1]][: len(order)])
+    rows = np.concatenate([np.zeros(0, np.int64), *(part.rows for part in parts)])[order]
+    return JointCounts(combinations[first], np.add.reduceat(rows, first) if len(first) else rows)
 
 
 def _bounded(counts: pa.Int64Array) -> np.ndarray:

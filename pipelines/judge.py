@@ -15,14 +15,15 @@ import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection
 
 from altalign import storage
-from altalign.counts import Counts
 from altalign.curation import CurateConfig
-from altalign.reasons import KEPT, DropReason, Stage, reasons_of
+from altalign.failed import FailedCounts, combinations
+from altalign.reasons import DropReason, Stage, reasons_of
 from altalign.schema import DROPPED
 from filters import identity, text
-from pipelines import parquet, pool
+from pipelines import pairs, parquet, pool
 from pipelines.engines import create
-from pipelines.joint import JOINT, JointCounts
+from pipelines.joint import combined
+from pipelines.judge_notes import Notes
 from pipelines.places import PLACE, as_bytes, first_of_each, in_order
 from pipelines.pooled import pooled
 from pipelines.shuffle import SLICE, Element, Groups, MergePartitions, Spilled, SpillWriter, elements
@@ -30,7 +31,7 @@ from pipelines.tables import Measured, Tables, measure
 from pipelines.units import IMAGES_PER_UNIT, Facts, Run, Unit, map_unit
 
 ROWS_PER_PARTITION = 200_000
-SURVIVORS, PLACES = range(2)  # kinds of slices
+SURVIVORS, OTHERS, PLACES = range(3)  # kinds of slices; others: `pairs.PAIR` of what only thresholds drop
 
 # A candidate that passed every rule but `pair_repeated`. `file` and `row` are its place in the input.
 SURVIVOR = pa.schema(
@@ -43,6 +44,7 @@ SURVIVOR = pa.schema(
         ("file", pa.int32()),
         ("row", pa.int64()),
         ("words", pa.int32()),
+        ("rarest_log2", pa.uint8()),
     ]
 )
 
@@ -70,31 +72,44 @@ def verdicts(candidates: pa.RecordBatch, measured: Measured, config: CurateConfi
 def judge(run: Run, unit: Unit) -> Facts:
     """Judge the candidates of a unit: dropped ones to dropped/, survivors to the unit's spill file."""
     source, tables = run.source_of(unit["file"]), Tables.of(run)
-    counts, joint, survivors, row = Counts(), JointCounts(), [], unit["row"]
+    failed_counts, notes, survivors, others, row = FailedCounts(), Notes(run), [], [np.zeros(0, pairs.PAIR)], unit["row"]
     with ExitStack() as stack:
         path = run.path("dropped", "judge", f"{unit['name']}.parquet")
         dropped = stack.enter_context(parquet.writing(path, DROPPED)) if run.config.audit.keep_dropped else None
         for batch in pool.candidates(run, unit):
-            measured = measure(batch, tables)
+            measured = measure(batch, tables, notes.seen)
             verdict, failed = reasons_of(verdicts(batch, measured, run.config))
             image_ids, keys = identity.ids(parquet.strings(batch, "image_identity"), parquet.strings(batch, "caption"))
-            for reason, dropped_rows in parquet.tally(verdict):
-                if reason is not None:
-                    counts.add_rows(Stage.JUDGE, source, reason, dropped_rows)
+            for reasons, rows in combinations(failed):
+                if reasons:  # what stays is counted when it is grouped
+                    failed_counts.add_rows(Stage.JUDGE, source, reasons, rows)
             if dropped is not None:
-                dropped.write(_dropped_rows(batch, measured, verdict, failed, image_ids, keys, source))
-            joint.add(batch, measured)
+                gone = np.flatnonzero(verdict.is_valid().to_numpy(zero_copy_only=False))
+                dropped_rows = _dropped_rows(batch, measured, verdict, failed, image_ids, keys, source)
+                dropped.write(dropped_rows)
+                notes.add_dropped(dropped_rows, identity.rows_of(keys, gone))
+            combination = combined(batch, measured)
+            notes.add(batch, verdict, keys, combination)
+            movable = pairs.only_of_thresholds(failed)
+            others.append(pairs.entries(identity.rows_of(keys, movable), combination[movable]))
             kept = np.flatnonzero(verdict.is_null().to_numpy(zero_copy_only=False))
             ids = identity.rows_of(image_ids, kept), identity.rows_of(keys, kept)
-            survivors.append(_survivor_rows(batch.take(kept), measured.words.take(kept), *ids, unit["file"], row + kept))
+            survivors.append(_survivor_rows(batch.take(kept), measured, kept, *ids, unit["file"], row + kept))
             row += batch.num_rows
+    spilled = _spill(run, unit, pa.concat_tables([SURVIVOR.empty_table(), *survivors]), pairs.distinct(np.concatenate(others)))
+    notes.write(run, unit)
+    return {"rows": unit["rows"], "spilled": spilled, **failed_counts.facts()}
+
+
+def _spill(run: Run, unit: Unit, survivors: pa.Table, others: np.ndarray) -> list[int]:
+    """Write what is to be grouped, by partition; returns where the places of the slices are."""
     with storage.write(run.work("judge/units", f"{unit['name']}.survivors")) as file:
         spill, buckets = SpillWriter(file), buckets_of(run)
-        for partition, rows in _partitioned(pa.concat_tables(survivors) if survivors else SURVIVOR.empty_table(), buckets.partitions):
+        for partition, rows in _partitioned(survivors, buckets.partitions):
             spill.add(buckets.bucket(partition, SURVIVORS), _as_ipc(rows))
-        spilled = spill.finish()
-    storage.write_bytes(run.work("judge/units", f"{unit['name']}.joint"), joint.to_bytes())
-    return {"rows": unit["rows"], "spilled": spilled, "counts": counts.to_json()}
+        for partition, of_partition in pairs.partitioned(others, buckets.partitions):
+            spill.add(buckets.bucket(partition, OTHERS), of_partition)
+        return spill.finish()
 
 
 def _dropped_rows(
@@ -127,12 +142,13 @@ def _dropped_rows(
     )
 
 
-def _survivor_rows(batch: pa.RecordBatch, row_words: pa.Int32Array, image_ids: np.ndarray, keys: np.ndarray, file: int, rows: np.ndarray) -> pa.Table:
+def _survivor_rows(
+    batch: pa.RecordBatch, measured: Measured, kept: np.ndarray, image_ids: np.ndarray, keys: np.ndarray, file: int, rows: np.ndarray
+) -> pa.Table:
     columns = {name: batch[name] for name in ("image_url", "caption", "page_url")}
     fixed = {"key": _as_binary(keys), "image_id": _as_binary(image_ids)}
-    return parquet.table(
-        {**fixed, **columns, "file": pa.repeat(pa.scalar(file, pa.int32()), len(rows)), "row": pa.array(rows, pa.int64()), "words": row_words}, SURVIVOR
-    )
+    place = {"file": pa.repeat(pa.scalar(file, pa.int32()), len(rows)), "row": pa.array(rows, pa.int64())}
+    return parquet.table({**fixed, **columns, **place, "words": measured.words.take(kept), "rarest_log2": pa.array(measured.rarest[kept])}, SURVIVOR)
 
 
 def _as_binary(ids: np.ndarray) -> "pa.Array[Any]":
@@ -150,12 +166,12 @@ def ids_of(column: "pa.ChunkedArray[Any]") -> np.ndarray:
 
 def buckets_of(run: Run) -> Groups:
     """The buckets of a file of survivors, and of one of places: partitions of the size of the pool alone."""
-    return Groups.of(pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096), run.config.engine.shuffle, kinds=2)
+    return Groups.of(pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096), run.config.engine.shuffle, kinds=3)
 
 
 def _partitioned(rows: pa.Table, count: int) -> Iterator[tuple[int, pa.Table]]:
     of = _partition_of(ids_of(rows["image_id"]), count)
-    order = np.argsort(of, kind="stable")
+    order = np.argsort(of.astype(np.uint16), kind="stable")  # 16 bits: a radix sort
     ends = np.searchsorted(of[order], np.arange(count), side="right")
     rows = rows.take(order)
     for partition, (begin, end) in enumerate(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)):
@@ -188,9 +204,10 @@ def _slices_of_places(path: str, buckets: Groups) -> np.ndarray:
 def group(run: Run, partition: int, spilled: Spilled) -> Facts:
     """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut into fetch units."""
     buckets = buckets_of(run)
-    parts = [pa.ipc.open_stream(part).read_all() for _, part in spilled.slices([buckets.bucket(partition, SURVIVORS)])]
-    found = b"".join(part for _, part in spilled.slices([buckets.bucket(partition, PLACES)]))
-    rows = pa.concat_tables(parts) if parts else SURVIVOR.empty_table()
+    of_kind: dict[int, list[bytes]] = {SURVIVORS: [], OTHERS: [], PLACES: []}
+    for bucket, part in spilled.slices([buckets.bucket(partition, kind) for kind in of_kind]):
+        of_kind[bucket % buckets.kinds].append(part)
+    rows = pa.concat_tables([SURVIVOR.empty_table(), *(pa.ipc.open_stream(part).read_all() for part in of_kind[SURVIVORS])])
     by: Any = [(name, "ascending", "at_start") for name in ("image_id", "key", "page_url", "file", "row")]  # Any: the stubs know no place of nulls here
     rows = rows.take(pc.sort_indices(rows, by)).combine_chunks()
     repeated = _equals_previous(ids_of(rows["key"]))
@@ -198,12 +215,15 @@ def group(run: Run, partition: int, spilled: Spilled) -> Facts:
     if run.config.audit.keep_dropped:
         _write_repeated(run, name, rows.filter(pa.array(repeated)))
     kept = rows.filter(pa.array(~repeated))
-    groups = _write_grouped(run, name, kept, in_order(np.frombuffer(found, PLACE)))
-    counts = Counts()
-    for verdict, part in ((KEPT, kept), (DropReason.PAIR_REPEATED.value, rows.filter(pa.array(repeated)))):
+    groups = _write_grouped(run, name, kept, in_order(np.frombuffer(b"".join(of_kind[PLACES]), PLACE)))
+    others = np.frombuffer(b"".join(of_kind[OTHERS]), pairs.PAIR)
+    joint = pairs.counted(kept["words"].to_numpy(), kept["rarest_log2"].to_numpy(), others)
+    storage.write_bytes(run.work("judge/grouped", f"{name}.pairs"), joint.to_bytes())
+    failed_counts = FailedCounts()
+    for failed, part in (([], kept), ([DropReason.PAIR_REPEATED], rows.filter(pa.array(repeated)))):
         for file, file_rows in parquet.tally(part["file"]):
-            counts.add_rows(Stage.JUDGE, run.source_of(file), verdict, file_rows)
-    return {"row_groups": groups, "counts": counts.to_json()}
+            failed_counts.add_rows(Stage.JUDGE, run.source_of(file), failed, file_rows)
+    return {"row_groups": groups, **failed_counts.facts()}
 
 
 def _equals_previous(ids: np.ndarray) -> np.ndarray:
@@ -275,14 +295,3 @@ class Judge(beam.PTransform[Any, Any]):
 def plan_grouped(run: Run) -> list[Unit]:
     """One unit a partition of grouped survivors."""
     return [{"name": name} for name in run.finished("judge/grouped")]
-
-
-def conclude(run: Run) -> None:
-    """The joint counts of what the text rules measure, for the audit: `audit/text_joint.parquet`, by source."""
-    by_source: dict[str, JointCounts] = {}
-    for unit in pool.units(run):
-        joint = JointCounts.from_bytes(storage.read_bytes(run.work("judge/units", f"{unit['name']}.joint")))
-        source = run.source_of(unit["file"])
-        by_source[source] = by_source.get(source, JointCounts()) + joint
-    tables = [joint.to_arrow(source) for source, joint in sorted(by_source.items())]
-    parquet.write(run.path("audit", "text_joint.parquet"), pa.concat_tables([JOINT.empty_table(), *tables]), JOINT)

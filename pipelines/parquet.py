@@ -170,6 +170,11 @@ def strings(rows: pa.RecordBatch | pa.Table, name: str) -> pa.StringArray:
     return cast(pa.StringArray, column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
 
 
+def values(rows: pa.RecordBatch | pa.Table, name: str) -> list[Any]:
+    """A column as Python's values; the caller's schema says which, and whether there are nulls."""
+    return rows[name].to_pylist()
+
+
 def tally(column: "pa.Array[Any] | pa.ChunkedArray[Any]") -> list[tuple[Any, int]]:
     """Each value of a column, null included, and how often it occurs."""
     counted: Any = pc.value_counts(column)

@@ -12,6 +12,7 @@ from altalign import __version__, storage, terminal
 from altalign.counts import Counts
 from altalign.curation import CurateConfig
 from altalign.errors import AltalignError, UsageError
+from altalign.failed import FailedCounts
 from altalign.reasons import Stage
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.stages import OF_FETCHED, OUTPUTS, STAGES, damaged
@@ -334,6 +335,12 @@ def _now() -> str:
 def counts_of(run: Run) -> Counts:
     """Counts of all stages so far."""
     return Counts.total(run.counts(step) for stage in STAGES for step in COUNTED[stage])
+
+
+def failed_counts_of(run: Run) -> FailedCounts:
+    """The rows of all stages by every rule that holds."""
+    steps = [step for stage in STAGES for step in COUNTED[stage]]
+    return FailedCounts.from_json(entry for step in steps for _, facts in run.all_facts(step) for entry in facts.get("failed", ()))
 
 
 def counted_stages(run: Run, *, and_now: str = "") -> list[Stage]:

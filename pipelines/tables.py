@@ -5,7 +5,7 @@ sorted table); a partition is sorted once and merged; the histogram of all count
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from dedup.spill import Flush, NgramBuffers, PairBuffers
 from filters import identity, words
 from pipelines import arrays, parquet, pool
 from pipelines.pooled import pooled
+from pipelines.seen import MOST, Edges, Seen, Top, write_wanted
 from pipelines.shuffle import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from pipelines.units import Facts, Run, Unit, map_unit
 
@@ -161,23 +162,26 @@ def conclude(run: Run) -> None:
     threshold = histograms["ngrams"].threshold(size)
     # With a threshold of 1, or fewer than K distinct n-grams, every n-gram is in it: there is no table and the rule drops nothing.
     is_all = threshold <= 1
+    edges, most = Edges(threshold), {"texts": Top(MOST), "images": Top(MOST)}
     _write_table(
         run,
         "ngrams",
         0 if is_all else threshold,
         {"vocabulary_size": size, "threshold": threshold, "distinct": histograms["ngrams"].keys, "all": is_all},
+        edges.add,
         is_empty=is_all,
     )
     limits = {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
     for kind, limit in limits.items():
-        _write_table(run, kind, limit + 1, {"threshold": limit, "distinct": histograms[kind].keys})
+        _write_table(run, kind, limit + 1, {"threshold": limit, "distinct": histograms[kind].keys}, most[kind].add)
+    write_wanted(run, edges, **most)
     counted = CountHistogram.total(CountHistogram.from_json(facts["words"]) for _, facts in run.all_facts("tables/units"))
     names = {"words": counted, "images_per_text": histograms["texts"], "texts_per_image": histograms["images"], "ngram_count": histograms["ngrams"]}
     storage.write_json(run.path("audit", "histograms.json"), {name: histogram.to_json() for name, histogram in names.items()})
 
 
-def _write_table(run: Run, kind: str, at_least: int, facts: dict[str, Any], *, is_empty: bool = False) -> None:
-    """One table of the entries with at least this count, partition by partition: hashes, counts (of n-grams in 8 bits), JSON."""
+def _write_table(run: Run, kind: str, at_least: int, facts: dict[str, Any], look: Callable[[np.ndarray], None], *, is_empty: bool = False) -> None:
+    """One table of the entries with at least this count, partition by partition: hashes, counts (of n-grams in 8 bits), JSON. `look` is shown all entries."""
     parts = [] if is_empty else [name for name, _ in run.all_facts("tables/merged")]
     rows = sum(int((_part_entries(run, kind, part)[:, 1] >= at_least).sum()) for part in parts)
     path = run.path("tables", TABLES[kind])
@@ -187,6 +191,7 @@ def _write_table(run: Run, kind: str, at_least: int, facts: dict[str, Any], *, i
             np.lib.format.write_array_header_1_0(file, {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (rows,)})
         for part in parts:
             entries = _part_entries(run, kind, part)
+            look(entries)
             entries = entries[entries[:, 1] >= at_least]
             hashes.write(np.ascontiguousarray(entries[:, 0]).tobytes())
             exact = entries[:, 1].astype(np.int64)
@@ -232,23 +237,28 @@ class Measured(NamedTuple):
     texts_per_image: pa.Int64Array  # null: within the limit, or no image is known
 
 
-def measure(batch: pa.RecordBatch, tables: Tables) -> Measured:
-    """Measure candidates against the tables."""
+def measure(batch: pa.RecordBatch, tables: Tables, seen: Seen) -> Measured:
+    """Measure candidates against the tables; `seen` is shown them."""
     n, captions = batch.num_rows, parquet.strings(batch, "caption")
     row_words, images_per_text = np.empty(n, np.int32), np.empty(n, np.int64)
     is_rare, rarest = np.zeros(n, np.bool_), np.full(n, 255, np.uint8)
     for begin in range(0, n, BLOCK):
-        found, end = words.scan(captions.slice(begin, BLOCK), scratch()), min(n, begin + BLOCK)
+        block, end = captions.slice(begin, BLOCK), min(n, begin + BLOCK)
+        found = words.scan(block, scratch())
         row_words[begin:end] = found.words
         images_per_text[begin:end] = tables.texts.lookup(found.texts)
         if tables.vocabulary is not None:
             is_rare[begin:end], rarest[begin:end] = tables.vocabulary.measure_rows(found.ngrams, found.ends)
-    texts_per_image = tables.images.lookup(identity.image_hash(parquet.strings(batch, "image_identity")))
+        seen.captions(block, found, images_per_text[begin:end])
+    image_hashes = identity.image_hash(parquet.strings(batch, "image_identity"))
+    texts_per_image = tables.images.lookup(image_hashes)
     is_known = batch["image_identity"].is_valid().to_numpy(zero_copy_only=False)
+    texts_per_image[~is_known] = 0
+    seen.images(parquet.strings(batch, "image_url"), image_hashes, texts_per_image)
     return Measured(
         pa.array(row_words, pa.int32()),
         pa.array(is_rare),
         rarest,
         pa.array(images_per_text, pa.int64(), mask=images_per_text == 0),
-        pa.array(texts_per_image, pa.int64(), mask=(texts_per_image == 0) | ~is_known),
+        pa.array(texts_per_image, pa.int64(), mask=texts_per_image == 0),
     )

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from altalign import storage
-from altalign.schema import RULES_VERSION, SCHEMA_VERSION
+from altalign.schema import FAILED, RULES_VERSION, SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
-from pipelines import decontaminate, parquet, runs, stored, test_side
+from pipelines import decontaminate, parquet, runs, samples, stored, test_side
 from pipelines.engines import threads
 from pipelines.ranges import Range, Ranges
 from pipelines.units import Facts, Run, Unit
@@ -75,7 +75,7 @@ def write(run: Run, unit: Unit) -> Facts:
 def _found(run: Run, unit: Unit) -> Iterator[stored.Found]:
     """The rows of a shard; an image is read once for all its captions."""
     for name, begin, end in unit["parts"]:
-        rows = decontaminate.kept(run, name).slice(begin, end - begin).to_pylist()
+        rows = decontaminate.kept(run, name).slice(begin, end - begin).drop_columns("rarest_log2").to_pylist()
         places = [Range(run.work("fetch/units", f"{name}.images"), row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
         before = None
         with Ranges(places) as ranges:
@@ -113,10 +113,12 @@ def conclude(run: Run) -> None:
     Raises:
         CountsError: the counts of the run do not add up, or the shards hold other than what was kept.
     """
-    counts = runs.counts_of(run)
+    counts, failed_counts = runs.counts_of(run), runs.failed_counts_of(run)
     shards = list(run.all_facts("write"))
     pairs = sum(facts["rows"] for _, facts in shards)
     counts.reconcile(runs.COUNTED_STAGES, pairs=pairs)
+    failed_counts.check(counts)
+    parquet.write(run.path("audit", "failed.parquet"), failed_counts.to_arrow(), FAILED)
     parquet.write(run.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
     shared = sum(before["last_image"] == after["first_image"] for (_, before), (_, after) in pairwise(shards))
     images = sum(facts["images"] for _, facts in shards) - shared
@@ -125,6 +127,7 @@ def conclude(run: Run) -> None:
     if test_side.is_wanted(run):
         facts["near_duplicates"] = decontaminate.facts_found(run)
     storage.write_json(run.path("summary.json"), facts)
+    samples.write(run)
     entries = [{"name": f"{name}.tar", **{key: facts[key] for key in ("rows", "bytes", "sha256", "parquet_sha256")}} for name, facts in shards]
     settings = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()
     manifest = {"shards": entries, "pairs": pairs, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "settings_sha256": settings}

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from altalign.reasons import KEPT, DropReason, Stage
 from pipelines import parquet
+from tests.end_to_end.audited import assert_failed, assert_outcomes, assert_pairs
 from tests.end_to_end.inputs import HANDBOOKS, IMAGE_LIMITS, Part, drawn, handbooks, pictures, placed, write_parts
 from tests.end_to_end.oracle import (
     EVERY_REASON_OF_AN_ARCHIVE,
@@ -52,6 +53,10 @@ def check(folder: Path, parts: Sequence[Part], settings: Settings, *args: str) -
     facts = tables([candidate for candidate in candidates if candidate.position not in gone], settings)
     assert_tables(at, facts, settings)
     assert_joint(at, facts, curation)
+    assert_pairs(at, facts, curation)
+    if not args:
+        assert_failed(at, curation)
+        assert_outcomes(at, facts, curation, {identity: picture.facts for identity, picture in images.items()}, settings)
     return curation
 
 
@@ -320,6 +325,9 @@ def test_both_handbooks_end_as_in_the_reference(tmp_path: Path, settings: Settin
     facts = tables(candidates, settings)
     assert_tables(at, facts, settings)
     assert_joint(at, facts, curation)
+    assert_pairs(at, facts, curation)
+    assert_failed(at, curation)
+    assert_outcomes(at, facts, curation, {identity: picture.facts for identity, picture in images.items()}, settings)
     assert (facts.vocabulary is None) == (settings.vocabulary_size > len(facts.ngrams))
     assert len(candidates) == 694
     assert len(curation.kept) > 20

@@ -89,6 +89,12 @@ def test_the_gallery_shows_pairs_on_both_sides_of_the_threshold_and_of_the_dropp
         sides = [max(Image.open(io.BytesIO(row[name])).size) for name in ("image", "test")]
         assert sides == [192, 192]
 
+    counted = pq.read_table(fetched / "run" / "audit" / "near_duplicates" / "similarity.parquet").to_pylist()
+    pairs = json.loads((fetched / "run" / "audit" / "near_duplicates" / "found.json").read_text(encoding="utf-8"))["pairs"]
+    at = {verdict: [row["cosine_permille"] for row in counted if row["verdict"] == verdict] for verdict in ("above", "below")}
+    assert (min(at["above"]), max(at["below"])) == (int(1_000 * above[0]), int(1_000 * below[0]))
+    assert sum(row["pairs"] for row in counted if row["verdict"] == "above") == pairs
+
 
 def test_mirrored_copies_go_where_they_are_asked_for(fetched: Path) -> None:
     curate("--until", "decontaminate", "--set", "decontaminate.mirrored=true")

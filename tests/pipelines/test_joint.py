@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup.hash_tables import log2_counts
-from pipelines.joint import JOINT, JointCounts
+from pipelines.joint import JOINT, JointCounts, combined
 from pipelines.tables import Measured
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
@@ -35,9 +35,7 @@ def counted(some: list[Row]) -> JointCounts:
         pa.array([row.images_per_text for row in some], pa.int64()),
         pa.array([row.texts_per_image for row in some], pa.int64()),
     )
-    counts = JointCounts()
-    counts.add(candidates, measured)
-    return counts
+    return JointCounts.of(combined(candidates, measured))
 
 
 def bounded(count: int | None) -> int:

@@ -19,7 +19,7 @@ from altalign import storage
 from altalign.curation import CurateConfig
 from altalign.key import image_id, sample_key
 from altalign.reasons import Stage
-from pipelines import extract, fetch_archive, judge, pool, runs, tables
+from pipelines import extract, fetch_archive, judge, judge_notes, pool, runs, tables
 from pipelines.curate import PIPELINE
 from pipelines.engines import options, started
 from pipelines.pooled import MapUnits
@@ -139,7 +139,7 @@ def counted(extracted: Run) -> Run:
 @pytest.fixture(scope="module")
 def judged(counted: Run) -> Run:
     ran(counted, "judge", judge.Judge(counted, "judge/units"), pool.units(counted), list(range(judge.buckets_of(counted).partitions)))
-    judge.conclude(counted)
+    judge_notes.conclude(counted)
     return counted
 
 

@@ -1,0 +1,124 @@
+"""`altalign audit RUN`: the report, and checks of every count. `altalign audit RUN_A RUN_B` compares two runs."""
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from altalign import __version__, startup, storage
+from altalign.errors import AltalignError, UsageError
+from altalign.stages import own_files
+from altalign.terminal import shown
+from audit.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from audit.report.numbers import Check
+
+REPORT, CHECKS, NUMBERS = "report.html", "audit/checks.json", "audit/report.json"
+SHARDS_AFTER_A_CURATION = 8  # looked into when a curation ends; `altalign audit` looks into all
+
+
+def main(argv: Sequence[str]) -> int:
+    """Check a finished run and write its report, or compare two."""
+    parser = argparse.ArgumentParser(
+        prog="altalign audit",
+        description="Check a finished run, and write RUN/report.html: what was dropped, by which rule, and whether that was right. Exit code 1 where a check fails. "
+        "Of two runs: what differs, and which pairs changed their verdict.",
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
+    parser.add_argument("other", metavar="RUN_B", nargs="?", help="another run, which RUN is compared with")
+    parser.add_argument("--json", action="store_true", help="print the checks as JSON and write nothing")
+    parser.add_argument("--shards", type=_positive, default=None, metavar="N", help="look into N shards at most (all)")
+    arguments = parser.parse_args(argv)
+    if arguments.other is not None:
+        if arguments.json or arguments.shards:
+            raise UsageError("--json and --shards are of the checks of one run; leave them out where two runs are compared")
+        from audit import compare
+
+        return compare.main(arguments.run, arguments.other)
+    with own_files(arguments.run):
+        run = _finished(arguments.run)
+        checks = _checks(run, arguments.shards) if arguments.json else write(run, shards_at_most=arguments.shards)
+    if arguments.json:
+        sys.stdout.write(json.dumps(_told(run, checks), indent=2) + "\n")
+    else:
+        _say(run, checks)
+    return _exit_code(checks)
+
+
+def after_curation(folder: str) -> int:
+    """What a curation ends with: the report of a run that has just been finished, or is finished and has none yet. Nothing where it is not finished.
+
+    Trouble with the report is said, and fails nothing: the shards are whole. A check that fails does.
+    """
+    try:
+        with own_files(folder):
+            run = RunFolder.open(folder)
+            if not run.is_finished:
+                return 0
+            if storage.read_json(run.path(NUMBERS)).get("of") == _of(run) and storage.exists(run.path(REPORT)):
+                sys.stdout.write(f"report: {shown(run.path(REPORT))}\n")
+                return 0
+            checks = write(run, shards_at_most=SHARDS_AFTER_A_CURATION)
+    except (AltalignError, OSError) as error:
+        sys.stderr.write(f"altalign: no report was written: {shown(str(error))}; the run is whole, and `altalign audit {shown(folder)}` tries again\n")
+        return 0
+    _say(run, checks)
+    return _exit_code(checks)
+
+
+def write(run: RunFolder, *, shards_at_most: int | None) -> "list[Check]":
+    """Check a run and write what the report is made of: `audit/checks.json`, `report.html`, and last `audit/report.json`."""
+    with startup.imports():
+        from audit.report import numbers, page  # Arrow, NumPy, templates: half a second, which --help need not wait for
+
+    checks = _checks(run, shards_at_most)
+    found = numbers.gather(run, checks)
+    storage.write_json(run.path(CHECKS), _told(run, checks)["checks"])
+    storage.write_bytes(run.path(REPORT), page.html(found))
+    storage.write_bytes(run.path(NUMBERS), (json.dumps({"of": _of(run), **found.to_json()}, indent=1) + "\n").encode())
+    return checks
+
+
+def _finished(folder: str) -> RunFolder:
+    run = RunFolder.open(folder)
+    if not run.is_finished:
+        raise UsageError(f"{run.folder}: not finished, so there is nothing to report yet; `altalign status` says how far it is, `altalign curate` finishes it")
+    return run
+
+
+def _checks(run: RunFolder, shards_at_most: int | None) -> "list[Check]":
+    from audit import checks
+
+    return list(checks.run_checks(run, shards_at_most=shards_at_most))
+
+
+def _of(run: RunFolder) -> dict[str, str]:
+    """What a report is of: with the same it would be the same."""
+    return {"altalign": __version__, "manifest_sha256": hashlib.sha256(storage.read_bytes(run.path("manifest.json"))).hexdigest()}
+
+
+def _told(run: RunFolder, checks: "Sequence[Check]") -> dict[str, Any]:
+    told = [{"name": check.name, "passed": check.passed, "detail": check.detail, "checked": check.checked} for check in checks]
+    return {"run": run.folder, "passed": _exit_code(checks) == 0, "checks": told}
+
+
+def _exit_code(checks: "Sequence[Check]") -> int:
+    return 0 if all(check.passed for check in checks) else AltalignError.exit_code
+
+
+def _say(run: RunFolder, checks: "Sequence[Check]") -> None:
+    failed = [check for check in checks if not check.passed]
+    for check in failed:
+        sys.stdout.write(f"FAILED {shown(check.name)}: {shown(check.detail)}\n")
+    state = f"{len(failed)} of {len(checks)} checks failed" if failed else f"{len(checks)} checks passed"
+    sys.stdout.write(f"report: {shown(run.path(REPORT))} ({state})\n")
+
+
+def _positive(word: str) -> int:
+    number = int(word)
+    if number < 1:
+        raise ValueError
+    return number

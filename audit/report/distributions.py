@@ -1,0 +1,320 @@
+"""Distributions of what was measured, what stays beside what goes, with the thresholds between bins."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign.curation import CurateConfig
+from altalign.reasons import KEPT
+from audit.report import files
+from audit.report.text import shown
+from audit.run_folder import RunFolder
+
+LARGEST = 2**62  # an edge that no value reaches
+BINS_ABOUT = 40
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Values of one bar: how many stay, and how many go."""
+
+    label: str
+    kept: int
+    dropped: int
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A setting, and before which bin it stands."""
+
+    label: str
+    at: int
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """One measured value.
+
+    Attributes:
+        key: for links.
+        title: what was measured.
+        counted: what the numbers count.
+        kept: what one colour means.
+        dropped: what the other means.
+        bins: in order.
+        thresholds: those within the bins.
+        is_log: whether bars differ so much that their heights go by the logarithm. Then no bin has both colours.
+        note: what is to be known.
+        missing: why there is none; then there are no bins.
+    """
+
+    key: str
+    title: str
+    counted: str = ""
+    kept: str = "kept"
+    dropped: str = "dropped"
+    bins: tuple[Bin, ...] = ()
+    thresholds: tuple[Threshold, ...] = ()
+    is_log: bool = False
+    note: str = ""
+    missing: str = ""
+
+
+def of_run(run: RunFolder) -> list[Distribution]:
+    """All of them, in the order of stages; then those that the run has nothing of."""
+    every = [*_of_texts(run), *_of_histograms(run), *_of_images(run), *_of_values(run), _cosines(run), _nsfw(run)]
+    return sorted(every, key=lambda each: not each.bins)
+
+
+def missing(key: str, title: str, file: str) -> Distribution:
+    """What a run without a file has instead."""
+    return Distribution(key, title, missing=f"This run has no {file}, so this cannot be said.")
+
+
+# Bins ----------------------------------------------------------------------------------------------------------------
+
+
+def binned(values: Any, kept: Any, rows: Any, edges: Sequence[int], label: Callable[[int, int], str]) -> tuple[Bin, ...]:
+    """Bins from each edge to before the next; the last takes all that is more. Empty ones at the end are left out.
+
+    Args:
+        values: int[n], none below the first edge.
+        kept: bool[n].
+        rows: int[n], how many of each.
+        edges: rising.
+        label: of the first and the last value of a bin; the last bin's last is `LARGEST`.
+    """
+    values, kept, rows = np.asarray(values, np.int64), np.asarray(kept, bool), np.asarray(rows, np.int64)
+    at = np.searchsorted(np.asarray(edges, np.int64), values, side="right") - 1
+    sums = np.zeros((2, len(edges)), np.int64)
+    np.add.at(sums, (kept.astype(np.int64), at), rows)
+    last = [edge - 1 for edge in edges[1:]] + [LARGEST]
+    used = 1 + max(np.flatnonzero(sums.any(axis=0)), default=-1)
+    return tuple(Bin(label(edges[i], last[i]), int(sums[1, i]), int(sums[0, i])) for i in range(used))
+
+
+def whole(first: int, last: int) -> str:
+    """The label of whole numbers."""
+    return f"{first:,} or more" if last == LARGEST else f"{first:,}" if first == last else f"{first:,}\u2013{last:,}"
+
+
+def thresholds(edges: Sequence[int], bins: Sequence[Bin], named: Iterable[tuple[str, int]]) -> tuple[Threshold, ...]:
+    """Where thresholds stand: each is given with the first value on its other side, an edge. None beyond the bins."""
+    found = ((label, edges.index(first)) for label, first in named)
+    return tuple(Threshold(label, at) for label, at in found if at <= len(bins))
+
+
+def _growing(limit: int, most: int) -> list[int]:
+    """Edges from 1 on: each number up to 10, then 10, 20, 50, 100, …; and the one after the limit."""
+    edges, step = set(range(1, 11)), 10
+    while step <= most:
+        edges |= {step, 2 * step, 5 * step}
+        step *= 10
+    return sorted(edges | {limit + 1})
+
+
+# Texts ---------------------------------------------------------------------------------------------------------------
+
+
+def _of_texts(run: RunFolder) -> list[Distribution]:
+    named = (("words", "Words of a caption"), ("rarest", "Rarest n-gram of a caption"))
+    joint = files.table(run, "audit/text_joint.parquet", ("words", "rarest_log2", "images_per_text", "texts_per_image", "has_identity", "rows"))
+    if joint is None:
+        return [missing(key, title, "audit/text_joint.parquet") for key, title in named]
+    columns = {name: np.asarray(joint[name]).astype(np.int64) for name in joint.column_names}
+    settings = run.config.text
+    words, level = columns["words"], columns["rarest_log2"]
+    kept = (words > 0) & (words >= settings.words_at_least) & (words <= max(settings.words_at_most, 0)) & (level > 0)
+    kept &= (columns["images_per_text"] == 0) & (columns["texts_per_image"] == 0) & (columns["has_identity"] == 1)
+    names = {"counted": "candidates", "kept": "pass every text rule", "dropped": "fail a text rule"}
+    return [_words(settings.words_at_least, settings.words_at_most, words, kept, columns["rows"], names), _rarest(level, kept, columns["rows"], names)]
+
+
+def _words(least: int, most: int, words: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
+    end = min(255, max(2 * most, 30))
+    step = -(-end // BINS_ABOUT) if end > 60 else 1
+    limits = {least: f"at least {least}"} | ({most + 1: f"at most {most}"} if most < 255 else {})
+    edges = sorted({*range(0, end, step), end, *limits})
+    bins = binned(words, kept, rows, edges, whole)
+    lines = thresholds(edges, bins, ((label, first) for first, label in limits.items() if first > 0))
+    return Distribution("words", "Words of a caption", **names, bins=bins, thresholds=lines, note="Repeated pairs are counted each time.")
+
+
+def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
+    """By octaves of the count; the level is eight times its log2, rounded."""
+    title, is_known = "Rarest n-gram of a caption", level < 255
+    if not level[is_known].any():
+        return Distribution("rarest", title, missing="Every n-gram of the pool is in the vocabulary, so none was looked up.")
+    edges = [0, 1, *range(12, 256, 8)]
+
+    def label(first: int, _: int) -> str:
+        return "outside" if first == 0 else f"\u2248\u2009{2 ** ((first + 4) // 8):,}" if first > 1 else "\u2248\u20092"
+
+    bins = binned(level[is_known], kept[is_known], rows[is_known], edges, label)
+    without = int(rows[~is_known].sum())
+    note = f"By how often the pool has it; bars are octaves. {without:,} candidates without any word are left out." if without else "Bars are octaves."
+    return Distribution("rarest", title, **names, bins=bins, thresholds=thresholds(edges, bins, [("vocabulary", 1)]), note=note)
+
+
+def _of_histograms(run: RunFolder) -> list[Distribution]:
+    """What `tables` counted over the whole pool: each bin is on one side of its limit."""
+    config, vocabulary = run.config, files.facts(run, "tables/vocabulary.json")
+    histograms = files.facts(run, "audit/histograms.json")
+    shared, captioned = config.text.images_per_text_at_most, config.image.texts_per_image_at_most
+    named: list[tuple[str, str, str, str, int, str]] = [
+        ("images_per_text", "Images of a text", "distinct texts", "images_per_text", shared, f"at most {shared:,}"),
+        ("texts_per_image", "Texts of an image", "distinct images", "texts_per_image", captioned, f"at most {captioned:,}"),
+    ]
+    found = []
+    for key, title, counted, name, limit, label in named:
+        if name not in histograms:
+            found.append(missing(key, title, "audit/histograms.json"))
+            continue
+        values, rows = _pairs(run, histograms, name)
+        edges = _growing(limit, int(values.max(initial=1)))
+        edges = edges if values.all() else [0, *edges]
+        bins = binned(values, values <= limit, rows, edges, whole)
+        lines = thresholds(edges, bins, [(label, limit + 1)])
+        found.append(Distribution(key, title, counted, "within the limit", "above it", bins, lines, is_log=True, note="Over the whole pool, before any rule."))
+    return [*found, _ngrams(run, histograms, vocabulary)]
+
+
+def _ngrams(run: RunFolder, histograms: dict[str, Any], vocabulary: dict[str, Any]) -> Distribution:
+    key, title = "ngram_count", "Count of an n-gram"
+    if "ngram_count" not in histograms or not vocabulary:
+        return missing(key, title, "audit/histograms.json or tables/vocabulary.json")
+    values, rows = _pairs(run, histograms, "ngram_count")
+    least = 1 if vocabulary["all"] else int(vocabulary["threshold"])
+    edges = sorted({*(2**power for power in range(int(values.max(initial=1)).bit_length())), least})
+    bins = binned(values, values >= least, rows, edges, whole)
+    lines = () if vocabulary["all"] else thresholds(edges, bins, [(f"seen {least:,} times or more", least)])
+    said = "all n-grams are in the vocabulary" if vocabulary["all"] else f"rank {int(rows[values >= least].sum()):,} of {int(rows.sum()):,} is the last one in"
+    return Distribution(key, title, "distinct n-grams", "in the vocabulary", "outside", bins, lines, is_log=True, note=f"Unigrams and bigrams together; {said}.")
+
+
+def _pairs(run: RunFolder, histograms: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Values and how many of each."""
+    try:
+        entries = np.array(histograms[name], np.int64).reshape(-1, 2)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise files.damaged(run, "audit/histograms.json", error) from None
+    return entries[:, 0], entries[:, 1]
+
+
+# Images --------------------------------------------------------------------------------------------------------------
+
+
+def _of_images(run: RunFolder) -> list[Distribution]:
+    named = (("short_side", "Short side of an image"), ("aspect", "Aspect ratio of an image"))
+    joint = files.table(run, "audit/image_joint.parquet", ("short_side_px", "aspect_percent", "fails_otherwise", "rows"))
+    if joint is None:
+        return [missing(key, title, "audit/image_joint.parquet") for key, title in named]
+    known = joint.filter(pc.is_valid(joint["short_side_px"]))
+    without = pc.sum(joint["rows"]).as_py() or 0
+    without -= pc.sum(known["rows"]).as_py() or 0
+    short, aspect, rows = (np.asarray(known[name]).astype(np.int64) for name in ("short_side_px", "aspect_percent", "rows"))
+    limit, below = run.config.image.short_side_above_px, _hundredths(run.config)
+    kept = (short > limit) & (aspect < below) & ~np.asarray(known["fails_otherwise"]).astype(bool)
+    note = f"{without:,} candidates whose image tells no size are left out." if without else ""
+    names = {"counted": "candidates", "kept": "pass every image rule", "dropped": "fail an image rule"}
+    return [_short_side(limit, short, kept, rows, names, note), _aspect(below, run.config.image.aspect_ratio_below, aspect, kept, rows, names, note)]
+
+
+def _hundredths(config: CurateConfig) -> int:
+    """The limit of the aspect ratio in hundredths, rounded up: ratios are rounded down."""
+    hundred = config.image.aspect_ratio_below * 100
+    return int(hundred) if hundred == int(hundred) else int(hundred) + 1
+
+
+def _short_side(limit: int, short: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str], note: str) -> Distribution:
+    """Bins of one width, one of which begins where the limit ends."""
+    step = 25
+    first = min(limit, 1_023) + 1
+    edges = sorted({1, *range(first % step or step, 1_024, step), first, 1_024})
+    bins = binned(short.clip(1), kept, rows, edges, whole)
+    lines = thresholds(edges, bins, [(f"above {limit:,} px", first)])
+    return Distribution("short_side", "Short side of an image", **names, bins=bins, thresholds=lines, note=f"Pixels as stored. {note}".strip())
+
+
+def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str], note: str) -> Distribution:
+    below = min(below, 1_001)
+    end = min(1_001, max(2 * below - 100, 300))
+    step = max(10, (end - 100) // BINS_ABOUT // 5 * 5)
+    edges = sorted({100, *range(100 + (below - 100) % step, end, step), below, end})
+
+    def label(first: int, last: int) -> str:
+        if last == LARGEST:
+            return f"{first / 100:g} or more"
+        return f"{first / 100:.2f}\u2013{(last + 1) / 100:.2f}"
+
+    bins = binned(aspect.clip(100), kept, rows, edges, label)
+    lines = thresholds(edges, bins, [(f"below {said:g}", below)])
+    return Distribution("aspect", "Aspect ratio of an image", **names, bins=bins, thresholds=lines, note=f"Long side to short side. {note}".strip())
+
+
+def _of_values(run: RunFolder) -> list[Distribution]:
+    named = (("bytes", "Bytes of an image"), ("format", "Format of an image"))
+    values = files.table(run, "audit/image_values.parquet", ("verdict", "format", "bytes_log2", "rows"))
+    if values is None:
+        return [missing(key, title, "audit/image_values.parquet") for key, title in named]
+    kept, rows = np.asarray(pc.equal(values["verdict"], pa.scalar(KEPT))).astype(bool), np.asarray(values["rows"]).astype(np.int64)
+    names = {"counted": "candidates", "kept": "pass every image rule", "dropped": "fail an image rule"}
+    return [_bytes(np.asarray(values["bytes_log2"]).astype(np.int64), kept, rows, names), _formats(values["format"].to_pylist(), kept, rows, names)]
+
+
+def _bytes(level: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
+    edges = [0, *range(8, 256, 8)]
+    first = max(0, int(level.min(initial=255)) // 8)
+    bins = binned(level, kept, rows, edges, lambda low, _: _octave(low // 8))
+    return Distribution("bytes", "Bytes of an image", **names, bins=bins[first:], note="As found; bars are octaves.")
+
+
+def _octave(power: int) -> str:
+    """From a power of two to the next, in bytes."""
+    units = ("B", "KiB", "MiB", "GiB")
+    (low, high), (of_low, of_high) = ((2 ** (each % 10) for each in (power, power + 1)), (units[each // 10] for each in (power, power + 1)))
+    return f"{low}\u2013{high} {of_high}" if of_low == of_high else f"{low} {of_low}\u2013{high} {of_high}"
+
+
+def _formats(formats: list[str | None], kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
+    sums: dict[str, list[int]] = {}
+    for name, is_kept, count in zip(formats, kept.tolist(), rows.tolist(), strict=True):
+        sums.setdefault(shown(name, 20).text if name else "none known", [0, 0])[0 if is_kept else 1] += count
+    bins = [Bin(name, *both) for name, both in sorted(sums.items(), key=lambda entry: (-sum(entry[1]), entry[0]))]
+    return Distribution("format", "Format of an image", **names, bins=tuple(bins), note="By its first bytes, as found.")
+
+
+def _nsfw(run: RunFolder) -> Distribution:
+    is_off = not run.config.image.nsfw.model
+    why = "No classifier was set ([image.nsfw] model), so no image has a score." if is_off else "Runs do not count scores; dropped rows and samples have theirs."
+    return Distribution("nsfw", "NSFW score", missing=why)
+
+
+# Near-duplicates -----------------------------------------------------------------------------------------------------
+
+
+def _cosines(run: RunFolder) -> Distribution:
+    key, title, name = "cosine", "Cosine with the nearest test images", "audit/near_duplicates/similarity.parquet"
+    if not run.config.decontaminate.test_sets:
+        return Distribution(key, title, missing="No test set was named ([decontaminate] test_sets), so nothing was compared.")
+    found = files.table(run, name, ("cosine_permille", "verdict", "pairs", "sampled_one_in"))
+    if found is None:
+        return missing(key, title, name)
+    above = files.facts(run, "audit/near_duplicates/found.json").get("similarity_above", run.config.decontaminate.similarity_above)
+    first = int(above * 1000)
+    value, pairs, one_in = (np.asarray(found[column]).astype(np.int64) for column in ("cosine_permille", "pairs", "sampled_one_in"))
+    is_near = np.asarray(pc.equal(found["verdict"], pa.scalar("above"))).astype(bool)
+    edges = sorted({-1_000, *range(first % 10, 1_001, 10), first})
+    
+    def label(low: int, high: int) -> str:
+        return f"below {(high + 1) / 1000:.3f}" if low == edges[0] else f"{low / 1000:.3f}" + (" or more" if high == LARGEST else "")
+
+    bins = binned(value.clip(-1_000), ~is_near, pairs * one_in, edges, label)
+    begin = next((number for number, each in enumerate(bins) if each.kept or each.dropped), 0)
+    lines = tuple(Threshold(line.label, line.at - begin) for line in thresholds(edges, bins, [(f"above {above:g}", first)]) if line.at >= begin)
+    note = "Every pair of images above the threshold" + (f"; below it one in {int(one_in.max()):,} was looked at, and is shown as so many." if one_in.max(initial=1) > 1 else ".")
+    return Distribution(key, title, "pairs of a pool image and a test image", "not near", "near-duplicates", bins[begin:], lines, is_log=True, note=note)

@@ -1,0 +1,195 @@
+"""What was dropped: the funnel, and every reason with the rules that hold beside it."""
+
+import ast
+import inspect
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, reduce
+from typing import Any
+
+from altalign import reasons
+from altalign.curation import CurateConfig
+from altalign.reasons import KEPT, REASONS, Stage
+from audit.report import files
+from audit.run_folder import RunFolder
+
+SOURCES_AT_MOST = 30
+OTHERS = "(other sources)"
+
+Rows = Mapping[tuple[str, str, str], int]  # by stage, source and reason
+
+
+@dataclass(frozen=True)
+class Step:
+    """What there is after a stage. None where the run did not count it."""
+
+    name: str
+    about: str
+    rows: int
+    by_source: dict[str, int]
+    images: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Rows that a rule dropped.
+
+    Attributes:
+        name: the reason.
+        about: the rule in a sentence; between backticks the setting that it is held against, with its value.
+        rows: for which it is the first rule that holds.
+        holds: for which it holds, the first or not; None where the run did not count that.
+        only: for which no other rule of the stage holds.
+    """
+
+    name: str
+    about: str
+    rows: int
+    holds: int | None
+    only: int | None
+
+
+@dataclass(frozen=True)
+class StageReasons:
+    """The reasons of a stage that occurred, in the order of its rules.
+
+    Attributes:
+        stage: its name.
+        received: rows.
+        kept: rows.
+        reasons: those that dropped anything, or hold beside another.
+        silent: names of the others.
+        overlap: rows for which two rules hold, by their numbers in `reasons`; on the diagonal, for which one holds. Empty where it was not counted.
+    """
+
+    stage: str
+    received: int
+    kept: int
+    reasons: list[Reason]
+    silent: list[str]
+    overlap: list[list[int]] = field(default_factory=list)
+
+    @property
+    def has_overlap(self) -> bool:
+        """Whether two different rules hold for any row."""
+        return any(count for own, row in enumerate(self.overlap) for number, count in enumerate(row) if number != own)
+
+
+def counted(run: RunFolder) -> Rows:
+    """counts.parquet."""
+    found = files.rows(run, "counts.parquet", ("stage", "source", "reason", "rows")) or []
+    return {(row["stage"], row["source"], row["reason"]): row["rows"] for row in found}
+
+
+# Funnel --------------------------------------------------------------------------------------------------------------
+
+_ABOUT = {
+    Stage.EXTRACT: "with a caption and an address",
+    Stage.JUDGE: "that pass the text rules, once each",
+    Stage.FETCH: "whose image is there",
+    Stage.IMAGE: "whose image passes the image rules",
+    Stage.DECONTAMINATE: "far from every test image",
+}
+
+
+def funnel(run: RunFolder, counts: Rows) -> list[Step]:
+    """From the pool to the shards."""
+    summary = files.facts(run, "summary.json")
+    images = {Stage.EXTRACT: files.facts(run, "tables/over_captioned_images.json").get("distinct")}
+    if near := files.facts(run, "audit/near_duplicates/found.json"):
+        images[Stage.IMAGE] = near.get("images")
+    input_bytes = sum(stamp[0] for stamp in run.facts.get("files", {}).values()) or None
+    fetched = files.facts(run, "log/fetch/progress.json").get("bytes")
+    names = _named_sources(counts)
+    steps = [Step("pool", "image elements, rows and broken records found", *_sum(counts, names, Stage.EXTRACT, None), None, input_bytes)]
+    for stage in Stage:
+        size = fetched if stage is Stage.FETCH else None
+        steps.append(Step(stage.value, _ABOUT[stage], *_sum(counts, names, stage, KEPT), images.get(stage), size))
+    last = steps[-1]
+    return [*steps, Step("shards", "samples written", summary["pairs"], last.by_source, summary["images"], summary["bytes"])]
+
+
+def _named_sources(counts: Rows) -> list[str]:
+    """The sources with the most rows."""
+    rows: Counter[str] = Counter()
+    for (stage, source, _), count in counts.items():
+        rows[source] += count if stage == Stage.EXTRACT else 0
+    return [name for name, _ in sorted(rows.items(), key=lambda entry: (-entry[1], entry[0]))[:SOURCES_AT_MOST]]
+
+
+def _sum(counts: Rows, names: list[str], of: Stage, of_reason: str | None) -> tuple[int, dict[str, int]]:
+    """Rows of a stage with one reason, or with any; all, and by source."""
+    rows = dict.fromkeys(names, 0)
+    for (stage, source, reason), count in counts.items():
+        if stage == of and of_reason in (None, reason):
+            name = source if source in rows else OTHERS
+            rows[name] = rows.get(name, 0) + count
+    return sum(rows.values()), rows
+
+
+# Reasons -------------------------------------------------------------------------------------------------------------
+
+
+def of_stages(run: RunFolder, counts: Rows) -> list[StageReasons]:
+    """The reasons of every stage."""
+    combinations = _combinations(run)
+    return [_of_stage(run.config, stage, counts, None if combinations is None else combinations.get(stage.value, {})) for stage in Stage]
+
+
+def _combinations(run: RunFolder) -> dict[str, Counter[tuple[str, ...]]] | None:
+    """Rows by stage and by all rules that hold."""
+    found = files.rows(run, "audit/failed.parquet", ("stage", "failed", "rows"))
+    if found is None:
+        return None
+    rows: dict[str, Counter[tuple[str, ...]]] = {}
+    for row in found:
+        rows.setdefault(row["stage"], Counter())[tuple(row["failed"])] += row["rows"]
+    return rows
+
+
+def _of_stage(config: CurateConfig, stage: Stage, counts: Rows, combinations: Mapping[tuple[str, ...], int] | None) -> StageReasons:
+    rows: Counter[str] = Counter()
+    for (of, _, reason), count in counts.items():
+        rows[reason] += count if of == stage else 0
+    holding: Counter[tuple[str, str]] = Counter()
+    only: Counter[str] = Counter()
+    for failed, count in (combinations or {}).items():
+        for one in failed:
+            holding.update({(one, other): count for other in failed})
+        if len(failed) == 1:
+            only[failed[0]] += count
+    names = [reason.value for reason in REASONS[stage] if rows[reason.value] or holding[reason.value, reason.value]]
+    is_known = combinations is not None
+    told = [
+        Reason(name, _told(config, name), rows[name], holding[name, name] if is_known else None, only[name] if is_known else None)
+        for name in names
+    ]
+    overlap = [[holding[one, other] for other in names] for one in names] if is_known else []
+    silent = [reason.value for reason in REASONS[stage] if reason.value not in names]
+    return StageReasons(stage.value, sum(rows.values()), rows[KEPT], told, silent, overlap)
+
+
+@cache
+def _about() -> dict[str, str]:
+    """The docstring below each reason."""
+    tree = ast.parse(inspect.getsource(reasons))
+    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DropReason")
+    found = {}
+    for statement, below in zip(body, body[1:], strict=False):
+        match statement, below:
+            case ast.Assign(value=ast.Constant(value=str(name))), ast.Expr(value=ast.Constant(value=str(said))):
+                found[name] = " ".join(said.split())
+    return found
+
+
+def _told(config: CurateConfig, reason: str) -> str:
+    """The sentence about a rule, with the value of the first setting that it names."""
+    words = _about().get(reason, "").split("`")
+    for number, word in enumerate(words):
+        if number % 2 and "." in word:
+            value: Any = reduce(getattr, word.split("."), config)
+            words[number] = f"{word} = {value:_}" if isinstance(value, int) and not isinstance(value, bool) else f"{word} = {value}"
+            break
+    return "`".join(words)

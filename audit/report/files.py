@@ -1,0 +1,55 @@
+"""Files of a run's audit as the report reads them: what is not there is None, what is damaged is one line."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from altalign import storage
+from altalign.errors import UnreadableError
+from audit.run_folder import RunFolder
+
+
+def table(run: RunFolder, name: str, columns: Sequence[str]) -> pa.Table | None:
+    """These columns of a Parquet file of the run, by its path inside it; None where the run has no such file.
+
+    Raises:
+        UnreadableError: it is no Parquet file, or has not these columns.
+    """
+    path = run.path(name)
+    if not storage.exists(path):
+        return None
+    try:
+        with storage.open_read(path) as file:
+            parquet = pq.ParquetFile(file)
+            if missing := [column for column in columns if column not in parquet.schema_arrow.names]:
+                raise UnreadableError(f"{path}: it has no column {missing[0]}")
+            return parquet.read(columns=list(columns), use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise UnreadableError(f"{path}: cannot be read as Parquet ({next(iter(str(error).splitlines()), type(error).__name__)})") from error
+
+
+def rows(run: RunFolder, name: str, columns: Sequence[str]) -> list[dict[str, Any]] | None:
+    """The same, as a dict a row.
+
+    Raises:
+        UnreadableError: as above, or a string is not UTF-8.
+    """
+    found = table(run, name, columns)
+    try:
+        return None if found is None else found.to_pylist()
+    except UnicodeDecodeError as error:
+        raise UnreadableError(f"{run.path(name)}: cannot be read as Parquet (a string is not UTF-8)") from error
+
+
+def facts(run: RunFolder, name: str) -> dict[str, Any]:
+    """A JSON file of the run; empty where there is none."""
+    return storage.read_json(run.path(name))
+
+
+def damaged(run: RunFolder, name: str, error: Exception) -> UnreadableError:
+    """The error about a JSON file that has not what it should."""
+    return UnreadableError(f"{run.path(name)}: not as it was written ({type(error).__name__}: {str(error):.60})")

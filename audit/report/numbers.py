@@ -1,0 +1,127 @@
+"""All numbers of a report, from the files of a run; what the page has beside pictures is here, and in `audit/report.json`."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from altalign import __version__, storage
+from altalign.reasons import KEPT, Stage
+from audit.report import distributions, dropping, fidelity, frequent, galleries, what_if
+from audit.run_folder import RunFolder
+
+
+class Check(Protocol):
+    """What `audit.checks` found of one thing."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def passed(self) -> bool: ...
+    @property
+    def detail(self) -> str: ...
+    @property
+    def checked(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """When a stage ran, how long, and what went through it in a second (None: it receives no rows)."""
+
+    name: str
+    started: str
+    seconds: float
+    attempts: int
+    rows: int | None
+    rows_per_s: float | None
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is not deterministic: versions, engine, times."""
+
+    altalign: str
+    reported_by: str
+    schema_version: int
+    rules_version: str
+    engine: dict[str, Any]
+    machine: str
+    stages: list[StageTime]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """All that a report says."""
+
+    folder: str
+    funnel: list[dropping.Step]
+    stages: list[dropping.StageReasons]
+    distributions: list[distributions.Distribution]
+    what_if: what_if.WhatIf
+    galleries: galleries.Galleries
+    frequent: frequent.Frequent
+    checks: Sequence[Check]
+    fidelity: fidelity.Fidelity
+    run: RunFacts
+    settings: str
+
+    @property
+    def failed(self) -> list[Check]:
+        """Checks that did not pass."""
+        return [check for check in self.checks if not check.passed]
+
+    def to_json(self) -> dict[str, Any]:
+        """`audit/report.json`: every number of the page but those of the run's times (run.json has them), without pictures and strings of strangers."""
+        moved = {slider.key: {"setting": slider.setting, "stops": slider.stops, "at": slider.at, "disabled": slider.disabled} for slider in self.what_if.sliders}
+        own = what_if.yields(self.what_if, {}) if self.what_if.judge is not None else None
+        return {
+            "funnel": [asdict(step) for step in self.funnel],
+            "reasons": [asdict(stage) for stage in self.stages],
+            "distributions": [asdict(each) for each in self.distributions],
+            "what_if": {"sliders": moved, "own": asdict(own) if own else None, "notes": self.what_if.notes, "missing": self.what_if.missing},
+            "galleries": {f"{each.stage}/{each.reason}": {"rows": each.rows, "shown": len(each.cards)} for each in self.galleries.samples or []},
+            "fidelity": asdict(self.fidelity),
+        }
+
+
+def gather(run: RunFolder, checks: Sequence[Check]) -> Numbers:
+    """Read what a finished run wrote of itself.
+
+    Raises:
+        UnreadableError: a file of it is damaged.
+    """
+    counts = dropping.counted(run)
+    rows: Counter[tuple[str, str]] = Counter()
+    for (stage, _, reason), count in counts.items():
+        rows[stage, reason] += count
+    return Numbers(
+        folder=run.folder,
+        funnel=dropping.funnel(run, counts),
+        stages=dropping.of_stages(run, counts),
+        distributions=distributions.of_run(run),
+        what_if=what_if.of_run(run, kept_by_judge=rows[Stage.JUDGE.value, KEPT], kept_at_the_end=rows[Stage.DECONTAMINATE.value, KEPT]),
+        galleries=galleries.of_run(run, dict(rows)),
+        frequent=frequent.of_run(run),
+        checks=checks,
+        fidelity=fidelity.of_run(run, counts),
+        run=_facts(run, rows),
+        settings=_settings(run),
+    )
+
+
+def _facts(run: RunFolder, rows: "Counter[tuple[str, str]]") -> RunFacts:
+    facts, stages = run.facts, []
+    received = {stage.value: sum(count for (of, _), count in rows.items() if of == stage) for stage in Stage}
+    received |= {"tables": received[Stage.JUDGE], "write": rows[Stage.DECONTAMINATE.value, KEPT]}
+    for name, of_stage in facts["stages"].items():
+        seconds, through = of_stage["seconds"], received.get(name)
+        stages.append(StageTime(name, of_stage["started"], seconds, of_stage["attempts"], through, through / seconds if through and seconds else None))
+    return RunFacts(
+        facts["altalign"], __version__, facts["schema_version"], facts["rules_version"], facts["engine"], facts.get("machine", ""), stages, sum(each.seconds for each in stages)
+    )
+
+
+def _settings(run: RunFolder) -> str:
+    """config.toml as it stands."""
+    return storage.read_bytes(run.path("config.toml")).decode("utf-8", "replace")

@@ -1,0 +1,174 @@
+"""The page: numbers in, one HTML file out that needs nothing else and may load nothing else."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from audit.report import text
+from audit.report.galleries import Galleries
+from audit.report.numbers import Numbers
+
+TEXT_AT_MOST = 5_000_000  # bytes of the page without pictures
+_CARDS_AT_MOST = (24, 12, 6, 3, 1, 0)  # of each gallery, should the page be too large; kept ones twice as many
+_HERE = Path(__file__).parent
+_CHARTS = "uPlot-1.6.32"
+_SCRIPTS = (f"{_CHARTS}.iife.min.js", "charts.js", "what_if.js", "page.js")
+_STYLES = (f"{_CHARTS}.min.css", "page.css")
+
+
+def html(numbers: Numbers) -> bytes:
+    """The whole page, in UTF-8. Of cards that make it too large, fewer are shown."""
+    script, style = _joined(_SCRIPTS), _joined(_STYLES)
+    for cards in _CARDS_AT_MOST:
+        galleries = numbers.galleries if cards == _CARDS_AT_MOST[0] else _fewer(numbers.galleries, cards)
+        page = _environment().get_template("report.html").render(
+            numbers=replace(numbers, galleries=galleries),
+            script=Markup(script),  # noqa: S704 - our own file
+            style=Markup(style),  # noqa: S704
+            policy=_policy(script, style),
+            data=_inline(_data(numbers)),
+        )
+        found = page.encode("utf-8", "backslashreplace")
+        if len(found) - _pictures(galleries) <= TEXT_AT_MOST:
+            break
+    return found
+
+
+def _joined(names: tuple[str, ...]) -> str:
+    return "\n".join((_HERE / "static" / name).read_text(encoding="utf-8").strip() for name in names)
+
+
+def _policy(script: str, style: str) -> str:
+    """Nothing but this script, this style, and pictures that are in the page."""
+    return f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def _hash(source: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+
+
+def _inline(value: object) -> Markup:
+    """JSON that cannot end the element that holds it."""
+    said = json.dumps(value, separators=(",", ":"))  # ASCII alone
+    return Markup(said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704 - nothing of HTML is left in it
+
+
+def _data(numbers: Numbers) -> dict[str, Any]:
+    """What the scripts draw and sum."""
+    charts = {
+        each.key: {
+            "labels": [part.label for part in each.bins],
+            "kept": [part.kept for part in each.bins],
+            "dropped": [part.dropped for part in each.bins],
+            "names": [each.kept, each.dropped],
+            "thresholds": [[threshold.label, threshold.at] for threshold in each.thresholds],
+            "log": each.is_log,
+        }
+        for each in numbers.distributions
+        if each.bins
+    }
+    found = numbers.what_if
+    if found.judge is None:
+        return {"charts": charts}
+    sliders = [
+        {"key": slider.key, "setting": slider.setting, "stops": slider.stops, "labels": slider.labels, "at": slider.at, "below": slider.is_from_below, "text": slider.is_of_text}
+        for slider in found.sliders
+    ]
+    return {
+        "charts": charts,
+        "what_if": {
+            "sliders": sliders,
+            "judge": found.judge.packed(),
+            "outcome": found.outcome.packed() if found.outcome else None,
+            "kept_by_judge": found.kept_by_judge,
+            "kept_at_the_end": found.kept_at_the_end,
+            "searched": found.is_decontaminated,
+            "within_pool": found.is_within_pool,
+        },
+    }
+
+
+def _fewer(found: Galleries, cards: int) -> Galleries:
+    samples = [replace(each, cards=each.cards[: 2 * cards if each.stage == "kept" else cards]) for each in found.samples or []]
+    return Galleries(samples, found.near)
+
+
+def _pictures(found: Galleries) -> int:
+    """Bytes of the pictures that a page shows."""
+    return sum(len(picture.uri) for picture in _shown(found))
+
+
+def _shown(found: Galleries) -> Iterator[Any]:
+    cards = (card.picture for gallery in found.samples or [] for card in gallery.cards)
+    sides = (side for of_kind in (found.near or {}).values() for near in of_kind for side in (near.image, near.test))
+    yield from (picture for picture in (*cards, *sides) if picture and picture.is_shown)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters |= {
+        "number": text.number,
+        "size": text.size,
+        "said": said,
+        "url": url,
+        "code": code,
+        "lines": lines,
+        "plain": plain,
+    }
+    environment.globals |= {"share": text.share, "heat": heat}
+    return environment
+
+
+# Filters -------------------------------------------------------------------------------------------------------------
+
+
+def said(value: str, at_most: int = text.CAPTION_AT_MOST, is_cut_told: bool = True) -> Markup:  # noqa: FBT001, FBT002 - a filter's
+    """A string of strangers, set apart from the direction of what is around it; where it is cut, by how much."""
+    shown = text.shown(value, at_most)
+    more = Markup(' <span class="cut">\u2026 {} characters more</span>').format(text.number(shown.left_out)) if is_cut_told else "\u2026"
+    cut = more if shown.left_out else ""
+    return Markup('<bdi dir="auto">{}</bdi>{}').format(shown.text, cut)
+
+
+def plain(value: object, at_most: int = 300) -> str:
+    """Words of ours, or of the run's files."""
+    return text.shown(str(value), at_most).text
+
+
+def url(value: str | None, at_most: int = text.URL_AT_MOST) -> Markup:
+    """A URL: a link where it is http or https, else as it is written."""
+    if value is None:
+        return Markup('<span class="none">none</span>')
+    shown = text.shown(value, at_most)
+    label = Markup('<bdi dir="ltr">{}{}</bdi>').format(shown.text, "\u2026" if shown.left_out else "")
+    target = text.link(value)
+    return Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>').format(target, label) if target else label
+
+
+def code(value: str) -> Markup:
+    """A sentence of ours with its backticks as code."""
+    parts = [escape(part) for part in value.split("`")]
+    return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
+
+
+def lines(value: str, at_most: int = 1_000) -> str:
+    """A text of many lines, each of them shown on its own."""
+    every = value.splitlines()
+    more = [f"\u2026 {len(every) - at_most:,} lines more"] if len(every) > at_most else []
+    return "\n".join([*(text.shown(line, 500).text for line in every[:at_most]), *more])
+
+
+def heat(part: float, whole: float) -> str:
+    """A class of the style sheet: how much of the whole, in tenths."""
+    return f"h{min(9, int(10 * part / whole))}" if part and whole else "h"

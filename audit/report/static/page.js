@@ -1,0 +1,33 @@
+"use strict";
+// Pictures that are asked for, galleries that links lead to, and where the reader is.
+(() => {
+  for (const button of document.querySelectorAll(".reveal")) {
+    button.addEventListener("click", () => {
+      const isShown = button.parentElement.classList.toggle("shown");
+      button.setAttribute("aria-pressed", String(isShown));
+      button.textContent = isShown ? "Blur again" : "Show (NSFW score)";
+    });
+  }
+  const blur = document.getElementById("blur-all");
+  blur?.addEventListener("click", () => blur.setAttribute("aria-pressed", String(document.getElementById("galleries").classList.toggle("blurred"))));
+
+  document.getElementById("no-scripts").remove();
+
+  const opened = () => {
+    const target = location.hash && document.getElementById(location.hash.slice(1));
+    if (target instanceof HTMLDetailsElement) target.open = true;
+  };
+  addEventListener("hashchange", opened);
+  opened();
+
+  const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
+  const here = () => {
+    let current = null;
+    for (const section of document.querySelectorAll("main > section")) if (section.getBoundingClientRect().top < innerHeight / 3) current = section.id;
+    for (const [id, link] of links) id === current ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current");
+  };
+  addEventListener("scroll", here, { passive: true });
+  here();
+  CHARTS.start();
+  WHAT_IF.start();
+})();

@@ -1,0 +1,73 @@
+"""Strings of strangers as a page may have them. HTML is escaped by the templates; here goes what escaping leaves: hidden characters, length, links."""
+
+import unicodedata
+from dataclasses import dataclass
+
+CAPTION_AT_MOST, URL_AT_MOST, LINK_AT_MOST = 400, 120, 500  # characters
+# What joins letters, breaks lines or only hints at a direction: scripts need it, and nothing is hidden or turned round by it within <bdi>.
+_HARMLESS = frozenset("\u00ad\u061c\u200c\u200d\u200e\u200f")
+_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A string as it is shown, and how many characters of it are not."""
+
+    text: str
+    left_out: int
+
+
+def shown(text: str, at_most: int = CAPTION_AT_MOST) -> Shown:
+    r"""A string with control and format characters (overrides of direction too) and lone surrogates written out, as `\u202e`, and cut.
+
+    Args:
+        text: of any length; what is beyond the cut is not looked at.
+        at_most: characters, as they are shown.
+    """
+    found, length = [], 0
+    for number, character in enumerate(text):
+        written = _written(character)
+        length += len(written)
+        if length > at_most:
+            return Shown("".join(found), len(text) - number)
+        found.append(written)
+    return Shown("".join(found), 0)
+
+
+def _written(character: str) -> str:
+    if character in _HARMLESS or unicodedata.category(character) not in _HIDDEN:
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def link(url: str | None) -> str | None:
+    """The URL where a page may link to it: http or https, printable ASCII without quotes or spaces, not long; else None."""
+    if not url or len(url) > LINK_AT_MOST or not url.lower().startswith(("http://", "https://")):
+        return None
+    return url if all("!" <= character <= "~" and character not in "\"'<>`\\" for character in url) else None
+
+
+def number(value: float) -> str:
+    """A count with its thousands apart, or another number in few digits."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def size(value: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:,.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} TB"
+
+
+def share(part: float, whole: float) -> str:
+    """A part in percent; nothing where there is no whole. What is not nothing, and not all, is not shown as if it were."""
+    if not whole:
+        return ""
+    percent = 100 * part / whole
+    if 0 < percent < 0.01:
+        return "<\u20090.01\u2009%"
+    if 99.95 <= percent < 100:
+        return ">\u200999.9\u2009%"
+    return f"{percent:.2f}\u2009%" if percent < 1 and part else f"{percent:.1f}\u2009%"

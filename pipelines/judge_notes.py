@@ -1,0 +1,63 @@
+"""What `judge` notes for the audit while it has every candidate in hand: combinations of what was measured, strings that tables know by hash, samples."""
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+
+from altalign import storage
+from altalign.schema import DROPPED
+from pipelines import pairs, parquet, pool, samples, scripts, seen
+from pipelines.joint import JOINT, JointCounts
+from pipelines.units import Run, Unit
+
+
+class Notes:
+    """The notes of a unit."""
+
+    def __init__(self, run: Run):
+        self.seen = seen.Seen(seen.Wanted.of(run))  # is shown what is measured
+        self._one_in = _one_in(run)
+        self._joint: list[JointCounts] = []
+        self._scripts: Counter[tuple[str, str]] = Counter()
+        self._samples = [DROPPED.empty_table()]
+
+    def add(self, candidates: pa.RecordBatch, verdict: pa.StringArray, keys: np.ndarray, combinations: np.ndarray) -> None:
+        """Note candidates: their verdicts, keys (uint8[n, 16]) and combinations (int64[n])."""
+        self._joint.append(JointCounts.of(combinations))
+        self._scripts += scripts.count(parquet.strings(candidates, "caption"), verdict, keys, one_in=self._one_in)
+
+    def add_dropped(self, rows: pa.Table, keys: np.ndarray) -> None:
+        """Note rows as they are in dropped/, and their keys."""
+        self._samples.append(rows.take(samples.candidates(parquet.strings(rows, "reason"), keys)).cast(DROPPED))
+
+    def write(self, run: Run, unit: Unit) -> None:
+        """The files of a unit."""
+        path = run.work("judge/units", unit["name"])
+        storage.write_bytes(f"{path}.joint", JointCounts.total(self._joint).to_bytes())
+        storage.write_json(f"{path}.seen", {**self.seen.to_json(), "scripts": scripts.to_json(self._scripts)})
+        parquet.write(f"{path}.samples", samples.smallest_keys(pa.concat_tables(self._samples)), DROPPED)
+
+
+def conclude(run: Run) -> None:
+    """Joint counts by source, distinct pairs by combination, frequent things, the vocabulary's edge, scripts."""
+    by_source: dict[str, list[str]] = {}
+    found = []
+    for unit in pool.units(run):
+        path = run.work("judge/units", unit["name"])
+        by_source.setdefault(run.source_of(unit["file"]), []).append(f"{path}.joint")
+        found.append(storage.read_json(f"{path}.seen"))
+    tables = [_total(paths).to_arrow(source) for source, paths in sorted(by_source.items())]
+    parquet.write(run.path("audit", "text_joint.parquet"), pa.concat_tables([JOINT.empty_table(), *tables]), JOINT)
+    paths = [run.work("judge/grouped", f"{name}.pairs") for name in run.finished("judge/grouped")]
+    parquet.write(run.path("audit", "pairs_joint.parquet"), pairs.to_arrow(_total(paths)), pairs.PAIRS)
+    scripts.write(run, scripts.total(part.pop("scripts") for part in found), one_in=_one_in(run))
+    seen.write(run, found)
+
+
+def _total(paths: list[str]) -> JointCounts:
+    return JointCounts.total(JointCounts.from_bytes(storage.read_bytes(path)) for path in paths)
+
+
+def _one_in(run: Run) -> int:
+    return samples.one_in(pool.rows(run), scripts.CANDIDATES_AT_MOST)

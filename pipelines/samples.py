@@ -1,0 +1,192 @@
+"""Samples for the audit's galleries: of each reason, and of what was kept, a few rows that content has chosen, with a thumbnail where an image was in hand.
+
+Rows that the text rules drop are chosen by their keys while they are judged. What comes after is in the order of image_id, a hash: there the first
+rows are a sample. `audit/samples.parquet`.
+"""
+
+import io
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from altalign import interrupts, storage
+from altalign.reasons import KEPT, Stage
+from altalign.schema import DROPPED
+from filters import pixels
+from pipelines import parquet
+from pipelines.images import enough_memory
+from pipelines.units import Facts, Run
+
+PER_REASON = 24
+OF_KEPT = 48
+SIDE_PX, QUALITY = 192, 75
+
+SAMPLES = DROPPED.append(pa.field("picture", pa.binary()))
+
+
+def one_in(population: int, at_most: int) -> int:
+    """A power of two: a sample of `at_most` or fewer, on average, is one in so many."""
+    return 1 << max(0, (population - 1) // at_most).bit_length()
+
+
+# Chosen by key -----------------------------------------------------------------------------------------------------------------
+
+
+def candidates(reasons: pa.StringArray, keys: np.ndarray) -> np.ndarray:
+    """Numbers of the rows that may be in a sample: of each reason (n, null: kept) those of the smallest keys (uint8[n, 16]), sorted."""
+    encoded = reasons.dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy()
+    first = keys[:, :8].copy().view(">u8")[:, 0]
+    chosen = []
+    for code in range(len(encoded.dictionary)):
+        rows = np.flatnonzero(codes == code)
+        if len(rows) > PER_REASON:
+            rows = rows[np.argpartition(first[rows], PER_REASON)[:PER_REASON]]
+        chosen.append(rows)
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
+
+
+def smallest_keys(rows: pa.Table, most: int = PER_REASON) -> pa.Table:
+    """Of each reason so many rows of the smallest keys, sorted by reason, key and page."""
+    ordered = rows.sort_by([("reason", "ascending"), ("key", "ascending"), ("page_url", "ascending"), ("image_url", "ascending")])
+    reasons = ordered["reason"].combine_chunks().dictionary_encode().indices.to_numpy()
+    starts = np.flatnonzero(np.r_[True, reasons[1:] != reasons[:-1]])
+    rank = np.arange(len(reasons)) - np.repeat(starts, np.diff(np.r_[starts, len(reasons)]))
+    return ordered.filter(pa.array(rank < most))
+
+
+# The whole ----------------------------------------------------------------------------------------------------------------------
+
+
+def write(run: Run) -> None:
+    """`audit/samples.parquet`: rows of every stage, in the order of stages, and what was kept last."""
+    parts = [*_extracted(run), *_judged(run), *_after_judge(run)] if run.config.audit.keep_dropped else []
+    tables = [SAMPLES.empty_table()]
+    for rows, pictures in (*parts, *_kept(run)):
+        interrupts.check()
+        columns = {name: rows[name] for name in DROPPED.names} | {"picture": pa.array(pictures or [None] * len(rows), pa.binary())}
+        tables.append(pa.table(columns).cast(SAMPLES))
+    parquet.write(run.path("audit", "samples.parquet"), pa.concat_tables(tables), SAMPLES)
+
+
+Part = tuple[pa.Table, list[bytes | None] | None]  # rows, and their pictures where they have any
+
+
+def _extracted(run: Run) -> Iterator[Part]:
+    """From the sample that `extract` keeps; of broken records, which have no key, the first."""
+    folder = run.path("dropped", "extract")
+    wanted = PER_REASON
+    for name in storage.names(folder, ".parquet"):
+        if name.startswith("broken-") and wanted:
+            rows = parquet.read_table(storage.join(folder, name)).slice(0, wanted)
+            wanted -= len(rows)
+            yield rows, None
+    if storage.exists(path := storage.join(folder, "sample.parquet")):
+        yield smallest_keys(parquet.read_table(path)), None
+
+
+def _judged(run: Run) -> Iterator[Part]:
+    """From what each unit has chosen; repeated pairs are found later, partition after partition in the order of image_id."""
+    paths = [run.work("judge/units", f"{name}.samples") for name in run.finished("judge/units")]
+    rows = DROPPED.empty_table()
+    for path in paths:
+        rows = smallest_keys(pa.concat_tables([rows, parquet.read_table(path)]))
+    yield rows, None
+    wanted = PER_REASON
+    for name in run.finished("judge/grouped"):
+        path = run.path("dropped", "judge", f"repeated-{name}.parquet")
+        if wanted and storage.exists(path):
+            rows = next(parquet.read_row_groups(path, 0, 0))
+            yield (found := pa.Table.from_batches([rows]).slice(0, wanted)), None
+            wanted -= len(found)
+
+
+def _after_judge(run: Run) -> Iterator[Part]:
+    """From the dropped rows of fetch units, in order, until there are enough of each reason."""
+    for stage, step in ((Stage.FETCH, "fetch/units"), (Stage.IMAGE, "fetch/units"), (Stage.DECONTAMINATE, "decontaminate/units")):
+        found: Counter[str] = Counter()
+        for name, facts in run.all_facts(step):
+            reasons = {reason for of, _, reason, _ in facts["counts"] if of == stage.value and reason != KEPT}
+            if wanted := {reason: PER_REASON - found[reason] for reason in reasons if found[reason] < PER_REASON}:
+                rows = parquet.read_table(run.path("dropped", stage.value, f"{name}.parquet"))
+                places = None if stage is Stage.FETCH else _places(run, stage, name, facts)
+                rows = rows.take(_first_of_images(rows, wanted, places))
+                found.update(parquet.values(rows, "reason"))
+                blob = run.work("fetch/units", f"{name}.images")
+                yield rows, None if places is None else _pictures(run, blob, [places[image_id] for image_id in parquet.values(rows, "image_id")])
+
+
+def _first_of_images(rows: pa.Table, wanted: dict[str, int], among: Container[str] | None) -> np.ndarray:
+    """Numbers of the first rows of each reason, one an image, of these images alone where they are named."""
+    taken: Counter[str] = Counter()
+    numbers, before = [], None
+    for number, (reason, image_id) in enumerate(zip(parquet.values(rows, "reason"), parquet.values(rows, "image_id"), strict=True)):
+        if image_id != before and taken[reason] < wanted.get(reason, 0) and (among is None or image_id in among):
+            taken[reason] += 1
+            numbers.append(number)
+        before = image_id
+    return np.array(numbers, np.int64)
+
+
+def _places(run: Run, stage: Stage, name: str, facts: Facts) -> dict[str, tuple[int, int]]:
+    """Where in the blob of a unit the bytes of dropped images lie: of some that the image rules drop, of all that go later."""
+    if stage is Stage.IMAGE:
+        return {image_id: (offset, size) for image_id, offset, size in facts["pictures"]}
+    kept = parquet.read_table(run.work("fetch/units", f"{name}.parquet")).select(["image_id", "blob_offset", "blob_bytes"])
+    return {row["image_id"]: (row["blob_offset"], row["blob_bytes"]) for row in kept.to_pylist()}
+
+
+def _kept(run: Run) -> Iterator[Part]:
+    """The first images of the shards, which are in the order of image_id."""
+    wanted, before = OF_KEPT, None
+    for name in run.finished("write"):
+        if not wanted:
+            return
+        rows = parquet.read_table(run.path("shards", f"{name}.parquet"))
+        numbers = []
+        for number, image_id in enumerate(rows["image_id"].to_pylist()):
+            if image_id != before and wanted:
+                wanted -= 1
+                numbers.append(number)
+            before = image_id
+        rows = rows.take(np.array(numbers, np.int64))
+        places = list(zip(parquet.values(rows, "tar_offset"), parquet.values(rows, "tar_bytes"), strict=True))
+        pictures = _pictures(run, run.path("shards", f"{name}.tar"), places)
+        columns = {column: rows[column] for column in rows.column_names if column in DROPPED.names}
+        failed = pa.array([[]] * len(rows), pa.list_(pa.string()))
+        yield parquet.table({**columns, "stage": KEPT, "reason": KEPT, "failed": failed}, DROPPED), pictures
+
+
+def _pictures(run: Run, path: str, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
+    """Thumbnails of the images at these places (offset, bytes) of a file."""
+    return [picture(storage.read_range(path, *place), pixels_at_most=run.config.image.pixels_at_most) for place in places]
+
+
+def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:
+    """An image as WebP, upright and on white, its long side 192 px at most; None of one that cannot be decoded, or has more pixels."""
+    with enough_memory(None, data, colour=True, pixels_at_most=pixels_at_most, short_side_px=SIDE_PX):
+        decoded = pixels.decode(data, pixels_at_most=pixels_at_most, colour=True, short_side_px=SIDE_PX).pixels
+    if decoded is None:
+        return None
+    image = Image.fromarray(decoded)
+    image.thumbnail((SIDE_PX, SIDE_PX), Image.Resampling.BOX)
+    file = io.BytesIO()
+    image.save(file, "WEBP", quality=QUALITY)
+    return file.getvalue()
+
+
+def places_of(image_ids: Iterable[str], reasons: Iterable[str], offsets: Iterable[int], sizes: Iterable[int], *, units: int) -> list[list[Any]]:
+    """For the mark of a fetch unit: where the bytes of some dropped images lie. All units together name enough of each reason."""
+    per_unit = -(-PER_REASON // max(1, units))
+    taken: Counter[str] = Counter()
+    found, before = [], None
+    for image_id, reason, offset, size in zip(image_ids, reasons, offsets, sizes, strict=True):
+        if image_id != before and taken[reason] < per_unit:
+            taken[reason] += 1
+            found.append([image_id, offset, size])
+        before = image_id
+    return found

@@ -1,0 +1,199 @@
+"""What the audit shows by name of what the tables know by hash: the most shared texts, the most captioned images, n-grams at the vocabulary's edge.
+
+`tables` chooses hashes, `judge` comes upon their strings while it reads the pool once more: `audit/frequent.parquet`, `audit/edge_ngrams.parquet`.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from altalign import storage
+from dedup.hash_tables import log2_counts
+from filters import words
+from pipelines import parquet
+from pipelines.units import Run
+
+MOST = 50  # of texts, and of images
+PER_SIDE = 24  # n-grams, of those in the vocabulary and of those that are not
+CHARACTERS_AT_MOST = 1_000  # of a string that is kept
+
+_SIEVE_BITS = 16
+
+# Comments behind columns are lines of docs/reference/files.md (`make docs`).
+FREQUENT = pa.schema(
+    [
+        ("kind", pa.string()),  # `text` or `image`.
+        ("value", pa.string()),  # The caption, or the image's URL, as it comes first in the pool; its first 1,000 characters.
+        ("count", pa.int64()),  # Images of the text, texts of the image.
+    ]
+)
+EDGE_NGRAMS = pa.schema(
+    [
+        ("ngram", pa.string()),  # One word, or two; folded.
+        ("count", pa.int64()),  # How often it is in the pool.
+        ("rarest_log2", pa.int32()),  # The same as in `text_joint.parquet`: eight times log2, rounded.
+        ("is_in", pa.bool_()),  # Whether the vocabulary has it.
+    ]
+)
+
+
+# What is wanted -------------------------------------------------------------------------------------------------------------
+
+
+class Top:
+    """Entries of the largest counts, of equal ones those of the smallest hashes."""
+
+    def __init__(self, most: int):
+        self._most, self.entries = most, np.empty((0, 2), np.uint64)
+
+    def add(self, entries: np.ndarray) -> None:
+        """Let (hash, count) compete: uint64[n, 2], sorted by hash, above those of earlier calls."""
+        if len(entries) > self._most:
+            counts = entries[:, 1]
+            bound = np.partition(counts, len(counts) - self._most)[len(counts) - self._most]
+            equal = np.flatnonzero(counts == bound)[: self._most]  # enough of them, whatever else there is
+            entries = entries[np.sort(np.r_[np.flatnonzero(counts > bound), equal])]
+        every = np.concatenate([self.entries, entries])
+        self.entries = every[np.argsort(~every[:, 1], kind="stable")][: self._most]  # ~: unsigned, largest first
+
+
+class Edges:
+    """N-grams next to the vocabulary's edge: in it the rarest, outside the most frequent."""
+
+    def __init__(self, threshold: int):
+        self._threshold, self._inside, self._outside = np.uint64(threshold), Top(PER_SIDE), Top(PER_SIDE)
+
+    def add(self, entries: np.ndarray) -> None:
+        """Let (hash, count) compete: uint64[n, 2], sorted by hash, above those of earlier calls."""
+        is_in = entries[:, 1] >= self._threshold
+        inside = entries[is_in]
+        inside[:, 1] = ~inside[:, 1]
+        self._inside.add(inside)
+        self._outside.add(entries[~is_in])
+
+    def to_json(self) -> list[list[int]]:
+        """Hash, count and whether the vocabulary has it, as 0 or 1."""
+        return [
+            *([hash_, int(~np.uint64(count)), 1] for hash_, count in self._inside.entries.tolist()),
+            *([hash_, count, 0] for hash_, count in self._outside.entries.tolist()),
+        ]
+
+
+def write_wanted(run: Run, ngrams: Edges, texts: Top, images: Top) -> None:
+    """What `judge` looks for. `judge` rests on `tables`, so it is made anew with them."""
+    storage.write_json(_wanted_path(run), {"ngrams": ngrams.to_json(), "texts": texts.entries.tolist(), "images": images.entries.tolist()})
+
+
+def _wanted_path(run: Run) -> str:
+    return run.work("tables", "wanted.json")
+
+
+class Wanted(NamedTuple):
+    """What is looked for."""
+
+    ngrams: np.ndarray  # uint64[n], sorted
+    sieve: np.ndarray  # bool[65536]: whether a wanted n-gram begins with these bits
+    texts: np.ndarray  # uint64[n], sorted
+    texts_at_least: int  # the smallest count of them
+    images: np.ndarray  # the same of images
+    images_at_least: int
+
+    @classmethod
+    def of(cls, run: Run) -> "Wanted":
+        """What a run looks for; loaded once a process."""
+        path = _wanted_path(run)
+        return _wanted(storage.absolute(path), storage.stamp(path))
+
+
+@lru_cache(maxsize=1)
+def _wanted(path: str, _changed: storage.Stamp) -> Wanted:
+    facts = storage.read_json(path)
+    ngrams = np.sort(np.array([entry[0] for entry in facts["ngrams"]], np.uint64))
+    sieve = np.zeros(1 << _SIEVE_BITS, np.bool_)
+    sieve[(ngrams >> np.uint64(64 - _SIEVE_BITS)).astype(np.int64)] = True
+    of: dict[str, Any] = {}
+    for kind in ("texts", "images"):
+        of[kind] = np.sort(np.array([entry[0] for entry in facts[kind]], np.uint64))
+        of[f"{kind}_at_least"] = min((entry[1] for entry in facts[kind]), default=2**62)
+    return Wanted(ngrams, sieve, **of)
+
+
+# What is seen ---------------------------------------------------------------------------------------------------------------
+
+
+class Seen:
+    """The strings that a unit has come upon, by hash: the first of each."""
+
+    def __init__(self, wanted: Wanted):
+        self._wanted = wanted
+        self._found: dict[str, dict[int, str]] = {"ngrams": {}, "texts": {}, "images": {}}
+
+    def captions(self, captions: pa.StringArray, found: words.Scan, images_per_text: np.ndarray) -> None:
+        """Look at captions: their n-grams and hashes, and on how many images each is (int64[n], 0 within the limit)."""
+        wanted, strings = self._wanted, self._found["ngrams"]
+        if len(strings) < len(wanted.ngrams):
+            places = _sifted(found.ngrams, wanted.sieve)
+            places = places[np.isin(found.ngrams[places], wanted.ngrams)]
+            for row in np.unique(np.searchsorted(found.ends, places, side="right")).tolist():
+                ngrams = words.ngrams_of(captions[row].as_py())
+                of_row = found.ngrams[found.ends[row] - len(ngrams) : found.ends[row]]
+                for number in np.flatnonzero(np.isin(of_row, wanted.ngrams)).tolist():
+                    strings.setdefault(int(of_row[number]), ngrams[number][:CHARACTERS_AT_MOST])
+        self._look("texts", np.flatnonzero(images_per_text >= wanted.texts_at_least), found.texts, wanted.texts, captions)
+
+    def images(self, urls: pa.StringArray, hashes: np.ndarray, texts_per_image: np.ndarray) -> None:
+        """Look at images: URLs, hashes (uint64[n]), and how many texts each has (int64[n], 0 within the limit)."""
+        self._look("images", np.flatnonzero(texts_per_image >= self._wanted.images_at_least), hashes, self._wanted.images, urls)
+
+    def _look(self, kind: str, rows: np.ndarray, hashes: np.ndarray, wanted: np.ndarray, values: pa.StringArray) -> None:
+        strings = self._found[kind]
+        if not len(rows) or len(strings) == len(wanted):
+            return
+        first, at = np.unique(hashes[rows], return_index=True)
+        for number in np.flatnonzero(np.isin(first, wanted)).tolist():
+            if int(first[number]) not in strings and (value := values[int(rows[at[number]])].as_py()) is not None:
+                strings[int(first[number])] = value[:CHARACTERS_AT_MOST]
+
+    def to_json(self) -> dict[str, list[list[Any]]]:
+        """For a unit's file: of each kind, hash and string."""
+        return {kind: [[hash_, value] for hash_, value in sorted(strings.items())] for kind, strings in self._found.items()}
+
+
+@njit(nogil=True, cache=True)
+def _sifted(ngrams: np.ndarray, sieve: np.ndarray) -> np.ndarray:
+    """Where the n-grams are that may be wanted."""
+    places, n = np.empty(64, np.int64), 0
+    for at in range(len(ngrams)):
+        if sieve[ngrams[at] >> np.uint64(64 - _SIEVE_BITS)]:
+            if n == len(places):
+                more = np.empty(2 * n, np.int64)
+                more[:n] = places
+                places = more
+            places[n] = at
+            n += 1
+    return places[:n]
+
+
+def write(run: Run, parts: Iterable[dict[str, list[list[Any]]]]) -> None:
+    """`audit/frequent.parquet` and `audit/edge_ngrams.parquet`, from what all units have seen, in input order."""
+    strings: dict[str, dict[int, str]] = {"ngrams": {}, "texts": {}, "images": {}}
+    for part in parts:
+        for kind, entries in part.items():
+            for hash_, value in entries:
+                strings[kind].setdefault(hash_, value)
+    facts = storage.read_json(_wanted_path(run))
+    frequent = [
+        {"kind": kind.removesuffix("s"), "value": strings[kind][hash_], "count": count}
+        for kind in ("texts", "images")
+        for hash_, count in facts[kind]
+        if hash_ in strings[kind]  # an image in hand may have no URL
+    ]
+    edges = [(strings["ngrams"][hash_], count, bool(is_in)) for hash_, count, is_in in facts["ngrams"] if hash_ in strings["ngrams"]]
+    logs = log2_counts(np.array([count for _, count, _ in edges], np.int64))
+    rows = [{"ngram": ngram, "count": count, "rarest_log2": int(log), "is_in": is_in} for (ngram, count, is_in), log in zip(edges, logs, strict=True)]
+    for name, schema, found in (("frequent", FREQUENT, frequent), ("edge_ngrams", EDGE_NGRAMS, rows)):
+        parquet.write(run.path("audit", f"{name}.parquet"), pa.Table.from_pylist(found, schema=schema), schema)

@@ -1,0 +1,174 @@
+"""`altalign audit` on a small run: what it prints and writes, its exit codes, what it refuses; and how a curation ends with it."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import audit
+from altalign import cli
+from audit import command
+from audit.run_folder import RunFolder
+from tests.audit import report_run
+from tests.audit.report_run import PASSED, Checked
+
+FAILED = Checked("words are within\x1b[31m the limits", False, "shard 00003: 3 pairs have 323 words", 300)
+
+Stub = Callable[..., list[dict[str, object]]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return report_run.write(tmp_path, report_run.candidates(100))
+
+
+@pytest.fixture
+def checking(monkeypatch: pytest.MonkeyPatch) -> Stub:
+    """Puts checks of these results in the place of the real ones; gives the list of how they are called."""
+
+    def stub(*checks: Checked) -> list[dict[str, object]]:
+        asked: list[dict[str, object]] = []
+
+        def run_checks(run: RunFolder, *, shards_at_most: int | None) -> list[Checked]:
+            asked.append({"folder": run.folder, "shards_at_most": shards_at_most})
+            return list(checks)
+
+        module = ModuleType("audit.checks")
+        module.run_checks = run_checks  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "audit.checks", module)
+        monkeypatch.setattr(audit, "checks", module, raising=False)
+        return asked
+
+    return stub
+
+
+def digests(run: Path) -> dict[str, str]:
+    return {path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in run.rglob("*") if path.is_file()}
+
+
+def test_it_writes_the_report_and_names_it(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
+    asked, before = checking(*PASSED), digests(run)
+    assert cli.main(["audit", "run"]) == 0
+    assert capsys.readouterr() == ("report: run/report.html (2 checks passed)\n", "")
+    after = digests(run)
+    assert set(after) - set(before) == {"report.html", "audit/checks.json", "audit/report.json"}
+    assert {name: after[name] for name in before} == before
+    assert asked == [{"folder": "run", "shards_at_most": None}]
+    assert json.loads((run / "audit/checks.json").read_text(encoding="utf-8"))[0] == PASSED[0]._asdict()
+
+
+def test_a_check_that_fails_is_said_and_is_exit_code_1(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
+    checking(*PASSED, FAILED)
+    assert cli.main(["audit", "run", "--shards", "3"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["FAILED words are within\\x1b[31m the limits: shard 00003: 3 pairs have 323 words", "report: run/report.html (1 of 3 checks failed)"]
+    assert b"1 of 3 checks failed" in (run / "report.html").read_bytes()
+
+
+@pytest.mark.parametrize(("checks", "code"), [(PASSED, 0), ((*PASSED, FAILED), 1)])
+def test_json_is_printed_and_nothing_is_written(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], checks: tuple[Checked, ...], code: int):
+    asked, before = checking(*checks), digests(run)
+    assert cli.main(["audit", "run", "--json", "--shards", "2"]) == code
+    assert json.loads(capsys.readouterr().out) == {"run": "run", "passed": code == 0, "checks": [check._asdict() for check in checks]}
+    assert digests(run) == before
+    assert asked[0]["shards_at_most"] == 2
+
+
+def test_two_runs_are_compared(run: Path, monkeypatch: pytest.MonkeyPatch):
+    module = ModuleType("audit.compare")
+    module.main = lambda run_a, run_b: 7 if (run_a, run_b) == ("run", "other") else 9  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "audit.compare", module)
+    monkeypatch.setattr(audit, "compare", module, raising=False)
+    assert cli.main(["audit", "run", "other"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["nowhere"], "nowhere: no such run folder; give the [run] folder of a curation"),
+        (["empty"], "empty: no run of altalign (it has no run.json)"),
+        (["unfinished"], "unfinished: not finished, so there is nothing to report yet"),
+        (["run", "other", "--json"], "--json and --shards are of the checks of one run"),
+    ],
+)
+def test_what_is_refused_is_one_line(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], argv: list[str], said: str):
+    checking(*PASSED)
+    Path("empty").mkdir()
+    (report_run.write(Path("u"), report_run.candidates(50)) / "manifest.json").unlink()
+    Path("u/run").rename("unfinished")
+    assert cli.main(["audit", *argv]) == 2
+    assert said in (err := capsys.readouterr().err)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["counts.parquet", "audit/pairs_joint.parquet", "audit/samples.parquet", "audit/histograms.json", "summary.json"])
+@pytest.mark.parametrize("content", [b"", b"PAR1nonsense", b'{"words": 3}'])
+def test_a_damaged_file_is_one_line(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], name: str, content: bytes):
+    checking(*PASSED)
+    if name.endswith(".json") and content.startswith(b"{"):
+        content = content[:-1]
+    (run / name).write_bytes(content)
+    assert cli.main(["audit", "run"]) == 1
+    err = capsys.readouterr().err
+    assert f"run/{name}" in err
+    assert err.count("\n") == 1
+    assert not (run / "report.html").exists()
+
+
+# After a curation ----------------------------------------------------------------------------------------------------
+
+
+def test_a_curation_ends_with_the_report_and_looks_into_some_shards(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
+    asked = checking(*PASSED)
+    assert cli.call(cli.AFTER_A_CURATION, "run") == 0
+    assert capsys.readouterr().out == "report: run/report.html (2 checks passed)\n"
+    assert asked == [{"folder": "run", "shards_at_most": command.SHARDS_AFTER_A_CURATION}]
+
+
+def test_a_curation_that_had_nothing_to_do_names_the_report_that_is_there(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
+    asked = checking(*PASSED)
+    cli.call(cli.AFTER_A_CURATION, "run")
+    written = (run / "report.html").stat().st_mtime_ns
+    capsys.readouterr()
+    assert cli.call(cli.AFTER_A_CURATION, "run") == 0
+    assert capsys.readouterr().out == "report: run/report.html\n"
+    assert ((run / "report.html").stat().st_mtime_ns, len(asked)) == (written, 1)
+    (run / "manifest.json").write_text('{"shards": [], "pairs": 1}', encoding="utf-8")
+    cli.call(cli.AFTER_A_CURATION, "run")
+    assert len(asked) == 2
+
+
+def test_a_curation_fails_where_a_check_does(run: Path, checking: Stub):
+    checking(FAILED)
+    assert cli.call(cli.AFTER_A_CURATION, "run") == 1
+
+
+def test_trouble_with_the_report_fails_no_curation(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
+    checking(*PASSED)
+    (run / "audit/samples.parquet").write_bytes(b"nonsense")
+    assert cli.call(cli.AFTER_A_CURATION, "run") == 0
+    assert "no report was written: run/audit/samples.parquet: damaged" in capsys.readouterr().err
+
+
+def test_nothing_is_reported_of_a_run_that_is_not_finished(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
+    asked = checking(*PASSED)
+    (run / "manifest.json").unlink()
+    assert cli.call(cli.AFTER_A_CURATION, "run") == 0
+    assert (asked, capsys.readouterr()) == ([], ("", ""))
+
+
+def test_a_run_in_an_object_store_has_its_report_there(run: Path, checking: Stub, s3: "object", capsys: pytest.CaptureFixture[str]):
+    from altalign import storage
+
+    checking(*PASSED)
+    url = f"{s3.url}/run"  # type: ignore[attr-defined]
+    for name in digests(run):
+        storage.write_bytes(f"{url}/{name}", (run / name).read_bytes())
+    assert cli.call(cli.AFTER_A_CURATION, url) == 0
+    assert capsys.readouterr().out == f"report: {url}/report.html (2 checks passed)\n"
+    assert storage.read_bytes(f"{url}/report.html").startswith(b"<!doctype html>")

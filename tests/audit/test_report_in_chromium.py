@@ -1,0 +1,307 @@
+"""The report as its reader has it: in a real browser, on a phone and a desktop, by keyboard, in print, and full of what strangers wrote."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from audit.report import numbers, page, what_if
+from audit.report.numbers import Numbers
+from audit.run_folder import RunFolder
+from tests.audit import report_run
+from tests.audit.chromium import WIDTHS, Tab, browser, opened
+from tests.audit.report_run import PASSED, Checked, picture, sample
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+def written(run: Path, checks: tuple[Checked, ...] = PASSED) -> tuple[Numbers, Path]:
+    found = numbers.gather(RunFolder.open(str(run)), checks)
+    path = run / "report.html"
+    path.write_bytes(page.html(found))
+    return found, path
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Numbers, Path]:
+    return written(report_run.write(tmp_path_factory.mktemp("report"), report_run.candidates()))
+
+
+def assert_quiet(tab: Tab, path: Path) -> None:
+    assert tab.complaints == []
+    assert tab.requests == [path.as_uri()]
+    assert tab.overflow() <= 0
+    assert tab.outside() == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_loads_in_silence_and_fits(chromium: Any, report: tuple[Numbers, Path], width: int, scheme: str):
+    found, path = report
+    with opened(chromium, path, width=width, color_scheme=scheme) as tab:
+        assert tab.page.locator(".plot canvas").count() == sum(bool(each.bins) for each in found.distributions)
+        tab.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+        assert tab.page.locator("section").count() == 9
+        assert_quiet(tab, path)
+
+
+def test_the_policy_lets_nothing_in_and_nothing_out(chromium: Any, report: tuple[Numbers, Path]):
+    with opened(chromium, report[1]) as tab:
+        found = tab.page.evaluate(
+            """async () => {
+            const blocked = [];
+            document.addEventListener('securitypolicyviolation', (event) => blocked.push(event.effectiveDirective));
+            const image = new Image(); image.src = 'https://stranger.example/x.png'; document.body.append(image);
+            const script = document.createElement('script'); script.textContent = 'window.ran = 1'; document.body.append(script);
+            const style = document.createElement('style'); style.textContent = 'body { display: none }'; document.head.append(style);
+            const button = document.createElement('button'); button.setAttribute('onclick', 'window.ran = 2'); document.body.append(button); button.click();
+            const frame = document.createElement('iframe'); frame.src = 'https://stranger.example/'; document.body.append(frame);
+            const asked = await fetch('https://stranger.example/').then(() => 'answered', () => 'refused');
+            await new Promise((resolve) => setTimeout(resolve, 200));
+            return { ran: window.ran ?? null, asked, hidden: getComputedStyle(document.body).display, blocked: blocked.sort() };
+            }"""
+        )
+        assert found["ran"] is None
+        assert (found["asked"], found["hidden"]) == ("refused", "block")
+        assert found["blocked"] == sorted(["img-src", "script-src-elem", "style-src-elem", "script-src-attr", "frame-src", "connect-src"])
+
+
+# What if -------------------------------------------------------------------------------------------------------------
+
+
+def moved(tab: Tab, at: dict[str, int]) -> tuple[str, str, str]:
+    """Both numbers and the note, once the sliders stand so."""
+    tab.page.evaluate(
+        """(at) => {
+        document.getElementById('what-if-reset').click();
+        for (const [key, stop] of Object.entries(at)) {
+          const slider = document.getElementById(`slide-${key}`);
+          slider.value = stop; slider.dispatchEvent(new Event('input', { bubbles: true }));
+        } }""",
+        at,
+    )
+    return tuple(tab.page.locator(f"#yield-{name}").inner_text() for name in ("judge", "end", "note"))  # type: ignore[return-value]
+
+
+def test_sliders_show_what_the_run_counted_and_what_python_sums(chromium: Any, report: tuple[Numbers, Path]):
+    """`test_report_numbers.py` holds these sums against judging every candidate anew."""
+    found, path = report
+    rng = random.Random(11)
+    with opened(chromium, path) as tab:
+        assert moved(tab, {})[:2] == (f"{found.what_if.kept_by_judge:,}", f"{found.what_if.kept_at_the_end:,}")
+        kinds = set()
+        for _ in range(120):
+            at = {slider.key: rng.randrange(len(slider.stops)) for slider in found.what_if.sliders if rng.random() < 0.5}
+            now = what_if.yields(found.what_if, at)
+            judge, end, note = moved(tab, at)
+            assert judge == f"{now.judge:,}", at
+            assert end == ("about " if now.is_estimate else "") + f"{now.end:,}", at
+            assert (f"{now.not_searched:,} of them" in note) == bool(now.not_searched), at
+            kinds.add((now.is_estimate, bool(now.not_searched)))
+        assert len(kinds) == 4
+        assert tab.complaints == []
+
+
+def test_a_slider_moves_by_keyboard_and_says_so(chromium: Any, report: tuple[Numbers, Path]):
+    found, path = report
+    slider = next(slider for slider in found.what_if.sliders if slider.key == "words_at_least")
+    with opened(chromium, path) as tab:
+        tab.page.get_by_label("Words, at least").focus()
+        for _ in range(2):
+            tab.page.keyboard.press("ArrowRight")
+        now = what_if.yields(found.what_if, {"words_at_least": slider.at + 2})
+        assert tab.page.locator("#yield-judge").inner_text() == f"{now.judge:,}"
+        assert tab.page.locator("#slide-words_at_least").get_attribute("aria-valuetext") == "5"
+        assert "--set text.words_at_least=5" in tab.page.locator("#what-if-command").inner_text()
+        tab.page.get_by_role("button", name="As in this run").press("Enter")
+        assert tab.page.locator("#yield-judge").inner_text() == f"{found.what_if.kept_by_judge:,}"
+
+
+# Galleries -----------------------------------------------------------------------------------------------------------
+
+
+def test_galleries_open_by_keyboard_and_show_pictures(chromium: Any, report: tuple[Numbers, Path]):
+    with opened(chromium, report[1]) as tab:
+        gallery = tab.page.locator("#samples-judge-text_too_short")
+        assert not gallery.locator(".card").first.is_visible()
+        gallery.locator("summary").press("Enter")
+        assert gallery.locator(".card").first.is_visible()
+        image = tab.page.locator("#samples-kept-kept img").first
+        assert image.evaluate("async (e) => { e.loading = 'eager'; await e.decode(); return e.naturalWidth }") == 96
+        assert tab.page.locator("#reasons a", has_text="samples").first.get_attribute("href") == "#samples-extract-record_broken"
+        tab.page.locator("#reasons a", has_text="samples").first.press("Enter")
+        assert tab.page.locator("#samples-extract-record_broken .card").first.is_visible()
+
+
+def test_nsfw_pictures_are_blurred_until_asked_for(chromium: Any, tmp_path: Path):
+    run = report_run.write(tmp_path, report_run.candidates(200), extra='\n[image.nsfw]\nmodel = "nsfw.onnx"\n')
+    scores = (0.49, 0.5, 0.99, None)
+    report_run.write_samples(run, [sample("kept", "kept", number, picture=picture(number), nsfw_score=score) for number, score in enumerate(scores)])
+    _, path = written(run)
+    with opened(chromium, path) as tab:
+        blurs = "[...document.querySelectorAll('#samples-kept-kept .picture img')].map((e) => getComputedStyle(e).filter !== 'none')"
+        assert tab.page.evaluate(blurs) == [False, True, True, False]
+        tab.page.get_by_role("button", name="Show (NSFW score)").first.press("Enter")
+        assert tab.page.evaluate(blurs) == [False, False, True, False]
+        tab.page.get_by_role("button", name="Blur all pictures").press("Enter")
+        assert tab.page.evaluate(blurs) == [True, False, True, True]
+        tab.page.emulate_media(media="print")
+        assert tab.page.evaluate("getComputedStyle(document.querySelectorAll('#samples-kept-kept .picture img')[2]).visibility") == "hidden"
+
+
+# Other readers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_check_is_a_red_line_at_the_top(chromium: Any, tmp_path: Path):
+    failed = Checked("words are within the limits", False, "shard 00003: 3 pairs have 323 words", 300)
+    _, path = written(report_run.write(tmp_path, report_run.candidates(200)), (*PASSED, failed))
+    with opened(chromium, path) as tab:
+        line = tab.page.get_by_role("alert")
+        assert "1 of 3 checks failed" in line.inner_text()
+        assert line.bounding_box()["y"] < 400
+        red, green, blue = (int(part) for part in line.evaluate("(e) => getComputedStyle(e).color.match(/\\d+/g).slice(0, 3)"))
+        assert red > 2 * max(green, blue)
+        assert "323 words" in tab.page.locator("#checks tbody tr").first.inner_text()
+
+
+def test_it_prints(chromium: Any, report: tuple[Numbers, Path]):
+    with opened(chromium, report[1], color_scheme="dark") as tab:
+        tab.page.emulate_media(media="print")
+        assert not tab.page.locator("nav").is_visible()
+        assert tab.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert tab.page.pdf(format="A4")[:5] == b"%PDF-"
+        assert tab.complaints == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_without_scripts_every_number_is_in_a_table(chromium: Any, report: tuple[Numbers, Path], width: int):
+    found, path = report
+    with opened(chromium, path, width=width, java_script_enabled=False) as tab:
+        assert tab.page.get_by_text("Without scripts").is_visible()
+        for each in found.distributions:
+            assert tab.page.locator(f"#chart-{each.key} tbody tr:not(.threshold)").count() == len(each.bins)
+
+
+def test_it_is_told_to_those_who_do_not_see_it(chromium: Any, report: tuple[Numbers, Path]):
+    """Landmarks, one first heading and no level left out, a name for everything that can be used or scrolls, headers in every table."""
+    with opened(chromium, report[1]) as tab:
+        for role in ("banner", "navigation", "main"):
+            assert tab.page.get_by_role(role).count() == 1
+        levels = tab.page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((e) => Number(e.tagName[1]))")
+        assert levels.count(1) == 1
+        assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+        unnamed = """[...document.querySelectorAll('input, button, [role=region], [role=img], section, aside, nav, summary')]
+            .filter((e) => !(e.ariaLabel || e.labels?.length || e.innerText || document.getElementById(e.getAttribute('aria-labelledby')))).map((e) => e.outerHTML.slice(0, 99))"""
+        assert tab.page.evaluate(unnamed) == []
+        assert tab.page.evaluate("[...document.querySelectorAll('table')].filter((e) => !e.querySelector('th[scope=col]') || !e.querySelector('th[scope=row]') && e.rows.length > 2).length") == 0
+        assert tab.page.evaluate("[...document.querySelectorAll('img')].filter((e) => !e.hasAttribute('alt')).length") == 0
+        assert tab.page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id).filter((id, i, all) => all.indexOf(id) !== i)") == []
+        tab.page.keyboard.press("Tab")
+        assert tab.page.evaluate("document.activeElement.textContent") == "Skip to the report"
+
+
+# Strangers -----------------------------------------------------------------------------------------------------------
+
+HOSTILE = (
+    "<script>window.ran = 1</script>",
+    "</script><script>window.ran = 2</script>",
+    "</style><style>body { display: none }</style>",
+    "<img src=x onerror='window.ran = 3'>",
+    "<svg onload=window.ran=4><iframe src=https://stranger.example/>",
+    "\" onmouseover=\"window.ran=5\" autofocus onfocus=\"window.ran=6",
+    "' autofocus onfocus='window.ran=7",
+    "<a href=javascript:window.ran=8>click</a>",
+    "{{7*7}} {% raw %}{{ numbers.folder }} ${7*7} #{7*7} <%= 7*7 %>",
+    "&lt;script&gt; &amp; &#60;script&#62;",
+    "<!-- <title>gone</title><base href=https://stranger.example/><meta http-equiv=refresh content=0;url=https://stranger.example/>",
+    "\u202egnp.cod\u202c \u2066\u2067\u2069 \u200b\ufeff left to right",
+    "shalom \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627",
+    "Z" + "\u0300\u0316\u0348" * 300,
+    "W" * 5_000,
+    "\x00\x01\x07\x1b[31m\x7f\x85\u2028\u2029 line\r\nbreaks\ttoo",
+    "\ufffd\ufffe\uffff\U0010ffff\ue000\U000e0041 broken",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f3f4\U000e0067",
+)
+URLS = (
+    "javascript:window.ran=9//https://img.example/a.jpg",
+    "  javascript:window.ran=10",
+    "https://img.example/\"onmouseover=\"window.ran=11",
+    "https://img.example/'><script>window.ran=12</script>",
+    "data:text/html,<script>window.ran=13</script>",
+    "https://img.example/" + "a/" * 4_000,
+    "HTTPS://user:secret@img.example/\u202egpj.exe",
+    "//stranger.example/x.png",
+    "vbscript:window.ran=14",
+)
+
+
+def hostile_rows() -> list[dict[str, Any]]:
+    rows = []
+    for number, text in enumerate((*HOSTILE, "y" * 10_000_000)):
+        url = URLS[number % len(URLS)]
+        stage, reason = [("kept", "kept"), ("judge", "text_too_short"), ("extract", "record_broken"), ("decontaminate", "near_duplicate_of_test_image")][number % 4]
+        strange = {"caption": text, "image_url": url, "page_url": URLS[(number + 1) % len(URLS)], "source": text, "test_set": text, "test_image": text, "file": text, "error": text, "offset": 3}
+        rows.append(sample(stage, reason, number, **strange, failed=[reason, text[:300]], kept_key=text[:2_000], picture=picture(number) if number % 2 else text.encode()[:50]))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = report_run.write(tmp_path_factory.mktemp("<script>window.ran=0<"), report_run.candidates(400))
+    report_run.write_samples(run, hostile_rows())
+    texts = [*HOSTILE, *URLS]
+    ones = [1] * len(texts)
+    pq.write_table(pa.table({"kind": [*["text"] * len(texts), *["image"] * len(texts)], "value": texts * 2, "count": ones * 2}), run / "audit/frequent.parquet")
+    edge = {"ngram": texts, "count": ones, "rarest_log2": pa.array(ones, pa.int32()), "is_in": [number % 2 == 0 for number in range(len(texts))]}
+    pq.write_table(pa.table(edge), run / "audit/edge_ngrams.parquet")
+    pq.write_table(pa.table({"host": texts, "images": ones, "fetched": ones, "kept": ones, "sampled_one_in": ones}), run / "audit/hosts.parquet")
+    pq.write_table(pa.table({"script": texts, "verdict": texts, "rows": ones, "sampled_one_in": ones}), run / "audit/scripts.parquet")
+    values = {"source": texts, "verdict": texts, "format": texts, "bytes_log2": pa.array(ones, pa.int32()), "rows": ones}
+    pq.write_table(pa.table(values), run / "audit/image_values.parquet")
+    near = pq.read_table(run / "audit/near_duplicates/gallery.parquet")
+    rows = [{**near.to_pylist()[0], "kind": ("just above", "dropped", text[:20])[number % 3], "test_set": text, "test_image": text, "image_url": URLS[number % 9]} for number, text in enumerate(texts)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=near.schema), run / "audit/near_duplicates/gallery.parquet")
+    for name in ("counts.parquet", "audit/failed.parquet"):
+        table = pq.read_table(run / name)
+        pq.write_table(table.set_column(table.column_names.index("source"), "source", pa.array([HOSTILE[i % len(HOSTILE)] for i in range(len(table))])), run / name)
+    config = (run / "config.toml").read_text(encoding="utf-8")
+    (run / "config.toml").write_text(config.replace("tests/coco", "<script>window.ran = 15</script>{{7*7}}"), encoding="utf-8")
+    return written(run, tuple(Checked(text, number % 2 == 0, text, 1) for number, text in enumerate(texts)))[1]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_strangers_wrote_does_nothing_but_stand_there(chromium: Any, hostile: Path, width: int):
+    with opened(chromium, hostile, width=width) as tab:
+        tab.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+        tab.page.evaluate("document.querySelectorAll('body *').forEach((e) => { for (const type of ['mouseover', 'focus', 'error', 'load']) e.dispatchEvent(new Event(type)) })")
+        assert tab.page.evaluate("window.ran ?? null") is None
+        assert tab.page.title().startswith("Audit of ")
+        assert tab.page.evaluate("document.querySelectorAll('script').length") == 2
+        assert tab.page.evaluate("document.querySelectorAll('iframe, object, embed, base, link, body style, body meta').length") == 0
+        assert tab.page.evaluate("[...document.querySelectorAll('*')].flatMap((e) => [...e.attributes]).filter((a) => /^on|^style$/.test(a.name) && !a.ownerElement.closest('.uplot')).length") == 0
+        links = tab.page.evaluate("[...document.querySelectorAll('a')].map((e) => [e.getAttribute('href'), e.rel])")
+        assert all(href.startswith("#") or (href.lower().startswith(("http://", "https://")) and rel == "noreferrer noopener") for href, rel in links)
+        assert all(source.startswith("data:image/") for source in tab.page.evaluate("[...document.images].map((e) => e.src)"))
+        assert_quiet(tab, hostile)
+
+
+def test_what_strangers_wrote_is_shown_as_it_is(chromium: Any, hostile: Path):
+    with opened(chromium, hostile) as tab:
+        text = tab.page.locator("body").evaluate("(e) => e.textContent")
+        for said in ("<script>window.ran = 1</script>", "{{7*7}}", "&lt;script&gt;", "javascript:window.ran=9", r"\u202egnp.cod", r"\x1b[31m", r"\r\nbreaks\ttoo", "\u05e9\u05dc\u05d5\u05dd"):
+            assert said in text, said
+        assert not set(text) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029\x00\x1b\ufeff")
+        assert "9,999,600 characters more" in text
+        assert hostile.stat().st_size < 5_000_000
+        isolated = "[...document.querySelectorAll('.caption')].every((e) => e.querySelector('bdi, .none'))"
+        assert tab.page.evaluate(isolated)

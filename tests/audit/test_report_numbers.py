@@ -1,0 +1,290 @@
+"""Every number of a report against plain loops over the candidates of a small run, and what other thresholds keep against judging them anew."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from altalign.reasons import DropReason
+from audit.report import dropping, numbers, what_if
+from audit.report.numbers import Numbers
+from audit.report.sliders import NO_LIMIT
+from audit.run_folder import RunFolder
+from tests.audit import report_run
+from tests.audit.report_run import NGRAMS, PASSED, Candidate, Limits
+
+OWN = Limits()
+
+
+@pytest.fixture(scope="module")
+def pool() -> list[Candidate]:
+    return report_run.candidates()
+
+
+@pytest.fixture(scope="module")
+def found(pool: list[Candidate], tmp_path_factory: pytest.TempPathFactory) -> Numbers:
+    return gathered(report_run.write(tmp_path_factory.mktemp("numbers"), pool))
+
+
+def gathered(run: Path) -> Numbers:
+    return numbers.gather(RunFolder.open(str(run)), PASSED)
+
+
+# Funnel and reasons --------------------------------------------------------------------------------------------------
+
+
+def test_the_funnel_has_the_rows_that_every_stage_kept_by_source(pool: list[Candidate], found: Numbers):
+    left = list(pool)
+    expected = [("pool", left)]
+    for stage in report_run.STAGES:
+        left = [each for each in left if report_run.outcome(each, OWN)[0] != stage]
+        expected.append((stage, left))
+    expected.append(("shards", left))
+    assert [(step.name, step.rows, step.by_source) for step in found.funnel] == [
+        (name, len(rows), {source: sum(each.source == source for each in rows) for source in ("web", "table")}) for name, rows in expected
+    ]
+    assert [step.images for step in found.funnel] == [None, 777, None, None, 555, None, len(left) - 5]
+    assert [step.bytes for step in found.funnel] == [3_345, *[None] * 5, 7_654_321]
+
+
+def test_sources_beyond_the_most_frequent_are_counted_together(tmp_path: Path):
+    pool = [replace(each, source=f"source {each.number % 45:02}") for each in report_run.candidates(460)]
+    pool += [replace(each, source="the most") for each in pool]
+    funnel = gathered(report_run.write(tmp_path, pool)).funnel
+    assert len(funnel[0].by_source) == dropping.SOURCES_AT_MOST + 1
+    assert next(iter(funnel[0].by_source)) == "the most"
+    assert all(sum(step.by_source.values()) == step.rows for step in funnel)
+
+
+def test_reasons_are_counted_first_held_alone_and_together(pool: list[Candidate], found: Numbers):
+    for stage in found.stages:
+        failing = [failed for each in pool for end, failed in [report_run.outcome(each, OWN)] if end == stage.stage]
+        names = [reason.name for reason in stage.reasons]
+        assert names == [reason.value for reason in DropReason if any(reason.value in failed for failed in failing)]
+        for reason in stage.reasons:
+            assert reason.rows == sum(failed[0] == reason.name for failed in failing)
+            assert reason.holds == sum(reason.name in failed for failed in failing)
+            assert reason.only == sum(failed == [reason.name] for failed in failing)
+        assert stage.overlap == [[sum(one in failed and other in failed for failed in failing) for other in names] for one in names]
+        assert not set(stage.silent) & set(names)
+    assert any(stage.has_overlap for stage in found.stages)
+
+
+def test_every_reason_is_told_with_the_value_of_its_setting(found: Numbers):
+    told = {reason.name: reason.about for stage in found.stages for reason in stage.reasons}
+    assert told["text_too_short"] == "Fewer words than `text.words_at_least = 3`."
+    assert "`text.vocabulary_size = 341`" in told["text_has_rare_ngram"]
+    config = RunFolder.open(found.folder).config
+    assert all(dropping._told(config, reason.value).endswith(".") for reason in DropReason)  # pyright: ignore[reportPrivateUsage]
+
+
+# Distributions -------------------------------------------------------------------------------------------------------
+
+
+def test_every_distribution_counts_all_that_was_measured(pool: list[Candidate], found: Numbers):
+    judged = [each for each in pool if not each.extract]
+    fetched = [each for each in judged if not each.judged(OWN) and each.is_fetched]
+    sized = [each for each in fetched if each.width]
+    passing = sum(each.judged(OWN) in ([], ["pair_repeated"]) for each in judged)
+    good = sum(not each.image(OWN) for each in fetched)
+    expected = {
+        "words": (passing, len(judged)),
+        "rarest": (passing, sum(each.words > 0 for each in judged)),
+        "images_per_text": (sum(each.images_per_text <= 10 for each in pool), len(pool)),
+        "texts_per_image": (sum(each.texts_per_image <= 1_000 for each in pool), len(pool)),
+        "ngram_count": (341, sum(NGRAMS.values())),
+        "short_side": (good, len(sized)),
+        "aspect": (good, len(sized)),
+        "bytes": (good, len(fetched)),
+        "format": (good, len(fetched)),
+        "cosine": (64 * 14, 64 * 14 + 4),
+    }
+    counted = {each.key: (sum(part.kept for part in each.bins), sum(part.kept + part.dropped for part in each.bins)) for each in found.distributions if each.bins}
+    assert counted == expected
+
+
+def test_bins_of_words_are_the_words(pool: list[Candidate], found: Numbers):
+    words = next(each for each in found.distributions if each.key == "words")
+    judged = [each for each in pool if not each.extract]
+    for number in range(40):
+        of_bin = [each for each in judged if each.words == number]
+        assert words.bins[number].label == str(number)
+        assert words.bins[number].kept + words.bins[number].dropped == len(of_bin)
+        assert words.bins[number].kept == sum(each.judged(OWN) in ([], ["pair_repeated"]) for each in of_bin)
+    assert words.bins[40].label == "40 or more"
+
+
+def test_thresholds_part_what_they_part(found: Numbers):
+    """No bin before "above 200 px" has what is kept; none from "below 3" on; and so on."""
+    by_key = {each.key: each for each in found.distributions}
+    for key, number, is_kept_after in (
+        ("words", 0, True), ("words", 1, False), ("rarest", 0, True), ("images_per_text", 0, False), ("texts_per_image", 0, False),
+        ("ngram_count", 0, True), ("short_side", 0, True), ("aspect", 0, False), ("cosine", 0, False),
+    ):  # fmt: skip
+        bins, at = by_key[key].bins, by_key[key].thresholds[number].at
+        lost, stays = (bins[:at], bins[at:]) if is_kept_after else (bins[at:], bins[:at])
+        assert sum(part.kept for part in lost) == 0, key
+        assert sum(part.kept for part in stays) > 0, key
+
+
+@pytest.mark.parametrize("text", ["words_at_most = 300", "words_at_least = 70\nwords_at_most = 80", "images_per_text_at_most = 4_000", "words_at_most = 254"])
+def test_thresholds_may_be_anywhere(pool: list[Candidate], tmp_path: Path, text: str):
+    run = report_run.write(tmp_path, pool[:300])
+    config = (run / "config.toml").read_text(encoding="utf-8").replace("[text]", f"[text]\n{text}")
+    (run / "config.toml").write_text(config + "\n[image]\nshort_side_above_px = 3000\naspect_ratio_below = 1.333\n", encoding="utf-8")
+    found = gathered(run)
+    assert all(0 <= threshold.at <= len(each.bins) for each in found.distributions for threshold in each.thresholds)
+
+
+# What if -------------------------------------------------------------------------------------------------------------
+
+
+def limits_at(found: what_if.WhatIf, moved: dict[str, int]) -> Limits:
+    """The limits that a rerun with these settings has."""
+    limits, named = OWN, {slider.key: slider for slider in found.sliders}
+    for key, at in moved.items():
+        stop = named[key].stops[at]
+        if key == "vocabulary":
+            in_order = sorted((count for count, ngrams in NGRAMS.items() for _ in range(ngrams)), reverse=True)
+            limits = replace(limits, rarest=in_order[int(stop) - 1])
+        elif key == "aspect":
+            limits = replace(limits, aspect=Fraction(str(stop)))
+        else:
+            limits = replace(limits, **{key: int(stop)})
+    return limits
+
+
+def rerun(pool: list[Candidate], limits: Limits) -> tuple[int, int, int]:
+    """What judge keeps; what there is before decontamination; and how much of that decontamination of the run has seen and kept, or has not seen."""
+    judged = [each for each in pool if not each.extract and not each.judged(limits)]
+    there = [each for each in judged if each.is_fetched and not each.image(limits)]
+    unseen = [each for each in there if each.of_size(OWN)]
+    kept = [each for each in there if not each.of_size(OWN) and not each.is_near]
+    return len(judged), len(kept) + len(unseen), len(unseen)
+
+
+def test_the_runs_own_thresholds_give_what_the_run_counted(pool: list[Candidate], found: Numbers):
+    own = what_if.yields(found.what_if, {})
+    assert (own.judge, own.end, own.not_searched) == rerun(pool, OWN)
+    assert (own.judge, own.end) == (found.what_if.kept_by_judge, found.what_if.kept_at_the_end)
+    assert not own.is_estimate
+    assert not any("Do not rely" in note for note in found.what_if.notes)
+
+
+def test_every_stop_of_every_slider_gives_what_judging_anew_gives(pool: list[Candidate], found: Numbers):
+    for slider in found.what_if.sliders:
+        assert len(slider.stops) > 3, slider.key
+        for at in range(len(slider.stops)):
+            now = what_if.yields(found.what_if, {slider.key: at})
+            judge, end, unseen = rerun(pool, limits_at(found.what_if, {slider.key: at}))
+            assert now.judge == judge, (slider.key, slider.stops[at])
+            if not now.is_estimate:
+                assert (now.end, now.not_searched) == (end, unseen), (slider.key, slider.stops[at])
+            is_looser_text = slider.is_of_text and judge > found.what_if.kept_by_judge
+            assert now.is_estimate == is_looser_text
+
+
+def test_any_sliders_together_give_what_judging_anew_gives(pool: list[Candidate], found: Numbers):
+    rng = random.Random(3)
+    exact = 0
+    for _ in range(150):
+        moved = {slider.key: rng.randrange(len(slider.stops)) for slider in found.what_if.sliders if rng.random() < 0.6}
+        now = what_if.yields(found.what_if, moved)
+        judge, end, unseen = rerun(pool, limits_at(found.what_if, moved))
+        assert now.judge == judge, moved
+        if not now.is_estimate:
+            exact += 1
+            assert (now.end, now.not_searched) == (end, unseen), moved
+    assert exact > 20
+
+
+def test_an_estimate_is_the_share_that_survived(pool: list[Candidate], found: Numbers):
+    slider = next(slider for slider in found.what_if.sliders if slider.key == "words_at_most")
+    now = what_if.yields(found.what_if, {"words_at_most": slider.stops.index(NO_LIMIT)})
+    seen, kept, _ = rerun(pool, OWN)
+    assert now.is_estimate
+    assert now.end == round(kept * now.judge / seen)
+
+
+def test_coarser_stops_are_as_exact(pool: list[Candidate], found: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where there are too many cells sliders have fewer stops, and their sums stay what judging anew gives."""
+    run = report_run.write(tmp_path, pool)
+    monkeypatch.setattr(what_if, "CELLS_AT_MOST", 300)
+    coarse = gathered(run).what_if
+    assert coarse.judge is not None
+    assert found.what_if.judge is not None
+    assert len(coarse.judge.pairs) < len(found.what_if.judge.pairs)
+    for slider, at in ((slider, at) for slider in coarse.sliders for at in range(len(slider.stops))):
+        assert what_if.yields(coarse, {slider.key: at}).judge == rerun(pool, limits_at(coarse, {slider.key: at}))[0]
+
+
+def test_joint_counts_that_are_not_those_of_the_run_are_said(pool: list[Candidate], tmp_path: Path):
+    run = report_run.write(tmp_path, pool)
+    other = report_run.write(tmp_path / "other", pool[:-50])
+    (other / "audit/pairs_joint.parquet").replace(run / "audit/pairs_joint.parquet")
+    assert "Do not rely on this section" in gathered(run).what_if.notes[0]
+
+
+def test_what_cannot_be_moved_says_why(pool: list[Candidate], tmp_path: Path):
+    calm = [replace(each, images_per_text=1, texts_per_image=1) for each in pool]
+    run = report_run.write(tmp_path, calm, but=["audit/outcome_joint.parquet"])
+    vocabulary = run / "tables/vocabulary.json"
+    vocabulary.write_text(vocabulary.read_text(encoding="utf-8").replace("false", "true"), encoding="utf-8")
+    found = gathered(run).what_if
+    assert {slider.key for slider in found.sliders if slider.disabled} == {"images_per_text", "texts_per_image", "vocabulary", "short_side", "aspect"}
+    assert what_if.yields(found, {}).end is None
+
+
+# The rest ------------------------------------------------------------------------------------------------------------
+
+
+def test_frequent_things_are_as_the_run_has_them(found: Numbers):
+    frequent = found.frequent
+    assert [(each.value, each.count) for each in frequent.texts or []] == [("click here", 3_000), ("logo", 40)]
+    assert [(each.value, each.count, each.about) for each in frequent.ngrams_out or []] == [("qx", None, 2)]
+    assert [host.name for host in frequent.hosts or []] == ["b.example", "a.example"]
+    assert [(script.name, script.rows, script.kept, script.dropped) for script in frequent.scripts or []] == [
+        ("Latin", 8, 5, {"text_too_short": 3}),
+        ("Han", 2, 0, {"text_too_long": 2}),
+    ]
+    assert (frequent.hosts_one_in, frequent.scripts_one_in) == (4, 2)
+
+
+def test_fidelity_marks_what_is_not_the_papers(pool: list[Candidate], tmp_path: Path):
+    extra = "\n[image]\nshort_side_above_px = 128\naspect_ratio_below = 2.5\ntexts_per_image_at_most = 2000\n"
+    run = report_run.write(tmp_path, pool, extra=extra)
+    config = run / "config.toml"
+    config.write_text(config.read_text(encoding="utf-8").replace('test_sets = ["tests/coco"]', ""), encoding="utf-8")
+    fidelity = gathered(run).fidelity
+    marks = {rule.rule: rule.mark for rule in fidelity.rules}
+    assert marks["Words, at least"] == marks["Words, at most"] == marks["Images of a text, at most"] == "same"
+    assert (marks["Short side, above"], marks["Aspect ratio, below"], marks["Texts of an image, at most"]) == ("looser", "stricter", "looser")
+    assert marks["Pornographic images"] == marks["Test images"] == "off"
+    assert any("no test set was named" in warning for warning in fidelity.warnings)
+    assert any("no classifier was set" in warning for warning in fidelity.warnings)
+
+
+def test_rules_that_are_ours_are_counted(pool: list[Candidate], found: Numbers):
+    reasons = Counter(failed[0] for each in pool for _, failed in [report_run.outcome(each, OWN)] if failed)
+    ours = {rule.rule: rule.rows for rule in found.fidelity.ours}
+    assert ours["pair_repeated"] == reasons["pair_repeated"] > 0
+    assert ours["alt_missing"] == reasons["alt_missing"] > 0
+    assert ours["not_in_archive, http_*"] == reasons["not_in_archive"] > 0
+
+
+OPTIONAL = (
+    "audit/failed.parquet", "audit/pairs_joint.parquet", "audit/outcome_joint.parquet", "audit/samples.parquet", "audit/frequent.parquet",
+    "audit/edge_ngrams.parquet", "audit/hosts.parquet", "audit/scripts.parquet", "audit/near_duplicates/similarity.parquet",
+    "audit/near_duplicates/gallery.parquet", "audit/near_duplicates/found.json", "audit/text_joint.parquet", "audit/image_joint.parquet",
+    "audit/image_values.parquet", "audit/histograms.json",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("but", [*((name,) for name in OPTIONAL), OPTIONAL], ids=lambda names: names[0] if len(names) == 1 else "all")
+def test_a_run_without_a_file_has_the_rest(pool: list[Candidate], tmp_path: Path, but: tuple[str, ...]):
+    found = gathered(report_run.write(tmp_path, pool[:200], but=but))
+    assert found.funnel[-1].rows == sum(report_run.outcome(each, OWN) == ("", []) for each in pool[:200])
+    assert found.to_json()["funnel"]

@@ -1,0 +1,112 @@
+"""What stages write for the audit beside their work: strings of what the tables know by hash, and samples; held against plain loops over the whole."""
+
+import io
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from altalign.reasons import KEPT, Stage
+from filters.identity import image_hash
+from filters.words import folded, hash_of_bigram, hash_of_text, hash_of_word
+from pipelines import samples, seen
+from tests.end_to_end.inputs import Part, placed, write_parts
+from tests.end_to_end.oracle import curate, read_dropped, read_sidecars
+from tests.end_to_end.runs import Finished
+from tests.end_to_end.test_tables_against_duckdb import repeated_words
+from tests.reference.curation import Settings, tables
+
+pytestmark = pytest.mark.slow
+
+
+def rows_of(run: Path, name: str) -> list[dict[str, Any]]:
+    return pq.read_table(run / "audit" / f"{name}.parquet").to_pylist()
+
+
+def hash_of(ngram: str) -> int:
+    return hash_of_bigram(*ngram.split(" ")) if " " in ngram else hash_of_word(ngram)
+
+
+def test_frequent_things_and_the_vocabularys_edge_have_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.pool.ROWS_PER_UNIT", 500)
+    monkeypatch.setattr("pipelines.tables.ROWS_PER_PARTITION", 100)
+    settings = Settings(vocabulary_size=500, images_per_text_at_most=3, texts_per_image_at_most=10)
+    rows = repeated_words(4_000, seed=5)
+    parts = [Part("a", "parquet", rows[:3_000]), Part("b", "jsonl", rows[3_000:])]
+    run, pool = curate(tmp_path, write_parts(tmp_path, parts), settings, "--until", "judge"), placed(parts)[0]
+    expected = tables(pool, settings)
+    threshold = expected.threshold or 0
+    assert threshold > 2  # so that there is something on both sides
+
+    first_text: dict[str, str] = {}
+    first_image: dict[str, str] = {}
+    for candidate in pool:
+        first_text.setdefault(folded(candidate.caption), candidate.caption)
+        if candidate.identity is not None and candidate.image_url is not None:
+            first_image.setdefault(candidate.identity, candidate.identity)
+    texts = sorted(expected.over_shared_texts.items(), key=lambda entry: (-entry[1], hash_of_text(entry[0])))[: seen.MOST]
+    images = sorted(expected.over_captioned_images.items(), key=lambda entry: (-entry[1], image_hash_of(entry[0])))[: seen.MOST]
+    named = [("text", first_text[text], n) for text, n in texts] + [("image", first_image[image], n) for image, n in images]
+    assert (len(texts), len(images) > 0) == (seen.MOST, True)
+    assert [(row["kind"], row["value"], row["count"]) for row in rows_of(run, "frequent")] == named
+
+    counts = {ngram: n for ngram, n in expected.ngrams.items() if n >= 2}
+    inside = sorted((ngram for ngram, n in counts.items() if n >= threshold), key=lambda ngram: (counts[ngram], hash_of(ngram)))
+    outside = sorted((ngram for ngram, n in counts.items() if n < threshold), key=lambda ngram: (-counts[ngram], hash_of(ngram)))
+    edges = [(ngram, counts[ngram], side is inside) for side in (inside, outside) for ngram in side[: seen.PER_SIDE]]
+    assert [(row["ngram"], row["count"], row["is_in"]) for row in rows_of(run, "edge_ngrams")] == edges
+
+
+def image_hash_of(image: str) -> int:
+    return int(image_hash(pa.array([image], pa.string()))[0])
+
+
+def test_samples_are_the_rows_of_the_smallest_hashes(embedded: Finished) -> None:
+    run = embedded.folder / "run"
+    found = rows_of(run, "samples")
+    expected: list[tuple[str, str, str]] = []
+    for stage in Stage:
+        by_reason: dict[str, list[str]] = {}
+        images: set[tuple[str, str]] = set()
+        is_by_key = stage in (Stage.EXTRACT, Stage.JUDGE)
+        for row in sorted(read_dropped(run, stage), key=lambda row: ("" if is_by_key and row["reason"] != "pair_repeated" else row["image_id"], row["key"])):
+            if not is_by_key and (row["reason"], row["image_id"]) in images:
+                continue
+            images.add((row["reason"], row["image_id"]))
+            by_reason.setdefault(row["reason"], []).append(row["key"])
+        expected += [(stage.value, reason, key) for reason, keys in by_reason.items() for key in keys[: samples.PER_REASON]]
+    first_of_image = list({row["image_id"]: row["key"] for row in reversed(read_sidecars(run))}.values())[::-1]
+    expected += [(KEPT, KEPT, key) for key in first_of_image[: samples.OF_KEPT]]
+    assert Counter((row["stage"], row["reason"], row["key"]) for row in found) == Counter(expected)
+
+    with_picture = Counter(row["reason"] for row in found if row["picture"])
+    assert with_picture[KEPT] == Counter(row["reason"] for row in found)[KEPT] > 0
+    assert with_picture["image_too_small"] == Counter(row["reason"] for row in found)["image_too_small"] > 0
+    assert with_picture["near_duplicate_of_test_image"] > 0
+    assert with_picture["not_in_archive"] == 0
+    for row in found:
+        if row["picture"]:
+            with Image.open(io.BytesIO(row["picture"])) as image:
+                assert (image.format, max(image.size) <= samples.SIDE_PX) == ("WEBP", True)
+
+
+def test_hosts_and_scripts_add_up(embedded: Finished) -> None:
+    run = embedded.folder / "run"
+    hosts, scripts = rows_of(run, "hosts"), rows_of(run, "scripts")
+    dropped = {row["image_id"] for stage in (Stage.IMAGE, Stage.DECONTAMINATE) for row in read_dropped(run, stage)}
+    missing = {row["image_id"] for row in read_dropped(run, Stage.FETCH)}
+    kept = {row["image_id"] for row in read_sidecars(run)}
+    near = {row["image_id"] for row in read_dropped(run, Stage.DECONTAMINATE)}
+    assert sum(row["images"] for row in hosts) == len(dropped | missing | kept)
+    assert sum(row["fetched"] for row in hosts) == len(dropped | kept)
+    assert sum(row["kept"] for row in hosts) == len(kept | near)
+    assert {row["host"] for row in hosts} == {"", "img.example"}
+    judged = Counter(row["reason"] for row in read_dropped(run, Stage.JUDGE))
+    for reason, rows in judged.items():
+        if reason != "pair_repeated":
+            assert sum(row["rows"] for row in scripts if row["verdict"] == reason) == rows
+    assert {row["script"] for row in scripts} == {"Latin", "none"}
