@@ -28,6 +28,7 @@ ABSENT, ABSENT_NAME = 0, "absent"  # the verdict of a pair that a run does not h
 
 _STAGES = tuple(stage.value for stage in Stage if stage is not Stage.EXTRACT)
 _RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("verdict", "<u2"), ("file", "<u4")])
+_NONE = np.uint16(2**16 - 1)
 _DIGITS = np.full(256, 255, np.uint8)
 _DIGITS[[*b"0123456789abcdef"]] = np.arange(16)
 
@@ -155,16 +156,18 @@ def _merge(both: list[np.ndarray], tally: np.ndarray, found: dict[int, list[_Fou
     records, of = np.concatenate(both), np.repeat(np.arange(2, dtype=np.uint8), [len(each) for each in both])
     if not len(records):
         return
-    order = np.lexsort((records["verdict"], of, records["low"], records["high"]))
-    records, of = records[order], of[order]
-    is_new = np.r_[True, (records["high"][1:] != records["high"][:-1]) | (records["low"][1:] != records["low"][:-1])]
-    pair = np.cumsum(is_new) - 1
-    firsts = np.flatnonzero(is_new)
-    verdicts = np.full((2, len(firsts)), ABSENT, np.int64)
-    is_first = is_new | np.r_[True, of[1:] != of[:-1]]  # of its run: one pair may be dropped more than once, and the least verdict counts
-    for run in range(2):
-        rows = np.flatnonzero(is_first & (of == run))
-        verdicts[run, pair[rows]] = records["verdict"][rows]
+    order = np.argsort(np.ascontiguousarray(records["high"]))
+    high, low = records["high"][order], records["low"][order]
+    is_new = np.r_[True, high[1:] != high[:-1]]
+    if (low[1:] != low[:-1])[~is_new[1:]].any():  # two keys with one first half: hardly ever
+        order = np.lexsort((records["low"], records["high"]))
+        high, low = records["high"][order], records["low"][order]
+        is_new = np.r_[True, (high[1:] != high[:-1]) | (low[1:] != low[:-1])]
+    records, of, firsts = records[order], of[order], np.flatnonzero(is_new)
+    verdicts = np.empty((2, len(firsts)), np.int64)
+    for run in range(2):  # a pair may be dropped more than once: the least verdict counts
+        least = np.minimum.reduceat(np.where(of == run, records["verdict"], _NONE), firsts)
+        verdicts[run] = np.where(least == _NONE, ABSENT, least)
     cells = verdicts[0] * names + verdicts[1]
     counted = np.bincount(cells, minlength=len(tally))
     tally += counted
@@ -184,7 +187,8 @@ def _examples(files: list[list[str]], found: dict[int, list[_Found]], names: lis
     told: dict[str, tuple[str, str | None]] = {}
     for path, keys in wanted.items():
         for rows in parquet.row_groups(path, ["key", "caption", "image_url"]):
-            for row in rows.filter(pc.is_in(rows["key"], value_set=pa.array(sorted(keys)))).to_pylist():
+            is_wanted: Any = pc.is_in(rows["key"], value_set=pa.array(sorted(keys)))
+            for row in rows.filter(is_wanted).to_pylist():
                 told[row["key"]] = row["caption"] or "", row["image_url"]
     return [
         Example(names[cell // len(names)], names[cell % len(names)], each.key, *told[each.key])
