@@ -116,7 +116,8 @@ def _records(run: RunFolder, verdicts: dict[str, int]) -> Iterator[tuple[str, np
 
 
 def _dropped(rows: pa.Table, stage: str, path: str, verdicts: dict[str, int]) -> np.ndarray:
-    rows = rows.filter(pc.fill_null(pc.not_equal(rows["reason"], pa.scalar(DropReason.PAIR_REPEATED.value)), pa.scalar(True)))  # noqa: FBT003 - Arrow's
+    is_other: Any = pc.fill_null(pc.not_equal(rows["reason"], pa.scalar(DropReason.PAIR_REPEATED.value)), pa.scalar(True))  # noqa: FBT003 - Arrow's
+    rows = rows.filter(is_other)
     encoded: Any = pa.chunked_array(rows["reason"].chunks, pa.string()).combine_chunks().fill_null("").dictionary_encode()
     numbers = np.array([verdicts.setdefault(f"{stage}: {reason}", len(verdicts)) for reason in encoded.dictionary.to_pylist()], np.uint16)
     records = np.zeros(len(rows), _RECORD)
