@@ -28,7 +28,7 @@ from pipelines.calibration_report import Findings, Looked
 from pipelines.calibration_search import SEARCHED_ABOVE, Place, Pool, Search, Tests, lines, threshold
 from pipelines.calibrations import Calibration
 from pipelines.engines import threads
-from pipelines.threads import in_threads
+from altalign.threads import in_threads
 from pipelines.units import WORK_VERSION, Facts, Run, Unit, map_unit
 
 POOL = 20_000  # images of the pool that are searched for

@@ -1,5 +1,6 @@
 """Every sample of a run, read again: members, offsets, digests and rules; by our reader, and by those of others."""
 
+import contextlib
 import hashlib
 import io
 import json
@@ -20,6 +21,8 @@ from PIL import Image
 from altalign import shards
 from altalign.key import image_id, sample_key
 from altalign.schema import RULES_VERSION, SAMPLE, SCHEMA_VERSION
+from audit.checks import run_checks
+from audit.run_folder import RunFolder
 from tests.end_to_end.inputs import IMAGE_LIMITS, Part, Picture, picture_of, pictures, placed, write_parts
 from tests.end_to_end.oracle import curate, read_sidecars
 from tests.reference.captions import bigrams, clean, folded, words
@@ -207,6 +210,13 @@ def test_rows_in_dropped_are_as_many_as_counts_say(finished: Finished):
         found = Counter({tuple(row[:3]): row[3] for row in sql.execute(query, [str(finished.folder / "dropped" / "*" / "*.parquet")]).fetchall()})
     assert found == {name: rows for name, rows in counted.items() if name[2] != "kept"}
     assert sum(rows for (stage, _, _), rows in counted.items() if stage == "extract") == len(finished.candidates)
+
+
+def test_the_checks_of_the_audit_find_nothing_wrong(finished: Finished):
+    with contextlib.chdir(finished.folder.parent):  # where the block list is
+        checks = run_checks(RunFolder.open(str(finished.folder)))
+    assert [check for check in checks if not check.passed] == []
+    assert {check.checked for check in checks if check.name in ("text_too_long", "image_blocked", "members")} == {len(read_sidecars(finished.folder))}
 
 
 # Other readers ---------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from pipelines.calibration_report import Findings, Looked
 from pipelines.calibration_search import SEARCHED_ABOVE, Place, Pool, Search, threshold
 from pipelines.calibrations import Calibration
 from pipelines.labelled_pairs import Labelled
-from pipelines.threads import in_threads
+from altalign.threads import in_threads
 from tests.shared_data import SHARED, needs_shared
 
 LOWEST = Map(np.zeros(COEFFICIENTS, np.int32), np.eye(DIMENSIONS, COEFFICIENTS, dtype=np.int32))

@@ -1,0 +1,182 @@
+"""Checks of a finished run: its counts add up, its shards are those of the manifest, and every sample passes every rule that can be asked again.
+
+Samples are read again from the tars and side-cars, and everything is measured anew: words, tables, URLs, hashes, pixels. What cannot be asked
+again is in `NOT_ASKED`. A damaged run gives checks that fail.
+"""
+
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from altalign.counts import Counts
+from altalign.errors import AltalignError
+from altalign.reasons import DropReason
+from altalign.threads import in_threads
+from audit.checks import dropped, shard, totals
+from audit.checks.findings import Check, Findings
+from audit.checks.rules import Rules
+from audit.checks.totals import Manifest
+from audit.run_folder import RunFolder
+
+__all__ = ["NOT_ASKED", "Check", "run_checks"]
+
+KEYS_AT_MOST = 1 << 20  # kept keys that are looked for among dropped rows
+FILES_PER_SHARD = 8  # files of dropped/ of each stage that are read for each shard that is, where shards are sampled
+
+_ANEW = "`altalign curate` with --rerun write makes it anew"
+_CHANGED = "a file was changed, or this is a defect of altalign: `altalign curate` with --restart makes the run anew; where it fails again, please report it"
+_OF_RULE = "samples asked again", _CHANGED
+
+# What is looked at, by the name of the check, and what to do where it fails.
+ABOUT = {
+    "settings": ("settings file by its digest, versions", "audit with the altalign that made the run, and take config.toml from where it was written"),
+    "counts": ("counts, which add up by stage and source, and agree with summary.json, manifest and shards", _CHANGED),
+    "dropped_rows": ("dropped rows, as many as the counts say", _CHANGED),
+    "kept_or_dropped": ("dropped rows, none of a pair that is kept", _CHANGED),
+    "manifest": ("files by their names and sizes, and the manifest", _ANEW),
+    "digests": ("files by their SHA-256", _ANEW),
+    "shard_sizes": ("shards with exactly samples_per_shard samples, but the last", _ANEW),
+    "side_cars": ("side-cars with all columns and text that is UTF-8", _ANEW),
+    "tars": ("tars read from their first byte to their last", _ANEW),
+    "members": ("samples: image, .txt and .json as the side-car says, at its offsets", _ANEW),
+    "order": ("samples in the order of (image_id, key)", _ANEW),
+    "image_bytes": ("images by their SHA-256", _ANEW),
+    "image_sizes": ("images decoded: format, width and height as the side-car says", _ANEW),
+    "stored_form": ("images stored as [shards] says", _ANEW),
+    "image_id": ("image_ids made again of URL or bytes", _CHANGED),
+    "key": ("keys made again of image and caption", _CHANGED),
+    "image_url": ("URLs in the form in which they are kept", _CHANGED),
+    "source": ("sources that config.toml has", _CHANGED),
+    "captions": ("captions as cleaning leaves them", _CHANGED),
+    "words": ("numbers of words, counted again", _CHANGED),
+    **dict.fromkeys(
+        (
+            DropReason.URL_INVALID,
+            DropReason.TEXT_EMPTY,
+            DropReason.TEXT_TOO_SHORT,
+            DropReason.TEXT_TOO_LONG,
+            DropReason.TEXT_ON_TOO_MANY_IMAGES,
+            DropReason.TEXT_HAS_RARE_NGRAM,
+            DropReason.IMAGE_HAS_TOO_MANY_TEXTS,
+            DropReason.PAIR_REPEATED,
+            DropReason.HTTP_TOO_LARGE,
+            DropReason.IMAGE_UNDECODABLE,
+            DropReason.IMAGE_DAMAGED,
+            DropReason.IMAGE_TOO_MANY_PIXELS,
+            DropReason.IMAGE_TOO_SMALL,
+            DropReason.IMAGE_TOO_ELONGATED,
+            DropReason.IMAGE_BLOCKED,
+        ),
+        _OF_RULE,
+    ),
+}
+
+# Rules that a finished run cannot be asked about, and why.
+NOT_ASKED = {
+    "fetching (http_status to http_refused, but http_too_large)": "the answers of servers are not kept",
+    DropReason.IMAGE_NSFW.value: "the classifier is not part of a run",
+    DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE.value: "the test images are not part of a run",
+    DropReason.NEAR_DUPLICATE_IN_POOL.value: "it compares all images with each other",
+    "size and shape of images that were made smaller": "their pixels as found are not part of a run",
+    "PDQ hashes of blocked_hashes": "they are of the image as found, decoded as it was when it was fetched",
+}
+
+
+def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Check]:
+    """Check a finished run.
+
+    Args:
+        run: the run.
+        shards_at_most: how many shards are read, those of the smallest SHA-256; None: all.
+
+    Returns:
+        A check of each kind of thing that was looked at, in the order of `ABOUT`. A run that is damaged, or is not finished, has checks that fail.
+    """
+    findings, notes = Findings(), dict[str, str]()
+    manifest = Manifest.read(run, findings)
+    totals.check_settings(run, manifest, findings)
+    counts = totals.check_counts(run, manifest, findings)
+    try:
+        rules = Rules.of(run, findings)
+    except AltalignError as error:
+        findings.fails("settings", str(error))
+        return findings.checks(ABOUT, notes)
+    if manifest.is_there:
+        totals.check_files(run, manifest, findings)
+        notes |= _check_rows(run, manifest, counts, rules, findings, shards_at_most=shards_at_most)
+    return findings.checks(ABOUT, notes)
+
+
+def _check_rows(run: RunFolder, manifest: Manifest, counts: Counts | None, rules: Rules, findings: Findings, *, shards_at_most: int | None) -> dict[str, str]:
+    """Read shards and dropped rows; returns what is to be said of the checks that hold."""
+    names = _chosen(manifest, shards_at_most)
+    rows = sum(manifest.entries[name]["rows"] for name in names)
+    bits = max(0, (rows - 1) // KEYS_AT_MOST).bit_length()
+    threads = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, max(1, len(names)))
+    kept = list[np.ndarray]()
+    shards = list[shard.Found]()
+    for found in in_threads(lambda name: shard.read(run, name, rules, looked_for=lambda keys: _sampled(keys, bits)), names, threads):
+        findings.add(found.findings)
+        totals.check_digests(found, manifest, findings)
+        kept.append(found.keys)
+        found.keys, found.findings = kept[-1][:0], Findings()
+        shards.append(found)
+    _check_between(shards, findings)
+    is_whole = len(names) == len(manifest.entries)
+    if counts is not None and is_whole and all(found.rows is not None for found in shards):
+        totals.check_against_shards(run, counts, shards, findings)
+    _check_dropped(run, counts, np.concatenate([np.empty(0, "S32"), *kept]), findings, files_at_most=None if is_whole else FILES_PER_SHARD * len(names))
+    return _notes(names, manifest, rows, sum(map(len, kept)))
+
+
+def _chosen(manifest: Manifest, at_most: int | None) -> list[str]:
+    """The shards that are read: those of the smallest SHA-256, in the order of their names."""
+    by_content = sorted(manifest.entries, key=lambda name: (manifest.entries[name]["sha256"], name))
+    return sorted(by_content[:at_most])
+
+
+def _sampled(keys: np.ndarray, bits: int) -> np.ndarray:
+    """The keys whose first so many bits are zero: keys are hashes, so these are a random sample."""
+    return keys if not bits else keys[np.array([_leading(key) >> max(0, 32 - bits) == 0 for key in keys.tolist()], bool)]
+
+
+def _leading(key: bytes) -> int:
+    try:
+        return int(key[:8], 16)
+    except ValueError:
+        return (1 << 32) - 1  # no key: another check has said so
+
+
+def _check_between(shards: list[shard.Found], findings: Findings) -> None:
+    """The last sample of each shard before the first of the next one that was read; the first of all has nothing before it."""
+    for name in ("order", DropReason.PAIR_REPEATED):
+        findings.saw(name, int(any(found.rows for found in shards)))
+    for before, after in pairwise(found for found in shards if found.rows):
+        last, first = (np.array([end.encode()], "S64") for end in (before.last, after.first))
+        shard.check_neighbours(last, first, f"shards/{after.name}.parquet", findings)
+
+
+def _check_dropped(run: RunFolder, counts: Counts | None, kept: np.ndarray, findings: Findings, *, files_at_most: int | None) -> None:
+    if run.config.audit.keep_dropped:
+        findings.saw("kept_or_dropped", 0)
+        dropped.check(run, counts, kept, findings, files_at_most=files_at_most)
+
+
+def _notes(names: list[str], manifest: Manifest, rows: int, kept: int) -> dict[str, str]:
+    """What was read, where that was not all."""
+    notes = {"kept_or_dropped": f"{kept:,} kept keys looked for"}
+    if len(names) < len(manifest.entries):
+        sample = f"of {len(names):,} of {len(manifest.entries):,} shards, those of the smallest SHA-256"
+        of_all = ("settings", "counts", "manifest", "shard_sizes", "dropped_rows", "kept_or_dropped")
+        notes |= {name: sample for name in ABOUT if name not in of_all}
+        notes["kept_or_dropped"] += f", {sample}, in the first {FILES_PER_SHARD * len(names):,} files of each stage"
+    elif kept < rows:
+        notes["kept_or_dropped"] += f" of {rows:,}, by their first bits"
+    return notes
+
+
+def failed(checks: list[Check]) -> Iterator[Check]:
+    """Those that do not hold."""
+    return (check for check in checks if not check.passed)

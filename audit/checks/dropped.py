@@ -1,0 +1,89 @@
+"""Dropped rows against counts, and against what was kept."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import interrupts, storage
+from altalign.counts import Counts
+from altalign.errors import UnreadableError
+from altalign.reasons import KEPT, DropReason, Stage
+from audit import parquet
+from audit.checks.findings import Findings
+from audit.run_folder import RunFolder
+
+_COLUMNS = ("key", "stage", "source", "reason")
+
+
+def check(run: RunFolder, counts: Counts | None, kept: np.ndarray, findings: Findings, *, files_at_most: int | None) -> bool:
+    """Read dropped/ once: rows by stage, source and reason are those of the counts, and no kept key is among them.
+
+    A key may be both kept and dropped for one reason alone: `pair_repeated`, whose rows are the same pair once more.
+
+    Args:
+        run: which keeps dropped rows.
+        counts: None where they could not be read.
+        kept: keys of samples, S32, that are looked for.
+        findings: takes what is found.
+        files_at_most: of each stage, by the order of their names; None: all.
+
+    Returns:
+        Whether all files were read; counts are compared only then.
+    """
+    kept, is_whole = np.sort(kept), True
+    seen = Counter[tuple[str, str, str]]()
+    for stage in Stage:
+        names = storage.names(run.path("dropped", stage.value), ".parquet")
+        is_whole &= files_at_most is None or len(names) <= files_at_most
+        for name in names[:files_at_most]:
+            interrupts.check()
+            path = f"dropped/{stage.value}/{name}"
+            try:
+                for rows in _rows(run, path):
+                    _count(rows, seen)
+                    if stage is not Stage.EXTRACT:
+                        _look_for(rows, kept, path, findings)
+            except (UnreadableError, OSError) as error:
+                said = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error).replace(run.path(path), path)
+                findings.fails("dropped_rows", said)
+    if counts is not None and is_whole:
+        _compare(counts, seen, findings)
+    return is_whole
+
+
+def _rows(run: RunFolder, path: str) -> Iterator[pa.Table]:
+    for rows in parquet.row_groups(run.path(*path.split("/")), _COLUMNS):
+        try:
+            rows.validate(full=True)
+        except pa.ArrowException as error:
+            raise UnreadableError(f"{path}: {error}") from error
+        yield rows
+
+
+def _count(rows: pa.Table, seen: Counter[tuple[str, str, str]]) -> None:
+    for entry in rows.group_by(["stage", "source", "reason"], use_threads=False).aggregate([([], "count_all")]).to_pylist():
+        seen[str(entry["stage"]), str(entry["source"]), str(entry["reason"])] += entry["count_all"]
+
+
+def _look_for(rows: pa.Table, kept: np.ndarray, path: str, findings: Findings) -> None:
+    others = rows.filter(pc.not_equal(rows["reason"], pa.scalar(DropReason.PAIR_REPEATED.value)))["key"].drop_null()
+    keys = np.array([str(key).encode() for key in others.to_pylist()], "S32") if len(kept) else np.empty(0, "S32")
+    places = np.minimum(np.searchsorted(kept, keys), max(0, len(kept) - 1))
+    is_kept = kept[places] == keys if len(kept) else np.zeros(len(keys), bool)
+    findings.rows("kept_or_dropped", is_kept, lambda row: f"{path}: {keys[row].decode()} is dropped, and is in a shard")
+
+
+def _compare(counts: Counts, seen: Counter[tuple[str, str, str]], findings: Findings) -> None:
+    """Of extract every broken record is there, and of its other reasons a sample."""
+    counted: dict[Any, Any] = {(stage, source, reason): rows for stage, source, reason, rows in counts.to_json() if reason != KEPT}
+    for name in sorted(counted.keys() | seen.keys()):
+        there, said = seen[name], counted.get(name, 0)
+        findings.saw("dropped_rows", there)
+        is_sample = name[0] == Stage.EXTRACT.value and name[2] != DropReason.RECORD_BROKEN.value
+        if there > said or (there < said and not is_sample):
+            stage, source, reason = name
+            findings.fails("dropped_rows", f"dropped/{stage}: {there:,} rows of {source!r} as {reason}, counts.parquet says {said:,}")

@@ -1,0 +1,225 @@
+"""`altalign audit RUN_A RUN_B`: settings that differ, counts side by side, and the pairs whose verdict changed, from what to what."""
+
+import json
+import sys
+import tomllib
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from altalign import storage, terminal
+from altalign.errors import UnreadableError, UsageError
+from altalign.reasons import KEPT, REASONS, Stage
+from altalign.schema import COUNTS
+from altalign.settings import flatten
+from altalign.stages import own_files
+from altalign.terminal import shown
+from audit import compare_pairs, parquet
+from audit.compare_pairs import ABSENT_NAME, Joined
+from audit.run_folder import RunFolder
+
+CAPTION_AT_MOST = 100  # characters of a caption that are printed
+
+
+@dataclass(frozen=True)
+class Side:
+    """What a comparison needs to know of a run, read without our settings class: another version may have made it."""
+
+    run: RunFolder
+    settings: dict[str, Any]  # by dotted name, versions among them
+    counts: dict[tuple[str, str], int]  # rows by stage and reason
+    summary: dict[str, Any]
+
+    @classmethod
+    def of(cls, folder: str) -> "Side":
+        """Open a run.
+
+        Raises:
+            UsageError: it is no run, or is not finished.
+            DamagedError: a file of it cannot be read.
+        """
+        with own_files(folder):
+            run = RunFolder.open(folder)
+            if not run.is_finished:
+                raise UsageError(f"{folder}: not finished; run the same `altalign curate` again to finish it, then compare")
+            manifest, path = storage.read_json(run.path("manifest.json")), run.path("config.toml")
+            try:
+                settings = dict(flatten(tomllib.loads(storage.read_bytes(path).decode())))
+            except ValueError as error:
+                raise UnreadableError(f"{path}: not TOML: {error}") from None
+            versions = {"altalign": run.facts.get("altalign"), **{name: manifest.get(name) for name in ("rules_version", "schema_version")}}
+            counts: dict[tuple[str, str], int] = {}
+            for rows in parquet.row_groups(run.path("counts.parquet"), COUNTS.names):
+                for row in rows.to_pylist():
+                    name = row["stage"], row["reason"]
+                    counts[name] = counts.get(name, 0) + row["rows"]
+            return cls(run, {**versions, **settings}, counts, storage.read_json(run.path("summary.json")))
+
+    @property
+    def keeps_dropped(self) -> bool:
+        """Whether it kept the rows that it dropped."""
+        return self.settings.get("audit.keep_dropped") is not False
+
+    @property
+    def absent(self) -> str:
+        """What is to be said of a pair that is in none of its files."""
+        return "not in its pool" if self.keeps_dropped else "dropped, or not in its pool"
+
+
+def main(run_a: str, run_b: str, *, as_json: bool = False) -> int:
+    """Compare two finished runs, and print what differs; 0 whatever that is.
+
+    Raises:
+        UsageError: a folder is no finished run.
+        DamagedError: a file of a run cannot be read.
+    """
+    sides = Side.of(run_a), Side.of(run_b)
+    with own_files(run_a), own_files(run_b):
+        joined = compare_pairs.join([side.run for side in sides], max(sum(side.counts.values()) for side in sides))
+    if as_json:
+        json.dump(_as_json(*sides, joined), sys.stdout, indent=2)  # ASCII: nothing in it acts on a terminal
+        sys.stdout.write("\n")
+    else:
+        _print(*sides, joined)
+    return 0
+
+
+# What differs --------------------------------------------------------------------------------------------------------------
+
+
+def settings_that_differ(a: Side, b: Side) -> list[tuple[str, str, str]]:
+    """Name and both values, as JSON has them; "absent" where a run has no such setting."""
+    names = [*a.settings, *(name for name in b.settings if name not in a.settings)]
+    return [(name, _value(a, name), _value(b, name)) for name in names if _value(a, name) != _value(b, name)]
+
+
+def _value(side: Side, name: str) -> str:
+    return json.dumps(side.settings[name], ensure_ascii=False, default=str) if name in side.settings else "absent"
+
+
+def counts_side_by_side(a: Side, b: Side) -> list[tuple[str, str, int, int]]:
+    """Stage, reason (or "received", "kept") and the rows of both runs, in the order of stages and rules; reasons of another version come last."""
+    rows = []
+    names = [*dict.fromkeys([*map(str, Stage), *(stage for stage, _ in [*a.counts, *b.counts])])]
+    for stage in names:
+        known = [str(reason) for reason in REASONS[Stage(stage)]] if stage in {*map(str, Stage)} else []
+        others = sorted({reason for of, reason in [*a.counts, *b.counts] if of == stage} - {*known, KEPT})
+        received = [sum(number for (of, _), number in side.counts.items() if of == stage) for side in (a, b)]
+        rows.append((stage, "received", *received))
+        for reason in [*known, *others, KEPT]:
+            both = [side.counts.get((stage, reason), 0) for side in (a, b)]
+            if any(both) or reason == KEPT:
+                rows.append((stage, reason, *both))
+    return rows
+
+
+def notes(a: Side, b: Side) -> list[str]:
+    """What this comparison cannot tell, or what is to be known to read it."""
+    found = [
+        "pairs are joined by key: image and cleaned caption; of what extract drops (no alt-text, no URL) only a sample is kept, so it is in no pool here",
+    ]
+    if a.settings["rules_version"] != b.settings["rules_version"]:
+        found.append("the rules are of two versions: where they clean a caption or read a URL in two ways, one pair is two, each in one pool alone")
+    for name, side in (("A", a), ("B", b)):
+        if not side.keeps_dropped:
+            found.append(f"{name} has [audit] keep_dropped = false: why it dropped a pair, or whether it ever saw it, cannot be told; its counts are exact")
+    return found
+
+
+def _named(joined: Joined, a: Side, b: Side) -> list[tuple[str, str, int]]:
+    """From, to and pairs, what is absent named as it is for each run; changes first, the largest first."""
+    cells = sorted(joined.pairs.items(), key=lambda cell: (cell[0][0] == cell[0][1], -cell[1], cell[0]))
+    return [(_verdict(before, a), _verdict(after, b), number) for (before, after), number in cells]
+
+
+def _verdict(name: str, side: Side) -> str:
+    return side.absent if name == ABSENT_NAME else name
+
+
+# As JSON, and for people -----------------------------------------------------------------------------------------------------
+
+
+def _as_json(a: Side, b: Side, joined: Joined) -> dict[str, Any]:
+    return {
+        "runs": [a.run.folder, b.run.folder],
+        "settings": [{"name": name, "a": before, "b": after} for name, before, after in settings_that_differ(a, b)],
+        "counts": [{"stage": stage, "reason": reason, "a": before, "b": after} for stage, reason, before, after in counts_side_by_side(a, b)],
+        "totals": {name: [side.summary.get(name) for side in (a, b)] for name in ("pairs", "images", "bytes")},
+        "verdicts": [{"from": before, "to": after, "pairs": number} for before, after, number in _named(joined, a, b)],
+        "examples": [
+            {"from": _verdict(each.before, a), "to": _verdict(each.after, b), "key": each.key, "caption": each.caption, "image_url": each.image_url}
+            for each in joined.examples
+        ],
+        "notes": notes(a, b),
+    }
+
+
+def _print(a: Side, b: Side, joined: Joined) -> None:
+    out = terminal.stdout()
+    for name, side in (("A", a), ("B", b)):
+        out.print(f"{name}: {shown(side.run.folder)}", soft_wrap=True)
+    differ = settings_that_differ(a, b)
+    if differ:
+        table = _table("setting", "A", "B")
+        for row in differ:
+            table.add_row(*map(shown, row))
+        out.print(table)
+    else:
+        out.print("settings and versions: the same")
+    table = _table("stage", "", numbers=("A", "B", "B - A"))
+    for stage, reason, before, after in counts_side_by_side(a, b):
+        is_first, is_last = reason == "received", reason == KEPT
+        more = f"{after - before:+,}" if after != before else ""
+        style = "bold" if is_first else "green" if is_last else None
+        table.add_row(shown(stage) if is_first else "", shown(reason), f"{before:,}", f"{after:,}", more, style=style, end_section=is_last)
+    out.print(table)
+    totals = ((name, a.summary.get(name, 0), b.summary.get(name, 0)) for name in ("pairs", "images", "bytes"))
+    out.print("; ".join(f"{before:,} {name}, then {after:,}" for name, before, after in totals), soft_wrap=True)
+    _print_stages(a, b, joined)
+    _print_changes(a, b, joined)
+    for note in notes(a, b):
+        out.print(note, soft_wrap=True)
+
+
+def _table(*texts: str, numbers: tuple[str, ...] = ()) -> Table:
+    table = Table()
+    for name in texts:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _print_stages(a: Side, b: Side, joined: Joined) -> None:
+    """The matrix by stage: what became of pairs in A, down, and in B, across."""
+    order = [KEPT, *reversed([str(stage) for stage in Stage]), ABSENT_NAME]
+    met = {name.partition(":")[0] for names in joined.pairs for name in names}
+    stages = [*(name for name in order if name in met), *sorted(met - {*order})]
+    pairs: dict[tuple[str, str], int] = {}
+    for names, number in joined.pairs.items():
+        before, after = (name.partition(":")[0] for name in names)
+        pairs[before, after] = pairs.get((before, after), 0) + number
+    table = _table("A \\ B", numbers=tuple(shown(_verdict(name, b)) for name in stages if any(after == name for _, after in pairs)))
+    for before in stages:
+        cells = [pairs.get((before, after)) for after in stages if any(of == after for _, of in pairs)]
+        if any(cells):
+            table.add_row(shown(_verdict(before, a)), *("" if number is None else f"{number:,}" for number in cells))
+    out = terminal.stdout()
+    out.print("pairs that are kept, or the stage that drops them: in A, down, and in B, across")
+    out.print(table)
+
+
+def _print_changes(a: Side, b: Side, joined: Joined) -> None:
+    """Every change of a verdict, the largest first, each with some pairs."""
+    out = terminal.stdout()
+    changes = [(names, number) for names, number in joined.pairs.items() if names[0] != names[1]]
+    if not changes:
+        out.print("no pair has another verdict")
+        return
+    for (before, after), number in sorted(changes, key=lambda change: (-change[1], change[0])):
+        out.print(f"{number:,} {'pair' if number == 1 else 'pairs'}: {shown(_verdict(before, a))} -> {shown(_verdict(after, b))}", style="bold", soft_wrap=True)
+        for each in joined.examples:
+            if (each.before, each.after) == (before, after):
+                cut = each.caption[:CAPTION_AT_MOST] + ("…" if len(each.caption) > CAPTION_AT_MOST else "")
+                out.print(f"  {each.key} {shown(cut)}", soft_wrap=True)

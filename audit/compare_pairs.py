@@ -1,0 +1,199 @@
+"""What became of every pair in two runs: verdicts joined by key, a range of keys at a time, from side-cars and dropped rows.
+
+Each run's (key, verdict) go to temporary files by the first bits of the key, 22 bytes a row; two files of one range are then sorted and merged. So
+memory is that of one range, whatever the runs have. `dropped/extract` is a sample and `pair_repeated` says the same pair once more: neither is read.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import interrupts, storage
+from altalign.errors import UnreadableError
+from altalign.reasons import KEPT, DropReason, Stage
+from audit import parquet
+from audit.run_folder import RunFolder
+
+ROWS_AT_ONCE = 1 << 21  # of a range of keys, on average: 300 MB while it is merged
+RANGES_AT_MOST = 512  # files that are open at a time
+EXAMPLES = 3  # pairs of each change, those of the smallest keys
+ABSENT, ABSENT_NAME = 0, "absent"  # the verdict of a pair that a run does not have
+
+_STAGES = tuple(stage.value for stage in Stage if stage is not Stage.EXTRACT)
+_RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("verdict", "<u2"), ("file", "<u4")])
+_NONE = np.uint16(2**16 - 1)
+_DIGITS = np.full(256, 255, np.uint8)
+_DIGITS[[*b"0123456789abcdef"]] = np.arange(16)
+
+
+class Example(NamedTuple):
+    """A pair that changed its verdict."""
+
+    before: str
+    after: str
+    key: str
+    caption: str
+    image_url: str | None
+
+
+@dataclass
+class Joined:
+    """Pairs by their verdicts in the one run and in the other: `kept`, `STAGE: REASON`, or `ABSENT_NAME`; and some of those that changed."""
+
+    pairs: dict[tuple[str, str], int] = field(default_factory=dict)
+    examples: list[Example] = field(default_factory=list)
+
+
+def join(runs: Sequence[RunFolder], rows: int) -> Joined:
+    """Join two runs.
+
+    Args:
+        runs: the two, finished.
+        rows: about how many the larger one has.
+
+    Raises:
+        UnreadableError: a file of a run is damaged.
+    """
+    bits = (min(RANGES_AT_MOST, max(1, -(-rows // ROWS_AT_ONCE))) - 1).bit_length()
+    verdicts = {ABSENT_NAME: ABSENT, KEPT: 1}
+    with tempfile.TemporaryDirectory(prefix="altalign-compare-") as folder:
+        files = [_spill(run, Path(folder), number, bits, verdicts) for number, run in enumerate(runs)]
+        names, tally, found = list(verdicts), np.zeros(len(verdicts) ** 2, np.int64), dict[int, list[_Found]]()
+        for place in range(1 << bits):
+            interrupts.check()
+            _merge([_range(Path(folder), number, place) for number in range(2)], tally, found, len(names))
+        of = {(names[cell // len(names)], names[cell % len(names)]): int(tally[cell]) for cell in np.flatnonzero(tally).tolist()}
+        return Joined(of, _examples(files, found, names))
+
+
+# Verdicts of a run, by ranges of keys ------------------------------------------------------------------------------------
+
+
+def _range(folder: Path, number: int, place: int) -> np.ndarray:
+    return np.fromfile(folder / f"{number}-{place:03d}", _RECORD)
+
+
+def _spill(run: RunFolder, folder: Path, number: int, bits: int, verdicts: dict[str, int]) -> list[str]:
+    """Write the verdicts of a run by range; returns the files that they come from. Names of verdicts that are new get the next number."""
+    files: list[str] = []
+    with ExitStack() as stack:
+        into = [stack.enter_context((folder / f"{number}-{place:03d}").open("wb")) for place in range(1 << bits)]
+        for path, records in _records(run, verdicts):
+            interrupts.check()
+            if not files or files[-1] != path:
+                files.append(path)
+            records["file"] = len(files) - 1
+            of = (records["high"] >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(records), np.int64)
+            records = records[np.argsort(of, kind="stable")]
+            ends = np.cumsum(np.bincount(of, minlength=1 << bits)).tolist()
+            for place, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+                if end > begin:
+                    into[place].write(records[begin:end].tobytes())
+    return files
+
+
+def _records(run: RunFolder, verdicts: dict[str, int]) -> Iterator[tuple[str, np.ndarray]]:
+    """The path of each file, and its keys with their verdicts, a row group at a time."""
+    for name in storage.names(run.path("shards"), ".parquet"):
+        path = run.path("shards", name)
+        for rows in parquet.row_groups(path, ["key"]):
+            records = np.zeros(len(rows), _RECORD)
+            records["high"], records["low"] = _halves(rows["key"], path)
+            records["verdict"] = verdicts[KEPT]
+            yield path, records
+    for stage in _STAGES:
+        for name in storage.names(run.path("dropped", stage), ".parquet"):
+            path = run.path("dropped", stage, name)
+            for rows in parquet.row_groups(path, ["key", "reason"]):
+                yield path, _dropped(rows, stage, path, verdicts)
+
+
+def _dropped(rows: pa.Table, stage: str, path: str, verdicts: dict[str, int]) -> np.ndarray:
+    is_other: Any = pc.fill_null(pc.not_equal(rows["reason"], pa.scalar(DropReason.PAIR_REPEATED.value)), pa.scalar(True))  # noqa: FBT003 - Arrow's
+    rows = rows.filter(is_other)
+    encoded: Any = pa.chunked_array(rows["reason"].chunks, pa.string()).combine_chunks().fill_null("").dictionary_encode()
+    numbers = np.array([verdicts.setdefault(f"{stage}: {reason}", len(verdicts)) for reason in encoded.dictionary.to_pylist()], np.uint16)
+    records = np.zeros(len(rows), _RECORD)
+    records["high"], records["low"] = _halves(rows["key"], path)
+    records["verdict"] = numbers[encoded.indices.to_numpy()] if len(rows) else 0
+    return records
+
+
+def _halves(keys: "pa.ChunkedArray[Any]", path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Keys (32 hex digits) as two numbers each, which sort as they do."""
+    column: Any = pa.chunked_array(keys.chunks, pa.string()).combine_chunks()
+    if column.null_count or not pc.all(pc.equal(pc.binary_length(column), pa.scalar(32)), min_count=0).as_py():
+        raise UnreadableError(f"{path}: keys that are not 32 hex digits")
+    _, _, data = column.buffers()
+    first = column.offset * 32
+    digits = np.frombuffer(data, np.uint8)[first : first + 32 * len(column)] if len(column) else np.empty(0, np.uint8)
+    found = _DIGITS[digits].reshape(-1, 32)
+    if (found == 255).any():
+        raise UnreadableError(f"{path}: keys that are not 32 hex digits")
+    halves = np.ascontiguousarray(found[:, ::2] << 4 | found[:, 1::2]).view(">u8").astype(np.uint64)
+    return halves[:, 0], halves[:, 1]
+
+
+# The join ----------------------------------------------------------------------------------------------------------------
+
+
+class _Found(NamedTuple):
+    """A pair of a change: its key, and a file that has it: of which run, and its number there."""
+
+    key: str
+    run: int
+    file: int
+
+
+def _merge(both: list[np.ndarray], tally: np.ndarray, found: dict[int, list[_Found]], names: int) -> None:
+    """Add the pairs of a range to the tally of (verdict before, verdict after), and the first of each change to what was found."""
+    records, of = np.concatenate(both), np.repeat(np.arange(2, dtype=np.uint8), [len(each) for each in both])
+    if not len(records):
+        return
+    order = np.argsort(np.ascontiguousarray(records["high"]))
+    high, low = records["high"][order], records["low"][order]
+    is_new = np.r_[True, high[1:] != high[:-1]]
+    if (low[1:] != low[:-1])[~is_new[1:]].any():  # two keys with one first half: hardly ever
+        order = np.lexsort((records["low"], records["high"]))
+        high, low = records["high"][order], records["low"][order]
+        is_new = np.r_[True, (high[1:] != high[:-1]) | (low[1:] != low[:-1])]
+    records, of, firsts = records[order], of[order], np.flatnonzero(is_new)
+    verdicts = np.empty((2, len(firsts)), np.int64)
+    for run in range(2):  # a pair may be dropped more than once: the least verdict counts
+        least = np.minimum.reduceat(np.where(of == run, records["verdict"], _NONE), firsts)
+        verdicts[run] = np.where(least == _NONE, ABSENT, least)
+    cells = verdicts[0] * names + verdicts[1]
+    counted = np.bincount(cells, minlength=len(tally))
+    tally += counted
+    for cell in np.flatnonzero(counted).tolist():
+        wanted = EXAMPLES - len(found.get(cell, []))
+        if cell // names != cell % names and wanted > 0:
+            for row in firsts[np.flatnonzero(cells == cell)[:wanted]].tolist():
+                key = f"{int(records['high'][row]):016x}{int(records['low'][row]):016x}"
+                found.setdefault(cell, []).append(_Found(key, int(of[row]), int(records["file"][row])))
+
+
+def _examples(files: list[list[str]], found: dict[int, list[_Found]], names: list[str]) -> list[Example]:
+    """The captions and URLs of what was found, read from the files that have them."""
+    wanted: dict[str, set[str]] = {}
+    for each in (each for of_cell in found.values() for each in of_cell):
+        wanted.setdefault(files[each.run][each.file], set()).add(each.key)
+    told: dict[str, tuple[str, str | None]] = {}
+    for path, keys in wanted.items():
+        for rows in parquet.row_groups(path, ["key", "caption", "image_url"]):
+            is_wanted: Any = pc.is_in(rows["key"], value_set=pa.array(sorted(keys)))
+            for row in rows.filter(is_wanted).to_pylist():
+                told[row["key"]] = row["caption"] or "", row["image_url"]
+    return [
+        Example(names[cell // len(names)], names[cell % len(names)], each.key, *told[each.key])
+        for cell, of_cell in sorted(found.items())
+        for each in of_cell
+        if each.key in told
+    ]

@@ -1,0 +1,39 @@
+"""Parquet files of a run, a row group at a time; what is damaged is named."""
+
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from altalign import storage
+from altalign.errors import UnreadableError
+
+
+def row_groups(path: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of a file, these columns or all.
+
+    Raises:
+        UnreadableError: it is no whole Parquet file, or has not these columns.
+        FileNotFoundError: it is not there.
+    """
+    with storage.open_read(path) as file:
+        yield from row_groups_of(file, path, columns)
+
+
+def row_groups_of(file: "BinaryIO | pa.NativeFile", path: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The same of a file that is open."""
+    try:
+        parquet = pq.ParquetFile(file)
+        if columns is not None and (missing := [name for name in columns if name not in parquet.schema_arrow.names]):
+            raise pa.ArrowInvalid(f"no column {missing[0]}")
+        for group in range(parquet.num_row_groups):
+            rows: pa.Table = parquet.read_row_group(group, columns=list(columns) if columns is not None else None, use_threads=False)
+            if len(rows) != (said := parquet.metadata.row_group(group).num_rows):  # where pages are damaged Arrow may end early without a word
+                raise pa.ArrowInvalid(f"{len(rows)} rows where its footer says {said}")
+            yield rows
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UnreadableError(f"{path}: cannot be read as Parquet ({reason})") from error

@@ -1,0 +1,102 @@
+"""A finished run to be damaged, and what puts its manifest right again, so that one thing alone is wrong."""
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from altalign import shards
+from altalign.cli import main
+from altalign.schema import COUNTS
+from tests.end_to_end.runs import write_input
+
+
+def curated(folder: Path, *args: str, rows: int = 600) -> Path:
+    """A finished run of the small input, in `folder`; returns the run's folder."""
+    write_input(folder, rows=rows)
+    with chdir(folder):
+        assert main(["curate", "config.toml", *args]) == 0
+    return folder / "run"
+
+
+def copied(run: Path, to: Path) -> Path:
+    """A copy without work/."""
+    shutil.copytree(run, to, ignore=shutil.ignore_patterns("work", "log"))
+    return to
+
+
+def names(run: Path) -> list[str]:
+    """Names of shards, without an ending."""
+    return sorted(path.stem for path in (run / "shards").glob("*.tar"))
+
+
+def rows_of(run: Path, *shards_of_it: str) -> list[dict[str, Any]]:
+    """All rows of these side-cars, or of all."""
+    return [row for name in shards_of_it or names(run) for row in pq.read_table(run / "shards" / f"{name}.parquet").to_pylist()]
+
+
+def edit_shard(run: Path, name: str, edit: Callable[[list[shards.Sample]], list[shards.Sample]]) -> None:
+    """Write a shard anew with other samples."""
+    path = run / "shards" / f"{name}.tar"
+    with path.open("rb") as tar:
+        found = edit(list(shards.samples(tar)))
+    with path.open("wb") as tar:
+        writer = shards.ShardWriter(tar)
+        rows = [writer.write(sample.image, sample.row) for sample in found]
+        writer.end()
+    with path.with_suffix(".parquet").open("wb") as file:
+        shards.write_sidecar(rows, file)
+
+
+def seal(run: Path) -> None:
+    """Make the manifest, the summary's totals and the counts of the last stage say what there is."""
+    manifest, summary = (json.loads((run / name).read_text()) for name in ("manifest.json", "summary.json"))
+    before = manifest["pairs"]
+    entries = []
+    for name in names(run):
+        tar, parquet = (run / "shards" / f"{name}{ending}" for ending in (".tar", ".parquet"))
+        digests = {"sha256": digest(tar), "parquet_sha256": digest(parquet)}
+        entries.append({"name": tar.name, "rows": pq.read_metadata(parquet).num_rows, "bytes": tar.stat().st_size, **digests})
+    rows = rows_of(run)
+    manifest |= {"shards": entries, "pairs": len(rows), "settings_sha256": digest(run / "config.toml")}
+    summary |= {"pairs": len(rows), "images": len({row["image_id"] for row in rows}), "bytes": sum(entry["bytes"] for entry in entries)}
+    if len(rows) == before:
+        (run / "manifest.json").write_text(json.dumps(manifest))
+        (run / "summary.json").write_text(json.dumps(summary))
+
+
+def digest(path: Path) -> str:
+    """SHA-256 in hex."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def set_in_config(run: Path, name: str, value: str) -> None:
+    """Another value of a setting (the first of this name), in TOML; the manifest takes its digest."""
+    path = run / "config.toml"
+    text, number = re.subn(rf"^{name} = .*$", f"{name} = {value}", path.read_text(), count=1, flags=re.MULTILINE)
+    assert number == 1
+    path.write_text(text)
+    seal(run)
+
+
+def edit_table(run: Path, name: str, edit: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Other hashes in a table."""
+    path = run / "tables" / f"{name}.npy"
+    hashes = np.sort(edit(np.load(path)))
+    np.save(path, hashes)
+    facts = json.loads(path.with_suffix(".json").read_text())
+    path.with_suffix(".json").write_text(json.dumps({**facts, "rows": len(hashes)}))
+
+
+def edit_counts(run: Path, edit: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
+    """Other counts."""
+    path = run / "counts.parquet"
+    pq.write_table(pa.Table.from_pylist(edit(pq.read_table(path).to_pylist()), COUNTS), path)
