@@ -24,8 +24,8 @@ def main(argv: Sequence[str]) -> int:
     """Check a finished run and write its report, or compare two."""
     parser = argparse.ArgumentParser(
         prog="altalign audit",
-        description="Check a finished run, and write RUN/report.html: what was dropped, by which rule, and whether that was right. Exit code 1 where a check fails. "
-        "Of two runs: what differs, and which pairs changed their verdict.",
+        description="Check a finished run, and write RUN/report.html: what was dropped, by which rule, and whether that was right. "
+        "Exit code 1 where a check fails. Of two runs: what differs, and which pairs changed their verdict.",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("other", metavar="RUN_B", nargs="?", help="another run, which RUN is compared with")

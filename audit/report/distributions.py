@@ -193,7 +193,8 @@ def _ngrams(run: RunFolder, histograms: dict[str, Any], vocabulary: dict[str, An
     bins = binned(values, values >= least, rows, edges, whole)
     lines = () if vocabulary["all"] else thresholds(edges, bins, [(f"seen {least:,} times or more", least)])
     said = "all n-grams are in the vocabulary" if vocabulary["all"] else f"rank {int(rows[values >= least].sum()):,} of {int(rows.sum()):,} is the last one in"
-    return Distribution(key, title, "distinct n-grams", "in the vocabulary", "outside", bins, lines, is_log=True, note=f"Unigrams and bigrams together; {said}.")
+    note = f"Unigrams and bigrams together; {said}."
+    return Distribution(key, title, "distinct n-grams", "in the vocabulary", "outside", bins, lines, is_log=True, note=note)
 
 
 def _pairs(run: RunFolder, histograms: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -289,8 +290,9 @@ def _formats(formats: list[str | None], kept: np.ndarray, rows: np.ndarray, name
 
 
 def _nsfw(run: RunFolder) -> Distribution:
-    is_off = not run.config.image.nsfw.model
-    why = "No classifier was set ([image.nsfw] model), so no image has a score." if is_off else "Runs do not count scores; dropped rows and samples have theirs."
+    why = "No classifier was set ([image.nsfw] model), so no image has a score."
+    if run.config.image.nsfw.model:
+        why = "Runs do not count scores; dropped rows and samples have theirs."
     return Distribution("nsfw", "NSFW score", missing=why)
 
 
@@ -309,12 +311,14 @@ def _cosines(run: RunFolder) -> Distribution:
     value, pairs, one_in = (np.asarray(found[column]).astype(np.int64) for column in ("cosine_permille", "pairs", "sampled_one_in"))
     is_near = np.asarray(pc.equal(found["verdict"], pa.scalar("above"))).astype(bool)
     edges = sorted({-1_000, *range(first % 10, 1_001, 10), first})
-    
+
     def label(low: int, high: int) -> str:
         return f"below {(high + 1) / 1000:.3f}" if low == edges[0] else f"{low / 1000:.3f}" + (" or more" if high == LARGEST else "")
 
     bins = binned(value.clip(-1_000), ~is_near, pairs * one_in, edges, label)
     begin = next((number for number, each in enumerate(bins) if each.kept or each.dropped), 0)
     lines = tuple(Threshold(line.label, line.at - begin) for line in thresholds(edges, bins, [(f"above {above:g}", first)]) if line.at >= begin)
-    note = "Every pair of images above the threshold" + (f"; below it one in {int(one_in.max()):,} was looked at, and is shown as so many." if one_in.max(initial=1) > 1 else ".")
+    note = "Every pair of images above the threshold."
+    if (most := int(one_in.max(initial=1))) > 1:
+        note += f" Below it one in {most:,} was looked at, and stands for so many."
     return Distribution(key, title, "pairs of a pool image and a test image", "not near", "near-duplicates", bins[begin:], lines, is_log=True, note=note)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, reduce
+from itertools import pairwise
 from typing import Any
 
 from altalign import reasons
@@ -162,10 +163,7 @@ def _of_stage(config: CurateConfig, stage: Stage, counts: Rows, combinations: Ma
             only[failed[0]] += count
     names = [reason.value for reason in REASONS[stage] if rows[reason.value] or holding[reason.value, reason.value]]
     is_known = combinations is not None
-    told = [
-        Reason(name, _told(config, name), rows[name], holding[name, name] if is_known else None, only[name] if is_known else None)
-        for name in names
-    ]
+    told = [Reason(name, _told(config, name), rows[name], holding[name, name] if is_known else None, only[name] if is_known else None) for name in names]
     overlap = [[holding[one, other] for other in names] for one in names] if is_known else []
     silent = [reason.value for reason in REASONS[stage] if reason.value not in names]
     return StageReasons(stage.value, sum(rows.values()), rows[KEPT], told, silent, overlap)
@@ -177,7 +175,7 @@ def _about() -> dict[str, str]:
     tree = ast.parse(inspect.getsource(reasons))
     body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DropReason")
     found = {}
-    for statement, below in zip(body, body[1:], strict=False):
+    for statement, below in pairwise(body):
         match statement, below:
             case ast.Assign(value=ast.Constant(value=str(name))), ast.Expr(value=ast.Constant(value=str(said))):
                 found[name] = " ".join(said.split())

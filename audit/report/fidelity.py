@@ -75,12 +75,12 @@ def _texts(config: CurateConfig, vocabulary: dict[str, object]) -> Iterator[OfPa
 
 def _images(config: CurateConfig) -> Iterator[OfPaper]:
     image = config.image
-    yield OfPaper(
-        "Short side, above", "200 px", f"{image.short_side_above_px:,} px", _against(image.short_side_above_px, 200, less_is_stricter=False), "200 itself goes, as in the paper."
-    )
-    yield OfPaper("Aspect ratio, below", "3", f"{image.aspect_ratio_below:g}", _against(image.aspect_ratio_below, 3, less_is_stricter=True), "3 itself goes, as in the paper.")
+    side, below = image.short_side_above_px, image.aspect_ratio_below
+    yield OfPaper("Short side, above", "200 px", f"{side:,} px", _against(side, 200, less_is_stricter=False), "200 itself goes, as in the paper.")
+    yield OfPaper("Aspect ratio, below", "3", f"{below:g}", _against(below, 3, less_is_stricter=True), "3 itself goes, as in the paper.")
     if image.nsfw.model:
-        yield OfPaper("Pornographic images", "removed", f"score of {image.nsfw.drop_at_or_above:g} or more goes", "other", "The paper names neither classifier nor threshold.")
+        said = f"score of {image.nsfw.drop_at_or_above:g} or more goes"
+        yield OfPaper("Pornographic images", "removed", said, "other", "The paper names neither classifier nor threshold.")
     else:
         yield OfPaper("Pornographic images", "removed", "not looked for", "off", "No classifier was set ([image.nsfw] model).")
 
@@ -93,7 +93,8 @@ def _near_duplicates(config: CurateConfig, near: dict[str, object]) -> Iterator[
         return
     names = ", ".join(test_set.name for test_set in settings.named_sets)
     yield OfPaper(rule, paper, names, "other", "Only the sets that are named here were looked for; name every set that you report results on.")
-    yield OfPaper("Embedder", "a deep ranking model, not published", settings.embedder, "other", "Crops and rotated copies may stay: `altalign calibrate` measures which.")
+    note = "Crops and rotated copies may stay: `altalign calibrate` measures which."
+    yield OfPaper("Embedder", "a deep ranking model, not published", settings.embedder, "other", note)
     above = near.get("similarity_above", settings.similarity_above)
     is_calibrated = f", from {settings.calibration}" if settings.calibration else ""
     mark = _against(float(str(above)), 0.975, less_is_stricter=True)
@@ -140,7 +141,8 @@ def _warnings(config: CurateConfig, vocabulary: dict[str, object], near: dict[st
     if not config.decontaminate.test_sets:
         yield "Test images were not looked for: no test set was named. Results on any test set may be of images that a model was trained on."
     elif config.decontaminate.embedder in ("dct", "phash"):
-        yield f"Test images were looked for with the embedder {config.decontaminate.embedder}, which does not find crops or rotated copies; such copies of test images may be left."
+        named = config.decontaminate.embedder
+        yield f"Test images were looked for with the embedder {named}, which does not find crops or rotated copies; such copies of test images may be left."
     if near.get("flat_test_images"):
         yield f"{near['flat_test_images']:,} test images are flat, and were found by their bytes alone."
     if vocabulary.get("all"):

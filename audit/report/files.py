@@ -52,4 +52,4 @@ def facts(run: RunFolder, name: str) -> dict[str, Any]:
 
 def damaged(run: RunFolder, name: str, error: Exception) -> UnreadableError:
     """The error about a JSON file that has not what it should."""
-    return UnreadableError(f"{run.path(name)}: not as it was written ({type(error).__name__}: {str(error):.60})")
+    return UnreadableError(f"{run.path(name)}: not as it was written ({type(error).__name__}: {error!s:.60})")

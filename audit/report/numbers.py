@@ -15,13 +15,24 @@ class Check(Protocol):
     """What `audit.checks` found of one thing."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What was checked."""
+        ...
+
     @property
-    def passed(self) -> bool: ...
+    def passed(self) -> bool:
+        """Whether it holds."""
+        ...
+
     @property
-    def detail(self) -> str: ...
+    def detail(self) -> str:
+        """What was found."""
+        ...
+
     @property
-    def checked(self) -> int: ...
+    def checked(self) -> int:
+        """How many things were looked at."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,8 @@ class Numbers:
 
     def to_json(self) -> dict[str, Any]:
         """`audit/report.json`: every number of the page but those of the run's times (run.json has them), without pictures and strings of strangers."""
-        moved = {slider.key: {"setting": slider.setting, "stops": slider.stops, "at": slider.at, "disabled": slider.disabled} for slider in self.what_if.sliders}
+        told = ("setting", "stops", "at", "disabled")
+        moved = {slider.key: {name: getattr(slider, name) for name in told} for slider in self.what_if.sliders}
         own = what_if.yields(self.what_if, {}) if self.what_if.judge is not None else None
         return {
             "funnel": [asdict(step) for step in self.funnel],
@@ -117,9 +129,8 @@ def _facts(run: RunFolder, rows: "Counter[tuple[str, str]]") -> RunFacts:
     for name, of_stage in facts["stages"].items():
         seconds, through = of_stage["seconds"], received.get(name)
         stages.append(StageTime(name, of_stage["started"], seconds, of_stage["attempts"], through, through / seconds if through and seconds else None))
-    return RunFacts(
-        facts["altalign"], __version__, facts["schema_version"], facts["rules_version"], facts["engine"], facts.get("machine", ""), stages, sum(each.seconds for each in stages)
-    )
+    versions = (facts["altalign"], __version__, facts["schema_version"], facts["rules_version"])
+    return RunFacts(*versions, facts["engine"], facts.get("machine", ""), stages, sum(each.seconds for each in stages))
 
 
 def _settings(run: RunFolder) -> str:

@@ -29,12 +29,16 @@ def html(numbers: Numbers) -> bytes:
     script, style = _joined(_SCRIPTS), _joined(_STYLES)
     for cards in _CARDS_AT_MOST:
         galleries = numbers.galleries if cards == _CARDS_AT_MOST[0] else _fewer(numbers.galleries, cards)
-        page = _environment().get_template("report.html").render(
-            numbers=replace(numbers, galleries=galleries),
-            script=Markup(script),  # noqa: S704 - our own file
-            style=Markup(style),  # noqa: S704
-            policy=_policy(script, style),
-            data=_inline(_data(numbers)),
+        page = (
+            _environment()
+            .get_template("report.html")
+            .render(
+                numbers=replace(numbers, galleries=galleries),
+                script=Markup(script),
+                style=Markup(style),
+                policy=_policy(script, style),
+                data=_inline(_data(numbers)),
+            )
         )
         found = page.encode("utf-8", "backslashreplace")
         if len(found) - _pictures(galleries) <= TEXT_AT_MOST:
@@ -58,7 +62,7 @@ def _hash(source: str) -> str:
 def _inline(value: object) -> Markup:
     """JSON that cannot end the element that holds it."""
     said = json.dumps(value, separators=(",", ":"))  # ASCII alone
-    return Markup(said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704 - nothing of HTML is left in it
+    return Markup(said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _data(numbers: Numbers) -> dict[str, Any]:
@@ -78,10 +82,8 @@ def _data(numbers: Numbers) -> dict[str, Any]:
     found = numbers.what_if
     if found.judge is None:
         return {"charts": charts}
-    sliders = [
-        {"key": slider.key, "setting": slider.setting, "stops": slider.stops, "labels": slider.labels, "at": slider.at, "below": slider.is_from_below, "text": slider.is_of_text}
-        for slider in found.sliders
-    ]
+    told = {"key": "key", "setting": "setting", "stops": "stops", "labels": "labels", "at": "at", "below": "is_from_below", "text": "is_of_text"}
+    sliders = [{short: getattr(slider, name) for short, name in told.items()} for slider in found.sliders]
     return {
         "charts": charts,
         "what_if": {
@@ -115,7 +117,12 @@ def _shown(found: Galleries) -> Iterator[Any]:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters |= {
         "number": text.number,

@@ -112,11 +112,12 @@ def _words(least: int, most: int, detail: int) -> list[Slider]:
     end = max(60 if detail < 3 else 30, min(least, WORDS_AT_MOST))
     whole = range(end + 1)
     own = min(most, NO_LIMIT)
-    limits = sorted({*whole, *(each for each in _WORDS_TOGETHER if each > end), min(own, WORDS_AT_MOST), WORDS_AT_MOST, NO_LIMIT} | ({own} if own > WORDS_AT_MOST else set()))
+    limits = sorted({*whole, *(each for each in _WORDS_TOGETHER if each > end), own, WORDS_AT_MOST, NO_LIMIT})
     lows = sorted({*whole, least})
+    low, high = (tuple(lows), tuple(lows), _said(lows), lows.index(least)), (tuple(limits), tuple(limits), _said(limits), limits.index(own))
     return [
-        Slider("words_at_least", "Words, at least", "text.words_at_least", tuple(lows), tuple(lows), _said(lows), lows.index(least), "Both ways.", is_from_below=True),
-        Slider("words_at_most", "Words, at most", "text.words_at_most", tuple(limits), tuple(limits), _said(limits), limits.index(own), "Both ways."),
+        Slider("words_at_least", "Words, at least", "text.words_at_least", *low, "Both ways.", is_from_below=True),
+        Slider("words_at_most", "Words, at most", "text.words_at_most", *high, "Both ways."),
     ]
 
 

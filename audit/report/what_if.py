@@ -18,8 +18,9 @@ OUTCOMES = ("kept", "near_duplicate", "not_searched", "fails_otherwise")
 KEPT, NOT_SEARCHED = OUTCOMES.index("kept"), OUTCOMES.index("not_searched")
 
 # Columns of the joint counts, and the sliders that are asked of each.
-_OF_TEXT = {"words": ("words_at_least", "words_at_most"), "rarest_log2": ("vocabulary",), "images_per_text": ("images_per_text",), "texts_per_image": ("texts_per_image",)}
-_OF_IMAGE = {"words": ("words_at_least", "words_at_most"), "rarest_log2": ("vocabulary",), "short_side_px": ("short_side",), "aspect_percent": ("aspect",)}
+_WORDS_AND_NGRAMS = {"words": ("words_at_least", "words_at_most"), "rarest_log2": ("vocabulary",)}
+_OF_TEXT = {**_WORDS_AND_NGRAMS, "images_per_text": ("images_per_text",), "texts_per_image": ("texts_per_image",)}
+_OF_IMAGE = {**_WORDS_AND_NGRAMS, "short_side_px": ("short_side",), "aspect_percent": ("aspect",)}
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,10 @@ def of_run(run: RunFolder, *, kept_by_judge: int, kept_at_the_end: int) -> WhatI
 def _notes(*, is_searched: bool, is_learned: bool, is_within_pool: bool) -> list[str]:
     notes = []
     if is_searched and is_learned:
-        notes.append("What decontamination found is taken as it is. A rerun learns its map and clusters from the images that are then there, and may find a few other pairs.")
+        notes.append(
+            "What decontamination found is taken as it is. A rerun learns its map and clusters from the images that are then there, "
+            "and may find a few other pairs."
+        )
     if is_within_pool:
         notes.append("Near-duplicates within the pool: which image stays depends on what else is there, so other numbers at the end are estimates.")
     return notes
@@ -109,7 +113,8 @@ def _columns(run: RunFolder, name: str, columns: tuple[str, ...]) -> dict[str, n
     table = files.table(run, name, columns)
     if table is None:
         return None
-    return {column: _outcomes(run, name, table[column]) if column == "outcome" else np.asarray(table[column].fill_null(-1)).astype(np.int64) for column in columns}
+    numbers = {column: np.asarray(table[column].fill_null(-1)).astype(np.int64) for column in columns if column != "outcome"}
+    return numbers if "outcome" not in columns else numbers | {"outcome": _outcomes(run, name, table["outcome"])}
 
 
 def _outcomes(run: RunFolder, name: str, column: "pa.ChunkedArray[Any]") -> np.ndarray:

@@ -4,7 +4,7 @@ import io
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -50,7 +50,10 @@ class Checked(NamedTuple):
     checked: int
 
 
-PASSED = (Checked("counts add up", True, "received = kept + dropped", 20), Checked("keys are unique", True, "", 300))
+PASSED = (
+    Checked("counts add up", passed=True, detail="received = kept + dropped", checked=20),
+    Checked("keys are unique", passed=True, detail="", checked=300),
+)
 
 
 @dataclass(frozen=True)
@@ -210,7 +213,8 @@ def counts(pool: list[Candidate], limits: Limits) -> "Counter[tuple[str, str, tu
 
 def _write_facts(run: Path, pool: list[Candidate], limits: Limits) -> None:
     rows = counts(pool, limits)
-    _table(run / "audit/failed.parquet", ("stage", "source", "failed"), rows, {"stage": pa.string(), "source": pa.string(), "failed": pa.list_(pa.string())}, "rows")
+    types = {"stage": pa.string(), "source": pa.string(), "failed": pa.list_(pa.string())}
+    _table(run / "audit/failed.parquet", tuple(types), rows, types, "rows")
     first: Counter[tuple[str, str, str]] = Counter()
     for (stage, source, failed), n in rows.items():
         first[stage, source, failed[0] if failed else "kept"] += n
@@ -219,7 +223,8 @@ def _write_facts(run: Path, pool: list[Candidate], limits: Limits) -> None:
     kept = sum(n for (stage, _, reason), n in first.items() if (stage, reason) == ("decontaminate", "kept"))
     _json(run / "summary.json", {"stages": [], "pairs": kept, "images": kept - 5, "bytes": 7_654_321})
     _json(run / "manifest.json", {"shards": [], "pairs": kept})
-    times = {name: {"started": "2026-01-02T03:04:05Z", "finished": "2026-01-02T03:04:09Z", "seconds": 4.0, "attempts": 1} for name in (*STAGES[:2], "fetch", "write")}
+    time = {"started": "2026-01-02T03:04:05Z", "finished": "2026-01-02T03:04:09Z", "seconds": 4.0, "attempts": 1}
+    times = dict.fromkeys((*STAGES[:2], "fetch", "write"), time)
     facts = {"altalign": "0.1.0", "schema_version": 1, "rules_version": "2", "engine": {"runner": "embedded", "workers": 0}, "stages": times}
     _json(run / "run.json", {**facts, "files": {"a.warc.gz": [1_000, 5], "b.parquet": [2_345, 6]}})
     size = _in_vocabulary(limits)
@@ -259,12 +264,13 @@ def _write_joints(run: Path, pool: list[Candidate], limits: Limits) -> None:
             image[(each.source, *of_size, each.is_blocked or not known)] += 1
             failed = each.image(limits)
             values[(each.source, failed[0] if failed else "kept", "jpeg" if known else None, 90 + each.number % 30)] += 1
-    string = {"source": pa.string()}
-    _table(run / "audit/text_joint.parquet", ("source", "words", "rarest_log2", "images_per_text", "texts_per_image", "has_identity"), text, string, "rows")
-    _table(run / "audit/pairs_joint.parquet", ("words", "rarest_log2", "images_per_text", "texts_per_image"), pairs, {}, "pairs")
-    _table(run / "audit/outcome_joint.parquet", ("words", "rarest_log2", "short_side_px", "aspect_percent", "outcome"), ends, {"outcome": pa.string()}, "pairs")
-    _table(run / "audit/image_joint.parquet", ("source", "short_side_px", "aspect_percent", "fails_otherwise"), image, {**string, "fails_otherwise": pa.bool_()}, "rows")
-    _table(run / "audit/image_values.parquet", ("source", "verdict", "format", "bytes_log2"), values, {**string, "verdict": pa.string(), "format": pa.string()}, "rows")
+    types = {"fails_otherwise": pa.bool_(), **dict.fromkeys(("source", "outcome", "verdict", "format"), pa.string())}
+    measured, size = ("words", "rarest_log2", "images_per_text", "texts_per_image"), ("short_side_px", "aspect_percent")
+    _table(run / "audit/text_joint.parquet", ("source", *measured, "has_identity"), text, types, "rows")
+    _table(run / "audit/pairs_joint.parquet", measured, pairs, types, "pairs")
+    _table(run / "audit/outcome_joint.parquet", (*measured[:2], *size, "outcome"), ends, types, "pairs")
+    _table(run / "audit/image_joint.parquet", ("source", *size, "fails_otherwise"), image, types, "rows")
+    _table(run / "audit/image_values.parquet", ("source", "verdict", "format", "bytes_log2"), values, types, "rows")
 
 
 def _size(each: Candidate) -> tuple[int | None, int | None]:
@@ -310,11 +316,11 @@ def write_samples(run: Path, rows: list[dict[str, Any]]) -> None:
 
 def _write_strings(run: Path, pool: list[Candidate], limits: Limits) -> None:
     rows = [sample("kept", "kept", number, picture=picture(number), width=300, height=240) for number in range(4)]
-    named = [(*outcome(each, limits), each) for each in pool]
-    by_reason: dict[tuple[str, str], Callable[[], None]] = {}
-    for stage, failed, each in named:
-        if stage and (stage, failed[0]) not in by_reason:
-            by_reason[stage, failed[0]] = lambda: None
+    seen = set()
+    for each in pool:
+        stage, failed = outcome(each, limits)
+        if stage and (stage, failed[0]) not in seen:
+            seen.add((stage, failed[0]))
             rows += [sample(stage, failed[0], 1_000 + 2 * each.number + more, failed=failed, words=each.words) for more in range(2)]
     write_samples(run, rows)
     pq.write_table(
@@ -334,7 +340,8 @@ def _write_strings(run: Path, pool: list[Candidate], limits: Limits) -> None:
         for kind in ("just above", "just below", "dropped")
     ]
     both = {"image": [picture(1, 64, "JPEG")] * 3, "test": [picture(2, 64, "JPEG")] * 3}
-    table = pa.Table.from_pylist(gallery, schema=pa.schema([("kind", pa.string()), ("similarity", pa.float64()), ("shares_bucket", pa.bool_()), *((name, pa.string()) for name in list(gallery[0])[3:])]))
+    types = {"similarity": pa.float64(), "shares_bucket": pa.bool_()}
+    table = pa.Table.from_pylist(gallery, schema=pa.schema([(name, types.get(name, pa.string())) for name in gallery[0]]))
     for name, images in both.items():
         table = table.append_column(name, pa.array(images, pa.binary()))
     pq.write_table(table, run / "audit/near_duplicates/gallery.parquet")

@@ -16,7 +16,7 @@ from audit.run_folder import RunFolder
 from tests.audit import report_run
 from tests.audit.report_run import PASSED, Checked
 
-FAILED = Checked("words are within\x1b[31m the limits", False, "shard 00003: 3 pairs have 323 words", 300)
+FAILED = Checked("words are within\x1b[31m the limits", passed=False, detail="shard 00003: 3 pairs have 323 words", checked=300)
 
 Stub = Callable[..., list[dict[str, object]]]
 

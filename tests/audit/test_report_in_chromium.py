@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def test_nsfw_pictures_are_blurred_until_asked_for(chromium: Any, tmp_path: Path
 
 
 def test_a_failed_check_is_a_red_line_at_the_top(chromium: Any, tmp_path: Path):
-    failed = Checked("words are within the limits", False, "shard 00003: 3 pairs have 323 words", 300)
+    failed = Checked("words are within the limits", passed=False, detail="shard 00003: 3 pairs have 323 words", checked=300)
     _, path = written(report_run.write(tmp_path, report_run.candidates(200)), (*PASSED, failed))
     with opened(chromium, path) as tab:
         line = tab.page.get_by_role("alert")
@@ -199,11 +200,15 @@ def test_it_is_told_to_those_who_do_not_see_it(chromium: Any, report: tuple[Numb
             assert tab.page.get_by_role(role).count() == 1
         levels = tab.page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((e) => Number(e.tagName[1]))")
         assert levels.count(1) == 1
-        assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+        assert all(after - before <= 1 for before, after in pairwise(levels))
         unnamed = """[...document.querySelectorAll('input, button, [role=region], [role=img], section, aside, nav, summary')]
-            .filter((e) => !(e.ariaLabel || e.labels?.length || e.innerText || document.getElementById(e.getAttribute('aria-labelledby')))).map((e) => e.outerHTML.slice(0, 99))"""
+            .filter((e) => !(e.ariaLabel || e.labels?.length || e.innerText || document.getElementById(e.getAttribute('aria-labelledby'))))
+            .map((e) => e.outerHTML.slice(0, 99))"""
         assert tab.page.evaluate(unnamed) == []
-        assert tab.page.evaluate("[...document.querySelectorAll('table')].filter((e) => !e.querySelector('th[scope=col]') || !e.querySelector('th[scope=row]') && e.rows.length > 2).length") == 0
+        headless = (
+            "[...document.querySelectorAll('table')].filter((e) => !e.querySelector('th[scope=col]') || !e.querySelector('th[scope=row]') && e.rows.length > 2)"
+        )
+        assert tab.page.evaluate(f"{headless}.length") == 0
         assert tab.page.evaluate("[...document.querySelectorAll('img')].filter((e) => !e.hasAttribute('alt')).length") == 0
         assert tab.page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id).filter((id, i, all) => all.indexOf(id) !== i)") == []
         tab.page.keyboard.press("Tab")
@@ -218,7 +223,7 @@ HOSTILE = (
     "</style><style>body { display: none }</style>",
     "<img src=x onerror='window.ran = 3'>",
     "<svg onload=window.ran=4><iframe src=https://stranger.example/>",
-    "\" onmouseover=\"window.ran=5\" autofocus onfocus=\"window.ran=6",
+    '" onmouseover="window.ran=5" autofocus onfocus="window.ran=6',
     "' autofocus onfocus='window.ran=7",
     "<a href=javascript:window.ran=8>click</a>",
     "{{7*7}} {% raw %}{{ numbers.folder }} ${7*7} #{7*7} <%= 7*7 %>",
@@ -235,7 +240,7 @@ HOSTILE = (
 URLS = (
     "javascript:window.ran=9//https://img.example/a.jpg",
     "  javascript:window.ran=10",
-    "https://img.example/\"onmouseover=\"window.ran=11",
+    'https://img.example/"onmouseover="window.ran=11',
     "https://img.example/'><script>window.ran=12</script>",
     "data:text/html,<script>window.ran=13</script>",
     "https://img.example/" + "a/" * 4_000,
@@ -245,13 +250,18 @@ URLS = (
 )
 
 
+NAMED = (("kept", "kept"), ("judge", "text_too_short"), ("extract", "record_broken"), ("decontaminate", "near_duplicate_of_test_image"))
+
+
 def hostile_rows() -> list[dict[str, Any]]:
     rows = []
     for number, text in enumerate((*HOSTILE, "y" * 10_000_000)):
         url = URLS[number % len(URLS)]
-        stage, reason = [("kept", "kept"), ("judge", "text_too_short"), ("extract", "record_broken"), ("decontaminate", "near_duplicate_of_test_image")][number % 4]
-        strange = {"caption": text, "image_url": url, "page_url": URLS[(number + 1) % len(URLS)], "source": text, "test_set": text, "test_image": text, "file": text, "error": text, "offset": 3}
-        rows.append(sample(stage, reason, number, **strange, failed=[reason, text[:300]], kept_key=text[:2_000], picture=picture(number) if number % 2 else text.encode()[:50]))
+        stage, reason = NAMED[number % len(NAMED)]
+        strange = dict.fromkeys(("caption", "source", "test_set", "test_image", "file", "error"), text)
+        strange |= {"image_url": url, "page_url": URLS[(number + 1) % len(URLS)], "kept_key": text[:2_000]}
+        seen = picture(number) if number % 2 else text.encode()[:50]
+        rows.append(sample(stage, reason, number, **strange, offset=3, failed=[reason, text[:300]], picture=seen))
     return rows
 
 
@@ -269,11 +279,16 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     values = {"source": texts, "verdict": texts, "format": texts, "bytes_log2": pa.array(ones, pa.int32()), "rows": ones}
     pq.write_table(pa.table(values), run / "audit/image_values.parquet")
     near = pq.read_table(run / "audit/near_duplicates/gallery.parquet")
-    rows = [{**near.to_pylist()[0], "kind": ("just above", "dropped", text[:20])[number % 3], "test_set": text, "test_image": text, "image_url": URLS[number % 9]} for number, text in enumerate(texts)]
+    first = near.to_pylist()[0]
+    rows = [
+        {**first, "kind": ("just above", "dropped", text[:20])[number % 3], "test_set": text, "test_image": text, "image_url": URLS[number % len(URLS)]}
+        for number, text in enumerate(texts)
+    ]
     pq.write_table(pa.Table.from_pylist(rows, schema=near.schema), run / "audit/near_duplicates/gallery.parquet")
     for name in ("counts.parquet", "audit/failed.parquet"):
         table = pq.read_table(run / name)
-        pq.write_table(table.set_column(table.column_names.index("source"), "source", pa.array([HOSTILE[i % len(HOSTILE)] for i in range(len(table))])), run / name)
+        sources = pa.array([HOSTILE[number % len(HOSTILE)] for number in range(len(table))])
+        pq.write_table(table.set_column(table.column_names.index("source"), "source", sources), run / name)
     config = (run / "config.toml").read_text(encoding="utf-8")
     (run / "config.toml").write_text(config.replace("tests/coco", "<script>window.ran = 15</script>{{7*7}}"), encoding="utf-8")
     return written(run, tuple(Checked(text, number % 2 == 0, text, 1) for number, text in enumerate(texts)))[1]
@@ -283,12 +298,15 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_strangers_wrote_does_nothing_but_stand_there(chromium: Any, hostile: Path, width: int):
     with opened(chromium, hostile, width=width) as tab:
         tab.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
-        tab.page.evaluate("document.querySelectorAll('body *').forEach((e) => { for (const type of ['mouseover', 'focus', 'error', 'load']) e.dispatchEvent(new Event(type)) })")
+        tab.page.evaluate(
+            "for (const e of document.querySelectorAll('body *')) for (const type of ['mouseover', 'focus', 'error', 'load']) e.dispatchEvent(new Event(type))"
+        )
         assert tab.page.evaluate("window.ran ?? null") is None
         assert tab.page.title().startswith("Audit of ")
         assert tab.page.evaluate("document.querySelectorAll('script').length") == 2
         assert tab.page.evaluate("document.querySelectorAll('iframe, object, embed, base, link, body style, body meta').length") == 0
-        assert tab.page.evaluate("[...document.querySelectorAll('*')].flatMap((e) => [...e.attributes]).filter((a) => /^on|^style$/.test(a.name) && !a.ownerElement.closest('.uplot')).length") == 0
+        attributes = "[...document.querySelectorAll('*')].filter((e) => !e.closest('.uplot')).flatMap((e) => e.getAttributeNames())"
+        assert [name for name in tab.page.evaluate(attributes) if name.startswith("on") or name == "style"] == []
         links = tab.page.evaluate("[...document.querySelectorAll('a')].map((e) => [e.getAttribute('href'), e.rel])")
         assert all(href.startswith("#") or (href.lower().startswith(("http://", "https://")) and rel == "noreferrer noopener") for href, rel in links)
         assert all(source.startswith("data:image/") for source in tab.page.evaluate("[...document.images].map((e) => e.src)"))
@@ -298,7 +316,8 @@ def test_what_strangers_wrote_does_nothing_but_stand_there(chromium: Any, hostil
 def test_what_strangers_wrote_is_shown_as_it_is(chromium: Any, hostile: Path):
     with opened(chromium, hostile) as tab:
         text = tab.page.locator("body").evaluate("(e) => e.textContent")
-        for said in ("<script>window.ran = 1</script>", "{{7*7}}", "&lt;script&gt;", "javascript:window.ran=9", r"\u202egnp.cod", r"\x1b[31m", r"\r\nbreaks\ttoo", "\u05e9\u05dc\u05d5\u05dd"):
+        plain = ("<script>window.ran = 1</script>", "{{7*7}}", "&lt;script&gt;", "javascript:window.ran=9", "\u05e9\u05dc\u05d5\u05dd")
+        for said in (*plain, r"\u202egnp.cod", r"\x1b[31m", r"\r\nbreaks\ttoo"):
             assert said in text, said
         assert not set(text) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029\x00\x1b\ufeff")
         assert "9,999,600 characters more" in text

@@ -102,8 +102,8 @@ def test_every_distribution_counts_all_that_was_measured(pool: list[Candidate], 
         "format": (good, len(fetched)),
         "cosine": (64 * 14, 64 * 14 + 4),
     }
-    counted = {each.key: (sum(part.kept for part in each.bins), sum(part.kept + part.dropped for part in each.bins)) for each in found.distributions if each.bins}
-    assert counted == expected
+    sums = {each.key: (sum(part.kept for part in each.bins), sum(part.dropped for part in each.bins)) for each in found.distributions if each.bins}
+    assert {key: (kept, kept + dropped) for key, (kept, dropped) in sums.items()} == expected
 
 
 def test_bins_of_words_are_the_words(pool: list[Candidate], found: Numbers):
@@ -217,8 +217,8 @@ def test_coarser_stops_are_as_exact(pool: list[Candidate], found: Numbers, tmp_p
     assert coarse.judge is not None
     assert found.what_if.judge is not None
     assert len(coarse.judge.pairs) < len(found.what_if.judge.pairs)
-    for slider, at in ((slider, at) for slider in coarse.sliders for at in range(len(slider.stops))):
-        assert what_if.yields(coarse, {slider.key: at}).judge == rerun(pool, limits_at(coarse, {slider.key: at}))[0]
+    for moved, at in ((slider.key, at) for slider in coarse.sliders for at in range(len(slider.stops))):
+        assert what_if.yields(coarse, {moved: at}).judge == rerun(pool, limits_at(coarse, {moved: at}))[0]
 
 
 def test_joint_counts_that_are_not_those_of_the_run_are_said(pool: list[Candidate], tmp_path: Path):

@@ -103,7 +103,7 @@ def test_the_worst_strings_keep_the_page_small(tmp_path: Path):
     rows = []
     for stage in Stage:
         for reason in REASONS[stage]:
-            strings = {"caption": worst, "image_url": url, "page_url": url, "test_set": worst, "test_image": worst, "error": worst, "file": worst, "kept_key": worst}
+            strings = dict.fromkeys(("caption", "test_set", "test_image", "error", "file", "kept_key"), worst) | {"image_url": url, "page_url": url}
             rows += [sample(stage.value, reason.value, number, **strings, failed=[reason.value] * 8) for number in range(24)]
     rows += [sample("kept", "kept", number, caption=worst, image_url=url, page_url=url) for number in range(48)]
     report_run.write_samples(run, rows)
@@ -191,7 +191,7 @@ def test_no_string_hides_anything_or_is_longer_than_it_may_be(value: str, at_mos
         (None, False),
     ],
 )
-def test_links_lead_to_the_web_alone(url: str | None, is_link: bool):
+def test_links_lead_to_the_web_alone(url: str | None, is_link: bool):  # noqa: FBT001 - of the test
     assert text.link(url) == (url if is_link else None)
 
 
@@ -210,5 +210,5 @@ def test_sizes_are_for_people():
 
 def test_nothing_checked_is_not_all_passed(found: Numbers):
     assert b"Nothing was checked" in page.html(replace(found, checks=()))
-    failed = page.html(replace(found, checks=(Checked("a", False, "b", 1),)))
+    failed = page.html(replace(found, checks=(Checked("a", passed=False, detail="b", checked=1),)))
     assert b"1 of 1 checks failed" in failed
