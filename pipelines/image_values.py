@@ -54,8 +54,8 @@ def joint(rows: pa.Table) -> pa.Table:
     return total([pa.table(columns)], JOINT)
 
 
-def fails_otherwise(failed: "pa.ChunkedArray[Any]") -> "pa.ChunkedArray[Any]":
-    """Whether a rule other than size and shape holds, by the reasons that hold (lists of strings)."""
+def fails_otherwise(failed: "pa.ChunkedArray[Any]") -> Any:
+    """Whether a rule other than size and shape holds, n booleans, by the reasons that hold (lists of strings)."""
     others = pc.subtract(pc.list_value_length(failed), pc.add(*(held.cast(pa.int32()) for held in _held(failed))))
     return pc.greater(others, pa.scalar(0))
 
