@@ -79,7 +79,8 @@ class FailedCounts:
 def combinations(failed: "pa.DictionaryArray[Any, Any]") -> Iterator[tuple[list[str], int]]:
     """Each list of reasons that `reasons_of` has found, and of how many rows it is."""
     rows = np.bincount(failed.indices.to_numpy(), minlength=len(failed.dictionary))
-    yield from zip(failed.dictionary.to_pylist(), rows.tolist(), strict=True)
+    lists: list[Any] = failed.dictionary.to_pylist()
+    yield from zip(lists, rows.tolist(), strict=True)
 
 
 def _order(entry: tuple[tuple[str, str, tuple[str, ...]], int]) -> tuple[int, str, list[int]]:

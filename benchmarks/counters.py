@@ -9,12 +9,14 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipelines.shuffle import slices_of
 from pipelines.tables import KINDS
+
+OF_JUDGE = ("survivors", "others", "places of images")  # kinds of slices in what its units spill
 
 
 def main() -> int:
@@ -27,28 +29,30 @@ def main() -> int:
 
 def counters(run: Path) -> dict[str, Any]:
     """Units, partitions, bytes of each step, entries of each table and what they were chosen from."""
-    units, merged, grouped = (run / "work" / step for step in ("tables/units", "tables/merged", "judge/grouped"))
+    units, merged, judged, grouped = (run / "work" / step for step in ("tables/units", "tables/merged", "judge/units", "judge/grouped"))
+    of_judge = spilled(judged, ".survivors", OF_JUDGE)
     return {
         "units": _files(units, ".json"),
         "count_partitions": _files(merged, ".json"),
         "group_partitions": _files(grouped, ".json"),
-        "spilled_bytes": spilled(units),
+        "spilled_bytes": spilled(units, ".spill", KINDS),
         "merged_bytes": {kind: _bytes(merged, f".{kind}") for kind in ("ngrams", "texts", "images")},
-        "survivors_bytes": {"spilled": _bytes(run / "work" / "judge" / "units", ".survivors"), "grouped": _bytes(grouped, ".parquet")},
-        "marks_bytes": sum(_bytes(folder, ".json") for folder in (units, merged, run / "work" / "judge" / "units", grouped)),
+        "survivors_bytes": {"spilled": of_judge["survivors"], "grouped": _bytes(grouped, ".parquet")},
+        "pairs_bytes": {"spilled": of_judge["others"], "grouped": _bytes(grouped, ".pairs")},
+        "marks_bytes": sum(_bytes(folder, ".json") for folder in (units, merged, judged, grouped)),
         "dropped_bytes": _bytes(run / "dropped" / "judge", ".parquet"),
         "tables": {path.stem: table(path) for path in sorted((run / "tables").glob("*.json"))},
     }
 
 
-def spilled(units: Path) -> dict[str, int]:
-    """Bytes of each kind of slice, and of the places of all slices."""
+def spilled(units: Path, ending: str, kinds: Sequence[str]) -> dict[str, int]:
+    """Bytes of each kind of slice, and of the places of all slices, in the spill files of a step."""
     found: Counter[str] = Counter()
     for mark in units.glob("*.json"):
-        places = slices_of(str(mark.with_suffix(".spill")), json.loads(mark.read_text(encoding="utf-8"))["spilled"])
+        places = slices_of(str(mark.with_suffix(ending)), json.loads(mark.read_text(encoding="utf-8"))["spilled"])
         found["places"] += places.nbytes
-        for number, kind in enumerate(KINDS):
-            found[kind] += int(places["length"][places["bucket"] % len(KINDS) == number].sum())
+        for number, kind in enumerate(kinds):
+            found[kind] += int(places["length"][places["bucket"] % len(kinds) == number].sum())
     return dict(found)
 
 

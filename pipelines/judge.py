@@ -102,13 +102,13 @@ def judge(run: Run, unit: Unit) -> Facts:
 
 
 def _spill(run: Run, unit: Unit, survivors: pa.Table, others: np.ndarray) -> list[int]:
-    """Write what is to be grouped, by partition; returns where the places of the slices are."""
+    """Write what is to be grouped, in the order of buckets, which a store then reads as one; returns where the places of the slices are."""
     with storage.write(run.work("judge/units", f"{unit['name']}.survivors")) as file:
         spill, buckets = SpillWriter(file), buckets_of(run)
-        for partition, rows in _partitioned(survivors, buckets.partitions):
-            spill.add(buckets.bucket(partition, SURVIVORS), _as_ipc(rows))
-        for partition, of_partition in pairs.partitioned(others, buckets.partitions):
-            spill.add(buckets.bucket(partition, OTHERS), of_partition)
+        kept, dropped = dict(_partitioned(survivors, buckets.partitions)), dict(pairs.partitioned(others, buckets.partitions))
+        for partition in range(buckets.partitions):
+            spill.add(buckets.bucket(partition, SURVIVORS), _as_ipc(kept[partition]) if partition in kept else b"")
+            spill.add(buckets.bucket(partition, OTHERS), dropped.get(partition, b""))
         return spill.finish()
 
 

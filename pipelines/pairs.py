@@ -37,8 +37,9 @@ PAIRS = pa.schema(
 
 
 def only_of_thresholds(failed: "pa.DictionaryArray[Any, Any]") -> np.ndarray:
-    """The numbers of the rows of which some rule holds, and none but those of thresholds."""
-    wanted = np.array([bool(reasons) and OF_THRESHOLDS.issuperset(reasons) for reasons in failed.dictionary.to_pylist()], np.bool_)
+    """The numbers of the rows of which some rule holds, and none but those of thresholds; `failed` as `reasons_of` has found it."""
+    lists: list[Any] = failed.dictionary.to_pylist()
+    wanted = np.array([bool(reasons) and OF_THRESHOLDS.issuperset(reasons) for reasons in lists], np.bool_)
     return np.flatnonzero(wanted[failed.indices.to_numpy()])
 
 

@@ -17,7 +17,7 @@ TEXT_S = {"10 M": 4.3, "1 B": 5.7, "10 B": 7.4}  # CPU seconds of a million cand
 WEB_S, SEARCH_S, WRITE_S = 0.0063, 0.00006, 0.0011
 BUSY, AT_ONCE, STARTS_H = 0.6, 64, 1.0
 VCPU_HOUR, SHUFFLE_GB, STORED_GB_MONTH = 0.07, 0.011, 0.02
-SHUFFLED_BYTES = 106 + 140 * FETCHED
+SHUFFLED_BYTES = 110 + 140 * FETCHED
 
 
 def rows() -> dict[str, list[str]]:

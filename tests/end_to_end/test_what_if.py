@@ -33,7 +33,7 @@ class Allowed(NamedTuple):
     words: tuple[int, int]
     images_per_text: int
     texts_per_image: int
-    count: int
+    smallest_count: int
     short_side: int = 200
     aspect: str = "3.0"
 
@@ -43,7 +43,7 @@ class Allowed(NamedTuple):
             "text.words_at_least": self.words[0],
             "text.words_at_most": self.words[1],
             "text.images_per_text_at_most": self.images_per_text,
-            "text.vocabulary_size": sizes[self.count],
+            "text.vocabulary_size": sizes[self.smallest_count],
             "image.texts_per_image_at_most": self.texts_per_image,
             "image.short_side_above_px": self.short_side,
             "image.aspect_ratio_below": self.aspect,
@@ -56,7 +56,7 @@ class Allowed(NamedTuple):
             self.words[0] <= row["words"] <= self.words[1]
             and row.get("images_per_text", 0) <= self.images_per_text
             and row.get("texts_per_image", 0) <= self.texts_per_image
-            and row["rarest_log2"] >= log2_in_8_bits(self.count) // (4 if "outcome" in row else 1) * (4 if "outcome" in row else 1)
+            and row["rarest_log2"] >= log2_in_8_bits(self.smallest_count) // (4 if "outcome" in row else 1) * (4 if "outcome" in row else 1)
         )
 
     def image(self, row: Mapping[str, Any]) -> bool:
@@ -162,8 +162,8 @@ def test_outcomes_of_what_stricter_thresholds_allow_are_what_a_run_with_these_en
     assert outcomes == {"kept", "not_searched", "fails_otherwise"} | ({"near_duplicate"} if test_sets != "[]" else set())
     stricter = [
         base,
-        base._replace(words=(3, 6), count=3),
-        base._replace(count=4, short_side=200, aspect="2.5"),
+        base._replace(words=(3, 6), smallest_count=3),
+        base._replace(smallest_count=4, short_side=200, aspect="2.5"),
         base._replace(words=(4, 9), short_side=224, aspect="1.5"),
     ]
     ended = [summary(curated(folder, *other.settings(sizes), *always))["pairs"] for other in stricter]

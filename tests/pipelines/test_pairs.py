@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,7 +62,7 @@ def test_survivors_and_others_are_counted_together(kept: list[tuple[int, int]], 
     assert found.schema == pairs.PAIRS
 
 
-def test_a_total_of_many_is_that_of_all_at_once(monkeypatch) -> None:
+def test_a_total_of_many_is_that_of_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipelines.joint._AT_ONCE", 10)
     parts = [np.arange(n) % (n // 2 + 1) for n in range(30)]
     total = JointCounts.total(JointCounts.of(part) for part in parts)
