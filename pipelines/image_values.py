@@ -33,6 +33,7 @@ VALUES = pa.schema(
         ("verdict", pa.string()),  # `kept`, or the reason.
         ("format", pa.string()),  # Of the image as found; null where it is no known one.
         ("bytes_log2", pa.int32()),  # Eight times log2, rounded, of the bytes as found.
+        ("nsfw_percent", pa.int32()),  # Hundredths of the classifier's score, rounded down; null without one.
         ("rows", pa.int64()),  # Candidates with this combination.
     ]
 )
@@ -73,13 +74,14 @@ def _held(failed: "pa.ChunkedArray[Any]") -> list[pa.BooleanArray]:
 
 
 def values(rows: pa.Table) -> pa.Table:
-    """Rows of `VALUES`; `rows` has source, reason (null: kept), format and blob_bytes."""
+    """Rows of `VALUES`; `rows` has source, reason (null: kept), format, blob_bytes and nsfw_score."""
     sizes = log2_counts(rows["blob_bytes"].to_numpy())
     columns = {
         "source": rows["source"],
         "verdict": pc.fill_null(rows["reason"], pa.scalar(KEPT)),
         "format": rows["format"],
         "bytes_log2": pa.array(sizes).cast(pa.int32()),
+        "nsfw_percent": pc.floor(pc.multiply(rows["nsfw_score"], pa.scalar(100, pa.float32()))).cast(pa.int32()),
         "rows": pa.repeat(pa.scalar(1, pa.int64()), len(rows)),
     }
     return total([pa.table(columns)], VALUES)

@@ -3,6 +3,7 @@
 from collections import Counter
 from math import log2
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,8 +12,9 @@ from pipelines import image_values
 
 REASONS = ["image_damaged", "image_too_small", "image_too_elongated", "image_blocked"]
 SIZES = st.one_of(st.none(), st.integers(1, 3_000))
+SCORES = st.none() | st.floats(0, 1, width=32)
 ROWS = st.lists(
-    st.tuples(st.sampled_from("ab"), SIZES, st.integers(1, 3_000), st.lists(st.sampled_from(REASONS), unique=True), st.integers(0, 10**7)), max_size=40
+    st.tuples(st.sampled_from("ab"), SIZES, st.integers(1, 3_000), st.lists(st.sampled_from(REASONS), unique=True), st.integers(0, 10**7), SCORES), max_size=40
 )
 
 
@@ -26,6 +28,7 @@ def table(rows: list) -> pa.Table:
         "reason": pa.array([row[3][0] if row[3] else None for row in rows], pa.string()),
         "format": pa.array(["jpeg" if row[1] else None for row in rows], pa.string()),
         "blob_bytes": pa.array([row[4] for row in rows], pa.int64()),
+        "nsfw_score": pa.array([row[5] for row in rows], pa.float32()),
     }
     return pa.table(columns)
 
@@ -39,7 +42,7 @@ def counted(found: pa.Table) -> dict:
 @given(ROWS)
 def test_joint_counts_are_those_of_a_plain_loop(rows: list) -> None:
     expected = Counter()
-    for source, width, height, failed, _ in rows:
+    for source, width, height, failed, *_ in rows:
         short, long = (min(width, height), max(width, height)) if width else (None, None)
         percent = None if short is None else min(long * 100 // short, 1_001)
         fails_otherwise = bool(set(failed) - {"image_too_small", "image_too_elongated"})
@@ -51,8 +54,9 @@ def test_joint_counts_are_those_of_a_plain_loop(rows: list) -> None:
 @given(ROWS)
 def test_values_are_those_of_a_plain_loop(rows: list) -> None:
     expected = Counter()
-    for source, width, _, failed, size in rows:
-        expected[source, failed[0] if failed else "kept", "jpeg" if width else None, round(8 * log2(size)) if size else 0] += 1
+    for source, width, _, failed, size, score in rows:
+        percent = None if score is None else int(np.float32(score) * np.float32(100))
+        expected[source, failed[0] if failed else "kept", "jpeg" if width else None, round(8 * log2(size)) if size else 0, percent] += 1
     assert counted(image_values.values(table(rows))) == expected
 
 
