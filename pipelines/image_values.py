@@ -56,11 +56,7 @@ def joint(rows: pa.Table) -> pa.Table:
 
 
 def fails_otherwise(failed: "pa.ChunkedArray[Any]") -> Any:
-<<<<<<< HEAD
-    """Whether a rule other than size and shape holds, by the reasons that hold (lists of strings)."""
-=======
     """Whether a rule other than size and shape holds, n booleans, by the reasons that hold (lists of strings)."""
->>>>>>> audit-counts
     others = pc.subtract(pc.list_value_length(failed), pc.add(*(held.cast(pa.int32()) for held in _held(failed))))
     return pc.greater(others, pa.scalar(0))
 

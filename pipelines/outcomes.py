@@ -72,11 +72,7 @@ def _joint(rows: pa.Table, outcome: Any, config: ImageSettings, pairs: int) -> p
     stops = {size: _stops(size, of_short, of_aspect) for size in set(sizes)}
     columns = {
         "words": pc.min_element_wise(rows["words"], pa.scalar(255, pa.int32()), skip_nulls=False),
-<<<<<<< HEAD
         "rarest_log2": pc.if_else(pc.equal(rarest, pa.scalar(255, rarest.type)), rarest, pc.multiply(pc.divide(rarest, LOG2_STEP), LOG2_STEP)),
-=======
-        "rarest_log2": pc.if_else(pc.equal(rarest, pa.scalar(255)), rarest, pc.multiply(pc.divide(rarest, LOG2_STEP), LOG2_STEP)),
->>>>>>> audit-counts
         "short_side_px": pa.array([stops[size][0] for size in sizes], pa.int32()),
         "aspect_percent": pa.array([stops[size][1] for size in sizes], pa.int32()),
         "outcome": outcome,

@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
-from pipelines import arrays, calibrations, test_side
 from altalign.threads import in_threads
+from pipelines import arrays, calibrations, test_side
 from tests.end_to_end.runs import tree
 from tests.pipelines.test_embedders import TOML, WEIGHTS, needs_onnx, save_onnx
 from tests.shared_data import SHARED, needs_shared
