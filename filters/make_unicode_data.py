@@ -94,7 +94,8 @@ def build_scripts() -> dict[str, np.ndarray]:
 def main() -> None:
     """Write the tables beside this file."""
     np.savez_compressed(Path(__file__).with_name("unicode_16.npz"), **build()._asdict())
-    np.savez_compressed(Path(__file__).with_name("scripts_16.npz"), **build_scripts())
+    scripts = build_scripts()
+    np.savez_compressed(Path(__file__).with_name("scripts_16.npz"), starts=scripts["starts"], scripts=scripts["scripts"], names=scripts["names"])
 
 
 if __name__ == "__main__":
