@@ -38,10 +38,12 @@ def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def curate(folder: Path, runner: str, *args: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def curate(
+    folder: Path, runner: str, *args: str, config: str = "config.toml", environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Curate in a folder, with temporary files in `temp` there."""
     (folder / "temp").mkdir(exist_ok=True)
-    wanted = command("curate", "config.toml", "--set", f"engine.runner={runner}", *args)
+    wanted = command("curate", config, "--set", f"engine.runner={runner}", *args)
     more = environ({"TMPDIR": str(folder / "temp"), **(environment or {})})
     return subprocess.run(wanted, cwd=folder, env=more, capture_output=True, text=True, timeout=TAKES_AT_MOST_S, check=False)
 
@@ -64,18 +66,20 @@ def check_nothing_left(folder: Path) -> None:
 # The same bytes -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_small_input_gives_the_same_bytes_and_leaves_no_temporary_file(embedded: Finished, tmp_path: Path, runner: str) -> None:
-    folder = embedded.input_in(tmp_path)
-    done = _with_a_folder_for_temporary_files_of_its_own(folder, runner)
+@pytest.mark.parametrize("name", ["demo", "handbook"])
+def test_the_demo_and_the_handbooks_give_the_same_bytes_and_leave_no_temporary_file(larger: Path, tmp_path: Path, runner: str, name: str) -> None:
+    for part in ("demo-web", "examples", "configs"):
+        (tmp_path / part).symlink_to(larger / part)
+    done = _with_a_folder_for_temporary_files_of_its_own(tmp_path, runner, f"configs/{name}.toml")
     assert done.returncode == 0, done.stderr
-    assert tree(folder / "run") == embedded.tree
-    assert listed(folder / "run") == embedded.listed
+    assert tree(tmp_path / "runs" / name) == tree(larger / "runs" / name)
+    assert listed(tmp_path / "runs" / name) == listed(larger / "runs" / name)
     assert [line for line in done.stderr.splitlines() if not PROGRESS.fullmatch(line)] == []
     assert "pairs of" in done.stdout
-    check_nothing_left(folder)
+    check_nothing_left(tmp_path)
 
 
-def _with_a_folder_for_temporary_files_of_its_own(folder: Path, runner: str) -> subprocess.CompletedProcess[str]:
+def _with_a_folder_for_temporary_files_of_its_own(folder: Path, runner: str, config: str) -> subprocess.CompletedProcess[str]:
     """Curate with an empty /tmp, which Java uses whatever TMPDIR says, and fail where something stays in it; where nothing can be mounted, with the usual one.
 
     The folder is /mnt then, for it may lie in /tmp itself.
@@ -83,27 +87,16 @@ def _with_a_folder_for_temporary_files_of_its_own(folder: Path, runner: str) -> 
     script = 'mount --bind "$0" /mnt; mount -t tmpfs tmpfs /tmp; cd /mnt; TMPDIR=/tmp "$@"; code=$?; ls -A /tmp >left; exit $code'
     outside = not any(path.resolve().is_relative_to("/tmp") for path in (ROOT, Path(os.environ.get("ALTALIGN_JARS", "/")), Path.home()))
     if not outside or subprocess.run([*UNSHARE, "mount", "--bind", "/mnt", "/mnt"], capture_output=True, check=False).returncode:
-        return curate(folder, runner)
+        return curate(folder, runner, config=config)
     for path in [path for path in folder.iterdir() if path.is_symlink()]:  # to what lies in /tmp too
         target = path.resolve()
         path.unlink()
         subprocess.run(["cp", "-a", str(target), str(path)], check=True)
     (folder / "temp").mkdir()
-    wanted = [*UNSHARE, "sh", "-c", script, str(folder), *command("curate", "config.toml", "--set", f"engine.runner={runner}")]
+    wanted = [*UNSHARE, "sh", "-c", script, str(folder), *command("curate", config, "--set", f"engine.runner={runner}")]
     done = subprocess.run(wanted, env=environ(), capture_output=True, text=True, timeout=TAKES_AT_MOST_S, check=False)
     assert (folder / "left").read_text(encoding="utf-8") == ""
-    (folder / "left").unlink()
     return done
-
-
-@pytest.mark.parametrize("name", ["demo", "handbook"])
-def test_the_demo_and_the_handbooks_give_the_same_bytes(larger: Path, tmp_path: Path, runner: str, name: str) -> None:
-    for part in ("demo-web", "examples", "configs"):
-        (tmp_path / part).symlink_to(larger / part)
-    done = altalign(tmp_path, "curate", f"configs/{name}.toml", "--set", f"engine.runner={runner}")
-    assert done.returncode == 0, done.stderr
-    assert tree(tmp_path / "runs" / name) == tree(larger / "runs" / name)
-    assert listed(tmp_path / "runs" / name) == listed(larger / "runs" / name)
 
 
 # Signals --------------------------------------------------------------------------------------------------------------------
