@@ -19,6 +19,7 @@ from altalign.curation import CurateConfig
 from altalign.errors import UnreadableError, UsageError
 from altalign.settings import flatten, stage_of
 from altalign.stages import STAGES, own_files
+from altalign.threads import in_threads
 from dedup import calibrate as measures
 from dedup import copies, embed
 from dedup.calibrate import Buckets, CosineHistogram
@@ -28,7 +29,6 @@ from pipelines.calibration_report import Findings, Looked
 from pipelines.calibration_search import SEARCHED_ABOVE, Place, Pool, Search, Tests, lines, threshold
 from pipelines.calibrations import Calibration
 from pipelines.engines import threads
-from altalign.threads import in_threads
 from pipelines.units import WORK_VERSION, Facts, Run, Unit, map_unit
 
 POOL = 20_000  # images of the pool that are searched for

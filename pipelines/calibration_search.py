@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from altalign.errors import AltalignError, UsageError
+from altalign.threads import in_threads
 from dedup import calibrate as measures
 from dedup.calibrate import CosineHistogram, Line
 from dedup.near_duplicates import Pairs, TestSide, find_pairs
 from pipelines.calibrations import Calibration
 from pipelines.engines import threads
-from altalign.threads import in_threads
 from pipelines.units import Run
 
 SEARCHED_ABOVE = 0.5  # no threshold is chosen below what was searched for

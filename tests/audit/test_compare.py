@@ -176,7 +176,9 @@ def test_keys_of_one_first_half_are_told_apart(folder: Path, tmp_path: Path, cap
     """In both runs, dropped for other reasons; one of them twice in the same run."""
     made = [runs.copied(folder / "b", tmp_path / name) for name in "ab"]
     for run, reasons in zip(made, (["text_empty", "text_too_long", "text_too_short"], ["text_too_short", "text_too_long", "text_empty"]), strict=True):
-        rows = [{"key": f"{'7' * 16}{number:016x}", "stage": "judge", "reason": reason, "caption": ""} for number, reason in enumerate([*reasons, "text_empty"])]
+        rows = [
+            {"key": f"{'7' * 16}{number:016x}", "stage": "judge", "reason": reason, "caption": ""} for number, reason in enumerate([*reasons, "text_empty"])
+        ]
         pq.write_table(pa.Table.from_pylist([*rows, rows[1]], DROPPED), run / "dropped" / "judge" / "more.parquet")
     changes = {(each["from"], each["to"]): each["pairs"] for each in compared(capsys, *made)["verdicts"] if each["from"] != each["to"]}
     assert changes == {("judge: text_empty", "judge: text_too_short"): 1, ("judge: text_too_short", "judge: text_empty"): 1}

@@ -17,6 +17,7 @@ from rich.console import Console
 from altalign import interrupts
 from altalign.curation import CurateConfig
 from altalign.errors import UsageError
+from altalign.threads import in_threads
 from dedup import near_duplicates
 from dedup.calibrate import Buckets, CosineHistogram, Line, Share, of_best_view
 from dedup.copies import TRANSFORMS
@@ -27,7 +28,6 @@ from pipelines.calibration_report import Findings, Looked
 from pipelines.calibration_search import SEARCHED_ABOVE, Place, Pool, Search, threshold
 from pipelines.calibrations import Calibration
 from pipelines.labelled_pairs import Labelled
-from altalign.threads import in_threads
 from tests.shared_data import SHARED, needs_shared
 
 LOWEST = Map(np.zeros(COEFFICIENTS, np.int32), np.eye(DIMENSIONS, COEFFICIENTS, dtype=np.int32))
