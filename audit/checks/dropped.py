@@ -1,7 +1,7 @@
 """Dropped rows against counts, and against what was kept."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,13 @@ from audit import parquet
 from audit.checks.findings import Findings
 from audit.run_folder import RunFolder
 
+_PARTITION_BITS = 12  # of survivors, at most
 _COLUMNS = ("key", "stage", "source", "reason")
 
 
-def check(run: RunFolder, counts: Counts | None, kept: np.ndarray, findings: Findings, *, files_at_most: int | None) -> bool:
+def check(
+    run: RunFolder, counts: Counts | None, kept: np.ndarray, findings: Findings, *, files_at_most: int | None, near: Sequence[tuple[int, int]] = ()
+) -> bool:
     """Read dropped/ once: rows by stage, source and reason are those of the counts, and no kept key is among them.
 
     A key may be both kept and dropped for one reason alone: `pair_repeated`, whose rows are the same pair once more.
@@ -29,7 +32,8 @@ def check(run: RunFolder, counts: Counts | None, kept: np.ndarray, findings: Fin
         counts: None where they could not be read.
         kept: keys of samples, S32, that are looked for.
         findings: takes what is found.
-        files_at_most: of each stage, by the order of their names; None: all.
+        files_at_most: of each stage; None: all.
+        near: ranges of the first 16 bits of image_ids: files of these come first, where files are of ranges (all stages but judge).
 
     Returns:
         Whether all files were read; counts are compared only then.
@@ -39,7 +43,7 @@ def check(run: RunFolder, counts: Counts | None, kept: np.ndarray, findings: Fin
     for stage in Stage:
         names = storage.names(run.path("dropped", stage.value), ".parquet")
         is_whole &= files_at_most is None or len(names) <= files_at_most
-        for name in names[:files_at_most]:
+        for name in sorted(names, key=lambda name: not _is_near(name, near))[:files_at_most]:
             interrupts.check()
             path = f"dropped/{stage.value}/{name}"
             try:
@@ -53,6 +57,13 @@ def check(run: RunFolder, counts: Counts | None, kept: np.ndarray, findings: Fin
     if counts is not None and is_whole:
         _compare(counts, seen, findings)
     return is_whole
+
+
+def _is_near(name: str, near: Sequence[tuple[int, int]]) -> bool:
+    """Whether a file of a partition may have image_ids of these ranges. How many partitions there are is not known: a power of two."""
+    number = name.partition("-")[0]
+    places = [(first << bits >> 16, last << bits >> 16) for bits in range(_PARTITION_BITS + 1) for first, last in near]
+    return number.isdecimal() and any(first <= int(number) <= last for first, last in places)
 
 
 def _rows(run: RunFolder, path: str) -> Iterator[pa.Table]:
