@@ -16,7 +16,6 @@ from audit import parquet
 from audit.checks.findings import Findings
 from audit.run_folder import RunFolder
 
-_PARTITION_BITS = 12  # of survivors, at most
 _COLUMNS = ("key", "stage", "source", "reason")
 
 
@@ -43,7 +42,7 @@ def check(
     for stage in Stage:
         names = storage.names(run.path("dropped", stage.value), ".parquet")
         is_whole &= files_at_most is None or len(names) <= files_at_most
-        for name in sorted(names, key=lambda name: not _is_near(name, near))[:files_at_most]:
+        for name in _nearest(names, near)[:files_at_most]:
             interrupts.check()
             path = f"dropped/{stage.value}/{name}"
             try:
@@ -59,11 +58,12 @@ def check(
     return is_whole
 
 
-def _is_near(name: str, near: Sequence[tuple[int, int]]) -> bool:
-    """Whether a file of a partition may have image_ids of these ranges. How many partitions there are is not known: a power of two."""
-    number = name.partition("-")[0]
-    places = [(first << bits >> 16, last << bits >> 16) for bits in range(_PARTITION_BITS + 1) for first, last in near]
-    return number.isdecimal() and any(first <= int(number) <= last for first, last in places)
+def _nearest(names: list[str], near: Sequence[tuple[int, int]]) -> list[str]:
+    """Names of files, those of partitions that have image_ids of these ranges first. Partitions are a power of two: the least that the names leave."""
+    numbers = {name: int(number) for name in names if (number := name.partition("-")[0]).isdecimal()}
+    bits = max(numbers.values(), default=0).bit_length()
+    wanted = {number for first, last in near for number in range(first << bits >> 16, (last << bits >> 16) + 1)}
+    return sorted(names, key=lambda name: numbers.get(name) not in wanted)
 
 
 def _rows(run: RunFolder, path: str) -> Iterator[pa.Table]:
