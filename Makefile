@@ -26,7 +26,7 @@ help:
 	@echo "make test-engines       Spark and Flink inside one process: the same bytes, errors, signals (5 minutes; Java and Maven)"
 	@echo "make test-clusters      clusters of Spark and Flink on this machine, their processes killed (10 minutes); test-clusters-all: in every step"
 	@echo "make fuzz               every reader and decoder against inputs damaged at random, for SECONDS=900"
-	@echo "make test-readers       shards opened by webdataset, datasets and open_clip, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
+	@echo "make test-readers       shards opened by webdataset, datasets, open_clip and mlcroissant, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
 	@echo "make check              lint, types and the fast tests"
 	@echo "make docs               tables of the reference, from the code"
 	@echo "make bench              speed and memory beside other programs (25 minutes)"
@@ -96,7 +96,7 @@ fuzz: $(VENV)/.dev
 test-readers: $(UV)
 	UV_PROJECT_ENVIRONMENT=.venv-readers $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --group readers
 	$(UV) pip install --quiet --python .venv-readers/bin/python --no-deps --target $(CACHE)/webdataset-of-open-clip webdataset==0.2.86
-	.venv-readers/bin/python -m pytest tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py tests/pipelines/test_embedders_of_torch.py tests/pipelines/test_dataflow.py $(FLAGS)
+	.venv-readers/bin/python -m pytest tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py tests/pipelines/test_card_in_other_readers.py tests/pipelines/test_embedders_of_torch.py tests/pipelines/test_dataflow.py $(FLAGS)
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

@@ -4,6 +4,7 @@ The docstring of a setting is its line in docs/reference/settings.md (`make docs
 Numbers are of the ALIGN paper (section 3 and appendix A) unless marked "ours".
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -270,6 +271,41 @@ class AuditSettings(Settings):
     """Write dropped candidates to `dropped/`, of `extract` a sample. Without it `explain` can say nothing of them; counts stay exact."""
 
 
+class CardSettings(Settings):
+    """What the data-set card says that no stage can know (ours)."""
+
+    name: str = ""
+    """Name of the data set; `""`: "Image-text pairs from" its sources."""
+    licence: str = ""
+    """Licence of the data set: an SPDX identifier (`CC-BY-4.0`) or one of Hugging Face (`cc-by-4.0`). `""` is unknown, and the card says so."""
+    languages: list[str] = Field(default_factory=list)
+    """Languages of the captions as BCP 47 tags: `["en", "pt-BR"]`. Nothing detects them."""
+    contact: str = ""
+    """Whom to ask to have something removed: an address or URL."""
+
+    @field_validator("name", "licence", "contact")
+    @classmethod
+    def _is_one_line(cls, value: str) -> str:
+        if not value.isprintable() or value != value.strip():
+            raise ValueError(f"{value!r} is no line of text; give one without line breaks, control characters or spaces at its ends")
+        return value
+
+    @field_validator("licence")
+    @classmethod
+    def _licence_is_an_identifier(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9.+-]*", value):
+            raise ValueError(f'{value!r} is no identifier of a licence; give one of SPDX or Hugging Face, such as "CC-BY-4.0", "other" or "unknown"')
+        return value
+
+    @field_validator("languages")
+    @classmethod
+    def _languages_are_tags(cls, value: list[str]) -> list[str]:
+        for entry in value:
+            if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]{1,8})*", entry):
+                raise ValueError(f'{entry!r} is no tag of a language; give tags of BCP 47, such as "en" or "pt-BR"')
+        return value
+
+
 class EngineSettings(Settings):
     """Where the pipeline runs; never changes a byte of the result."""
 
@@ -295,6 +331,7 @@ class CurateConfig(Settings):
     dedup: Annotated[DedupSettings, Decontaminate] = DedupSettings()
     shards: Annotated[ShardsSettings, Write] = ShardsSettings()
     audit: Annotated[AuditSettings, Extract] = AuditSettings()
+    card: Annotated[CardSettings, Write] = CardSettings()
     engine: EngineSettings = EngineSettings()
 
     @field_validator("input", mode="before")

@@ -23,7 +23,7 @@ OUTPUTS = {
     ),
     "fetch": ("dropped/fetch", "dropped/image", "audit/image_joint.parquet", "audit/image_values.parquet", "audit/hosts.parquet"),
     "decontaminate": ("dropped/decontaminate", "audit/near_duplicates", "audit/outcome_joint.parquet"),
-    "write": ("shards", "audit/failed.parquet", "audit/samples.parquet", "counts.parquet", "summary.json"),
+    "write": ("shards", "audit/failed.parquet", "audit/samples.parquet", "counts.parquet", "summary.json", "README.md", "croissant.json"),
 }
 OF_FETCHED = ("test_images", "lessons")  # in work/: what rests on no later stage than fetch, and stays when those are run anew
 _WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written anew whenever the first is not there

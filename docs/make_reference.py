@@ -274,6 +274,21 @@ def messages_tables() -> dict[str, Table]:
     return found
 
 
+def checks_table() -> Table:
+    """Checks of a finished run: name, what is looked at, what makes it right where it fails; those of rules in one row."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for name, (what, repair) in import_module("audit.checks").ABOUT.items():
+        flags = re.findall(r"--re[a-z]+(?: write)?", repair)
+        rows.setdefault((what, f"`{flags[0]}`" if flags else repair), []).append(f"`{name}`")
+    return [["Check", "What is looked at", "Where it fails"], *([", ".join(names), what, repair] for (what, repair), names in rows.items())]
+
+
+def not_asked_table() -> Table:
+    """Rules that a finished run cannot be asked about, and why."""
+    rules = import_module("audit.checks").NOT_ASKED
+    return [["Rule", "Why"], *([f"`{rule}`" if rule.isidentifier() else rule, why] for rule, why in rules.items())]
+
+
 def constants_table() -> Table:
     """Numbers of the code: name, value, meaning."""
     values = [(module, name, getattr(import_module(module), name), meaning) for module, name, meaning in CONSTANTS]
@@ -285,6 +300,7 @@ DOCUMENTS: Mapping[str, Callable[[], dict[str, Table]]] = {
     "docs/reference/reasons.md": lambda: {stage.value: reasons_table(stage) for stage in REASONS},
     "docs/reference/files.md": lambda: {heading: schema_table(*source) for heading, source in SCHEMAS.items()},
     "docs/reference/errors.md": lambda: {"errors": errors_table(), **messages_tables()},
+    "docs/reference/checks.md": lambda: {"checks": checks_table(), "not asked": not_asked_table()},
     "docs/concepts/scale.md": lambda: {"constants": constants_table()},
 }
 

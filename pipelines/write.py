@@ -11,7 +11,8 @@ import numpy as np
 from altalign import storage
 from altalign.schema import FAILED, RULES_VERSION, SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
-from pipelines import decontaminate, parquet, runs, samples, stored, test_side
+from pipelines import card, decontaminate, parquet, runs, samples, stored, summary, test_side
+from pipelines.card_facts import Facts as CardFacts
 from pipelines.engines import threads
 from pipelines.ranges import Range, Ranges
 from pipelines.units import Facts, Run, Unit
@@ -108,7 +109,7 @@ class _Hashed:
 
 
 def conclude(run: Run) -> None:
-    """Counts, summary, and the manifest last.
+    """Counts, summary, the data-set card, and the manifest last.
 
     Raises:
         CountsError: the counts of the run do not add up, or the shards hold other than what was kept.
@@ -128,6 +129,7 @@ def conclude(run: Run) -> None:
         facts["near_duplicates"] = decontaminate.facts_found(run)
     storage.write_json(run.path("summary.json"), facts)
     samples.write(run)
+    card.write(run.folder, CardFacts(run.config, counts, facts, summary.notes(run)))
     entries = [{"name": f"{name}.tar", **{key: facts[key] for key in ("rows", "bytes", "sha256", "parquet_sha256")}} for name, facts in shards]
     settings = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()
     manifest = {"shards": entries, "pairs": pairs, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "settings_sha256": settings}

@@ -127,7 +127,14 @@ def _check_rows(run: RunFolder, manifest: Manifest, counts: Counts | None, rules
     is_whole = len(names) == len(manifest.entries)
     if counts is not None and is_whole and all(found.rows is not None for found in shards):
         totals.check_against_shards(run, counts, shards, findings)
-    _check_dropped(run, counts, np.concatenate([np.empty(0, "S32"), *kept]), findings, files_at_most=None if is_whole else FILES_PER_SHARD * len(names))
+    if run.config.audit.keep_dropped:
+        findings.saw("kept_or_dropped", 0)
+        files, near = (
+            FILES_PER_SHARD * len(names),
+            [(_leading(found.first.encode()) >> 16, _leading(found.last.encode()) >> 16) for found in shards if found.rows],
+        )
+        keys = np.concatenate([np.empty(0, "S32"), *kept])
+        dropped.check(run, counts, keys, findings, files_at_most=None if is_whole else files, near=near)
     return _notes(names, manifest, rows, sum(map(len, kept)))
 
 
@@ -143,10 +150,11 @@ def _sampled(keys: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _leading(key: bytes) -> int:
+    """The first 32 bits of a key or image_id; all ones of what is none, which another check has said."""
     try:
         return int(key[:8], 16)
     except ValueError:
-        return (1 << 32) - 1  # no key: another check has said so
+        return (1 << 32) - 1
 
 
 def _check_between(shards: list[shard.Found], findings: Findings) -> None:
@@ -158,12 +166,6 @@ def _check_between(shards: list[shard.Found], findings: Findings) -> None:
         shard.check_neighbours(last, first, f"shards/{after.name}.parquet", findings)
 
 
-def _check_dropped(run: RunFolder, counts: Counts | None, kept: np.ndarray, findings: Findings, *, files_at_most: int | None) -> None:
-    if run.config.audit.keep_dropped:
-        findings.saw("kept_or_dropped", 0)
-        dropped.check(run, counts, kept, findings, files_at_most=files_at_most)
-
-
 def _notes(names: list[str], manifest: Manifest, rows: int, kept: int) -> dict[str, str]:
     """What was read, where that was not all."""
     notes = {"kept_or_dropped": f"{kept:,} kept keys looked for"}
@@ -171,7 +173,7 @@ def _notes(names: list[str], manifest: Manifest, rows: int, kept: int) -> dict[s
         sample = f"of {len(names):,} of {len(manifest.entries):,} shards, those of the smallest SHA-256"
         of_all = ("settings", "counts", "manifest", "shard_sizes", "dropped_rows", "kept_or_dropped")
         notes |= {name: sample for name in ABOUT if name not in of_all}
-        notes["kept_or_dropped"] += f", {sample}, in the first {FILES_PER_SHARD * len(names):,} files of each stage"
+        notes["kept_or_dropped"] += f", {sample}, in {FILES_PER_SHARD * len(names):,} files of each stage"
     elif kept < rows:
         notes["kept_or_dropped"] += f" of {rows:,}, by their first bits"
     return notes

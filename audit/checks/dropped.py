@@ -1,7 +1,7 @@
 """Dropped rows against counts, and against what was kept."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from audit.run_folder import RunFolder
 _COLUMNS = ("key", "stage", "source", "reason")
 
 
-def check(run: RunFolder, counts: Counts | None, kept: np.ndarray, findings: Findings, *, files_at_most: int | None) -> bool:
+def check(
+    run: RunFolder, counts: Counts | None, kept: np.ndarray, findings: Findings, *, files_at_most: int | None, near: Sequence[tuple[int, int]] = ()
+) -> bool:
     """Read dropped/ once: rows by stage, source and reason are those of the counts, and no kept key is among them.
 
     A key may be both kept and dropped for one reason alone: `pair_repeated`, whose rows are the same pair once more.
@@ -29,7 +31,8 @@ def check(run: RunFolder, counts: Counts | None, kept: np.ndarray, findings: Fin
         counts: None where they could not be read.
         kept: keys of samples, S32, that are looked for.
         findings: takes what is found.
-        files_at_most: of each stage, by the order of their names; None: all.
+        files_at_most: of each stage; None: all.
+        near: ranges of the first 16 bits of image_ids: files of these come first, where files are of ranges (all stages but judge).
 
     Returns:
         Whether all files were read; counts are compared only then.
@@ -39,7 +42,7 @@ def check(run: RunFolder, counts: Counts | None, kept: np.ndarray, findings: Fin
     for stage in Stage:
         names = storage.names(run.path("dropped", stage.value), ".parquet")
         is_whole &= files_at_most is None or len(names) <= files_at_most
-        for name in names[:files_at_most]:
+        for name in _nearest(names, near)[:files_at_most]:
             interrupts.check()
             path = f"dropped/{stage.value}/{name}"
             try:
@@ -53,6 +56,14 @@ def check(run: RunFolder, counts: Counts | None, kept: np.ndarray, findings: Fin
     if counts is not None and is_whole:
         _compare(counts, seen, findings)
     return is_whole
+
+
+def _nearest(names: list[str], near: Sequence[tuple[int, int]]) -> list[str]:
+    """Names of files, those of partitions that have image_ids of these ranges first. Partitions are a power of two: the least that the names leave."""
+    numbers = {name: int(number) for name in names if (number := name.partition("-")[0]).isdecimal()}
+    bits = max(numbers.values(), default=0).bit_length()
+    wanted = {number for first, last in near for number in range(first << bits >> 16, (last << bits >> 16) + 1)}
+    return sorted(names, key=lambda name: numbers.get(name) not in wanted)
 
 
 def _rows(run: RunFolder, path: str) -> Iterator[pa.Table]:

@@ -177,9 +177,12 @@ def _check_image(data: bytes, row: dict[str, Any], rules: Rules, name: str, find
     digest = hashlib.sha256(data).hexdigest()
     if digest != row["sha256"] or len(data) != row["bytes"]:
         findings.fails("image_bytes", f"{where}: its image has {len(data):,} bytes of SHA-256 {digest}, the side-car says {row['bytes']:,} of {row['sha256']}")
-    with memory.reserved(0 if memory.is_ample() else pixels.peak_bytes(data, colour=False, pixels_at_most=limits.pixels_at_most, short_side_px=_SHORT_SIDE_PX)):
-        decoded = pixels.decode(data, pixels_at_most=limits.pixels_at_most, colour=False, short_side_px=_SHORT_SIDE_PX)
     findings.saw("image_sizes")
+    try:
+        decoded = _decoded(data, limits.pixels_at_most)
+    except MemoryError as error:
+        findings.fails("image_sizes", f"{where}: no memory to decode its image ({error})")
+        return
     said = (row["format"], row["width"], row["height"])
     if (seen := (decoded.format, decoded.width, decoded.height)) != said:
         findings.fails("image_sizes", f"{where}: its image is {_size(*seen)}, the side-car says {_size(*said)}")
@@ -191,6 +194,13 @@ def _check_image(data: bytes, row: dict[str, Any], rules: Rules, name: str, find
         md5 = hashlib.md5(data, usedforsecurity=False).hexdigest() if is_as_found and rules.blocked.md5 else ""
         if row["found_sha256"] in rules.blocked.sha256 or md5 in rules.blocked.md5:
             findings.fails(DropReason.IMAGE_BLOCKED, f"{where}: the hash of its image is in [image] blocked_hashes")
+
+
+def _decoded(data: bytes, pixels_at_most: int) -> pixels.Decoded:
+    """The image, gray. Raises MemoryError where there is too little, of which threads share what there is."""
+    needed = 0 if memory.is_ample() else pixels.peak_bytes(data, colour=False, pixels_at_most=pixels_at_most, short_side_px=_SHORT_SIDE_PX)
+    with memory.reserved(needed):
+        return pixels.decode(data, pixels_at_most=pixels_at_most, colour=False, short_side_px=_SHORT_SIDE_PX)
 
 
 def _size(kind: str | None, width: int | None, height: int | None) -> str:

@@ -40,6 +40,7 @@ STAGES = {
     "shards.resize_short_side_px": "write",
     "shards.portable": "write",
     "audit.keep_dropped": "extract",
+    **dict.fromkeys((f"card.{name}" for name in DEFAULTS["card"]), "write"),
     "engine.runner": None,
     "engine.workers": None,
     "engine.shuffle": None,

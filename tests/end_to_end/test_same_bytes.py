@@ -29,7 +29,8 @@ def same_input(reference: tuple[Path, dict[str, str]], folder: Path) -> Path:
 
 def test_every_kind_of_file_is_there(reference: tuple[Path, dict[str, str]]) -> None:
     folder, files = reference
-    assert {name.split("/")[0] for name in files} == {"config.toml", "tables", "dropped", "shards", "audit", "counts.parquet", "summary.json", "manifest.json"}
+    of_write = {"shards", "counts.parquet", "summary.json", "README.md", "croissant.json", "manifest.json"}
+    assert {name.split("/")[0] for name in files} == {"config.toml", "tables", "dropped", "audit", *of_write}
     assert summary(folder / "run")["pairs"] > 60  # several shards: enough to differ
 
 

@@ -80,7 +80,7 @@ def test_a_sample_of_shards_is_chosen_by_content_and_named(whole: Path, run: Pat
     assert all(check.passed for check in found.values())
     assert found["text_too_long"].checked == sum(entry["rows"] for entry in chosen)
     assert found["text_too_long"].detail.endswith(f"of 2 of {len(entries)} shards, those of the smallest SHA-256")
-    assert f"the first {2 * FILES_PER_SHARD} files" in found["kept_or_dropped"].detail
+    assert f"in {2 * FILES_PER_SHARD} files of each stage" in found["kept_or_dropped"].detail
     other = next(entry["name"] for entry in entries if entry not in chosen)
     flip(run / "shards" / other, 700)
     assert failing(run, shards_at_most=2) == {}
@@ -334,6 +334,18 @@ def test_dropped_rows_of_pairs_that_are_kept(run: Path) -> None:
     said = failing(run)
     assert said.keys() == {"dropped_rows", "kept_or_dropped"}
     assert said["kept_or_dropped"].startswith(f"dropped/image/more.parquet: {key} is dropped, and is in a shard; ")
+
+
+def test_where_shards_are_sampled_the_files_of_their_images_are_read_first(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = json.loads((run / "manifest.json").read_text())["shards"]
+    chosen = min(entries, key=lambda entry: entry["sha256"])["name"].removesuffix(".tar")
+    row = runs.rows_of(run, chosen)[-1]
+    partition = int(row["image_id"][:4], 16) * 8 >> 16
+    more = {"key": row["key"], "source": row["source"], "stage": "image", "reason": "image_too_small"}
+    pq.write_table(pa.Table.from_pylist([more], DROPPED), run / "dropped" / "image" / f"{partition:05d}-00009.parquet")
+    monkeypatch.setattr("audit.checks.FILES_PER_SHARD", 3)
+    assert failing(run, shards_at_most=1).keys() == {"kept_or_dropped"}
+    assert len(list((run / "dropped" / "image").iterdir())) > 3
 
 
 def test_dropped_rows_that_cannot_be_read(run: Path) -> None:

@@ -1,0 +1,118 @@
+"""What a data-set card is made of: counts, summary and settings of a run, and the words for columns, rules, licences and sizes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from altalign.counts import Counts
+from altalign.curation import CurateConfig
+from altalign.reasons import DropReason
+from altalign.terminal import shown
+
+# What a column of a side-car is, in the card's words.
+COLUMNS = {
+    "key": "Name of the sample: hash of its image's identity and its caption",
+    "image_id": "The image: hash of its URL, or of its bytes where it has none",
+    "image_url": "Where the image was found; null where that is not known",
+    "caption": "The alt-text, cleaned; as in KEY.txt",
+    "page_url": "The page that shows the image; null where that is not known",
+    "source": "The input that the pair is of",
+    "width": "Pixels of the stored image",
+    "height": "The same",
+    "format": "Of the stored image",
+    "bytes": "Of the stored image",
+    "sha256": "Of the stored image, in hex",
+    "found_sha256": "Of the image's bytes as they were found",
+    "words": "Words of the caption",
+    "tar_offset": "Where the image's bytes begin in the tar",
+    "tar_bytes": "How many there are",
+}
+
+# The setting that a rule is held against, and whether rule and default are those of the ALIGN paper.
+RULES: Mapping[DropReason, tuple[str, bool]] = {
+    DropReason.TEXT_TOO_SHORT: ("text.words_at_least", True),
+    DropReason.TEXT_TOO_LONG: ("text.words_at_most", True),
+    DropReason.TEXT_ON_TOO_MANY_IMAGES: ("text.images_per_text_at_most", True),
+    DropReason.TEXT_HAS_RARE_NGRAM: ("text.vocabulary_size", True),
+    DropReason.IMAGE_HAS_TOO_MANY_TEXTS: ("image.texts_per_image_at_most", True),
+    DropReason.HTTP_TIMEOUT: ("fetch.timeout_s", False),
+    DropReason.HTTP_TOO_LARGE: ("fetch.bytes_at_most", False),
+    DropReason.IMAGE_TOO_MANY_PIXELS: ("image.pixels_at_most", False),
+    DropReason.IMAGE_TOO_SMALL: ("image.short_side_above_px", True),
+    DropReason.IMAGE_TOO_ELONGATED: ("image.aspect_ratio_below", True),
+    DropReason.IMAGE_NSFW: ("image.nsfw.drop_at_or_above", False),
+    DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: ("decontaminate.similarity_above", True),
+}
+MEANINGS: Mapping[DropReason, str] = {
+    DropReason.RECORD_BROKEN: "a record that cannot be read",
+    DropReason.ALT_MISSING: "an image without alt-text",
+    DropReason.ALT_EMPTY: "an empty alt-text",
+    DropReason.URL_INVALID: "no valid URL, and no image in hand",
+    DropReason.TEXT_EMPTY: "nothing is left of the caption",
+    DropReason.TEXT_TOO_SHORT: "fewer words",
+    DropReason.TEXT_TOO_LONG: "more words",
+    DropReason.TEXT_ON_TOO_MANY_IMAGES: "the caption is on more images",
+    DropReason.TEXT_HAS_RARE_NGRAM: "a word, or two neighbouring ones, not among so many most frequent",
+    DropReason.IMAGE_HAS_TOO_MANY_TEXTS: "the image has more captions",
+    DropReason.PAIR_REPEATED: "the same pair once more",
+    DropReason.NOT_IN_ARCHIVE: "no input holds the image",
+    DropReason.HTTP_STATUS: "the server's answer was another status than 200",
+    DropReason.HTTP_TIMEOUT: "the server took longer (seconds)",
+    DropReason.HTTP_UNREACHABLE: "no server was reached",
+    DropReason.HTTP_BROKEN: "the server's answer was broken",
+    DropReason.HTTP_TOO_LARGE: "more bytes",
+    DropReason.HTTP_OPT_OUT: "a header or robots.txt asks not to",
+    DropReason.HTTP_REFUSED: "an address that may not be asked",
+    DropReason.IMAGE_UNDECODABLE: "no known image format",
+    DropReason.IMAGE_DAMAGED: "an image that does not decode whole",
+    DropReason.IMAGE_TOO_MANY_PIXELS: "more pixels",
+    DropReason.IMAGE_TOO_SMALL: "a short side of so many pixels or fewer",
+    DropReason.IMAGE_TOO_ELONGATED: "long side / short side of so much or more",
+    DropReason.IMAGE_BLOCKED: "on a block list",
+    DropReason.IMAGE_NSFW: "a classifier's score for pornography of so much or more",
+    DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "near to an image of a test set, by a cosine above",
+    DropReason.NEAR_DUPLICATE_IN_POOL: "near to another image of the pool, which stays",
+}
+
+_SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"), (10**8, "10M<n<100M"))
+_LARGER_SIZES = ((10**9, "100M<n<1B"), (10**10, "1B<n<10B"), (10**11, "10B<n<100B"), (10**12, "100B<n<1T"))
+
+# Identifiers that the Hub takes, of licences that data have; any other one is "other" there, with its name beside it.
+_HUB_LICENCES = """
+    apache-2.0 mit afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0
+    cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nd-4.0
+    cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cdla-sharing-1.0 cdla-permissive-1.0
+    cdla-permissive-2.0 etalab-2.0 eupl-1.1 eupl-1.2 gfdl odc-by odbl pddl unlicense other unknown
+"""
+_SPDX_ON_THE_HUB = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl", "c-uda-1.0": "c-uda"}
+
+
+class Facts(NamedTuple):
+    """What a card is made of."""
+
+    config: CurateConfig
+    counts: Counts
+    summary: Mapping[str, Any]  # summary.json
+    notes: Sequence[str]  # which of ALIGN's rules drop nothing in this run, and why
+
+    @property
+    def name(self) -> str:
+        """Name of the data set; without control characters, whatever sources are called."""
+        sources = list(dict.fromkeys(each.source for each in self.config.input))
+        return self.config.card.name or f"Image-text pairs from {', '.join(map(shown, sources))}"
+
+    @property
+    def is_one_format(self) -> bool:
+        """Whether readers that want one kind of image can open the tars."""
+        return self.config.shards.portable
+
+
+def hub_licence(licence: str) -> str:
+    """The Hub's identifier of a licence: "other" where it has none, "unknown" where none is given."""
+    known = licence.lower()
+    known = _SPDX_ON_THE_HUB.get(known, known)
+    return known if known in _HUB_LICENCES.split() else "other" if known else "unknown"
+
+
+def size_category(pairs: int) -> str:
+    """The Hub's category of so many pairs."""
+    return next((name for above, name in (*_SIZES, *_LARGER_SIZES) if pairs < above), "n>1T")

@@ -1,0 +1,108 @@
+"""The card is read by what it is written for: its blocks of code run as they stand, the Hub's header loads both configurations, Croissant is valid."""
+
+import re
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from altalign.cli import main
+from tests.end_to_end.runs import write_input
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of their dependencies, of any kind
+
+OF_DATASETS = "Hugging Face datasets is not installed; `make test-readers` has it"
+OF_CROISSANT = "mlcroissant is not installed; `make test-readers` has it"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """Two runs, by whether their images are of one kind."""
+    found = {}
+    for is_portable in (True, False):
+        folder = tmp_path_factory.mktemp("carded")
+        write_input(folder, rows=200)
+        with chdir(folder):
+            assert main(["curate", "config.toml", "--set", f"shards.portable={str(is_portable).lower()}", "--set", "card.licence=CC-BY-4.0"]) == 0
+        found[is_portable] = folder / "run"
+    return found
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    return [row for path in sorted((run / "shards").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def block(run: Path, holds: str) -> dict[str, Any]:
+    """The names that a block of the card leaves, run in its folder."""
+    (code,) = [text for text in re.findall(r"```python\n(.*?)```", (run / "README.md").read_text(encoding="utf-8"), re.DOTALL) if holds in text]
+    left: dict[str, Any] = {}
+    exec(code, left)
+    return left
+
+
+@pytest.fixture
+def datasets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    datasets = pytest.importorskip("datasets", reason=OF_DATASETS)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return datasets
+
+
+def test_the_block_for_the_tars_reads_every_pair(runs: dict[bool, Path], datasets: Any) -> None:
+    rows = rows_of(runs[True])
+    with chdir(runs[True]):
+        found = [(sample["__key__"], sample["txt"], sample["jpg"].size) for sample in block(runs[True], '"webdataset"')["pairs"]]
+    assert found == [(row["key"], row["caption"], (row["width"], row["height"])) for row in rows]
+
+
+@pytest.mark.parametrize("is_portable", [True, False])
+def test_the_block_for_the_side_cars_reads_every_row(runs: dict[bool, Path], datasets: Any, is_portable: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    with chdir(runs[is_portable]):
+        found = list(block(runs[is_portable], '"parquet"')["rows"])
+    assert found == rows_of(runs[is_portable])
+
+
+@pytest.mark.parametrize("is_portable", [True, False])
+def test_the_folder_loads_by_its_header_which_says_the_features_that_are_found_without_it(
+    runs: dict[bool, Path],
+    datasets: Any,
+    is_portable: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    run, (builder, ending) = runs[is_portable], ("webdataset", "tar") if is_portable else ("parquet", "parquet")
+    by_card = datasets.load_dataset(str(run), split="train", streaming=True)
+    files = {"train": sorted(map(str, (run / "shards").glob(f"*.{ending}")))}
+    without = datasets.load_dataset(builder, data_files=files, split="train", streaming=True)
+    assert by_card.features == without.features
+    assert [sample.get("__key__", sample.get("key")) for sample in by_card] == [row["key"] for row in rows_of(run)]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_block_for_images_of_several_kinds_reads_every_sample(runs: dict[bool, Path]) -> None:
+    pytest.importorskip("webdataset", reason="webdataset is not installed: uv sync --group test")
+    with chdir(runs[False]):
+        found = [sample["__key__"] for sample in block(runs[False], "webdataset.WebDataset")["samples"]]
+    assert found == [row["key"] for row in rows_of(runs[False])]
+
+
+@pytest.mark.parametrize("is_portable", [True, False])
+def test_croissant_is_valid_and_its_records_are_the_rows(runs: dict[bool, Path], is_portable: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    mlcroissant = pytest.importorskip("mlcroissant", reason=OF_CROISSANT)
+    run = runs[is_portable]
+    with chdir(run):
+        found = [{name.removeprefix("pairs/"): _plain(value) for name, value in record.items()} for record in block(run, "mlcroissant")["records"]]
+    assert sorted(found, key=lambda row: row["key"]) == sorted(rows_of(run), key=lambda row: row["key"])
+    metadata = mlcroissant.Dataset(str(run / "croissant.json")).metadata
+    assert metadata.ctx.issues.errors == set()
+    assert (metadata.license, metadata.name) == (["CC-BY-4.0"], "Image-text pairs from pictures, words")
+
+
+def _plain(value: Any) -> Any:
+    """What mlcroissant gives of a cell: bytes of text, NumPy's numbers, and for a null something that is not itself."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if value is None or value != value:
+        return None
+    return value if isinstance(value, str) else int(value)
