@@ -36,15 +36,26 @@ class Threshold:
 
 
 @dataclass(frozen=True)
+class Names:
+    """What the numbers count, and what the two colours mean."""
+
+    counted: str
+    kept: str
+    dropped: str
+
+
+TEXT = Names("candidates", "pass every text rule", "fail a text rule")
+IMAGE = Names("candidates", "pass every image rule", "fail an image rule")
+
+
+@dataclass(frozen=True)
 class Distribution:
     """One measured value.
 
     Attributes:
         key: for links.
         title: what was measured.
-        counted: what the numbers count.
-        kept: what one colour means.
-        dropped: what the other means.
+        names: what is counted.
         bins: in order.
         thresholds: those within the bins.
         is_log: whether bars differ so much that their heights go by the logarithm. Then no bin has both colours.
@@ -54,9 +65,7 @@ class Distribution:
 
     key: str
     title: str
-    counted: str = ""
-    kept: str = "kept"
-    dropped: str = "dropped"
+    names: Names = Names("", "", "")
     bins: tuple[Bin, ...] = ()
     thresholds: tuple[Threshold, ...] = ()
     is_log: bool = False
@@ -130,21 +139,20 @@ def _of_texts(run: RunFolder) -> list[Distribution]:
     words, level = columns["words"], columns["rarest_log2"]
     kept = (words > 0) & (words >= settings.words_at_least) & (words <= max(settings.words_at_most, 0)) & (level > 0)
     kept &= (columns["images_per_text"] == 0) & (columns["texts_per_image"] == 0) & (columns["has_identity"] == 1)
-    names = {"counted": "candidates", "kept": "pass every text rule", "dropped": "fail a text rule"}
-    return [_words(settings.words_at_least, settings.words_at_most, words, kept, columns["rows"], names), _rarest(level, kept, columns["rows"], names)]
+    return [_words(settings.words_at_least, settings.words_at_most, words, kept, columns["rows"]), _rarest(level, kept, columns["rows"])]
 
 
-def _words(least: int, most: int, words: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
+def _words(least: int, most: int, words: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
     end = min(255, max(2 * most, 30))
     step = -(-end // BINS_ABOUT) if end > 60 else 1
     limits = {least: f"at least {least}"} | ({most + 1: f"at most {most}"} if most < 255 else {})
     edges = sorted({*range(0, end, step), end, *limits})
     bins = binned(words, kept, rows, edges, whole)
     lines = thresholds(edges, bins, ((label, first) for first, label in limits.items() if first > 0))
-    return Distribution("words", "Words of a caption", **names, bins=bins, thresholds=lines, note="Repeated pairs are counted each time.")
+    return Distribution("words", "Words of a caption", TEXT, bins, lines, note="Repeated pairs are counted each time.")
 
 
-def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
+def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
     """By octaves of the count; the level is eight times its log2, rounded."""
     title, is_known = "Rarest n-gram of a caption", level < 255
     if not level[is_known].any():
@@ -157,7 +165,7 @@ def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[s
     bins = binned(level[is_known], kept[is_known], rows[is_known], edges, label)
     without = int(rows[~is_known].sum())
     note = f"By how often the pool has it; bars are octaves. {without:,} candidates without any word are left out." if without else "Bars are octaves."
-    return Distribution("rarest", title, **names, bins=bins, thresholds=thresholds(edges, bins, [("vocabulary", 1)]), note=note)
+    return Distribution("rarest", title, TEXT, bins, thresholds(edges, bins, [("vocabulary", 1)]), note=note)
 
 
 def _of_histograms(run: RunFolder) -> list[Distribution]:
@@ -179,7 +187,9 @@ def _of_histograms(run: RunFolder) -> list[Distribution]:
         edges = edges if values.all() else [0, *edges]
         bins = binned(values, values <= limit, rows, edges, whole)
         lines = thresholds(edges, bins, [(label, limit + 1)])
-        found.append(Distribution(key, title, counted, "within the limit", "above it", bins, lines, is_log=True, note="Over the whole pool, before any rule."))
+        found.append(
+            Distribution(key, title, Names(counted, "within the limit", "above it"), bins, lines, is_log=True, note="Over the whole pool, before any rule.")
+        )
     return [*found, _ngrams(run, histograms, vocabulary)]
 
 
@@ -194,7 +204,7 @@ def _ngrams(run: RunFolder, histograms: dict[str, Any], vocabulary: dict[str, An
     lines = () if vocabulary["all"] else thresholds(edges, bins, [(f"seen {least:,} times or more", least)])
     said = "all n-grams are in the vocabulary" if vocabulary["all"] else f"rank {int(rows[values >= least].sum()):,} of {int(rows.sum()):,} is the last one in"
     note = f"Unigrams and bigrams together; {said}."
-    return Distribution(key, title, "distinct n-grams", "in the vocabulary", "outside", bins, lines, is_log=True, note=note)
+    return Distribution(key, title, Names("distinct n-grams", "in the vocabulary", "outside"), bins, lines, is_log=True, note=note)
 
 
 def _pairs(run: RunFolder, histograms: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -221,8 +231,7 @@ def _of_images(run: RunFolder) -> list[Distribution]:
     limit, below = run.config.image.short_side_above_px, _hundredths(run.config)
     kept = (short > limit) & (aspect < below) & ~np.asarray(known["fails_otherwise"]).astype(bool)
     note = f"{without:,} candidates whose image tells no size are left out." if without else ""
-    names = {"counted": "candidates", "kept": "pass every image rule", "dropped": "fail an image rule"}
-    return [_short_side(limit, short, kept, rows, names, note), _aspect(below, run.config.image.aspect_ratio_below, aspect, kept, rows, names, note)]
+    return [_short_side(limit, short, kept, rows, note), _aspect(below, run.config.image.aspect_ratio_below, aspect, kept, rows, note)]
 
 
 def _hundredths(config: CurateConfig) -> int:
@@ -231,17 +240,17 @@ def _hundredths(config: CurateConfig) -> int:
     return int(hundred) if hundred == int(hundred) else int(hundred) + 1
 
 
-def _short_side(limit: int, short: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str], note: str) -> Distribution:
+def _short_side(limit: int, short: np.ndarray, kept: np.ndarray, rows: np.ndarray, note: str) -> Distribution:
     """Bins of one width, one of which begins where the limit ends."""
     step = 25
     first = min(limit, 1_023) + 1
     edges = sorted({1, *range(first % step or step, 1_024, step), first, 1_024})
     bins = binned(short.clip(1), kept, rows, edges, whole)
     lines = thresholds(edges, bins, [(f"above {limit:,} px", first)])
-    return Distribution("short_side", "Short side of an image", **names, bins=bins, thresholds=lines, note=f"Pixels as stored. {note}".strip())
+    return Distribution("short_side", "Short side of an image", IMAGE, bins, lines, note=f"Pixels as stored. {note}".strip())
 
 
-def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str], note: str) -> Distribution:
+def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows: np.ndarray, note: str) -> Distribution:
     below = min(below, 1_001)
     end = min(1_001, max(2 * below - 100, 300))
     step = max(10, (end - 100) // BINS_ABOUT // 5 * 5)
@@ -254,7 +263,7 @@ def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows:
 
     bins = binned(aspect.clip(100), kept, rows, edges, label)
     lines = thresholds(edges, bins, [(f"below {said:g}", below)])
-    return Distribution("aspect", "Aspect ratio of an image", **names, bins=bins, thresholds=lines, note=f"Long side to short side. {note}".strip())
+    return Distribution("aspect", "Aspect ratio of an image", IMAGE, bins, lines, note=f"Long side to short side. {note}".strip())
 
 
 def _of_values(run: RunFolder) -> list[Distribution]:
@@ -263,15 +272,14 @@ def _of_values(run: RunFolder) -> list[Distribution]:
     if values is None:
         return [missing(key, title, "audit/image_values.parquet") for key, title in named]
     kept, rows = np.asarray(pc.equal(values["verdict"], pa.scalar(KEPT))).astype(bool), np.asarray(values["rows"]).astype(np.int64)
-    names = {"counted": "candidates", "kept": "pass every image rule", "dropped": "fail an image rule"}
-    return [_bytes(np.asarray(values["bytes_log2"]).astype(np.int64), kept, rows, names), _formats(values["format"].to_pylist(), kept, rows, names)]
+    return [_bytes(np.asarray(values["bytes_log2"]).astype(np.int64), kept, rows), _formats(values["format"].to_pylist(), kept, rows)]
 
 
-def _bytes(level: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
+def _bytes(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
     edges = [0, *range(8, 256, 8)]
     first = max(0, int(level.min(initial=255)) // 8)
     bins = binned(level, kept, rows, edges, lambda low, _: _octave(low // 8))
-    return Distribution("bytes", "Bytes of an image", **names, bins=bins[first:], note="As found; bars are octaves.")
+    return Distribution("bytes", "Bytes of an image", IMAGE, bins[first:], note="As found; bars are octaves.")
 
 
 def _octave(power: int) -> str:
@@ -281,12 +289,12 @@ def _octave(power: int) -> str:
     return f"{low}\u2013{high} {of_high}" if of_low == of_high else f"{low} {of_low}\u2013{high} {of_high}"
 
 
-def _formats(formats: list[str | None], kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
+def _formats(formats: list[str | None], kept: np.ndarray, rows: np.ndarray) -> Distribution:
     sums: dict[str, list[int]] = {}
     for name, is_kept, count in zip(formats, kept.tolist(), rows.tolist(), strict=True):
         sums.setdefault(shown(name, 20).text if name else "none known", [0, 0])[0 if is_kept else 1] += count
     bins = [Bin(name, *both) for name, both in sorted(sums.items(), key=lambda entry: (-sum(entry[1]), entry[0]))]
-    return Distribution("format", "Format of an image", **names, bins=tuple(bins), note="By its first bytes, as found.")
+    return Distribution("format", "Format of an image", IMAGE, tuple(bins), note="By its first bytes, as found.")
 
 
 def _nsfw(run: RunFolder) -> Distribution:
@@ -321,4 +329,4 @@ def _cosines(run: RunFolder) -> Distribution:
     note = "Every pair of images above the threshold."
     if (most := int(one_in.max(initial=1))) > 1:
         note += f" Below it one in {most:,} was looked at, and stands for so many."
-    return Distribution(key, title, "pairs of a pool image and a test image", "not near", "near-duplicates", bins[begin:], lines, is_log=True, note=note)
+    return Distribution(key, title, Names("pairs of a pool image and a test image", "not near", "near-duplicates"), bins[begin:], lines, is_log=True, note=note)
