@@ -311,22 +311,22 @@ def _cosines(run: RunFolder) -> Distribution:
     key, title, name = "cosine", "Cosine with the nearest test images", "audit/near_duplicates/similarity.parquet"
     if not run.config.decontaminate.test_sets:
         return Distribution(key, title, missing="No test set was named ([decontaminate] test_sets), so nothing was compared.")
-    found = files.table(run, name, ("cosine_permille", "verdict", "pairs", "sampled_one_in"))
+    found = files.table(run, name, ("cosine_permille", "verdict", "pairs"))
     if found is None:
         return missing(key, title, name)
     above = files.facts(run, "audit/near_duplicates/found.json").get("similarity_above", run.config.decontaminate.similarity_above)
-    first = int(above * 1000)
-    value, pairs, one_in = (np.asarray(found[column]).astype(np.int64) for column in ("cosine_permille", "pairs", "sampled_one_in"))
+    value, pairs = (np.asarray(found[column]).astype(np.int64) for column in ("cosine_permille", "pairs"))
     is_near = np.asarray(pc.equal(found["verdict"], pa.scalar("above"))).astype(bool)
-    edges = sorted({-1_000, *range(first % 10, 1_001, 10), first})
+    first = round(above * 1_000_000) // 1_000
+    step = 5 if value.min(initial=first) >= first - 200 else 10
+    edges = sorted({-1_000, *range(first % step, 1_001, step), first})
 
     def label(low: int, high: int) -> str:
         return f"below {(high + 1) / 1000:.3f}" if low == edges[0] else f"{low / 1000:.3f}" + (" or more" if high == LARGEST else "")
 
-    bins = binned(value.clip(-1_000), ~is_near, pairs * one_in, edges, label)
+    bins = binned(value.clip(-1_000), ~is_near, pairs, edges, label)
     begin = next((number for number, each in enumerate(bins) if each.kept or each.dropped), 0)
-    lines = tuple(Threshold(line.label, line.at - begin) for line in thresholds(edges, bins, [(f"above {above:g}", first)]) if line.at >= begin)
-    note = "Every pair of images above the threshold."
-    if (most := int(one_in.max(initial=1))) > 1:
-        note += f" Below it one in {most:,} was looked at, and stands for so many."
-    return Distribution(key, title, Names("pairs of a pool image and a test image", "not near", "near-duplicates"), bins[begin:], lines, is_log=True, note=note)
+    lines = tuple(Threshold(line.label, max(0, line.at - begin)) for line in thresholds(edges, bins, [(f"above {above:g}", first)]))
+    names = Names("pairs of a pool image and a test image", "not near", "near-duplicates")
+    note = "All pairs above the threshold; below it a sample, of images here and there the 25 nearest."
+    return Distribution(key, title, names, bins[begin:], lines, is_log=True, note=note)

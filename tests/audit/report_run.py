@@ -336,7 +336,7 @@ def _write_strings(run: Path, pool: list[Candidate], limits: Limits) -> None:
     scripts = {"script": ["Latin", "Latin", "Han"], "verdict": ["kept", "text_too_short", "text_too_long"], "rows": [5, 3, 2], "sampled_one_in": [2, 2, 2]}
     pq.write_table(pa.table(scripts), run / "audit/scripts.parquet")
     near = {"cosine_permille": pa.array(COSINES, pa.int32()), "verdict": ["below"] * 4 + ["above"] * 4, "pairs": [5, 4, 3, 2, 1, 1, 1, 1]}
-    pq.write_table(pa.table({**near, "sampled_one_in": [64] * 4 + [1] * 4}), run / "audit/near_duplicates/similarity.parquet")
+    pq.write_table(pa.table(near), run / "audit/near_duplicates/similarity.parquet")
     gallery = [
         {"kind": kind, "similarity": 0.98, "shares_bucket": True, "image_id": "ab" * 16, "image_url": None, "test_set": "coco", "test_image": "1.jpg"}
         for kind in ("just above", "just below", "dropped")
