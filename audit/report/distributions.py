@@ -1,6 +1,6 @@
 """Distributions of what was measured, what stays beside what goes, with the thresholds between bins."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,8 +87,14 @@ def missing(key: str, title: str, file: str) -> Distribution:
 # Bins ----------------------------------------------------------------------------------------------------------------
 
 
-def binned(values: Any, kept: Any, rows: Any, edges: Sequence[int], label: Callable[[int, int], str]) -> tuple[Bin, ...]:
-    """Bins from each edge to before the next; the last takes all that is more. Empty ones at the end are left out.
+Drawn = tuple[tuple[Bin, ...], tuple[Threshold, ...]]
+Named = Sequence[tuple[str, int]]  # thresholds, each with the first value on its other side, which is an edge
+
+
+def binned(values: Any, kept: Any, rows: Any, edges: Sequence[int], label: Callable[[int, int], str], named: Named = ()) -> Drawn:
+    """Bins from each edge to before the next, the last of which takes all that is more, and where thresholds stand.
+
+    Empty bins at the end are left out, but those before a threshold and one behind it.
 
     Args:
         values: int[n], none below the first edge.
@@ -96,25 +102,21 @@ def binned(values: Any, kept: Any, rows: Any, edges: Sequence[int], label: Calla
         rows: int[n], how many of each.
         edges: rising.
         label: of the first and the last value of a bin; the last bin's last is `LARGEST`.
+        named: thresholds.
     """
     values, kept, rows = np.asarray(values, np.int64), np.asarray(kept, bool), np.asarray(rows, np.int64)
     at = np.searchsorted(np.asarray(edges, np.int64), values, side="right") - 1
     sums = np.zeros((2, len(edges)), np.int64)
     np.add.at(sums, (kept.astype(np.int64), at), rows)
     last = [edge - 1 for edge in edges[1:]] + [LARGEST]
-    used = 1 + max(np.flatnonzero(sums.any(axis=0)), default=-1)
-    return tuple(Bin(label(edges[i], last[i]), int(sums[1, i]), int(sums[0, i])) for i in range(used))
+    lines = tuple(Threshold(said, edges.index(first)) for said, first in named)
+    used = 1 + max([*np.flatnonzero(sums.any(axis=0)).tolist(), *(line.at for line in lines)]) if sums.any() else 0
+    return tuple(Bin(label(edges[i], last[i]), int(sums[1, i]), int(sums[0, i])) for i in range(used)), lines if used else ()
 
 
 def whole(first: int, last: int) -> str:
     """The label of whole numbers."""
     return f"{first:,} or more" if last == LARGEST else f"{first:,}" if first == last else f"{first:,}\u2013{last:,}"
-
-
-def thresholds(edges: Sequence[int], bins: Sequence[Bin], named: Iterable[tuple[str, int]]) -> tuple[Threshold, ...]:
-    """Where thresholds stand: each is given with the first value on its other side, an edge. None beyond the bins."""
-    found = ((label, edges.index(first)) for label, first in named)
-    return tuple(Threshold(label, at) for label, at in found if at <= len(bins))
 
 
 def _growing(limit: int, most: int) -> list[int]:
@@ -147,9 +149,8 @@ def _words(least: int, most: int, words: np.ndarray, kept: np.ndarray, rows: np.
     step = -(-end // BINS_ABOUT) if end > 60 else 1
     limits = {least: f"at least {least}"} | ({most + 1: f"at most {most}"} if most < 255 else {})
     edges = sorted({*range(0, end, step), end, *limits})
-    bins = binned(words, kept, rows, edges, whole)
-    lines = thresholds(edges, bins, ((label, first) for first, label in limits.items() if first > 0))
-    return Distribution("words", "Words of a caption", TEXT, bins, lines, note="Repeated pairs are counted each time.")
+    drawn = binned(words, kept, rows, edges, whole, [(label, first) for first, label in limits.items() if first > 0])
+    return Distribution("words", "Words of a caption", TEXT, *drawn, note="Repeated pairs are counted each time.")
 
 
 def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
@@ -162,10 +163,10 @@ def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distributi
     def label(first: int, _: int) -> str:
         return "outside" if first == 0 else f"\u2248\u2009{2 ** ((first + 4) // 8):,}" if first > 1 else "\u2248\u20092"
 
-    bins = binned(level[is_known], kept[is_known], rows[is_known], edges, label)
+    drawn = binned(level[is_known], kept[is_known], rows[is_known], edges, label, [("vocabulary", 1)])
     without = int(rows[~is_known].sum())
     note = f"By how often the pool has it; bars are octaves. {without:,} candidates without any word are left out." if without else "Bars are octaves."
-    return Distribution("rarest", title, TEXT, bins, thresholds(edges, bins, [("vocabulary", 1)]), note=note)
+    return Distribution("rarest", title, TEXT, *drawn, note=note)
 
 
 def _of_histograms(run: RunFolder) -> list[Distribution]:
@@ -185,10 +186,9 @@ def _of_histograms(run: RunFolder) -> list[Distribution]:
         values, rows = _pairs(run, histograms, name)
         edges = _growing(limit, int(values.max(initial=1)))
         edges = edges if values.all() else [0, *edges]
-        bins = binned(values, values <= limit, rows, edges, whole)
-        lines = thresholds(edges, bins, [(label, limit + 1)])
+        drawn = binned(values, values <= limit, rows, edges, whole, [(label, limit + 1)])
         found.append(
-            Distribution(key, title, Names(counted, "within the limit", "above it"), bins, lines, is_log=True, note="Over the whole pool, before any rule.")
+            Distribution(key, title, Names(counted, "within the limit", "above it"), *drawn, is_log=True, note="Over the whole pool, before any rule.")
         )
     return [*found, _ngrams(run, histograms, vocabulary)]
 
@@ -200,11 +200,11 @@ def _ngrams(run: RunFolder, histograms: dict[str, Any], vocabulary: dict[str, An
     values, rows = _pairs(run, histograms, "ngram_count")
     least = 1 if vocabulary["all"] else int(vocabulary["threshold"])
     edges = sorted({*(2**power for power in range(int(values.max(initial=1)).bit_length())), least})
-    bins = binned(values, values >= least, rows, edges, whole)
-    lines = () if vocabulary["all"] else thresholds(edges, bins, [(f"seen {least:,} times or more", least)])
+    named = [] if vocabulary["all"] else [(f"seen {least:,} times or more", least)]
+    drawn = binned(values, values >= least, rows, edges, whole, named)
     said = "all n-grams are in the vocabulary" if vocabulary["all"] else f"rank {int(rows[values >= least].sum()):,} of {int(rows.sum()):,} is the last one in"
     note = f"Unigrams and bigrams together; {said}."
-    return Distribution(key, title, Names("distinct n-grams", "in the vocabulary", "outside"), bins, lines, is_log=True, note=note)
+    return Distribution(key, title, Names("distinct n-grams", "in the vocabulary", "outside"), *drawn, is_log=True, note=note)
 
 
 def _pairs(run: RunFolder, histograms: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -245,9 +245,8 @@ def _short_side(limit: int, short: np.ndarray, kept: np.ndarray, rows: np.ndarra
     step = 25
     first = min(limit, 1_023) + 1
     edges = sorted({1, *range(first % step or step, 1_024, step), first, 1_024})
-    bins = binned(short.clip(1), kept, rows, edges, whole)
-    lines = thresholds(edges, bins, [(f"above {limit:,} px", first)])
-    return Distribution("short_side", "Short side of an image", IMAGE, bins, lines, note=f"Pixels as stored. {note}".strip())
+    drawn = binned(short.clip(1), kept, rows, edges, whole, [(f"above {limit:,} px", first)])
+    return Distribution("short_side", "Short side of an image", IMAGE, *drawn, note=f"Pixels as stored. {note}".strip())
 
 
 def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows: np.ndarray, note: str) -> Distribution:
@@ -261,9 +260,8 @@ def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows:
             return f"{first / 100:g} or more"
         return f"{first / 100:.2f}\u2013{(last + 1) / 100:.2f}"
 
-    bins = binned(aspect.clip(100), kept, rows, edges, label)
-    lines = thresholds(edges, bins, [(f"below {said:g}", below)])
-    return Distribution("aspect", "Aspect ratio of an image", IMAGE, bins, lines, note=f"Long side to short side. {note}".strip())
+    drawn = binned(aspect.clip(100), kept, rows, edges, label, [(f"below {said:g}", below)])
+    return Distribution("aspect", "Aspect ratio of an image", IMAGE, *drawn, note=f"Long side to short side. {note}".strip())
 
 
 def _of_values(run: RunFolder) -> list[Distribution]:
@@ -278,7 +276,7 @@ def _of_values(run: RunFolder) -> list[Distribution]:
 def _bytes(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
     edges = [0, *range(8, 256, 8)]
     first = max(0, int(level.min(initial=255)) // 8)
-    bins = binned(level, kept, rows, edges, lambda low, _: _octave(low // 8))
+    bins, _ = binned(level, kept, rows, edges, lambda low, _: _octave(low // 8))
     return Distribution("bytes", "Bytes of an image", IMAGE, bins[first:], note="As found; bars are octaves.")
 
 
@@ -324,9 +322,9 @@ def _cosines(run: RunFolder) -> Distribution:
     def label(low: int, high: int) -> str:
         return f"below {(high + 1) / 1000:.3f}" if low == edges[0] else f"{low / 1000:.3f}" + (" or more" if high == LARGEST else "")
 
-    bins = binned(value.clip(-1_000), ~is_near, pairs, edges, label)
+    bins, lines = binned(value.clip(-1_000), ~is_near, pairs, edges, label, [(f"above {above:g}", first)])
     begin = next((number for number, each in enumerate(bins) if each.kept or each.dropped), 0)
-    lines = tuple(Threshold(line.label, max(0, line.at - begin)) for line in thresholds(edges, bins, [(f"above {above:g}", first)]))
+    lines = tuple(Threshold(line.label, max(0, line.at - begin)) for line in lines)
     names = Names("pairs of a pool image and a test image", "not near", "near-duplicates")
     note = "All pairs above the threshold; below it a sample, of images here and there the 25 nearest."
     return Distribution(key, title, names, bins[begin:], lines, is_log=True, note=note)
