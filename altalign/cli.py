@@ -22,7 +22,7 @@ VERBS = {
     "calibrate": ("pipelines.command:calibrate", "measure what is found, and choose the threshold"),
     "status": ("audit.status:main", "how far a run is"),
     "explain": ("audit.explain:main", "what happened to a pair in every stage, and why"),
-    "audit": ("audit.command:main", "write the report of a run, and check every count; compare two runs"),
+    "audit": ("audit.command:main", "check a run and write its report; compare two runs"),
     "clean": ("audit.clean:main", "delete what stages handed on (RUN/work)"),
     "demo": ("demo.main:main", "write the demo web; serve it on loopback"),
 }

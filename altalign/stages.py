@@ -9,6 +9,8 @@ from altalign.errors import DamagedError, UnreadableError
 
 STAGES = ("extract", "tables", "judge", "fetch", "decontaminate", "write")
 
+REPORT = ("report.html", "audit/checks.json", "audit/report.json")  # of the run as it is; `altalign audit` writes it, the next rerun takes it away
+
 # What each stage leaves outside work/; a folder, or a file.
 OUTPUTS = {
     "extract": ("dropped/extract",),
@@ -23,7 +25,7 @@ OUTPUTS = {
     ),
     "fetch": ("dropped/fetch", "dropped/image", "audit/image_joint.parquet", "audit/image_values.parquet", "audit/hosts.parquet"),
     "decontaminate": ("dropped/decontaminate", "audit/near_duplicates", "audit/outcome_joint.parquet"),
-    "write": ("shards", "audit/failed.parquet", "audit/samples.parquet", "counts.parquet", "summary.json", "README.md", "croissant.json"),
+    "write": ("shards", "audit/failed.parquet", "audit/samples.parquet", "counts.parquet", "summary.json", "README.md", "croissant.json", *REPORT),
 }
 OF_FETCHED = ("test_images", "lessons")  # in work/: what rests on no later stage than fetch, and stays when those are run anew
 _WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written anew whenever the first is not there

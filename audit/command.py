@@ -5,18 +5,18 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from altalign import __version__, startup, storage
-from altalign.errors import AltalignError, UsageError
-from altalign.stages import own_files
+from altalign.errors import AltalignError, UnreadableError, UsageError
+from altalign.stages import REPORT, own_files
 from altalign.terminal import shown
 from audit.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from audit.report.numbers import Check
 
-REPORT, CHECKS, NUMBERS = "report.html", "audit/checks.json", "audit/report.json"
+PAGE, CHECKS, NUMBERS = REPORT
 SHARDS_AFTER_A_CURATION = 8  # looked into when a curation ends; `altalign audit` looks into all
 
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         run = _finished(arguments.run)
         checks = _checks(run, arguments.shards) if arguments.json else write(run, shards_at_most=arguments.shards)
     if arguments.json:
-        sys.stdout.write(json.dumps(_told(run, checks), indent=2) + "\n")
+        sys.stdout.write(json.dumps({"run": run.folder, **_told(checks)}, indent=2) + "\n")
     else:
         _say(run, checks)
     return _exit_code(checks)
@@ -58,10 +58,7 @@ def after_curation(folder: str) -> int:
             run = RunFolder.open(folder)
             if not run.is_finished:
                 return 0
-            if storage.read_json(run.path(NUMBERS)).get("of") == _of(run) and storage.exists(run.path(REPORT)):
-                sys.stdout.write(f"report: {shown(run.path(REPORT))}\n")
-                return 0
-            checks = write(run, shards_at_most=SHARDS_AFTER_A_CURATION)
+            checks = _written(run) or write(run, shards_at_most=SHARDS_AFTER_A_CURATION)
     except (AltalignError, OSError) as error:
         sys.stderr.write(f"altalign: no report was written: {shown(str(error))}; the run is whole, and `altalign audit {shown(folder)}` tries again\n")
         return 0
@@ -76,8 +73,8 @@ def write(run: RunFolder, *, shards_at_most: int | None) -> "list[Check]":
 
     checks = _checks(run, shards_at_most)
     found = numbers.gather(run, checks)
-    storage.write_json(run.path(CHECKS), _told(run, checks)["checks"])
-    storage.write_bytes(run.path(REPORT), page.html(found))
+    storage.write_json(run.path(CHECKS), _told(checks))
+    storage.write_bytes(run.path(PAGE), page.html(found))
     storage.write_bytes(run.path(NUMBERS), (json.dumps({"of": _of(run), **found.to_json()}, indent=1) + "\n").encode())
     return checks
 
@@ -100,9 +97,28 @@ def _of(run: RunFolder) -> dict[str, str]:
     return {"altalign": __version__, "manifest_sha256": hashlib.sha256(storage.read_bytes(run.path("manifest.json"))).hexdigest()}
 
 
-def _told(run: RunFolder, checks: "Sequence[Check]") -> dict[str, Any]:
+class _Written(NamedTuple):
+    """A check as its file has it."""
+
+    name: str
+    passed: bool
+    detail: str
+    checked: int
+
+
+def _written(run: RunFolder) -> "list[Check] | None":
+    """The checks of the report that is there; None where there is none, or it is of another manifest or version."""
+    try:
+        if storage.read_json(run.path(NUMBERS)).get("of") != _of(run) or not storage.exists(run.path(PAGE)):
+            return None
+        return [_Written(**check) for check in storage.read_json(run.path(CHECKS))["checks"]]
+    except (UnreadableError, KeyError, TypeError):
+        return None
+
+
+def _told(checks: "Sequence[Check]") -> dict[str, Any]:
     told = [{"name": check.name, "passed": check.passed, "detail": check.detail, "checked": check.checked} for check in checks]
-    return {"run": run.folder, "passed": _exit_code(checks) == 0, "checks": told}
+    return {"passed": _exit_code(checks) == 0, "checks": told}
 
 
 def _exit_code(checks: "Sequence[Check]") -> int:
@@ -114,7 +130,7 @@ def _say(run: RunFolder, checks: "Sequence[Check]") -> None:
     for check in failed:
         sys.stdout.write(f"FAILED {shown(check.name)}: {shown(check.detail)}\n")
     state = f"{len(failed)} of {len(checks)} checks failed" if failed else f"{len(checks)} checks passed"
-    sys.stdout.write(f"report: {shown(run.path(REPORT))} ({state})\n")
+    sys.stdout.write(f"report: {shown(run.path(PAGE))} ({state})\n")
 
 
 def _positive(word: str) -> int:

@@ -1,6 +1,6 @@
 """Distributions of what was measured, what stays beside what goes, with the thresholds between bins."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,15 +36,26 @@ class Threshold:
 
 
 @dataclass(frozen=True)
+class Names:
+    """What the numbers count, and what the two colours mean."""
+
+    counted: str
+    kept: str
+    dropped: str
+
+
+TEXT = Names("candidates", "pass every text rule", "fail a text rule")
+IMAGE = Names("candidates", "pass every image rule", "fail an image rule")
+
+
+@dataclass(frozen=True)
 class Distribution:
     """One measured value.
 
     Attributes:
         key: for links.
         title: what was measured.
-        counted: what the numbers count.
-        kept: what one colour means.
-        dropped: what the other means.
+        names: what is counted.
         bins: in order.
         thresholds: those within the bins.
         is_log: whether bars differ so much that their heights go by the logarithm. Then no bin has both colours.
@@ -54,9 +65,7 @@ class Distribution:
 
     key: str
     title: str
-    counted: str = ""
-    kept: str = "kept"
-    dropped: str = "dropped"
+    names: Names = Names("", "", "")
     bins: tuple[Bin, ...] = ()
     thresholds: tuple[Threshold, ...] = ()
     is_log: bool = False
@@ -78,8 +87,14 @@ def missing(key: str, title: str, file: str) -> Distribution:
 # Bins ----------------------------------------------------------------------------------------------------------------
 
 
-def binned(values: Any, kept: Any, rows: Any, edges: Sequence[int], label: Callable[[int, int], str]) -> tuple[Bin, ...]:
-    """Bins from each edge to before the next; the last takes all that is more. Empty ones at the end are left out.
+Drawn = tuple[tuple[Bin, ...], tuple[Threshold, ...]]
+Named = Sequence[tuple[str, int]]  # thresholds, each with the first value on its other side, which is an edge
+
+
+def binned(values: Any, kept: Any, rows: Any, edges: Sequence[int], label: Callable[[int, int], str], named: Named = ()) -> Drawn:
+    """Bins from each edge to before the next, the last of which takes all that is more, and where thresholds stand.
+
+    Empty bins at the end are left out, but those before a threshold and one behind it.
 
     Args:
         values: int[n], none below the first edge.
@@ -87,25 +102,21 @@ def binned(values: Any, kept: Any, rows: Any, edges: Sequence[int], label: Calla
         rows: int[n], how many of each.
         edges: rising.
         label: of the first and the last value of a bin; the last bin's last is `LARGEST`.
+        named: thresholds.
     """
     values, kept, rows = np.asarray(values, np.int64), np.asarray(kept, bool), np.asarray(rows, np.int64)
     at = np.searchsorted(np.asarray(edges, np.int64), values, side="right") - 1
     sums = np.zeros((2, len(edges)), np.int64)
     np.add.at(sums, (kept.astype(np.int64), at), rows)
     last = [edge - 1 for edge in edges[1:]] + [LARGEST]
-    used = 1 + max(np.flatnonzero(sums.any(axis=0)), default=-1)
-    return tuple(Bin(label(edges[i], last[i]), int(sums[1, i]), int(sums[0, i])) for i in range(used))
+    lines = tuple(Threshold(said, edges.index(first)) for said, first in named)
+    used = 1 + max([*np.flatnonzero(sums.any(axis=0)).tolist(), *(line.at for line in lines)]) if sums.any() else 0
+    return tuple(Bin(label(edges[i], last[i]), int(sums[1, i]), int(sums[0, i])) for i in range(used)), lines if used else ()
 
 
 def whole(first: int, last: int) -> str:
     """The label of whole numbers."""
     return f"{first:,} or more" if last == LARGEST else f"{first:,}" if first == last else f"{first:,}\u2013{last:,}"
-
-
-def thresholds(edges: Sequence[int], bins: Sequence[Bin], named: Iterable[tuple[str, int]]) -> tuple[Threshold, ...]:
-    """Where thresholds stand: each is given with the first value on its other side, an edge. None beyond the bins."""
-    found = ((label, edges.index(first)) for label, first in named)
-    return tuple(Threshold(label, at) for label, at in found if at <= len(bins))
 
 
 def _growing(limit: int, most: int) -> list[int]:
@@ -130,21 +141,19 @@ def _of_texts(run: RunFolder) -> list[Distribution]:
     words, level = columns["words"], columns["rarest_log2"]
     kept = (words > 0) & (words >= settings.words_at_least) & (words <= max(settings.words_at_most, 0)) & (level > 0)
     kept &= (columns["images_per_text"] == 0) & (columns["texts_per_image"] == 0) & (columns["has_identity"] == 1)
-    names = {"counted": "candidates", "kept": "pass every text rule", "dropped": "fail a text rule"}
-    return [_words(settings.words_at_least, settings.words_at_most, words, kept, columns["rows"], names), _rarest(level, kept, columns["rows"], names)]
+    return [_words(settings.words_at_least, settings.words_at_most, words, kept, columns["rows"]), _rarest(level, kept, columns["rows"])]
 
 
-def _words(least: int, most: int, words: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
+def _words(least: int, most: int, words: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
     end = min(255, max(2 * most, 30))
     step = -(-end // BINS_ABOUT) if end > 60 else 1
     limits = {least: f"at least {least}"} | ({most + 1: f"at most {most}"} if most < 255 else {})
     edges = sorted({*range(0, end, step), end, *limits})
-    bins = binned(words, kept, rows, edges, whole)
-    lines = thresholds(edges, bins, ((label, first) for first, label in limits.items() if first > 0))
-    return Distribution("words", "Words of a caption", **names, bins=bins, thresholds=lines, note="Repeated pairs are counted each time.")
+    drawn = binned(words, kept, rows, edges, whole, [(label, first) for first, label in limits.items() if first > 0])
+    return Distribution("words", "Words of a caption", TEXT, *drawn, note="Repeated pairs are counted each time.")
 
 
-def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
+def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
     """By octaves of the count; the level is eight times its log2, rounded."""
     title, is_known = "Rarest n-gram of a caption", level < 255
     if not level[is_known].any():
@@ -154,10 +163,10 @@ def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[s
     def label(first: int, _: int) -> str:
         return "outside" if first == 0 else f"\u2248\u2009{2 ** ((first + 4) // 8):,}" if first > 1 else "\u2248\u20092"
 
-    bins = binned(level[is_known], kept[is_known], rows[is_known], edges, label)
+    drawn = binned(level[is_known], kept[is_known], rows[is_known], edges, label, [("vocabulary", 1)])
     without = int(rows[~is_known].sum())
     note = f"By how often the pool has it; bars are octaves. {without:,} candidates without any word are left out." if without else "Bars are octaves."
-    return Distribution("rarest", title, **names, bins=bins, thresholds=thresholds(edges, bins, [("vocabulary", 1)]), note=note)
+    return Distribution("rarest", title, TEXT, *drawn, note=note)
 
 
 def _of_histograms(run: RunFolder) -> list[Distribution]:
@@ -177,9 +186,10 @@ def _of_histograms(run: RunFolder) -> list[Distribution]:
         values, rows = _pairs(run, histograms, name)
         edges = _growing(limit, int(values.max(initial=1)))
         edges = edges if values.all() else [0, *edges]
-        bins = binned(values, values <= limit, rows, edges, whole)
-        lines = thresholds(edges, bins, [(label, limit + 1)])
-        found.append(Distribution(key, title, counted, "within the limit", "above it", bins, lines, is_log=True, note="Over the whole pool, before any rule."))
+        drawn = binned(values, values <= limit, rows, edges, whole, [(label, limit + 1)])
+        found.append(
+            Distribution(key, title, Names(counted, "within the limit", "above it"), *drawn, is_log=True, note="Over the whole pool, before any rule.")
+        )
     return [*found, _ngrams(run, histograms, vocabulary)]
 
 
@@ -190,11 +200,11 @@ def _ngrams(run: RunFolder, histograms: dict[str, Any], vocabulary: dict[str, An
     values, rows = _pairs(run, histograms, "ngram_count")
     least = 1 if vocabulary["all"] else int(vocabulary["threshold"])
     edges = sorted({*(2**power for power in range(int(values.max(initial=1)).bit_length())), least})
-    bins = binned(values, values >= least, rows, edges, whole)
-    lines = () if vocabulary["all"] else thresholds(edges, bins, [(f"seen {least:,} times or more", least)])
+    named = [] if vocabulary["all"] else [(f"seen {least:,} times or more", least)]
+    drawn = binned(values, values >= least, rows, edges, whole, named)
     said = "all n-grams are in the vocabulary" if vocabulary["all"] else f"rank {int(rows[values >= least].sum()):,} of {int(rows.sum()):,} is the last one in"
     note = f"Unigrams and bigrams together; {said}."
-    return Distribution(key, title, "distinct n-grams", "in the vocabulary", "outside", bins, lines, is_log=True, note=note)
+    return Distribution(key, title, Names("distinct n-grams", "in the vocabulary", "outside"), *drawn, is_log=True, note=note)
 
 
 def _pairs(run: RunFolder, histograms: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -221,8 +231,7 @@ def _of_images(run: RunFolder) -> list[Distribution]:
     limit, below = run.config.image.short_side_above_px, _hundredths(run.config)
     kept = (short > limit) & (aspect < below) & ~np.asarray(known["fails_otherwise"]).astype(bool)
     note = f"{without:,} candidates whose image tells no size are left out." if without else ""
-    names = {"counted": "candidates", "kept": "pass every image rule", "dropped": "fail an image rule"}
-    return [_short_side(limit, short, kept, rows, names, note), _aspect(below, run.config.image.aspect_ratio_below, aspect, kept, rows, names, note)]
+    return [_short_side(limit, short, kept, rows, note), _aspect(below, run.config.image.aspect_ratio_below, aspect, kept, rows, note)]
 
 
 def _hundredths(config: CurateConfig) -> int:
@@ -231,17 +240,16 @@ def _hundredths(config: CurateConfig) -> int:
     return int(hundred) if hundred == int(hundred) else int(hundred) + 1
 
 
-def _short_side(limit: int, short: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str], note: str) -> Distribution:
+def _short_side(limit: int, short: np.ndarray, kept: np.ndarray, rows: np.ndarray, note: str) -> Distribution:
     """Bins of one width, one of which begins where the limit ends."""
     step = 25
     first = min(limit, 1_023) + 1
     edges = sorted({1, *range(first % step or step, 1_024, step), first, 1_024})
-    bins = binned(short.clip(1), kept, rows, edges, whole)
-    lines = thresholds(edges, bins, [(f"above {limit:,} px", first)])
-    return Distribution("short_side", "Short side of an image", **names, bins=bins, thresholds=lines, note=f"Pixels as stored. {note}".strip())
+    drawn = binned(short.clip(1), kept, rows, edges, whole, [(f"above {limit:,} px", first)])
+    return Distribution("short_side", "Short side of an image", IMAGE, *drawn, note=f"Pixels as stored. {note}".strip())
 
 
-def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str], note: str) -> Distribution:
+def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows: np.ndarray, note: str) -> Distribution:
     below = min(below, 1_001)
     end = min(1_001, max(2 * below - 100, 300))
     step = max(10, (end - 100) // BINS_ABOUT // 5 * 5)
@@ -252,9 +260,8 @@ def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows:
             return f"{first / 100:g} or more"
         return f"{first / 100:.2f}\u2013{(last + 1) / 100:.2f}"
 
-    bins = binned(aspect.clip(100), kept, rows, edges, label)
-    lines = thresholds(edges, bins, [(f"below {said:g}", below)])
-    return Distribution("aspect", "Aspect ratio of an image", **names, bins=bins, thresholds=lines, note=f"Long side to short side. {note}".strip())
+    drawn = binned(aspect.clip(100), kept, rows, edges, label, [(f"below {said:g}", below)])
+    return Distribution("aspect", "Aspect ratio of an image", IMAGE, *drawn, note=f"Long side to short side. {note}".strip())
 
 
 def _of_values(run: RunFolder) -> list[Distribution]:
@@ -263,15 +270,14 @@ def _of_values(run: RunFolder) -> list[Distribution]:
     if values is None:
         return [missing(key, title, "audit/image_values.parquet") for key, title in named]
     kept, rows = np.asarray(pc.equal(values["verdict"], pa.scalar(KEPT))).astype(bool), np.asarray(values["rows"]).astype(np.int64)
-    names = {"counted": "candidates", "kept": "pass every image rule", "dropped": "fail an image rule"}
-    return [_bytes(np.asarray(values["bytes_log2"]).astype(np.int64), kept, rows, names), _formats(values["format"].to_pylist(), kept, rows, names)]
+    return [_bytes(np.asarray(values["bytes_log2"]).astype(np.int64), kept, rows), _formats(values["format"].to_pylist(), kept, rows)]
 
 
-def _bytes(level: np.ndarray, kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
+def _bytes(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
     edges = [0, *range(8, 256, 8)]
     first = max(0, int(level.min(initial=255)) // 8)
-    bins = binned(level, kept, rows, edges, lambda low, _: _octave(low // 8))
-    return Distribution("bytes", "Bytes of an image", **names, bins=bins[first:], note="As found; bars are octaves.")
+    bins, _ = binned(level, kept, rows, edges, lambda low, _: _octave(low // 8))
+    return Distribution("bytes", "Bytes of an image", IMAGE, bins[first:], note="As found; bars are octaves.")
 
 
 def _octave(power: int) -> str:
@@ -281,12 +287,12 @@ def _octave(power: int) -> str:
     return f"{low}\u2013{high} {of_high}" if of_low == of_high else f"{low} {of_low}\u2013{high} {of_high}"
 
 
-def _formats(formats: list[str | None], kept: np.ndarray, rows: np.ndarray, names: dict[str, str]) -> Distribution:
+def _formats(formats: list[str | None], kept: np.ndarray, rows: np.ndarray) -> Distribution:
     sums: dict[str, list[int]] = {}
     for name, is_kept, count in zip(formats, kept.tolist(), rows.tolist(), strict=True):
         sums.setdefault(shown(name, 20).text if name else "none known", [0, 0])[0 if is_kept else 1] += count
     bins = [Bin(name, *both) for name, both in sorted(sums.items(), key=lambda entry: (-sum(entry[1]), entry[0]))]
-    return Distribution("format", "Format of an image", **names, bins=tuple(bins), note="By its first bytes, as found.")
+    return Distribution("format", "Format of an image", IMAGE, tuple(bins), note="By its first bytes, as found.")
 
 
 def _nsfw(run: RunFolder) -> Distribution:
@@ -307,16 +313,18 @@ def _cosines(run: RunFolder) -> Distribution:
     if found is None:
         return missing(key, title, name)
     above = files.facts(run, "audit/near_duplicates/found.json").get("similarity_above", run.config.decontaminate.similarity_above)
-    first = int(above * 1000)
     value, pairs = (np.asarray(found[column]).astype(np.int64) for column in ("cosine_permille", "pairs"))
     is_near = np.asarray(pc.equal(found["verdict"], pa.scalar("above"))).astype(bool)
-    edges = sorted({-1_000, *range(first % 10, 1_001, 10), first})
+    first = round(above * 1_000_000) // 1_000
+    step = 5 if value.min(initial=first) >= first - 200 else 10
+    edges = sorted({-1_000, *range(first % step, 1_001, step), first})
 
     def label(low: int, high: int) -> str:
         return f"below {(high + 1) / 1000:.3f}" if low == edges[0] else f"{low / 1000:.3f}" + (" or more" if high == LARGEST else "")
 
-    bins = binned(value.clip(-1_000), ~is_near, pairs, edges, label)
+    bins, lines = binned(value.clip(-1_000), ~is_near, pairs, edges, label, [(f"above {above:g}", first)])
     begin = next((number for number, each in enumerate(bins) if each.kept or each.dropped), 0)
-    lines = tuple(Threshold(line.label, line.at - begin) for line in thresholds(edges, bins, [(f"above {above:g}", first)]) if line.at >= begin)
-    note = "Every pair of images above the threshold; below it those nearest to it alone, of a sample of the images."
-    return Distribution(key, title, "pairs of a pool image and a test image", "not near", "near-duplicates", bins[begin:], lines, is_log=True, note=note)
+    lines = tuple(Threshold(line.label, max(0, line.at - begin)) for line in lines)
+    names = Names("pairs of a pool image and a test image", "not near", "near-duplicates")
+    note = "All pairs above the threshold; below it, of a sample of the images, those nearest to it."
+    return Distribution(key, title, names, bins[begin:], lines, is_log=True, note=note)

@@ -91,8 +91,9 @@ _ABOUT = {
     Stage.JUDGE: "that pass the text rules, once each",
     Stage.FETCH: "whose image is there",
     Stage.IMAGE: "whose image passes the image rules",
-    Stage.DECONTAMINATE: "far from every test image",
+    Stage.DECONTAMINATE: "whose image is no near-duplicate",
 }
+_NOT_SEARCHED = "nothing was looked for"
 
 
 def funnel(run: RunFolder, counts: Rows) -> list[Step]:
@@ -105,9 +106,11 @@ def funnel(run: RunFolder, counts: Rows) -> list[Step]:
     fetched = files.facts(run, "log/fetch/progress.json").get("bytes")
     names = _named_sources(counts)
     steps = [Step("pool", "image elements, rows and broken records found", *_sum(counts, names, Stage.EXTRACT, None), None, input_bytes)]
+    is_searched = bool(run.config.decontaminate.test_sets) or run.config.dedup.within_pool != "off"
     for stage in Stage:
+        about = _ABOUT[stage] if is_searched or stage is not Stage.DECONTAMINATE else _NOT_SEARCHED
         size = fetched if stage is Stage.FETCH else None
-        steps.append(Step(stage.value, _ABOUT[stage], *_sum(counts, names, stage, KEPT), images.get(stage), size))
+        steps.append(Step(stage.value, about, *_sum(counts, names, stage, KEPT), images.get(stage), size))
     last = steps[-1]
     return [*steps, Step("shards", "samples written", summary["pairs"], last.by_source, summary["images"], summary["bytes"])]
 

@@ -20,7 +20,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Host:
-    """Images that were asked of a host, that came, and that are in the shards."""
+    """Images that were asked of a host, that came, and that passed the image rules."""
 
     name: str
     images: int

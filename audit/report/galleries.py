@@ -135,8 +135,9 @@ def _near(run: RunFolder) -> dict[str, list[Near]] | None:
         return None
     found: dict[str, list[Near]] = {ABOVE: [], BELOW: [], GONE: []}
     for row in rows:
-        sides = (_picture(row["image"]), _picture(row["test"]))
-        found.setdefault(row["kind"], []).append(Near(*(row[name] for name in columns[1:7]), *sides))
+        sides: dict[str, Any] = {"image": _picture(row["image"]), "test": _picture(row["test"])}
+        named: dict[str, Any] = {name: row[name] for name in columns[1:7]}
+        found.setdefault(row["kind"], []).append(Near(**named, **sides))
     return found
 
 

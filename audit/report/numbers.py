@@ -88,7 +88,7 @@ class Numbers:
         moved = {slider.key: {name: getattr(slider, name) for name in told} for slider in self.what_if.sliders}
         own = what_if.yields(self.what_if, {}) if self.what_if.judge is not None else None
         return {
-            "funnel": [asdict(step) for step in self.funnel],
+            "funnel": [asdict(step) | ({"bytes": None} if step.name == Stage.FETCH else {}) for step in self.funnel],  # log/fetch/ has these
             "reasons": [asdict(stage) for stage in self.stages],
             "distributions": [asdict(each) for each in self.distributions],
             "what_if": {"sliders": moved, "own": asdict(own) if own else None, "notes": self.what_if.notes, "missing": self.what_if.missing},

@@ -26,7 +26,7 @@ _STYLES = (f"{_CHARTS}.min.css", "page.css")
 
 def html(numbers: Numbers) -> bytes:
     """The whole page, in UTF-8. Of cards that make it too large, fewer are shown."""
-    script, style = _joined(_SCRIPTS), _joined(_STYLES)
+    script, style, found = _joined(_SCRIPTS), _joined(_STYLES), b""
     for cards in _CARDS_AT_MOST:
         galleries = numbers.galleries if cards == _CARDS_AT_MOST[0] else _fewer(numbers.galleries, cards)
         page = (
@@ -72,7 +72,7 @@ def _data(numbers: Numbers) -> dict[str, Any]:
             "labels": [part.label for part in each.bins],
             "kept": [part.kept for part in each.bins],
             "dropped": [part.dropped for part in each.bins],
-            "names": [each.kept, each.dropped],
+            "names": [each.names.kept, each.names.dropped],
             "thresholds": [[threshold.label, threshold.at] for threshold in each.thresholds],
             "log": each.is_log,
         }

@@ -7,6 +7,8 @@ CAPTION_AT_MOST, URL_AT_MOST, LINK_AT_MOST = 400, 120, 500  # characters
 # What joins letters, breaks lines or only hints at a direction: scripts need it, and nothing is hidden or turned round by it within <bdi>.
 _HARMLESS = frozenset("\u00ad\u061c\u200c\u200d\u200e\u200f")
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+_MARKS = frozenset(("Mn", "Me"))
+_MARKS_AT_MOST = 4  # in a row; more would be painted over the lines above and below
 
 
 @dataclass(frozen=True)
@@ -20,24 +22,23 @@ class Shown:
 def shown(text: str, at_most: int = CAPTION_AT_MOST) -> Shown:
     r"""A string with control and format characters (overrides of direction too) and lone surrogates written out, as `\u202e`, and cut.
 
+    So are marks that are heaped upon a letter, from the fifth on.
+
     Args:
         text: of any length; what is beyond the cut is not looked at.
         at_most: characters, as they are shown.
     """
-    found, length = [], 0
+    found, length, marks = [], 0, 0
     for number, character in enumerate(text):
-        written = _written(character)
+        kind = unicodedata.category(character)
+        marks = marks + 1 if kind in _MARKS else 0
+        is_shown = character in _HARMLESS or (kind not in _HIDDEN and marks <= _MARKS_AT_MOST)
+        written = character if is_shown else character.encode("unicode_escape").decode("ascii")
         length += len(written)
         if length > at_most:
             return Shown("".join(found), len(text) - number)
         found.append(written)
     return Shown("".join(found), 0)
-
-
-def _written(character: str) -> str:
-    if character in _HARMLESS or unicodedata.category(character) not in _HIDDEN:
-        return character
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def link(url: str | None) -> str | None:

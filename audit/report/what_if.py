@@ -87,11 +87,13 @@ def of_run(run: RunFolder, *, kept_by_judge: int, kept_at_the_end: int) -> WhatI
     found = files.facts(run, "audit/histograms.json").get("ngram_count", [])
     ngrams = np.array([] if files.facts(run, "tables/vocabulary.json").get("all", True) else found, np.int64).reshape(-1, 2)
     of_size = of_images(config, is_counted=outcome is not None)
-    for detail in range(DETAILS):
+    detail = 0
+    while True:
         sliders = (*of_text(config, joint, ngrams, detail=detail), *of_size)
         judge, cells = _cells(joint, _OF_TEXT, sliders), None if outcome is None else _cells(outcome, _OF_IMAGE, sliders)
-        if max(len(judge.pairs), 0 if cells is None else len(cells.pairs)) <= CELLS_AT_MOST:
+        if max(len(judge.pairs), 0 if cells is None else len(cells.pairs)) <= CELLS_AT_MOST or detail == DETAILS - 1:
             break
+        detail += 1
     notes = tuple(_notes(is_searched=is_searched, is_learned=not config.decontaminate.calibration, is_within_pool=is_within_pool))
     return _checked(WhatIf(sliders, judge, cells, kept_by_judge, kept_at_the_end, is_searched, is_within_pool, notes))
 
@@ -113,7 +115,7 @@ def _columns(run: RunFolder, name: str, columns: tuple[str, ...]) -> dict[str, n
     table = files.table(run, name, columns)
     if table is None:
         return None
-    numbers = {column: np.asarray(table[column].fill_null(-1)).astype(np.int64) for column in columns if column != "outcome"}
+    numbers = {column: np.asarray(table[column].cast(pa.int64()).fill_null(pa.scalar(-1))) for column in columns if column != "outcome"}
     return numbers if "outcome" not in columns else numbers | {"outcome": _outcomes(run, name, table["outcome"])}
 
 

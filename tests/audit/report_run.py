@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,6 +162,7 @@ def outcome(candidate: Candidate, limits: Limits) -> tuple[str, list[str]]:
     return "", []
 
 
+@cache
 def log2(count: int) -> int:
     """Eight times log2, rounded, in whole numbers: the largest v with count ** 16 >= 2 ** (2 v - 1)."""
     return max((v for v in range(1, 256) if count**16 >= 2 ** (2 * v - 1)), default=0)

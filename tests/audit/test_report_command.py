@@ -59,7 +59,7 @@ def test_it_writes_the_report_and_names_it(run: Path, checking: Stub, capsys: py
     assert set(after) - set(before) == {"report.html", "audit/checks.json", "audit/report.json"}
     assert {name: after[name] for name in before} == before
     assert asked == [{"folder": "run", "shards_at_most": None}]
-    assert json.loads((run / "audit/checks.json").read_text(encoding="utf-8"))[0] == PASSED[0]._asdict()
+    assert json.loads((run / "audit/checks.json").read_text(encoding="utf-8")) == {"passed": True, "checks": [check._asdict() for check in PASSED]}
 
 
 def test_a_check_that_fails_is_said_and_is_exit_code_1(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
@@ -136,16 +136,32 @@ def test_a_curation_that_had_nothing_to_do_names_the_report_that_is_there(run: P
     written = (run / "report.html").stat().st_mtime_ns
     capsys.readouterr()
     assert cli.call(cli.AFTER_A_CURATION, "run") == 0
-    assert capsys.readouterr().out == "report: run/report.html\n"
+    assert capsys.readouterr().out == "report: run/report.html (2 checks passed)\n"
     assert ((run / "report.html").stat().st_mtime_ns, len(asked)) == (written, 1)
     (run / "manifest.json").write_text('{"shards": [], "pairs": 1}', encoding="utf-8")
     cli.call(cli.AFTER_A_CURATION, "run")
     assert len(asked) == 2
 
 
-def test_a_curation_fails_where_a_check_does(run: Path, checking: Stub):
-    checking(FAILED)
+def test_a_curation_fails_where_a_check_does_and_does_so_again(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
+    asked = checking(FAILED)
     assert cli.call(cli.AFTER_A_CURATION, "run") == 1
+    said = capsys.readouterr()
+    assert (cli.call(cli.AFTER_A_CURATION, "run"), capsys.readouterr(), len(asked)) == (1, said, 1)
+
+
+@pytest.mark.parametrize("name", ["audit/report.json", "audit/checks.json", "report.html"])
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"checks": [{"name": 1}]}', None])
+def test_a_report_that_is_not_whole_is_written_anew(run: Path, checking: Stub, name: str, content: bytes | None):
+    asked = checking(*PASSED)
+    cli.call(cli.AFTER_A_CURATION, "run")
+    before = digests(run)
+    if content is None or name == "report.html":
+        (run / name).unlink()
+    else:
+        (run / name).write_bytes(content)
+    assert cli.call(cli.AFTER_A_CURATION, "run") == 0
+    assert (digests(run), len(asked)) == (before, 2)
 
 
 def test_trouble_with_the_report_fails_no_curation(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,8 +170,24 @@ def test_no_string_hides_anything_or_is_longer_than_it_may_be(value: str, at_mos
     assert not set(shown.text) & {chr(code) for code in (*range(32), 0x7F, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029, 0xFEFF)}
     shown.text.encode()
     assert shown.left_out <= len(value)
-    if value.isprintable():
+    if value.isprintable() and not any(unicodedata.category(character).startswith("M") for character in value):
         assert shown == text.Shown(value[:at_most], max(0, len(value) - at_most))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("a\u0301bc\u0323\u0302", "a\u0301bc\u0323\u0302"),
+        ("Z" + "\u0300\u0316" * 3, "Z\u0300\u0316\u0300\u0316\\u0300\\u0316"),
+        ("\u0e01\u0e34\u0e48", "\u0e01\u0e34\u0e48"),
+        ("a\u202eb", "a\\u202eb"),
+        ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"),
+        ("\ud800", "\\ud800"),
+        ("\U000e0041", "\\U000e0041"),
+    ],
+)
+def test_what_scripts_need_stays_and_what_hides_or_heaps_up_is_written_out(value: str, shown: str):
+    assert text.shown(value) == text.Shown(shown, 0)
 
 
 @pytest.mark.parametrize(
