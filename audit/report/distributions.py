@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -296,10 +297,20 @@ def _formats(formats: list[str | None], kept: np.ndarray, rows: np.ndarray) -> D
 
 
 def _nsfw(run: RunFolder) -> Distribution:
-    why = "No classifier was set ([image.nsfw] model), so no image has a score."
-    if run.config.image.nsfw.model:
-        why = "Runs do not count scores; dropped rows and samples have theirs."
-    return Distribution("nsfw", "NSFW score", missing=why)
+    key, title, name = "nsfw", "NSFW score", "audit/image_values.parquet"
+    if not run.config.image.nsfw.model:
+        return Distribution(key, title, missing="No classifier was set ([image.nsfw] model), so no image has a score.")
+    values = files.table(run, name, ("verdict", "nsfw_percent", "rows"))
+    if values is None:
+        return missing(key, title, name)
+    scored = values.filter(pc.is_valid(values["nsfw_percent"]))
+    kept = np.asarray(pc.equal(scored["verdict"], pa.scalar(KEPT))).astype(bool)
+    score, rows = (np.asarray(scored[column]).astype(np.int64) for column in ("nsfw_percent", "rows"))
+    least = run.config.image.nsfw.drop_at_or_above
+    first = min(100, ceil(least * 100))
+    edges = sorted({0, *range(first % 5, 100, 5), first})
+    drawn = binned(score, kept, rows, edges, lambda low, high: f"{low / 100:.2f}" + (" or more" if high == LARGEST else ""), [(f"{least:g} or more", first)])
+    return Distribution(key, title, IMAGE, *drawn, note="Of the classifier, of images that decode.")
 
 
 # Near-duplicates -----------------------------------------------------------------------------------------------------

@@ -265,14 +265,15 @@ def _write_joints(run: Path, pool: list[Candidate], limits: Limits) -> None:
             of_size = (min(short, 1_024), min(long * 100 // short, 1_001)) if known else (None, None)
             image[(each.source, *of_size, each.is_blocked or not known)] += 1
             failed = each.image(limits)
-            values[(each.source, failed[0] if failed else "kept", "jpeg" if known else None, 90 + each.number % 30)] += 1
+            score = each.number % 100 if known else None
+            values[(each.source, failed[0] if failed else "kept", "jpeg" if known else None, 90 + each.number % 30, score)] += 1
     types = {"fails_otherwise": pa.bool_(), **dict.fromkeys(("source", "outcome", "verdict", "format"), pa.string())}
     measured, size = ("words", "rarest_log2", "images_per_text", "texts_per_image"), ("short_side_px", "aspect_percent")
     _table(run / "audit/text_joint.parquet", ("source", *measured, "has_identity"), text, types, "rows")
     _table(run / "audit/pairs_joint.parquet", measured, pairs, types, "pairs")
     _table(run / "audit/outcome_joint.parquet", (*measured[:2], *size, "outcome"), ends, types, "pairs")
     _table(run / "audit/image_joint.parquet", ("source", *size, "fails_otherwise"), image, types, "rows")
-    _table(run / "audit/image_values.parquet", ("source", "verdict", "format", "bytes_log2"), values, types, "rows")
+    _table(run / "audit/image_values.parquet", ("source", "verdict", "format", "bytes_log2", "nsfw_percent"), values, types, "rows")
 
 
 def _size(each: Candidate) -> tuple[int | None, int | None]:

@@ -276,7 +276,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pq.write_table(pa.table(edge), run / "audit/edge_ngrams.parquet")
     pq.write_table(pa.table({"host": texts, "images": ones, "fetched": ones, "kept": ones, "sampled_one_in": ones}), run / "audit/hosts.parquet")
     pq.write_table(pa.table({"script": texts, "verdict": texts, "rows": ones, "sampled_one_in": ones}), run / "audit/scripts.parquet")
-    values = {"source": texts, "verdict": texts, "format": texts, "bytes_log2": pa.array(ones, pa.int32()), "rows": ones}
+    small = pa.array(ones, pa.int32())
+    values = {"source": texts, "verdict": texts, "format": texts, "bytes_log2": small, "nsfw_percent": small, "rows": ones}
     pq.write_table(pa.table(values), run / "audit/image_values.parquet")
     near = pq.read_table(run / "audit/near_duplicates/gallery.parquet")
     first = near.to_pylist()[0]

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,14 @@ def test_thresholds_may_be_anywhere(pool: list[Candidate], tmp_path: Path, text:
     (run / "config.toml").write_text(config + "\n[image]\nshort_side_above_px = 3000\naspect_ratio_below = 1.333\n", encoding="utf-8")
     found = gathered(run)
     assert all(0 <= threshold.at <= len(each.bins) for each in found.distributions for threshold in each.thresholds)
+
+
+def test_scores_of_a_classifier_are_drawn_with_their_threshold(pool: list[Candidate], tmp_path: Path):
+    run = report_run.write(tmp_path, pool, extra='[image.nsfw]\nmodel = "some.onnx"\ndrop_at_or_above = 0.42\n')
+    drawn = {each.key: each for each in gathered(run).distributions}["nsfw"]
+    scores = Counter(each.number % 100 for each in pool if not each.judged(OWN) and each.is_fetched and each.width is not None)
+    assert [bin_.kept + bin_.dropped for bin_ in drawn.bins] == [sum(scores[score] for score in range(*ends)) for ends in pairwise([0, *range(2, 101, 5), 101])]
+    assert [(line.label, drawn.bins[line.at].label) for line in drawn.thresholds] == [("0.42 or more", "0.42")]
 
 
 # What if -------------------------------------------------------------------------------------------------------------
