@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -78,9 +77,9 @@ class FailedCounts:
 
 def combinations(failed: "pa.DictionaryArray[Any, Any]") -> Iterator[tuple[list[str], int]]:
     """Each list of reasons that `reasons_of` has found, and of how many rows it is."""
-    rows = np.bincount(failed.indices.to_numpy(), minlength=len(failed.dictionary))
     lists: list[Any] = failed.dictionary.to_pylist()
-    yield from zip(lists, rows.tolist(), strict=True)
+    tally: Any = pc.value_counts(failed.indices)
+    yield from ((lists[entry["values"]], entry["counts"]) for entry in tally.to_pylist())
 
 
 def _order(entry: tuple[tuple[str, str, tuple[str, ...]], int]) -> tuple[int, str, list[int]]:
