@@ -143,7 +143,7 @@ def test_thresholds_may_be_anywhere(pool: list[Candidate], tmp_path: Path, text:
 def test_scores_of_a_classifier_are_drawn_with_their_threshold(pool: list[Candidate], tmp_path: Path):
     run = report_run.write(tmp_path, pool, extra='[image.nsfw]\nmodel = "some.onnx"\ndrop_at_or_above = 0.42\n')
     drawn = {each.key: each for each in gathered(run).distributions}["nsfw"]
-    scores = Counter(each.number % 100 for each in pool if not each.judged(OWN) and each.is_fetched and each.width is not None)
+    scores = Counter(each.number % 100 for each in pool if not (each.extract or each.judged(OWN)) and each.is_fetched and each.width is not None)
     assert [bin_.kept + bin_.dropped for bin_ in drawn.bins] == [sum(scores[score] for score in range(*ends)) for ends in pairwise([0, *range(2, 101, 5), 101])]
     assert [(line.label, drawn.bins[line.at].label) for line in drawn.thresholds] == [("0.42 or more", "0.42")]
 
