@@ -17,7 +17,7 @@ FAKE_GCS_VERSION := v1.56.1
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate test test-kills test-engines test-clusters test-clusters-all test-readers fuzz check docs bench bench-large bench-engines prism jars google-cloud versitygw fake-gcs-server clean
+.PHONY: help setup setup-dev curate test test-kills test-engines test-clusters test-clusters-all test-readers fuzz check docs bench bench-large bench-engines prism jars google-cloud versitygw fake-gcs-server browser clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards; RUNNER=prism, spark or flink on that engine"
@@ -146,6 +146,12 @@ $(VERSITYGW):
 fake-gcs-server: $(FAKE_GCS)
 $(FAKE_GCS):
 	GOBIN=$(dir $@) go install github.com/fsouza/fake-gcs-server@$(FAKE_GCS_VERSION)
+
+# Chromium, in which tests read the report, where the system's packages may be installed; without it those tests are skipped and say so.
+browser:
+	@if command -v chromium >/dev/null; then :; \
+	  elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; \
+	  else echo "no Chromium, and none can be installed: install the package chromium"; fi
 
 clean:
 	rm -rf $(VENV) $(BENCH) $(CACHE) demo-web runs/demo

@@ -29,15 +29,15 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("other", metavar="RUN_B", nargs="?", help="another run, which RUN is compared with")
-    parser.add_argument("--json", action="store_true", help="print the checks as JSON and write nothing")
+    parser.add_argument("--json", action="store_true", help="print the checks, or what differs, as JSON and write nothing")
     parser.add_argument("--shards", type=_positive, default=None, metavar="N", help="look into N shards at most (all)")
     arguments = parser.parse_args(argv)
     if arguments.other is not None:
-        if arguments.json or arguments.shards:
-            raise UsageError("--json and --shards are of the checks of one run; leave them out where two runs are compared")
+        if arguments.shards:
+            raise UsageError("--shards is of the checks of one run; leave it out where two runs are compared")
         from audit import compare
 
-        return compare.main(arguments.run, arguments.other)
+        return compare.main(arguments.run, arguments.other, as_json=arguments.json)
     with own_files(arguments.run):
         run = _finished(arguments.run)
         checks = _checks(run, arguments.shards) if arguments.json else write(run, shards_at_most=arguments.shards)

@@ -79,12 +79,12 @@ def test_json_is_printed_and_nothing_is_written(run: Path, checking: Stub, capsy
     assert asked[0]["shards_at_most"] == 2
 
 
-def test_two_runs_are_compared(run: Path, monkeypatch: pytest.MonkeyPatch):
-    module = ModuleType("audit.compare")
-    module.main = lambda run_a, run_b: 7 if (run_a, run_b) == ("run", "other") else 9  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "audit.compare", module)
-    monkeypatch.setattr(audit, "compare", module, raising=False)
-    assert cli.main(["audit", "run", "other"]) == 7
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_two_runs_are_compared(run: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]):
+    asked = []
+    monkeypatch.setattr("audit.compare.main", lambda *runs, as_json: asked.append((*runs, as_json)) or 7)
+    assert cli.main(["audit", "run", "other", *flags]) == 7
+    assert asked == [("run", "other", bool(flags))]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_two_runs_are_compared(run: Path, monkeypatch: pytest.MonkeyPatch):
         (["nowhere"], "nowhere: no such run folder; give the [run] folder of a curation"),
         (["empty"], "empty: no run of altalign (it has no run.json)"),
         (["unfinished"], "unfinished: not finished, so there is nothing to report yet"),
-        (["run", "other", "--json"], "--json and --shards are of the checks of one run"),
+        (["run", "other", "--shards", "3"], "--shards is of the checks of one run"),
     ],
 )
 def test_what_is_refused_is_one_line(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], argv: list[str], said: str):
