@@ -120,6 +120,15 @@ def test_a_damaged_file_is_one_line(run: Path, checking: Stub, capsys: pytest.Ca
     assert not (run / "report.html").exists()
 
 
+@pytest.mark.parametrize("name", ["counts.parquet", "summary.json", "config.toml"])
+def test_a_file_that_every_run_has_is_missed(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], name: str):
+    checking(*PASSED)
+    (run / name).unlink()
+    assert cli.main(["audit", "run"]) == 1
+    assert f"run/{name}: damaged" in (err := capsys.readouterr().err)
+    assert err.count("\n") == 1
+
+
 # After a curation ----------------------------------------------------------------------------------------------------
 
 
