@@ -59,8 +59,9 @@ def after_curation(folder: str) -> int:
             if not run.is_finished:
                 return 0
             checks = _written(run) or write(run, shards_at_most=SHARDS_AFTER_A_CURATION)
-    except (AltalignError, OSError) as error:
-        sys.stderr.write(f"altalign: no report was written: {shown(str(error))}; the run is whole, and `altalign audit {shown(folder)}` tries again\n")
+    except (AltalignError, OSError, MemoryError) as error:
+        said = shown(str(error) or "out of memory")
+        sys.stderr.write(f"altalign: no report was written: {said}; the run is whole, and `altalign audit {shown(folder)}` tries again\n")
         return 0
     _say(run, checks)
     return _exit_code(checks)
@@ -134,7 +135,6 @@ def _say(run: RunFolder, checks: "Sequence[Check]") -> None:
 
 
 def _positive(word: str) -> int:
-    number = int(word)
-    if number < 1:
-        raise ValueError
-    return number
+    if not word.isdecimal() or not int(word):
+        raise argparse.ArgumentTypeError(f"{word}: not a whole number of 1 or more")
+    return int(word)

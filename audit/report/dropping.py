@@ -11,6 +11,7 @@ from typing import Any
 
 from altalign import reasons
 from altalign.curation import CurateConfig
+from altalign.errors import UnreadableError
 from altalign.reasons import KEPT, REASONS, Stage
 from audit.report import files
 from audit.run_folder import RunFolder
@@ -79,8 +80,14 @@ class StageReasons:
 
 
 def counted(run: RunFolder) -> Rows:
-    """counts.parquet."""
-    found = files.rows(run, "counts.parquet", ("stage", "source", "reason", "rows")) or []
+    """counts.parquet.
+
+    Raises:
+        UnreadableError: a finished run has it, and it is not there.
+    """
+    found = files.rows(run, "counts.parquet", ("stage", "source", "reason", "rows"))
+    if found is None:
+        raise UnreadableError(f"{run.path('counts.parquet')}: it is not there")
     return {(row["stage"], row["source"], row["reason"]): row["rows"] for row in found}
 
 
@@ -99,6 +106,8 @@ _NOT_SEARCHED = "nothing was looked for"
 def funnel(run: RunFolder, counts: Rows) -> list[Step]:
     """From the pool to the shards."""
     summary = files.facts(run, "summary.json")
+    if missing := [name for name in ("pairs", "images", "bytes") if name not in summary]:
+        raise UnreadableError(f"{run.path('summary.json')}: it does not say {missing[0]}")
     images = {Stage.EXTRACT: files.facts(run, "tables/over_captioned_images.json").get("distinct")}
     if near := files.facts(run, "audit/near_duplicates/found.json"):
         images[Stage.IMAGE] = near.get("images")

@@ -114,7 +114,8 @@ def _measured(row: dict[str, Any]) -> Iterable[tuple[str, str]]:
             yield said, f"{row[name]:,}" if name != "http_code" else f"{row[name]}"
     if row["width"] is not None and row["height"] is not None:
         short, long = sorted((row["width"], row["height"]))
-        yield "size", f"{row['width']:,} \u00d7 {row['height']:,} px" + (f", ratio {long / short:.2f}" if short else "")
+        ratio = f", ratio {long * 100 // short / 100:.2f}" if short else ""  # never rounded up to a limit that it is below
+        yield "size", f"{row['width']:,} \u00d7 {row['height']:,} px{ratio}"
     for name, said in (("nsfw_score", "NSFW score"), ("similarity", "cosine")):
         if row[name] is not None:
             yield said, f"{row[name]:.4f}"

@@ -130,6 +130,7 @@ def _environment() -> Environment:
         "said": said,
         "url": url,
         "code": code,
+        "breakable": breakable,
         "lines": lines,
         "plain": plain,
     }
@@ -174,6 +175,11 @@ def lines(value: str, at_most: int = 1_000) -> str:
     every = value.splitlines()
     more = [f"\u2026 {len(every) - at_most:,} lines more"] if len(every) > at_most else []
     return "\n".join([*(text.shown(line, 500).text for line in every[:at_most]), *more])
+
+
+def breakable(name: str) -> Markup:
+    """A name that may be broken behind its underscores."""
+    return Markup("_<wbr>").join(escape(part) for part in name.split("_"))
 
 
 def heat(part: float, whole: float) -> str:

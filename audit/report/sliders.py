@@ -80,7 +80,7 @@ def of_text(config: CurateConfig, joint: dict[str, np.ndarray], ngrams: np.ndarr
     ]
 
 
-def of_images(config: CurateConfig, *, is_counted: bool) -> list[Slider]:
+def of_images(config: CurateConfig, *, is_counted: bool, is_searched: bool) -> list[Slider]:
     """Sliders of size and shape."""
     why = "" if is_counted else "This run has no audit/outcome_joint.parquet."
     side, below = config.image.short_side_above_px, config.image.aspect_ratio_below
@@ -88,7 +88,7 @@ def of_images(config: CurateConfig, *, is_counted: bool) -> list[Slider]:
     own = hundredths(below)
     aspects = sorted({*_ASPECTS, own})
     ratios = [below if each == own else each / 100 for each in aspects]
-    about = "Both ways. What is newly let in was never held against the test images."
+    about = "Both ways. What is newly let in was not searched for near-duplicates." if is_searched else "Both ways."
     return [
         Slider(
             "short_side", "Short side in pixels, above", "image.short_side_above_px", tuple(sides), tuple(sides), _said(sides), sides.index(side), about, why,

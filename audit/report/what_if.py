@@ -86,7 +86,7 @@ def of_run(run: RunFolder, *, kept_by_judge: int, kept_at_the_end: int) -> WhatI
         return WhatIf((), None, None, kept_by_judge, kept_at_the_end, is_searched, is_within_pool, missing=why)
     found = files.facts(run, "audit/histograms.json").get("ngram_count", [])
     ngrams = np.array([] if files.facts(run, "tables/vocabulary.json").get("all", True) else found, np.int64).reshape(-1, 2)
-    of_size = of_images(config, is_counted=outcome is not None)
+    of_size = of_images(config, is_counted=outcome is not None, is_searched=is_searched)
     detail = 0
     while True:
         sliders = (*of_text(config, joint, ngrams, detail=detail), *of_size)

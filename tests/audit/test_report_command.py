@@ -106,6 +106,14 @@ def test_what_is_refused_is_one_line(run: Path, checking: Stub, capsys: pytest.C
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("shards", ["0", "-1", "many", "1.5"])
+def test_a_number_of_shards_is_a_number(run: Path, capsys: pytest.CaptureFixture[str], shards: str):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["audit", "run", "--shards", shards])
+    assert end.value.code == 2
+    assert "--shards" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["counts.parquet", "audit/pairs_joint.parquet", "audit/samples.parquet", "audit/histograms.json", "summary.json"])
 @pytest.mark.parametrize("content", [b"", b"PAR1nonsense", b'{"words": 3}'])
 def test_a_damaged_file_is_one_line(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], name: str, content: bytes):
@@ -118,6 +126,15 @@ def test_a_damaged_file_is_one_line(run: Path, checking: Stub, capsys: pytest.Ca
     assert f"run/{name}" in err
     assert err.count("\n") == 1
     assert not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", ["counts.parquet", "summary.json", "config.toml"])
+def test_a_file_that_every_run_has_is_missed(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], name: str):
+    checking(*PASSED)
+    (run / name).unlink()
+    assert cli.main(["audit", "run"]) == 1
+    assert f"run/{name}: damaged" in (err := capsys.readouterr().err)
+    assert err.count("\n") == 1
 
 
 # After a curation ----------------------------------------------------------------------------------------------------
@@ -169,6 +186,17 @@ def test_trouble_with_the_report_fails_no_curation(run: Path, checking: Stub, ca
     (run / "audit/samples.parquet").write_bytes(b"nonsense")
     assert cli.call(cli.AFTER_A_CURATION, "run") == 0
     assert "no report was written: run/audit/samples.parquet: damaged" in capsys.readouterr().err
+
+
+def test_too_little_memory_for_the_report_fails_no_curation(run: Path, checking: Stub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    checking(*PASSED)
+    monkeypatch.setattr(command, "write", fail)
+    assert cli.call(cli.AFTER_A_CURATION, "run") == 0
+    said = "altalign: no report was written: out of memory; the run is whole, and `altalign audit run` tries again\n"
+    assert capsys.readouterr() == ("", said)
 
 
 def test_nothing_is_reported_of_a_run_that_is_not_finished(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):

@@ -247,6 +247,26 @@ def test_what_cannot_be_moved_says_why(pool: list[Candidate], tmp_path: Path):
     assert what_if.yields(found, {}).end is None
 
 
+# Galleries -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_card_has_what_was_measured(pool: list[Candidate], tmp_path: Path):
+    run = report_run.write(tmp_path, pool[:50])
+    measured = {"width": 204, "height": 611, "images_per_text": 1_200, "http_code": 404, "similarity": 0.9875, "test_set": "coco", "test_image": "7.jpg"}
+    broken = {"words": None, "file": "a.warc.gz", "offset": 12_345, "error": "cut"}
+    report_run.write_samples(run, [report_run.sample("judge", "text_too_long", 1, **measured), report_run.sample("extract", "record_broken", 2, **broken)])
+    first, second = gathered(run).galleries.samples or []
+    assert (first.stage, first.cards[0].measured) == ("extract", [("found in", "a.warc.gz, offset 12,345"), ("error", "cut")])
+    assert second.cards[0].measured == [
+        ("words", "4"),
+        ("images of the text", "1,200"),
+        ("HTTP status", "404"),
+        ("size", "204 \u00d7 611 px, ratio 2.99"),  # below 3, which the rule allows
+        ("cosine", "0.9875"),
+        ("near", "coco: 7.jpg"),
+    ]
+
+
 # The rest ------------------------------------------------------------------------------------------------------------
 
 
