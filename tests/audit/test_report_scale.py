@@ -72,7 +72,6 @@ def test_the_report_of_100_million_candidates_takes_less_than_a_gigabyte(tmp_pat
     assert len(pq.read_table(run / "audit/outcome_joint.parquet")) > 3_000
     command = [sys.executable, "-c", PROGRAM, str(run)]
     done = subprocess.run(command, env=environ(), capture_output=True, text=True, timeout=TAKES_AT_MOST_S, check=True)
-    size, kilobytes, seconds = done.stdout.split()
-    print(f"{seconds} s, {int(kilobytes) / 1e6:.2f} GB, a page of {int(size) / 1e6:.1f} MB")
-    assert int(kilobytes) < 1_000_000
+    size, kilobytes, _ = done.stdout.split()
+    assert int(kilobytes) < 1_000_000, done.stdout  # and the seconds that it took
     assert int(size) < 5_000_000
