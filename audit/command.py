@@ -1,13 +1,12 @@
 """`altalign audit RUN`: the report, and checks of every count. `altalign audit RUN_A RUN_B` compares two runs."""
 
 import argparse
-import hashlib
 import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from altalign import __version__, startup, storage
+from altalign import startup, storage
 from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.stages import REPORT, own_files
 from altalign.terminal import shown
@@ -68,15 +67,15 @@ def after_curation(folder: str) -> int:
 
 
 def write(run: RunFolder, *, shards_at_most: int | None) -> "list[Check]":
-    """Check a run and write what the report is made of: `audit/checks.json`, `report.html`, and last `audit/report.json`."""
+    """Check a run and write what the report is made of: `audit/checks.json`, `audit/report.json`, and last `report.html`."""
     with startup.imports():
         from audit.report import numbers, page  # Arrow, NumPy, templates: half a second, which --help need not wait for
 
     checks = _checks(run, shards_at_most)
     found = numbers.gather(run, checks)
     storage.write_json(run.path(CHECKS), _told(checks))
+    storage.write_bytes(run.path(NUMBERS), (json.dumps(found.to_json(), indent=1) + "\n").encode())
     storage.write_bytes(run.path(PAGE), page.html(found))
-    storage.write_bytes(run.path(NUMBERS), (json.dumps({"of": _of(run), **found.to_json()}, indent=1) + "\n").encode())
     return checks
 
 
@@ -93,11 +92,6 @@ def _checks(run: RunFolder, shards_at_most: int | None) -> "list[Check]":
     return list(checks.run_checks(run, shards_at_most=shards_at_most))
 
 
-def _of(run: RunFolder) -> dict[str, str]:
-    """What a report is of: with the same it would be the same."""
-    return {"altalign": __version__, "manifest_sha256": hashlib.sha256(storage.read_bytes(run.path("manifest.json"))).hexdigest()}
-
-
 class _Written(NamedTuple):
     """A check as its file has it."""
 
@@ -109,9 +103,11 @@ class _Written(NamedTuple):
 
 def _written(run: RunFolder) -> "list[Check] | None":
     """The checks of the report that is there; None where there is none, or it is of another manifest or version."""
+    from audit.report import files
+
+    if not storage.exists(run.path(PAGE)) or files.generator(run).encode() not in storage.read_range(run.path(PAGE), 0, 1_000):
+        return None
     try:
-        if storage.read_json(run.path(NUMBERS)).get("of") != _of(run) or not storage.exists(run.path(PAGE)):
-            return None
         return [_Written(**check) for check in storage.read_json(run.path(CHECKS))["checks"]]
     except (UnreadableError, KeyError, TypeError):
         return None

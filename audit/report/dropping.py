@@ -182,7 +182,7 @@ def _of_stage(config: CurateConfig, stage: Stage, counts: Rows, combinations: Ma
 
 
 @cache
-def _about() -> dict[str, str]:
+def about() -> dict[str, str]:
     """The docstring below each reason."""
     tree = ast.parse(inspect.getsource(reasons))
     body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DropReason")
@@ -196,7 +196,7 @@ def _about() -> dict[str, str]:
 
 def _told(config: CurateConfig, reason: str) -> str:
     """The sentence about a rule, with the value of the first setting that it names."""
-    words = _about().get(reason, "").split("`")
+    words = about().get(reason, "").split("`")
     for number, word in enumerate(words):
         if number % 2 and "." in word:
             value: Any = reduce(getattr, word.split("."), config)

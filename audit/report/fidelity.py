@@ -7,7 +7,7 @@ from typing import Literal
 from altalign.curation import CurateConfig
 from altalign.reasons import REASONS, DropReason, Stage
 from audit.report import files
-from audit.report.dropping import Rows
+from audit.report.dropping import Rows, about
 from audit.run_folder import RunFolder
 
 Mark = Literal["same", "stricter", "looser", "other", "off"]
@@ -107,6 +107,19 @@ def _near_duplicates(config: CurateConfig, near: dict[str, object]) -> Iterator[
     yield OfPaper("Buckets", "3 of 10 clusters", buckets, "same" if is_same else "other")
 
 
+OF_PAPER = frozenset(
+    (
+        DropReason.TEXT_TOO_SHORT,
+        DropReason.TEXT_TOO_LONG,
+        DropReason.TEXT_ON_TOO_MANY_IMAGES,
+        DropReason.TEXT_HAS_RARE_NGRAM,
+        DropReason.IMAGE_HAS_TOO_MANY_TEXTS,
+        DropReason.IMAGE_TOO_SMALL,
+        DropReason.IMAGE_TOO_ELONGATED,
+        DropReason.IMAGE_NSFW,
+        DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE,
+    )
+)
 _WHY = {
     DropReason.RECORD_BROKEN: "What cannot be read has to be counted somewhere.",
     DropReason.ALT_MISSING: "No caption, no pair.",
@@ -126,7 +139,9 @@ def _ours(config: CurateConfig, counts: Rows) -> list[Ours]:
     rows = {(stage, reason.value): 0 for stage in Stage for reason in REASONS[stage]}
     for (stage, _, reason), count in counts.items():
         rows[Stage(stage), reason] = rows.get((Stage(stage), reason), 0) + count
-    told = [Ours(reason.value, why, sum(count for (_, name), count in rows.items() if name == reason)) for reason, why in _WHY.items()]
+    ours = [reason for reason in DropReason if reason not in OF_PAPER and reason not in REASONS[Stage.FETCH]]
+    why = about() | _WHY
+    told = [Ours(reason.value, why[reason], sum(count for (_, name), count in rows.items() if name == reason)) for reason in ours]
     unfetched = sum(rows[Stage.FETCH, reason.value] for reason in REASONS[Stage.FETCH])
     told.append(Ours("not_in_archive, http_*", "Images that could not be had; the paper does not say how many it lost.", unfetched))
     if config.shards.portable or config.shards.resize_short_side_px:

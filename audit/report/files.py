@@ -1,12 +1,13 @@
 """Files of a run's audit as the report reads them: what is not there is None, what is damaged is one line."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from altalign import storage
+from altalign import __version__, storage
 from altalign.errors import UnreadableError
 from audit.run_folder import RunFolder
 
@@ -48,6 +49,11 @@ def rows(run: RunFolder, name: str, columns: Sequence[str]) -> list[dict[str, An
 def facts(run: RunFolder, name: str) -> dict[str, Any]:
     """A JSON file of the run; empty where there is none."""
     return storage.read_json(run.path(name))
+
+
+def generator(run: RunFolder) -> str:
+    """What a report is of, and by: with the same it would be the same."""
+    return f"altalign {__version__}, of manifest {hashlib.sha256(storage.read_bytes(run.path('manifest.json'))).hexdigest()}"
 
 
 def damaged(run: RunFolder, name: str, error: Exception) -> UnreadableError:

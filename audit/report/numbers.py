@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from altalign import __version__, storage
 from altalign.reasons import KEPT, Stage
-from audit.report import distributions, dropping, fidelity, frequent, galleries, what_if
+from audit.report import distributions, dropping, fidelity, files, frequent, galleries, what_if
 from audit.run_folder import RunFolder
 
 
@@ -66,6 +66,7 @@ class Numbers:
     """All that a report says."""
 
     folder: str
+    generator: str
     funnel: list[dropping.Step]
     stages: list[dropping.StageReasons]
     distributions: list[distributions.Distribution]
@@ -109,6 +110,7 @@ def gather(run: RunFolder, checks: Sequence[Check]) -> Numbers:
         rows[stage, reason] += count
     return Numbers(
         folder=run.folder,
+        generator=files.generator(run),
         funnel=dropping.funnel(run, counts),
         stages=dropping.of_stages(run, counts),
         distributions=distributions.of_run(run),

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from altalign.reasons import DropReason
-from audit.report import dropping, numbers, what_if
+from altalign.reasons import REASONS, DropReason, Stage
+from audit.report import dropping, fidelity, numbers, what_if
 from audit.report.numbers import Numbers
 from audit.report.sliders import NO_LIMIT
 from audit.run_folder import RunFolder
@@ -287,13 +287,13 @@ def test_fidelity_marks_what_is_not_the_papers(pool: list[Candidate], tmp_path: 
     run = report_run.write(tmp_path, pool, extra=extra)
     config = run / "config.toml"
     config.write_text(config.read_text(encoding="utf-8").replace('test_sets = ["tests/coco"]', ""), encoding="utf-8")
-    fidelity = gathered(run).fidelity
-    marks = {rule.rule: rule.mark for rule in fidelity.rules}
+    found = gathered(run).fidelity
+    marks = {rule.rule: rule.mark for rule in found.rules}
     assert marks["Words, at least"] == marks["Words, at most"] == marks["Images of a text, at most"] == "same"
     assert (marks["Short side, above"], marks["Aspect ratio, below"], marks["Texts of an image, at most"]) == ("looser", "stricter", "looser")
     assert marks["Pornographic images"] == marks["Test images"] == "off"
-    assert any("no test set was named" in warning for warning in fidelity.warnings)
-    assert any("no classifier was set" in warning for warning in fidelity.warnings)
+    assert any("no test set was named" in warning for warning in found.warnings)
+    assert any("no classifier was set" in warning for warning in found.warnings)
 
 
 def test_rules_that_are_ours_are_counted(pool: list[Candidate], found: Numbers):
@@ -301,6 +301,9 @@ def test_rules_that_are_ours_are_counted(pool: list[Candidate], found: Numbers):
     ours = {rule.rule: rule.rows for rule in found.fidelity.ours}
     assert ours["pair_repeated"] == reasons["pair_repeated"] > 0
     assert ours["alt_missing"] == reasons["alt_missing"] > 0
+    named = {*ours, *(reason.value for reason in fidelity.OF_PAPER), *(reason.value for reason in REASONS[Stage.FETCH])}
+    assert named - {reason.value for reason in DropReason} == {"not_in_archive, http_*", "stored images"}
+    assert {reason.value for reason in DropReason} <= named
     assert ours["not_in_archive, http_*"] == reasons["not_in_archive"] > 0
 
 
