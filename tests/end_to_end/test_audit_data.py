@@ -1,6 +1,8 @@
 """What stages write for the audit beside their work: strings of what the tables know by hash, and samples; held against plain loops over the whole."""
 
 import io
+import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -110,3 +112,9 @@ def test_hosts_and_scripts_add_up(embedded: Finished) -> None:
         if reason != "pair_repeated":
             assert sum(row["rows"] for row in scripts if row["verdict"] == reason) == rows
     assert {row["script"] for row in scripts} == {"Latin", "none"}
+
+
+def test_a_run_says_on_what_it_was_made(embedded: Finished) -> None:
+    facts = json.loads((embedded.folder / "run" / "run.json").read_text(encoding="utf-8"))
+    assert re.fullmatch(r"\w+ \w+, \d+ cores(, \d+ GB)?, Python 3\.\d+\.\d+", facts["machine"])
+    assert facts["machine"] in (embedded.folder / "run" / "report.html").read_text(encoding="utf-8")
