@@ -62,7 +62,10 @@ class Server:
         self._loop.close()
 
     async def _serve(self, started: threading.Event) -> None:
+        talking = set[object]()  # one that hangs when its client has gone is known to nobody else, and would be collected as it is
+
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            talking.add(asyncio.current_task())
             self.connections += 1
             self.is_open += 1
             try:
@@ -70,6 +73,7 @@ class Server:
             except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 pass
             finally:
+                talking.discard(asyncio.current_task())
                 self.is_open -= 1
                 writer.transport.abort()
 
