@@ -29,14 +29,15 @@ class Notes:
 
     def add_dropped(self, rows: pa.Table, keys: np.ndarray) -> None:
         """Note rows as they are in dropped/, and their keys."""
-        self._samples.append(rows.take(samples.candidates(parquet.strings(rows, "reason"), keys)).cast(DROPPED))
+        chosen = rows.take(samples.candidates(parquet.strings(rows, "reason"), keys)).cast(DROPPED)
+        self._samples.append(samples.smallest_pairs(chosen))  # a pair may have as many rows as the batch
 
     def write(self, run: Run, unit: Unit) -> None:
         """The files of a unit."""
         path = run.work("judge/units", unit["name"])
         storage.write_bytes(f"{path}.joint", JointCounts.total(self._joint).to_bytes())
         storage.write_json(f"{path}.seen", {**self.seen.to_json(), "scripts": scripts.to_json(self._scripts)})
-        parquet.write(f"{path}.samples", samples.smallest_keys(pa.concat_tables(self._samples)), DROPPED)
+        parquet.write(f"{path}.samples", samples.smallest_pairs(pa.concat_tables(self._samples)), DROPPED)
 
 
 def conclude(run: Run) -> None:
