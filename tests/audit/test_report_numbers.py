@@ -140,6 +140,14 @@ def test_thresholds_may_be_anywhere(pool: list[Candidate], tmp_path: Path, text:
     assert all(0 <= threshold.at <= len(each.bins) for each in found.distributions for threshold in each.thresholds)
 
 
+@pytest.mark.parametrize(("setting", "key", "label"), [("aspect_ratio_below = 2.2", "aspect", "2.20\u2013"), ("nsfw.drop_at_or_above = 0.07", "nsfw", "0.07")])
+def test_a_threshold_of_hundredths_stands_where_it_is(pool: list[Candidate], tmp_path: Path, setting: str, key: str, label: str):
+    """100 * 2.2 is more than 220 in binary, and 100 * 0.07 more than 7."""
+    run = report_run.write(tmp_path, pool, extra=f'[image]\nnsfw.model = "some.onnx"\n{setting}\n')
+    drawn = {each.key: each for each in gathered(run).distributions}[key]
+    assert [drawn.bins[line.at].label[: len(label)] for line in drawn.thresholds] == [label]
+
+
 def test_scores_of_a_classifier_are_drawn_with_their_threshold(pool: list[Candidate], tmp_path: Path):
     run = report_run.write(tmp_path, pool, extra='[image.nsfw]\nmodel = "some.onnx"\ndrop_at_or_above = 0.42\n')
     drawn = {each.key: each for each in gathered(run).distributions}["nsfw"]
