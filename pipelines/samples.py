@@ -109,7 +109,7 @@ def _extracted(run: Run) -> Iterator[Part]:
 
 
 def _judged(run: Run) -> Iterator[Part]:
-    """From what each unit has chosen; repeated pairs are found later, partition after partition in the order of image_id."""
+    """From what each unit has chosen; repeated pairs, each once, are found later, partition after partition in the order of image_id."""
     paths = [run.work("judge/units", f"{name}.samples") for name in run.finished("judge/units")]
     rows = DROPPED.empty_table()
     for path in paths:
@@ -119,8 +119,8 @@ def _judged(run: Run) -> Iterator[Part]:
     for name in run.finished("judge/grouped"):
         path = run.path("dropped", "judge", f"repeated-{name}.parquet")
         if wanted and storage.exists(path):
-            rows = next(parquet.read_row_groups(path, 0, 0))
-            yield (found := pa.Table.from_batches([rows]).slice(0, wanted)), None
+            rows = pa.Table.from_batches([next(parquet.read_row_groups(path, 0, 0))])  # in the order of keys
+            yield (found := rows.filter(pa.array(_is_new(rows, "key"))).slice(0, wanted)), None
             wanted -= len(found)
 
 
