@@ -81,7 +81,8 @@ def write(run: Run, units: str) -> None:
 
 
 def _parts(run: Run, units: str) -> Iterator[pa.Table]:
-    for name in run.finished("fetch/units"):
-        yield parquet.read_table(run.work("fetch/units", f"{name}.outcome_joint"))
-        if storage.exists(path := run.work(units, f"{name}.outcome_joint")):
-            yield parquet.read_table(path)
+    names = run.finished("fetch/units")
+    fetched = [run.work("fetch/units", f"{name}.outcome_joint") for name in names]
+    there = set(storage.names(run.work(units), ".outcome_joint"))
+    of_dropped = [run.work(units, f"{name}.outcome_joint") for name in names if f"{name}.outcome_joint" in there]
+    return storage.each(parquet.read_table, [*fetched, *of_dropped], of=run.folder)
