@@ -5,7 +5,8 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from altalign import __version__, startup, storage
 from altalign.errors import AltalignError, UnreadableError, UsageError
@@ -14,7 +15,7 @@ from altalign.terminal import shown
 from audit.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from audit.report.numbers import Check
+    from audit.checks import Check
 
 PAGE, CHECKS, NUMBERS = REPORT
 SHARDS_AFTER_A_CURATION = 8  # looked into when a curation ends; `altalign audit` looks into all
@@ -98,28 +99,20 @@ def _of(run: RunFolder) -> dict[str, str]:
     return {"altalign": __version__, "manifest_sha256": hashlib.sha256(storage.read_bytes(run.path("manifest.json"))).hexdigest()}
 
 
-class _Written(NamedTuple):
-    """A check as its file has it."""
-
-    name: str
-    passed: bool
-    detail: str
-    checked: int
-
-
 def _written(run: RunFolder) -> "list[Check] | None":
     """The checks of the report that is there; None where there is none, or it is of another manifest or version."""
+    from audit.checks import Check
+
     try:
         if storage.read_json(run.path(NUMBERS)).get("of") != _of(run) or not storage.exists(run.path(PAGE)):
             return None
-        return [_Written(**check) for check in storage.read_json(run.path(CHECKS))["checks"]]
+        return [Check(**check) for check in storage.read_json(run.path(CHECKS))["checks"]]
     except (UnreadableError, KeyError, TypeError):
         return None
 
 
 def _told(checks: "Sequence[Check]") -> dict[str, Any]:
-    told = [{"name": check.name, "passed": check.passed, "detail": check.detail, "checked": check.checked} for check in checks]
-    return {"passed": _exit_code(checks) == 0, "checks": told}
+    return {"passed": _exit_code(checks) == 0, "checks": [asdict(check) for check in checks]}
 
 
 def _exit_code(checks: "Sequence[Check]") -> int:

@@ -112,8 +112,8 @@ def _judged(run: Run) -> Iterator[Part]:
     """From what each unit has chosen; repeated pairs, each once, are found later, partition after partition in the order of image_id."""
     paths = [run.work("judge/units", f"{name}.samples") for name in run.finished("judge/units")]
     rows = DROPPED.empty_table()
-    for path in paths:
-        rows = smallest_pairs(pa.concat_tables([rows, parquet.read_table(path)]))
+    for of_unit in storage.each(parquet.read_table, paths, of=run.folder):
+        rows = smallest_pairs(pa.concat_tables([rows, of_unit]))
     yield rows, None
     wanted = PER_REASON
     for name in run.finished("judge/grouped"):
@@ -182,7 +182,8 @@ def _kept(run: Run) -> Iterator[Part]:
 
 def _pictures(run: Run, path: str, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
     """Thumbnails of the images at these places (offset, bytes) of a file."""
-    return [picture(storage.read_range(path, *place), pixels_at_most=run.config.image.pixels_at_most) for place in places]
+    found = storage.read_ranges(path, places) if places else ()
+    return [picture(data, pixels_at_most=run.config.image.pixels_at_most) for data in found]
 
 
 def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:
