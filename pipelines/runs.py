@@ -1,6 +1,7 @@
 """Opening a run folder: what is already there, whether it fits these settings and files, and what is to be done anew."""
 
 import os
+import platform
 import posixpath
 import time
 from collections.abc import Iterator, Mapping
@@ -171,10 +172,15 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
     engine = run.config.engine.model_dump(mode="json")
     versions = {"altalign": __version__, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}
     stamps = facts.get("files", {}) if recorded else {}
-    storage.write_json(run.path("run.json"), {**versions, "engine": engine, "stages": recorded, "files": stamps})
+    storage.write_json(run.path("run.json"), {**versions, "machine": _machine(), "engine": engine, "stages": recorded, "files": stamps})
     if not run.is_done(STAGES[-1]):  # a finished run keeps the file that its manifest names by digest
         _write_settings(run)
     return grounds
+
+
+def _machine() -> str:
+    """The machine that drives the run, in words."""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
 def _write_settings(run: Run) -> None:

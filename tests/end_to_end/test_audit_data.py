@@ -1,6 +1,8 @@
 """What stages write for the audit beside their work: strings of what the tables know by hash, and samples; held against plain loops over the whole."""
 
 import io
+import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -111,3 +113,9 @@ def test_hosts_and_scripts_add_up(embedded: Finished) -> None:
         if reason != "pair_repeated":
             assert sum(row["rows"] for row in scripts if row["verdict"] == reason) == rows
     assert {row["script"] for row in scripts} == {"Latin", "none"}
+
+
+def test_the_run_says_which_machine_it_was_and_the_report_shows_it(embedded: Finished) -> None:
+    machine = json.loads((embedded.folder / "run" / "run.json").read_text(encoding="utf-8"))["machine"]
+    assert f"{os.cpu_count()} cores" in machine
+    assert f"<dt>machine</dt><dd>{machine}</dd>" in (embedded.folder / "run" / "report.html").read_text(encoding="utf-8")
