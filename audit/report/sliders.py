@@ -100,11 +100,9 @@ def of_images(config: CurateConfig, *, is_counted: bool, is_searched: bool) -> l
 
 def _words(least: int, most: int, detail: int) -> list[Slider]:
     """Every number up to 60 (30 where that is too many), then some; from 255 on nothing tells them apart."""
-    end = max(60 if detail < 3 else 30, min(least, WORDS_AT_MOST))
-    whole = range(end + 1)
-    own = min(most, NO_LIMIT)
-    limits = sorted({*whole, *(each for each in _WORDS_TOGETHER if each > end), own, WORDS_AT_MOST, NO_LIMIT})
-    lows = sorted({*whole, least})
+    whole, own = range(61 if detail < 3 else 31), min(most, NO_LIMIT)
+    lows = sorted({*whole, *(each for each in _WORDS_TOGETHER if each < least), least})
+    limits = sorted({*whole, *_WORDS_TOGETHER, own, WORDS_AT_MOST, NO_LIMIT})
     low, high = (tuple(lows), tuple(lows), _said(lows), lows.index(least)), (tuple(limits), tuple(limits), _said(limits), limits.index(own))
     return [
         Slider("words_at_least", "Words, at least", "text.words_at_least", *low, "Both ways.", is_from_below=True),
