@@ -4,7 +4,8 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from altalign import startup, storage
 from altalign.errors import AltalignError, UnreadableError, UsageError
@@ -13,7 +14,7 @@ from altalign.terminal import shown
 from audit.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from audit.report.numbers import Check
+    from audit.checks import Check
 
 PAGE, CHECKS, NUMBERS = REPORT
 SHARDS_AFTER_A_CURATION = 8  # looked into when a curation ends; `altalign audit` looks into all
@@ -92,30 +93,21 @@ def _checks(run: RunFolder, shards_at_most: int | None) -> "list[Check]":
     return list(checks.run_checks(run, shards_at_most=shards_at_most))
 
 
-class _Written(NamedTuple):
-    """A check as its file has it."""
-
-    name: str
-    passed: bool
-    detail: str
-    checked: int
-
-
 def _written(run: RunFolder) -> "list[Check] | None":
     """The checks of the report that is there; None where there is none, or it is of another manifest or version."""
+    from audit.checks import Check
     from audit.report import files
 
     if not storage.exists(run.path(PAGE)) or files.generator(run).encode() not in storage.read_range(run.path(PAGE), 0, 1_000):
         return None
     try:
-        return [_Written(**check) for check in storage.read_json(run.path(CHECKS))["checks"]]
+        return [Check(**check) for check in storage.read_json(run.path(CHECKS))["checks"]]
     except (UnreadableError, KeyError, TypeError):
         return None
 
 
 def _told(checks: "Sequence[Check]") -> dict[str, Any]:
-    told = [{"name": check.name, "passed": check.passed, "detail": check.detail, "checked": check.checked} for check in checks]
-    return {"passed": _exit_code(checks) == 0, "checks": told}
+    return {"passed": _exit_code(checks) == 0, "checks": [asdict(check) for check in checks]}
 
 
 def _exit_code(checks: "Sequence[Check]") -> int:

@@ -1,6 +1,7 @@
-"""Parquet files of a run, a row group at a time; what is damaged is named."""
+"""Parquet files of a run, a row group at a time or whole; what is damaged is named."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -23,15 +24,32 @@ def row_groups(path: str, columns: Sequence[str] | None = None) -> Iterator[pa.T
 
 def row_groups_of(file: "BinaryIO | pa.NativeFile", path: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """The same of a file that is open."""
-    try:
+    with _naming(path):
+        yield from _row_groups(pq.ParquetFile(file), columns)
+
+
+def table(path: str, columns: Sequence[str]) -> pa.Table:
+    """These columns of a whole file; raises as `row_groups` does."""
+    with storage.open_read(path) as file, _naming(path):
         parquet = pq.ParquetFile(file)
-        if columns is not None and (missing := [name for name in columns if name not in parquet.schema_arrow.names]):
-            raise pa.ArrowInvalid(f"no column {missing[0]}")
-        for group in range(parquet.num_row_groups):
-            rows: pa.Table = parquet.read_row_group(group, columns=list(columns) if columns is not None else None, use_threads=False)
-            if len(rows) != (said := parquet.metadata.row_group(group).num_rows):  # where pages are damaged Arrow may end early without a word
-                raise pa.ArrowInvalid(f"{len(rows)} rows where its footer says {said}")
-            yield rows
+        groups = list(_row_groups(parquet, columns))
+        return pa.concat_tables(groups) if groups else parquet.schema_arrow.empty_table().select(list(columns))
+
+
+def _row_groups(parquet: pq.ParquetFile, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+    if missing := [name for name in columns or () if name not in parquet.schema_arrow.names]:
+        raise pa.ArrowInvalid(f"no column {missing[0]}")
+    for group in range(parquet.num_row_groups):
+        rows: pa.Table = parquet.read_row_group(group, columns=list(columns) if columns is not None else None, use_threads=False)
+        if len(rows) != (said := parquet.metadata.row_group(group).num_rows):  # where pages are damaged Arrow may end early without a word
+            raise pa.ArrowInvalid(f"{len(rows)} rows where its footer says {said}")
+        yield rows
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    try:
+        yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, FileNotFoundError):
             raise

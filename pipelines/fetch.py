@@ -163,6 +163,7 @@ def write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
 def conclude(run: Run) -> None:
     """What was measured of images, for the audit: `audit/image_joint.parquet`, `audit/image_values.parquet`, `audit/hosts.parquet`."""
     for name, schema in (("image_joint", image_values.JOINT), ("image_values", image_values.VALUES)):
-        parts = (parquet.read_table(run.work("fetch/units", f"{unit}.{name}")) for unit in run.finished("fetch/units"))
+        paths = [run.work("fetch/units", f"{unit}.{name}") for unit in run.finished("fetch/units")]
+        parts = storage.each(parquet.read_table, paths, of=run.folder)
         parquet.write(run.path("audit", f"{name}.parquet"), image_values.total(parts, schema), schema)
     hosts.write(run, (facts["hosts"] for _, facts in run.all_facts("fetch/units")), one_in=next((unit["one_in"] for unit in plan(run)), 1))

@@ -2,12 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from pipelines import parquet
 from pipelines.units import Run
+from pipelines.web.log import host_of
 
 IMAGES_AT_MOST = 65_536  # about, in the sample
 MOST = 100
@@ -35,14 +35,6 @@ def count(image_ids: Iterable[str], urls: Iterable[str | None], fetched: Iterabl
             for number, holds in enumerate((True, is_fetched, is_kept)):
                 of_host[number] += holds
     return {host: (images, came, stayed) for host, (images, came, stayed) in sorted(found.items())}
-
-
-def host_of(url: str | None) -> str:
-    """The host of an image's URL; empty where there is none."""
-    try:
-        return (urlsplit(url).hostname or "") if url else ""
-    except ValueError:  # brackets that hold no address: a table's URL is taken as written
-        return ""
 
 
 def write(run: Run, parts: Iterable[Counted], *, one_in: int) -> None:

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign.reasons import KEPT, DropReason
+from altalign.stops import ASPECT_AT_MOST, SHORT_SIDE_AT_MOST
 from dedup.hash_tables import log2_counts
 
-SHORT_SIDE_AT_MOST = 1_024
-ASPECT_AT_MOST = 1_001  # hundredths
 _AT_ONCE = 1 << 20  # rows that are added up at a time
 
 # Comments behind columns are lines of docs/reference/files.md (`make docs`). aspect_percent is rounded down so that it compares with a limit

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from altalign.stops import EXACT_BELOW
 from dedup.hash_tables import log2_counts
 from pipelines.tables import Measured
 
-_EXACT_BELOW = 1_024  # larger numbers go by their log2 in 8 bits
 _AT_ONCE = 1 << 21  # combinations that are added up at a time
 
 # Names and bits; their comments, and those of JOINT, are lines of docs/reference/files.md (`make docs`).
@@ -119,9 +119,9 @@ def _summed(parts: Sequence[JointCounts]) -> JointCounts:
 
 def _bounded(counts: pa.Int64Array) -> np.ndarray:
     bounded = counts.fill_null(0).to_numpy()
-    if len(large := np.flatnonzero(bounded >= _EXACT_BELOW)):
+    if len(large := np.flatnonzero(bounded >= EXACT_BELOW)):
         bounded = bounded.copy()
-        bounded[large] = _EXACT_BELOW + log2_counts(bounded[large]).astype(np.int64)
+        bounded[large] = EXACT_BELOW + log2_counts(bounded[large]).astype(np.int64)
     return bounded
 
 

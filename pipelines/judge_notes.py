@@ -29,34 +29,37 @@ class Notes:
 
     def add_dropped(self, rows: pa.Table, keys: np.ndarray) -> None:
         """Note rows as they are in dropped/, and their keys."""
-        self._samples.append(rows.take(samples.candidates(parquet.strings(rows, "reason"), keys)).cast(DROPPED))
+        chosen = rows.take(samples.candidates(parquet.strings(rows, "reason"), keys)).cast(DROPPED)
+        self._samples.append(samples.smallest_pairs(chosen))  # a pair may have as many rows as the batch
 
     def write(self, run: Run, unit: Unit) -> None:
         """The files of a unit."""
         path = run.work("judge/units", unit["name"])
         storage.write_bytes(f"{path}.joint", JointCounts.total(self._joint).to_bytes())
         storage.write_json(f"{path}.seen", {**self.seen.to_json(), "scripts": scripts.to_json(self._scripts)})
-        parquet.write(f"{path}.samples", samples.smallest_keys(pa.concat_tables(self._samples)), DROPPED)
+        parquet.write(f"{path}.samples", samples.smallest_pairs(pa.concat_tables(self._samples)), DROPPED)
 
 
 def conclude(run: Run) -> None:
     """Joint counts by source, distinct pairs by combination, frequent things, the vocabulary's edge, scripts."""
     by_source: dict[str, list[str]] = {}
-    found = []
     for unit in pool.units(run):
-        path = run.work("judge/units", unit["name"])
-        by_source.setdefault(run.source_of(unit["file"]), []).append(f"{path}.joint")
-        found.append(storage.read_json(f"{path}.seen"))
-    tables = [_total(paths).to_arrow(source) for source, paths in sorted(by_source.items())]
+        by_source.setdefault(run.source_of(unit["file"]), []).append(run.work("judge/units", f"{unit['name']}.joint"))
+    tables = [_total(run, paths).to_arrow(source) for source, paths in sorted(by_source.items())]
     parquet.write(run.path("audit", "text_joint.parquet"), pa.concat_tables([JOINT.empty_table(), *tables]), JOINT)
     paths = [run.work("judge/grouped", f"{name}.pairs") for name in run.finished("judge/grouped")]
-    parquet.write(run.path("audit", "pairs_joint.parquet"), pairs.to_arrow(_total(paths)), pairs.PAIRS)
-    scripts.write(run, scripts.total(part.pop("scripts") for part in found), one_in=_one_in(run))
-    seen.write(run, found)
+    parquet.write(run.path("audit", "pairs_joint.parquet"), pairs.to_arrow(_total(run, paths)), pairs.PAIRS)
+    strings, of_scripts = seen.Strings(), Counter[tuple[str, str]]()
+    paths = [run.work("judge/units", f"{unit['name']}.seen") for unit in pool.units(run)]
+    for part in storage.each(storage.read_json, paths, of=run.folder):
+        of_scripts += scripts.from_json(part.pop("scripts"))
+        strings.add(part)
+    scripts.write(run, of_scripts, one_in=_one_in(run))
+    seen.write(run, strings)
 
 
-def _total(paths: list[str]) -> JointCounts:
-    return JointCounts.total(JointCounts.from_bytes(storage.read_bytes(path)) for path in paths)
+def _total(run: Run, paths: list[str]) -> JointCounts:
+    return JointCounts.total(map(JointCounts.from_bytes, storage.each(storage.read_bytes, paths, of=run.folder)))
 
 
 def _one_in(run: Run) -> int:

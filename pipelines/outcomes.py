@@ -7,7 +7,6 @@ Sizes and shapes go by stops: places where a limit may be put, the run's own amo
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from fractions import Fraction
-from math import ceil
 from typing import Any
 
 import pyarrow as pa
@@ -16,13 +15,11 @@ import pyarrow.compute as pc
 from altalign import storage
 from altalign.curation import ImageSettings
 from altalign.reasons import KEPT
+from altalign.stops import ABOVE_ALL, aspects, short_sides
 from pipelines import image_values, parquet
 from pipelines.units import Run
 
 NEAR_DUPLICATE, NOT_SEARCHED, FAILS_OTHERWISE = "near_duplicate", "not_searched", "fails_otherwise"  # and KEPT
-SHORT_SIDES = (0, 32, 64, 96, 100, 128, 160, 192, 200, 224, 240, 256, 288, 320, 336, 384, 400, 448, 512, 600, 640, 768, 800, 1024)
-ASPECTS = (125, 150, 175, 200, 225, 250, 300, 350, 400, 500, 600, 800, 1000)  # hundredths
-ABOVE_ALL = 2**31 - 1
 LOG2_STEP = 4  # half an octave
 
 JOINT = pa.schema(
@@ -35,21 +32,6 @@ JOINT = pa.schema(
         ("pairs", pa.int64()),  # Pairs with this combination.
     ]
 )
-
-
-def short_sides(config: ImageSettings) -> list[int]:
-    """The stops of the short side, pixels, rising."""
-    return sorted({*SHORT_SIDES, min(config.short_side_above_px, ABOVE_ALL)})
-
-
-def aspects(config: ImageSettings) -> dict[int, Fraction]:
-    """The stops of long side / short side, rising: in hundredths, and exactly.
-
-    The run's own is rounded up, and what else would have the same number gives way: below it is what the rule keeps, to the pixel.
-    """
-    own = Fraction(str(config.aspect_ratio_below))
-    stops = {**{percent: Fraction(percent, 100) for percent in ASPECTS}, ceil(100 * own): own}
-    return {percent: stops[percent] for percent in sorted(stops) if percent < ABOVE_ALL}
 
 
 def of_fetched(rows: pa.Table, config: ImageSettings) -> pa.Table:
@@ -99,7 +81,8 @@ def write(run: Run, units: str) -> None:
 
 
 def _parts(run: Run, units: str) -> Iterator[pa.Table]:
-    for name in run.finished("fetch/units"):
-        yield parquet.read_table(run.work("fetch/units", f"{name}.outcome_joint"))
-        if storage.exists(path := run.work(units, f"{name}.outcome_joint")):
-            yield parquet.read_table(path)
+    names = run.finished("fetch/units")
+    fetched = [run.work("fetch/units", f"{name}.outcome_joint") for name in names]
+    there = set(storage.names(run.work(units), ".outcome_joint"))
+    of_dropped = [run.work(units, f"{name}.outcome_joint") for name in names if f"{name}.outcome_joint" in there]
+    return storage.each(parquet.read_table, [*fetched, *of_dropped], of=run.folder)

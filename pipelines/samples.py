@@ -37,26 +37,45 @@ def one_in(population: int, at_most: int) -> int:
 
 
 def candidates(reasons: pa.StringArray, keys: np.ndarray) -> np.ndarray:
-    """Numbers of the rows that may be in a sample: of each reason (n, null: kept) those of the smallest keys (uint8[n, 16]), sorted."""
+    """Numbers of the rows that may be in a sample: of each reason (n, null: kept) all those of the smallest keys (uint8[n, 16]), sorted."""
     encoded = reasons.dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy()
-    first = keys[:, :8].copy().view(">u8")[:, 0]
+    first = keys[:, :8].copy().view(">u8")[:, 0].astype(np.uint64)
     chosen = []
     for code in range(len(encoded.dictionary)):
         rows = np.flatnonzero(codes == code)
-        if len(rows) > PER_REASON:
-            rows = rows[np.argpartition(first[rows], PER_REASON)[:PER_REASON]]
-        chosen.append(rows)
+        chosen.append(rows[first[rows] <= _bound(first[rows])])
     return np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
 
 
-def smallest_keys(rows: pa.Table, most: int = PER_REASON) -> pa.Table:
+def _bound(firsts: np.ndarray) -> np.uint64:
+    """The largest of the PER_REASON smallest distinct numbers: hardly ever are more than a few looked at."""
+    few = 8 * PER_REASON
+    smallest = np.unique(np.partition(firsts, few)[:few] if len(firsts) > few else firsts)
+    if len(smallest) < PER_REASON and len(firsts) > few:
+        smallest = np.unique(firsts)
+    return smallest[:PER_REASON][-1]
+
+
+def smallest_keys(rows: pa.Table, most: int) -> pa.Table:
     """Of each reason so many rows of the smallest keys, sorted by reason, key and page."""
     ordered = rows.sort_by([("reason", "ascending"), ("key", "ascending"), ("page_url", "ascending"), ("image_url", "ascending")])
-    reasons = ordered["reason"].combine_chunks().dictionary_encode().indices.to_numpy()
-    starts = np.flatnonzero(np.r_[True, reasons[1:] != reasons[:-1]])
-    rank = np.arange(len(reasons)) - np.repeat(starts, np.diff(np.r_[starts, len(reasons)]))
+    starts = np.flatnonzero(_is_new(ordered, "reason"))
+    rank = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.r_[starts, len(ordered)]))
     return ordered.filter(pa.array(rank < most))
+
+
+def smallest_pairs(rows: pa.Table) -> pa.Table:
+    """Of each reason the PER_REASON pairs of the smallest keys, sorted by reason and key: of each key the row of the first page, however many it has."""
+    ordered = smallest_keys(rows, len(rows))
+    return smallest_keys(ordered.filter(pa.array(_is_new(ordered, "reason") | _is_new(ordered, "key"))), PER_REASON)
+
+
+def _is_new(ordered: pa.Table, name: str) -> np.ndarray:
+    """Whether each row has another value in a column than the row before it, bool[n]."""
+    values: Any = ordered[name].combine_chunks().dictionary_encode()
+    numbers = values.indices.to_numpy()
+    return np.r_[True, numbers[1:] != numbers[:-1]][: len(numbers)]
 
 
 # The whole ----------------------------------------------------------------------------------------------------------------------
@@ -86,22 +105,22 @@ def _extracted(run: Run) -> Iterator[Part]:
             wanted -= len(rows)
             yield rows, None
     if storage.exists(path := storage.join(folder, "sample.parquet")):
-        yield smallest_keys(parquet.read_table(path)), None
+        yield smallest_pairs(parquet.read_table(path)), None
 
 
 def _judged(run: Run) -> Iterator[Part]:
-    """From what each unit has chosen; repeated pairs are found later, partition after partition in the order of image_id."""
+    """From what each unit has chosen; repeated pairs, each once, are found later, partition after partition in the order of image_id."""
     paths = [run.work("judge/units", f"{name}.samples") for name in run.finished("judge/units")]
     rows = DROPPED.empty_table()
-    for path in paths:
-        rows = smallest_keys(pa.concat_tables([rows, parquet.read_table(path)]))
+    for of_unit in storage.each(parquet.read_table, paths, of=run.folder):
+        rows = smallest_pairs(pa.concat_tables([rows, of_unit]))
     yield rows, None
     wanted = PER_REASON
     for name in run.finished("judge/grouped"):
         path = run.path("dropped", "judge", f"repeated-{name}.parquet")
         if wanted and storage.exists(path):
-            rows = next(parquet.read_row_groups(path, 0, 0))
-            yield (found := pa.Table.from_batches([rows]).slice(0, wanted)), None
+            rows = pa.Table.from_batches([next(parquet.read_row_groups(path, 0, 0))])  # in the order of keys
+            yield (found := rows.filter(pa.array(_is_new(rows, "key"))).slice(0, wanted)), None
             wanted -= len(found)
 
 
@@ -163,7 +182,8 @@ def _kept(run: Run) -> Iterator[Part]:
 
 def _pictures(run: Run, path: str, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
     """Thumbnails of the images at these places (offset, bytes) of a file."""
-    return [picture(storage.read_range(path, *place), pixels_at_most=run.config.image.pixels_at_most) for place in places]
+    found = storage.read_ranges(path, places) if places else ()
+    return [picture(data, pixels_at_most=run.config.image.pixels_at_most) for data in found]
 
 
 def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from altalign.reasons import KEPT
 from filters.scripts import main_scripts
@@ -13,11 +14,12 @@ from pipelines import parquet
 from pipelines.units import Run
 
 CANDIDATES_AT_MOST = 65_536  # about, in the sample
+CHARACTERS_AT_MOST = 1_000  # of a caption that are looked at: each takes some 20 bytes of memory
 
 # Comments behind columns are lines of docs/reference/files.md (`make docs`).
 SCRIPTS = pa.schema(
     [
-        ("script", pa.string()),  # Of most letters of the caption (Unicode 16.0); `none`: it has no letters.
+        ("script", pa.string()),  # Of most letters of the caption's first 1,000 characters (Unicode 16.0); `none`: it has no letters.
         ("verdict", pa.string()),  # Of `judge`: a reason, or `kept`; repeated pairs are among these.
         ("rows", pa.int64()),  # Candidates of the sample.
         ("sampled_one_in", pa.int64()),  # The sample is one candidate in so many.
@@ -30,7 +32,8 @@ def count(captions: pa.StringArray, verdicts: pa.StringArray, keys: np.ndarray, 
     first = keys[:, :8].copy().view(">u8")[:, 0]
     rows = np.flatnonzero(first <= np.uint64((1 << 64) // one_in - 1))
     of_rows: list[Any] = verdicts.take(rows).fill_null(KEPT).to_pylist()
-    names: list[Any] = main_scripts(captions.take(rows)).to_pylist()
+    begun: Any = pc.utf8_slice_codeunits(captions.take(rows), 0, CHARACTERS_AT_MOST)
+    names: list[Any] = main_scripts(begun).to_pylist()
     return Counter(zip(names, of_rows, strict=True))
 
 
@@ -45,10 +48,6 @@ def to_json(counts: Counter[tuple[str, str]]) -> list[list[str | int]]:
     return [[*name, rows] for name, rows in sorted(counts.items())]
 
 
-def total(parts: Iterable[Iterable[Sequence[Any]]]) -> Counter[tuple[str, str]]:
-    """The sum of what units have in their files."""
-    found: Counter[tuple[str, str]] = Counter()
-    for part in parts:
-        for script, verdict, rows in part:
-            found[script, verdict] += rows
-    return found
+def from_json(entries: Iterable[Sequence[Any]]) -> Counter[tuple[str, str]]:
+    """The inverse of `to_json`."""
+    return Counter({(script, verdict): rows for script, verdict, rows in entries})

@@ -3,7 +3,6 @@
 `tables` chooses hashes, `judge` comes upon their strings while it reads the pool once more: `audit/frequent.parquet`, `audit/edge_ngrams.parquet`.
 """
 
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -178,13 +177,22 @@ def _sifted(ngrams: np.ndarray, sieve: np.ndarray) -> np.ndarray:
     return places[:n]
 
 
-def write(run: Run, parts: Iterable[dict[str, list[list[Any]]]]) -> None:
-    """`audit/frequent.parquet` and `audit/edge_ngrams.parquet`, from what all units have seen, in input order."""
-    strings: dict[str, dict[int, str]] = {"ngrams": {}, "texts": {}, "images": {}}
-    for part in parts:
+class Strings:
+    """What all units have seen: of each hash the first string."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, dict[int, str]] = {"ngrams": {}, "texts": {}, "images": {}}
+
+    def add(self, part: dict[str, list[list[Any]]]) -> None:
+        """Take in what the next unit in input order has in its file."""
         for kind, entries in part.items():
             for hash_, value in entries:
-                strings[kind].setdefault(hash_, value)
+                self.of[kind].setdefault(hash_, value)
+
+
+def write(run: Run, found: Strings) -> None:
+    """`audit/frequent.parquet` and `audit/edge_ngrams.parquet`."""
+    strings = found.of
     facts = storage.read_json(_wanted_path(run))
     frequent = [
         {"kind": kind.removesuffix("s"), "value": strings[kind][hash_], "count": count}
@@ -195,5 +203,5 @@ def write(run: Run, parts: Iterable[dict[str, list[list[Any]]]]) -> None:
     edges = [(strings["ngrams"][hash_], count, bool(is_in)) for hash_, count, is_in in facts["ngrams"] if hash_ in strings["ngrams"]]
     logs = log2_counts(np.array([count for _, count, _ in edges], np.int64))
     rows = [{"ngram": ngram, "count": count, "rarest_log2": int(log), "is_in": is_in} for (ngram, count, is_in), log in zip(edges, logs, strict=True)]
-    for name, schema, found in (("frequent", FREQUENT, frequent), ("edge_ngrams", EDGE_NGRAMS, rows)):
-        parquet.write(run.path("audit", f"{name}.parquet"), pa.Table.from_pylist(found, schema=schema), schema)
+    for name, schema, of_schema in (("frequent", FREQUENT, frequent), ("edge_ngrams", EDGE_NGRAMS, rows)):
+        parquet.write(run.path("audit", f"{name}.parquet"), pa.Table.from_pylist(of_schema, schema=schema), schema)

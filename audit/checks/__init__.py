@@ -115,27 +115,20 @@ def _check_rows(run: RunFolder, manifest: Manifest, counts: Counts | None, rules
     rows = sum(manifest.entries[name]["rows"] for name in names)
     bits = max(0, (rows - 1) // KEYS_AT_MOST).bit_length()
     threads = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, max(1, len(names)))
-    kept = list[np.ndarray]()
-    shards = list[shard.Found]()
-    for found in in_threads(lambda name: shard.read(run, name, rules, looked_for=lambda keys: _sampled(keys, bits)), names, threads):
+    shards = in_threads(lambda name: shard.read(run, name, rules, looked_for=lambda keys: _sampled(keys, bits)), names, threads)
+    for found in shards:
         findings.add(found.findings)
         totals.check_digests(found, manifest, findings)
-        kept.append(found.keys)
-        found.keys, found.findings = kept[-1][:0], Findings()
-        shards.append(found)
     _check_between(shards, findings)
+    keys = np.concatenate([np.empty(0, "S32"), *(found.keys for found in shards)])
     is_whole = len(names) == len(manifest.entries)
     if counts is not None and is_whole and all(found.rows is not None for found in shards):
         totals.check_against_shards(run, counts, shards, findings)
     if run.config.audit.keep_dropped:
         findings.saw("kept_or_dropped", 0)
-        files, near = (
-            FILES_PER_SHARD * len(names),
-            [(_leading(found.first.encode()) >> 16, _leading(found.last.encode()) >> 16) for found in shards if found.rows],
-        )
-        keys = np.concatenate([np.empty(0, "S32"), *kept])
-        dropped.check(run, counts, keys, findings, files_at_most=None if is_whole else files, near=near)
-    return _notes(names, manifest, rows, sum(map(len, kept)))
+        near = [(_leading(found.first.encode()) >> 16, _leading(found.last.encode()) >> 16) for found in shards if found.rows]
+        dropped.check(run, counts, keys, findings, files_at_most=None if is_whole else FILES_PER_SHARD * len(names), near=near)
+    return _notes(names, manifest, rows, len(keys))
 
 
 def _chosen(manifest: Manifest, at_most: int | None) -> list[str]:

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign.curation import CurateConfig
 from altalign.reasons import KEPT
+from altalign.stops import ASPECT_AT_MOST, SHORT_SIDE_AT_MOST, hundredths
 from audit.report import files
 from audit.report.text import shown
 from audit.run_folder import RunFolder
@@ -229,30 +228,24 @@ def _of_images(run: RunFolder) -> list[Distribution]:
     without = pc.sum(joint["rows"]).as_py() or 0
     without -= pc.sum(known["rows"]).as_py() or 0
     short, aspect, rows = (np.asarray(known[name]).astype(np.int64) for name in ("short_side_px", "aspect_percent", "rows"))
-    limit, below = run.config.image.short_side_above_px, _hundredths(run.config)
+    limit, below = run.config.image.short_side_above_px, hundredths(run.config.image.aspect_ratio_below)
     kept = (short > limit) & (aspect < below) & ~np.asarray(known["fails_otherwise"]).astype(bool)
     note = f"{without:,} candidates whose image tells no size are left out." if without else ""
     return [_short_side(limit, short, kept, rows, note), _aspect(below, run.config.image.aspect_ratio_below, aspect, kept, rows, note)]
 
 
-def _hundredths(config: CurateConfig) -> int:
-    """The limit of the aspect ratio in hundredths, rounded up: ratios are rounded down."""
-    hundred = config.image.aspect_ratio_below * 100
-    return int(hundred) if hundred == int(hundred) else int(hundred) + 1
-
-
 def _short_side(limit: int, short: np.ndarray, kept: np.ndarray, rows: np.ndarray, note: str) -> Distribution:
     """Bins of one width, one of which begins where the limit ends."""
     step = 25
-    first = min(limit, 1_023) + 1
-    edges = sorted({1, *range(first % step or step, 1_024, step), first, 1_024})
+    first = min(limit + 1, SHORT_SIDE_AT_MOST)
+    edges = sorted({1, *range(first % step or step, SHORT_SIDE_AT_MOST, step), first, SHORT_SIDE_AT_MOST})
     drawn = binned(short.clip(1), kept, rows, edges, whole, [(f"above {limit:,} px", first)])
     return Distribution("short_side", "Short side of an image", IMAGE, *drawn, note=f"Pixels as stored. {note}".strip())
 
 
 def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows: np.ndarray, note: str) -> Distribution:
-    below = min(below, 1_001)
-    end = min(1_001, max(2 * below - 100, 300))
+    below = min(below, ASPECT_AT_MOST)
+    end = min(ASPECT_AT_MOST, max(2 * below - 100, 300))
     step = max(10, (end - 100) // BINS_ABOUT // 5 * 5)
     edges = sorted({100, *range(100 + (below - 100) % step, end, step), below, end})
 
@@ -307,7 +300,7 @@ def _nsfw(run: RunFolder) -> Distribution:
     kept = np.asarray(pc.equal(scored["verdict"], pa.scalar(KEPT))).astype(bool)
     score, rows = (np.asarray(scored[column]).astype(np.int64) for column in ("nsfw_percent", "rows"))
     least = run.config.image.nsfw.drop_at_or_above
-    first = min(100, ceil(least * 100))
+    first = min(100, hundredths(least))
     edges = sorted({0, *range(first % 5, 100, 5), first})
     drawn = binned(score, kept, rows, edges, lambda low, high: f"{low / 100:.2f}" + (" or more" if high == LARGEST else ""), [(f"{least:g} or more", first)])
     return Distribution(key, title, IMAGE, *drawn, note="Of the classifier, of images that decode.")

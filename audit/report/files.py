@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from altalign import __version__, storage
 from altalign.errors import UnreadableError
+from audit import parquet
 from audit.run_folder import RunFolder
 
 
@@ -19,18 +19,7 @@ def table(run: RunFolder, name: str, columns: Sequence[str]) -> pa.Table | None:
         UnreadableError: it is no Parquet file, or has not these columns.
     """
     path = run.path(name)
-    if not storage.exists(path):
-        return None
-    try:
-        with storage.open_read(path) as file:
-            parquet = pq.ParquetFile(file)
-            if missing := [column for column in columns if column not in parquet.schema_arrow.names]:
-                raise UnreadableError(f"{path}: it has no column {missing[0]}")
-            return parquet.read(columns=list(columns), use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise UnreadableError(f"{path}: cannot be read as Parquet ({next(iter(str(error).splitlines()), type(error).__name__)})") from error
+    return parquet.table(path, columns) if storage.exists(path) else None
 
 
 def rows(run: RunFolder, name: str, columns: Sequence[str]) -> list[dict[str, Any]] | None:

@@ -3,36 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from altalign import __version__, storage
 from altalign.reasons import KEPT, Stage
+from audit.checks.findings import Check
 from audit.report import distributions, dropping, fidelity, files, frequent, galleries, what_if
 from audit.run_folder import RunFolder
-
-
-class Check(Protocol):
-    """What `audit.checks` found of one thing."""
-
-    @property
-    def name(self) -> str:
-        """What was checked."""
-        ...
-
-    @property
-    def passed(self) -> bool:
-        """Whether it holds."""
-        ...
-
-    @property
-    def detail(self) -> str:
-        """What was found."""
-        ...
-
-    @property
-    def checked(self) -> int:
-        """How many things were looked at."""
-        ...
 
 
 @dataclass(frozen=True)

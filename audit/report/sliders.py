@@ -6,17 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from altalign.curation import CurateConfig
+from altalign.stops import EXACT_BELOW, aspects, hundredths, short_sides
 from dedup.hash_tables import log2_counts
 
 NO_LIMIT = 2**31 - 1
 WORDS_AT_MOST = 254  # more are counted as one
-EXACT_BELOW = 1_024  # of images per text, and of texts per image; above it 1,024 + eight times log2
 DETAILS = 5  # coarser and coarser stops, should cells be too many
 
 _WORDS_TOGETHER = (80, 100, 120, 150, 200)
 _GROWING = (15, 20, 30, 40, 50, 75, 100, 150, 200, 300, 500, 750, 1_000)
-_SHORT_SIDES = (0, 32, 64, 96, 100, 128, 160, 192, 200, 224, 240, 256, 288, 320, 336, 384, 400, 448, 512, 600, 640, 768, 800, 1_024)
-_ASPECTS = (125, 150, 175, 200, 225, 250, 300, 350, 400, 500, 600, 800, 1_000)
 
 
 @dataclass(frozen=True)
@@ -83,11 +81,10 @@ def of_text(config: CurateConfig, joint: dict[str, np.ndarray], ngrams: np.ndarr
 def of_images(config: CurateConfig, *, is_counted: bool, is_searched: bool) -> list[Slider]:
     """Sliders of size and shape."""
     why = "" if is_counted else "This run has no audit/outcome_joint.parquet."
-    side, below = config.image.short_side_above_px, config.image.aspect_ratio_below
-    sides = sorted({*_SHORT_SIDES, side})
-    own = hundredths(below)
-    aspects = sorted({*_ASPECTS, own})
-    ratios = [below if each == own else each / 100 for each in aspects]
+    side, below = min(config.image.short_side_above_px, NO_LIMIT), config.image.aspect_ratio_below
+    sides, own = short_sides(config.image), hundredths(below)
+    percents = sorted({*aspects(config.image), own})
+    ratios = [below if each == own else each / 100 for each in percents]
     about = "Both ways. What is newly let in was not searched for near-duplicates." if is_searched else "Both ways."
     return [
         Slider(
@@ -95,25 +92,17 @@ def of_images(config: CurateConfig, *, is_counted: bool, is_searched: bool) -> l
             is_from_below=True, is_of_text=False,
         ),
         Slider(
-            "aspect", "Aspect ratio, below", "image.aspect_ratio_below", tuple(ratios), tuple(aspects), tuple(f"{ratio:g}" for ratio in ratios),
-            aspects.index(own), about, why, is_of_text=False,
+            "aspect", "Aspect ratio, below", "image.aspect_ratio_below", tuple(ratios), tuple(percents), tuple(f"{ratio:g}" for ratio in ratios),
+            percents.index(own), about, why, is_of_text=False,
         ),
     ]  # fmt: skip
 
 
-def hundredths(ratio: float) -> int:
-    """A limit of the aspect ratio in hundredths, rounded up: ratios are counted rounded down."""
-    hundred = round(ratio * 100, 6)
-    return int(hundred) if hundred == int(hundred) else int(hundred) + 1
-
-
 def _words(least: int, most: int, detail: int) -> list[Slider]:
     """Every number up to 60 (30 where that is too many), then some; from 255 on nothing tells them apart."""
-    end = max(60 if detail < 3 else 30, min(least, WORDS_AT_MOST))
-    whole = range(end + 1)
-    own = min(most, NO_LIMIT)
-    limits = sorted({*whole, *(each for each in _WORDS_TOGETHER if each > end), own, WORDS_AT_MOST, NO_LIMIT})
-    lows = sorted({*whole, least})
+    whole, own = range(61 if detail < 3 else 31), min(most, NO_LIMIT)
+    lows = sorted({*whole, *(each for each in _WORDS_TOGETHER if each < least), least})
+    limits = sorted({*whole, *_WORDS_TOGETHER, own, WORDS_AT_MOST, NO_LIMIT})
     low, high = (tuple(lows), tuple(lows), _said(lows), lows.index(least)), (tuple(limits), tuple(limits), _said(limits), limits.index(own))
     return [
         Slider("words_at_least", "Words, at least", "text.words_at_least", *low, "Both ways.", is_from_below=True),
@@ -129,7 +118,7 @@ def _looser(key: str, label: str, setting: str, limit: int, measured: np.ndarray
     levels = range(EXACT_BELOW + 87, most, 8 * thin)  # an octave each; the largest number of a level is a limit that is exact
     stops, bounds = [limit, *grown], [0, *grown]
     for level in levels:
-        if (largest := _largest_of(level - EXACT_BELOW)) > max(limit, 1_023):
+        if (largest := _largest_of(level - EXACT_BELOW)) > max(limit, EXACT_BELOW - 1):
             stops.append(largest)
             bounds.append(level)
     stops, bounds = [*stops, NO_LIMIT], [*bounds, NO_LIMIT]

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
 from altalign.schema import COUNTS, DROPPED
+from audit.checks import Check
 
 SHORT_SIDES = (0, 32, 64, 96, 100, 128, 160, 192, 200, 224, 240, 256, 288, 320, 336, 384, 400, 448, 512, 600, 640, 768, 800, 1024)
 ASPECTS = (125, 150, 175, 200, 225, 250, 300, 350, 400, 500, 600, 800, 1000)
@@ -42,18 +43,9 @@ test_sets = ["tests/coco"]
 """
 
 
-class Checked(NamedTuple):
-    """A check as `audit.checks` gives it."""
-
-    name: str
-    passed: bool
-    detail: str
-    checked: int
-
-
 PASSED = (
-    Checked("counts add up", passed=True, detail="received = kept + dropped", checked=20),
-    Checked("keys are unique", passed=True, detail="", checked=300),
+    Check("counts add up", passed=True, detail="received = kept + dropped", checked=20),
+    Check("keys are unique", passed=True, detail="", checked=300),
 )
 
 

@@ -2,21 +2,20 @@
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-import audit
 from altalign import cli
 from audit import command
+from audit.checks import Check
 from audit.run_folder import RunFolder
 from tests.audit import report_run
-from tests.audit.report_run import PASSED, Checked
+from tests.audit.report_run import PASSED
 
-FAILED = Checked("words are within\x1b[31m the limits", passed=False, detail="shard 00003: 3 pairs have 323 words", checked=300)
+FAILED = Check("words are within\x1b[31m the limits", passed=False, detail="shard 00003: 3 pairs have 323 words", checked=300)
 
 Stub = Callable[..., list[dict[str, object]]]
 
@@ -31,17 +30,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def checking(monkeypatch: pytest.MonkeyPatch) -> Stub:
     """Puts checks of these results in the place of the real ones; gives the list of how they are called."""
 
-    def stub(*checks: Checked) -> list[dict[str, object]]:
+    def stub(*checks: Check) -> list[dict[str, object]]:
         asked: list[dict[str, object]] = []
 
-        def run_checks(run: RunFolder, *, shards_at_most: int | None) -> list[Checked]:
+        def run_checks(run: RunFolder, *, shards_at_most: int | None) -> list[Check]:
             asked.append({"folder": run.folder, "shards_at_most": shards_at_most})
             return list(checks)
 
-        module = ModuleType("audit.checks")
-        module.run_checks = run_checks  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "audit.checks", module)
-        monkeypatch.setattr(audit, "checks", module, raising=False)
+        monkeypatch.setattr("audit.checks.run_checks", run_checks)
         return asked
 
     return stub
@@ -59,7 +55,7 @@ def test_it_writes_the_report_and_names_it(run: Path, checking: Stub, capsys: py
     assert set(after) - set(before) == {"report.html", "audit/checks.json", "audit/report.json"}
     assert {name: after[name] for name in before} == before
     assert asked == [{"folder": "run", "shards_at_most": None}]
-    assert json.loads((run / "audit/checks.json").read_text(encoding="utf-8")) == {"passed": True, "checks": [check._asdict() for check in PASSED]}
+    assert json.loads((run / "audit/checks.json").read_text(encoding="utf-8")) == {"passed": True, "checks": [asdict(check) for check in PASSED]}
 
 
 def test_a_check_that_fails_is_said_and_is_exit_code_1(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
@@ -71,10 +67,10 @@ def test_a_check_that_fails_is_said_and_is_exit_code_1(run: Path, checking: Stub
 
 
 @pytest.mark.parametrize(("checks", "code"), [(PASSED, 0), ((*PASSED, FAILED), 1)])
-def test_json_is_printed_and_nothing_is_written(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], checks: tuple[Checked, ...], code: int):
+def test_json_is_printed_and_nothing_is_written(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], checks: tuple[Check, ...], code: int):
     asked, before = checking(*checks), digests(run)
     assert cli.main(["audit", "run", "--json", "--shards", "2"]) == code
-    assert json.loads(capsys.readouterr().out) == {"run": "run", "passed": code == 0, "checks": [check._asdict() for check in checks]}
+    assert json.loads(capsys.readouterr().out) == {"run": "run", "passed": code == 0, "checks": [asdict(check) for check in checks]}
     assert digests(run) == before
     assert asked[0]["shards_at_most"] == 2
 

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from audit.checks import Check
 from audit.report import numbers, page, what_if
 from audit.report.numbers import Numbers
 from audit.run_folder import RunFolder
 from tests.audit import report_run
 from tests.audit.chromium import WIDTHS, Tab, browser, opened
-from tests.audit.report_run import PASSED, Checked, picture, sample
+from tests.audit.report_run import PASSED, picture, sample
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +27,7 @@ def chromium() -> Iterator[Any]:
         yield found
 
 
-def written(run: Path, checks: tuple[Checked, ...] = PASSED) -> tuple[Numbers, Path]:
+def written(run: Path, checks: tuple[Check, ...] = PASSED) -> tuple[Numbers, Path]:
     found = numbers.gather(RunFolder.open(str(run)), checks)
     path = run / "report.html"
     path.write_bytes(page.html(found))
@@ -164,7 +165,7 @@ def test_nsfw_pictures_are_blurred_until_asked_for(chromium: Any, tmp_path: Path
 
 
 def test_a_failed_check_is_a_red_line_at_the_top(chromium: Any, tmp_path: Path):
-    failed = Checked("words are within the limits", passed=False, detail="shard 00003: 3 pairs have 323 words", checked=300)
+    failed = Check("words are within the limits", passed=False, detail="shard 00003: 3 pairs have 323 words", checked=300)
     _, path = written(report_run.write(tmp_path, report_run.candidates(200)), (*PASSED, failed))
     with opened(chromium, path) as tab:
         line = tab.page.get_by_role("alert")
@@ -292,7 +293,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pq.write_table(table.set_column(table.column_names.index("source"), "source", sources), run / name)
     config = (run / "config.toml").read_text(encoding="utf-8")
     (run / "config.toml").write_text(config.replace("tests/coco", "<script>window.ran = 15</script>{{7*7}}"), encoding="utf-8")
-    return written(run, tuple(Checked(text, number % 2 == 0, text, 1) for number, text in enumerate(texts)))[1]
+    return written(run, tuple(Check(text, number % 2 == 0, text, 1) for number, text in enumerate(texts)))[1]
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -131,13 +131,31 @@ def test_thresholds_part_what_they_part(found: Numbers):
         assert sum(part.kept for part in stays) > 0, key
 
 
-@pytest.mark.parametrize("text", ["words_at_most = 300", "words_at_least = 70\nwords_at_most = 80", "images_per_text_at_most = 4_000", "words_at_most = 254"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "words_at_most = 300",
+        "words_at_least = 70\nwords_at_most = 80",
+        "words_at_least = 254\nwords_at_most = 300",
+        "images_per_text_at_most = 4_000",
+        "words_at_most = 254",
+    ],
+)
 def test_thresholds_may_be_anywhere(pool: list[Candidate], tmp_path: Path, text: str):
     run = report_run.write(tmp_path, pool[:300])
     config = (run / "config.toml").read_text(encoding="utf-8").replace("[text]", f"[text]\n{text}")
     (run / "config.toml").write_text(config + "\n[image]\nshort_side_above_px = 3000\naspect_ratio_below = 1.333\n", encoding="utf-8")
     found = gathered(run)
+    assert all(len(slider.stops) < 255 for slider in found.what_if.sliders)  # a stop has 8 bits
     assert all(0 <= threshold.at <= len(each.bins) for each in found.distributions for threshold in each.thresholds)
+
+
+@pytest.mark.parametrize(("setting", "key", "label"), [("aspect_ratio_below = 2.2", "aspect", "2.20\u2013"), ("nsfw.drop_at_or_above = 0.07", "nsfw", "0.07")])
+def test_a_threshold_of_hundredths_stands_where_it_is(pool: list[Candidate], tmp_path: Path, setting: str, key: str, label: str):
+    """100 * 2.2 is more than 220 in binary, and 100 * 0.07 more than 7."""
+    run = report_run.write(tmp_path, pool, extra=f'[image]\nnsfw.model = "some.onnx"\n{setting}\n')
+    drawn = {each.key: each for each in gathered(run).distributions}[key]
+    assert [drawn.bins[line.at].label[: len(label)] for line in drawn.thresholds] == [label]
 
 
 def test_scores_of_a_classifier_are_drawn_with_their_threshold(pool: list[Candidate], tmp_path: Path):

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.reasons import REASONS, Stage
+from audit.checks import Check
 from audit.report import galleries, numbers, page, text
 from audit.report.numbers import Numbers
 from audit.run_folder import RunFolder
 from tests.audit import report_run
-from tests.audit.report_run import PASSED, Checked, picture, sample
+from tests.audit.report_run import PASSED, picture, sample
 
 STATIC = Path(page.__file__).parent / "static"
 RELEASED = {  # of the npm package uplot 1.6.32
@@ -227,5 +228,5 @@ def test_sizes_are_for_people():
 
 def test_nothing_checked_is_not_all_passed(found: Numbers):
     assert b"Nothing was checked" in page.html(replace(found, checks=()))
-    failed = page.html(replace(found, checks=(Checked("a", passed=False, detail="b", checked=1),)))
+    failed = page.html(replace(found, checks=(Check("a", passed=False, detail="b", checked=1),)))
     assert b"1 of 1 checks failed" in failed

@@ -67,18 +67,19 @@ def image_hash_of(image: str) -> int:
     return int(image_hash(pa.array([image], pa.string()))[0])
 
 
-def test_samples_are_the_rows_of_the_smallest_hashes(embedded: Finished) -> None:
+def test_samples_are_the_pairs_or_images_of_the_smallest_hashes_once(embedded: Finished) -> None:
     run = embedded.folder / "run"
     found = rows_of(run, "samples")
     expected: list[tuple[str, str, str]] = []
     for stage in Stage:
         by_reason: dict[str, list[str]] = {}
-        images: set[tuple[str, str]] = set()
+        seen_before: set[tuple[str, str]] = set()
         is_by_key = stage in (Stage.EXTRACT, Stage.JUDGE)
         for row in sorted(read_dropped(run, stage), key=lambda row: ("" if is_by_key and row["reason"] != "pair_repeated" else row["image_id"], row["key"])):
-            if not is_by_key and (row["reason"], row["image_id"]) in images:
+            of_one = row["reason"], row["key" if is_by_key else "image_id"]
+            if of_one in seen_before:
                 continue
-            images.add((row["reason"], row["image_id"]))
+            seen_before.add(of_one)
             by_reason.setdefault(row["reason"], []).append(row["key"])
         expected += [(stage.value, reason, key) for reason, keys in by_reason.items() for key in keys[: samples.PER_REASON]]
     first_of_image = list({row["image_id"]: row["key"] for row in reversed(read_sidecars(run))}.values())[::-1]

@@ -23,7 +23,15 @@ def test_images_of_the_sample_are_counted_by_host(rows: list[tuple[int, str | No
 
 @pytest.mark.parametrize(
     ("url", "host"),
-    [("https://A.Example:81/x", "a.example"), (None, ""), ("", ""), ("pictures/1.jpg", ""), ("http://[::1/x", ""), ("https://xn--p1ai/", "xn--p1ai")],
+    [
+        ("https://A.Example:81/x", "a.example"),
+        (None, ""),
+        ("", ""),
+        ("pictures/1.jpg", ""),
+        ("http://[::1/x", ""),
+        ("https://xn--p1ai/", "xn--p1ai"),
+        ("https://рф/", "xn--p1ai"),
+    ],
 )
 def test_a_url_without_a_host_has_an_empty_one(url: str | None, host: str) -> None:
     assert hosts.host_of(url) == host

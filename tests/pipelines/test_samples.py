@@ -15,19 +15,38 @@ def hexed(number: int) -> str:
     return f"{number:032x}"
 
 
-@given(st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 2**128 - 1)), max_size=200, unique_by=lambda row: row[1]), st.integers(1, 5))
-def test_of_each_reason_the_smallest_keys_are_chosen_however_rows_come(rows: list[tuple[str | None, int]], batches: int) -> None:
-    expected = [hexed(key) for reason in ("a", "b") for key in sorted(key for of, key in rows if of == reason)[: samples.PER_REASON]]
+Row = tuple[str | None, int, str]
+ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 40).map(lambda n: n << 96 | n), st.sampled_from(["p", "q", "r"])), max_size=400)
+
+
+@given(ROWS, st.integers(1, 5))
+def test_of_each_reason_the_pairs_of_the_smallest_keys_are_chosen_once_however_rows_come(rows: list[Row], batches: int) -> None:
+    expected = []
+    for reason in ("a", "b"):
+        pages = {key: min(page for of, other, page in rows if (of, other) == (reason, key)) for of, key, _ in rows if of == reason}
+        expected += [(reason, hexed(key), pages[key]) for key in sorted(pages)[: samples.PER_REASON]]
     found = DROPPED.empty_table()
     for begin in range(batches):
         part = rows[begin::batches]
-        keys = np.array([list(key.to_bytes(16)) for _, key in part], np.uint8).reshape(-1, 16)
-        reasons = pa.array([reason for reason, _ in part], pa.string())
+        keys = np.array([list(key.to_bytes(16)) for _, key, _ in part], np.uint8).reshape(-1, 16)
+        reasons = pa.array([reason for reason, _, _ in part], pa.string())
         chosen = samples.candidates(reasons, keys)
-        columns = {"reason": reasons.take(chosen), "key": [hexed(part[number][1]) for number in chosen]}
+        columns = {
+            "reason": reasons.take(chosen),
+            "key": [hexed(part[number][1]) for number in chosen],
+            "page_url": [part[number][2] for number in chosen],
+        }
         added = pa.table({field.name: pa.array(columns.get(field.name, [None] * len(chosen)), field.type) for field in DROPPED})
-        found = samples.smallest_keys(pa.concat_tables([found, added]))
-    assert found["key"].to_pylist() == expected
+        found = samples.smallest_pairs(pa.concat_tables([found, added]))
+    assert [(row["reason"], row["key"], row["page_url"]) for row in found.to_pylist()] == expected
+
+
+def test_a_pair_on_many_pages_is_a_candidate_with_all_its_rows_and_leaves_room_for_others() -> None:
+    """Which of equal ones a partition takes is of the machine."""
+    numbers = [*[7] * 1_000, *range(100, 200)]
+    keys = np.array([list((number << 64).to_bytes(16)) for number in numbers], np.uint8)
+    chosen = samples.candidates(pa.array(["a"] * len(keys), pa.string()), keys)
+    assert chosen.tolist() == list(range(1_000 + samples.PER_REASON - 1))
 
 
 @pytest.mark.parametrize(("population", "expected"), [(0, 1), (1, 1), (100, 1), (101, 2), (200, 2), (201, 4), (401, 8), (100_000, 1_024)])

@@ -18,4 +18,10 @@ def test_candidates_of_the_sample_are_counted_by_script_and_verdict(rows: list[t
     expected = Counter((names[caption], verdict or "kept") for caption, verdict, key in rows if key >> 64 < 2**64 // one_in)
     found = scripts.count(captions, verdicts, keys, one_in=one_in)
     assert found == expected
-    assert scripts.total([scripts.to_json(found), scripts.to_json(found)]) == expected + expected
+    assert scripts.from_json(scripts.to_json(found)) == expected
+
+
+def test_of_a_long_caption_the_beginning_is_looked_at() -> None:
+    caption = "к" * scripts.CHARACTERS_AT_MOST + "a" * 2 * scripts.CHARACTERS_AT_MOST
+    found = scripts.count(pa.array([caption], pa.string()), pa.nulls(1, pa.string()), np.zeros((1, 16), np.uint8), one_in=1)
+    assert found == {("Cyrillic", "kept"): 1}
