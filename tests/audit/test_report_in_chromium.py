@@ -142,7 +142,7 @@ def test_galleries_open_by_keyboard_and_show_pictures(chromium: Any, report: tup
         assert image.evaluate("async (e) => { e.loading = 'eager'; await e.decode(); return e.naturalWidth }") == 96
         assert tab.page.locator("#reasons a", has_text="samples").first.get_attribute("href") == "#samples-extract-record_broken"
         tab.page.locator("#reasons a", has_text="samples").first.press("Enter")
-        assert tab.page.locator("#samples-extract-record_broken .card").first.is_visible()
+        tab.page.locator("#samples-extract-record_broken .card").first.wait_for(state="visible")  # the page opens it once it is told of the new address
 
 
 def test_nsfw_pictures_are_blurred_until_asked_for(chromium: Any, tmp_path: Path):

@@ -106,7 +106,7 @@ def _forget_an_ngram(run: Path) -> None:
 
 def _caption_an_image(run: Path) -> None:
     url = next(row["image_url"] for row in runs.rows_of(run) if row["image_url"])
-    runs.edit_table(run, "over_captioned_images", lambda hashes: np.append(hashes, identity.image_hash(pa.array([url]))))
+    runs.edit_table(run, "over_captioned_images", lambda hashes: np.append(hashes, identity.image_hash(pa.array([url], pa.string()))))
 
 
 def _block_an_image(run: Path) -> None:
