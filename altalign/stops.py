@@ -8,6 +8,7 @@ from math import ceil
 
 from altalign.curation import ImageSettings
 
+WORDS_AT_MOST = 1_023  # more are counted as so many
 EXACT_BELOW = 1_024  # images of a text, texts of an image; from there on 1,024 + eight times log2, rounded
 SHORT_SIDE_AT_MOST = 1_024  # pixels; more are counted as so many
 ASPECT_AT_MOST = 1_001  # hundredths; the same

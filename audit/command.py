@@ -74,7 +74,7 @@ def write(run: RunFolder, *, shards_at_most: int | None) -> "list[Check]":
 
     checks = _checks(run, shards_at_most)
     found = numbers.gather(run, checks)
-    storage.write_json(run.path(CHECKS), _told(checks))
+    storage.write_bytes(run.path(CHECKS), (json.dumps(_told(checks), indent=1) + "\n").encode())  # in ASCII: names of files may be of bytes
     storage.write_bytes(run.path(NUMBERS), (json.dumps(found.to_json(), indent=1) + "\n").encode())
     storage.write_bytes(run.path(PAGE), page.html(found))
     return checks

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from altalign.stops import EXACT_BELOW
+from altalign.stops import EXACT_BELOW, WORDS_AT_MOST
 from dedup.hash_tables import log2_counts
 from pipelines.tables import Measured
 
@@ -17,7 +17,7 @@ _AT_ONCE = 1 << 21  # combinations that are added up at a time
 
 # Names and bits; their comments, and those of JOINT, are lines of docs/reference/files.md (`make docs`).
 _FIELDS = (
-    ("words", 8),  # Unigrams; 255 stands for that many or more.
+    ("words", 10),  # Unigrams; 1,023 stands for that many or more.
     ("rarest_log2", 8),  # Eight times log2, rounded, of the smallest count of the caption's n-grams; 0: one is rare; 255: no table, or no n-gram.
     ("images_per_text", 11),  # 0: within the limit; below 1,024 exact; above that 1,024 + eight times log2.
     ("texts_per_image", 11),  # The same.
@@ -103,7 +103,7 @@ def combined_of_survivors(words: np.ndarray, rarest: np.ndarray) -> np.ndarray:
 
 def _packed(words: np.ndarray, *others: np.ndarray) -> np.ndarray:
     packed = np.zeros(len(words), np.int64)
-    for (_, bits), column in zip(_FIELDS, (np.minimum(words, 255), *others), strict=True):
+    for (_, bits), column in zip(_FIELDS, (np.minimum(words, WORDS_AT_MOST), *others), strict=True):
         packed = packed << bits | column
     return packed
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from altalign import storage
 from altalign.curation import ImageSettings
 from altalign.reasons import KEPT
-from altalign.stops import ABOVE_ALL, aspects, short_sides
+from altalign.stops import ABOVE_ALL, WORDS_AT_MOST, aspects, short_sides
 from pipelines import image_values, parquet
 from pipelines.units import Run
 
@@ -24,7 +24,7 @@ LOG2_STEP = 4  # half an octave
 
 JOINT = pa.schema(
     [
-        ("words", pa.int32()),  # Unigrams; 255 stands for that many or more.
+        ("words", pa.int32()),  # Unigrams; 1,023 stands for that many or more.
         ("rarest_log2", pa.int32()),  # As in `audit/text_joint.parquet`, rounded down to a multiple of 4 (half an octave); 255 stays.
         ("short_side_px", pa.int32()),  # The largest stop that the short side is above. Null: the size is not known.
         ("aspect_percent", pa.int32()),  # The smallest stop that long side / short side is below, in hundredths; 2,147,483,647: it is below none.
@@ -53,7 +53,7 @@ def _joint(rows: pa.Table, outcome: Any, config: ImageSettings, pairs: int) -> p
     of_short, of_aspect = short_sides(config), aspects(config)
     stops = {size: _stops(size, of_short, of_aspect) for size in set(sizes)}
     columns = {
-        "words": pc.min_element_wise(rows["words"], pa.scalar(255, pa.int32()), skip_nulls=False),
+        "words": pc.min_element_wise(rows["words"], pa.scalar(WORDS_AT_MOST, pa.int32()), skip_nulls=False),
         "rarest_log2": pc.if_else(pc.equal(rarest, pa.scalar(255, rarest.type)), rarest, pc.multiply(pc.divide(rarest, LOG2_STEP), LOG2_STEP)),
         "short_side_px": pa.array([stops[size][0] for size in sizes], pa.int32()),
         "aspect_percent": pa.array([stops[size][1] for size in sizes], pa.int32()),

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign.reasons import KEPT
-from altalign.stops import ASPECT_AT_MOST, SHORT_SIDE_AT_MOST, hundredths
+from altalign.stops import ASPECT_AT_MOST, SHORT_SIDE_AT_MOST, WORDS_AT_MOST, hundredths
 from audit.report import files
 from audit.report.text import shown
 from audit.run_folder import RunFolder
@@ -145,9 +145,9 @@ def _of_texts(run: RunFolder) -> list[Distribution]:
 
 
 def _words(least: int, most: int, words: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
-    end = min(255, max(2 * most, 30))
+    end = min(WORDS_AT_MOST, max(2 * most, 30))
     step = -(-end // BINS_ABOUT) if end > 60 else 1
-    limits = {least: f"at least {least}"} | ({most + 1: f"at most {most}"} if most < 255 else {})
+    limits = {least: f"at least {least}"} | ({most + 1: f"at most {most}"} if most < WORDS_AT_MOST else {})
     edges = sorted({*range(0, end, step), end, *limits})
     drawn = binned(words, kept, rows, edges, whole, [(label, first) for first, label in limits.items() if first > 0])
     return Distribution("words", "Words of a caption", TEXT, *drawn, note="Repeated pairs are counted each time.")

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from altalign.curation import CurateConfig
-from altalign.stops import EXACT_BELOW, aspects, hundredths, short_sides
+from altalign.stops import EXACT_BELOW, WORDS_AT_MOST, aspects, hundredths, short_sides
 from dedup.hash_tables import log2_counts
 
 NO_LIMIT = 2**31 - 1
-WORDS_AT_MOST = 254  # more are counted as one
 DETAILS = 5  # coarser and coarser stops, should cells be too many
 
-_WORDS_TOGETHER = (80, 100, 120, 150, 200)
+_WORDS_TOGETHER = (80, 100, 120, 150, 200, 256, 400, 600)
 _GROWING = (15, 20, 30, 40, 50, 75, 100, 150, 200, 300, 500, 750, 1_000)
 
 
@@ -99,10 +98,10 @@ def of_images(config: CurateConfig, *, is_counted: bool, is_searched: bool) -> l
 
 
 def _words(least: int, most: int, detail: int) -> list[Slider]:
-    """Every number up to 60 (30 where that is too many), then some; from 255 on nothing tells them apart."""
+    """Every number up to 60 (30 where that is too many), then some; what is counted as one nothing tells apart."""
     whole, own = range(61 if detail < 3 else 31), min(most, NO_LIMIT)
     lows = sorted({*whole, *(each for each in _WORDS_TOGETHER if each < least), least})
-    limits = sorted({*whole, *_WORDS_TOGETHER, own, WORDS_AT_MOST, NO_LIMIT})
+    limits = sorted({*whole, *_WORDS_TOGETHER, own, WORDS_AT_MOST - 1, NO_LIMIT})
     low, high = (tuple(lows), tuple(lows), _said(lows), lows.index(least)), (tuple(limits), tuple(limits), _said(limits), limits.index(own))
     return [
         Slider("words_at_least", "Words, at least", "text.words_at_least", *low, "Both ways.", is_from_below=True),

@@ -244,7 +244,12 @@ def _write_joints(run: Path, pool: list[Candidate], limits: Limits) -> None:
     ends: Counter[tuple[Any, ...]] = Counter()
     for each in (each for each in pool if not each.extract):
         level = 255 if each.words == 0 else log2(each.rarest) if each.rarest >= limits.rarest else 0
-        measured = (min(each.words, 255), level, _bounded(each.images_per_text, limits.images_per_text), _bounded(each.texts_per_image, limits.texts_per_image))
+        measured = (
+            min(each.words, 1_023),
+            level,
+            _bounded(each.images_per_text, limits.images_per_text),
+            _bounded(each.texts_per_image, limits.texts_per_image),
+        )
         text[(each.source, *measured, 1)] += 1
         if level and each.words and not each.is_repeated:
             pairs[measured] += 1

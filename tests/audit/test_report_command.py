@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +64,13 @@ def test_a_check_that_fails_is_said_and_is_exit_code_1(run: Path, checking: Stub
     said = capsys.readouterr().out.splitlines()
     assert said == ["FAILED words are within\\x1b[31m the limits: shard 00003: 3 pairs have 323 words", "report: run/report.html (1 of 3 checks failed)"]
     assert b"1 of 3 checks failed" in (run / "report.html").read_bytes()
+
+
+def test_a_name_that_is_no_utf_8_is_said_as_it_can_be(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
+    checking(replace(FAILED, detail="shards/\udcff.tar: not there"))
+    assert cli.main(["audit", "run"]) == 1
+    assert capsys.readouterr().out.startswith("FAILED ")
+    assert json.loads((run / "audit/checks.json").read_text(encoding="ascii"))["checks"][0]["detail"] == "shards/\udcff.tar: not there"
 
 
 @pytest.mark.parametrize(("checks", "code"), [(PASSED, 0), ((*PASSED, FAILED), 1)])

@@ -41,7 +41,7 @@ def assert_pairs(run: Path, facts: Tables, curation: Curation) -> None:
     for outcome in (outcome for outcome in [*curation.dropped, *curation.kept] if outcome.stage is not Stage.EXTRACT):
         if outcome.stage is Stage.JUDGE and not {*outcome.failed} <= {*MOVABLE, DropReason.PAIR_REPEATED}:
             continue
-        found = (min(outcome.words, 255), rarest_of(outcome, facts), above(outcome.images_per_text), above(outcome.texts_per_image))
+        found = (min(outcome.words, 1_023), rarest_of(outcome, facts), above(outcome.images_per_text), above(outcome.texts_per_image))
         if measured.setdefault((outcome.identity, outcome.caption), found) != found:
             raise AssertionError(f"two rows of one pair measure {found} and {measured[outcome.identity, outcome.caption]}")
     expected = [(*values, pairs) for values, pairs in Counter(measured.values()).items()]
@@ -102,5 +102,5 @@ def assert_outcomes(run: Path, facts: Tables, curation: Curation, images: Mappin
         rarest = rarest_of(outcome, facts)
         image = images.get(outcome.identity or "")
         stops = stops_of(image, settings) if image is not None and outcome.stage is not Stage.FETCH else (None, None)
-        expected[min(outcome.words, 255), rarest if rarest == 255 else rarest // 4 * 4, *stops, what] += 1
+        expected[min(outcome.words, 1_023), rarest if rarest == 255 else rarest // 4 * 4, *stops, what] += 1
     assert_same([tuple(row.values()) for row in read(run, "outcome_joint")], [(*of, pairs) for of, pairs in expected.items()], "outcome_joint")

@@ -67,12 +67,12 @@ def test_the_outcome_is_by_the_rules_that_hold(failed: list[str], outcome: str) 
 
 
 def test_values_go_by_steps_and_what_is_not_known_is_null() -> None:
-    some = [row(0, 5, "image_damaged", words=300, rarest=255), row(None, 5, "image_damaged", words=255, rarest=254), row(640, 480, rarest=11)]
+    some = [row(0, 5, "image_damaged", words=3_000, rarest=255), row(None, 5, "image_damaged", words=1_023, rarest=254), row(640, 480, rarest=11)]
     found = outcomes.of_fetched(rows_of([*some, row(639, 481, rarest=8)]), ImageSettings()).to_pylist()
     assert [tuple(each.values()) for each in found] == [
         (3, 8, 448, 150, "kept", 2),
-        (255, 252, None, None, "fails_otherwise", 1),
-        (255, 255, None, None, "fails_otherwise", 1),
+        (1_023, 252, None, None, "fails_otherwise", 1),
+        (1_023, 255, None, None, "fails_otherwise", 1),
     ]
     assert outcomes.of_fetched(rows_of([]), ImageSettings()).schema == outcomes.JOINT
 

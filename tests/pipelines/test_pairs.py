@@ -49,14 +49,14 @@ def test_rows_are_wanted_of_which_thresholds_alone_hold() -> None:
     assert pairs.only_of_thresholds(reasons_of(verdicts)[1]).tolist() == [1, 2, 5]
 
 
-@given(st.lists(st.tuples(st.integers(0, 300), st.sampled_from([1, 8, 255])), max_size=30), entries)
+@given(st.lists(st.tuples(st.integers(0, 1_100), st.sampled_from([1, 8, 255])), max_size=30), entries)
 @derandomized
 def test_survivors_and_others_are_counted_together(kept: list[tuple[int, int]], others: list[tuple[int, int]]) -> None:
     words, rarest = (np.array([row[n] for row in kept], np.int64) for n in range(2))
     like = combined_of_survivors(np.array([4, 5, 6, 7]), np.array([8, 8, 8, 255]))  # combinations that survivors have too
     of_others = array_of([(key, int(like[n])) for key, n in others])
     found = pairs.to_arrow(pairs.counted(words, rarest, of_others))
-    plain = Counter((min(n, 255), log2, 0, 0) for n, log2 in kept)
+    plain = Counter((min(n, 1_023), log2, 0, 0) for n, log2 in kept)
     plain.update(((4, 8), (5, 8), (6, 8), (7, 255))[n] + (0, 0) for _, n in set(others))
     assert [tuple(row.values()) for row in found.to_pylist()] == [(*of, n) for of, n in sorted(plain.items())]
     assert found.schema == pairs.PAIRS
