@@ -102,11 +102,12 @@ def gist(error: Exception) -> str:
 
 def _line(said: str) -> str:
     """The line that tells most: of Java's traces the innermost cause, else the first line; of Python's the last."""
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not _OF_A_JAVA_TRACE.match(line)]
+    all_lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in all_lines if not _OF_A_JAVA_TRACE.match(line)]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     if causes:
         return causes[-1]
-    is_java = len(lines) < len(said.strip().splitlines()) or any("Exception: " in line for line in lines[:1])
+    is_java = len(lines) < len(all_lines) or any("Exception: " in line for line in lines[:1])
     return (lines[0] if is_java else lines[-1]) if lines else ""
 
 

@@ -144,6 +144,17 @@ Caused by: java.io.IOException: no room
 PYTHON = """bundle inst005 failed:Traceback (most recent call last):
   File "a.py", line 3, in work
 ValueError: planned"""
+CHAINED = """bundle inst005 failed:Traceback (most recent call last):
+  File "a.py", line 3, in work
+KeyError: 1
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 5, in work
+ValueError: planned
+
+"""
 
 
 @pytest.mark.parametrize(
@@ -152,6 +163,7 @@ ValueError: planned"""
         (SPARK, "RuntimeError: java.lang.RuntimeException: org.apache.spark.SparkException: Job aborted: Task 0 failed 4 times;"),
         (CAUSED, "RuntimeError: java.io.IOException: no room;"),
         (PYTHON, "RuntimeError: ValueError: planned;"),
+        (CHAINED, "RuntimeError: ValueError: planned;"),
         ("", "RuntimeError;"),
     ],
 )
