@@ -22,15 +22,16 @@ from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.runner import PipelineResult
 from apache_beam.runners.worker import sdk_worker
 
-from altalign import storage, terminal
+from altalign import interrupts, storage, terminal
 from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, UsageError
 from pipelines import dataflow, flink_cluster, jars, trouble
 from pipelines.servers import Server, serving
-from pipelines.units import Run
+from pipelines.units import Run, Unit
 
 ELEMENTS_AT_MOST = 1_000  # written into a job itself; more are read from a file, for the request of a job is bounded (Dataflow: 20 MB)
 WORKER_BEGINS_WITHIN_S = 300.0  # on a cluster, where nobody says that none ever will
+MARKS_SHOW_WITHIN_S = 90.0  # on a cluster, to the command's machine
 JOBS_OF_A_STEP_AT_MOST = 3  # on a cluster that gives them up
 KEEP_WORKERS_MS = 60_000  # else Spark starts Python anew for every stage of every pipeline
 
@@ -335,6 +336,25 @@ def _run_to_its_end(run: Run, step: str, built: beam.Pipeline) -> None:
             raise
 
 
+def check_marks(run: Run, step: str, units: Sequence[Unit]) -> None:
+    """Whether a pipeline that ended well has left all marks where this command looks, which it cannot know of workers of another machine.
+
+    On other machines a file system of the network may show them late: the clients of NFS believe what they know of a folder for a minute.
+
+    Raises:
+        AltalignError: marks are missing.
+    """
+    end = time.monotonic() + (MARKS_SHOW_WITHIN_S if run.config.engine.runner in _MASTER else 0.0)
+    while missing := {unit["name"] for unit in units}.difference(run.finished(step)):
+        if time.monotonic() >= end:
+            raise AltalignError(
+                f"{run.folder}: {step}: {run.config.engine.runner} says that it is done, but {len(missing)} of {len(units)} units have left no mark in "
+                f"{run.work(step)}; let workers see the run folder under the same absolute path as this command, and run the same command again, it continues"
+            )
+        interrupts.check()
+        time.sleep(1.0)
+
+
 @contextmanager
 def _worker_awaited(run: Run, result: PipelineResult) -> Iterator[None]:
     """Around waiting for a job: it is cancelled when no worker begins, for engines wait for workers that cannot start as long as it takes."""
@@ -342,7 +362,7 @@ def _worker_awaited(run: Run, result: PipelineResult) -> Iterator[None]:
 
     def watch() -> None:
         end = time.monotonic() + WORKER_BEGINS_WITHIN_S
-        while not over.wait(1.0) and not storage.names(_workers(run)):
+        while not over.wait(1.0) and not _have_begun(run):
             if time.monotonic() > end:
                 is_given_up.set()
                 result.cancel()
@@ -362,6 +382,12 @@ def _worker_awaited(run: Run, result: PipelineResult) -> Iterator[None]:
     finally:
         over.set()
         watching.join()
+
+
+def _have_begun(run: Run) -> bool:
+    with suppress(OSError, AltalignError):  # a store that does not answer now may do so the next time
+        return bool(storage.names(_workers(run)))
+    return False
 
 
 def _workers(run: Run) -> str:
