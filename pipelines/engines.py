@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import io
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,7 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     Raises:
         UsageError: the runner cannot be had, or cannot honour a setting or a flag.
     """
-    if flags and not flags[0].startswith("--"):
-        raise UsageError(f"-- {flags[0]}: no flag of Beam, which begins with --")
+    _check_flags(flags)
     if "runner" in _named(flags):
         raise UsageError("-- --runner: the runner is a setting; give --set engine.runner=NAME")
     if engine.runner not in _MASTER and (unknown := _unknown(PipelineOptions(flags))):  # those of Spark and Flink are asked
@@ -97,6 +97,21 @@ def check_places(config: CurateConfig) -> None:
     """
     if config.engine.runner == "dataflow":
         dataflow.check_places(config)
+
+
+def _check_flags(flags: list[str]) -> None:
+    """Refuse what Beam's parser would end the command for, with a page of usage or a trace."""
+    if wrong := [flag for flag in flags[:1] if not flag.startswith("--")] or [flag for flag in flags if re.match(r"--(\W|$)", flag)]:
+        raise UsageError(f"-- {wrong[0]}: no flag of Beam, which are --NAME or --NAME=VALUE")
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            PipelineOptions(flags).get_all_options()
+    except SystemExit as ended:
+        if not ended.code:  # --help
+            raise
+        why = said.getvalue().strip().rpartition("error: argument ")[2]
+        raise UsageError(f"-- {why}; give a value that Beam takes") from None
 
 
 def _named(flags: Sequence[str]) -> list[str]:

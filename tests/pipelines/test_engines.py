@@ -177,3 +177,21 @@ def test_marks_that_a_file_system_of_the_network_shows_late_are_waited_for(tmp_p
     run = Run(str(tmp_path), CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "spark"}}, where="test"), ())
     monkeypatch.setattr(engines.time, "sleep", lambda _: storage.write_json(run.mark("extract", "000000"), {}))
     engines.check_marks(run, "extract", [{"name": "000000"}])
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--streaming", "---"], "-- ---: no flag of Beam, which are --NAME or --NAME=VALUE"),
+        (["--=x"], "-- --=x: no flag of Beam"),
+        (["x"], "-- x: no flag of Beam"),
+        (["--parallelism=abc"], "-- --parallelism: invalid int value: 'abc'; give a value that Beam takes"),
+        (["--job_server_timeout"], "expected one argument; give a value that Beam takes"),
+    ],
+)
+@pytest.mark.parametrize("runner", ["embedded", "spark", "flink"])
+@pytest.mark.usefixtures("jars_there")
+def test_what_beam_cannot_read_is_one_line(runner: Any, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        options(EngineSettings(runner=runner), flags)
+    assert capsys.readouterr().err == ""
