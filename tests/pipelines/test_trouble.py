@@ -156,6 +156,12 @@ ValueError: planned
 
 """
 
+GRPC = """<_MultiThreadedRendezvous of RPC that terminated with:
+\tstatus = StatusCode.UNAVAILABLE
+\tdetails = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9: connection refused"
+\tdebug_error_string = "UNKNOWN:Error received from peer {grpc_status:14}"
+>"""
+
 
 @pytest.mark.parametrize(
     ("said", "gist"),
@@ -164,6 +170,7 @@ ValueError: planned
         (CAUSED, "RuntimeError: java.io.IOException: no room;"),
         (PYTHON, "RuntimeError: ValueError: planned;"),
         (CHAINED, "RuntimeError: ValueError: planned;"),
+        (GRPC, "RuntimeError: failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9: connection refused;"),
         ("", "RuntimeError;"),
     ],
 )
