@@ -214,6 +214,7 @@ def _served(run: Run, given: PipelineOptions) -> Iterator[None]:
     """A job server of our own, named in the options."""
     portable, runner = given.view_as(PortableOptions), run.config.engine.runner
     _silence_beam()
+    _go_past_proxies()
     with serving(_server(runner, given), storage.local_file(run.path("log", f"{runner}.log"))) as endpoint:
         if runner in _MASTER:
             _check_known(given, endpoint)
@@ -237,6 +238,12 @@ def _silence_beam() -> None:
             before(failed)
 
     threading.excepthook = hook
+
+
+def _go_past_proxies() -> None:
+    """gRPC takes the proxy that http_proxy names to this machine too, where the proxy finds nobody and a job waits without end."""
+    named = next((value for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY") if (value := os.environ.get(name))), "")
+    os.environ["no_grpc_proxy"] = ",".join(filter(None, dict.fromkeys([*named.split(","), "localhost", "127.0.0.1"])))
 
 
 def _server(runner: str, given: PipelineOptions) -> Server:

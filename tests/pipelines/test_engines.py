@@ -1,5 +1,6 @@
 """What runners take, and what they cannot honour."""
 
+import os
 import re
 import shutil
 import sys
@@ -195,3 +196,13 @@ def test_what_beam_cannot_read_is_one_line(runner: Any, flags: list[str], said: 
     with pytest.raises(UsageError, match=re.escape(said)):
         options(EngineSettings(runner=runner), flags)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("named", "wanted"), [("", "localhost,127.0.0.1"), ("example.org,localhost", "example.org,localhost,127.0.0.1")])
+def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch, named: str, wanted: str) -> None:
+    for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("no_proxy", named)
+    for _ in range(2):
+        engines._go_past_proxies()  # pyright: ignore[reportPrivateUsage]
+        assert os.environ["no_grpc_proxy"] == wanted
