@@ -241,9 +241,9 @@ def _silence_beam() -> None:
 
 
 def _go_past_proxies() -> None:
-    """gRPC takes the proxy that http_proxy names to this machine too, where the proxy finds nobody and a job waits without end."""
+    """Else gRPC takes the proxy that http_proxy names to this machine too, which the proxy does not find, and a job waits without end."""
     named = next((value for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY") if (value := os.environ.get(name))), "")
-    os.environ["no_grpc_proxy"] = ",".join(filter(None, dict.fromkeys([*named.split(","), "localhost", "127.0.0.1"])))
+    os.environ["no_grpc_proxy"] = ",".join(filter(None, dict.fromkeys([*named.split(","), "localhost", "127.0.0.1"])))  # noqa: SIM112 - the name that gRPC reads
 
 
 def _server(runner: str, given: PipelineOptions) -> Server:

@@ -205,4 +205,4 @@ def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("no_proxy", named)
     for _ in range(2):
         engines._go_past_proxies()  # pyright: ignore[reportPrivateUsage]
-        assert os.environ["no_grpc_proxy"] == wanted
+        assert os.environ["no_grpc_proxy"] == wanted  # noqa: SIM112 - the name that gRPC reads

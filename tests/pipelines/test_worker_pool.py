@@ -124,11 +124,11 @@ def test_what_is_no_address_or_port_is_refused(flags: list[str], said: str, caps
 def test_a_worker_is_ended_though_one_of_its_name_has_died_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "_WORKER", "import os, sys; os.write(1, b'x'); sys.argv[1] == 'gone' or os.read(os.pipe()[0], 1)")
     made = worker_pool.WorkerPool()
-    for endpoint in ("gone", "here"):
-        made.StartWorker(beam_fn_api_pb2.StartWorkerRequest(worker_id="1-1", control_endpoint=endpoints_pb2.ApiServiceDescriptor(url=endpoint)), None)
-        if endpoint == "gone":
-            gone = next(iter(made._workers.values()))  # pyright: ignore[reportPrivateUsage]
-            monkeypatch.setattr(gone, "poll", lambda: None)  # not looked at when the other one starts
+    ask_for = lambda endpoint: beam_fn_api_pb2.StartWorkerRequest(worker_id="1-1", control_endpoint=endpoints_pb2.ApiServiceDescriptor(url=endpoint))  # noqa: E731
+    made.StartWorker(ask_for("gone"), None)
+    (gone,) = made._workers.values()  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(gone, "poll", lambda: None)  # not looked at when the other one starts
+    made.StartWorker(ask_for("here"), None)
     monkeypatch.undo()
     gone.wait(PATIENCE_S)
     (here,) = [worker for worker in made._workers.values() if worker is not gone]  # pyright: ignore[reportPrivateUsage]
