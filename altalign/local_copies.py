@@ -20,6 +20,7 @@ from altalign.stored_files import Stamp
 
 COPIES_AT_MOST_BYTES = 32 << 30  # of copies that nobody has asked for within the last hour, the oldest go beyond this
 _KEPT_S = 3600.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of the running kernel; Linux alone has it
 
 
 def folder() -> Path:
@@ -45,7 +46,7 @@ def standing_for(path: str, what: str) -> Path:
 
 
 def machine() -> str:
-    """A name of this machine, that no other one has."""
+    """A name of this machine since it was started, that no other one has: not one that has the same folder either, as where homes are on NFS."""
     place = folder() / "machine"
     with suppress(FileExistsError):
         partial = place.with_name(f"machine-{uuid4().hex}")
@@ -54,7 +55,10 @@ def machine() -> str:
             os.link(partial, place)  # whoever is first names it
         finally:
             partial.unlink()
-    return place.read_text(encoding="ascii")
+    name = place.read_text(encoding="ascii")
+    with suppress(OSError):
+        name = f"{name}-{_BOOT_ID.read_text(encoding='ascii').strip()}"
+    return name
 
 
 def copy(path: str, stamp: Stamp, fetch: Callable[[BinaryIO], None]) -> str:

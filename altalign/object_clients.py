@@ -49,12 +49,14 @@ class Place(NamedTuple):
         """The place of a path.
 
         Raises:
-            UsageError: it names no bucket.
+            UsageError: it names no bucket, or has a part that no client takes as it is.
         """
         scheme, _, rest = path.partition("://")
         bucket, _, key = rest.partition("/")
         if not bucket:
             raise UsageError(f"{path}: no bucket is named; give {scheme}://BUCKET/…")
+        if {"", ".", ".."} & set(key.strip("/").split("/")) and key.strip("/"):
+            raise UsageError(f"{path}: a store has no folders named '', '.' or '..'; give the path without them")
         return cls(scheme, bucket, key.strip("/"))
 
     @property

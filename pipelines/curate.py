@@ -11,7 +11,7 @@ from altalign import storage, terminal
 from altalign.curation import CurateConfig, InputSettings
 from altalign.stages import STAGES, own_files
 from pipelines import decontaminate, extract, fetch, fetch_archive, judge, judge_notes, pool, progress, runs, summary, tables, test_side, within_pool, write
-from pipelines.engines import check_places, create, options, pipeline, started
+from pipelines.engines import check_marks, check_places, create, options, pipeline, started
 from pipelines.pooled import MapUnits
 from pipelines.trouble import raised
 from pipelines.units import Facts, Grounds, Run, Unit
@@ -136,3 +136,4 @@ def run_step(run: Run, step: Step, pipeline_options: PipelineOptions) -> None:
     watched = progress.watched(run, step.name, units, terminal.stderr(), step.watch(run))
     with watched, raised(run, step.name), pipeline(run, step.name, pipeline_options) as built:
         _ = built | "NameUnits" >> create(run, units) | "RunStep" >> step.transform(run, step.name)
+    check_marks(run, step.name, units)

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import io
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,16 @@ from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.runner import PipelineResult
 from apache_beam.runners.worker import sdk_worker
 
-from altalign import storage, terminal
+from altalign import interrupts, storage, terminal
 from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, UsageError
 from pipelines import dataflow, flink_cluster, jars, trouble
 from pipelines.servers import Server, serving
-from pipelines.units import Run
+from pipelines.units import Run, Unit
 
 ELEMENTS_AT_MOST = 1_000  # written into a job itself; more are read from a file, for the request of a job is bounded (Dataflow: 20 MB)
 WORKER_BEGINS_WITHIN_S = 300.0  # on a cluster, where nobody says that none ever will
+MARKS_SHOW_WITHIN_S = 90.0  # on a cluster, to the command's machine
 JOBS_OF_A_STEP_AT_MOST = 3  # on a cluster that gives them up
 KEEP_WORKERS_MS = 60_000  # else Spark starts Python anew for every stage of every pipeline
 
@@ -67,8 +69,7 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     Raises:
         UsageError: the runner cannot be had, or cannot honour a setting or a flag.
     """
-    if flags and not flags[0].startswith("--"):
-        raise UsageError(f"-- {flags[0]}: no flag of Beam, which begins with --")
+    _check_flags(flags)
     if "runner" in _named(flags):
         raise UsageError("-- --runner: the runner is a setting; give --set engine.runner=NAME")
     if engine.runner not in _MASTER and (unknown := _unknown(PipelineOptions(flags))):  # those of Spark and Flink are asked
@@ -96,6 +97,21 @@ def check_places(config: CurateConfig) -> None:
     """
     if config.engine.runner == "dataflow":
         dataflow.check_places(config)
+
+
+def _check_flags(flags: list[str]) -> None:
+    """Refuse what Beam's parser would end the command for, with a page of usage or a trace."""
+    if wrong := [flag for flag in flags[:1] if not flag.startswith("--")] or [flag for flag in flags if re.match(r"--(\W|$)", flag)]:
+        raise UsageError(f"-- {wrong[0]}: no flag of Beam, which are --NAME or --NAME=VALUE")
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            PipelineOptions(flags).get_all_options()
+    except SystemExit as ended:
+        if not ended.code:  # --help
+            raise
+        why = said.getvalue().strip().rpartition("error: argument ")[2]
+        raise UsageError(f"-- {why}; give a value that Beam takes") from None
 
 
 def _named(flags: Sequence[str]) -> list[str]:
@@ -198,6 +214,7 @@ def _served(run: Run, given: PipelineOptions) -> Iterator[None]:
     """A job server of our own, named in the options."""
     portable, runner = given.view_as(PortableOptions), run.config.engine.runner
     _silence_beam()
+    _go_past_proxies()
     with serving(_server(runner, given), storage.local_file(run.path("log", f"{runner}.log"))) as endpoint:
         if runner in _MASTER:
             _check_known(given, endpoint)
@@ -221,6 +238,12 @@ def _silence_beam() -> None:
             before(failed)
 
     threading.excepthook = hook
+
+
+def _go_past_proxies() -> None:
+    """Else gRPC takes the proxy that http_proxy names to this machine too, which the proxy does not find, and a job waits without end."""
+    named = next((value for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY") if (value := os.environ.get(name))), "")
+    os.environ["no_grpc_proxy"] = ",".join(filter(None, dict.fromkeys([*named.split(","), "localhost", "127.0.0.1"])))  # noqa: SIM112 - the name that gRPC reads
 
 
 def _server(runner: str, given: PipelineOptions) -> Server:
@@ -335,6 +358,25 @@ def _run_to_its_end(run: Run, step: str, built: beam.Pipeline) -> None:
             raise
 
 
+def check_marks(run: Run, step: str, units: Sequence[Unit]) -> None:
+    """Whether a pipeline that ended well has left all marks where this command looks, which it cannot know of workers of another machine.
+
+    On other machines a file system of the network may show them late: the clients of NFS believe what they know of a folder for a minute.
+
+    Raises:
+        AltalignError: marks are missing.
+    """
+    end = time.monotonic() + (MARKS_SHOW_WITHIN_S if run.config.engine.runner in _MASTER else 0.0)
+    while missing := {unit["name"] for unit in units}.difference(run.finished(step)):
+        if time.monotonic() >= end:
+            raise AltalignError(
+                f"{run.folder}: {step}: {run.config.engine.runner} says that it is done, but {len(missing)} of {len(units)} units have left no mark in "
+                f"{run.work(step)}; let workers see the run folder under the same absolute path as this command, and run the same command again, it continues"
+            )
+        interrupts.check()
+        time.sleep(1.0)
+
+
 @contextmanager
 def _worker_awaited(run: Run, result: PipelineResult) -> Iterator[None]:
     """Around waiting for a job: it is cancelled when no worker begins, for engines wait for workers that cannot start as long as it takes."""
@@ -342,7 +384,7 @@ def _worker_awaited(run: Run, result: PipelineResult) -> Iterator[None]:
 
     def watch() -> None:
         end = time.monotonic() + WORKER_BEGINS_WITHIN_S
-        while not over.wait(1.0) and not storage.names(_workers(run)):
+        while not over.wait(1.0) and not _have_begun(run):
             if time.monotonic() > end:
                 is_given_up.set()
                 result.cancel()
@@ -362,6 +404,12 @@ def _worker_awaited(run: Run, result: PipelineResult) -> Iterator[None]:
     finally:
         over.set()
         watching.join()
+
+
+def _have_begun(run: Run) -> bool:
+    with suppress(OSError, AltalignError):  # a store that does not answer now may do so the next time
+        return bool(storage.names(_workers(run)))
+    return False
 
 
 def _workers(run: Run) -> str:

@@ -2,7 +2,9 @@
 
 import json
 import time
+import urllib.error
 import urllib.request
+from contextlib import suppress
 from typing import Any
 
 from altalign import interrupts
@@ -11,6 +13,11 @@ from altalign.errors import AltalignError, UsageError
 ANSWERS_WITHIN_S = 10.0
 ENDS_WITHIN_S = 120.0
 _OVER = {"FINISHED", "CANCELED", "FAILED"}
+_NO_LONGER_AT_WORK = (404, 409)  # what is answered when such a job is to be cancelled
+
+
+class _EndedMeanwhileError(Exception):
+    """A job has ended between looking and asking."""
 
 
 def check_restarts(master: str) -> None:
@@ -38,7 +45,8 @@ def cancel(master: str, prefix: str) -> None:
     asked: set[str] = set()
     while left := [job["jid"] for job in _asked(master, "jobs/overview")["jobs"] if job["name"].startswith(prefix) and job["state"] not in _OVER]:
         for job in set(left) - asked:
-            _asked(master, f"jobs/{job}?mode=cancel", method="PATCH")
+            with suppress(_EndedMeanwhileError):
+                _asked(master, f"jobs/{job}?mode=cancel", method="PATCH")
         asked |= set(left)
         if time.monotonic() > end:
             raise AltalignError(f"{master}: the job {left[0]} of an earlier command does not end; cancel it there and run the same command again, it continues")
@@ -51,5 +59,10 @@ def _asked(master: str, path: str, *, method: str = "GET") -> Any:
     try:
         with urllib.request.urlopen(urllib.request.Request(f"{address}/{path}", method=method), timeout=ANSWERS_WITHIN_S) as answer:
             return json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            if method != "GET" and error.code in _NO_LONGER_AT_WORK:
+                raise _EndedMeanwhileError from None
+        raise UsageError(f"-- --flink_master={master}: {error}, asked for {path}; give HOST:PORT of the REST interface of a Flink cluster") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"-- --flink_master={master}: no Flink cluster answers there ({error}); give HOST:PORT of its REST interface") from None

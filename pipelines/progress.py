@@ -3,11 +3,12 @@
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 
 from altalign import storage
+from altalign.errors import AltalignError
 from pipelines.units import Run, Unit
 
 LINE_EVERY_S = 30.0
@@ -35,6 +36,7 @@ class Watch:
         self._run, self._step, self._console = run, step, console
         self._rows: dict[str, int] = {unit["name"]: unit.get("rows", 0) for unit in units}
         self.stop = threading.Event()
+        self._seen: set[str] = set()
         self._begin, self._before = time.monotonic(), self._finished()
 
     def look(self) -> None:
@@ -50,7 +52,15 @@ class Watch:
         self._line()
 
     def _finished(self) -> set[str]:
-        return set(self._run.finished(self._step)) & set(self._rows)
+        """Names of the units that are finished; where that cannot be told, those of the last look: units meet the same trouble, and say so."""
+        with suppress(OSError, AltalignError):
+            self._seen = set(self._run.finished(self._step)) & set(self._rows)
+        return self._seen
+
+    def _has_failed(self) -> bool:
+        with suppress(OSError, AltalignError):
+            return storage.exists(self._run.path("log", "trouble.json"))
+        return False
 
     def _speed(self, finished: set[str]) -> str:
         """Rows a second of this attempt: what an earlier one finished took none of its time."""
@@ -63,7 +73,7 @@ class Watch:
         left = (len(self._rows) - len(finished)) * elapsed / max(1, len(finished - self._before))
         parts = [f"{self._step}: {len(finished)} of {len(self._rows)} units", f"{rows:,} rows" if rows else "", self._speed(finished)]
         parts.append(f"{elapsed:.1f} s" if self.stop.is_set() else f"about {left:.0f} s left")
-        if not self.stop.is_set() and storage.exists(self._run.path("log", "trouble.json")):
+        if not self.stop.is_set() and self._has_failed():
             parts.append("a unit failed, the engine tries it again (`altalign status` says why)")
         self._console.print(", ".join(part for part in parts if part), soft_wrap=True)
 

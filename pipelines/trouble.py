@@ -13,6 +13,7 @@ from pipelines.units import Run
 
 _DEFECT = "defect"  # of ours, as the kind of trouble
 _OF_A_JAVA_TRACE = re.compile(r"\s*(at [\w.$/<>]+\(|\.\.\. \d+ more|Driver stacktrace)")
+_OF_GRPC = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
 _CHARACTERS_SAID = 300  # of what an engine says in an error; its log has all
 
 
@@ -101,12 +102,15 @@ def gist(error: Exception) -> str:
 
 
 def _line(said: str) -> str:
-    """The line that tells most: of Java's traces the innermost cause, else the first line; of Python's the last."""
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not _OF_A_JAVA_TRACE.match(line)]
+    """The line that tells most: of Java's traces the innermost cause, else the first line; of Python's the last; of gRPC's errors their details."""
+    if (details := _OF_GRPC.search(said)) is not None:
+        said = details[1].replace("\\n", "\n")
+    all_lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in all_lines if not _OF_A_JAVA_TRACE.match(line)]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     if causes:
         return causes[-1]
-    is_java = len(lines) < len(said.strip().splitlines()) or any("Exception: " in line for line in lines[:1])
+    is_java = len(lines) < len(all_lines) or any("Exception: " in line for line in lines[:1])
     return (lines[0] if is_java else lines[-1]) if lines else ""
 
 

@@ -22,6 +22,7 @@ from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 from pipelines.servers import ending_with_us
 
 ENDS_WITHIN_S = 10.0
+PORT_AT_MOST = 65_535
 
 # A worker's whole program. What the project needs of a process that is its own comes first (`startup.prepare`). It says when it can work.
 _WORKER = """
@@ -61,6 +62,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     def StopWorker(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002 - the protocol's names
         """End a worker. The request has its name alone, which workers of another process may have too: theirs live on, and end with that process."""
         with self._lock:
+            self._workers = {key: process for key, process in self._workers.items() if process.poll() is None}
             named = [key for key in self._workers if key[1] == request.worker_id]
             if len(named) == 1:
                 _end([self._workers.pop(named[0])])
@@ -91,7 +93,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--port", type=int, required=True, help="the port of environment_config=HOST:PORT; 0 takes a free one")
     parser.add_argument("--address", default="127.0.0.1", help="to listen at (127.0.0.1: this machine alone can ask for workers)")
     arguments = parser.parse_args(argv)
-    address = f"[{arguments.address}]" if ipaddress.ip_address(arguments.address).version == 6 else arguments.address
+    try:
+        address = f"[{arguments.address}]" if ipaddress.ip_address(arguments.address).version == 6 else arguments.address
+    except ValueError:
+        parser.error(f"--address {arguments.address}: no IP address; give one of this machine, such as 127.0.0.1 or 0.0.0.0")
+    if not 0 <= arguments.port <= PORT_AT_MOST:  # gRPC would take another one
+        parser.error(f"--port {arguments.port}: no port; give one up to {PORT_AT_MOST}, or 0 for a free one")
     pool = WorkerPool()
     # A second pool at the same port would get half of the requests.
     server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])

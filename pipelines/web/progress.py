@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console, Group
 
 from altalign import storage
-from altalign.errors import AltalignError, UnreadableError
+from altalign.errors import AltalignError
 from altalign.terminal import shown
 from pipelines import progress
 from pipelines.units import Run, Unit
@@ -66,9 +66,12 @@ class _Statistics:
         self.totals = Totals()
 
     def look(self) -> Totals:
-        for name in storage.names(self._folder, "_stats.json"):
+        names: list[str] = []
+        with suppress(OSError, AltalignError):
+            names = storage.names(self._folder, "_stats.json")
+        for name in names:
             if (unit := name.removesuffix("_stats.json")) in self._under_way:
-                with suppress(OSError, UnreadableError):  # somebody else's doing: a log is no reason to stop
+                with suppress(OSError, AltalignError):  # somebody else's doing: a log is no reason to stop
                     self._look_at(unit, storage.join(self._folder, name))
         return self.totals
 

@@ -587,3 +587,21 @@ def test_the_store_is_not_asked_by_the_names_of_paths(monkeypatch: pytest.Monkey
     assert storage.absolute("s3://bucket/run/") == "s3://bucket/run"
     assert storage.folder_of("s3://bucket/run/x") == "s3://bucket/run"
     assert json.dumps(storage.Stamp(1, 2, "abc").to_json()) == '[1, "abc"]'
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/a/../b", "s3://bucket/./a", "s3://bucket/a//b", "gs://bucket/..", "gs://bucket/a/."])
+def test_a_path_that_means_another_one_on_a_disk_is_refused_before_the_store_is_asked(path: str) -> None:
+    with pytest.raises(UsageError, match=r"a store has no folders named '', '\.' or '\.\.'; give the path without them"):
+        storage.check(path)
+
+
+def test_machines_that_share_a_cache_are_not_taken_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where home folders are on NFS: its locks may hold on each machine alone."""
+    monkeypatch.setenv("ALTALIGN_CACHE", str(tmp_path))
+    name = local_copies.machine()
+    assert local_copies.machine() == name
+    monkeypatch.setattr(local_copies, "_BOOT_ID", tmp_path / "boot_id")
+    (tmp_path / "boot_id").write_text("another kernel\n", encoding="ascii")
+    assert local_copies.machine() not in ("", name)
+    monkeypatch.setattr(local_copies, "_BOOT_ID", tmp_path / "none")  # of systems that have none
+    assert local_copies.machine() not in ("", name)

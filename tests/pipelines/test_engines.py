@@ -1,5 +1,6 @@
 """What runners take, and what they cannot honour."""
 
+import os
 import re
 import shutil
 import sys
@@ -15,7 +16,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from altalign import storage
 from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, UsageError
-from pipelines import jars
+from pipelines import engines, jars
 from pipelines.engines import ELEMENTS_AT_MOST, create, options, pipeline, started, threads
 from pipelines.units import Run
 
@@ -159,3 +160,49 @@ def test_threads_are_those_asked_for_and_one_where_the_runner_has_its_own_worker
     assert threads(EngineSettings(workers=7)) == 7
     assert threads(EngineSettings()) >= 1
     assert threads(EngineSettings(runner="prism", workers=7)) == 1
+
+
+@pytest.mark.parametrize("runner", ["embedded", "prism", "spark"])
+def test_units_that_workers_have_left_elsewhere_are_missed(tmp_path: Path, runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "MARKS_SHOW_WITHIN_S", 0.0)
+    run = Run(str(tmp_path), CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": runner}}, where="test"), ())
+    units = [{"name": "000000"}, {"name": "000001"}]
+    storage.write_json(run.mark("extract", "000000"), {})
+    with pytest.raises(AltalignError, match=rf"extract: {runner} says that it is done, but 1 of 2 units have left no mark in .*/work/extract; let workers see"):
+        engines.check_marks(run, "extract", units)
+    storage.write_json(run.mark("extract", "000001"), {})
+    engines.check_marks(run, "extract", units)
+
+
+def test_marks_that_a_file_system_of_the_network_shows_late_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(str(tmp_path), CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "spark"}}, where="test"), ())
+    monkeypatch.setattr(engines.time, "sleep", lambda _: storage.write_json(run.mark("extract", "000000"), {}))
+    engines.check_marks(run, "extract", [{"name": "000000"}])
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--streaming", "---"], "-- ---: no flag of Beam, which are --NAME or --NAME=VALUE"),
+        (["--=x"], "-- --=x: no flag of Beam"),
+        (["x"], "-- x: no flag of Beam"),
+        (["--parallelism=abc"], "-- --parallelism: invalid int value: 'abc'; give a value that Beam takes"),
+        (["--job_server_timeout"], "expected one argument; give a value that Beam takes"),
+    ],
+)
+@pytest.mark.parametrize("runner", ["embedded", "spark", "flink"])
+@pytest.mark.usefixtures("jars_there")
+def test_what_beam_cannot_read_is_one_line(runner: Any, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        options(EngineSettings(runner=runner), flags)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("named", "wanted"), [("", "localhost,127.0.0.1"), ("example.org,localhost", "example.org,localhost,127.0.0.1")])
+def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch, named: str, wanted: str) -> None:
+    for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("no_proxy", named)
+    for _ in range(2):
+        engines._go_past_proxies()  # pyright: ignore[reportPrivateUsage]
+        assert os.environ["no_grpc_proxy"] == wanted  # noqa: SIM112 - the name that gRPC reads

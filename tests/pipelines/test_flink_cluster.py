@@ -17,6 +17,7 @@ class _Rest(http.server.BaseHTTPRequestHandler):
 
     answers: ClassVar[dict[str, Any]] = {}
     cancelled: ClassVar[list[str]] = []
+    cancels_with: ClassVar[int] = 202
 
     def do_GET(self) -> None:
         self._say(self.answers[self.path])
@@ -25,10 +26,10 @@ class _Rest(http.server.BaseHTTPRequestHandler):
         self.cancelled.append(self.path)
         job = self.path.split("/")[2].split("?")[0]
         self.answers["/jobs/overview"]["jobs"] = [each for each in self.answers["/jobs/overview"]["jobs"] if each["jid"] != job]
-        self._say({})
+        self._say({}, self.cancels_with)
 
-    def _say(self, value: Any) -> None:
-        self.send_response(200)
+    def _say(self, value: Any, status: int = 200) -> None:
+        self.send_response(status)
         self.end_headers()
         self.wfile.write(json.dumps(value).encode())
 
@@ -66,3 +67,17 @@ def test_jobs_that_a_killed_command_left_are_ended_and_no_others(rest: tuple[str
     rest[1].answers["/jobs/overview"] = {"jobs": [{"jid": jid, "name": name, "state": state} for jid, name, state in jobs]}
     flink_cluster.cancel(rest[0], "altalign-1-")
     assert sorted(rest[1].cancelled) == ["/jobs/a?mode=cancel", "/jobs/d?mode=cancel"]
+
+
+@pytest.mark.parametrize("status", [404, 409])
+def test_a_job_that_ends_before_it_is_cancelled_is_no_trouble(rest: tuple[str, type[_Rest]], status: int) -> None:
+    rest[1].cancels_with = status
+    rest[1].answers["/jobs/overview"] = {"jobs": [{"jid": "a", "name": "altalign-1-judge", "state": "RUNNING"}]}
+    flink_cluster.cancel(rest[0], "altalign-1-")
+    assert rest[1].cancelled == ["/jobs/a?mode=cancel"]
+
+
+def test_what_answers_and_is_no_flink_is_said(rest: tuple[str, type[_Rest]]) -> None:
+    rest[1].do_GET = lambda self: self._say({}, 403)  # type: ignore[method-assign]
+    with pytest.raises(UsageError, match=r"HTTP Error 403: Forbidden, asked for jobmanager/config; give HOST:PORT of the REST interface of a Flink cluster"):
+        flink_cluster.check_restarts(rest[0])

@@ -9,8 +9,10 @@ from rich.console import Console
 
 from altalign import storage
 from altalign.curation import CurateConfig
+from altalign.errors import StoreError
 from pipelines import progress
 from pipelines.units import Run, Unit
+from pipelines.web import progress as web_progress
 
 PATIENCE_S = 30  # a test that waits longer has failed
 UNITS: list[Unit] = [{"name": f"{number:05d}", "rows": 1_000} for number in range(3)]
@@ -104,6 +106,33 @@ def test_an_error_of_the_step_is_handed_on_and_the_watch_ends(tmp_path: Path, is
     for thread in set(threading.enumerate()) - before:  # Rich tells its own to end and does not wait
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(("kind", "is_terminal"), [("progress", False), ("progress", True), ("web", False)])
+def test_a_store_that_does_not_answer_for_a_while_does_not_end_the_watch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    is_terminal: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.001)
+    monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(web_progress, "SECONDS_BETWEEN_LOOKS", 0.001)
+    run, file, asked, names = run_of(tmp_path), io.StringIO(), threading.Event(), storage.names
+    units: list[Unit] = [{**unit, "images": 1_000} for unit in UNITS]
+    watch = web_progress.WebWatch if kind == "web" else progress.Watch
+    with progress.watched(run, "judge/units", units, Console(file=file, force_terminal=is_terminal, width=150), watch):
+        for _ in range(3):
+            asked.clear()
+            monkeypatch.setattr(storage, "names", lambda *_: (asked.set(), _refuse()))
+            assert asked.wait(PATIENCE_S)
+        monkeypatch.setattr(storage, "names", names)
+        finish(run, 0, 1)
+    assert ("2/3" if is_terminal else "2 of 3 units") in file.getvalue()
+
+
+def _refuse() -> None:
+    raise StoreError("s3://bucket/run: the store does not answer")
 
 
 def test_the_plan_of_a_step_is_kept_and_is_no_unit(tmp_path: Path) -> None:

@@ -45,6 +45,12 @@ def test_one_that_ends_at_once_is_an_error_with_its_last_words(tmp_path: Path, p
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_one_that_ends_is_an_error_where_its_log_cannot_be_read_too(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    with pytest.raises(AltalignError, match="the server does not answer on port"), serving(server(f"import os; os.unlink({str(log)!r})"), str(log)):
+        raise AssertionError
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no signal at a parent's death")
 def test_a_server_ends_with_a_killed_parent(tmp_path: Path) -> None:
     program = f"""

@@ -144,6 +144,23 @@ Caused by: java.io.IOException: no room
 PYTHON = """bundle inst005 failed:Traceback (most recent call last):
   File "a.py", line 3, in work
 ValueError: planned"""
+CHAINED = """bundle inst005 failed:Traceback (most recent call last):
+  File "a.py", line 3, in work
+KeyError: 1
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 5, in work
+ValueError: planned
+
+"""
+
+GRPC = """<_MultiThreadedRendezvous of RPC that terminated with:
+\tstatus = StatusCode.UNAVAILABLE
+\tdetails = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9: connection refused"
+\tdebug_error_string = "UNKNOWN:Error received from peer {grpc_status:14}"
+>"""
 
 
 @pytest.mark.parametrize(
@@ -152,6 +169,8 @@ ValueError: planned"""
         (SPARK, "RuntimeError: java.lang.RuntimeException: org.apache.spark.SparkException: Job aborted: Task 0 failed 4 times;"),
         (CAUSED, "RuntimeError: java.io.IOException: no room;"),
         (PYTHON, "RuntimeError: ValueError: planned;"),
+        (CHAINED, "RuntimeError: ValueError: planned;"),
+        (GRPC, "RuntimeError: failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9: connection refused;"),
         ("", "RuntimeError;"),
     ],
 )

@@ -106,6 +106,39 @@ def test_a_second_pool_at_the_same_port_is_refused_and_the_network_cannot_ask(po
     assert pool[1].startswith("127.0.0.1:")
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--port=0", "--address=localhost"], "--address localhost: no IP address; give one of this machine, such as 127.0.0.1"),
+        (["--port=99999"], "--port 99999: no port; give one up to 65535, or 0 for a free one"),
+        (["--port=-1"], "--port -1: no port; give one up to 65535"),
+    ],
+)
+def test_what_is_no_address_or_port_is_refused(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        worker_pool.main(flags)
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_worker_is_ended_though_one_of_its_name_has_died_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "_WORKER", "import os, sys; os.write(1, b'x'); sys.argv[1] == 'gone' or os.read(os.pipe()[0], 1)")
+    made = worker_pool.WorkerPool()
+    ask_for = lambda endpoint: beam_fn_api_pb2.StartWorkerRequest(worker_id="1-1", control_endpoint=endpoints_pb2.ApiServiceDescriptor(url=endpoint))  # noqa: E731
+    made.StartWorker(ask_for("gone"), None)
+    (gone,) = made._workers.values()  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(gone, "poll", lambda: None)  # not looked at when the other one starts
+    made.StartWorker(ask_for("here"), None)
+    monkeypatch.undo()
+    gone.wait(PATIENCE_S)
+    (here,) = [worker for worker in made._workers.values() if worker is not gone]  # pyright: ignore[reportPrivateUsage]
+    try:
+        made.StopWorker(beam_fn_api_pb2.StopWorkerRequest(worker_id="1-1"), None)
+        assert here.wait(PATIENCE_S) == -signal.SIGTERM
+    finally:
+        made.close()
+
+
 def test_a_worker_that_dies_at_its_start_is_an_error_of_whoever_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine would wait for it without end."""
     monkeypatch.setattr(worker_pool, "_WORKER", "raise SystemExit(3)")
