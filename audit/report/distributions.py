@@ -202,9 +202,17 @@ def _ngrams(run: RunFolder, histograms: dict[str, Any], vocabulary: dict[str, An
     edges = sorted({*(2**power for power in range(int(values.max(initial=1)).bit_length())), least})
     named = [] if vocabulary["all"] else [(f"seen {least:,} times or more", least)]
     drawn = binned(values, values >= least, rows, edges, whole, named)
-    said = "all n-grams are in the vocabulary" if vocabulary["all"] else f"rank {int(rows[values >= least].sum()):,} of {int(rows.sum()):,} is the last one in"
-    note = f"Unigrams and bigrams together; {said}."
+    note = f"Unigrams and bigrams together; {_said_of(vocabulary, int(rows[values >= least].sum()), int(rows.sum()))}."
     return Distribution(key, title, Names("distinct n-grams", "in the vocabulary", "outside"), *drawn, is_log=True, note=note)
+
+
+def _said_of(vocabulary: dict[str, Any], inside: int, of_all: int) -> str:
+    """How many n-grams the vocabulary has, and why those can be more than were asked for."""
+    if vocabulary["all"]:
+        return "all n-grams are in the vocabulary"
+    asked = int(vocabulary.get("vocabulary_size", inside))
+    tied = f", more than vocabulary_size = {asked:,}: those seen as often as the last one are in, too" if inside > asked else ""
+    return f"the vocabulary has {inside:,} of {of_all:,}{tied}"
 
 
 def _pairs(run: RunFolder, histograms: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -57,6 +57,15 @@ def test_it_loads_in_silence_and_fits(chromium: Any, report: tuple[Numbers, Path
         assert_quiet(tab, path)
 
 
+def test_numbers_of_the_run_beside_the_papers_are_not_broken(chromium: Any, report: tuple[Numbers, Path]):
+    with opened(chromium, report[1], width=390) as tab:
+        lines = tab.page.evaluate("[...document.querySelectorAll('.fidelity td:nth-child(3) bdi')].map((each) => each.getClientRects().length)")
+        words = tab.page.evaluate("[...document.querySelectorAll('.fidelity td:nth-child(3) bdi')].map((each) => each.innerText.split(/\\s/).length)")
+        assert tab.page.evaluate("document.querySelector('.scroll:has(.fidelity)').scrollWidth <= document.querySelector('.scroll:has(.fidelity)').clientWidth")
+        assert len(lines) == len(report[0].fidelity.rules)
+        assert all(of_lines <= of_words for of_lines, of_words in zip(lines, words, strict=True))
+
+
 def test_the_policy_lets_nothing_in_and_nothing_out(chromium: Any, report: tuple[Numbers, Path]):
     with opened(chromium, report[1]) as tab:
         found = tab.page.evaluate(

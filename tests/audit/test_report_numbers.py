@@ -1,5 +1,6 @@
 """Every number of a report against plain loops over the candidates of a small run, and what other thresholds keep against judging them anew."""
 
+import json
 import random
 from collections import Counter
 from dataclasses import replace
@@ -129,6 +130,17 @@ def test_thresholds_part_what_they_part(found: Numbers):
         lost, stays = (bins[:at], bins[at:]) if is_kept_after else (bins[at:], bins[:at])
         assert sum(part.kept for part in lost) == 0, key
         assert sum(part.kept for part in stays) > 0, key
+
+
+@pytest.mark.parametrize(("asked_less", "said"), [(0, "."), (3, ", more than vocabulary_size = {asked:,}: those seen as often as the last one are in, too.")])
+def test_a_vocabulary_larger_than_was_asked_for_says_why(pool: list[Candidate], tmp_path: Path, asked_less: int, said: str):
+    run = report_run.write(tmp_path, pool[:300])
+    path = run / "tables/vocabulary.json"
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    asked = facts["vocabulary_size"] - asked_less
+    path.write_text(json.dumps({**facts, "vocabulary_size": asked}), encoding="utf-8")
+    note = next(each.note for each in gathered(run).distributions if each.key == "ngram_count")
+    assert note == f"Unigrams and bigrams together; the vocabulary has {facts['rows']:,} of {facts['distinct']:,}" + said.format(asked=asked)
 
 
 @pytest.mark.parametrize(

@@ -230,3 +230,24 @@ def test_nothing_checked_is_not_all_passed(found: Numbers):
     assert b"Nothing was checked" in page.html(replace(found, checks=()))
     failed = page.html(replace(found, checks=(Check("a", passed=False, detail="b", checked=1),)))
     assert b"1 of 1 checks failed" in failed
+
+
+def test_an_edge_whose_outside_was_seen_once_is_not_told_as_none(found: Numbers):
+    said = page.html(replace(found, frequent=replace(found.frequent, ngrams_out=[]))).decode()
+    assert "First ones out" not in said
+    assert "All that are outside were seen once" in said
+    assert "All that are outside were seen once" not in page.html(found).decode()
+
+
+def test_one_sample_is_no_samples(found: Numbers):
+    of_one = [replace(gallery, cards=gallery.cards[:1]) for gallery in found.galleries.samples or []]
+    said = page.html(replace(found, galleries=replace(found.galleries, samples=of_one))).decode()
+    assert ">1 sample</a>" in said
+    assert ">1 samples</a>" not in said
+
+
+@pytest.mark.parametrize("machine", ["", "8 cores, 32 GB"])
+def test_a_machine_that_was_not_recorded_is_not_spoken_of(found: Numbers, machine: str):
+    said = page.html(replace(found, run=replace(found.run, machine=machine))).decode()
+    assert ("<dt>machine</dt>" in said) == bool(machine)
+    assert machine in said
