@@ -23,7 +23,7 @@ OUTPUTS = {
         "audit/edge_ngrams.parquet",
         "audit/scripts.parquet",
     ),
-    "fetch": ("dropped/fetch", "dropped/image", "audit/image_joint.parquet", "audit/image_values.parquet", "audit/hosts.parquet"),
+    "fetch": ("dropped/fetch", "dropped/image", "audit/image_joint.parquet", "audit/image_values.parquet", "audit/hosts.parquet", "audit/images.json"),
     "decontaminate": ("dropped/decontaminate", "audit/near_duplicates", "audit/outcome_joint.parquet"),
     "write": ("shards", "audit/failed.parquet", "audit/samples.parquet", "counts.parquet", "summary.json", "README.md", "croissant.json", *REPORT),
 }

@@ -16,7 +16,7 @@ from apache_beam.pvalue import PCollection, PValue
 from altalign import storage
 from altalign.curation import ImageSettings
 from altalign.failed import FailedCounts
-from altalign.reasons import REASONS, Stage, reasons_of
+from altalign.reasons import REASONS, DropReason, Stage, reasons_of
 from altalign.schema import DROPPED, SAMPLE
 from filters import identity
 from pipelines import arrays, fetch_archive, fetch_web, hosts, image_values, images, judge, outcomes, parquet, pool, progress, samples
@@ -141,8 +141,20 @@ def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
         "kept": len(kept),
         **failed_counts.facts(),
         "pictures": samples.places_of(*gone, units=unit["units"]),
+        "images": {stage.value: _images(rows.take(firsts), reasons) for stage, reasons in _GO_ON.items()},
         "hosts": hosts.count(*(parquet.values(asked, name) for name in asked.column_names), one_in=unit["one_in"]),
     }
+
+
+# What images that a stage keeps may still fail.
+_GO_ON = {Stage.JUDGE: (*REASONS[Stage.FETCH], *REASONS[Stage.IMAGE]), Stage.FETCH: REASONS[Stage.IMAGE], Stage.IMAGE: ()}
+
+
+def _images(images_: pa.Table, may_fail: Sequence[DropReason]) -> list[int]:
+    """How many images have no reason but these, and how many bytes as found; one row an image."""
+    reasons = parquet.strings(images_, "reason")
+    goes_on = pc.or_(reasons.is_null(), pc.is_in(reasons, value_set=pa.array([reason.value for reason in may_fail], pa.string())))
+    return [goes_on.true_count, pc.sum(images_["blob_bytes"].filter(goes_on)).as_py() or 0]
 
 
 def _write_features(run: Run, unit: Unit, features: "pa.ChunkedArray[Any]") -> None:
@@ -161,9 +173,15 @@ def write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
 
 
 def conclude(run: Run) -> None:
-    """What was measured of images, for the audit: `audit/image_joint.parquet`, `audit/image_values.parquet`, `audit/hosts.parquet`."""
+    """What was measured of images, for the audit: `audit/image_joint.parquet`, `audit/image_values.parquet`, `audit/hosts.parquet`, `audit/images.json`."""
     for name, schema in (("image_joint", image_values.JOINT), ("image_values", image_values.VALUES)):
         paths = [run.work("fetch/units", f"{unit}.{name}") for unit in run.finished("fetch/units")]
         parts = storage.each(parquet.read_table, paths, of=run.folder)
         parquet.write(run.path("audit", f"{name}.parquet"), image_values.total(parts, schema), schema)
+    images_: dict[str, list[int]] = {stage.value: [0, 0] for stage in _GO_ON}
+    for _, facts in run.all_facts("fetch/units"):
+        for stage, (number, size) in facts["images"].items():
+            images_[stage] = [images_[stage][0] + number, images_[stage][1] + size]
+    told = {stage: {"images": number, **({} if stage == Stage.JUDGE else {"bytes": size})} for stage, (number, size) in images_.items()}
+    storage.write_json(run.path("audit", "images.json"), told)
     hosts.write(run, (facts["hosts"] for _, facts in run.all_facts("fetch/units")), one_in=next((unit["one_in"] for unit in plan(run)), 1))

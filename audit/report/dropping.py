@@ -108,18 +108,19 @@ def funnel(run: RunFolder, counts: Rows) -> list[Step]:
     summary = files.facts(run, "summary.json")
     if missing := [name for name in ("pairs", "images", "bytes") if name not in summary]:
         raise UnreadableError(f"{run.path('summary.json')}: it does not say {missing[0]}")
-    images = {Stage.EXTRACT: files.facts(run, "tables/over_captioned_images.json").get("distinct")}
-    if near := files.facts(run, "audit/near_duplicates/found.json"):
-        images[Stage.IMAGE] = near.get("images")
+    of_stage = files.facts(run, "audit/images.json")
+    of_stage |= {
+        Stage.EXTRACT: {"images": files.facts(run, "tables/over_captioned_images.json").get("distinct")},
+        Stage.DECONTAMINATE: {"images": summary["images"]},  # all of which are in the shards
+    }
     input_bytes = sum(stamp[0] for stamp in run.facts.get("files", {}).values()) or None
-    fetched = files.facts(run, "log/fetch/progress.json").get("bytes")
     names = _named_sources(counts)
     steps = [Step("pool", "image elements, rows and broken records found", *_sum(counts, names, Stage.EXTRACT, None), None, input_bytes)]
     is_searched = bool(run.config.decontaminate.test_sets) or run.config.dedup.within_pool != "off"
     for stage in Stage:
         about = _ABOUT[stage] if is_searched or stage is not Stage.DECONTAMINATE else _NOT_SEARCHED
-        size = fetched if stage is Stage.FETCH else None
-        steps.append(Step(stage.value, about, *_sum(counts, names, stage, KEPT), images.get(stage), size))
+        images = of_stage.get(stage.value, {})
+        steps.append(Step(stage.value, about, *_sum(counts, names, stage, KEPT), images.get("images"), images.get("bytes")))
     last = steps[-1]
     return [*steps, Step("shards", "samples written", summary["pairs"], last.by_source, summary["images"], summary["bytes"])]
 

@@ -224,6 +224,7 @@ def _write_facts(run: Path, pool: list[Candidate], limits: Limits) -> None:
     size = _in_vocabulary(limits)
     _json(run / "tables/vocabulary.json", {"rows": size, "vocabulary_size": size, "threshold": limits.rarest, "distinct": sum(NGRAMS.values()), "all": False})
     _json(run / "tables/over_captioned_images.json", {"distinct": 777})
+    _json(run / "audit/images.json", {"judge": {"images": 666}, "fetch": {"images": 600, "bytes": 5_000}, "image": {"images": 555, "bytes": 4_000}})
     found = {"test_sets": {"coco": 50}, "clusters": 40, "flat_test_images": 2, "similarity_above": 0.975, "images": 555, "flat_images": 3}
     _json(run / "audit/near_duplicates/found.json", found)
     shared = Counter(min(each.images_per_text, 5_000) for each in pool)

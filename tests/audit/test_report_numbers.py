@@ -48,8 +48,8 @@ def test_the_funnel_has_the_rows_that_every_stage_kept_by_source(pool: list[Cand
     assert [(step.name, step.rows, step.by_source) for step in found.funnel] == [
         (name, len(rows), {source: sum(each.source == source for each in rows) for source in ("web", "table")}) for name, rows in expected
     ]
-    assert [step.images for step in found.funnel] == [None, 777, None, None, 555, None, len(left) - 5]
-    assert [step.bytes for step in found.funnel] == [3_345, *[None] * 5, 7_654_321]
+    assert [step.images for step in found.funnel] == [None, 777, 666, 600, 555, len(left) - 5, len(left) - 5]
+    assert [step.bytes for step in found.funnel] == [3_345, None, None, 5_000, 4_000, None, 7_654_321]
 
 
 def test_sources_beyond_the_most_frequent_are_counted_together(tmp_path: Path):

@@ -115,6 +115,21 @@ def test_hosts_and_scripts_add_up(embedded: Finished) -> None:
     assert {row["script"] for row in scripts} == {"Latin", "none"}
 
 
+def test_images_are_counted_after_every_stage(embedded: Finished) -> None:
+    run = embedded.folder / "run"
+    told = json.loads((run / "audit" / "images.json").read_text(encoding="utf-8"))
+    kept = {row["image_id"] for row in read_sidecars(run)}
+    dropped = {stage: {row["image_id"] for row in read_dropped(run, stage)} for stage in (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE)}
+    after_image = kept | dropped[Stage.DECONTAMINATE]
+    after_fetch = after_image | dropped[Stage.IMAGE]
+    assert {stage: of["images"] for stage, of in told.items()} == {
+        "judge": len(after_fetch | dropped[Stage.FETCH]),
+        "fetch": len(after_fetch),
+        "image": len(after_image),
+    }
+    assert told["fetch"]["bytes"] == sum(path.stat().st_size for path in (run / "work" / "fetch" / "units").glob("*.images")) > told["image"]["bytes"] > 0
+
+
 def test_a_run_says_on_what_it_was_made(embedded: Finished) -> None:
     facts = json.loads((embedded.folder / "run" / "run.json").read_text(encoding="utf-8"))
     assert re.fullmatch(r"\w+ \w+, \d+ cores(, \d+ GB)?, Python 3\.\d+\.\d+", facts["machine"])
