@@ -355,7 +355,7 @@ def _only(x: Sequence[float], y: Sequence[float], mask: Sequence[bool]) -> tuple
 
 
 def _pair(pair: Looked) -> str:
-    sides = "".join(f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(side).decode()}">' for side in (pair.of_pool, pair.of_test))
+    sides = "".join(f'<img alt="" src="data:image/webp;base64,{base64.b64encode(side).decode()}">' for side in (pair.of_pool, pair.of_test))
     return (
         f"<figure>{sides}<figcaption>{pair.cosine:.4f}<br>{escape(pair.key)}<br>"
         f"{escape(shown(pair.test_set))}: {escape(shown(pair.test_image))}</figcaption></figure>\n"

@@ -10,16 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image
 
 from altalign import interrupts
-from filters import jpegs, pixels
-from pipelines import parquet, test_side
+from pipelines import parquet, samples, test_side
 from pipelines.read import test_sets
 from pipelines.units import Run
 
 PER_KIND = 50  # of pairs above and below the threshold half each
-SIDE_PX, QUALITY = 192, 85
 
 ABOVE, BELOW, DROPPED = "just above", "just below", "dropped"
 
@@ -36,7 +33,7 @@ GALLERY = pa.schema(
         ("image_url", pa.string()),  # The same; null where a table has none.
         ("test_set", pa.string()),  # The test set.
         ("test_image", pa.string()),  # The image of the test set.
-        ("image", pa.binary()),  # The pool's image as JPEG, 192 px at most.
+        ("image", pa.binary()),  # The pool's image as WebP, 192 px at most.
         ("test", pa.binary()),  # The test image, the same.
     ]
 )
@@ -122,8 +119,5 @@ def test_thumbnails(run: Run, wanted: set[int]) -> dict[int, bytes]:
 
 
 def thumbnail(data: bytes) -> bytes:
-    """An image as JPEG, upright and on white, its long side 192 px at most."""
-    decoded = pixels.decode(data, pixels_at_most=2**62, colour=True, short_side_px=SIDE_PX).pixels
-    image = Image.fromarray(np.zeros((1, 1, 3), np.uint8) if decoded is None else decoded)
-    image.thumbnail((SIDE_PX, SIDE_PX), Image.Resampling.BOX)
-    return jpegs.encoded(image, quality=QUALITY)
+    """An image as WebP, upright and on white, its long side 192 px at most; a black pixel of one of which nothing can be shown."""
+    return samples.picture(data, pixels_at_most=2**62) or samples.thumbnail(np.zeros((1, 1, 3), np.uint8))

@@ -190,8 +190,11 @@ def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:
     """An image as WebP, upright and on white, its long side 192 px at most; None of one that cannot be decoded, or has more pixels."""
     with enough_memory(None, data, colour=True, pixels_at_most=pixels_at_most, short_side_px=SIDE_PX):
         decoded = pixels.decode(data, pixels_at_most=pixels_at_most, colour=True, short_side_px=SIDE_PX).pixels
-    if decoded is None:
-        return None
+    return None if decoded is None else thumbnail(decoded)
+
+
+def thumbnail(decoded: np.ndarray) -> bytes:
+    """Pixels (uint8[height, width, 3]) as WebP, the long side 192 px at most."""
     image = Image.fromarray(decoded)
     image.thumbnail((SIDE_PX, SIDE_PX), Image.Resampling.BOX)
     file = io.BytesIO()
