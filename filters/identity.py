@@ -9,9 +9,10 @@ from numba import njit
 
 from filters.bits import address_of, load8, load64
 from filters.blake2b import hash_rows
-from filters.words import text_buffers
+from filters.words import HASH_VERSION, text_buffers
 
-IMAGE_HASH_VERSION = 1  # of `image_hash`, in the JSON of each table that holds such hashes
+IMAGE_HASH_VERSION = 1  # of `image_hash`
+HASH_VERSIONS = {"words": HASH_VERSION, "images": IMAGE_HASH_VERSION}  # in the JSON of each table of hashes
 
 
 def image_hash(identities: pa.StringArray) -> np.ndarray:

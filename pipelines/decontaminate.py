@@ -275,7 +275,6 @@ def conclude(run: Run) -> None:
         return
     if run.config.decontaminate.test_sets:
         gallery.write(run, gallery.pairs(run, FOUND), gallery.pairs(run, FOUND, ".below"), _goes(run))
-        gallery.write_similarity(run, gallery.pairs(run, FOUND), gallery.pairs(run, FOUND, ".below"))
     found = [facts for _, facts in run.all_facts(FOUND)]
     totals = {name: sum(facts[name] for facts in found) for name in TOTALS} if run.config.decontaminate.test_sets else {}
     test_sets: dict[str, int] = {}

@@ -4,6 +4,7 @@ A fetch unit is a row group of the grouped survivors. Its images come from where
 (`fetch_web`); either leaves a blob of bytes and, of each image, an outcome, in the order of images. What follows is the same.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, assert_never
 
@@ -16,7 +17,7 @@ from apache_beam.pvalue import PCollection, PValue
 from altalign import storage
 from altalign.curation import ImageSettings
 from altalign.failed import FailedCounts
-from altalign.reasons import REASONS, DropReason, Stage, reasons_of
+from altalign.reasons import REASONS, Stage, reasons_of
 from altalign.schema import DROPPED, SAMPLE
 from filters import identity
 from pipelines import arrays, fetch_archive, fetch_web, hosts, image_values, images, judge, outcomes, parquet, pool, progress, samples
@@ -136,25 +137,22 @@ def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
     parquet.write(run.work("fetch/units", f"{unit['name']}.parquet"), kept.select(FETCHED.names), FETCHED)
     gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "blob_offset", "blob_bytes"))
     firsts = first_of_each_image(rows)
-    asked = pa.table({"id": rows["image_id"], "url": rows["image_url"], "came": pc.invert(is_missing), "stays": rows["reason"].is_null()}).take(firsts)
+    of_each = {"came": pc.invert(is_missing), "stays": rows["reason"].is_null()}
+    of_images = pa.table({"id": rows["image_id"], "url": rows["image_url"], **of_each, "bytes": rows["blob_bytes"]}).take(firsts)
     return {
         "kept": len(kept),
         **failed_counts.facts(),
         "pictures": samples.places_of(*gone, units=unit["units"]),
-        "images": {stage.value: _images(rows.take(firsts), reasons) for stage, reasons in _GO_ON.items()},
-        "hosts": hosts.count(*(parquet.values(asked, name) for name in asked.column_names), one_in=unit["one_in"]),
+        "images": _images(of_images),
+        "hosts": hosts.count(*(parquet.values(of_images, name) for name in ("id", "url", *of_each)), one_in=unit["one_in"]),
     }
 
 
-# What images that a stage keeps may still fail.
-_GO_ON = {Stage.JUDGE: (*REASONS[Stage.FETCH], *REASONS[Stage.IMAGE]), Stage.FETCH: REASONS[Stage.IMAGE], Stage.IMAGE: ()}
-
-
-def _images(images_: pa.Table, may_fail: Sequence[DropReason]) -> list[int]:
-    """How many images have no reason but these, and how many bytes as found; one row an image."""
-    reasons = parquet.strings(images_, "reason")
-    goes_on = pc.or_(reasons.is_null(), pc.is_in(reasons, value_set=pa.array([reason.value for reason in may_fail], pa.string())))
-    return [goes_on.true_count, pc.sum(images_["blob_bytes"].filter(goes_on)).as_py() or 0]
+def _images(of_images: pa.Table) -> dict[str, dict[str, int]]:
+    """How many images each stage keeps, and their bytes as found; one row an image."""
+    came, stays = (of_images["bytes"].filter(of_images[name]) for name in ("came", "stays"))
+    after = {stage.value: {"images": len(sizes), "bytes": pc.sum(sizes).as_py() or 0} for stage, sizes in ((Stage.FETCH, came), (Stage.IMAGE, stays))}
+    return {Stage.JUDGE.value: {"images": len(of_images)}, **after}
 
 
 def _write_features(run: Run, unit: Unit, features: "pa.ChunkedArray[Any]") -> None:
@@ -178,10 +176,11 @@ def conclude(run: Run) -> None:
         paths = [run.work("fetch/units", f"{unit}.{name}") for unit in run.finished("fetch/units")]
         parts = storage.each(parquet.read_table, paths, of=run.folder)
         parquet.write(run.path("audit", f"{name}.parquet"), image_values.total(parts, schema), schema)
-    images_: dict[str, list[int]] = {stage.value: [0, 0] for stage in _GO_ON}
+    of_stage = {Stage.JUDGE.value: Counter(images=0), **{stage.value: Counter(images=0, bytes=0) for stage in (Stage.FETCH, Stage.IMAGE)}}
+    of_hosts = []
     for _, facts in run.all_facts("fetch/units"):
-        for stage, (number, size) in facts["images"].items():
-            images_[stage] = [images_[stage][0] + number, images_[stage][1] + size]
-    told = {stage: {"images": number, **({} if stage == Stage.JUDGE else {"bytes": size})} for stage, (number, size) in images_.items()}
-    storage.write_json(run.path("audit", "images.json"), told)
-    hosts.write(run, (facts["hosts"] for _, facts in run.all_facts("fetch/units")), one_in=next((unit["one_in"] for unit in plan(run)), 1))
+        for stage, numbers in facts["images"].items():
+            of_stage[stage].update(numbers)
+        of_hosts += [facts["hosts"]] if facts["hosts"] else []  # few units have images of the sample
+    storage.write_json(run.path("audit", "images.json"), of_stage)
+    hosts.write(run, of_hosts, one_in=next((unit["one_in"] for unit in plan(run)), 1))

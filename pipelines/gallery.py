@@ -65,20 +65,22 @@ def pairs(run: Run, folder: str, ending: str = ".parquet") -> Iterator[Pair]:
 
 
 def write(run: Run, found: Iterable[Pair], below: Iterable[Pair], dropped: Iterable[Pair]) -> None:
-    """Choose pairs and write their thumbnails. Dropped ones are taken from the first: images are in order of a hash."""
-    chosen = [(ABOVE, pair) for pair in heapq.nsmallest(PER_KIND // 2, found)]
-    chosen += [(BELOW, pair) for pair in heapq.nlargest(PER_KIND // 2, below)]
+    """Choose pairs and write their thumbnails; count all by their cosines. Dropped ones are taken from the first: images are in order of a hash."""
+    counted: Counter[tuple[str, int]] = Counter()
+    chosen = [(ABOVE, pair) for pair in heapq.nsmallest(PER_KIND // 2, _counting(found, "above", counted))]
+    chosen += [(BELOW, pair) for pair in heapq.nlargest(PER_KIND // 2, _counting(below, "below", counted))]
     chosen += [(DROPPED, pair) for pair, _ in zip(dropped, range(PER_KIND), strict=False)]
     rows = list(_rows(run, chosen))
     columns = {field.name: pa.array([row[field.name] for row in rows], field.type) for field in GALLERY}
     parquet.write(run.path("audit", "near_duplicates", "gallery.parquet"), pa.table(columns, schema=GALLERY), GALLERY)
+    cosines = [{"cosine_permille": cosine, "verdict": verdict, "pairs": n} for (verdict, cosine), n in sorted(counted.items())]
+    parquet.write(run.path("audit", "near_duplicates", "similarity.parquet"), pa.Table.from_pylist(cosines, schema=SIMILARITY), SIMILARITY)
 
 
-def write_similarity(run: Run, found: Iterable[Pair], below: Iterable[Pair]) -> None:
-    """How many pairs have which cosine: `audit/near_duplicates/similarity.parquet`."""
-    counted = Counter((verdict, int(pair.cosine * 1_000)) for verdict, pairs_ in (("above", found), ("below", below)) for pair in pairs_)
-    rows = [{"cosine_permille": cosine, "verdict": verdict, "pairs": n} for (verdict, cosine), n in sorted(counted.items())]
-    parquet.write(run.path("audit", "near_duplicates", "similarity.parquet"), pa.Table.from_pylist(rows, schema=SIMILARITY), SIMILARITY)
+def _counting(pairs_: Iterable[Pair], verdict: str, counted: "Counter[tuple[str, int]]") -> Iterator[Pair]:
+    for pair in pairs_:
+        counted[verdict, int(pair.cosine * 1_000)] += 1
+        yield pair
 
 
 def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, Any]]:

@@ -85,9 +85,10 @@ def judge(run: Run, unit: Unit) -> Facts:
                     failed_counts.add_rows(Stage.JUDGE, source, reasons, rows)
             if dropped is not None:
                 gone = np.flatnonzero(verdict.is_valid().to_numpy(zero_copy_only=False))
-                dropped_rows = _dropped_rows(batch, measured, verdict, failed, image_ids, keys, source)
+                gone_keys = identity.rows_of(keys, gone)
+                dropped_rows = _dropped_rows(batch, measured, verdict, failed, identity.rows_of(image_ids, gone), gone_keys, source)
                 dropped.write(dropped_rows)
-                notes.add_dropped(dropped_rows, identity.rows_of(keys, gone))
+                notes.add_dropped(dropped_rows, gone_keys)
             combination = combined(batch, measured)
             notes.add(batch, verdict, keys, combination)
             movable = pairs.only_of_thresholds(failed)
@@ -121,8 +122,8 @@ def _dropped_rows(
     keys: np.ndarray,
     source: str,
 ) -> pa.Table:
+    """As dropped/ has them; `image_ids` and `keys` are theirs alone."""
     is_dropped = verdict.is_valid()
-    rows = np.flatnonzero(is_dropped.to_numpy(zero_copy_only=False))
     columns = {name: batch[name] for name in ("image_url", "caption", "page_url")} | {
         "reason": verdict,
         "words": measured.words,
@@ -133,10 +134,10 @@ def _dropped_rows(
         {
             **{name: column.filter(is_dropped) for name, column in columns.items()},
             "failed": parquet.with_dictionary(cast(Any, failed.filter(is_dropped))),
-            "key": identity.hexed(identity.rows_of(keys, rows)),
-            "image_id": identity.hexed(identity.rows_of(image_ids, rows), batch["image_identity"].is_valid().filter(is_dropped)),
-            "source": parquet.repeated(source, len(rows)),
-            "stage": parquet.repeated(Stage.JUDGE.value, len(rows)),
+            "key": identity.hexed(keys),
+            "image_id": identity.hexed(image_ids, batch["image_identity"].is_valid().filter(is_dropped)),
+            "source": parquet.repeated(source, len(keys)),
+            "stage": parquet.repeated(Stage.JUDGE.value, len(keys)),
         },
         DROPPED,
     )

@@ -14,12 +14,10 @@ import pyarrow.compute as pc
 
 from altalign import storage
 from altalign.curation import ImageSettings
-from altalign.reasons import KEPT
-from altalign.stops import ABOVE_ALL, WORDS_AT_MOST, aspects, short_sides
+from altalign.stops import ABOVE_ALL, FAILS_OTHERWISE, KEPT, NEAR_DUPLICATE, NOT_SEARCHED, WORDS_AT_MOST, aspects, short_sides
 from pipelines import image_values, parquet
 from pipelines.units import Run
 
-NEAR_DUPLICATE, NOT_SEARCHED, FAILS_OTHERWISE = "near_duplicate", "not_searched", "fails_otherwise"  # and KEPT
 LOG2_STEP = 4  # half an octave
 
 JOINT = pa.schema(

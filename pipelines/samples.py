@@ -6,7 +6,7 @@ rows are a sample. `audit/samples.parquet`.
 
 import io
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,22 +133,29 @@ def _after_judge(run: Run) -> Iterator[Part]:
             if wanted := {reason: PER_REASON - found[reason] for reason in reasons if found[reason] < PER_REASON}:
                 rows = parquet.read_table(run.path("dropped", stage.value, f"{name}.parquet"))
                 places = None if stage is Stage.FETCH else _places(run, stage, name, facts)
-                rows = rows.take(_first_of_images(rows, wanted, places))
+                ids, of_rows = (parquet.values(rows, column) for column in ("image_id", "reason"))
+                rows = _rows(rows, _first_of_images(ids, of_rows, wanted, among=places))
                 found.update(parquet.values(rows, "reason"))
                 blob = run.work("fetch/units", f"{name}.images")
                 yield rows, None if places is None else _pictures(run, blob, [places[image_id] for image_id in parquet.values(rows, "image_id")])
 
 
-def _first_of_images(rows: pa.Table, wanted: dict[str, int], among: Container[str] | None) -> np.ndarray:
-    """Numbers of the first rows of each reason, one an image, of these images alone where they are named."""
+def _first_of_images(
+    image_ids: Sequence[str], reasons: Iterable[str], wanted: Mapping[str, int], *, among: Container[str] | None = None, after: str | None = None
+) -> list[int]:
+    """Numbers of the first rows of each reason, one an image, of these images alone where they are named; none of the image that came before."""
     taken: Counter[str] = Counter()
-    numbers, before = [], None
-    for number, (reason, image_id) in enumerate(zip(parquet.values(rows, "reason"), parquet.values(rows, "image_id"), strict=True)):
+    numbers, before = [], after
+    for number, (reason, image_id) in enumerate(zip(reasons, image_ids, strict=True)):
         if image_id != before and taken[reason] < wanted.get(reason, 0) and (among is None or image_id in among):
             taken[reason] += 1
             numbers.append(number)
         before = image_id
-    return np.array(numbers, np.int64)
+    return numbers
+
+
+def _rows(rows: pa.Table, numbers: list[int]) -> pa.Table:
+    return rows.take(np.array(numbers, np.int64))
 
 
 def _places(run: Run, stage: Stage, name: str, facts: Facts) -> dict[str, tuple[int, int]]:
@@ -166,13 +173,9 @@ def _kept(run: Run) -> Iterator[Part]:
         if not wanted:
             return
         rows = parquet.read_table(run.path("shards", f"{name}.parquet"))
-        numbers = []
-        for number, image_id in enumerate(rows["image_id"].to_pylist()):
-            if image_id != before and wanted:
-                wanted -= 1
-                numbers.append(number)
-            before = image_id
-        rows = rows.take(np.array(numbers, np.int64))
+        ids = parquet.values(rows, "image_id")
+        rows = _rows(rows, _first_of_images(ids, [KEPT] * len(ids), {KEPT: wanted}, after=before))
+        wanted, before = wanted - len(rows), ids[-1]
         places = list(zip(parquet.values(rows, "tar_offset"), parquet.values(rows, "tar_bytes"), strict=True))
         pictures = _pictures(run, run.path("shards", f"{name}.tar"), places)
         columns = {column: rows[column] for column in rows.column_names if column in DROPPED.names}
@@ -202,14 +205,7 @@ def thumbnail(decoded: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def places_of(image_ids: Iterable[str], reasons: Iterable[str], offsets: Iterable[int], sizes: Iterable[int], *, units: int) -> list[list[Any]]:
+def places_of(image_ids: Sequence[str], reasons: Sequence[str], offsets: Sequence[int], sizes: Sequence[int], *, units: int) -> list[list[Any]]:
     """For the mark of a fetch unit: where the bytes of some dropped images lie. All units together name enough of each reason."""
     per_unit = -(-PER_REASON // max(1, units))
-    taken: Counter[str] = Counter()
-    found, before = [], None
-    for image_id, reason, offset, size in zip(image_ids, reasons, offsets, sizes, strict=True):
-        if image_id != before and taken[reason] < per_unit:
-            taken[reason] += 1
-            found.append([image_id, offset, size])
-        before = image_id
-    return found
+    return [[image_ids[number], offsets[number], sizes[number]] for number in _first_of_images(image_ids, reasons, dict.fromkeys(reasons, per_unit))]

@@ -28,7 +28,6 @@ from pipelines.units import Facts, Run, Unit, map_unit
 
 BLOCK = 8_192  # rows whose n-grams are hashed at a time: they stay in the CPU's cache
 ROWS_PER_PARTITION = 200_000  # about 30 MB of hashes in one thread of a merge
-HASH_VERSIONS = {"words": words.HASH_VERSION, "images": identity.IMAGE_HASH_VERSION}
 
 # Kinds of slices in a spill file.
 KINDS = ("ngrams", "hot", "texts", "images")
@@ -196,7 +195,7 @@ def _write_table(run: Run, kind: str, at_least: int, facts: dict[str, Any], look
             hashes.write(np.ascontiguousarray(entries[:, 0]).tobytes())
             exact = entries[:, 1].astype(np.int64)
             counts.write((log2_counts(exact) if kind == "ngrams" else exact).tobytes())
-    storage.write_json(f"{path}.json", {"hash_versions": HASH_VERSIONS, "rules_version": RULES_VERSION, "rows": rows, **facts})
+    storage.write_json(f"{path}.json", {"hash_versions": identity.HASH_VERSIONS, "rules_version": RULES_VERSION, "rows": rows, **facts})
 
 
 def _part_entries(run: Run, kind: str, part: str) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 
 from altalign.counts import Counts
 from altalign.errors import AltalignError
-from altalign.reasons import DropReason
+from altalign.reasons import REASONS, DropReason, Stage
 from altalign.threads import in_threads
 from audit.checks import dropped, shard, totals
 from audit.checks.findings import Check, Findings
@@ -52,23 +52,7 @@ ABOUT = {
     "captions": ("captions as cleaning leaves them", _CHANGED),
     "words": ("numbers of words, counted again", _CHANGED),
     **dict.fromkeys(
-        (
-            DropReason.URL_INVALID,
-            DropReason.TEXT_EMPTY,
-            DropReason.TEXT_TOO_SHORT,
-            DropReason.TEXT_TOO_LONG,
-            DropReason.TEXT_ON_TOO_MANY_IMAGES,
-            DropReason.TEXT_HAS_RARE_NGRAM,
-            DropReason.IMAGE_HAS_TOO_MANY_TEXTS,
-            DropReason.PAIR_REPEATED,
-            DropReason.HTTP_TOO_LARGE,
-            DropReason.IMAGE_UNDECODABLE,
-            DropReason.IMAGE_DAMAGED,
-            DropReason.IMAGE_TOO_MANY_PIXELS,
-            DropReason.IMAGE_TOO_SMALL,
-            DropReason.IMAGE_TOO_ELONGATED,
-            DropReason.IMAGE_BLOCKED,
-        ),
+        (*REASONS[Stage.JUDGE], DropReason.HTTP_TOO_LARGE, *(reason for reason in REASONS[Stage.IMAGE] if reason is not DropReason.IMAGE_NSFW)),
         _OF_RULE,
     ),
 }

@@ -31,7 +31,6 @@ TABLES = {
     DropReason.IMAGE_HAS_TOO_MANY_TEXTS: "over_captioned_images",
 }
 _NO_ARRAY = (ValueError, EOFError, TypeError, OverflowError, SyntaxError, TokenError)  # what NumPy's reader of headers, which are Python, may raise
-HASH_VERSIONS = {"words": words.HASH_VERSION, "images": identity.IMAGE_HASH_VERSION}
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def _table(run: RunFolder, name: str) -> np.ndarray | None:
     """A table of sorted hashes; None where there is none, for all is in it."""
     path = run.path("tables", name)
     facts = storage.read_json(f"{path}.json")
-    if facts.get("hash_versions") != HASH_VERSIONS or not isinstance(facts.get("rows"), int):
+    if facts.get("hash_versions") != identity.HASH_VERSIONS or not isinstance(facts.get("rows"), int):
         raise UnreadableError(f"{path}.json: hashes of version {facts.get('hash_versions')}, rows {facts.get('rows')!r}: not what is understood here")
     try:
         hashes = np.load(storage.mappable(f"{path}.npy"), mmap_mode="r", allow_pickle=False)

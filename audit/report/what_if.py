@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from altalign import stops
 from altalign.errors import UnreadableError
 from audit.report import files
 from audit.report.sliders import DETAILS, Slider, of_images, of_text
 from audit.run_folder import RunFolder
 
 CELLS_AT_MOST = 400_000  # of each kind; together some 2 MB of the page
-OUTCOMES = ("kept", "near_duplicate", "not_searched", "fails_otherwise")
-KEPT, NOT_SEARCHED = OUTCOMES.index("kept"), OUTCOMES.index("not_searched")
+KEPT, NOT_SEARCHED = stops.OUTCOMES.index(stops.KEPT), stops.OUTCOMES.index(stops.NOT_SEARCHED)
 
 # Columns of the joint counts, and the sliders that are asked of each.
 _WORDS_AND_NGRAMS = {"words": ("words_at_least", "words_at_most"), "rarest_log2": ("vocabulary",)}
@@ -44,7 +44,7 @@ class WhatIf:
     Attributes:
         sliders: in order.
         judge: pairs by the text sliders; None where the run did not count them.
-        outcome: pairs that judge kept, by words, vocabulary, size, shape and outcome (a number of OUTCOMES); None likewise.
+        outcome: pairs that judge kept, by words, vocabulary, size, shape and outcome (a number of `stops.OUTCOMES`); None likewise.
         kept_by_judge: as the run counted them.
         kept_at_the_end: the same.
         is_decontaminated: whether images were searched for near-duplicates.
@@ -121,9 +121,9 @@ def _columns(run: RunFolder, name: str, columns: tuple[str, ...]) -> dict[str, n
 
 def _outcomes(run: RunFolder, name: str, column: "pa.ChunkedArray[Any]") -> np.ndarray:
     encoded: Any = column.combine_chunks().dictionary_encode()
-    if unknown := [value for value in encoded.dictionary.to_pylist() if value not in OUTCOMES]:
+    if unknown := [value for value in encoded.dictionary.to_pylist() if value not in stops.OUTCOMES]:
         raise UnreadableError(f"{run.path(name)}: {unknown[0]!r} is no outcome")
-    return np.array([OUTCOMES.index(value) for value in encoded.dictionary.to_pylist()], np.int64)[np.asarray(encoded.indices)]
+    return np.array([stops.OUTCOMES.index(value) for value in encoded.dictionary.to_pylist()], np.int64)[np.asarray(encoded.indices)]
 
 
 def _cells(joint: dict[str, np.ndarray], of: dict[str, tuple[str, ...]], sliders: tuple[Slider, ...]) -> Cells:
