@@ -14,6 +14,8 @@ MAY_IMPORT = {
     "pipelines": {"altalign", "filters", "dedup", "pipelines"},
     "audit": {"altalign", "filters", "dedup", "audit"},
     "demo": {"altalign", "demo"},
+    "eval": {"altalign", "eval"},
+    "train": {"altalign", "eval", "train"},
 }
 HEAVY = {
     "altalign": {"apache_beam", "torch", "numba", "numpy"},
@@ -22,6 +24,8 @@ HEAVY = {
     "audit": {"apache_beam", "torch"},
     "demo": {"apache_beam", "torch"},
     "pipelines": {"torch"},
+    "eval": {"apache_beam"},
+    "train": {"apache_beam"},
 }
 
 

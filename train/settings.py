@@ -1,0 +1,287 @@
+"""TrainConfig: every setting of a training run and its one default.
+
+The docstring of a setting is its line in docs/reference/training-settings.md (`make docs`).
+Numbers are of the ALIGN paper (sections 4 to 6) unless marked "ours".
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from altalign.settings import Settings
+
+LARGEST = 2**63 - 1  # what TOML and Arrow hold
+Whole = Annotated[int, Field(ge=0, le=LARGEST)]
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+AtLeast0 = Annotated[float, Field(ge=0)]
+Above0 = Annotated[float, Field(gt=0)]
+Path = Annotated[str, Field(min_length=1)]
+
+
+class RunSettings(Settings):
+    """Where a training run is written."""
+
+    folder: Path = "runs/train-demo"
+    """Where the run is written: a local folder."""
+    seed: Whole = 0
+    """Of the order of samples, augmentation, dropout and the towers' first weights."""
+
+
+class DataSettings(Settings):
+    """What is trained on, and in which order (section 4.1)."""
+
+    runs: Annotated[list[Path], Field(min_length=1)] = Field(default_factory=lambda: ["runs/demo"])
+    """Finished run folders of `altalign curate`: local paths, `s3://…` or `gs://…`."""
+    held_out: Share = 0.0  # ours
+    """Share of the images, chosen by the hash of `image_id`, that training never sees: pairs for evaluation."""
+    pairs: Whole = 0
+    """Train on exactly this many pairs, chosen by the hash of their keys, so that fewer pairs are among more (table 10). `0`: all."""
+    source_weights: dict[str, AtLeast0] = Field(default_factory=dict)  # ours
+    """Share of an epoch's samples that each source gets, by its name; they are divided by their sum. Empty: in proportion to its size."""
+    same_image_once_a_batch: bool = False  # ours
+    """A global batch has an image once: a pair of an image that is in it already waits for the next batch."""
+    resize_px: Positive = 346
+    """An image is resized to a square of this side; its aspect ratio is not kept."""
+    crop_px: Positive = 289
+    """Side of the random crop of that. Not above `resize_px`."""
+    flip: bool = True
+    """Flip half of the images from left to right."""
+    workers: Whole = 2  # ours
+    """Processes that read and decode, for each process that trains. `0`: that process itself. The order of samples does not depend on it."""
+
+    @model_validator(mode="after")
+    def _crop_fits(self) -> Self:
+        if self.crop_px > self.resize_px:
+            raise ValueError(f"crop_px ({self.crop_px}) is above resize_px ({self.resize_px}); lower the one or raise the other")
+        if self.source_weights and not sum(self.source_weights.values()):
+            raise ValueError("source_weights are all 0: nothing would be drawn; give one source a weight above 0")
+        return self
+
+
+class TokenizerSettings(Settings):
+    """WordPiece, trained on the captions of the shards (section 5)."""
+
+    file: str = ""
+    """A `tokenizer.json` to take instead of training one: of an earlier run, say."""
+    vocabulary_size: Annotated[Positive, Field(ge=16)] = 100_000
+    """Word pieces, special tokens among them; 250,000 in the multilingual model (section 8). Fewer where the captions do not give as many."""
+    lower_case: bool = True  # the paper's sample captions are lower case (figures 1 and 2)
+    """Lower the case of captions."""
+    strip_accents: bool = False  # ours
+    """Take accents off letters."""
+    tokens_at_most: Annotated[Positive, Field(ge=3)] = 64
+    """Word pieces of a caption, `[CLS]` and `[SEP]` among them; longer ones are cut."""
+    captions_at_most: Whole = 20_000_000  # ours
+    """Train the vocabulary on at most this many captions, chosen by the hash of their keys. `0`: all."""
+
+
+class ImageTowerSettings(Settings):
+    """EfficientNet with global pooling, without the 1x1 convolution of its head (section 5)."""
+
+    architecture: Literal["b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "l2"] = "l2"
+    """EfficientNet-B0 to B7, or L2 (the main model)."""
+    width: AtLeast0 = 0.0
+    """Factor of the channels, in place of the architecture's own; `0`: its own. For small trials."""
+    depth: AtLeast0 = 0.0
+    """Factor of the blocks of each stage, in place of the architecture's own; `0`: its own."""
+    embedding_width: Whole = 0
+    """Width of the embeddings of both towers. `0`: the image tower's own (B7: 640, L2: 1,376); with another a linear layer follows the pooling."""
+    padding: Literal["same", "keras"] = "same"
+    """Of strided convolutions. They differ where a side is odd (289): `same` pads as TensorFlow does; `keras` as Keras models built without a size do."""
+    batch_norm: Literal["ghost", "local", "sync", "frozen"] = "ghost"
+    """Statistics of groups of `ghost_group` images, of a chunk, of a chunk on all devices, or fixed as they are."""
+    ghost_group: Annotated[Positive, Field(ge=2)] = 16
+    """Images of a group: the paper's cores had 16 pairs each."""
+    batch_norm_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    """How much of the running statistics stays at each step, as Keras counts it."""
+    batch_norm_epsilon: Above0 = 1e-3
+    """Added to variances."""
+    drop_path: Share = 0.0  # the paper does not say
+    """Chance that a block of the last stage is skipped; it grows from 0 in proportion to depth."""
+    weights: str = ""
+    """A file of weights (safetensors) to start from. Empty: from scratch."""
+    frozen: bool = False
+    """Do not train this tower."""
+
+
+class TextTowerSettings(Settings):
+    """BERT, the last layer's [CLS], then a linear layer to the width of the embeddings (section 5)."""
+
+    layers: Positive = 24
+    """Layers: Mini 4, Medium 8, Base 12, Large 24."""
+    width: Positive = 1024
+    """Width of the hidden states: Mini 256, Medium 512, Base 768, Large 1,024."""
+    heads: Positive = 16
+    """Attention heads: Mini 4, Medium 8, Base 12, Large 16."""
+    dropout: Share = 0.1
+    """Of hidden states and attention, as in BERT."""
+    weights: str = ""
+    """A file of weights (safetensors) to start from. Empty: from scratch."""
+    frozen: bool = False
+    """Do not train this tower."""
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width ({self.width}) is no multiple of heads ({self.heads}); give another number of heads")
+        return self
+
+
+class LossSettings(Settings):
+    """Normalised softmax over the global batch in both directions (section 4.1)."""
+
+    directions: Literal["sum", "mean"] = "sum"
+    """Image-to-text and text-to-image are added (the paper), or averaged."""
+    label_smoothing: Share = 0.1
+    """Target of the match is 1 - this + this/N, of each other candidate this/N."""
+    temperature: Above0 = 1.0
+    """Where the temperature starts, or stays."""
+    temperature_learned: bool = True
+    """Learn the temperature (its logarithm, without weight decay or trust ratio)."""
+    negatives: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the other pairs of the global batch that each pair is set against (table 8: 1, 0.5, 0.25): those next after it, in a circle."""
+    block: Positive = 2048  # ours
+    """Rows and columns of the logits that are in memory at a time."""
+
+
+class OptimizerSettings(Settings):
+    """LAMB (section 5), and what fine-tuning and probes need."""
+
+    name: Literal["lamb", "lars", "adamw", "sgd"] = "lamb"
+    """The method."""
+    weight_decay: AtLeast0 = 1e-5
+    """Of the parameters that decay."""
+    beta1: Share = 0.9
+    """LAMB and AdamW: decay of the first moment."""
+    beta2: Share = 0.999
+    """LAMB and AdamW: decay of the second moment."""
+    epsilon: Above0 = 1e-6
+    """LAMB, LARS and AdamW: added to divisors."""
+    momentum: Share = 0.9
+    """SGD and LARS."""
+    decay_excludes: list[Literal["bias", "norm"]] = Field(default_factory=lambda: ["norm"])  # as COYO-ALIGN: batch norm alone
+    """Parameters without weight decay: biases; scales and shifts of batch and layer norm. The temperature never decays."""
+    trust_excludes: list[Literal["bias", "norm"]] = Field(default_factory=list)
+    """LAMB and LARS: parameters whose step is not scaled by their own norm. The temperature's never is."""
+    clip_norm: AtLeast0 = 0.0  # the paper does not say
+    """Scale gradients so that their norm together is not above this. `0`: off."""
+    rate_factors: dict[Literal["image_tower", "image_projection", "text_tower", "text_projection", "temperature"], AtLeast0] = Field(default_factory=dict)
+    """Factor of the learning rate of each part of the model; 1 where none is given."""
+
+
+class ScheduleSettings(Settings):
+    """The learning rate over the steps (section 5)."""
+
+    steps: Positive = 1_200_000
+    """Steps of the whole run, warm-up among them."""
+    peak: Above0 = 1e-3
+    """The rate after the warm-up."""
+    warmup_steps: Whole = 10_000
+    """Steps over which it grows from 0, in a line."""
+    decay: Literal["linear", "cosine", "step", "constant"] = "linear"
+    """How it falls to `floor` until the last step; `step`: by `factor` every `every` steps."""
+    floor: AtLeast0 = 0.0
+    """Where it ends (not `step`)."""
+    every: Positive = 30_000
+    """`step`: steps between falls."""
+    factor: Above0 = 0.2
+    """`step`: what the rate is multiplied with."""
+
+    @model_validator(mode="after")
+    def _warmup_ends(self) -> Self:
+        if self.warmup_steps > self.steps:
+            raise ValueError(f"warmup_steps ({self.warmup_steps}) is above steps ({self.steps}); lower the one or raise the other")
+        return self
+
+
+class LoopSettings(Settings):
+    """How a step is computed, and what is kept on the way (ours but for the batch)."""
+
+    global_batch: Annotated[Positive, Field(ge=2)] = 16_384
+    """Pairs of a step, over all devices (section 5)."""
+    chunk: Positive = 512
+    """Pairs that one device has in its towers at a time. A step of more goes through them twice; the gradient is the global batch's all the same."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto`: a GPU where there is one."""
+    precision: Literal["float32", "bfloat16"] = "bfloat16"
+    """Of the towers' arithmetic. Weights, embeddings and loss are float32."""
+    activation_checkpointing: bool = False
+    """Compute activations again instead of keeping them: less memory, a third more time."""
+    compile: bool = False
+    """Compile the towers with `torch.compile`."""
+    log_every: Positive = 10
+    """Steps between lines of metrics."""
+    evaluate_every: Whole = 0
+    """Steps between evaluations. `0`: after the last one alone."""
+    checkpoint_every: Positive = 1_000
+    """Steps between checkpoints; there is one after the last step, and one when the run is told to stop."""
+    keep_checkpoints: Positive = 3
+    """How many of the newest are kept."""
+
+
+class RetrievalSettings(Settings):
+    """A set of images and captions to search in both directions."""
+
+    name: Path
+    """What its metrics are called: `retrieval/NAME`."""
+    kind: Literal["held_out", "run", "webdataset", "parquet"] = "held_out"
+    """`held_out`: the pairs of `[data] runs` that `held_out` keeps from training; `run`: all pairs of other run folders; tars; or Parquet tables."""
+    paths: list[Path] = Field(default_factory=list)
+    """Run folders, or globs of tars or tables. `held_out` has none."""
+    image_column: str = "image"
+    """Parquet: column of the image's bytes."""
+    caption_column: str = "caption"
+    """Parquet: column of the caption, or of a list of them. Rows of one image's bytes are one image."""
+    images_at_most: Whole = 0
+    """Take this many images, chosen by the hash of their identity. `0`: all."""
+
+    @model_validator(mode="after")
+    def _has_paths(self) -> Self:
+        if (self.kind == "held_out") == bool(self.paths):
+            raise ValueError('held_out takes no paths: they are those of [data] runs; leave them out, or give kind = "run"' if self.paths else "give paths")
+        return self
+
+
+class EvaluationSettings(Settings):
+    """What the model is measured on."""
+
+    retrieval: list[RetrievalSettings] = Field(default_factory=list)
+    """Sets for image-text retrieval (section 5.1), one `[[evaluation.retrieval]]` each."""
+    resize_px: Whole = 0
+    """Side of the square before the central crop. `0`: as in training."""
+    crop_px: Whole = 0
+    """Side of the central crop. `0`: as in training."""
+    batch: Positive = 256
+    """Images, or captions, that are encoded at a time."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [chosen.name for chosen in self.retrieval]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two sets of one name among {', '.join(names)}; give each its own")
+        return self
+
+
+class TrainConfig(Settings):
+    """A training run."""
+
+    run: RunSettings = RunSettings()
+    data: DataSettings = DataSettings()
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    image_tower: ImageTowerSettings = ImageTowerSettings()
+    text_tower: TextTowerSettings = TextTowerSettings()
+    loss: LossSettings = LossSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    loop: LoopSettings = LoopSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Self:
+        tower, chunk = self.image_tower, self.loop.chunk
+        if tower.batch_norm == "ghost" and chunk % tower.ghost_group and chunk > tower.ghost_group:
+            raise ValueError(f"[loop] chunk ({chunk}) is no multiple of [image_tower] ghost_group ({tower.ghost_group}); give a multiple")
+        if any(chosen.kind == "held_out" for chosen in self.evaluation.retrieval) and not self.data.held_out:
+            raise ValueError("[[evaluation.retrieval]] kind = held_out, and [data] held_out = 0: no pair is held out; give a share")
+        return self
