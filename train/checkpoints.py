@@ -138,7 +138,7 @@ def _state_of(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 tensors[f"{names[number]}/{key}"] = value.detach().cpu().contiguous()
             else:
                 numbers[f"{names[number]}/{key}"] = value
-    groups = [{key: value for key, value in group.items() if key not in ("params", "names") and _is_plain(value)} for group in layout["param_groups"]]
+    groups = [{key: value for key, value in group.items() if key not in ("params", "param_names") and _is_plain(value)} for group in layout["param_groups"]]
     return tensors, {"state": numbers, "groups": groups}
 
 
@@ -150,7 +150,7 @@ def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _names(optimizer: Optimizer) -> list[str]:
-    return [name for group in optimizer.param_groups for name in group["names"]]
+    return [name for group in optimizer.param_groups for name in group["param_names"]]
 
 
 def _is_plain(value: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from altalign import storage
+from altalign import storage, terminal
 from train import run_folder
 from train.settings import TrainConfig
 
@@ -71,10 +71,23 @@ class Metrics:
         self._console.print(text, soft_wrap=True, end="\r" if self._console.is_terminal and step < self._steps else "\n")
 
 
+class Unwritten:
+    """Metrics of a rank that writes none."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Nothing."""
+
+    def evaluated(self, step: int, metrics: Mapping[str, Mapping[str, float]]) -> None:
+        """Nothing."""
+
+
 @contextmanager
-def opened(config: TrainConfig, *, first_step: int, console: Console) -> Iterator[Metrics]:
-    """Metrics that are written out when the block ends."""
-    metrics = Metrics(config, first_step=first_step, console=console)
+def opened(config: TrainConfig, *, first_step: int, is_first: bool) -> Iterator[Metrics | Unwritten]:
+    """Metrics that are written out when the block ends; of rank 0 alone."""
+    if not is_first:
+        yield Unwritten()
+        return
+    metrics = Metrics(config, first_step=first_step, console=terminal.stderr())
     try:
         yield metrics
     finally:

@@ -42,6 +42,12 @@ class Ranks:
         distributed.all_reduce(largest, distributed.ReduceOp.MAX)
         return int(largest)
 
+    def gathered(self, own: torch.Tensor) -> list[torch.Tensor]:
+        """Every rank's tensor, all of one shape."""
+        parts = [torch.empty_like(own) for _ in range(self.ranks)]
+        distributed.all_gather(parts, own.contiguous())
+        return parts
+
     def told(self, value: Any) -> Any:
         """What rank 0 has, on every rank."""
         if self.ranks == 1:

@@ -26,8 +26,8 @@ def path(config: TrainConfig, *parts: str) -> str:
     return str(Path(config.run.folder, *parts))
 
 
-def open_run(config: TrainConfig) -> None:
-    """Make the folder, or see that this run may go on in it; writes config.toml.
+def check_folder(config: TrainConfig) -> None:
+    """Refuse a folder that this run may not be written to, before anything is.
 
     Raises:
         UsageError: the folder is in a store, holds something else, or a run of other settings.
@@ -42,8 +42,23 @@ def open_run(config: TrainConfig) -> None:
         _check_same(config)
     elif any(name != "log" and not storage.is_partial(name) for name in storage.entries(folder)):
         raise UsageError(f"{folder}: a folder that is no training run of altalign (it has no config.toml); choose another [run] folder, or empty it")
-    storage.sweep(folder)
+
+
+def open_run(config: TrainConfig) -> None:
+    """Write config.toml, in the folder that is checked and held."""
+    storage.sweep(config.run.folder)
     storage.write_bytes(path(config, "config.toml"), resolved(config).encode())
+
+
+def check_trained(config: TrainConfig) -> None:
+    """Refuse a folder that has no training run of these settings.
+
+    Raises:
+        UsageError: saying what to do.
+    """
+    if not storage.exists(path(config, "config.toml")):
+        raise UsageError(f"{config.run.folder}: no training run is there; train first, or give its folder in [run] folder")
+    _check_same(config)
 
 
 def resolved(config: TrainConfig) -> str:
@@ -67,29 +82,34 @@ def _check_same(config: TrainConfig) -> None:
         )
 
 
-def note(config: TrainConfig, **facts: Any) -> None:
-    """Add facts to run.json."""
-    place = path(config, "run.json")
-    storage.write_json(place, {**storage.read_json(place), **facts})
-
-
 def begin(config: TrainConfig, lineage: Mapping[str, Any], *, step: int, ranks: int, device: str) -> None:
     """Write run.json: versions, what the run is trained on, and this attempt beside those before it.
 
     Raises:
         UsageError: what it was trained on until now is not there any more as it was.
     """
-    before = storage.read_json(path(config, "run.json"))
+    place = path(config, "run.json")
+    before = storage.read_json(place)
     for name, value in lineage.items():
         if before.get(name, value) != value:
             raise UsageError(f"{config.run.folder}: {name} are not those that this run began with; bring them back, or choose another [run] folder")
-    attempt = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "from_step": step, "ranks": ranks, "device": device}
+    attempt = {"started": _now(), "from_step": step, "ranks": ranks, "device": device}
     versions = {name: version(name) for name in ("torch", "timm", "transformers", "tokenizers")}
-    note(
-        config,
-        altalign=__version__,
-        versions={**versions, "python": platform.python_version(), "cuda": torch.version.cuda},
+    facts = {
+        "altalign": __version__,
+        "versions": {**versions, "python": platform.python_version(), "cuda": torch.version.cuda},
         **lineage,
-        attempts=[*before.get("attempts", []), attempt],
-        finished=None,
-    )
+        "attempts": [*before.get("attempts", []), attempt],
+        "finished": None,
+    }
+    storage.write_json(place, facts)
+
+
+def end(config: TrainConfig) -> None:
+    """Note in run.json that the last step is done."""
+    place = path(config, "run.json")
+    storage.write_json(place, {**storage.read_json(place), "finished": _now()})
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
