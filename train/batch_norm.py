@@ -17,7 +17,7 @@ from timm.layers import BatchNormAct2d
 from torch import distributed, nn
 from torch.nn import functional
 
-from train.normalise import normalise
+from train.normalise import How, normalise
 
 Statistics = Literal["ghost", "local", "sync", "frozen"]
 
@@ -27,6 +27,13 @@ class BatchNorm(nn.BatchNorm2d):
 
     `momentum` is torch's: the share of the new, 1 - Keras' momentum. In evaluation every kind uses the running statistics.
     """
+
+    momentum: float  # type: ignore[assignment]  # torch's may be None, as running statistics may: these are not
+    running_mean: torch.Tensor  # type: ignore[assignment]
+    running_var: torch.Tensor  # type: ignore[assignment]
+    num_batches_tracked: torch.Tensor  # type: ignore[assignment]
+    drop: nn.Module
+    act: nn.Module
 
     def __init__(self, replaced: BatchNormAct2d, *, statistics: Statistics, group: int) -> None:
         super().__init__(replaced.num_features, eps=replaced.eps, momentum=replaced.momentum, device=replaced.weight.device, dtype=replaced.weight.dtype)
@@ -53,7 +60,7 @@ class BatchNorm(nn.BatchNorm2d):
         """Normalise and activate whole groups."""
         swish = type(self.act) is nn.SiLU and type(self.drop) is nn.Identity
         sync = self.statistics == "sync" and distributed.is_available() and distributed.is_initialized()
-        normalised, mean, variance = normalise(images, self.weight, self.bias, epsilon=self.eps, group=group, swish=swish, sync=sync)
+        normalised, mean, variance = normalise(images, self.weight, self.bias, How(self.eps, group, swish, sync))
         if self.collects:
             self.sums.add_(torch.cat([mean.sum(0) * group, variance.sum(0) * group, mean.new_full((1,), images.shape[0])]))
         return normalised if swish else self.act(self.drop(normalised))

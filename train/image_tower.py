@@ -4,8 +4,8 @@ from functools import partial
 from typing import Self
 
 import torch
-from timm.layers import Conv2dSame
-from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channels
+from timm.layers import Conv2dSame  # pyright: ignore[reportPrivateImportUsage]
+from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channels  # pyright: ignore[reportPrivateImportUsage]
 from torch import nn
 from torch.nn import functional
 
@@ -44,6 +44,9 @@ class ImageTower(EfficientNet):
         num_features: width of the features.
     """
 
+    num_features: int
+    conv_stem: nn.Conv2d
+
     def __init__(self, settings: ImageTowerSettings) -> None:
         own_width, own_depth = FACTORS[settings.architecture]
         super().__init__(
@@ -81,20 +84,20 @@ class StridedConvolution(nn.Conv2d):
     SAME pads an odd side on both ends alike, which the convolution does itself: at 289 pixels (145, 73, 37, 19, 10) nothing is copied.
     """
 
-    def __init__(self, replaced: Conv2dSame, *, as_if_even: bool) -> None:
-        channels, kernel = (replaced.in_channels, replaced.out_channels), replaced.weight.shape[-1]
+    def __init__(self, replaced: nn.Conv2d, *, as_if_even: bool) -> None:
         factory = {"device": replaced.weight.device, "dtype": replaced.weight.dtype}
-        super().__init__(*channels, kernel, stride=2, groups=replaced.groups, bias=replaced.bias is not None, **factory)
+        kernel, has_bias = (replaced.kernel_size[0], replaced.kernel_size[1]), replaced.bias is not None
+        super().__init__(replaced.in_channels, replaced.out_channels, kernel, stride=2, groups=replaced.groups, bias=has_bias, **factory)
         self.load_state_dict(replaced.state_dict())
         self.as_if_even = as_if_even
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
         """Images (n, channels, height, width) of half the size, rounded up (as if even: a kernel of 3 or 5 loses an odd last row)."""
         before, after = zip(*(self._padding(side) for side in input.shape[-2:]), strict=True)
-        padding: tuple[int, ...] = before
+        padded, padding = input, before
         if before != after:
-            input, padding = functional.pad(input, (before[1], after[1], before[0], after[0])), (0, 0)
-        return functional.conv2d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+            padded, padding = functional.pad(input, (before[1], after[1], before[0], after[0])), (0, 0)
+        return functional.conv2d(padded, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
     def _padding(self, side: int) -> tuple[int, int]:
         half = self.kernel_size[0] // 2

@@ -1,4 +1,4 @@
-"""The dual encoder: two towers, a linear layer after the text tower, one after the image tower where widths differ, and the temperature (ALIGN sections 4.1, 5)."""
+"""The dual encoder: two towers, a linear layer after the text tower, one after the image tower where widths differ, the temperature (ALIGN sections 4.1, 5)."""
 
 import math
 from typing import Literal
@@ -58,7 +58,7 @@ class DualEncoder(nn.Module):
             self.image_tower = ImageTower(image)
             self.text_tower = TextTower(text, vocabulary=vocabulary, tokens_at_most=tokens_at_most)
             own = self.image_tower.num_features
-            self.width = image.embedding_width or own
+            self.width: int = image.embedding_width or own
             self.image_projection = nn.Identity() if self.width == own else _linear(own, self.width)
             self.text_projection = _linear(self.text_tower.num_features, self.width)
         self.temperature = Temperature(temperature, learned=temperature_learned)

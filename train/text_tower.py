@@ -1,9 +1,11 @@
 """BERT from scratch, and the [CLS] of its last layer (ALIGN section 5)."""
 
+from functools import partial
 from typing import Self
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, BertModel
 
 from train import weights
@@ -26,10 +28,10 @@ class TextTower(nn.Module):
             hidden_dropout_prob=settings.dropout,
             attention_probs_dropout_prob=settings.dropout,
             max_position_embeddings=tokens_at_most,
+            attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
         )
-        config._attn_implementation = "sdpa"
         self.bert = BertModel(config, add_pooling_layer=False)
-        self.num_features = settings.width
+        self.num_features: int = settings.width
         self.frozen = settings.frozen
         if settings.weights:
             prefixes, unused = ("text_tower.", "bert."), ("pooler.", "cls.", "embeddings.position_ids")
@@ -42,11 +44,11 @@ class TextTower(nn.Module):
         return super().train(mode and not self.frozen)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:  # noqa: FBT001, FBT002 - timm's signature
-        """Compute activations again instead of keeping them."""
-        if enable:
-            self.bert.gradient_checkpointing_enable({"use_reentrant": False})
-        else:
-            self.bert.gradient_checkpointing_disable()
+        """Compute each layer's activations again instead of keeping them (transformers' own switch changes its name with versions)."""
+        for layer in self.bert.encoder.layer:
+            layer.__dict__.pop("forward", None)
+            if enable:
+                layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Features (n, width) of tokens, int64 (n, length); `mask` is true where there is a token, [CLS] the first."""

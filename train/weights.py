@@ -28,7 +28,7 @@ def read_into(module: nn.Module, path: str, *, setting: str, prefixes: Sequence[
     tensors = _own(_read(path, setting), prefixes, unused)
     state = module.state_dict()
     missing = [name for name in state if name not in tensors and not name.endswith("num_batches_tracked")]
-    unexpected = [name for name in tensors if name not in state]
+    unexpected = sorted(tensors.keys() - state.keys())
     odd = [f"{name} {_shape(tensors[name])} for {_shape(state[name])}" for name in state if name in tensors and tensors[name].shape != state[name].shape]
     faults = [f"{word} {_named(names)}" for word, names in (("missing:", missing), ("unexpected:", unexpected), ("of another shape:", odd)) if names]
     if faults:

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from train import normalise
 from train.batch_norm import BatchNorm, Statistics, apply_collected, collected, collecting, convert
+from train.normalise import How, Scales
 
 CHANNELS = 3
 EPSILON = 1e-3
@@ -45,9 +46,9 @@ def gradients(norm: BatchNorm, outcome: torch.Tensor, pixels: torch.Tensor) -> t
     return torch.autograd.grad((outcome * weights).sum(), [pixels, norm.weight, norm.bias])
 
 
-@given(st.integers(1, 9), st.integers(1, 5), st.sampled_from(sorted(ACTIVATIONS)), st.booleans())
+@given(count=st.integers(1, 9), group=st.integers(1, 5), activation=st.sampled_from(sorted(ACTIVATIONS)), channels_last=st.booleans())
 @settings(max_examples=60)
-def test_ghost_batch_norm_is_batch_norm_of_each_group(count: int, group: int, activation: str, channels_last: bool) -> None:
+def test_ghost_batch_norm_is_batch_norm_of_each_group(count: int, group: int, activation: str, *, channels_last: bool) -> None:
     norm, pixels = layer("ghost", group, activation=activation), images(count)
     if channels_last:
         pixels = pixels.contiguous(memory_format=torch.channels_last)
@@ -64,27 +65,27 @@ def test_local_statistics_are_of_all_images_of_the_chunk() -> None:
 
 
 @pytest.mark.parametrize("swish", [False, True])
-def test_the_gradient_is_the_derivative(swish: bool) -> None:
+def test_the_gradient_is_the_derivative(*, swish: bool) -> None:
     norm, pixels = layer(), images(4, side=2).requires_grad_()
 
     def of(pixels: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return normalise.normalise(pixels, weight, bias, epsilon=EPSILON, group=2, swish=swish, sync=False)[0]
+        return normalise.normalise(pixels, weight, bias, How(EPSILON, 2, swish))[0]
 
     assert torch.autograd.gradcheck(of, (pixels, norm.weight, norm.bias))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("swish", [False, True])
-def test_the_three_ways_agree(dtype: torch.dtype, swish: bool) -> None:
+def test_the_three_ways_agree(*, dtype: torch.dtype, swish: bool) -> None:
     norm = layer(dtype=torch.promote_types(dtype, torch.float32))
     pixels = images(8, dtype=dtype).requires_grad_()
     outer = torch.randn(pixels.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9)).to(dtype)
-    traceable, _, _ = normalise._traceable(pixels, norm.weight, norm.bias, EPSILON, 4, swish)
-    by_group, _, _ = normalise.normalise(pixels, norm.weight, norm.bias, epsilon=EPSILON, group=4, swish=swish, sync=False)
+    traceable, _, _ = normalise._traceable(pixels, norm.weight, norm.bias, How(EPSILON, 4, swish))
+    by_group, _, _ = normalise.normalise(pixels, norm.weight, norm.bias, How(EPSILON, 4, swish))
     mean, variance = normalise.moments(pixels.detach(), 4)
-    known = (norm.weight.detach(), norm.bias.detach(), mean, torch.rsqrt(variance + EPSILON))
-    shift, slope = normalise.sums_of_gradients(outer, pixels.detach(), *known, swish=swish)
-    at_once = normalise.gradient_of_input(outer, pixels.detach(), *known, shift / 36, slope / 36, swish=swish)
+    known = Scales(norm.weight.detach(), norm.bias.detach(), mean, torch.rsqrt(variance + EPSILON))
+    shift, slope = normalise.sums_of_gradients(outer, pixels.detach(), known, swish=swish)
+    at_once = normalise.gradient_of_input(outer, pixels.detach(), known, shift / 36, slope / 36, swish=swish)
     tolerance = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
     expected = torch.autograd.grad(traceable, [pixels, norm.weight, norm.bias], outer)
     found = torch.autograd.grad(by_group, [pixels, norm.weight, norm.bias], outer)
@@ -113,7 +114,6 @@ def test_a_forward_leaves_the_running_statistics_alone() -> None:
 
 def test_frozen_statistics_are_the_running_ones_in_training_too() -> None:
     norm = layer("frozen")
-    assert norm.running_mean is not None
     norm.running_mean.fill_(2.0)
     pixels = images(4)
     expected = norm.eval()(pixels)
@@ -139,8 +139,6 @@ def test_running_statistics_move_once_a_step_by_the_mean_over_groups(sizes: list
     pixels = images(12)
     norm = moved("ghost", list(pixels.split(sizes)))
     groups = pixels.unflatten(0, (3, 4))
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
     torch.testing.assert_close(norm.running_mean, 0.01 * groups.mean((1, 3, 4)).mean(0))
     torch.testing.assert_close(norm.running_var, 0.99 + 0.01 * groups.var((1, 3, 4), correction=0).mean(0))
     assert norm.num_batches_tracked == 1
@@ -150,7 +148,6 @@ def test_a_smaller_group_counts_by_its_images() -> None:
     pixels = images(5)
     norm = moved("ghost", [pixels])
     means = [part.mean((0, 2, 3)) for part in pixels.split(4)]
-    assert norm.running_mean is not None
     torch.testing.assert_close(norm.running_mean, 0.01 * (4 * means[0] + means[1]) / 5)
 
 
@@ -169,7 +166,6 @@ def test_sums_of_ranks_add_up() -> None:
 def test_a_step_without_images_moves_nothing() -> None:
     norm = layer()
     apply_collected(norm, collected(norm))
-    assert norm.running_mean is not None
     assert not norm.running_mean.any()
     assert norm.num_batches_tracked == 0
 

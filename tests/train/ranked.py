@@ -1,0 +1,85 @@
+"""One of several processes that compute a loss and gradients together: `python ranked.py RANK RANKS FOLDER`. What it finds goes to FOLDER/RANK.pt."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from tests.train.pairs import drawn
+from tests.train.small_model import gradients_of, pairs, small_model
+from train.accumulation import gradients, towers_of
+from train.loss import contrastive_loss, pair_losses
+
+LOSSES = {  # how many pairs each rank has; two ranks: a group of those two
+    "three ranks, uneven": ((4, 3, 3), {"negatives": 1.0}),
+    "three ranks, one has the most": ((1, 8, 1), {"negatives": 1.0}),
+    "three ranks, even": ((3, 3, 3), {"negatives": 1.0}),
+    "three ranks, half of the negatives": ((4, 3, 3), {"negatives": 0.5}),
+    "three ranks, few negatives": ((2, 3, 5), {"negatives": 0.1}),
+    "two ranks": ((7, 3), {"negatives": 1.0}),
+}
+STEPS = {  # pairs of each rank, of a chunk, parts that are not trained
+    "two passes, as many chunks": ((4, 4, 3), 2, ()),
+    "two passes, other numbers of chunks": ((6, 2, 1), 2, ()),
+    "one pass": ((4, 4, 2), 4, ()),
+    "two ranks": ((6, 4), 2, ()),
+    "a frozen tower": ((4, 2, 2), 2, ("image_tower",)),
+    "frozen towers": ((4, 2, 2), 2, ("image_tower", "text_tower")),
+}
+OF_STEP = {"loss": partial(contrastive_loss, label_smoothing=0.1, directions="sum", block=3), "seed": 7}
+
+
+def loss_of(sizes: tuple[int, ...], rank: int, settings: dict[str, Any], group: Any = None) -> dict[str, Any]:
+    """A rank's part of a loss, its gradients, and its pairs' losses. Weights are of the pair's place."""
+    pairs_of_all = sum(sizes)
+    own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+    images, texts = (embeddings.detach()[own].requires_grad_() for embeddings in drawn(pairs_of_all))
+    temperature = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+    chosen = {"label_smoothing": 0.1, "directions": "sum", "block": 2, "group": group} | settings
+    weights = (1 + torch.arange(pairs_of_all, dtype=torch.float64))[own]
+    part = contrastive_loss(images, texts, temperature, weights=weights, **chosen)
+    part.backward()
+    with torch.no_grad():
+        alone = pair_losses(images, texts, temperature, **chosen)
+    return {"loss": part.detach(), "images": images.grad, "texts": texts.grad, "temperature": temperature.grad, "pairs": alone.of_pairs}
+
+
+def steps_of(sizes: tuple[int, ...], rank: int, chunk: int, frozen: tuple[str, ...], group: Any = None) -> dict[str, Any]:
+    """Three steps down the gradient: what each said, the last one's gradients, and the state after it."""
+    model = small_model(group=2)
+    for part in frozen:
+        model.get_submodule(part).requires_grad_(requires_grad=False)
+    towers = towers_of(model, group)
+    results = []
+    for step in range(3):
+        of_all = pairs(sum(sizes), seed=step)
+        own = of_all.chunk(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+        results.append(gradients(towers, model, own, chunk=chunk, step=step, group=group, **OF_STEP))
+        with torch.no_grad():
+            for name, gradient in gradients_of(model).items():
+                model.get_parameter(name).sub_(gradient, alpha=0.1)
+    return {"results": [vars(result) for result in results], "gradients": gradients_of(model), "state": model.state_dict()}
+
+
+def main() -> None:
+    rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks)
+    two = distributed.new_group([0, 1])
+    found: dict[str, Any] = {"losses": {}, "steps": {}}
+    for name, (sizes, settings) in LOSSES.items():
+        if rank < len(sizes):
+            found["losses"][name] = loss_of(sizes, rank, settings, two if len(sizes) == 2 else None)
+    for name, (sizes, chunk, frozen) in STEPS.items():
+        if rank < len(sizes):
+            found["steps"][name] = steps_of(sizes, rank, chunk, frozen, two if len(sizes) == 2 else None)
+    torch.save(found, folder / f"{rank}.pt")
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
