@@ -21,7 +21,7 @@ LARS_TRUST = 0.001  # You et al. 2017 (arXiv 1708.03888), section 5: the trust c
 
 _many: Any = torch  # `_foreach_*` are private by name alone: torch's own optimisers are made of them
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm)  # timm's are subclasses of them
-_NUMBERS_AT_A_TIME = {"cpu": 1 << 17, "cuda": 1 << 26}  # of the parameters stepped together: what a cache holds; what bounds scratch memory to 512 MiB
+_NUMBERS_AT_A_TIME = 1 << 26  # of the parameters stepped together: two copies of as many are scratch memory, 512 MiB
 
 
 @dataclass(frozen=True)
@@ -181,18 +181,19 @@ class Lamb(_Stepped):
         _many._foreach_mul_(squares, beta2)
         _many._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
 
+        corrected1, corrected2 = 1 - beta1**steps, math.sqrt(1 - beta2**steps)
         divisors = _many._foreach_sqrt(squares)
-        _many._foreach_div_(divisors, math.sqrt(1 - beta2**steps))
-        _many._foreach_add_(divisors, group["epsilon"])
-        _many._foreach_mul_(divisors, 1 - beta1**steps)
+        _many._foreach_mul_(divisors, corrected1 / corrected2)
+        _many._foreach_add_(divisors, corrected1 * group["epsilon"])
         updates = _many._foreach_div(means, divisors)
         if group["weight_decay"]:
             _many._foreach_add_(updates, parameters, alpha=group["weight_decay"])
         if group["trust"]:
             weights, moves = torch.stack(_many._foreach_norm(parameters)), torch.stack(_many._foreach_norm(updates))
             ratios = torch.where((weights > 0) & (moves > 0), weights / moves, 1.0)
-            _many._foreach_mul_(updates, ratios.unbind())
-        _many._foreach_add_(parameters, updates, alpha=-group["lr"])
+            _many._foreach_addcmul_(parameters, updates, ratios.unbind(), value=-group["lr"])
+        else:
+            _many._foreach_add_(parameters, updates, alpha=-group["lr"])
 
 
 class Lars(_Stepped):
@@ -222,7 +223,7 @@ def _at_a_time(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     run: list[Tensor] = []
     numbers = 0
     for parameter in parameters:
-        if run and numbers + parameter.numel() > _NUMBERS_AT_A_TIME.get(parameter.device.type, 1 << 26):
+        if run and numbers + parameter.numel() > _NUMBERS_AT_A_TIME:
             yield run
             run, numbers = [], 0
         run.append(parameter)
