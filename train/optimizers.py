@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from altalign.errors import UsageError
+from train.model import PARTS, Part, part_of
 from train.settings import OptimizerSettings
 
-PARTS = ("image_tower", "image_projection", "text_tower", "text_projection", "temperature")
 KINDS = ("weight", "bias", "norm")
 LARS_TRUST = 0.001  # You et al. 2017 (arXiv 1708.03888), section 5: the trust coefficient
 
 _many: Any = torch  # `_foreach_*` are private by name alone: torch's own optimisers are made of them
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm)  # timm's are subclasses of them
-_NUMBERS_AT_A_TIME = {"cpu": 1 << 17, "cuda": 1 << 26}  # of the parameters stepped together: what a cache holds; what bounds scratch memory to 512 MiB
+_NUMBERS_AT_A_TIME = 1 << 26  # of the parameters stepped together: two copies of as many are scratch memory, 512 MiB
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
     """The optimiser of a model's parameters that are not frozen; its rate is 0 until the loop sets `group["lr"]`.
 
     Args:
-        model: its parameters' names begin with their part (`PARTS`); not wrapped in anything.
+        model: a DualEncoder, wrapped or not.
         settings: the method, its numbers, and what is excluded.
 
     Raises:
         UsageError: every parameter is frozen.
-        ValueError: a parameter is of no known part.
+        ValueError: a parameter is of no part of the model.
     """
     groups = _groups(model, settings)
     if not groups:
@@ -95,11 +95,10 @@ def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any
     """Parameters that are treated alike, those of a part together."""
     adapts = settings.name in ("lamb", "lars")
     norms = _names_of_norms(model)
-    factors: dict[str, float] = {**settings.rate_factors}
-    found: dict[tuple[str, bool, bool], list[tuple[str, nn.Parameter, str]]] = {}
+    found: dict[tuple[Part, bool, bool], list[tuple[str, nn.Parameter, str]]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            part, kind = _part(name), _kind(name, norms)
+            part, kind = part_of(name), _kind(name, norms)
             is_temperature = part == "temperature"
             decays = settings.weight_decay > 0 and not is_temperature and kind not in settings.decay_excludes
             trusts = adapts and not is_temperature and kind not in settings.trust_excludes
@@ -111,17 +110,10 @@ def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any
             "kinds": [kind for kind in KINDS if any(kind == of for _, _, of in found[part, decays, trusts])],
             "weight_decay": settings.weight_decay if decays else 0.0,
             "trust": trusts,
-            "factor": factors.get(part, 1.0),
+            "factor": settings.rate_factors.get(part, 1.0),
         }
         for part, decays, trusts in sorted(found, key=lambda key: (PARTS.index(key[0]), not key[1], not key[2]))
     ]
-
-
-def _part(name: str) -> Any:
-    part = name.partition(".")[0]
-    if part not in PARTS:
-        raise ValueError(f"parameter {name}: of no known part; there are {', '.join(PARTS)}")
-    return part
 
 
 def _names_of_norms(model: nn.Module) -> set[str]:
@@ -189,18 +181,19 @@ class Lamb(_Stepped):
         _many._foreach_mul_(squares, beta2)
         _many._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
 
+        corrected1, corrected2 = 1 - beta1**steps, math.sqrt(1 - beta2**steps)
         divisors = _many._foreach_sqrt(squares)
-        _many._foreach_div_(divisors, math.sqrt(1 - beta2**steps))
-        _many._foreach_add_(divisors, group["epsilon"])
-        _many._foreach_mul_(divisors, 1 - beta1**steps)
+        _many._foreach_mul_(divisors, corrected1 / corrected2)
+        _many._foreach_add_(divisors, corrected1 * group["epsilon"])
         updates = _many._foreach_div(means, divisors)
         if group["weight_decay"]:
             _many._foreach_add_(updates, parameters, alpha=group["weight_decay"])
         if group["trust"]:
             weights, moves = torch.stack(_many._foreach_norm(parameters)), torch.stack(_many._foreach_norm(updates))
             ratios = torch.where((weights > 0) & (moves > 0), weights / moves, 1.0)
-            _many._foreach_mul_(updates, ratios.unbind())
-        _many._foreach_add_(parameters, updates, alpha=-group["lr"])
+            _many._foreach_addcmul_(parameters, updates, ratios.unbind(), value=-group["lr"])
+        else:
+            _many._foreach_add_(parameters, updates, alpha=-group["lr"])
 
 
 class Lars(_Stepped):
@@ -230,7 +223,7 @@ def _at_a_time(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     run: list[Tensor] = []
     numbers = 0
     for parameter in parameters:
-        if run and numbers + parameter.numel() > _NUMBERS_AT_A_TIME.get(parameter.device.type, 1 << 26):
+        if run and numbers + parameter.numel() > _NUMBERS_AT_A_TIME:
             yield run
             run, numbers = [], 0
         run.append(parameter)

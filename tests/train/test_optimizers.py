@@ -10,8 +10,9 @@ from torch import nn
 
 from altalign.errors import UsageError
 from train import optimizers
+from train.model import DualEncoder
 from train.optimizers import clip, describe, make_optimizer
-from train.settings import OptimizerSettings
+from train.settings import ImageTowerSettings, OptimizerSettings, TextTowerSettings
 
 Reference = Callable[..., np.ndarray]  # weights, gradients of each step, decay, trust -> weights
 STEPS = 20
@@ -186,6 +187,17 @@ def test_rows_say_what_happens_to_each_group() -> None:
     assert rows[2].tensors == 6
 
 
+def test_norms_of_the_model_are_found_by_what_they_are() -> None:
+    image = ImageTowerSettings(architecture="b0", width=0.25, depth=0.3, embedding_width=8)
+    model = DualEncoder(image, TextTowerSettings(layers=1, width=32, heads=2), vocabulary=20, tokens_at_most=8)
+    optimizer = make_optimizer(model, settings_of(decay_excludes=["norm"]))
+    undecayed = names_where(optimizer, lambda group: group["weight_decay"] == 0)
+    lines = {name for name, parameter in model.named_parameters() if parameter.ndim <= 1}
+    assert undecayed == {name for name in lines if ".bn" in name or "LayerNorm" in name} | TEMPERATURE
+    assert {"image_tower.bn1.weight", "text_tower.bert.embeddings.LayerNorm.bias"} < undecayed
+    assert names_where(optimizer, lambda group: group["part"] == "image_projection") == {"image_projection.weight", "image_projection.bias"}
+
+
 def test_frozen_parameters_are_in_no_group() -> None:
     model = Towers()
     model.image_tower.requires_grad_(False)  # noqa: FBT003 - torch's
@@ -197,7 +209,7 @@ def test_frozen_parameters_are_in_no_group() -> None:
 
 
 def test_a_parameter_of_no_part_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"head\.weight: of no known part"):
+    with pytest.raises(ValueError, match=r"head\.weight: no parameter of a dual encoder"):
         make_optimizer(nn.ModuleDict({"head": nn.Linear(2, 2)}), settings_of())
 
 
@@ -229,7 +241,7 @@ def test_parameters_together_step_as_they_do_one_by_one(method: str, monkeypatch
     values, gradients = random_case()
     found = []
     for numbers in (1, 300, 1 << 30):
-        monkeypatch.setattr(optimizers, "_NUMBERS_AT_A_TIME", {"cpu": numbers})
+        monkeypatch.setattr(optimizers, "_NUMBERS_AT_A_TIME", numbers)
         model = model_of(values)
         train(model, make_optimizer(model, settings_of(name=method)), gradients)
         found.append(model.state_dict())
