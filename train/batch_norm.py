@@ -10,10 +10,10 @@ A last group that is smaller than the others stays a group, and counts in the ru
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from timm.layers import BatchNormAct2d
+from timm.layers import BatchNormAct2d  # pyright: ignore[reportPrivateImportUsage]
 from torch import distributed, nn
 from torch.nn import functional
 
@@ -23,7 +23,9 @@ Statistics = Literal["ghost", "local", "sync", "frozen"]
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """What timm's BatchNormAct2d is, its activation included, with statistics as this module has them; the names of its state stay timm's.
+    """What timm's BatchNormAct2d is, its activation included, with statistics as this module has them.
+
+    It takes the weights, activation and settings of the layer it replaces, a BatchNormAct2d; the names of its state stay timm's.
 
     `momentum` is torch's: the share of the new, 1 - Keras' momentum. In evaluation every kind uses the running statistics.
     """
@@ -35,7 +37,7 @@ class BatchNorm(nn.BatchNorm2d):
     drop: nn.Module
     act: nn.Module
 
-    def __init__(self, replaced: BatchNormAct2d, *, statistics: Statistics, group: int) -> None:
+    def __init__(self, replaced: Any, *, statistics: Statistics, group: int) -> None:
         super().__init__(replaced.num_features, eps=replaced.eps, momentum=replaced.momentum, device=replaced.weight.device, dtype=replaced.weight.dtype)
         self.load_state_dict(replaced.state_dict())
         self.drop, self.act = replaced.drop, replaced.act

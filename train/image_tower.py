@@ -1,7 +1,7 @@
 """EfficientNet B0 to B7 and L2 with global pooling, without the 1x1 convolution of its head (ALIGN section 5), of timm's blocks and names."""
 
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import torch
 from timm.layers import Conv2dSame  # pyright: ignore[reportPrivateImportUsage]
@@ -84,7 +84,7 @@ class StridedConvolution(nn.Conv2d):
     SAME pads an odd side on both ends alike, which the convolution does itself: at 289 pixels (145, 73, 37, 19, 10) nothing is copied.
     """
 
-    def __init__(self, replaced: nn.Conv2d, *, as_if_even: bool) -> None:
+    def __init__(self, replaced: Any, *, as_if_even: bool) -> None:
         factory = {"device": replaced.weight.device, "dtype": replaced.weight.dtype}
         kernel, has_bias = (replaced.kernel_size[0], replaced.kernel_size[1]), replaced.bias is not None
         super().__init__(replaced.in_channels, replaced.out_channels, kernel, stride=2, groups=replaced.groups, bias=has_bias, **factory)

@@ -46,13 +46,13 @@ class Scales(NamedTuple):
 def normalise(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Images (n, channels, height, width; n above 0) normalised, and the means and variances (groups, channels), which have no gradient."""
     if how.sync:
-        return _synchronised(images, weight, bias, how)
-    return _traceable(images, weight, bias, how) if torch.compiler.is_compiling() else _Normalise.apply(images, weight, bias, how)  # type: ignore[call-arg]
+        return _synchronised(images, weight, bias, how)  # type: ignore[call-arg]
+    return _traceable(images, weight, bias, how) if torch.compiler.is_compiling() else _Normalise.apply(images, weight, bias, how)  # type: ignore[return-value]
 
 
 @torch.compiler.disable  # collectives are not traced
 def _synchronised(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return _Normalise.apply(images, weight, bias, how)  # type: ignore[call-arg]
+    return _Normalise.apply(images, weight, bias, how)  # type: ignore[return-value]
 
 
 def _traceable(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

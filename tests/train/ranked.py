@@ -1,12 +1,15 @@
 """One of several processes that compute a loss and gradients together: `python ranked.py RANK RANKS FOLDER`. What it finds goes to FOLDER/RANK.pt."""
 
 import sys
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.train.pairs import drawn
 from tests.train.small_model import gradients_of, pairs, small_model
@@ -48,12 +51,14 @@ def loss_of(sizes: tuple[int, ...], rank: int, settings: dict[str, Any], group: 
 
 
 def steps_of(sizes: tuple[int, ...], rank: int, chunk: int, frozen: tuple[str, ...], group: Any = None) -> dict[str, Any]:
-    """Three steps down the gradient: what each said, the last one's gradients, and the state after it."""
+    """Three steps down the gradient: what each said, the last one's gradients, the state after it, and how often gradients were summed over ranks."""
     model = small_model(group=2)
     for part in frozen:
         model.get_submodule(part).requires_grad_(requires_grad=False)
     towers = towers_of(model, group)
-    results = []
+    results, reduced = [], []
+    if isinstance(towers, DistributedDataParallel):
+        towers.register_comm_hook((reduced, group), _counted)
     for step in range(3):
         of_all = pairs(sum(sizes), seed=step)
         own = of_all.chunk(sum(sizes[:rank]), sum(sizes[: rank + 1]))
@@ -61,13 +66,19 @@ def steps_of(sizes: tuple[int, ...], rank: int, chunk: int, frozen: tuple[str, .
         with torch.no_grad():
             for name, gradient in gradients_of(model).items():
                 model.get_parameter(name).sub_(gradient, alpha=0.1)
-    return {"results": [vars(result) for result in results], "gradients": gradients_of(model), "state": model.state_dict()}
+    return {"results": [vars(result) for result in results], "gradients": gradients_of(model), "state": model.state_dict(), "reduced": len(reduced)}
+
+
+def _counted(state: tuple[list[int], Any], bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The usual sum over ranks of a bucket of gradients, by their number; counted."""
+    state[0].append(bucket.index())
+    return default_hooks.allreduce_hook(state[1], bucket)
 
 
 def main() -> None:
     rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
     two = distributed.new_group([0, 1])
     found: dict[str, Any] = {"losses": {}, "steps": {}}
     for name, (sizes, settings) in LOSSES.items():

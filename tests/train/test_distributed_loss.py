@@ -32,6 +32,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     finally:
         for process in started:
             process.kill()
+            process.communicate()
     assert all(process.returncode == 0 for process in started), "\n".join(said)
     return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
 
@@ -61,3 +62,9 @@ def test_steps_of_ranks_are_those_of_one_process(found: list[dict[str, Any]], na
             assert ours[kind].keys() == expected[kind].keys()
             for key, value in expected[kind].items():
                 torch.testing.assert_close(ours[kind][key], value, rtol=1e-8, atol=1e-10, msg=key)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, frozen) in STEPS.items() if "text_tower" not in frozen])
+def test_gradients_are_summed_over_ranks_once_a_step(found: list[dict[str, Any]], name: str) -> None:
+    """However many chunks a rank has; the model's gradients fit into one of the buckets that are summed."""
+    assert [of_rank["steps"][name]["reduced"] for of_rank in found[: len(STEPS[name][0])]] == [3] * len(STEPS[name][0])
