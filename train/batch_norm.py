@@ -67,9 +67,11 @@ class BatchNorm(nn.BatchNorm2d):
             self.sums.add_(torch.cat([mean.sum(0) * group, variance.sum(0) * group, mean.new_full((1,), images.shape[0])]))
         return normalised if swish else self.act(self.drop(normalised))
 
-    def emptied(self) -> torch.Tensor:
-        """Set the sums to nothing, where the running statistics are; the new sums (2 x channels + 1)."""
-        self.sums = self.running_var.new_zeros(2 * self.num_features + 1)
+    def own_sums(self) -> torch.Tensor:
+        """The sums (2 x channels + 1), where the running statistics are: the same tensor again and again, for what is compiled."""
+        if not self.sums.numel():
+            self.sums = self.running_var.new_zeros(2 * self.num_features + 1)
+        self.sums = self.sums.to(self.running_var)
         return self.sums
 
     def step(self, total: torch.Tensor) -> None:
@@ -103,8 +105,7 @@ def collecting(model: nn.Module) -> Iterator[None]:
     """
     layers = _collecting_layers(model)
     for layer in layers:
-        if not layer.sums.numel():
-            layer.emptied()
+        layer.own_sums()
         layer.collects = True
     try:
         yield
@@ -116,8 +117,8 @@ def collecting(model: nn.Module) -> Iterator[None]:
 def collected(model: nn.Module) -> torch.Tensor:
     """The sums since the last `apply_collected`, of all layers in a row, to be added over ranks; empty where no layer has statistics of its own."""
     layers = _collecting_layers(model)
-    sums = [layer.sums if layer.sums.numel() else layer.emptied() for layer in layers]
-    return torch.cat(sums) if sums else torch.empty(0)
+    sums = [layer.own_sums() for layer in layers]
+    return torch.cat(sums) if sums else next(model.parameters()).new_empty(0).detach()
 
 
 @torch.no_grad()
@@ -129,4 +130,4 @@ def apply_collected(model: nn.Module, total: torch.Tensor) -> None:
     layers = _collecting_layers(model)
     for layer, sums in zip(layers, total.split([2 * layer.num_features + 1 for layer in layers]), strict=True):
         layer.step(sums)
-        layer.emptied()
+        layer.own_sums().zero_()

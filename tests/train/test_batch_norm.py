@@ -183,6 +183,29 @@ def test_conversion_keeps_weights_activation_and_names() -> None:
     assert torch.equal(model.eval()(pixels), expected)
 
 
+def test_collecting_goes_on_where_it_stopped_until_it_is_applied() -> None:
+    norm, pixels = layer(), images(8)
+    for step in range(2):
+        for chunk in pixels.split(4):
+            with collecting(norm):
+                norm(chunk)
+            norm(chunk)
+        total = collected(norm)
+        assert total[-1] == 8, step
+        apply_collected(norm, total)
+        assert not collected(norm).any()
+
+
+def test_sums_follow_the_layer_to_another_type() -> None:
+    norm = layer(dtype=torch.float32)
+    apply_collected(norm, collected(norm))
+    with collecting(norm.double()):
+        norm(images(4))
+    assert collected(norm).dtype == torch.float64
+    assert collected(norm)[-1] == 4
+
+
+@pytest.mark.slow
 def test_it_compiles_into_one_graph() -> None:
     norm, pixels = layer(), images(8).requires_grad_()
     compiled = torch.compile(norm, backend="aot_eager", fullgraph=True)
