@@ -23,6 +23,8 @@ VERBS = {
     "status": ("audit.status:main", "how far a run is"),
     "explain": ("audit.explain:main", "what happened to a pair in every stage, and why"),
     "audit": ("audit.command:main", "check a run and write its report; compare two runs"),
+    "train": ("train.command:main", "train a dual encoder on shards; run again, it goes on"),
+    "eval": ("train.command:evaluate", "measure a trained model: retrieval in both directions"),
     "clean": ("audit.clean:main", "delete what stages handed on (RUN/work)"),
     "demo": ("demo.main:main", "write the demo web; serve it on loopback"),
 }

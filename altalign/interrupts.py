@@ -7,7 +7,8 @@ the work they are a part of was given up (`part_of`).
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -15,7 +16,10 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # Of the process, as signals are.
 _ASKED: list[int] = []
+_ASKED_AT: list[float] = []
 _HANDLED = threading.Event()
+_DEFERRED = threading.Event()
+_ONE_ASKING_S = 1.0  # a terminal and a launcher may both pass on one Ctrl-C
 _THREAD = threading.local()  # `given_up`: of the work that this thread does a part of
 
 
@@ -61,7 +65,23 @@ def part_of(given_up: threading.Event) -> Iterator[None]:
         _THREAD.given_up = before
 
 
+@contextmanager
+def deferred() -> Iterator[Callable[[], int]]:
+    """Around work that looks for itself whether it is to end: the first signal raises nothing here, and is told by what the block is given (0: none)."""
+    _DEFERRED.set()
+    try:
+        yield lambda: _ASKED[0] if _ASKED else 0
+    finally:
+        _DEFERRED.clear()
+
+
 def _ask(number: int, _frame: FrameType | None) -> None:
+    if _DEFERRED.is_set() and not _ASKED:
+        _ASKED.append(number)
+        _ASKED_AT.append(time.monotonic())
+        return
+    if _DEFERRED.is_set() and time.monotonic() - _ASKED_AT[0] < _ONE_ASKING_S:
+        return
     if _ASKED:
         os.write(2, b"altalign: ended at once; run the same command again, it continues\n")
         os._exit(128 + number)
@@ -89,3 +109,4 @@ def handled(*, to_the_end: bool = False) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if to_the_end else handler)
         _HANDLED.clear()
         _ASKED.clear()
+        _ASKED_AT.clear()

@@ -27,9 +27,11 @@ from altalign import curation, errors, reasons
 from altalign.curation import LARGEST, CurateConfig
 from altalign.reasons import REASONS, DropReason, Stage
 from altalign.settings import stage_of
+from train import settings as training
 
 ROOT = Path(__file__).parents[1]
 NOT_YET = "not yet"
+ARRAYS = ("input", "evaluation.retrieval")  # sections that are given as [[…]]
 PART = re.compile(r"(?P<begin><!-- generated: (?P<name>.+?) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 
 # Reasons that no rule gives with drop_where: the function that does.
@@ -141,9 +143,9 @@ def comments(module: ModuleType, name: str) -> dict[str, str]:
 # Settings ------------------------------------------------------------------------------------------------------------
 
 
-def sections() -> Iterator[tuple[str, type[BaseModel]]]:
+def sections(config: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
     """Dotted name and class of every section, outer ones first."""
-    waiting: list[tuple[str, type[BaseModel]]] = [("", CurateConfig)]
+    waiting: list[tuple[str, type[BaseModel]]] = [("", config)]
     while waiting:
         section, cls = waiting.pop(0)
         yield section, cls
@@ -156,20 +158,21 @@ def section_of(field: FieldInfo) -> type[BaseModel] | None:
     return next((a for a in (field.annotation, *get_args(field.annotation)) if isinstance(a, type) and issubclass(a, BaseModel)), None)
 
 
-def settings_tables() -> dict[str, Table]:
-    """A table of each section that has settings: name, type, default, range, stage, description."""
-    described, found = docstrings(curation), {}
-    for section, cls in sections():
+def settings_tables(config: type[BaseModel], home: ModuleType, *, has_stages: bool) -> dict[str, Table]:
+    """A table of each section that has settings: name, type, default, range, the stage that reads it, description."""
+    described, found = docstrings(home), {}
+    head = ["Setting", "Type", "Default", "Range", *(["Read by"] if has_stages else []), "What it does"]
+    for section, cls in sections(config):
         rows = []
         for name, field in cls.model_fields.items():
             if section_of(field) is None:
                 dotted = f"{section}.{name}"
                 default = "required" if field.is_required() else f"`{shown_value(field.get_default(call_default_factory=True))}`"
-                stage = stage_of(CurateConfig, dotted) or ""
-                rows.append([f"`{name}`", shown_type(field.annotation), default, shown_range(field), stage, described.get(f"{cls.__name__}.{name}", "")])
+                stage = [stage_of(config, dotted) or ""] if has_stages else []
+                rows.append([f"`{name}`", shown_type(field.annotation), default, shown_range(field), *stage, described.get(f"{cls.__name__}.{name}", "")])
         if rows:
-            heading = f"[[{section}]]" if section == "input" else f"[{section}]"
-            found[heading] = [["Setting", "Type", "Default", "Range", "Read by", "What it does"], *rows]
+            heading = f"[[{section}]]" if section in ARRAYS else f"[{section}]"
+            found[heading] = [head, *rows]
     return found
 
 
@@ -178,6 +181,8 @@ def shown_type(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         *most, last = [f'`"{choice}"`' for choice in get_args(annotation)]
         return f"{', '.join(most)} or {last}"
+    if get_origin(annotation) is dict:
+        return f"table of {shown_type(get_args(annotation)[1])}"
     if get_origin(annotation) is list:
         return f"list of {shown_type(get_args(annotation)[0])}"
     if get_origin(annotation) is Annotated:
@@ -296,7 +301,8 @@ def constants_table() -> Table:
 
 
 DOCUMENTS: Mapping[str, Callable[[], dict[str, Table]]] = {
-    "docs/reference/settings.md": settings_tables,
+    "docs/reference/settings.md": lambda: settings_tables(CurateConfig, curation, has_stages=True),
+    "docs/reference/training-settings.md": lambda: settings_tables(training.TrainConfig, training, has_stages=False),
     "docs/reference/reasons.md": lambda: {stage.value: reasons_table(stage) for stage in REASONS},
     "docs/reference/files.md": lambda: {heading: schema_table(*source) for heading, source in SCHEMAS.items()},
     "docs/reference/errors.md": lambda: {"errors": errors_table(), **messages_tables()},

@@ -93,3 +93,22 @@ def test_other_threads_handle_no_signals() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_deferred_work_is_told_of_the_first_signal_and_of_its_echo_and_ended_by_a_later_one() -> None:
+    script = """
+import signal
+from altalign import interrupts
+with interrupts.handled():
+    with interrupts.deferred() as asked:
+        print(asked())
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)  # a launcher passes on what the terminal has sent already
+        print(asked(), flush=True)
+        interrupts._ASKED_AT[0] -= 1  # a second later
+        signal.raise_signal(signal.SIGINT)
+        print("never")
+"""
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (130, f"0\n{int(signal.SIGTERM)}\n")
+    assert ended.stderr == "altalign: ended at once; run the same command again, it continues\n"

@@ -1,0 +1,180 @@
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from altalign.errors import UnreadableError
+from eval import retrieval as module
+from eval.pairs import CaptionedImage
+from eval.retrieval import recalls, retrieval
+
+KS = (1, 5, 10)
+
+
+def slow_recalls(images: np.ndarray, texts: np.ndarray, owner: list[int], ks: tuple[int, ...] = KS) -> dict[str, float]:
+    """A plain loop over queries, candidates and k."""
+    hits = {f"{direction}_r{k}": 0 for direction in ("image_to_text", "text_to_image") for k in ks}
+    for image, vector in enumerate(images):
+        best = max((score for score in (vector @ texts[text] for text in range(len(texts)) if owner[text] == image) if score == score), default=None)
+        others = [vector @ texts[text] for text in range(len(texts)) if owner[text] != image]
+        for k in ks:
+            hits[f"image_to_text_r{k}"] += best is not None and sum(not score < best for score in others) < k
+    for text, vector in enumerate(texts):
+        own = vector @ images[owner[text]]
+        others = [vector @ images[image] for image in range(len(images)) if image != owner[text]]
+        for k in ks:
+            hits[f"text_to_image_r{k}"] += own == own and sum(not score < own for score in others) < k
+    return {name: 100 * number / (len(images) if name.startswith("image") else len(texts)) for name, number in hits.items()}
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Embeddings of whole numbers (products are exact, ties many), some not a number; every image has a caption, in any order."""
+    images, more, width = draw(st.integers(1, 14)), draw(st.integers(0, 20)), draw(st.integers(1, 3))
+    owner = draw(st.permutations([*range(images), *draw(st.lists(st.integers(0, images - 1), min_size=more, max_size=more))]))
+    number = st.sampled_from([-1.0, 0.0, 1.0, 2.0]) | st.sampled_from([-1.0, 0.0, 1.0, float("nan")])
+    rows = draw(st.lists(st.lists(number, min_size=width, max_size=width), min_size=images + len(owner), max_size=images + len(owner)))
+    vectors = torch.tensor(rows, dtype=torch.float32)
+    return vectors[:images], vectors[images:], torch.tensor(owner)
+
+
+@given(cases())
+def test_recalls_are_those_of_a_plain_loop(case: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
+    images, texts, owner = case
+    found = recalls(images, texts, owner)
+    expected = slow_recalls(images.numpy(), texts.numpy(), owner.tolist())
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert found["rsum"] == pytest.approx(sum(expected.values()))
+    assert found["mean_recall"] == pytest.approx(sum(expected.values()) / 6)
+    assert (found["images"], found["captions"]) == (len(images), len(texts))
+
+
+@given(cases(), st.sampled_from([1, 7, 40]))
+def test_blocks_change_nothing(case: tuple[torch.Tensor, torch.Tensor, torch.Tensor], scores: int) -> None:
+    whole = recalls(*case)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_SCORES", scores)
+        assert recalls(*case) == whole
+
+
+def test_random_embeddings_against_the_loop() -> None:
+    torch.manual_seed(0)
+    owner = torch.cat([torch.arange(60), torch.randint(0, 60, (90,))])[torch.randperm(150)]
+    images = torch.nn.functional.normalize(torch.randn(60, 16), dim=1)
+    texts = torch.nn.functional.normalize(images[owner] + 0.6 * torch.randn(150, 16), dim=1)
+    found, expected = recalls(images, texts, owner), slow_recalls(images.numpy(), texts.numpy(), owner.tolist())
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert 0 < found["image_to_text_r1"] < 100
+    assert 0 < found["text_to_image_r1"] < 100
+
+
+def test_the_inputs_stay_as_they_are() -> None:
+    images, texts, owner = torch.eye(3), torch.eye(3), torch.arange(3)
+    recalls(images, texts, owner)
+    assert torch.equal(images, torch.eye(3))
+    assert torch.equal(texts, torch.eye(3))
+
+
+def test_any_caption_of_an_image_is_a_hit_and_its_others_are_not_before_it() -> None:
+    images = torch.eye(2)
+    texts = torch.tensor([[0.9, 0.0], [0.8, 0.0], [0.85, 0.1], [0.1, 0.5]])  # the third is the second image's, and nearer to the first's than its second
+    found = recalls(images, texts, torch.tensor([0, 0, 1, 1]), ks=(1, 2))
+    assert found["image_to_text_r1"] == 100
+    assert found["text_to_image_r1"] == 75
+    assert found["text_to_image_r2"] == 100
+
+
+@pytest.mark.parametrize("number", [2, 11, 37, 1003])
+def test_a_model_that_embeds_all_alike_finds_nothing(number: int) -> None:
+    vector = torch.nn.functional.normalize(torch.randn(1, 33, generator=torch.Generator().manual_seed(1)), dim=1)
+    owner = torch.arange(number).repeat(2)
+    found = recalls(vector.repeat(number, 1), vector.repeat(2 * number, 1), owner, ks=(1,))
+    assert found["rsum"] == 0
+    assert found["chance_r1"] == pytest.approx(100 / number)
+
+
+def test_a_model_of_no_numbers_finds_nothing_even_in_the_smallest_set() -> None:
+    nothing = torch.full((2, 3), torch.nan)
+    assert recalls(nothing, nothing, torch.arange(2))["rsum"] == 0
+    assert recalls(nothing[:1], nothing[:1], torch.zeros(1, dtype=torch.long))["rsum"] == 0
+
+
+def test_chance_is_what_a_random_order_finds() -> None:
+    generator = torch.Generator().manual_seed(0)
+    owner = torch.tensor([0, 0, 0, 0, 0, 1, 2, 2, 3, 4])  # images with many captions are found more often, and the others less
+    found = [recalls(torch.randn(5, 64, generator=generator), torch.randn(10, 64, generator=generator), owner, ks=(1,)) for _ in range(800)]
+    assert np.mean([each["text_to_image_r1"] for each in found]) == pytest.approx(20, abs=1.5)
+    assert np.mean([each["image_to_text_r1"] for each in found]) == pytest.approx(20, abs=1.5)
+    assert found[0]["chance_r1"] == 20
+
+
+@pytest.mark.parametrize(
+    ("shapes", "owner"), [(((2, 3), (2, 3)), [0, 0]), (((2, 3), (2, 3)), [0, 2]), (((2, 3), (2, 4)), [0, 1]), (((2, 3), (2, 3)), [0, 1, 1])]
+)
+def test_embeddings_and_owners_that_do_not_agree_are_refused(shapes: tuple[tuple[int, int], tuple[int, int]], owner: list[int]) -> None:
+    with pytest.raises(ValueError, match="owner"):
+        recalls(torch.zeros(shapes[0]), torch.zeros(shapes[1]), torch.tensor(owner))
+
+
+# The evaluator -------------------------------------------------------------------------------------------------------
+
+
+def decode(data: bytes) -> torch.Tensor:
+    if not data.startswith(b"image"):
+        raise ValueError("no image")
+    return torch.tensor([int(data.removeprefix(b"image"))], dtype=torch.uint8)
+
+
+def one_hot(numbers: list[int]) -> torch.Tensor:
+    return torch.nn.functional.one_hot(torch.tensor(numbers), 10).float()
+
+
+class Encoders:
+    """Each image and each of its captions is the same one-hot vector; remembers how many it was given."""
+
+    def __init__(self) -> None:
+        self.images: list[int] = []
+        self.captions: list[int] = []
+
+    def encode_image(self, images: torch.Tensor) -> torch.Tensor:
+        self.images.append(len(images))
+        return one_hot(images[:, 0].long().tolist()).bfloat16()
+
+    def encode_text(self, captions: list[str]) -> torch.Tensor:
+        self.captions.append(len(captions))
+        return one_hot([int(caption.split()[0]) for caption in captions])
+
+
+def pairs() -> Iterator[CaptionedImage]:
+    for number in range(7):
+        yield CaptionedImage(b"image%d" % number, [f"{number} a", f"{number} b"][: 1 + number % 2], f"file/{number}")
+        if number == 3:
+            yield CaptionedImage(b"broken", ["8 a", "9 b"], "file/broken")
+
+
+def test_a_set_is_encoded_in_batches_and_what_cannot_be_decoded_is_named() -> None:
+    encoders = Encoders()
+    found = retrieval(pairs(), decode=decode, encode_image=encoders.encode_image, encode_text=encoders.encode_text, batch=4, threads=2)
+    assert found.undecodable == ["file/broken"]
+    assert found.metrics["undecodable"] == 1
+    assert found.metrics["rsum"] == 600
+    assert (found.metrics["images"], found.metrics["captions"]) == (7, 10)
+    assert sum(encoders.images) == 7
+    assert encoders.captions == [4, 4, 2]
+
+
+def test_an_encoder_that_mixes_images_up_is_seen() -> None:
+    encoders = Encoders()
+    found = retrieval(pairs(), decode=decode, encode_image=lambda images: encoders.encode_image(images).flip(0), encode_text=encoders.encode_text, batch=8)
+    assert found.metrics["text_to_image_r1"] == pytest.approx(100 * 2 / 10)  # the one in the middle is where it was
+
+
+@pytest.mark.parametrize(("given", "said"), [([], "no image with a caption"), ([CaptionedImage(b"?", ["a"], "tar/1")] * 3, "tar/1: cannot be decoded.*3 im")])
+def test_a_set_of_nothing_is_an_error_of_one_line(given: list[CaptionedImage], said: str) -> None:
+    encoders = Encoders()
+    with pytest.raises(UnreadableError, match=said) as caught:
+        retrieval(given, decode=decode, encode_image=encoders.encode_image, encode_text=encoders.encode_text, batch=2)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,58 @@
+"""`altalign train …` and `altalign eval …`: their arguments and settings, read before anything heavy is imported."""
+
+import argparse
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from altalign import startup
+from altalign.errors import UsageError
+from train.settings import TrainConfig
+
+_NEEDED = ("torch", "timm", "transformers", "tokenizers", "safetensors", "tensorboard")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train, or go on training."""
+    parser = _parser("train", "Train a dual encoder on curated shards; run again, it goes on from its newest checkpoint.")
+    parser.epilog = "On several GPUs: torchrun --nproc-per-node N -m altalign train CONFIG"
+    parser.add_argument("--dry-run", action="store_true", help="say what would be trained, on what and how; write nothing")
+    arguments = parser.parse_args(argv)
+    config = TrainConfig.load(arguments.config, arguments.set)
+    _check_installed()
+
+    with startup.imports():
+        from train import loop  # torch: seconds, which --help and a wrong setting need not wait for
+
+    return loop.describe(config) if arguments.dry_run else loop.train(config)
+
+
+def evaluate(argv: Sequence[str]) -> int:
+    """Evaluate a checkpoint of a training run."""
+    parser = _parser("eval", "Evaluate the newest checkpoint of a training run: writes RUN/eval/metrics.json and prints a table.")
+    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="evaluate the checkpoint after this many steps")
+    arguments = parser.parse_args(argv)
+    config = TrainConfig.load(arguments.config, arguments.set)
+    _check_installed()
+
+    with startup.imports():
+        from train import evaluation
+
+    return evaluation.evaluate(config, step=arguments.checkpoint)
+
+
+def _parser(verb: str, description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"altalign {verb}", description=description)
+    parser.add_argument("config", metavar="CONFIG", help="a settings file (TOML) of training")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting; repeatable")
+    return parser
+
+
+def _check_installed() -> None:
+    """Refuse where the extra is not installed.
+
+    Raises:
+        UsageError: naming what is missing.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"training needs {', '.join(missing)}, not installed here: pip install 'altalign[train]' (in a checkout: make train)")

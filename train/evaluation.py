@@ -1,0 +1,153 @@
+"""The evaluations of a training run, while it trains and of its checkpoints afterwards: evaluators know two functions, which are made here."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import assert_never
+
+from eval.pairs import CaptionedImage
+from eval.retrieval import retrieval
+from torch import Tensor
+
+from altalign import terminal
+from altalign.errors import UsageError
+from eval import pairs as sets
+from eval import table
+from train import augment, checkpoints, run_folder
+from train.batches import padded
+from train.learner import autocast, model_of
+from train.model import DualEncoder
+from train.ranks import Ranks, joined
+from train.samples import Samples
+from train.settings import RetrievalSettings, TrainConfig
+from train.tokenizer import CaptionTokenizer
+from train.training_data import TrainingData, opened
+
+Metrics = dict[str, dict[str, float]]
+
+
+class Encoders:
+    """encode_image and encode_text of a model, in evaluation mode; each rank encodes its share, and all have the whole."""
+
+    def __init__(self, config: TrainConfig, model: DualEncoder, tokenizer: CaptionTokenizer, ranks: Ranks) -> None:
+        self._model, self._tokenizer, self._ranks = model, tokenizer, ranks
+        self._autocast = autocast(config, ranks.device)
+        chosen = config.evaluation
+        sizes = {"resize_px": chosen.resize_px or config.data.resize_px, "crop_px": chosen.crop_px or config.data.crop_px}
+        self.decode: Callable[[bytes], Tensor] = partial(augment.evaluation_pixels, **sizes)
+
+    def encode_image(self, images: Tensor) -> Tensor:
+        """Embeddings (n, d) of pixels (n, 3, h, w)."""
+        return self._shared(len(images), lambda part: self._model.encode_image(images[part].to(self._ranks.device)))
+
+    def encode_text(self, captions: list[str]) -> Tensor:
+        """Embeddings (n, d) of n captions."""
+
+        def encoded(part: slice) -> Tensor:
+            tokens, mask = padded(self._tokenizer.encode(captions[part]), self._tokenizer.tokens_at_most)
+            return self._model.encode_text(tokens.to(self._ranks.device), mask.to(self._ranks.device))
+
+        return self._shared(len(captions), encoded)
+
+    def _shared(self, number: int, encoded: Callable[[slice], Tensor]) -> Tensor:
+        """The embeddings of all, of which this rank computes a part: as many as every other, the last ones of some twice."""
+        each = -(-number // self._ranks.ranks)
+        first = min(self._ranks.rank * each, number - each)
+        with self._autocast():
+            own = encoded(slice(first, first + each))
+        if self._ranks.ranks == 1:
+            return own
+        parts = self._ranks.gathered(own)
+        starts = [min(rank * each, number - each) for rank in range(self._ranks.ranks)]
+        whole = own.new_empty(number, own.shape[1])
+        for start, part in zip(starts, parts, strict=True):
+            whole[start : start + each] = part
+        return whole
+
+
+class Evaluation:
+    """The sets of the settings, listed once, and what a model makes of them."""
+
+    def __init__(self, config: TrainConfig, data: TrainingData, model: DualEncoder, ranks: Ranks) -> None:
+        self._config, self._model = config, model
+        self._encoders = Encoders(config, model, data.tokenizer, ranks)
+        self._sets = {chosen.name: _set(chosen, data.samples) for chosen in config.evaluation.retrieval}
+
+    def of_model(self) -> Metrics:
+        """Metrics of the model as it is now. A collective: all ranks call it."""
+        was_training = self._model.training
+        self._model.eval()
+        try:
+            return {f"retrieval/{name}": self._searched(images) for name, images in self._sets.items()}
+        finally:
+            self._model.train(was_training)
+
+    def _searched(self, images: Iterable[CaptionedImage]) -> dict[str, float]:
+        encoders, chosen = self._encoders, self._config
+        found = retrieval(
+            images,
+            decode=encoders.decode,
+            encode_image=encoders.encode_image,
+            encode_text=encoders.encode_text,
+            batch=chosen.evaluation.batch,
+            threads=max(1, chosen.data.workers),
+        )
+        return found.metrics
+
+
+def _set(chosen: RetrievalSettings, samples: Samples) -> Iterable[CaptionedImage]:
+    match chosen.kind:
+        case "held_out":
+            return _HeldOut(samples, chosen.images_at_most)
+        case "run":
+            return sets.run_set(chosen.paths, images_at_most=chosen.images_at_most)
+        case "webdataset":
+            return sets.webdataset_set(chosen.paths, images_at_most=chosen.images_at_most)
+        case "parquet":
+            columns = {"image_column": chosen.image_column, "caption_column": chosen.caption_column}
+            return sets.parquet_set(chosen.paths, **columns, images_at_most=chosen.images_at_most)
+    assert_never(chosen.kind)
+
+
+class _HeldOut:
+    """The pairs that training never sees, to be gone through any number of times."""
+
+    def __init__(self, samples: Samples, images_at_most: int) -> None:
+        self._samples, self._images_at_most = samples, images_at_most
+
+    def __iter__(self):
+        for image in self._samples.held_out(self._images_at_most):
+            yield CaptionedImage(image.image, image.captions, image.image_id)
+
+
+def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
+    """`altalign eval`: metrics of a checkpoint (default: the newest), to RUN/eval/metrics.json and as a table.
+
+    Raises:
+        UsageError: no set is named, the run has no such checkpoint, or other settings than these.
+        DamagedError: the checkpoint is not as it was written.
+    """
+    if not config.evaluation.retrieval:
+        raise UsageError("no [[evaluation.retrieval]] in the settings: there is nothing to evaluate on; add one")
+    run_folder.check_trained(config)
+    place = checkpoints.newest(config.run.folder) if step is None else checkpoints.folder_of(config.run.folder, step)
+    if place is None or not (place / "manifest.json").is_file():
+        there = ", ".join(map(str, checkpoints.finished(config.run.folder))) or "none"
+        raise UsageError(f"{config.run.folder}: no checkpoint{'' if step is None else f' of step {step}'} (there: {there}); train first, or give another step")
+    checkpoints.check(place)
+    with joined(config.loop.device) as ranks:
+        data = opened(config, say=terminal.stderr().print)
+        model = model_of(config, vocabulary=data.tokenizer.vocabulary)
+        checkpoints.load_model(place, model)
+        metrics = Evaluation(config, data, model.to(ranks.device), ranks).of_model()
+        if ranks.is_first:
+            report(config, checkpoints.state_of(place)["step"], metrics)
+    return 0
+
+
+def report(config: TrainConfig, step: int, metrics: Metrics) -> None:
+    """Write RUN/eval/metrics.json, and print the table."""
+    place = run_folder.path(config, "eval", "metrics.json")
+    table.write_metrics(place, {**metrics, "checkpoint": {"step": step}})
+    out = terminal.stdout()
+    out.print(table.retrieval_table(metrics))
+    out.print(f"step {step:,}; {terminal.shown(place)}", soft_wrap=True)

@@ -1,0 +1,139 @@
+"""The training loop, top to bottom."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from altalign import interrupts, storage, terminal
+from altalign.errors import AltalignError
+from train import checkpoints, evaluation, loader, metrics, run_folder
+from train.batches import Batch
+from train.learner import Learner, NotFiniteError
+from train.ranks import Ranks, joined
+from train.settings import TrainConfig
+from train.training_data import TrainingData, prepared
+
+
+def train(config: TrainConfig) -> int:
+    """Train until the last step, from the newest checkpoint on; returns the exit code.
+
+    Raises:
+        UsageError: the settings do not fit the run folder, the shards or this machine; before any work.
+        AltalignError: the loss is not finite, or shards cannot be read.
+    """
+    with joined(config.loop.device) as ranks, _held(config, ranks), interrupts.deferred() as asked:
+        say = terminal.stderr().print if ranks.is_first else _nobody
+        data = prepared(config, ranks, say=say)
+        learner = Learner(config, vocabulary=data.tokenizer.vocabulary, ranks=ranks)
+        first = _restored(config, data, learner, ranks)
+        if ranks.is_first:
+            run_folder.begin(config, data.lineage, step=first, ranks=ranks.ranks, device=str(ranks.device))
+        say(_about(config, data, learner, first), soft_wrap=True)
+        signal = _steps(config, data, learner, first, ranks, asked)
+        if signal:
+            raise interrupts.Interrupted(signal)
+        _ended(config, data, learner, ranks)
+    return 0
+
+
+def _steps(config: TrainConfig, data: TrainingData, learner: Learner, first: int, ranks: Ranks, asked: Callable[[], int]) -> int:
+    """The steps after the first `first`; returns the signal that ended them before the last, or 0."""
+    loop, last = config.loop, config.schedule.steps
+    evaluated = evaluation.Evaluation(config, data, learner.model, ranks)
+    with metrics.opened(config, first_step=first, is_first=ranks.is_first) as lines, closing(_batches(config, data, first, ranks)) as batches:
+        for step, batch in enumerate(batches, start=first + 1):
+            values = _stepped(config, learner, step, batch)
+            signal = ranks.any(asked())
+            if step % loop.log_every == 0 or step == last:
+                lines.write(step, values)
+            if signal or step == last or step % loop.checkpoint_every == 0:
+                _save(config, data, learner, step, ranks)
+            if signal:
+                return signal
+            if loop.evaluate_every and step % loop.evaluate_every == 0 and step < last:
+                lines.evaluated(step, evaluated.of_model())
+    return 0
+
+
+def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) -> Iterator[Batch]:
+    """This rank's share of the global batches that are still to come; step n has batch n - 1."""
+    return loader.batches(
+        data.samples,
+        data.sampler,
+        data.tokenizer,
+        config.data,
+        seed=config.run.seed,
+        first_batch=first,
+        after_batch=config.schedule.steps,
+        rank=ranks.rank,
+        ranks=ranks.ranks,
+        undecodable=loader.log_undecodable(config.run.folder),
+    )
+
+
+def _stepped(config: TrainConfig, learner: Learner, step: int, batch: Batch) -> dict[str, float]:
+    """One step; where the loss is not finite, the batch's keys are kept for whoever looks for the cause."""
+    try:
+        return learner.step(step, batch)
+    except NotFiniteError as error:
+        place = run_folder.path(config, "log", f"not-finite-step-{step}.json")
+        storage.write_json(place, {"step": step, "keys": batch.keys, "sources": batch.sources})
+        raise AltalignError(f"{error}; its pairs are in {place}; go on from an earlier checkpoint with a lower [schedule] peak, or a longer warm-up") from None
+
+
+def _save(config: TrainConfig, data: TrainingData, learner: Learner, step: int, ranks: Ranks) -> None:
+    if ranks.is_first:
+        checkpoints.save(config.run.folder, step, learner.model, learner.optimizer, data.state(step), keep=config.loop.keep_checkpoints)
+    ranks.wait()
+
+
+def _restored(config: TrainConfig, data: TrainingData, learner: Learner, ranks: Ranks) -> int:
+    """Steps that the newest checkpoint has behind it, which learner and order are given; 0 where there is none."""
+    place = ranks.told(checkpoints.newest(config.run.folder) if ranks.is_first else None)
+    if place is None:
+        return 0
+    checkpoints.load_model(place, learner.model)
+    checkpoints.load_optimizer(place, learner.optimizer)
+    state = checkpoints.state_of(place)
+    data.resume(state["step"], state)
+    return state["step"]
+
+
+def _ended(config: TrainConfig, data: TrainingData, learner: Learner, ranks: Ranks) -> None:
+    """Evaluate what was learned, and say where it is."""
+    step = config.schedule.steps
+    found = evaluation.Evaluation(config, data, learner.model, ranks).of_model()
+    if ranks.is_first:
+        if found:
+            evaluation.report(config, step, found)
+        run_folder.end(config)
+        terminal.stdout().print(f"trained: {terminal.shown(str(checkpoints.folder_of(config.run.folder, step)))}", soft_wrap=True)
+
+
+def _about(config: TrainConfig, data: TrainingData, learner: Learner, first: int) -> str:
+    """What is about to be done, in a line."""
+    pairs, batch, steps = len(data.samples), config.loop.global_batch, config.schedule.steps
+    numbers = sum(parameter.numel() for parameter in learner.model.parameters())
+    begun = f", going on after step {first:,}" if first else ""
+    return (
+        f"{steps:,} steps of {batch:,} pairs ({steps * batch / pairs:.1f} epochs of {pairs:,}), {numbers / 1e6:.1f} M parameters, "
+        f"{data.tokenizer.vocabulary:,} word pieces{begun}"
+    )
+
+
+@contextmanager
+def _held(config: TrainConfig, ranks: Ranks) -> Iterator[None]:
+    """The run's folder, made or checked, and held by rank 0 against a second command; the other ranks wait until it is."""
+    if not ranks.is_first:
+        ranks.wait()
+        yield
+        return
+    run_folder.check_folder(config)
+    with storage.locked(config.run.folder):
+        run_folder.open_run(config)
+        ranks.wait()
+        yield
+
+
+def _nobody(*_: Any, **__: Any) -> None:
+    """Ranks but the first say nothing."""

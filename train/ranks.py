@@ -1,0 +1,84 @@
+"""The processes of a training run: which one this is, on which device, and what all of them have to agree on."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+from torch import distributed
+
+from altalign.errors import UsageError
+
+# A rank waits this long for the others, in the worst case while rank 0 trains a tokenizer and indexes billions of pairs.
+WAIT = timedelta(hours=12)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that torchrun has started; alone where it has not."""
+
+    rank: int
+    ranks: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the one that writes files and speaks."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        if self.ranks > 1:
+            distributed.barrier()
+
+    def any(self, value: int) -> int:
+        """The largest of all ranks' values: what one has met, all have met."""
+        if self.ranks == 1:
+            return value
+        largest = torch.tensor(value, device=self.device)
+        distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+        return int(largest)
+
+    def gathered(self, own: torch.Tensor) -> list[torch.Tensor]:
+        """Every rank's tensor, all of one shape."""
+        parts = [torch.empty_like(own) for _ in range(self.ranks)]
+        distributed.all_gather(parts, own.contiguous())
+        return parts
+
+    def told(self, value: Any) -> Any:
+        """What rank 0 has, on every rank."""
+        if self.ranks == 1:
+            return value
+        held = [value]
+        distributed.broadcast_object_list(held, device=self.device)
+        return held[0]
+
+
+@contextmanager
+def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
+    """Join the processes of torchrun, gloo on CPUs and NCCL on GPUs; nothing to join where this one was started alone.
+
+    Raises:
+        UsageError: a GPU is asked for and there is none.
+    """
+    has_gpu = torch.cuda.is_available()
+    if device == "cuda" and not has_gpu:
+        raise UsageError('[loop] device = "cuda": torch sees no GPU here; give device = "auto" or "cpu"')
+    on_gpu = has_gpu and device != "cpu"
+    ranks, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+    if on_gpu and local >= torch.cuda.device_count():
+        raise UsageError(f"process {local} of this machine has no GPU, there are {torch.cuda.device_count()}; give torchrun --nproc-per-node that many")
+    chosen = torch.device("cuda", local) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(chosen)
+    if ranks == 1:
+        yield Ranks(0, 1, chosen)
+        return
+    distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=WAIT, device_id=chosen if on_gpu else None)
+    try:
+        yield Ranks(distributed.get_rank(), ranks, chosen)
+    finally:
+        distributed.destroy_process_group()
