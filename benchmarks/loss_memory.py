@@ -1,6 +1,6 @@
 """The contrastive loss in blocks beside the matrix of all logits: memory and time of forward and backward, on the CPU.
 
-    python -m benchmarks.loss_memory [--pairs 4096 8192 16384] [--rounds 3]
+    python -m benchmarks.loss_memory [--pairs 4096 8192 16384] [--rounds 1]
 
 Embeddings of 640 components in float32, label smoothing 0.1, both directions. `loss_bytes` is the process's peak less what it
 holds just before the loss: embeddings are not in it, their gradients are. The dense loss is PyTorch's: a product, and `cross_entropy` of it and of its
@@ -22,7 +22,7 @@ from benchmarks.processes import ProgramError
 from benchmarks.report import target, write
 from train.loss import contrastive_loss
 
-PAIRS, ROUNDS = (4_096, 8_192, 16_384), 3
+PAIRS, ROUNDS = (4_096, 8_192, 16_384), 1
 WIDTH, BLOCK, TEMPERATURE, SMOOTHING = 640, 2_048, 1 / 64, 0.1
 MEMORY_AT_MOST, TIME_AT_MOST = 0.15, 1.5  # of the dense loss, with the most pairs
 
