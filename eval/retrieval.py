@@ -62,7 +62,7 @@ def retrieval(
     captions_of: list[int] = []
     undecodable: list[str] = []
     waiting: list[str] = []
-    with torch.inference_mode(), ThreadPoolExecutor(threads) as pool:
+    with torch.no_grad(), ThreadPoolExecutor(threads) as pool:
         for some in _batches(pairs, batch):
             decoded = list(zip(some, pool.map(partial(_pixels, decode), some), strict=True))
             undecodable += [pair.name for pair, pixels in decoded if pixels is None]
@@ -83,6 +83,7 @@ def retrieval(
     return Retrieval({**metrics, "undecodable": len(undecodable)}, undecodable)
 
 
+@torch.no_grad()
 def recalls(images: Tensor, texts: Tensor, owner: Tensor, ks: Sequence[int] = KS) -> dict[str, float]:
     """Recall@k of images by captions and of captions by images, in percent of the queries.
 
