@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from altalign import startup
 from altalign.errors import UsageError
 from train.settings import TrainConfig
 
@@ -20,10 +19,14 @@ def main(argv: Sequence[str]) -> int:
     config = TrainConfig.load(arguments.config, arguments.set)
     _check_installed()
 
-    with startup.imports():
-        from train import loop  # torch: seconds, which --help and a wrong setting need not wait for
+    if arguments.dry_run:
+        from train import plan  # torch: seconds, which --help and a wrong setting need not wait for
 
-    return loop.describe(config) if arguments.dry_run else loop.train(config)
+        return plan.describe(config)
+
+    from train import loop
+
+    return loop.train(config)
 
 
 def evaluate(argv: Sequence[str]) -> int:
@@ -34,8 +37,7 @@ def evaluate(argv: Sequence[str]) -> int:
     config = TrainConfig.load(arguments.config, arguments.set)
     _check_installed()
 
-    with startup.imports():
-        from train import evaluation
+    from train import evaluation
 
     return evaluation.evaluate(config, step=arguments.checkpoint)
 

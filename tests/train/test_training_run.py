@@ -1,0 +1,248 @@
+"""Training from settings to an evaluated model: interrupted and continued, on other numbers of processes, and told what is wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from altalign import cli
+from altalign.settings import dump
+from tests.train.run_folders import Pair, pairs, picture, write_run
+
+ROOT = Path(__file__).parents[2]
+STEPS = 8
+WATCHDOG_S = 300
+
+
+def settings(folder: Path, **changed: Mapping[str, Any]) -> dict[str, Any]:
+    """A run that a CPU does in seconds."""
+    values: dict[str, dict[str, Any]] = {
+        "run": {"folder": str(folder / "trained")},
+        "data": {"runs": [str(folder / "curated")], "resize_px": 36, "crop_px": 32, "workers": 0, "held_out": 0.2},
+        "tokenizer": {"vocabulary_size": 80, "tokens_at_most": 16},
+        "image_tower": {"architecture": "b0", "width": 0.25, "depth": 0.25, "embedding_width": 16, "ghost_group": 4},
+        "text_tower": {"layers": 1, "width": 16, "heads": 2},
+        "schedule": {"steps": STEPS, "warmup_steps": 2, "peak": 5e-3},
+        "loop": {"global_batch": 16, "chunk": 8, "precision": "float32", "device": "cpu", "checkpoint_every": 3, "log_every": 1},
+        "evaluation": {"retrieval": [{"name": "held", "kind": "held_out"}]},
+    }
+    return {section: {**values.get(section, {}), **changed.get(section, {})} for section in {**values, **changed}}
+
+
+def written(folder: Path, **changed: Mapping[str, Any]) -> str:
+    path = folder / "train.toml"
+    path.write_text(dump(settings(folder, **changed)), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def curated(tmp_path: Path) -> Path:
+    """A folder with a finished run of 60 pairs of 30 images."""
+    write_run(tmp_path / "curated", pairs(60, images=30))
+    return tmp_path
+
+
+def weights(folder: Path, step: int = STEPS) -> tuple[bytes, bytes]:
+    """Model and optimiser after so many steps."""
+    place = folder / "trained" / "checkpoints" / f"step-{step:07}"
+    return (place / "model.safetensors").read_bytes(), (place / "optimizer.safetensors").read_bytes()
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "trained" / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def started(argv: list[str], **environment: str) -> "subprocess.Popen[str]":
+    held = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.Popen([sys.executable, "-m", *argv], cwd=ROOT, env=held, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def reached(folder: Path, step: int, process: "subprocess.Popen[str]") -> None:
+    """Wait until a run has written the metrics of a step."""
+    until = time.monotonic() + WATCHDOG_S
+    while not any(line["step"] >= step for line in lines(folder)):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    write_run(folder / "curated", pairs(60, images=30))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        assert cli.main(["train", written(folder)]) == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_a_run_leaves_what_the_reference_says(uninterrupted: Path) -> None:
+    run = uninterrupted / "trained"
+    assert {path.name for path in run.iterdir()} >= {"config.toml", "tokenizer.json", "metrics.jsonl", "checkpoints", "run.json", "eval"}
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-0000003", "step-0000006", "step-0000008"]
+    facts = json.loads((run / "run.json").read_text())
+    state = json.loads((run / "checkpoints" / "step-0000008" / "state.json").read_text())
+    assert facts["finished"]
+    assert facts["manifests"] == state["manifests"]
+    assert (state["step"], state["samples_seen"]) == (STEPS, STEPS * 16)
+    measured = json.loads((run / "eval" / "metrics.json").read_text())["retrieval/held"]
+    assert measured["captions"] + facts["pairs"] == 60
+    assert [line["step"] for line in lines(uninterrupted)] == list(range(1, STEPS + 1))
+    assert {"loss", "temperature", "rate", "samples_seen"} <= lines(uninterrupted)[0].keys()
+    assert lines(uninterrupted)[0]["temperature"] == 1.0
+    assert lines(uninterrupted)[-1]["temperature"] != 1.0
+    assert list((run / "tensorboard").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "workers"), [(4, 1), (7, 2)])
+def test_a_killed_run_that_goes_on_ends_bit_for_bit_as_one_that_was_not(uninterrupted: Path, curated: Path, at: int, workers: int) -> None:
+    config = written(curated, data={"workers": workers})
+    process = started(["altalign", "train", config])
+    reached(curated, at, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.communicate()
+    assert cli.main(["train", config, "--set", f"data.workers={2 - workers}"]) == 0
+    assert weights(curated) == weights(uninterrupted)
+    assert [line["step"] for line in lines(curated)] == list(range(1, STEPS + 1))
+    assert [line["loss"] for line in lines(curated)] == [line["loss"] for line in lines(uninterrupted)]
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_exits(uninterrupted: Path, curated: Path) -> None:
+    config = written(curated, loop={"checkpoint_every": 1000}, schedule={"steps": 4000})
+    process = started(["altalign", "train", config])
+    reached(curated, 2, process)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=WATCHDOG_S)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "altalign: interrupted (SIGTERM); run the same command again, it continues" in said
+    kept = sorted((curated / "trained" / "checkpoints").iterdir())
+    assert len(kept) == 1
+    assert (kept[0] / "manifest.json").is_file()
+    assert json.loads((kept[0] / "state.json").read_text())["step"] == lines(curated)[-1]["step"]
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_what_one_does(uninterrupted: Path, curated: Path) -> None:
+    config = written(curated)
+    # gloo's rendezvous is a file's: no port that another test may take
+    argv = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "altalign", "train", config]
+    process = started(argv)
+    out, said = process.communicate(timeout=WATCHDOG_S)
+    assert process.returncode == 0, (out, said)
+    for one, two in zip(lines(uninterrupted), lines(curated), strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
+        assert two["temperature"] == pytest.approx(one["temperature"], rel=1e-5)
+    assert json.loads((curated / "trained" / "run.json").read_text())["attempts"][0]["ranks"] == 2
+    evaluated, alone = (json.loads((folder / "trained" / "eval" / "metrics.json").read_text()) for folder in (curated, uninterrupted))
+    assert evaluated["retrieval/held"]["captions"] == alone["retrieval/held"]["captions"]
+
+
+@pytest.mark.slow
+def test_it_overfits_64_pairs(tmp_path: Path) -> None:
+    write_run(tmp_path / "curated", distinct_pairs(64))
+    config = written(
+        tmp_path,
+        data={"held_out": 0.0, "flip": False},
+        image_tower={"architecture": "b0", "width": 0.25, "depth": 0.25, "embedding_width": 64, "ghost_group": 32},
+        text_tower={"layers": 1, "width": 32, "heads": 2, "dropout": 0.0},
+        tokenizer={"vocabulary_size": 300, "tokens_at_most": 16},
+        loss={"temperature": 0.1, "label_smoothing": 0.0},
+        optimizer={"name": "adamw"},
+        schedule={"steps": 120, "warmup_steps": 5, "peak": 3e-3},
+        loop={"global_batch": 64, "chunk": 64, "checkpoint_every": 1000, "log_every": 20},
+        evaluation={"retrieval": [{"name": "same", "kind": "run", "paths": [str(tmp_path / "curated")]}]},
+    )
+    assert cli.main(["train", config]) == 0
+    found = json.loads((tmp_path / "trained" / "eval" / "metrics.json").read_text())["retrieval/same"]
+    assert (found["image_to_text_r1"], found["text_to_image_r1"]) == (100.0, 100.0)
+
+
+def distinct_pairs(count: int) -> list[Pair]:
+    """Pairs whose captions have a word of their own."""
+    return [Pair(picture(number, (32, 32)), f"picture of thing {number:03}", f"https://example.org/{number}.jpg") for number in range(count)]
+
+
+@pytest.mark.slow
+def test_other_settings_are_refused_where_they_change_what_is_learned(uninterrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = str(uninterrupted / "train.toml")
+    assert cli.main(["train", config, "--set", "loss.label_smoothing=0.2"]) == 2
+    assert "this run has loss.label_smoothing = 0.1, not 0.2; give it as it was, or choose another [run] folder" in capsys.readouterr().err
+    assert cli.main(["eval", config, "--set", "text_tower.layers=2"]) == 2
+    assert "this run has text_tower.layers = 1, not 2" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_passed_over_and_named(uninterrupted: Path, curated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = written(curated)
+    assert cli.main(["train", config]) == 0
+    damaged = curated / "trained" / "checkpoints" / f"step-{STEPS:07}" / "model.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    capsys.readouterr()
+    assert cli.main(["eval", config, "--checkpoint", str(STEPS)]) == 1
+    assert f"{damaged}: not as it was written" in capsys.readouterr().err
+    assert cli.main(["train", config]) == 0
+    assert "going on from the one before" in capsys.readouterr().err.replace("\n", " ")
+    assert weights(curated) == weights(uninterrupted)
+
+
+@pytest.mark.slow
+def test_eval_measures_a_checkpoint_again(uninterrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = uninterrupted / "trained" / "eval" / "metrics.json"
+    before = place.read_bytes()
+    assert cli.main(["eval", str(uninterrupted / "train.toml")]) == 0
+    assert place.read_bytes() == before
+    assert cli.main(["eval", str(uninterrupted / "train.toml"), "--checkpoint", "3"]) == 0
+    assert json.loads(place.read_bytes())["checkpoint"] == {"step": 3}
+    capsys.readouterr()
+    assert cli.main(["eval", str(uninterrupted / "train.toml"), "--checkpoint", "5"]) == 2
+    assert "no checkpoint of step 5 (there: 3, 6, 8)" in capsys.readouterr().err
+    place.write_bytes(before)
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_no_number_stops_the_run_and_names_its_pairs(curated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = written(curated, schedule={"steps": 30, "warmup_steps": 0, "peak": 1e30, "decay": "constant"}, optimizer={"name": "sgd"})
+    assert cli.main(["train", config]) == 1
+    (named,) = (curated / "trained" / "log").glob("not-finite-step-*.json")
+    facts = json.loads(named.read_text())
+    assert len(facts["keys"]) == 16
+    assert f"step {facts['step']}: the loss is" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(curated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", written(curated), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "8 steps of 16 pairs" in said
+    assert "image_tower" in said
+    assert not (curated / "trained").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "message"),
+    [
+        ({"run": {"folder": "s3://bucket/run"}}, 2, "a training run is written to a local disk"),
+        ({"data": {"runs": ["nowhere"]}}, 2, "nowhere"),
+        ({"loop": {"device": "cuda"}}, 2, "torch sees no GPU here"),
+        ({"loop": {"chunk": 6}}, 2, "is no multiple of"),
+        ({"data": {"crop_px": 40}}, 2, "crop_px (40) is above resize_px (36)"),
+        ({"data": {"held_out": 0.0}}, 2, "no pair is held out"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(curated: Path, changed: dict[str, Any], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", written(curated, **changed)]) == code
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert said.startswith("altalign: ")

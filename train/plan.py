@@ -1,0 +1,50 @@
+"""`altalign train --dry-run`: what would be trained, on what and how."""
+
+import torch
+from rich.table import Table
+
+from altalign import terminal
+from train import optimizers, run_folder
+from train.index import Runs
+from train.learner import model_of
+from train.settings import TrainConfig
+
+
+def describe(config: TrainConfig) -> int:
+    """Print it; nothing is written.
+
+    Raises:
+        UsageError: the run folder holds something else, or a curated run is not finished.
+    """
+    run_folder.check_folder(config)
+    runs = Runs.open(config.data.runs)
+    pairs = sum(shard.rows for shard in runs.shards)
+    with torch.device("meta"):
+        model = model_of(config, vocabulary=config.tokenizer.vocabulary_size)
+    out = terminal.stdout()
+    out.print(f"{pairs:,} pairs in {len(runs.shards):,} shards{_less(config)}", soft_wrap=True)
+    steps, batch, chunk = config.schedule.steps, config.loop.global_batch, config.loop.chunk
+    out.print(f"{steps:,} steps of {batch:,} pairs, {steps * batch / max(1, pairs):.1f} epochs; {chunk:,} pairs of a device in its towers at a time")
+    numbers = sum(parameter.numel() for parameter in model.parameters())
+    out.print(f"{numbers:,} parameters, embeddings of {model.width:,}; a checkpoint has about {numbers * 12 / 1e6:,.0f} MB")
+    out.print(_groups(config, model))
+    return 0
+
+
+def _less(config: TrainConfig) -> str:
+    """What of the pairs is not trained on."""
+    held = f", of which {config.data.held_out:.1%} of the images are held out" if config.data.held_out else ""
+    return held + (f", {config.data.pairs:,} of the rest are trained on" if config.data.pairs else "")
+
+
+def _groups(config: TrainConfig, model: torch.nn.Module) -> Table:
+    """Which parameters decay, and whose step is scaled by their own norm."""
+    table = Table(title=f"{config.optimizer.name}, rate {config.schedule.peak:g}")
+    for name in ("part", "parameters"):
+        table.add_column(name)
+    for name in ("numbers", "decay", "trust ratio", "rate factor"):
+        table.add_column(name, justify="right")
+    for row in optimizers.describe(optimizers.make_optimizer(model, config.optimizer)):
+        trust = "yes" if row.has_trust_ratio else "no"
+        table.add_row(row.part, ", ".join(row.kinds), f"{row.numbers:,}", f"{row.weight_decay:g}", trust, f"{row.rate_factor:g}")
+    return table
