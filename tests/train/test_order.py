@@ -59,7 +59,9 @@ def test_it_is_a_permutation_and_agrees_with_its_plain_twin(size: int, key: int)
     assert found[:40] == [plain_permuted(place, size, key) for place in range(min(size, 40))]
 
 
-@given(st.lists(st.integers(1, 2**62).flatmap(lambda size: st.tuples(st.integers(0, size - 1), st.just(size), st.integers(0, ALL_BITS))), min_size=1, max_size=30))
+@given(
+    st.lists(st.integers(1, 2**62).flatmap(lambda size: st.tuples(st.integers(0, size - 1), st.just(size), st.integers(0, ALL_BITS))), min_size=1, max_size=30)
+)
 @settings(derandomize=True, deadline=None, max_examples=30)
 def test_sizes_and_keys_may_be_mixed_and_huge(asked: list[tuple[int, int, int]]) -> None:
     places, sizes, keys = (np.array(column, np.uint64) for column in zip(*asked, strict=True))
