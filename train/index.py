@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -145,7 +145,7 @@ def captions(runs: Runs, *, held_out: float, last_key: str) -> Iterator[list[str
         takes = ~is_held_out(images[:, 0], held_out)
         if last_key:
             takes &= ~_is_above(keys, bytes.fromhex(last_key))
-        yield table["caption"].filter(pa.array(takes)).to_pylist()
+        yield cast(list[str], table["caption"].filter(pa.array(takes)).to_pylist())
 
 
 def nth_key(files: Sequence[str], n: int) -> tuple[bytes, int]:
@@ -226,7 +226,7 @@ def _write(folder: str, runs: Runs, stem: str, held_out: float) -> dict[str, int
             kept_out.write(pairs[out].tobytes())
             sources = table["source"].combine_chunks().dictionary_encode()
             which = np.asarray(sources.indices)
-            for code, name in enumerate(sources.dictionary.to_pylist()):
+            for code, name in enumerate(map(str, sources.dictionary.to_pylist())):
                 if name not in numbers:
                     numbers[name] = len(files)
                     files.append(stack.enter_context(storage.write(storage.join(folder, f"{stem}-{len(files)}.bin"))))
@@ -254,9 +254,9 @@ def _pairs(shard: Shard, number: int, table: pa.Table) -> Pairs:
     return pairs
 
 
-def _hashes(column: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
+def _hashes(column: "pa.ChunkedArray[pa.StringScalar]") -> npt.NDArray[np.uint64]:
     """32 hex digits each, as two big-endian numbers: uint64[n, 2]."""
-    digits = _HEX[np.frombuffer("".join(column.to_pylist()).encode(), np.uint8)].reshape(len(column), 32)
+    digits = _HEX[np.frombuffer("".join(map(str, column.to_pylist())).encode(), np.uint8)].reshape(len(column), 32)
     return (digits[:, ::2] << 4 | digits[:, 1::2]).view(">u8").astype(np.uint64)
 
 

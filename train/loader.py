@@ -11,9 +11,12 @@ import json
 import multiprocessing
 import os
 import signal
+import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
+from multiprocessing.util import Finalize
 from typing import Any, Protocol
 
 import torch
@@ -28,7 +31,8 @@ from train.samples import Samples, key_of
 from train.settings import DataSettings
 from train.tokenizer import CaptionTokenizer
 
-_PIECE = 64  # pairs that a worker makes at a time
+_PIECE = 64  # pairs that a worker makes at a time, at least
+_PIECES_AT_MOST = 32  # of a batch: each piece on its way keeps three files open, of 1,024 that a process may have
 _AHEAD = 2  # pieces of each worker, at least, that are made before they are asked for
 _SPARES_AT_MOST = 100  # one after the other: then it is not this image or that
 
@@ -81,9 +85,9 @@ class _Made:
 
 @dataclass(frozen=True)
 class _Failed:
-    """An error of ours, for the process that trains to raise: torch would add its own traceback to the words."""
+    """An error, for the process that trains to raise: torch would put a traceback into its words."""
 
-    error: AltalignError
+    error: Exception
 
 
 def batches(
@@ -121,9 +125,10 @@ def batches(
     if sampler.size < ranks:
         raise UsageError(f"[loop] global_batch = {sampler.size:,}, and {ranks:,} processes train: some would have no pair; give more, or start fewer")
     maker = _Maker(samples, sampler.order, sampler.size, tokenizer, settings, seed)
-    pieces = _pieces(sampler, first_batch, after_batch, rank, ranks)
     local = -(-sampler.size // ranks)
-    made = _made_here(maker, pieces) if settings.workers == 0 else _made_by_workers(maker, pieces, settings.workers, local)
+    size = max(_PIECE, -(-local // _PIECES_AT_MOST))
+    pieces = _pieces(sampler, range(first_batch, after_batch) if after_batch is not None else count(first_batch), rank, ranks, size)
+    made = _made_here(maker, pieces) if settings.workers == 0 else _made_by_workers(maker, pieces, settings.workers, -(-local // size))
     parts: list[Batch] = []
     try:
         for piece, one in made:
@@ -156,15 +161,13 @@ def _json_line(value: dict[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _pieces(sampler: GlobalBatches, first_batch: int, after_batch: int | None, rank: int, ranks: int) -> Iterator[_Piece]:
+def _pieces(sampler: GlobalBatches, numbers: Iterable[int], rank: int, ranks: int, size: int) -> Iterator[_Piece]:
     begin, end = rank * sampler.size // ranks, (rank + 1) * sampler.size // ranks
-    number = first_batch
-    while after_batch is None or number < after_batch:
+    for number in numbers:
         pairs, epochs = sampler.batch(number)
-        for first in range(begin, end, _PIECE):
-            after = min(end, first + _PIECE)
+        for first in range(begin, end, size):
+            after = min(end, first + size)
             yield _Piece(number, first, pairs[first:after], epochs[first:after], after == end)
-        number += 1
 
 
 class _Maker(Dataset[Any]):
@@ -177,6 +180,9 @@ class _Maker(Dataset[Any]):
         try:
             return piece, self._made(piece)
         except AltalignError as error:
+            return piece, _Failed(error)
+        except Exception as error:
+            error.add_note(traceback.format_exc())  # which does not travel by itself
             return piece, _Failed(error)
 
     def _made(self, piece: _Piece) -> _Made:
@@ -213,16 +219,16 @@ class _Maker(Dataset[Any]):
         return augment.training_pixels(data, resize_px=chosen.resize_px, crop_px=chosen.crop_px, flip=chosen.flip, seed=self._seed, epoch=epoch, key=key)
 
 
-def _made_here(maker: _Maker, pieces: Iterator[_Piece]) -> "Iterator[tuple[_Piece, _Made]]":
+def _made_here(maker: _Maker, pieces: Iterator[_Piece]) -> "Generator[tuple[_Piece, _Made], None, None]":
     for piece in pieces:
         yield _checked(maker[piece])
 
 
-def _made_by_workers(maker: _Maker, pieces: Iterator[_Piece], workers: int, local: int) -> "Iterator[tuple[_Piece, _Made]]":
+def _made_by_workers(maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of_batch: int) -> "Generator[tuple[_Piece, _Made], None, None]":
     """Pieces in order, made by processes that a server forks, which has neither threads nor a GPU: forking this process might deadlock."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["train.loader"])
-    ahead = max(_AHEAD, -(-local // (_PIECE * workers)))  # a batch is made while another is trained on
+    ahead = max(_AHEAD, -(-pieces_of_batch // workers))  # a batch is made while another is trained on
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # more workers than cores: so it was asked for
         loader = DataLoader(
@@ -235,18 +241,28 @@ def _made_by_workers(maker: _Maker, pieces: Iterator[_Piece], workers: int, loca
             multiprocessing_context=context,
             worker_init_fn=_begin_worker,
         )
-        running = iter(loader)
+        running: Any = iter(loader)
+    ending = Finalize(None, _end, (running,), exitpriority=0)  # and before Python waits for its children
     try:
         while True:
             try:
                 one = next(running)
             except StopIteration:
                 return
-            except RuntimeError as error:
+            except (RuntimeError, OSError, EOFError) as error:  # what befalls a worker at its work comes as `_Failed`
                 raise _worker_ended(error) from None
             yield _checked(one)
     finally:
-        del running  # ends the workers
+        ending()
+
+
+def _end(running: Any) -> None:
+    """Ends the workers of an iterator of DataLoader. Not by deleting it: tracebacks hold it. One that does not end hears no SIGTERM."""
+    running._shutdown_workers()
+    for worker in running._workers:
+        if worker.is_alive():
+            worker.kill()
+        worker.join()
 
 
 class _Once:
@@ -277,7 +293,7 @@ def _checked(one: "tuple[_Piece, _Made | _Failed]") -> "tuple[_Piece, _Made]":
     return piece, made
 
 
-def _worker_ended(error: RuntimeError) -> AltalignError:
+def _worker_ended(error: Exception) -> AltalignError:
     words = next(iter(str(error).splitlines()), "").rstrip(". ")
     return AltalignError(f"a process that reads and decodes pairs has ended ({words}); is memory or /dev/shm full? fewer [data] workers need less")
 
