@@ -14,7 +14,8 @@ from benchmarks.harness import CACHE, OURS, PEERS, ROOT, Round, disturbed, summa
 from benchmarks.processes import PROC, Figures
 
 RESULTS = ROOT / "benchmarks" / "results"
-OUR_PACKAGES = ("aiohttp", "altalign", "apache-beam", "fastwarc", "numba", "numpy", "pillow", "pyarrow", "selectolax", "simplejpeg")
+OUR_PACKAGES = ("aiohttp", "altalign", "apache-beam", "fastwarc", "numba", "numpy", "pillow", "pyarrow", "selectolax", "simplejpeg", "tokenizers", "torch")
+OUR_PACKAGES += ("torchvision", "webdataset")  # peers that live in our environment
 PEER_PACKAGES = ("duckdb", "faiss-cpu", "fastwarc", "imagehash", "img2dataset", "numpy", "opencv-python-headless", "polars", "pyarrow", "pyspark", "selectolax")
 INNERMOST = re.compile(r"\{[^{}\[\]]*\}|\[[^{}\[\]]*\]")  # of JSON: it reads best on one line
 
