@@ -177,7 +177,7 @@ class DistinctImages:
         images_of: the identity of each pair's image as a 64-bit number: uint64[n] of int64[n].
     """
 
-    _KEPT = 4096  # states at hand: whoever reads ahead asks for that of an earlier batch
+    _KEPT = 256  # states at hand: whoever reads ahead asks for that of an earlier batch
 
     def __init__(self, order: Order, size: int, images_of: Callable[[Numbers], Words]):
         self.order, self.size, self._images_of = order, size, images_of
@@ -201,7 +201,7 @@ class DistinctImages:
         """As `Sampler.batch`.
 
         Raises:
-            UsageError: there are fewer images than a batch has pairs.
+            UsageError: there are fewer images than a batch has pairs, or ever more pairs would wait.
         """
         before = self.state(number)
         pairs, epochs = np.array(before.pairs, np.int64), np.array(before.epochs, np.int64)
@@ -225,6 +225,11 @@ class DistinctImages:
         waits = np.ones(from_stream, np.bool_)
         waits[taken] = False
         after = Waiting(position - (len(pairs) - from_stream), pairs[:from_stream][waits].tolist(), epochs[:from_stream][waits].tolist())
+        if len(after.pairs) > 2 * self.order.epoch_draws:
+            raise UsageError(
+                f"[data] same_image_once_a_batch: {len(after.pairs):,} pairs wait, more than two epochs have: some images have more pairs than "
+                "an epoch has batches; lower [loop] global_batch, or turn it off"
+            )
         if len(self._states) > self._KEPT:
             self._states.pop(min(self._states))
         self._states[number + 1] = after

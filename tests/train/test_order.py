@@ -242,6 +242,13 @@ def test_fewer_images_than_a_batch_has_pairs_are_refused() -> None:
         DistinctImages(Order({"a": 40}, {}, 0), 2, lambda asked: images[asked]).batch(0)
 
 
+def test_a_queue_that_only_grows_is_refused() -> None:
+    images = np.maximum(np.arange(40), 30).astype(np.uint64)  # 31 pairs of one image, 9 of others
+    sampler = DistinctImages(Order({"a": 40}, {}, 0), 8, lambda asked: images[asked])
+    with pytest.raises(UsageError, match="pairs wait, more than two epochs have"):
+        [sampler.batch(number) for number in range(100)]
+
+
 def test_the_queue_is_cut_off_from_states_that_nobody_will_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(order.DistinctImages, "_KEPT", 3)
     images = (np.arange(40) % 9).astype(np.uint64)
