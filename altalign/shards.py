@@ -130,6 +130,24 @@ def read_sample(tar_file: BinaryIO, row: Mapping[str, Any]) -> Sample:
     return Sample(image, row["caption"], dict(row))
 
 
+def pair_range(tar_offset: int, tar_bytes: int, caption_bytes: int) -> tuple[int, int]:
+    """Offset and length of the one read that has an image and its caption (UTF-8, of so many bytes): the KEY.txt follows the image."""
+    return tar_offset, tar_bytes + -tar_bytes % _BLOCK + _BLOCK + caption_bytes
+
+
+def read_pair(data: bytes, *, key: str, tar_bytes: int, caption_bytes: int) -> tuple[bytes, str]:
+    """Image and caption of what was read of `pair_range`.
+
+    Raises:
+        ValueError: these bytes are not that pair's: the tar is cut, or another one than the side-car's.
+    """
+    _, length = pair_range(0, tar_bytes, caption_bytes)
+    header = data[length - caption_bytes - _BLOCK : length - caption_bytes]
+    if len(data) != length or not header.startswith(f"{key}.txt\0".encode()) or header[124:135] != b"%011o" % caption_bytes:
+        raise ValueError(f"{key}: the tar does not have this pair where its side-car says; read it again from where it was written")
+    return data[:tar_bytes], data[length - caption_bytes :].decode()
+
+
 def samples(tar_file: BinaryIO) -> Iterator[Sample]:
     """The samples of a shard in order, from the tar alone; reads forward only, so a pipe will do.
 

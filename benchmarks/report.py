@@ -16,7 +16,8 @@ from benchmarks.processes import PROC, Figures
 RESULTS = ROOT / "benchmarks" / "results"
 OUR_PACKAGES = (
     *("aiohttp", "altalign", "apache-beam", "fastwarc", "numba", "numpy", "pillow", "pyarrow", "selectolax", "simplejpeg"),
-    *("open_clip_torch", "timm", "torch", "transformers"),
+    *("timm", "tokenizers", "torch", "transformers"),
+    *("open_clip_torch", "torchvision", "webdataset"),  # peers that live in our environment
 )
 PEER_PACKAGES = ("duckdb", "faiss-cpu", "fastwarc", "imagehash", "img2dataset", "numpy", "opencv-python-headless", "polars", "pyarrow", "pyspark", "selectolax")
 INNERMOST = re.compile(r"\{[^{}\[\]]*\}|\[[^{}\[\]]*\]")  # of JSON: it reads best on one line

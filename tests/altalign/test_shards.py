@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from altalign.key import sample_key
 from altalign.schema import SAMPLE
-from altalign.shards import EXTENSIONS, Sample, ShardWriter, extension, read_sample, samples, write_sidecar
+from altalign.shards import EXTENSIONS, Sample, ShardWriter, extension, pair_range, read_pair, read_sample, samples, write_sidecar
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
 COUNT = st.integers(0, 2**31 - 1)
@@ -91,6 +91,19 @@ def test_offsets_are_those_of_the_images_in_the_tar(pairs: list[tuple[bytes, dic
     assert [data[each["tar_offset"] :][: each["tar_bytes"]] for each in rows] == [image for image, _ in pairs]
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         assert [member.offset_data for member in tar.getmembers()[::3]] == [each["tar_offset"] for each in rows]
+
+
+@given(st.lists(SAMPLES, max_size=4))
+@settings(derandomize=True, deadline=None, max_examples=40)
+def test_one_read_has_an_image_and_its_caption(pairs: list[tuple[bytes, dict[str, Any]]]) -> None:
+    data, rows, _ = written(pairs)
+    for (image, _), found in zip(pairs, rows, strict=True):
+        sizes = {"tar_bytes": found["tar_bytes"], "caption_bytes": len(found["caption"].encode())}
+        offset, length = pair_range(found["tar_offset"], **sizes)
+        assert read_pair(data[offset : offset + length], key=found["key"], **sizes) == (image, found["caption"])
+        for other in (data[offset : offset + length - 1], data[offset + 512 : offset + 512 + length], b""):
+            with pytest.raises(ValueError, match=found["key"]):
+                read_pair(other, key=found["key"], **sizes)
 
 
 def test_the_same_samples_give_the_same_bytes() -> None:

@@ -1,0 +1,95 @@
+"""Shards to batches: our loader beside a pipeline of `webdataset`, on the same shards with the same transforms, two workers each.
+
+    python -m benchmarks.loader [--rounds 3]
+
+Images are of the web's size. Both give uint8 batches at 289 px of 346 and token numbers; time counts from the first batch on, so that neither pays
+for its start. Both run in our environment: webdataset is in the tests' group, and timm brings torchvision.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from altalign.key import image_id, sample_key
+from altalign.schema import SCHEMA_VERSION
+from altalign.shards import ShardWriter, write_sidecar
+from benchmarks.harness import CACHE, OURS, Program, interleave, last_json, ratio
+from benchmarks.images import generated
+from benchmarks.processes import Figures, ProgramError
+from benchmarks.report import target, write
+
+ROUNDS, IMAGES, PAIRS, PER_SHARD = 3, 300, 1200, 200
+BATCH, WORKERS, EPOCHS = 64, 2, 2
+TIMES_AT_LEAST = 1.2
+
+
+def main() -> int:
+    """Write shards, run, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--folder", type=Path, default=CACHE)
+    arguments = parser.parse_args()
+    try:
+        compete(arguments.rounds, arguments.folder.absolute())
+    except ProgramError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def compete(rounds: int, folder: Path) -> None:
+    """All rounds."""
+    run = _run(generated("web", IMAGES, folder) / "web-000.tar", folder / f"loader-{PAIRS}")
+    done = interleave([_program(way, run) for way in ("altalign", "webdataset")], rounds, warm_up=False)
+    faster = ratio(done, "images_per_s", "altalign", "webdataset")
+    targets = [target("images a second with two workers, times webdataset's", faster["median"], at_least=TIMES_AT_LEAST)]
+    print(write("loader", done, targets, is_full=rounds >= ROUNDS, pairs=PAIRS, epochs=EPOCHS, batch=BATCH, workers=WORKERS, times_peer=faster))
+
+
+def _program(way: str, run: Path) -> Program:
+    def says(output: str) -> Figures:
+        return last_json(output)
+
+    module = "benchmarks.our_loader" if way == "altalign" else "benchmarks.peer_loader"
+    return Program(way, [str(OURS), "-m", module, str(run), "--batch", str(BATCH), "--workers", str(WORKERS), "--epochs", str(EPOCHS)], says=says)
+
+
+def _run(tar: Path, folder: Path) -> Path:
+    """A finished run of pairs, made unless it is there: each image several times, as pairs of their own."""
+    if folder.is_dir():
+        return folder
+    with tarfile.open(tar) as members:
+        images = [members.extractfile(member).read() for member in members if member.name.endswith(".jpg")]  # pyright: ignore[reportOptionalMemberAccess]
+    partial = folder.with_suffix(".partial")
+    (partial / "shards").mkdir(parents=True, exist_ok=True)
+    shards = [_shard(partial / "shards" / f"{first // PER_SHARD:05}", images, range(first, first + PER_SHARD)) for first in range(0, PAIRS, PER_SHARD)]
+    manifest = {"shards": shards, "pairs": PAIRS, "schema_version": SCHEMA_VERSION}
+    (partial / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    partial.rename(folder)
+    return folder
+
+
+def _shard(stem: Path, images: list[bytes], numbers: range) -> dict[str, Any]:
+    with stem.with_suffix(".tar").open("wb") as file:
+        writer = ShardWriter(file)
+        rows = [writer.write(images[number % len(images)], _row(number, images[number % len(images)])) for number in numbers]
+        writer.end()
+    with stem.with_suffix(".parquet").open("wb") as file:
+        write_sidecar(rows, file)
+    sidecar = hashlib.sha256(stem.with_suffix(".parquet").read_bytes()).hexdigest()
+    return {"name": f"{stem.name}.tar", "rows": len(rows), "bytes": writer.bytes, "sha256": writer.sha256, "parquet_sha256": sidecar}
+
+
+def _row(number: int, image: bytes) -> dict[str, Any]:
+    url, caption, digest = f"https://images.example/{number}.jpg", f"a picture with the number {number} in its name", hashlib.sha256(image).hexdigest()
+    texts = {"key": sample_key(url, caption), "image_id": image_id(url), "image_url": url, "caption": caption, "page_url": None, "source": "web"}
+    sizes = {"width": 0, "height": 0, "format": "jpeg", "bytes": len(image), "words": 9, "tar_offset": 0, "tar_bytes": 0}
+    return {**texts, **sizes, "sha256": digest, "found_sha256": digest}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Small finished runs of curation, as `altalign curate` leaves them, for tests of what reads them."""
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from altalign.key import image_id, sample_key
+from altalign.schema import SCHEMA_VERSION
+from altalign.shards import ShardWriter, write_sidecar
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A pair of a run to be written."""
+
+    image: bytes
+    caption: str
+    url: str
+    source: str = "web"
+    format: str = "jpeg"
+
+    @property
+    def key(self) -> str:
+        return sample_key(self.url, self.caption)
+
+    @property
+    def image_id(self) -> str:
+        return image_id(self.url)
+
+
+def picture(number: int, size: tuple[int, int] = (24, 20), image_format: str = "JPEG") -> bytes:
+    """A smooth picture of its own for each number."""
+    rng = np.random.default_rng(number)
+    coarse = Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+    data = io.BytesIO()
+    coarse.resize(size, Image.Resampling.BICUBIC).save(data, image_format)
+    return data.getvalue()
+
+
+def pairs(count: int, *, images: int = 0, sources: Sequence[str] = ("web",), first: int = 0) -> list[Pair]:
+    """Pairs of `images` pictures in turn (0: each of its own), of sources in turn."""
+    return [
+        Pair(
+            picture(number % (images or count) + first),
+            f"caption {number + first} of a kite",
+            f"https://example.org/{number % (images or count) + first}.jpg",
+            sources[number % len(sources)],
+        )
+        for number in range(count)
+    ]
+
+
+def write_run(folder: Path, of: Sequence[Pair], *, per_shard: int = 10, manifest: Mapping[str, Any] | None = None) -> str:
+    """A finished run of these pairs, in their order; gives its folder."""
+    (folder / "shards").mkdir(parents=True)
+    shards = [_write_shard(folder / "shards" / f"{number:05}", of[first : first + per_shard]) for number, first in enumerate(range(0, len(of), per_shard))]
+    whole = {"shards": shards, "pairs": len(of), "schema_version": SCHEMA_VERSION, **(manifest or {})}
+    (folder / "manifest.json").write_text(json.dumps(whole))
+    (folder / "run.json").write_text(json.dumps({"stages": {}}))
+    return str(folder)
+
+
+def _write_shard(stem: Path, of: Sequence[Pair]) -> dict[str, Any]:
+    with stem.with_suffix(".tar").open("wb") as file:
+        writer = ShardWriter(file)
+        rows = [writer.write(pair.image, _row(pair)) for pair in of]
+        writer.end()
+    with stem.with_suffix(".parquet").open("wb") as file:
+        write_sidecar(rows, file)
+    sidecar = hashlib.sha256(stem.with_suffix(".parquet").read_bytes()).hexdigest()
+    return {"name": f"{stem.name}.tar", "rows": len(of), "bytes": writer.bytes, "sha256": writer.sha256, "parquet_sha256": sidecar}
+
+
+def _row(pair: Pair) -> dict[str, Any]:
+    digest = hashlib.sha256(pair.image).hexdigest()
+    return {
+        "key": pair.key,
+        "image_id": pair.image_id,
+        "image_url": pair.url,
+        "caption": pair.caption,
+        "page_url": None,
+        "source": pair.source,
+        "width": 24,
+        "height": 20,
+        "format": pair.format,
+        "bytes": len(pair.image),
+        "sha256": digest,
+        "found_sha256": digest,
+        "words": len(pair.caption.split()),
+        "tar_offset": 0,
+        "tar_bytes": 0,
+    }

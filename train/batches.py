@@ -1,0 +1,53 @@
+"""A batch: the pairs of one step that one process has, or a chunk of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+TOKENS_MULTIPLE = 8  # batches are padded to a multiple of this: matrix units like it, and fewer shapes are compiled
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pairs, as towers take them.
+
+    Attributes:
+        keys: of the samples, 32 hex digits.
+        sources: names.
+        epochs: how often the source of each had been gone through before; what is random of a pair is of seed, epoch and key.
+        images: uint8 (n, 3, h, w), perhaps channels last in memory.
+        tokens: int64 (n, tokens), padded with 0 = [PAD]; as long as the longest caption, rounded up to 8, at most `tokens_at_most`.
+        mask: bool (n, tokens): where there are tokens.
+    """
+
+    keys: list[str]
+    sources: list[str]
+    epochs: list[int]
+    images: torch.Tensor
+    tokens: torch.Tensor
+    mask: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def chunk(self, first: int, after: int) -> "Batch":
+        """The pairs first … after - 1, of the same memory."""
+        part = slice(first, after)
+        return Batch(self.keys[part], self.sources[part], self.epochs[part], self.images[part], self.tokens[part], self.mask[part])
+
+    def to(self, device: "torch.device | str") -> "Batch":
+        """The same on a device; from pinned memory while other work goes on."""
+        images, tokens, mask = (tensor.to(device, non_blocking=True) for tensor in (self.images, self.tokens, self.mask))
+        return Batch(self.keys, self.sources, self.epochs, images, tokens, mask)
+
+
+def padded(tokens: Sequence[Sequence[int]], tokens_at_most: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and mask of a `Batch`."""
+    longest = max((len(one) for one in tokens), default=1)
+    width = min(-(-longest // TOKENS_MULTIPLE) * TOKENS_MULTIPLE, tokens_at_most)
+    filled = torch.zeros(len(tokens), width, dtype=torch.int64)
+    for row, one in zip(filled, tokens, strict=True):
+        row[: len(one)] = torch.as_tensor(one)
+    lengths = torch.tensor([len(one) for one in tokens])
+    return filled, torch.arange(width)[None, :] < lengths[:, None]

@@ -1,0 +1,243 @@
+"""The order of training: an endless stream of draws, each position of it a pure function of the seed and the sizes and weights of the sources.
+
+No order is ever in memory: permutations are keyed bijections that are computed where they are asked. An epoch is as many draws as the
+drawn sources have pairs. Of these each source gets its quota, the same in every epoch, in slots that are permuted anew for each epoch, and
+fills them from permutations of its own pairs, one after the other. So with weights in proportion to size an epoch has every pair once; and
+with any weights a source has had each of its pairs n or n + 1 times, by the end of an epoch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from altalign.errors import UsageError
+
+Words = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int64]
+
+_ROUNDS = 8  # of the Feistel network; 4 are the least that hide its halves (Luby and Rackoff), and small domains want more
+_GOLDEN = 0x9E3779B97F4A7C15
+_ALL_BITS = 2**64 - 1
+_SLOTS, _PAIRS, _SPARES = 1, 2, 3  # what a random number is for
+
+
+def mix(words: Words) -> Words:
+    """Scrambles 64 bits, one to one (the finaliser of SplitMix64)."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def keyed(*parts: "int | Words | Numbers") -> Words:
+    """64 random bits of some numbers, which broadcast: uint64 of their shape."""
+    key = np.zeros(1, np.uint64)
+    for part in parts:
+        word = np.uint64(part & _ALL_BITS) if isinstance(part, int) else part.astype(np.uint64)
+        key = mix((key ^ word) + np.uint64(_GOLDEN))
+    return key
+
+
+def permuted(places: Words, sizes: Words, keys: Words) -> Words:
+    """Where keyed permutations of [0, size) send places below that size: uint64[n] of three uint64[n].
+
+    A Feistel network over the fewest bits that hold the size, walked on (cycle walking) until it is below it: fewer than two steps on average.
+    """
+    found, which = np.unique(sizes, return_inverse=True)
+    bits = np.array([(int(size) - 1).bit_length() for size in found], np.uint64)[which]
+    result = places.copy()
+    left = np.arange(len(places))
+    while len(left):
+        walked = _feistel(result[left], bits[left], keys[left])
+        result[left] = walked
+        left = left[walked >= sizes[left]]
+    return result
+
+
+def _feistel(values: Words, bits: Words, keys: Words) -> Words:
+    """A bijection of numbers of so many bits, each with its own key."""
+    low_bits = bits // np.uint64(2)
+    low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
+    high_mask = (np.uint64(1) << (bits - low_bits)) - np.uint64(1)
+    low, high = values & low_mask, values >> low_bits
+    for number in range(0, _ROUNDS, 2):
+        low = low ^ (_round(high, keys, number) & low_mask)
+        high = high ^ (_round(low, keys, number + 1) & high_mask)
+    return high << low_bits | low
+
+
+def _round(half: Words, keys: Words, number: int) -> Words:
+    return mix(mix(half + keys) ^ np.uint64(_GOLDEN * (number + 1) & _ALL_BITS)) >> np.uint64(16)
+
+
+def quotas(sizes: Sequence[int], weights: Sequence[float], draws: int) -> list[int]:
+    """How many of `draws` each source gets: in proportion to its weight, rounded by the largest remainder; of equal ones the first."""
+    exact = [Fraction(weight) for weight in weights]
+    shares = [draws * weight / sum(exact) for weight in exact]
+    whole = [int(share) for share in shares]
+    for source in sorted(range(len(sizes)), key=lambda source: whole[source] - shares[source])[: draws - sum(whole)]:
+        whole[source] += 1
+    return whole
+
+
+class Order:
+    """The endless stream of draws.
+
+    Args:
+        sources: pairs of each source by its name; pairs are numbered through, source by source in this order.
+        weights: share of an epoch's draws by the names of sources; divided by their sum. Empty: in proportion to size.
+        seed: of all that is random.
+
+    Attributes:
+        epoch_draws: draws of an epoch: the pairs of all sources whose weight is above 0.
+
+    Raises:
+        UsageError: no pairs; weights for other sources than there are; or one so small that an epoch has no draw for it.
+    """
+
+    def __init__(self, sources: Mapping[str, int], weights: Mapping[str, float], seed: int):
+        self.seed = seed
+        given = _weights(sources, weights)
+        sizes = list(sources.values())
+        self.epoch_draws = sum(size for size, weight in zip(sizes, given, strict=True) if weight)
+        if not self.epoch_draws:
+            raise UsageError("no pair to train on; give other [data] runs, a smaller held_out, or weights above 0 to sources with pairs")
+        counts = quotas(sizes, given, self.epoch_draws)
+        for name, weight, count in zip(sources, given, counts, strict=True):
+            if weight and not count:
+                raise UsageError(f"[data] source_weights: {name} = {weight} gives it none of an epoch's {self.epoch_draws:,} draws; give more, or 0")
+        self._sizes, self._quotas = np.array(sizes, np.int64), np.array(counts, np.int64)
+        self._ends = np.cumsum(self._sizes)
+        self._quota_ends = np.cumsum(self._quotas)
+
+    def draws(self, first: int, after: int) -> tuple[Numbers, Numbers]:
+        """The draws at positions first … after - 1: numbers of pairs, and how often the source of each had been gone through before, both int64."""
+        positions = np.arange(first, after, dtype=np.int64)
+        epochs, slots = positions // self.epoch_draws, positions % self.epoch_draws
+        size = np.full(len(positions), self.epoch_draws, np.uint64)
+        slots = permuted(slots.astype(np.uint64), size, keyed(self.seed, _SLOTS, epochs)).astype(np.int64)
+        source = np.searchsorted(self._quota_ends, slots, side="right")
+        in_source = slots - (self._quota_ends - self._quotas)[source] + epochs * self._quotas[source]
+        sizes = self._sizes[source]
+        rounds, places = in_source // sizes, in_source % sizes
+        places = permuted(places.astype(np.uint64), sizes.astype(np.uint64), keyed(self.seed, _PAIRS, source, rounds)).astype(np.int64)
+        return (self._ends - self._sizes)[source] + places, rounds
+
+    def spare(self, pair: int, position: int, attempt: int) -> int:
+        """The pair, of the same source, that is taken in place of one that cannot be decoded: a pure function of seed, place in the run and attempt."""
+        source = int(np.searchsorted(self._ends, pair, side="right"))
+        size = int(self._sizes[source])
+        return int(self._ends[source]) - size + int(keyed(self.seed, _SPARES, position, attempt)[0]) % size
+
+
+def _weights(sources: Mapping[str, int], weights: Mapping[str, float]) -> list[float]:
+    if not weights:
+        return list(sources.values())
+    known = ", ".join(sources)
+    if unknown := [name for name in weights if name not in sources]:
+        raise UsageError(f"[data] source_weights: {', '.join(unknown)}: no such source in the runs; there are {known}")
+    if missing := [name for name in sources if name not in weights]:
+        raise UsageError(f"[data] source_weights: no weight for {', '.join(missing)}; give one, 0 to leave its pairs out")
+    if empty := [name for name, size in sources.items() if weights[name] and not size]:
+        raise UsageError(f"[data] source_weights: {', '.join(empty)} has no pairs; give it 0")
+    return [weights[name] for name in sources]
+
+
+class Sampler:
+    """Global batches in the order of the stream: batch n is its draws n * size … (n + 1) * size - 1, so that a batch may span epochs."""
+
+    def __init__(self, order: Order, size: int):
+        self.order, self.size = order, size
+
+    def batch(self, number: int) -> tuple[Numbers, Numbers]:
+        """Pairs and their epochs, both int64[size], of the global batch of a number, counted from 0."""
+        return self.order.draws(number * self.size, (number + 1) * self.size)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What `DistinctImages` knows before a batch: the next draw of the stream, and the pairs that wait with their epochs, oldest first."""
+
+    position: int
+    pairs: list[int]
+    epochs: list[int]
+
+
+class DistinctImages:
+    """Global batches that have an image once: a pair of an image that is in the batch already waits for the next batch.
+
+    Pairs that wait come first, oldest first, then the stream goes on. What a batch has depends on all before it, so that one out of turn is
+    found by going through them from the start, or from a state that a checkpoint kept.
+
+    Args:
+        order: the stream.
+        size: pairs of a global batch.
+        images_of: the identity of each pair's image as a 64-bit number: uint64[n] of int64[n].
+    """
+
+    _KEPT = 256  # states at hand: whoever reads ahead asks for that of an earlier batch
+
+    def __init__(self, order: Order, size: int, images_of: Callable[[Numbers], Words]):
+        self.order, self.size, self._images_of = order, size, images_of
+        self._states = {0: Waiting(0, [], [])}
+
+    def state(self, number: int) -> Waiting:
+        """What was known before a batch: for a checkpoint."""
+        if number not in self._states:
+            first = max((known for known in self._states if known < number), default=None)
+            if first is None:
+                self._states, first = {0: Waiting(0, [], [])}, 0
+            for before in range(first, number):
+                self.batch(before)
+        return self._states[number]
+
+    def resume(self, number: int, state: Waiting) -> None:
+        """Go on from a batch with the state that a checkpoint kept."""
+        self._states = {number: state}
+
+    def batch(self, number: int) -> tuple[Numbers, Numbers]:
+        """As `Sampler.batch`.
+
+        Raises:
+            UsageError: there are fewer images than a batch has pairs, or ever more pairs would wait.
+        """
+        before = self.state(number)
+        pairs, epochs = np.array(before.pairs, np.int64), np.array(before.epochs, np.int64)
+        position = before.position
+        while True:
+            is_first = _first_of_each(self._images_of(pairs))
+            found = np.flatnonzero(is_first)
+            if len(found) >= self.size:
+                break
+            if position - before.position > 2 * self.order.epoch_draws + self.size:
+                raise UsageError(
+                    f"[data] same_image_once_a_batch: {len(found):,} images were found for a global batch of {self.size:,} pairs; "
+                    "lower [loop] global_batch, or turn it off"
+                )
+            more = self.order.draws(position, position + max(self.size - len(found), 64))
+            pairs, epochs = np.concatenate([pairs, more[0]]), np.concatenate([epochs, more[1]])
+            position += len(more[0])
+        taken = found[: self.size]
+        seen = int(taken[-1]) + 1
+        from_stream = max(seen, len(before.pairs))  # those that waited and were not reached go on waiting
+        waits = np.ones(from_stream, np.bool_)
+        waits[taken] = False
+        after = Waiting(position - (len(pairs) - from_stream), pairs[:from_stream][waits].tolist(), epochs[:from_stream][waits].tolist())
+        if len(after.pairs) > 2 * self.order.epoch_draws:
+            raise UsageError(
+                f"[data] same_image_once_a_batch: {len(after.pairs):,} pairs wait, more than two epochs have: some images have more pairs than "
+                "an epoch has batches; lower [loop] global_batch, or turn it off"
+            )
+        if len(self._states) > self._KEPT:
+            self._states.pop(min(self._states))
+        self._states[number + 1] = after
+        return pairs[taken], epochs[taken]
+
+
+def _first_of_each(values: Words) -> npt.NDArray[np.bool_]:
+    """Whether each value is there for the first time."""
+    is_first = np.zeros(len(values), np.bool_)
+    is_first[np.unique(values, return_index=True)[1]] = True
+    return is_first
