@@ -63,6 +63,7 @@ SCHEMAS = {
     "audit/hosts.parquet": ("pipelines.hosts", "HOSTS", ("HOSTS",)),
     "audit/near_duplicates/similarity.parquet": ("pipelines.gallery", "SIMILARITY", ("SIMILARITY",)),
     "audit/outcome_joint.parquet": ("pipelines.outcomes", "JOINT", ("JOINT",)),
+    "audit/funnel.parquet": ("pipelines.funnel", "FUNNEL", ("FUNNEL",)),
     "audit/failed.parquet": ("altalign.schema", "FAILED", ("FAILED",)),
     "audit/near_duplicates/gallery.parquet": ("pipelines.gallery", "GALLERY", ("GALLERY",)),
 }

@@ -60,13 +60,17 @@ class Numbers:
         """Checks that did not pass."""
         return [check for check in self.checks if not check.passed]
 
+    def counting(self, measure: str) -> list[dropping.Step]:
+        """The steps of the funnel that have a number of sources: "rows", "images" or "bytes"."""
+        return [step for step in self.funnel if any(getattr(amount, measure) is not None for amount in step.by_source.values())]
+
     def to_json(self) -> dict[str, Any]:
         """`audit/report.json`: every number of the page but those of the run's times (run.json has them), without pictures and strings of strangers."""
         told = ("setting", "stops", "at", "disabled")
         moved = {slider.key: {name: getattr(slider, name) for name in told} for slider in self.what_if.sliders}
         own = what_if.yields(self.what_if, {}) if self.what_if.judge is not None else None
         return {
-            "funnel": [asdict(step) | ({"bytes": None} if step.name == Stage.FETCH else {}) for step in self.funnel],  # log/fetch/ has these
+            "funnel": [asdict(step) for step in self.funnel],
             "reasons": [asdict(stage) for stage in self.stages],
             "distributions": [asdict(each) for each in self.distributions],
             "what_if": {"sliders": moved, "own": asdict(own) if own else None, "notes": self.what_if.notes, "missing": self.what_if.missing},
