@@ -137,7 +137,8 @@ def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
     gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "blob_offset", "blob_bytes"))
     firsts = first_of_each_image(rows)
     of_each = {"came": pc.invert(is_missing), "stays": rows["reason"].is_null()}
-    of_images = pa.table({"id": rows["image_id"], "url": rows["image_url"], **of_each}).take(firsts)
+    columns: dict[str, Any] = {"id": rows["image_id"], "url": rows["image_url"], **of_each}
+    of_images = pa.table(columns).take(firsts)
     return {
         "kept": len(kept),
         **failed_counts.facts(),

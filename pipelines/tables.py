@@ -124,12 +124,13 @@ def merge(run: Run, partition: int, spilled: Spilled) -> Facts:
     facts: Facts = {"ngrams": histogram.to_json(), "ngrams_rows": len(hashes)}
     _save(run, "ngrams", partition, hashes, counts)
     limits = {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
-    for of_kind, (kind, limit) in zip((texts, np.concatenate(images)), limits.items(), strict=True):
-        hashes, counts, histogram = merge_pairs(of_kind.reshape(-1, 2), limit=limit)
+    for kind, pairs in {"texts": texts, "images": images[0] if len(images) == 1 else np.concatenate(images)}.items():
+        hashes, counts, histogram = merge_pairs(pairs.reshape(-1, 2), limit=limits[kind])
         facts |= {kind: histogram.to_json(), f"{kind}_rows": len(hashes)}
         _save(run, kind, partition, hashes, counts)
-    alone = [histogram.keys] if len(images) == 1 else [merge_pairs(part.reshape(-1, 2), limit=limit)[2].keys for part in images]
-    return facts | {"images_of_sources": alone}
+    if len(images) > 1:
+        facts["images_of_sources"] = [merge_pairs(pairs.reshape(-1, 2), limit=limits["images"])[2].keys for pairs in images]
+    return facts
 
 
 def _part(run: Run, kind: str, partition: int) -> str:
@@ -180,14 +181,19 @@ def conclude(run: Run) -> None:
         is_empty=is_all,
     )
     limits = {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
-    of_sources = np.sum([facts["images_of_sources"] for facts in merged], axis=0, dtype=np.int64).tolist()
-    more = {"texts": {}, "images": {"distinct_by_source": dict(zip(sources(run), of_sources, strict=True))}}
+    more: dict[str, Any] = {"images": {"distinct_by_source": _images_of_sources(run, merged, histograms["images"].keys)}}
     for kind, limit in limits.items():
-        _write_table(run, kind, limit + 1, {"threshold": limit, "distinct": histograms[kind].keys, **more[kind]}, most[kind].add)
+        _write_table(run, kind, limit + 1, {"threshold": limit, "distinct": histograms[kind].keys, **more.get(kind, {})}, most[kind].add)
     write_wanted(run, edges, **most)
     counted = CountHistogram.total(CountHistogram.from_json(facts["words"]) for _, facts in run.all_facts("tables/units"))
     names = {"words": counted, "images_per_text": histograms["texts"], "texts_per_image": histograms["images"], "ngram_count": histograms["ngrams"]}
     storage.write_json(run.path("audit", "histograms.json"), {name: histogram.to_json() for name, histogram in names.items()})
+
+
+def _images_of_sources(run: Run, merged: list[Facts], of_all: int) -> dict[str, int]:
+    """Distinct images of each source."""
+    names = sources(run)
+    return {name: sum(facts["images_of_sources"][place] for facts in merged) if len(names) > 1 else of_all for place, name in enumerate(names)}
 
 
 def _write_table(run: Run, kind: str, at_least: int, facts: dict[str, Any], look: Callable[[np.ndarray], None], *, is_empty: bool = False) -> None:
