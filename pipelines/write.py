@@ -135,8 +135,8 @@ def conclude(run: Run) -> None:
     storage.write_json(run.path("summary.json"), facts)
     funnel.write(run, tars=size, samples=(facts["source_bytes"] for _, facts in shards))
     samples.write(run)
-    card.write(run.folder, CardFacts(run.config, counts, facts, summary.notes(run)))
+    of_card = card.write(run.folder, CardFacts(run.config, counts, facts, summary.notes(run)))
     entries = [{"name": f"{name}.tar", **{key: facts[key] for key in ("rows", "bytes", "sha256", "parquet_sha256")}} for name, facts in shards]
     settings = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()
-    manifest = {"shards": entries, "pairs": pairs, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "settings_sha256": settings}
-    storage.write_json(run.path("manifest.json"), manifest)
+    versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}
+    storage.write_json(run.path("manifest.json"), {"shards": entries, "pairs": pairs, **versions, "settings_sha256": settings, "card": of_card})

@@ -37,6 +37,7 @@ ABOUT = {
     "kept_or_dropped": ("dropped rows, none of a pair that is kept", _CHANGED),
     "manifest": ("files by their names and sizes, and the manifest", _ANEW),
     "digests": ("files by their SHA-256", _ANEW),
+    "card": ("files of the data-set card by their SHA-256", _ANEW),
     "shard_sizes": ("shards with exactly samples_per_shard samples, but the last", _ANEW),
     "side_cars": ("side-cars with all columns and text that is UTF-8", _ANEW),
     "tars": ("tars read from their first byte to their last", _ANEW),
@@ -89,6 +90,7 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
         return findings.checks(ABOUT, notes)
     if manifest.is_there:
         totals.check_files(run, manifest, findings)
+        totals.check_card(run, manifest, findings)
         notes |= _check_rows(run, manifest, counts, rules, findings, shards_at_most=shards_at_most)
     return findings.checks(ABOUT, notes)
 
@@ -148,7 +150,7 @@ def _notes(names: list[str], manifest: Manifest, rows: int, kept: int) -> dict[s
     notes = {"kept_or_dropped": f"{kept:,} kept keys looked for"}
     if len(names) < len(manifest.entries):
         sample = f"of {len(names):,} of {len(manifest.entries):,} shards, those of the smallest SHA-256"
-        of_all = ("settings", "counts", "manifest", "shard_sizes", "dropped_rows", "kept_or_dropped")
+        of_all = ("settings", "counts", "manifest", "card", "shard_sizes", "dropped_rows", "kept_or_dropped")
         notes |= {name: sample for name in ABOUT if name not in of_all}
         notes["kept_or_dropped"] += f", {sample}, in {FILES_PER_SHARD * len(names):,} files of each stage"
     elif kept < rows:
