@@ -7,6 +7,7 @@ from typing import Any
 
 from altalign import __version__, storage
 from altalign.reasons import KEPT, Stage
+from audit.checks import findings
 from audit.checks.findings import Check
 from audit.report import distributions, dropping, fidelity, files, frequent, galleries, what_if
 from audit.run_folder import RunFolder
@@ -58,7 +59,17 @@ class Numbers:
     @property
     def failed(self) -> list[Check]:
         """Checks that did not pass."""
-        return [check for check in self.checks if not check.passed]
+        return findings.failed(self.checks)
+
+    @property
+    def not_asked(self) -> list[Check]:
+        """Checks that could not be asked."""
+        return findings.not_asked(self.checks)
+
+    @property
+    def said_of_checks(self) -> str:
+        """How many failed, or passed."""
+        return findings.summed_up(self.checks)
 
     def counting(self, measure: str) -> list[dropping.Step]:
         """The steps of the funnel that have a number of sources: "rows", "images" or "bytes"."""

@@ -250,7 +250,19 @@ def test_sizes_are_for_people():
 def test_nothing_checked_is_not_all_passed(found: Numbers):
     assert b"Nothing was checked" in page.html(replace(found, checks=()))
     failed = page.html(replace(found, checks=(Check("a", passed=False, detail="b", checked=1),)))
-    assert b"1 of 1 checks failed" in failed
+    assert b"1 of 1 check failed" in failed
+
+
+def test_a_check_that_could_not_be_asked_is_neither_passed_nor_failed(found: Numbers):
+    unasked = Check("image_blocked", passed=None, detail="the list is gone", checked=3)
+    said = page.html(replace(found, checks=(*PASSED, unasked))).decode()
+    assert '<b>2 checks passed, 1 could not be asked:</b> <a href="#checks">image_blocked</a>.' in said
+    assert '<tr class="not-asked"><td>not asked</td>' in said
+    assert ">FAILED<" not in said
+    said = page.html(replace(found, checks=(*PASSED, unasked, Check("a", passed=False, detail="b", checked=1)))).decode()
+    assert "<b>1 of 4 checks failed, 1 could not be asked.</b>" in said
+    assert said.index("<td>FAILED</td>") < said.index("<td>not asked</td>") < said.index("<td>passed</td>")
+    assert '1 <a href="#checks">check</a> passed' in page.html(replace(found, checks=PASSED[:1])).decode()
 
 
 def test_an_edge_whose_outside_was_seen_once_is_not_told_as_none(found: Numbers):

@@ -1,5 +1,6 @@
 """Checks of a run: all hold of one that is whole, and each kind of damage is found by the check that is there for it."""
 
+import io
 import json
 import random
 import shutil
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from altalign.key import sample_key
 from altalign.reasons import REASONS, DropReason, Stage
@@ -19,7 +21,7 @@ from altalign.schema import DROPPED
 from altalign.shards import Sample
 from audit.checks import ABOUT, FILES_PER_SHARD, Check, run_checks
 from audit.run_folder import RunFolder
-from filters import identity, words
+from filters import identity, pixels, words
 from tests.audit import runs
 
 pytestmark = pytest.mark.slow
@@ -41,7 +43,12 @@ def checks_of(run: Path, **more: Any) -> dict[str, Check]:
 
 def failing(run: Path, **more: Any) -> dict[str, str]:
     """Details of the checks that fail."""
-    return {name: check.detail for name, check in checks_of(run, **more).items() if not check.passed}
+    return {name: check.detail for name, check in checks_of(run, **more).items() if check.passed is False}
+
+
+def not_asked(run: Path) -> dict[str, str]:
+    """Details of the checks that could not be asked."""
+    return {name: check.detail for name, check in checks_of(run).items() if check.passed is None}
 
 
 # A whole run -----------------------------------------------------------------------------------------------------------------
@@ -87,6 +94,17 @@ def test_a_sample_of_shards_is_chosen_by_content_and_named(whole: Path, run: Pat
     assert "image_bytes" in failing(run)
     flip(run / "shards" / chosen[0]["name"], 700)
     assert "image_bytes" in failing(run, shards_at_most=2)
+
+
+def test_a_terminal_is_shown_how_many_shards_are_checked(whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    checks_of(whole)
+    assert capsys.readouterr() == ("", "")
+    screen = io.StringIO()
+    monkeypatch.setattr("altalign.terminal.stderr", lambda: Console(file=screen, force_terminal=True, width=100))
+    checks_of(whole)
+    number = len(runs.names(whole))
+    assert f"{number}/{number}" in screen.getvalue()
+    assert capsys.readouterr() == ("", "")
 
 
 # Rules: the run as it is, held against other limits -----------------------------------------------------------------------------
@@ -150,9 +168,36 @@ def test_what_came_from_the_web_is_within_its_limit_of_bytes(run: Path) -> None:
     assert "500" in failing(run)["http_too_large"]
 
 
-def test_a_block_list_that_is_gone_is_said(run: Path) -> None:
+def test_a_block_list_that_is_gone_cannot_be_asked_and_fails_nothing(run: Path) -> None:
     runs.set_in_config(run, "blocked_hashes", '["gone.txt"]')
-    assert failing(run)["image_blocked"].startswith("[image] blocked_hashes: gone.txt: No such file or directory; the list is needed")
+    assert not_asked(run) == {
+        "image_blocked": "[image] blocked_hashes: gone.txt: No such file or directory; the list is needed, from the folder that the run was made in"
+    }
+    assert failing(run) == {}
+
+
+def test_what_another_block_list_holds_fails_where_one_is_gone(run: Path) -> None:
+    _block_an_image(run)
+    runs.set_in_config(run, "blocked_hashes", f'["gone.txt", "{run / "blocked.txt"}"]')
+    assert failing(run).keys() == {"image_blocked"}
+    assert not_asked(run) == {}
+
+
+def test_an_image_that_there_is_no_memory_for_is_not_asked(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode, first = pixels.decode, (run / "shards" / "00000.tar").read_bytes()
+
+    def short_of_memory(data: bytes, **more: Any) -> pixels.Decoded:
+        if data in first:
+            raise MemoryError("needs 5 GB")
+        return decode(data, **more)
+
+    monkeypatch.setattr(pixels, "decode", short_of_memory)
+    rows = runs.rows_of(run, "00000")
+    why = [f"shards/00000.tar: {row['key']}: no memory to decode its image (needs 5 GB), so no image rule was asked of it; more memory lets it" for row in rows]
+    assert failing(run) == {}
+    hindered = sum(row["sha256"] in {row["sha256"] for row in rows} for row in runs.rows_of(run))  # other shards have some of them, too
+    assert not_asked(run) == {"image_sizes": f"{'; '.join(why[:3])}; and {hindered - 3} more"}
+    assert checks_of(run)["image_damaged"].checked == len(runs.rows_of(run)) - hindered
 
 
 # Damage ------------------------------------------------------------------------------------------------------------------------
