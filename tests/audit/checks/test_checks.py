@@ -1,6 +1,5 @@
 """Checks of a run: all hold of one that is whole, and each kind of damage is found by the check that is there for it."""
 
-import io
 import json
 import random
 import shutil
@@ -13,42 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 
 from altalign.key import sample_key
 from altalign.reasons import REASONS, DropReason, Stage
 from altalign.schema import DROPPED
 from altalign.shards import Sample
-from audit.checks import ABOUT, FILES_PER_SHARD, Check, run_checks
+from audit.checks import ABOUT, FILES_PER_SHARD, run_checks
 from audit.run_folder import RunFolder
-from filters import identity, pixels, words
+from filters import identity, words
 from tests.audit import runs
+from tests.audit.runs import checks_of, failing
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.curated(tmp_path_factory.mktemp("checked"))
-
-
-@pytest.fixture
-def run(whole: Path, tmp_path: Path) -> Path:
-    return runs.copied(whole, tmp_path / "run")
-
-
-def checks_of(run: Path, **more: Any) -> dict[str, Check]:
-    return {str(check.name): check for check in run_checks(RunFolder.open(str(run)), **more)}
-
-
-def failing(run: Path, **more: Any) -> dict[str, str]:
-    """Details of the checks that fail."""
-    return {name: check.detail for name, check in checks_of(run, **more).items() if check.passed is False}
-
-
-def not_asked(run: Path) -> dict[str, str]:
-    """Details of the checks that could not be asked."""
-    return {name: check.detail for name, check in checks_of(run).items() if check.passed is None}
 
 
 # A whole run -----------------------------------------------------------------------------------------------------------------
@@ -96,17 +71,6 @@ def test_a_sample_of_shards_is_chosen_by_content_and_named(whole: Path, run: Pat
     assert "image_bytes" in failing(run, shards_at_most=2)
 
 
-def test_a_terminal_is_shown_how_many_shards_are_checked(whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    checks_of(whole)
-    assert capsys.readouterr() == ("", "")
-    screen = io.StringIO()
-    monkeypatch.setattr("altalign.terminal.stderr", lambda: Console(file=screen, force_terminal=True, width=100))
-    checks_of(whole)
-    number = len(runs.names(whole))
-    assert f"{number}/{number}" in screen.getvalue()
-    assert capsys.readouterr() == ("", "")
-
-
 # Rules: the run as it is, held against other limits -----------------------------------------------------------------------------
 
 
@@ -127,12 +91,6 @@ def _caption_an_image(run: Path) -> None:
     runs.edit_table(run, "over_captioned_images", lambda hashes: np.append(hashes, identity.image_hash(pa.array([url], pa.string()))))
 
 
-def _block_an_image(run: Path) -> None:
-    path = run / "blocked.txt"
-    path.write_text(f"# a list\n{runs.rows_of(run)[0]['found_sha256'].upper()}\n")
-    runs.set_in_config(run, "blocked_hashes", f'["{path}"]')
-
-
 def setting(name: str, value: str) -> Callable[[Path], None]:
     return lambda run: runs.set_in_config(run, name, value)
 
@@ -148,7 +106,7 @@ def setting(name: str, value: str) -> Callable[[Path], None]:
         ("image_too_many_pixels", setting("pixels_at_most", "100000")),
         ("image_too_small", setting("short_side_above_px", "230")),
         ("image_too_elongated", setting("aspect_ratio_below", "1.2")),
-        ("image_blocked", _block_an_image),
+        ("image_blocked", runs.block_an_image),
         ("shard_sizes", setting("samples_per_shard", "19")),
         ("stored_form", setting("resize_short_side_px", "100")),
         ("stored_form", setting("portable", "false")),
@@ -166,38 +124,6 @@ def test_what_came_from_the_web_is_within_its_limit_of_bytes(run: Path) -> None:
     runs.set_in_config(run, "image_column", '""')
     runs.set_in_config(run, "bytes_at_most", "500")
     assert "500" in failing(run)["http_too_large"]
-
-
-def test_a_block_list_that_is_gone_cannot_be_asked_and_fails_nothing(run: Path) -> None:
-    runs.set_in_config(run, "blocked_hashes", '["gone.txt"]')
-    assert not_asked(run) == {
-        "image_blocked": "[image] blocked_hashes: gone.txt: No such file or directory; the list is needed, from the folder that the run was made in"
-    }
-    assert failing(run) == {}
-
-
-def test_what_another_block_list_holds_fails_where_one_is_gone(run: Path) -> None:
-    _block_an_image(run)
-    runs.set_in_config(run, "blocked_hashes", f'["gone.txt", "{run / "blocked.txt"}"]')
-    assert failing(run).keys() == {"image_blocked"}
-    assert not_asked(run) == {}
-
-
-def test_an_image_that_there_is_no_memory_for_is_not_asked(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode, first = pixels.decode, (run / "shards" / "00000.tar").read_bytes()
-
-    def short_of_memory(data: bytes, **more: Any) -> pixels.Decoded:
-        if data in first:
-            raise MemoryError("needs 5 GB")
-        return decode(data, **more)
-
-    monkeypatch.setattr(pixels, "decode", short_of_memory)
-    rows = runs.rows_of(run, "00000")
-    why = [f"shards/00000.tar: {row['key']}: no memory to decode its image (needs 5 GB), so no image rule was asked of it; more memory lets it" for row in rows]
-    assert failing(run) == {}
-    hindered = sum(row["sha256"] in {row["sha256"] for row in rows} for row in runs.rows_of(run))  # other shards have some of them, too
-    assert not_asked(run) == {"image_sizes": f"{'; '.join(why[:3])}; and {hindered - 3} more"}
-    assert checks_of(run)["image_damaged"].checked == len(runs.rows_of(run)) - hindered
 
 
 # Damage ------------------------------------------------------------------------------------------------------------------------
@@ -298,26 +224,6 @@ def _said_at_length(found: list[Sample]) -> list[Sample]:
     caption = " ".join((wordy.caption.split() * 30)[:30])
     row = {**wordy.row, "caption": caption, "key": sample_key(wordy.row["image_url"] or wordy.row["found_sha256"], caption), "words": 30}
     return sorted([*found[:8], Sample(wordy.image, caption, row), *found[9:]], key=lambda sample: (sample.row["image_id"], sample.key))
-
-
-@pytest.mark.parametrize("name", ["README.md", "croissant.json"])
-def test_an_edit_of_the_card(run: Path, name: str) -> None:
-    path = run / name
-    before = runs.digest(path)
-    path.write_text(path.read_text().replace("ALIGN", "align") + "\n")
-    again = "`altalign curate` with --rerun write makes it anew"
-    assert failing(run) == {"card": f"{name}: its SHA-256 is {runs.digest(path)}, the manifest says {before}; {again}"}
-    path.unlink()
-    assert failing(run) == {"card": f"{name}: No such file or directory; {again}"}
-
-
-def test_a_manifest_of_before_there_were_digests_of_the_card(run: Path) -> None:
-    manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps({name: value for name, value in manifest.items() if name != "card"}))
-    assert failing(run) == {}
-    assert "card" not in checks_of(run)
-    (run / "manifest.json").write_text(json.dumps({**manifest, "card": ["README.md"]}))
-    assert failing(run).keys() == {"card"}
 
 
 def test_a_row_of_30_words(run: Path) -> None:
