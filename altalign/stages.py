@@ -23,9 +23,19 @@ OUTPUTS = {
         "audit/edge_ngrams.parquet",
         "audit/scripts.parquet",
     ),
-    "fetch": ("dropped/fetch", "dropped/image", "audit/image_joint.parquet", "audit/image_values.parquet", "audit/hosts.parquet", "audit/images.json"),
+    "fetch": ("dropped/fetch", "dropped/image", "audit/image_joint.parquet", "audit/image_values.parquet", "audit/hosts.parquet"),
     "decontaminate": ("dropped/decontaminate", "audit/near_duplicates", "audit/outcome_joint.parquet"),
-    "write": ("shards", "audit/failed.parquet", "audit/samples.parquet", "counts.parquet", "summary.json", "README.md", "croissant.json", *REPORT),
+    "write": (
+        "shards",
+        "audit/failed.parquet",
+        "audit/funnel.parquet",
+        "audit/samples.parquet",
+        "counts.parquet",
+        "summary.json",
+        "README.md",
+        "croissant.json",
+        *REPORT,
+    ),
 }
 OF_FETCHED = ("test_images", "lessons")  # in work/: what rests on no later stage than fetch, and stays when those are run anew
 _WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written anew whenever the first is not there

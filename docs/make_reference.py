@@ -65,6 +65,7 @@ SCHEMAS = {
     "audit/hosts.parquet": ("pipelines.hosts", "HOSTS", ("HOSTS",)),
     "audit/near_duplicates/similarity.parquet": ("pipelines.gallery", "SIMILARITY", ("SIMILARITY",)),
     "audit/outcome_joint.parquet": ("pipelines.outcomes", "JOINT", ("JOINT",)),
+    "audit/funnel.parquet": ("pipelines.funnel", "FUNNEL", ("FUNNEL",)),
     "audit/failed.parquet": ("altalign.schema", "FAILED", ("FAILED",)),
     "audit/near_duplicates/gallery.parquet": ("pipelines.gallery", "GALLERY", ("GALLERY",)),
 }
@@ -282,7 +283,8 @@ def messages_tables() -> dict[str, Table]:
 def checks_table() -> Table:
     """Checks of a finished run: name, what is looked at, what makes it right where it fails; those of rules in one row."""
     rows: dict[tuple[str, str], list[str]] = {}
-    for name, (what, repair) in import_module("audit.checks").ABOUT.items():
+    for name, (things, repair) in import_module("audit.checks").ABOUT.items():
+        what = things.replace("(s)", "s")
         flags = re.findall(r"--re[a-z]+(?: write)?", repair)
         rows.setdefault((what, f"`{flags[0]}`" if flags else repair), []).append(f"`{name}`")
     return [["Check", "What is looked at", "Where it fails"], *([", ".join(names), what, repair] for (what, repair), names in rows.items())]

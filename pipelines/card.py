@@ -3,6 +3,7 @@
 Deterministic: no times, no machine, and nothing that came from the web; captions stay in the shards.
 """
 
+import hashlib
 import html
 import json
 from collections.abc import Iterable, Sequence
@@ -19,15 +20,18 @@ from altalign.terminal import shown
 from pipelines.card_facts import COLUMNS, MEANINGS, RULES, Facts, hub_licence, size_category
 from pipelines.croissant import croissant
 
+FILES = ("README.md", "croissant.json")
 _KINDS = {"warc": "web archives (WARC)", "wat": "metadata of web archives (WAT)", "table": "a table", "webdataset": "WebDataset tars"}
 _LAST = Stage.DECONTAMINATE.value
 _SAID = ("NSFW: off", "decontamination: off")  # notes that limits say in more words
 
 
-def write(folder: str, facts: Facts) -> None:
-    """Write both files into a run folder."""
-    storage.write_bytes(storage.join(folder, "README.md"), readme(facts).encode())
-    storage.write_json(storage.join(folder, "croissant.json"), croissant(facts))
+def write(folder: str, facts: Facts) -> dict[str, str]:
+    """Write both files into a run folder; returns the SHA-256 of each, in hex."""
+    readme_path, croissant_path = (storage.join(folder, name) for name in FILES)
+    storage.write_bytes(readme_path, readme(facts).encode())
+    storage.write_json(croissant_path, croissant(facts))
+    return {name: hashlib.sha256(storage.read_bytes(storage.join(folder, name))).hexdigest() for name in FILES}
 
 
 # README.md ---------------------------------------------------------------------------------------------------------------

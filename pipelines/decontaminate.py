@@ -19,7 +19,7 @@ from altalign.reasons import KEPT, DropReason, Stage
 from dedup.buckets import nearest_clusters, share_bucket
 from dedup.near_duplicates import find_pairs
 from filters import identity
-from pipelines import arrays, gallery, outcomes, parquet, test_side, within_pool
+from pipelines import arrays, funnel, gallery, outcomes, parquet, test_side, within_pool
 from pipelines.fetch import FETCHED, first_of_each_image, write_dropped
 from pipelines.test_side import Index
 from pipelines.units import Facts, Run, Unit
@@ -150,9 +150,8 @@ def _once(near: Near) -> Near:
 
 def plan(run: Run) -> list[Unit]:
     """One unit a fetch unit; `place` is its own in their order."""
-    return [
-        {"name": name, "place": place, "counts": facts["counts"], "kept": facts["kept"]} for place, (name, facts) in enumerate(run.all_facts("fetch/units"))
-    ]
+    handed_on = ("counts", "kept", "funnel")
+    return [{"name": name, "place": place, **{fact: facts[fact] for fact in handed_on}} for place, (name, facts) in enumerate(run.all_facts("fetch/units"))]
 
 
 def drop(run: Run, unit: Unit) -> Facts:
@@ -164,17 +163,19 @@ def drop(run: Run, unit: Unit) -> Facts:
         for stage, source, reason, rows in unit["counts"]:
             if stage == Stage.IMAGE and reason == KEPT:
                 failed_counts.add_rows(Stage.DECONTAMINATE, source, [], rows)
-        return {"kept": unit["kept"], **failed_counts.facts()}
+        return {"kept": unit["kept"], **failed_counts.facts(), "funnel": funnel.renamed(unit["funnel"], step=Stage.IMAGE, to=Stage.DECONTAMINATE)}
     stays = np.ones(unit["kept"], np.bool_)
     stays[dropped["row"].to_numpy()] = False
-    for source, count in parquet.tally(_fetched(run, name).filter(pa.array(stays))["source"]):
+    left = _fetched(run, name).filter(pa.array(stays))
+    for source, count in parquet.tally(left["source"]):
         failed_counts.add_rows(Stage.DECONTAMINATE, source, [], count)
     failed_counts.add(Stage.DECONTAMINATE, dropped["source"], dropped["failed"])
     parquet.write(run.work(UNITS, f"{name}.outcome_joint"), outcomes.of_near_duplicates(dropped, run.config.image), outcomes.JOINT)
     if run.config.audit.keep_dropped:
         write_dropped(run.path("dropped", "decontaminate", f"{name}.parquet"), Stage.DECONTAMINATE, dropped)
     arrays.save(run.work(UNITS, f"{name}.rows"), np.flatnonzero(stays))
-    return {"kept": int(stays.sum()), **failed_counts.facts()}
+    of_images = funnel.of_images(Stage.DECONTAMINATE.value, left, sizes="blob_bytes")
+    return {"kept": int(stays.sum()), **failed_counts.facts(), "funnel": of_images}
 
 
 def _nearest(run: Run, name: str) -> Near:

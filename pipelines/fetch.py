@@ -4,7 +4,6 @@ A fetch unit is a row group of the grouped survivors. Its images come from where
 (`fetch_web`); either leaves a blob of bytes and, of each image, an outcome, in the order of images. What follows is the same.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, assert_never
 
@@ -20,7 +19,7 @@ from altalign.failed import FailedCounts
 from altalign.reasons import REASONS, Stage, reasons_of
 from altalign.schema import DROPPED, SAMPLE
 from filters import identity
-from pipelines import arrays, fetch_archive, fetch_web, hosts, image_values, images, judge, outcomes, parquet, pool, progress, samples
+from pipelines import arrays, fetch_archive, fetch_web, funnel, hosts, image_values, images, judge, outcomes, parquet, pool, progress, samples
 from pipelines.images import Outcome
 from pipelines.pooled import MapUnits
 from pipelines.units import Facts, Run, Unit
@@ -138,21 +137,19 @@ def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
     gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "blob_offset", "blob_bytes"))
     firsts = first_of_each_image(rows)
     of_each = {"came": pc.invert(is_missing), "stays": rows["reason"].is_null()}
-    of_images = pa.table({"id": rows["image_id"], "url": rows["image_url"], **of_each, "bytes": rows["blob_bytes"]}).take(firsts)
+    columns: dict[str, Any] = {"id": rows["image_id"], "url": rows["image_url"], **of_each}
+    of_images = pa.table(columns).take(firsts)
     return {
         "kept": len(kept),
         **failed_counts.facts(),
         "pictures": samples.places_of(*gone, units=unit["units"]),
-        "images": _images(of_images),
+        "funnel": [
+            *funnel.of_images(Stage.JUDGE.value, rows, sizes=None),
+            *funnel.of_images(Stage.FETCH.value, seen, sizes="blob_bytes"),
+            *funnel.of_images(Stage.IMAGE.value, kept, sizes="blob_bytes"),
+        ],
         "hosts": hosts.count(*(parquet.values(of_images, name) for name in ("id", "url", *of_each)), one_in=unit["one_in"]),
     }
-
-
-def _images(of_images: pa.Table) -> dict[str, dict[str, int]]:
-    """How many images each stage keeps, and their bytes as found; one row an image."""
-    came, stays = (of_images["bytes"].filter(of_images[name]) for name in ("came", "stays"))
-    after = {stage.value: {"images": len(sizes), "bytes": pc.sum(sizes).as_py() or 0} for stage, sizes in ((Stage.FETCH, came), (Stage.IMAGE, stays))}
-    return {Stage.JUDGE.value: {"images": len(of_images)}, **after}
 
 
 def _write_features(run: Run, unit: Unit, features: "pa.ChunkedArray[Any]") -> None:
@@ -171,16 +168,10 @@ def write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
 
 
 def conclude(run: Run) -> None:
-    """What was measured of images, for the audit: `audit/image_joint.parquet`, `audit/image_values.parquet`, `audit/hosts.parquet`, `audit/images.json`."""
+    """What was measured of images, for the audit: `audit/image_joint.parquet`, `audit/image_values.parquet`, `audit/hosts.parquet`."""
     for name, schema in (("image_joint", image_values.JOINT), ("image_values", image_values.VALUES)):
         paths = [run.work("fetch/units", f"{unit}.{name}") for unit in run.finished("fetch/units")]
         parts = storage.each(parquet.read_table, paths, of=run.folder)
         parquet.write(run.path("audit", f"{name}.parquet"), image_values.total(parts, schema), schema)
-    of_stage = {Stage.JUDGE.value: Counter(images=0), **{stage.value: Counter(images=0, bytes=0) for stage in (Stage.FETCH, Stage.IMAGE)}}
-    of_hosts = []
-    for _, facts in run.all_facts("fetch/units"):
-        for stage, numbers in facts["images"].items():
-            of_stage[stage].update(numbers)
-        of_hosts += [facts["hosts"]] if facts["hosts"] else []  # few units have images of the sample
-    storage.write_json(run.path("audit", "images.json"), of_stage)
+    of_hosts = [facts["hosts"] for _, facts in run.all_facts("fetch/units") if facts["hosts"]]  # few units have images of the sample
     hosts.write(run, of_hosts, one_in=next((unit["one_in"] for unit in plan(run)), 1))

@@ -123,7 +123,8 @@ class _FromUnit:
 
     def slices(self, buckets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """(bucket, slice) of these buckets, in the order of bucket and writing."""
-        at = [i for bucket in buckets for i in range(*np.searchsorted(self._places["bucket"], [bucket, bucket + 1]).tolist())]
+        begins, ends = (np.searchsorted(self._places["bucket"], buckets, side).tolist() for side in ("left", "right"))
+        at = [i for begin, end in zip(begins, ends, strict=True) for i in range(begin, end)]
         if not at:
             return
         buckets_at, lengths = self._places["bucket"][at].tolist(), self._places["length"][at].tolist()

@@ -29,14 +29,20 @@ from pipelines.units import Facts, Run, Unit, map_unit
 BLOCK = 8_192  # rows whose n-grams are hashed at a time: they stay in the CPU's cache
 ROWS_PER_PARTITION = 200_000  # about 30 MB of hashes in one thread of a merge
 
-# Kinds of slices in a spill file.
-KINDS = ("ngrams", "hot", "texts", "images")
+# Kinds of slices in a spill file; after these, one of images for each source.
+KINDS = ("ngrams", "hot", "texts")
 TABLES = {"ngrams": "vocabulary", "texts": "over_shared_texts", "images": "over_captioned_images"}
 
 
 def buckets_of(run: Run) -> Groups:
     """The buckets of a spill file: partitions of each kind, of the size of the pool alone."""
-    return Groups.of(pool.partitions(run, ROWS_PER_PARTITION, at_least=16, at_most=4096), run.config.engine.shuffle, kinds=len(KINDS))
+    kinds = len(KINDS) + len(sources(run))
+    return Groups.of(pool.partitions(run, ROWS_PER_PARTITION, at_least=16, at_most=4096), run.config.engine.shuffle, kinds=kinds)
+
+
+def sources(run: Run) -> list[str]:
+    """All sources, in the order of their first inputs."""
+    return list(dict.fromkeys(each.source for each in run.config.input))
 
 
 # Counting ----------------------------------------------------------------------------------------------------------------
@@ -70,7 +76,9 @@ def count(run: Run, unit: Unit) -> Facts:
     histogram = np.zeros(1, np.int64)
     with storage.write(run.work("tables/units", f"{unit['name']}.spill")) as file:
         spill = SpillWriter(file)
-        into = {kind: _flush_to(spill, buckets, number) for number, kind in enumerate(KINDS)}
+        kinds = (*KINDS, "images")  # of the source of the unit's file
+        numbers = (*range(len(KINDS)), len(KINDS) + sources(run).index(run.source_of(unit["file"])))
+        into = {kind: _flush_to(spill, buckets, number) for kind, number in zip(kinds, numbers, strict=True)}
         for batch in pool.candidates(run, unit):
             histogram = _add(histogram, _count_batch(batch, buffers, into))
         buffers.ngrams.finish(into["ngrams"], into["hot"])
@@ -111,15 +119,17 @@ def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def merge(run: Run, partition: int, spilled: Spilled) -> Facts:
     """Count one partition of each kind; facts: the histograms. Candidates for the tables go to files."""
     buckets = buckets_of(run)
-    ngrams, hot, *pairs = spilled.arrays([buckets.bucket(partition, kind) for kind in range(len(KINDS))], np.uint64)
+    ngrams, hot, texts, *images = spilled.arrays([buckets.bucket(partition, kind) for kind in range(buckets.kinds)], np.uint64)
     hashes, counts, histogram = merge_ngrams(ngrams, hot.reshape(-1, 2))
     facts: Facts = {"ngrams": histogram.to_json(), "ngrams_rows": len(hashes)}
     _save(run, "ngrams", partition, hashes, counts)
     limits = {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
-    for of_kind, (kind, limit) in zip(pairs, limits.items(), strict=True):
-        hashes, counts, histogram = merge_pairs(of_kind.reshape(-1, 2), limit=limit)
+    for kind, pairs in {"texts": texts, "images": images[0] if len(images) == 1 else np.concatenate(images)}.items():
+        hashes, counts, histogram = merge_pairs(pairs.reshape(-1, 2), limit=limits[kind])
         facts |= {kind: histogram.to_json(), f"{kind}_rows": len(hashes)}
         _save(run, kind, partition, hashes, counts)
+    if len(images) > 1:
+        facts["images_of_sources"] = [merge_pairs(pairs.reshape(-1, 2), limit=limits["images"])[2].keys for pairs in images]
     return facts
 
 
@@ -171,12 +181,19 @@ def conclude(run: Run) -> None:
         is_empty=is_all,
     )
     limits = {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
+    more: dict[str, Any] = {"images": {"distinct_by_source": _images_of_sources(run, merged, histograms["images"].keys)}}
     for kind, limit in limits.items():
-        _write_table(run, kind, limit + 1, {"threshold": limit, "distinct": histograms[kind].keys}, most[kind].add)
+        _write_table(run, kind, limit + 1, {"threshold": limit, "distinct": histograms[kind].keys, **more.get(kind, {})}, most[kind].add)
     write_wanted(run, edges, **most)
     counted = CountHistogram.total(CountHistogram.from_json(facts["words"]) for _, facts in run.all_facts("tables/units"))
     names = {"words": counted, "images_per_text": histograms["texts"], "texts_per_image": histograms["images"], "ngram_count": histograms["ngrams"]}
     storage.write_json(run.path("audit", "histograms.json"), {name: histogram.to_json() for name, histogram in names.items()})
+
+
+def _images_of_sources(run: Run, merged: list[Facts], of_all: int) -> dict[str, int]:
+    """Distinct images of each source."""
+    names = sources(run)
+    return {name: sum(facts["images_of_sources"][place] for facts in merged) if len(names) > 1 else of_all for place, name in enumerate(names)}
 
 
 def _write_table(run: Run, kind: str, at_least: int, facts: dict[str, Any], look: Callable[[np.ndarray], None], *, is_empty: bool = False) -> None:

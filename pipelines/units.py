@@ -23,7 +23,7 @@ from pipelines import calibrations
 from pipelines.read import test_sets
 
 OF_TEST_SET = "files of test set "  # what is read of one, in what a stage rests on
-WORK_VERSION = 4  # of the layout of work/: a run that another version began is refused
+WORK_VERSION = 5  # of the layout of work/: a run that another version began is refused
 
 ROWS_PER_UNIT = 500_000
 IMAGES_PER_UNIT = 4_096

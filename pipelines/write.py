@@ -1,6 +1,7 @@
 """Write: kept pairs in the order of (image_id, key) into shards of exactly `samples_per_shard`, side-cars beside them, the manifest last."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
@@ -11,7 +12,7 @@ import numpy as np
 from altalign import storage
 from altalign.schema import FAILED, RULES_VERSION, SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
-from pipelines import card, decontaminate, parquet, runs, samples, stored, summary, test_side
+from pipelines import card, decontaminate, funnel, parquet, runs, samples, stored, summary, test_side
 from pipelines.card_facts import Facts as CardFacts
 from pipelines.engines import threads
 from pipelines.ranges import Range, Ranges
@@ -50,13 +51,16 @@ def write(run: Run, unit: Unit) -> Facts:
     """Write one shard and its side-car."""
     name = unit["name"]
     rows: list[dict[str, Any]] = []
+    source_bytes = Counter[str]()
     with (
         storage.write(run.path("shards", f"{name}.tar")) as file,
         closing(stored.images(_found(run, unit), run.config.shards, threads=threads(run.config.engine))) as images,
     ):
         shard = ShardWriter(file)
         for row, image in images:
+            before = shard.bytes
             rows.append(shard.write(image.bytes, {**row, **image.measured}))
+            source_bytes[row["source"]] += shard.bytes - before
         shard.end()
     with storage.write(run.path("shards", f"{name}.parquet")) as file:
         hashed = _Hashed(file)
@@ -64,6 +68,7 @@ def write(run: Run, unit: Unit) -> Facts:
     return {
         "rows": len(rows),
         "bytes": shard.bytes,
+        "source_bytes": dict(sorted(source_bytes.items())),
         "sha256": shard.sha256,
         "parquet_bytes": storage.stamp(run.path("shards", f"{name}.parquet")).size,
         "parquet_sha256": hashed.sha256,
@@ -128,9 +133,10 @@ def conclude(run: Run) -> None:
     if test_side.is_wanted(run):
         facts["near_duplicates"] = decontaminate.facts_found(run)
     storage.write_json(run.path("summary.json"), facts)
+    funnel.write(run, tars=size, samples=(facts["source_bytes"] for _, facts in shards))
     samples.write(run)
-    card.write(run.folder, CardFacts(run.config, counts, facts, summary.notes(run)))
+    of_card = card.write(run.folder, CardFacts(run.config, counts, facts, summary.notes(run)))
     entries = [{"name": f"{name}.tar", **{key: facts[key] for key in ("rows", "bytes", "sha256", "parquet_sha256")}} for name, facts in shards]
     settings = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()
-    manifest = {"shards": entries, "pairs": pairs, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "settings_sha256": settings}
-    storage.write_json(run.path("manifest.json"), manifest)
+    versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}
+    storage.write_json(run.path("manifest.json"), {"shards": entries, "pairs": pairs, **versions, "settings_sha256": settings, "card": of_card})

@@ -1,11 +1,10 @@
 """Checks of a finished run: its counts add up, its shards are those of the manifest, and every sample passes every rule that can be asked again.
 
 Samples are read again from the tars and side-cars, and everything is measured anew: words, tables, URLs, hashes, pixels. What cannot be asked
-again is in `NOT_ASKED`. A damaged run gives checks that fail.
+again is in `NOT_ASKED`. A damaged run gives checks that fail; what one needs and is not to be had, a check that could not be asked.
 """
 
 import os
-from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -14,8 +13,8 @@ from altalign.counts import Counts
 from altalign.errors import AltalignError
 from altalign.reasons import REASONS, DropReason, Stage
 from altalign.threads import in_threads
-from audit.checks import dropped, shard, totals
-from audit.checks.findings import Check, Findings
+from audit.checks import dropped, progress, shard, totals
+from audit.checks.findings import Check, Findings, many
 from audit.checks.rules import Rules
 from audit.checks.totals import Manifest
 from audit.run_folder import RunFolder
@@ -27,30 +26,31 @@ FILES_PER_SHARD = 8  # files of dropped/ of each stage that are read for each sh
 
 _ANEW = "`altalign curate` with --rerun write makes it anew"
 _CHANGED = "a file was changed, or this is a defect of altalign: `altalign curate` with --restart makes the run anew; where it fails again, please report it"
-_OF_RULE = "samples asked again", _CHANGED
+_OF_RULE = "sample(s) asked again", _CHANGED
 
-# What is looked at, by the name of the check, and what to do where it fails.
+# What is looked at, by the name of the check, and what to do where it fails; "(s)" is an s of several.
 ABOUT = {
     "settings": ("settings file by its digest, versions", "audit with the altalign that made the run, and take config.toml from where it was written"),
-    "counts": ("counts, which add up by stage and source, and agree with summary.json, manifest and shards", _CHANGED),
-    "dropped_rows": ("dropped rows, as many as the counts say", _CHANGED),
-    "kept_or_dropped": ("dropped rows, none of a pair that is kept", _CHANGED),
-    "manifest": ("files by their names and sizes, and the manifest", _ANEW),
-    "digests": ("files by their SHA-256", _ANEW),
-    "shard_sizes": ("shards with exactly samples_per_shard samples, but the last", _ANEW),
-    "side_cars": ("side-cars with all columns and text that is UTF-8", _ANEW),
-    "tars": ("tars read from their first byte to their last", _ANEW),
-    "members": ("samples: image, .txt and .json as the side-car says, at its offsets", _ANEW),
-    "order": ("samples in the order of (image_id, key)", _ANEW),
-    "image_bytes": ("images by their SHA-256", _ANEW),
-    "image_sizes": ("images decoded: format, width and height as the side-car says", _ANEW),
-    "stored_form": ("images stored as [shards] says", _ANEW),
-    "image_id": ("image_ids made again of URL or bytes", _CHANGED),
-    "key": ("keys made again of image and caption", _CHANGED),
-    "image_url": ("URLs in the form in which they are kept", _CHANGED),
-    "source": ("sources that config.toml has", _CHANGED),
-    "captions": ("captions as cleaning leaves them", _CHANGED),
-    "words": ("numbers of words, counted again", _CHANGED),
+    "counts": ("count(s), added up by stage and source, and held against summary.json, manifest and shards", _CHANGED),
+    "dropped_rows": ("dropped row(s), as many as the counts say", _CHANGED),
+    "kept_or_dropped": ("dropped row(s), none of a pair that is kept", _CHANGED),
+    "manifest": ("file(s) by name and size, and the manifest", _ANEW),
+    "digests": ("file(s) by SHA-256", _ANEW),
+    "card": ("file(s) of the data-set card by SHA-256", _ANEW),
+    "shard_sizes": ("shard(s) with exactly samples_per_shard samples, but the last", _ANEW),
+    "side_cars": ("side-car(s) with all columns and text that is UTF-8", _ANEW),
+    "tars": ("tar(s) read from first byte to last", _ANEW),
+    "members": ("sample(s): image, .txt and .json as the side-car says, at its offsets", _ANEW),
+    "order": ("sample(s) in the order of (image_id, key)", _ANEW),
+    "image_bytes": ("image(s) by SHA-256", _ANEW),
+    "image_sizes": ("image(s) decoded: format, width and height as the side-car says", _ANEW),
+    "stored_form": ("image(s) stored as [shards] says", _ANEW),
+    "image_id": ("image_id(s) made again of URL or bytes", _CHANGED),
+    "key": ("key(s) made again of image and caption", _CHANGED),
+    "image_url": ("URL(s) in the form in which URLs are kept", _CHANGED),
+    "source": ("source(s), all in config.toml", _CHANGED),
+    "captions": ("caption(s) as cleaning leaves them", _CHANGED),
+    "words": ("number(s) of words, counted again", _CHANGED),
     **dict.fromkeys(
         (*REASONS[Stage.JUDGE], DropReason.HTTP_TOO_LARGE, *(reason for reason in REASONS[Stage.IMAGE] if reason is not DropReason.IMAGE_NSFW)),
         _OF_RULE,
@@ -89,6 +89,7 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
         return findings.checks(ABOUT, notes)
     if manifest.is_there:
         totals.check_files(run, manifest, findings)
+        totals.check_card(run, manifest, findings)
         notes |= _check_rows(run, manifest, counts, rules, findings, shards_at_most=shards_at_most)
     return findings.checks(ABOUT, notes)
 
@@ -99,7 +100,14 @@ def _check_rows(run: RunFolder, manifest: Manifest, counts: Counts | None, rules
     rows = sum(manifest.entries[name]["rows"] for name in names)
     bits = max(0, (rows - 1) // KEYS_AT_MOST).bit_length()
     threads = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, max(1, len(names)))
-    shards = in_threads(lambda name: shard.read(run, name, rules, looked_for=lambda keys: _sampled(keys, bits)), names, threads)
+    with progress.counting(len(names)) as one_is_done:
+
+        def read(name: str) -> shard.Found:
+            found = shard.read(run, name, rules, looked_for=lambda keys: _sampled(keys, bits))
+            one_is_done()
+            return found
+
+        shards = in_threads(read, names, threads)
     for found in shards:
         findings.add(found.findings)
         totals.check_digests(found, manifest, findings)
@@ -145,17 +153,12 @@ def _check_between(shards: list[shard.Found], findings: Findings) -> None:
 
 def _notes(names: list[str], manifest: Manifest, rows: int, kept: int) -> dict[str, str]:
     """What was read, where that was not all."""
-    notes = {"kept_or_dropped": f"{kept:,} kept keys looked for"}
+    notes = {"kept_or_dropped": f"{many(kept, 'kept key(s)')} looked for"}
     if len(names) < len(manifest.entries):
-        sample = f"of {len(names):,} of {len(manifest.entries):,} shards, those of the smallest SHA-256"
-        of_all = ("settings", "counts", "manifest", "shard_sizes", "dropped_rows", "kept_or_dropped")
+        sample = f"of {len(names):,} of {many(len(manifest.entries), 'shard(s)')}, those of the smallest SHA-256"
+        of_all = ("settings", "counts", "manifest", "card", "shard_sizes", "dropped_rows", "kept_or_dropped")
         notes |= {name: sample for name in ABOUT if name not in of_all}
         notes["kept_or_dropped"] += f", {sample}, in {FILES_PER_SHARD * len(names):,} files of each stage"
     elif kept < rows:
         notes["kept_or_dropped"] += f" of {rows:,}, by their first bits"
     return notes
-
-
-def failed(checks: list[Check]) -> Iterator[Check]:
-    """Those that do not hold."""
-    return (check for check in checks if not check.passed)

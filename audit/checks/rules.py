@@ -84,18 +84,20 @@ def _table(run: RunFolder, name: str) -> np.ndarray | None:
 
 
 def _block_list(config: CurateConfig, findings: Findings) -> BlockList:
-    """The block lists of the settings, where they still are; one that cannot be read fails its check. What needs pixels (PDQ) is not asked again."""
+    """The block lists of the settings, where they still are; without one the check cannot be asked. What needs pixels (PDQ) is not asked again."""
     texts: list[tuple[str, str]] = []
     for name in config.image.blocked_hashes:
         try:
             texts.append((name, storage.read_bytes(name).decode()))
         except (OSError, UnicodeDecodeError) as error:
             said = (error.strerror if isinstance(error, OSError) else None) or "not text"
-            findings.fails(DropReason.IMAGE_BLOCKED, f"[image] blocked_hashes: {name}: {said}; the list is needed, from the folder that the run was made in")
+            findings.cannot_ask(
+                DropReason.IMAGE_BLOCKED, f"[image] blocked_hashes: {name}: {said}; the list is needed, from the folder that the run was made in"
+            )
     try:
         return BlockList.parse(texts)
     except UsageError as error:
-        findings.fails(DropReason.IMAGE_BLOCKED, str(error))
+        findings.cannot_ask(DropReason.IMAGE_BLOCKED, str(error))
         return BlockList()
 
 

@@ -177,12 +177,12 @@ def _check_image(data: bytes, row: dict[str, Any], rules: Rules, name: str, find
     digest = hashlib.sha256(data).hexdigest()
     if digest != row["sha256"] or len(data) != row["bytes"]:
         findings.fails("image_bytes", f"{where}: its image has {len(data):,} bytes of SHA-256 {digest}, the side-car says {row['bytes']:,} of {row['sha256']}")
-    findings.saw("image_sizes")
     try:
         decoded = _decoded(data, limits.pixels_at_most)
     except MemoryError as error:
-        findings.fails("image_sizes", f"{where}: no memory to decode its image ({error})")
+        findings.cannot_ask("image_sizes", f"{where}: no memory to decode its image ({error}), so no image rule was asked of it; more memory lets it")
         return
+    findings.saw("image_sizes")
     said = (row["format"], row["width"], row["height"])
     if (seen := (decoded.format, decoded.width, decoded.height)) != said:
         findings.fails("image_sizes", f"{where}: its image is {_size(*seen)}, the side-car says {_size(*said)}")

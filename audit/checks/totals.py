@@ -17,6 +17,7 @@ from audit.checks.findings import Findings
 from audit.checks.shard import Found
 from audit.run_folder import RunFolder
 
+CARD = ("README.md", "croissant.json")
 _NAME = re.compile(r"[0-9]{5,}\.tar")
 _ENTRY = {"name": str, "rows": int, "bytes": int, "sha256": str, "parquet_sha256": str}
 
@@ -99,6 +100,23 @@ def check_settings(run: RunFolder, manifest: Manifest, findings: Findings) -> No
     for name, here in (("rules_version", RULES_VERSION), ("schema_version", SCHEMA_VERSION)):
         if manifest.is_there and (there := manifest.facts.get(name)) != here:
             findings.fails("settings", f"manifest.json: {name} = {there!r}, this altalign has {here!r}, by which the rows are read again")
+
+
+def check_card(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
+    """The data-set card by its digests; a manifest of an earlier version has none."""
+    of_card = manifest.facts.get("card")
+    if of_card is None:
+        return
+    findings.saw("card", len(CARD))
+    for name in CARD:
+        said = of_card.get(name) if isinstance(of_card, dict) else None
+        try:
+            digest = hashlib.sha256(storage.read_bytes(run.path(name))).hexdigest()
+        except OSError as error:
+            findings.fails("card", f"{name}: {error.strerror}")
+            continue
+        if digest != said:
+            findings.fails("card", f"{name}: its SHA-256 is {digest}, the manifest says {said}")
 
 
 def check_digests(found: Found, manifest: Manifest, findings: Findings) -> None:

@@ -23,15 +23,24 @@ Rows = Mapping[tuple[str, str, str], int]  # by stage, source and reason
 
 
 @dataclass(frozen=True)
+class Amount:
+    """Rows of a source, distinct images and bytes."""
+
+    rows: int
+    images: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True)
 class Step:
-    """What there is after a stage. None where the run did not count it."""
+    """What there is after a stage, of all sources and of each: an image of several is one of all. None where the run did not count it."""
 
     name: str
     about: str
     rows: int
-    by_source: dict[str, int]
-    images: int | None = None
-    bytes: int | None = None
+    images: int | None
+    bytes: int | None
+    by_source: dict[str, Amount]
 
 
 @dataclass(frozen=True)
@@ -108,21 +117,22 @@ def funnel(run: RunFolder, counts: Rows) -> list[Step]:
     summary = files.facts(run, "summary.json")
     if missing := [name for name in ("pairs", "images", "bytes") if name not in summary]:
         raise UnreadableError(f"{run.path('summary.json')}: it does not say {missing[0]}")
-    of_stage = files.facts(run, "audit/images.json")
-    of_stage |= {
-        Stage.EXTRACT: {"images": files.facts(run, "tables/over_captioned_images.json").get("distinct")},
-        Stage.DECONTAMINATE: {"images": summary["images"]},  # all of which are in the shards
-    }
-    input_bytes = sum(stamp[0] for stamp in run.facts.get("files", {}).values()) or None
+    found = files.rows(run, "audit/funnel.parquet", ("step", "source", "images", "bytes")) or []
+    amounts = {(row["step"], row["source"]): (row["images"], row["bytes"]) for row in found}
+    amounts["shards", None] = summary["images"], summary["bytes"]
     names = _named_sources(counts)
-    steps = [Step("pool", "image elements, rows and broken records found", *_sum(counts, names, Stage.EXTRACT, None), None, input_bytes)]
+
+    def step(name: str, about: str, rows: int, of_sources: Mapping[str, int]) -> Step:
+        by_source = {source: Amount(n, *amounts.get((name, source), (None, None))) for source, n in of_sources.items()}
+        return Step(name, about, rows, *amounts.get((name, None), (None, None)), by_source)
+
+    steps = [step("pool", "image elements, rows and broken records found", *_sum(counts, names, Stage.EXTRACT, None))]
     is_searched = bool(run.config.decontaminate.test_sets) or run.config.dedup.within_pool != "off"
     for stage in Stage:
         about = _ABOUT[stage] if is_searched or stage is not Stage.DECONTAMINATE else _NOT_SEARCHED
-        images = of_stage.get(stage.value, {})
-        steps.append(Step(stage.value, about, *_sum(counts, names, stage, KEPT), images.get("images"), images.get("bytes")))
-    last = steps[-1]
-    return [*steps, Step("shards", "samples written", summary["pairs"], last.by_source, summary["images"], summary["bytes"])]
+        steps.append(step(stage.value, about, *_sum(counts, names, stage, KEPT)))
+    kept = {source: amount.rows for source, amount in steps[-1].by_source.items()}
+    return [*steps, step("shards", "samples written", summary["pairs"], kept)]
 
 
 def _named_sources(counts: Rows) -> list[str]:

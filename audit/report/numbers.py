@@ -7,6 +7,7 @@ from typing import Any
 
 from altalign import __version__, storage
 from altalign.reasons import KEPT, Stage
+from audit.checks import findings
 from audit.checks.findings import Check
 from audit.report import distributions, dropping, fidelity, files, frequent, galleries, what_if
 from audit.run_folder import RunFolder
@@ -58,7 +59,21 @@ class Numbers:
     @property
     def failed(self) -> list[Check]:
         """Checks that did not pass."""
-        return [check for check in self.checks if not check.passed]
+        return findings.failed(self.checks)
+
+    @property
+    def not_asked(self) -> list[Check]:
+        """Checks that could not be asked."""
+        return findings.not_asked(self.checks)
+
+    @property
+    def said_of_checks(self) -> str:
+        """How many failed, or passed."""
+        return findings.summed_up(self.checks)
+
+    def counting(self, measure: str) -> list[dropping.Step]:
+        """The steps of the funnel that have a number of sources: "rows", "images" or "bytes"."""
+        return [step for step in self.funnel if any(getattr(amount, measure) is not None for amount in step.by_source.values())]
 
     def to_json(self) -> dict[str, Any]:
         """`audit/report.json`: every number of the page but those of the run's times (run.json has them), without pictures and strings of strangers."""
@@ -66,7 +81,7 @@ class Numbers:
         moved = {slider.key: {name: getattr(slider, name) for name in told} for slider in self.what_if.sliders}
         own = what_if.yields(self.what_if, {}) if self.what_if.judge is not None else None
         return {
-            "funnel": [asdict(step) | ({"bytes": None} if step.name == Stage.FETCH else {}) for step in self.funnel],  # log/fetch/ has these
+            "funnel": [asdict(step) for step in self.funnel],
             "reasons": [asdict(stage) for stage in self.stages],
             "distributions": [asdict(each) for each in self.distributions],
             "what_if": {"sliders": moved, "own": asdict(own) if own else None, "notes": self.what_if.notes, "missing": self.what_if.missing},

@@ -223,14 +223,32 @@ def _write_facts(run: Path, pool: list[Candidate], limits: Limits) -> None:
     _json(run / "run.json", {**facts, "files": {"a.warc.gz": [1_000, 5], "b.parquet": [2_345, 6]}})
     size = _in_vocabulary(limits)
     _json(run / "tables/vocabulary.json", {"rows": size, "vocabulary_size": size, "threshold": limits.rarest, "distinct": sum(NGRAMS.values()), "all": False})
-    _json(run / "tables/over_captioned_images.json", {"distinct": 777})
-    _json(run / "audit/images.json", {"judge": {"images": 666}, "fetch": {"images": 600, "bytes": 5_000}, "image": {"images": 555, "bytes": 4_000}})
+    _write_funnel(run, kept - 5)
     found = {"test_sets": {"coco": 50}, "clusters": 40, "flat_test_images": 2, "similarity_above": 0.975, "images": 555, "flat_images": 3}
     _json(run / "audit/near_duplicates/found.json", found)
     shared = Counter(min(each.images_per_text, 5_000) for each in pool)
     captioned = Counter(each.texts_per_image for each in pool)
     histograms = {"words": Counter(each.words for each in pool), "images_per_text": shared, "texts_per_image": captioned, "ngram_count": NGRAMS}
     _json(run / "audit/histograms.json", {name: sorted(values.items()) for name, values in histograms.items()})
+
+
+FUNNEL = {"pool": (None, 3_345), "extract": (777, None), "judge": (666, None), "fetch": (600, 5_000), "image": (555, 4_000), "decontaminate": (None, 3_000)}
+
+
+def of_source(amount: int | None, source: str) -> int | None:
+    """Images or bytes of one of the two sources, which share some."""
+    return amount if amount is None else amount * {"web": 3, "table": 2}[source] // 4
+
+
+def _write_funnel(run: Path, images: int) -> None:
+    amounts = {**FUNNEL, "decontaminate": (images, 3_000), "shards": (images, 7_654_321)}
+    rows: list[dict[str, Any]] = []
+    for step, amount in amounts.items():
+        rows.append({"step": step, "source": None, "images": amount[0], "bytes": amount[1]})
+        for source in ("table", "web"):
+            rows.append({"step": step, "source": source, **{name: of_source(one, source) for name, one in zip(("images", "bytes"), amount, strict=True)}})
+    names = {"step": pa.string(), "source": pa.string(), "images": pa.int64(), "bytes": pa.int64()}
+    pq.write_table(pa.Table.from_pylist(rows, pa.schema(list(names.items()))), run / "audit/funnel.parquet")
 
 
 def _bounded(value: int, limit: int) -> int:

@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 from altalign import shards
 from altalign.cli import main
 from altalign.schema import COUNTS
+from audit.checks import Check, run_checks
+from audit.run_folder import RunFolder
 from tests.end_to_end.runs import write_input
 
 
@@ -100,3 +102,25 @@ def edit_counts(run: Path, edit: Callable[[list[dict[str, Any]]], list[dict[str,
     """Other counts."""
     path = run / "counts.parquet"
     pq.write_table(pa.Table.from_pylist(edit(pq.read_table(path).to_pylist()), COUNTS), path)
+
+
+def block_an_image(run: Path) -> None:
+    """A block list that has the first image."""
+    path = run / "blocked.txt"
+    path.write_text(f"# a list\n{rows_of(run)[0]['found_sha256'].upper()}\n")
+    set_in_config(run, "blocked_hashes", f'["{path}"]')
+
+
+def checks_of(run: Path, **more: Any) -> dict[str, Check]:
+    """Its checks by name."""
+    return {str(check.name): check for check in run_checks(RunFolder.open(str(run)), **more)}
+
+
+def failing(run: Path, **more: Any) -> dict[str, str]:
+    """Details of the checks that fail."""
+    return {name: check.detail for name, check in checks_of(run, **more).items() if check.passed is False}
+
+
+def not_asked(run: Path) -> dict[str, str]:
+    """Details of the checks that could not be asked."""
+    return {name: check.detail for name, check in checks_of(run).items() if check.passed is None}

@@ -66,6 +66,23 @@ def test_a_check_that_fails_is_said_and_is_exit_code_1(run: Path, checking: Stub
     assert b"1 of 3 checks failed" in (run / "report.html").read_bytes()
 
 
+@pytest.mark.parametrize(("others", "code"), [((), 0), ((FAILED,), 1)])
+def test_a_check_that_could_not_be_asked_is_said_and_fails_nothing(
+    run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], others: tuple[Check, ...], code: int
+):
+    unasked = Check("image_blocked", passed=None, detail="blocked.txt: the list is needed", checked=0)
+    checking(unasked, *PASSED, *others)
+    assert cli.main(["audit", "run"]) == code
+    *said, last = capsys.readouterr().out.splitlines()
+    assert said[len(others) :] == ["not asked image_blocked: blocked.txt: the list is needed"]
+    assert last == f"report: run/report.html ({'1 of 4 checks failed' if others else '2 checks passed'}, 1 could not be asked)"
+    assert cli.main(["audit", "run", "--json"]) == code
+    told = json.loads(capsys.readouterr().out)
+    assert (told["passed"], told["checks"][0]["passed"]) == (not code, None)
+    assert cli.call(cli.AFTER_A_CURATION, "run") == code  # of the report that is there
+    assert "not asked image_blocked" in capsys.readouterr().out
+
+
 def test_a_name_that_is_no_utf_8_is_said_as_it_can_be(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
     checking(replace(FAILED, detail="shards/\udcff.tar: not there"))
     assert cli.main(["audit", "run"]) == 1

@@ -45,11 +45,22 @@ def test_the_funnel_has_the_rows_that_every_stage_kept_by_source(pool: list[Cand
         left = [each for each in left if report_run.outcome(each, OWN)[0] != stage]
         expected.append((stage, left))
     expected.append(("shards", left))
-    assert [(step.name, step.rows, step.by_source) for step in found.funnel] == [
+    assert [(step.name, step.rows, {source: amount.rows for source, amount in step.by_source.items()}) for step in found.funnel] == [
         (name, len(rows), {source: sum(each.source == source for each in rows) for source in ("web", "table")}) for name, rows in expected
     ]
-    assert [step.images for step in found.funnel] == [None, 777, 666, 600, 555, len(left) - 5, len(left) - 5]
-    assert [step.bytes for step in found.funnel] == [3_345, None, None, 5_000, 4_000, None, 7_654_321]
+    images, sizes = [None, 777, 666, 600, 555, len(left) - 5, len(left) - 5], [3_345, None, None, 5_000, 4_000, 3_000, 7_654_321]
+    assert [(step.images, step.bytes) for step in found.funnel] == list(zip(images, sizes, strict=True))
+    for source in ("web", "table"):
+        assert [step.by_source[source].images for step in found.funnel] == [report_run.of_source(each, source) for each in images]
+        assert [step.by_source[source].bytes for step in found.funnel] == [report_run.of_source(each, source) for each in sizes]
+    told = found.to_json()["funnel"]
+    assert [(step["name"], step["images"], step["bytes"]) for step in told] == [(step.name, step.images, step.bytes) for step in found.funnel]
+    assert told[2]["by_source"]["web"] == {"rows": found.funnel[2].by_source["web"].rows, "images": 499, "bytes": None}
+    assert [[step.name for step in found.counting(measure)] for measure in ("rows", "images", "bytes")] == [
+        [name for name, _ in expected],
+        ["extract", "judge", "fetch", "image", "decontaminate", "shards"],
+        ["pool", "fetch", "image", "decontaminate", "shards"],
+    ]
 
 
 def test_sources_beyond_the_most_frequent_are_counted_together(tmp_path: Path):
@@ -58,7 +69,8 @@ def test_sources_beyond_the_most_frequent_are_counted_together(tmp_path: Path):
     funnel = gathered(report_run.write(tmp_path, pool)).funnel
     assert len(funnel[0].by_source) == dropping.SOURCES_AT_MOST + 1
     assert next(iter(funnel[0].by_source)) == "the most"
-    assert all(sum(step.by_source.values()) == step.rows for step in funnel)
+    assert all(sum(amount.rows for amount in step.by_source.values()) == step.rows for step in funnel)
+    assert {(step.by_source[dropping.OTHERS].images, step.by_source[dropping.OTHERS].bytes) for step in funnel} == {(None, None)}
 
 
 def test_reasons_are_counted_first_held_alone_and_together(pool: list[Candidate], found: Numbers):
@@ -341,7 +353,7 @@ OPTIONAL = (
     "audit/failed.parquet", "audit/pairs_joint.parquet", "audit/outcome_joint.parquet", "audit/samples.parquet", "audit/frequent.parquet",
     "audit/edge_ngrams.parquet", "audit/hosts.parquet", "audit/scripts.parquet", "audit/near_duplicates/similarity.parquet",
     "audit/near_duplicates/gallery.parquet", "audit/near_duplicates/found.json", "audit/text_joint.parquet", "audit/image_joint.parquet",
-    "audit/image_values.parquet", "audit/histograms.json",
+    "audit/image_values.parquet", "audit/histograms.json", "audit/funnel.parquet",
 )  # fmt: skip
 
 

@@ -73,6 +73,27 @@ def test_every_number_of_the_page_is_in_its_json_or_in_a_file_of_the_run(found: 
         assert all(f'"rows": {reason.rows}, "holds": {reason.holds}, "only": {reason.only}' in said for reason in stage.reasons)
 
 
+def test_sources_have_a_table_of_pairs_of_images_and_of_bytes(run: Path, found: Numbers):
+    said = page.html(found).decode()
+    tables = dict(re.findall(r'<caption id="sources-(\w+)">.*?</caption>(.*?)</table>', said, re.DOTALL))
+    shown = {"rows": text.number, "images": text.number, "bytes": text.size}
+    assert tables.keys() == shown.keys()
+    for measure, table in tables.items():
+        rows = re.findall(r'<bdi dir="auto">(\w+)</bdi>(.*?)</tr>', table, re.DOTALL)
+        assert [source for source, _ in rows] == list(found.funnel[0].by_source)
+        for source, cells in rows:
+            amounts = [(step.name, getattr(step.by_source[source], measure)) for step in found.counting(measure)]
+            told = re.findall(r'data-label="(\w+)">([^<]*)<', cells)
+            assert [cell for cell in told if cell[0] != "kept"] == [(name, shown[measure](amount)) for name, amount in amounts]
+    assert "audit/funnel.parquet" not in said
+
+
+def test_a_run_that_did_not_count_images_of_sources_says_so(tmp_path: Path):
+    said = page.html(gathered(report_run.write(tmp_path, report_run.candidates(100), but=("audit/funnel.parquet",)))).decode()
+    assert re.findall(r'<caption id="sources-(\w+)">', said) == ["rows"]
+    assert said.count("has no <code>audit/funnel.parquet</code>") == 2
+
+
 # Size ----------------------------------------------------------------------------------------------------------------
 
 
@@ -229,7 +250,19 @@ def test_sizes_are_for_people():
 def test_nothing_checked_is_not_all_passed(found: Numbers):
     assert b"Nothing was checked" in page.html(replace(found, checks=()))
     failed = page.html(replace(found, checks=(Check("a", passed=False, detail="b", checked=1),)))
-    assert b"1 of 1 checks failed" in failed
+    assert b"1 of 1 check failed" in failed
+
+
+def test_a_check_that_could_not_be_asked_is_neither_passed_nor_failed(found: Numbers):
+    unasked = Check("image_blocked", passed=None, detail="the list is gone", checked=3)
+    said = page.html(replace(found, checks=(*PASSED, unasked))).decode()
+    assert '<b>2 checks passed, 1 could not be asked:</b> <a href="#checks">image_blocked</a>.' in said
+    assert '<tr class="not-asked"><td>not asked</td>' in said
+    assert ">FAILED<" not in said
+    said = page.html(replace(found, checks=(*PASSED, unasked, Check("a", passed=False, detail="b", checked=1)))).decode()
+    assert "<b>1 of 4 checks failed, 1 could not be asked.</b>" in said
+    assert said.index("<td>FAILED</td>") < said.index("<td>not asked</td>") < said.index("<td>passed</td>")
+    assert '1 <a href="#checks">check</a> passed' in page.html(replace(found, checks=PASSED[:1])).decode()
 
 
 def test_an_edge_whose_outside_was_seen_once_is_not_told_as_none(found: Numbers):

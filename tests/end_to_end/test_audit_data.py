@@ -1,8 +1,10 @@
 """What stages write for the audit beside their work: strings of what the tables know by hash, and samples; held against plain loops over the whole."""
 
+import hashlib
 import io
 import json
 import re
+import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -115,19 +117,74 @@ def test_hosts_and_scripts_add_up(embedded: Finished) -> None:
     assert {row["script"] for row in scripts} == {"Latin", "none"}
 
 
-def test_images_are_counted_after_every_stage(embedded: Finished) -> None:
-    run = embedded.folder / "run"
-    told = json.loads((run / "audit" / "images.json").read_text(encoding="utf-8"))
-    kept = {row["image_id"] for row in read_sidecars(run)}
-    dropped = {stage: {row["image_id"] for row in read_dropped(run, stage)} for stage in (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE)}
-    after_image = kept | dropped[Stage.DECONTAMINATE]
-    after_fetch = after_image | dropped[Stage.IMAGE]
-    assert {stage: of["images"] for stage, of in told.items()} == {
-        "judge": len(after_fetch | dropped[Stage.FETCH]),
-        "fetch": len(after_fetch),
-        "image": len(after_image),
-    }
-    assert told["fetch"]["bytes"] == sum(path.stat().st_size for path in (run / "work" / "fetch" / "units").glob("*.images")) > told["image"]["bytes"] > 0
+Sized = dict[str, int]  # bytes as found by image_id
+
+
+def images_of_steps(folder: Path, sources: set[str]) -> dict[str, Sized]:
+    """By plain loops, the images of rows of these sources after each stage from judge on: from what stages dropped and the shards have."""
+    run, sizes = folder / "run", {}
+    for path in (run / "work" / "fetch" / "units").glob("*.parquet"):
+        sizes |= {row["image_id"]: row["blob_bytes"] for row in pq.read_table(path).to_pylist()}
+    later: Sized = {row["image_id"]: sizes[row["image_id"]] for row in read_sidecars(run) if row["source"] in sources}
+    found = {"decontaminate": dict(later)}
+    in_hand = found_bytes(folder)
+    for stage, before in ((Stage.DECONTAMINATE, "image"), (Stage.IMAGE, "fetch"), (Stage.FETCH, "judge")):
+        for row in read_dropped(run, stage):
+            if row["source"] in sources:
+                later[row["image_id"]] = 0 if stage is Stage.FETCH else sizes.get(row["image_id"]) or in_hand[row["image_id"]]
+        found[before] = dict(later)
+    return found
+
+
+def found_bytes(folder: Path) -> Sized:
+    """Of each image in hand the bytes that are first in the pool."""
+    found: Sized = {}
+    for path in sorted((folder / "input").glob("*.parquet")):
+        for row in pq.read_table(path).to_pylist():
+            if row["image"] is not None:
+                identity = row["url"] or hashlib.sha256(row["image"]).hexdigest()
+                found.setdefault(hashlib.blake2b(identity.encode(), digest_size=16).hexdigest(), len(row["image"]))
+    return found
+
+
+def bytes_in_tars(run: Path, sources: set[str]) -> int:
+    """Of the members of samples of these sources, headers and padding included."""
+    of_key = {row["key"]: row["source"] for row in read_sidecars(run)}
+    total = 0
+    for path in (run / "shards").glob("*.tar"):
+        with tarfile.open(path) as tar:
+            total += sum(512 + -(-member.size // 512) * 512 for member in tar if of_key[member.name.partition(".")[0]] in sources)
+    return total
+
+
+def test_images_and_bytes_of_every_step_are_those_of_all_sources_and_of_each(embedded: Finished) -> None:
+    folder, both = embedded.folder, ("pictures", "words")
+    run, told = folder / "run", {(row["step"], row["source"]): (row["images"], row["bytes"]) for row in rows_of(folder / "run", "funnel")}
+    pool = {"pictures": [path.stat().st_size for path in (folder / "input").iterdir()], "words": [(folder / "text" / "some.csv").stat().st_size]}
+    every: dict[str, set[str]] = {source: set() for source in both}
+    for path in sorted((folder / "input").glob("*.parquet")):
+        every["pictures"] |= {row["url"] or hashlib.sha256(row["image"]).hexdigest() for row in pq.read_table(path).to_pylist() if row["url"] or row["image"]}
+    every["words"] = {line.partition(",")[0] for line in (folder / "text" / "some.csv").read_text(encoding="utf-8").splitlines()[1:]}
+    for source in (None, *both):
+        wanted = {source} if source else set(both)
+        steps = images_of_steps(folder, wanted)
+        assert told["pool", source] == (None, sum(sum(pool[each]) for each in wanted))
+        assert told["extract", source] == (len(set().union(*(every[each] for each in wanted))), None)
+        assert told["judge", source] == (len(steps["judge"]), None)
+        for step in ("fetch", "image", "decontaminate"):
+            assert told[step, source] == (len(steps[step]), sum(steps[step].values()))
+        ends = 0 if source else 1024 * len(list((run / "shards").glob("*.tar")))
+        assert told["shards", source] == (len(steps["decontaminate"]), bytes_in_tars(run, wanted) + ends)
+    assert list(told) == [(step, source) for step in ("pool", *Stage, "shards") for source in (None, *both)]
+    for step in ("extract", "judge", "decontaminate"):  # some are of both
+        assert (told[step, None][0] or 0) < sum(told[step, source][0] or 0 for source in both)
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    assert (
+        told["shards", None]
+        == (summary["images"], summary["bytes"])
+        == (told["decontaminate", None][0], sum(p.stat().st_size for p in (run / "shards").glob("*.tar")))
+    )
+    assert told["fetch", None][1] == sum(path.stat().st_size for path in (run / "work" / "fetch" / "units").glob("*.images"))
 
 
 def test_a_run_says_on_what_it_was_made(embedded: Finished) -> None:

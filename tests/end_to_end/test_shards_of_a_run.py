@@ -174,6 +174,7 @@ def test_shards_are_full_but_the_last_and_the_manifest_names_what_is_there(finis
         "schema_version": SCHEMA_VERSION,
         "rules_version": RULES_VERSION,
         "settings_sha256": _sha256(finished.folder / "config.toml"),
+        "card": {name: _sha256(finished.folder / name) for name in ("README.md", "croissant.json")},
     }
     assert len(list((finished.folder / "shards").iterdir())) == 2 * len(rows)
 

@@ -17,31 +17,13 @@ from altalign.key import sample_key
 from altalign.reasons import REASONS, DropReason, Stage
 from altalign.schema import DROPPED
 from altalign.shards import Sample
-from audit.checks import ABOUT, FILES_PER_SHARD, Check, run_checks
+from audit.checks import ABOUT, FILES_PER_SHARD, run_checks
 from audit.run_folder import RunFolder
 from filters import identity, words
 from tests.audit import runs
+from tests.audit.runs import checks_of, failing
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.curated(tmp_path_factory.mktemp("checked"))
-
-
-@pytest.fixture
-def run(whole: Path, tmp_path: Path) -> Path:
-    return runs.copied(whole, tmp_path / "run")
-
-
-def checks_of(run: Path, **more: Any) -> dict[str, Check]:
-    return {str(check.name): check for check in run_checks(RunFolder.open(str(run)), **more)}
-
-
-def failing(run: Path, **more: Any) -> dict[str, str]:
-    """Details of the checks that fail."""
-    return {name: check.detail for name, check in checks_of(run, **more).items() if not check.passed}
 
 
 # A whole run -----------------------------------------------------------------------------------------------------------------
@@ -109,12 +91,6 @@ def _caption_an_image(run: Path) -> None:
     runs.edit_table(run, "over_captioned_images", lambda hashes: np.append(hashes, identity.image_hash(pa.array([url], pa.string()))))
 
 
-def _block_an_image(run: Path) -> None:
-    path = run / "blocked.txt"
-    path.write_text(f"# a list\n{runs.rows_of(run)[0]['found_sha256'].upper()}\n")
-    runs.set_in_config(run, "blocked_hashes", f'["{path}"]')
-
-
 def setting(name: str, value: str) -> Callable[[Path], None]:
     return lambda run: runs.set_in_config(run, name, value)
 
@@ -130,7 +106,7 @@ def setting(name: str, value: str) -> Callable[[Path], None]:
         ("image_too_many_pixels", setting("pixels_at_most", "100000")),
         ("image_too_small", setting("short_side_above_px", "230")),
         ("image_too_elongated", setting("aspect_ratio_below", "1.2")),
-        ("image_blocked", _block_an_image),
+        ("image_blocked", runs.block_an_image),
         ("shard_sizes", setting("samples_per_shard", "19")),
         ("stored_form", setting("resize_short_side_px", "100")),
         ("stored_form", setting("portable", "false")),
@@ -148,11 +124,6 @@ def test_what_came_from_the_web_is_within_its_limit_of_bytes(run: Path) -> None:
     runs.set_in_config(run, "image_column", '""')
     runs.set_in_config(run, "bytes_at_most", "500")
     assert "500" in failing(run)["http_too_large"]
-
-
-def test_a_block_list_that_is_gone_is_said(run: Path) -> None:
-    runs.set_in_config(run, "blocked_hashes", '["gone.txt"]')
-    assert failing(run)["image_blocked"].startswith("[image] blocked_hashes: gone.txt: No such file or directory; the list is needed")
 
 
 # Damage ------------------------------------------------------------------------------------------------------------------------
