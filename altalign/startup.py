@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -30,4 +31,5 @@ def imports() -> Iterator[None]:
 
 def leave() -> None:
     """Called last in a process that is ours: the interpreter need not look for garbage in what ends with it."""
-    gc.freeze()
+    if "triton" not in sys.modules:  # its bindings complain, at length, of every object that outlives them
+        gc.freeze()

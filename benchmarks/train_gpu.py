@@ -1,6 +1,6 @@
 """Training steps on one GPU, beside open_clip's and Hugging Face AlignModel's: samples a second, peak memory, share of the GPU's peak arithmetic.
 
-    python3 -m benchmarks.train_gpu [--models b3-mini b5-base b7-base] [--parts sizes peers global] [--seconds 500] [--out FILE]
+    python3 -m benchmarks.train_gpu [--models b3-mini b5-base b7-base] [--parts sizes peers "compiled peers" global] [--seconds 500] [--out FILE]
 
 Runs on any torch from 2.11 that sees a CUDA GPU, without uv or network. Images of 289 pixels and captions are in the GPU's memory; a step is forward,
 loss, backward, optimiser. Captions have up to 32 word pieces, and the peers are given 64, to which they pad; ours are padded to their batch's longest.
@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ PX, TOKENS, TOKENS_AT_MOST, VOCABULARY = 289, 32, 64, 100_000
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # dense bfloat16, of the makers' data sheets
 TEXT = {"mini": (4, 256, 4), "base": (12, 768, 12), "large": (24, 1024, 16)}  # layers, width, heads
 IMAGE = {"b3": (1.2, 1.4, 384), "b5": (1.6, 2.2, 512), "b7": (2.0, 3.1, 640)}  # factors of channels and blocks, width of the features
+BATCHES = {"b3-mini": (256, 512, 1024), "b5-base": (128, 256, 384), "b7-base": (64, 128, 192)}  # the middle one beside peers
+PARTS = ("sizes", "peers", "compiled peers", "global")
+GLOBAL = 16_384  # pairs of ALIGN's batch
 WARM_UP, STEPS = 3, 8
 
 
@@ -198,32 +202,30 @@ def flops_of_a_sample(name: str) -> float:
 
 def plan(models: list[str], parts: list[str]) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     """What is measured, in order, by its name."""
-    ceilings = {"b3-mini": (256, 512, 1024), "b5-base": (128, 256, 384), "b7-base": (64, 128, 192)}
     for name in models:
-        small, middle, large = ceilings[name]
+        small, middle, large = BATCHES[name]
         if "sizes" in parts:
             for batch in (small, middle, large):
-                yield f"{name} altalign {batch}", lambda name=name, batch=batch: measured(lambda: ours(name, batch), batch)
-            yield f"{name} altalign local {middle}", lambda name=name, batch=middle: measured(lambda: ours(name, batch, batch_norm="local"), batch)
-            yield f"{name} altalign compiled {middle}", lambda name=name, batch=middle: measured(lambda: ours(name, batch, compiled=True), batch)
-            yield f"{name} altalign compiled {large}", lambda name=name, batch=large: measured(lambda: ours(name, batch, compiled=True), batch)
+                yield f"{name} altalign {batch}", partial(measured, partial(ours, name, batch), batch)
+            yield f"{name} altalign, batch norm over the batch, {middle}", partial(measured, partial(ours, name, middle, batch_norm="local"), middle)
+            for batch in (middle, large):
+                yield f"{name} altalign, compiled, {batch}", partial(measured, partial(ours, name, batch, compiled=True), batch)
         if "peers" in parts:
-            yield f"{name} open_clip {middle}", lambda name=name, batch=middle: measured(lambda: open_clip(name, batch), batch)
-            yield f"{name} AlignModel {middle}", lambda name=name, batch=middle: measured(lambda: align_model(name, batch), batch)
-        if "compiled_peers" in parts:
-            yield f"{name} open_clip compiled {middle}", lambda name=name, batch=middle: measured(lambda: open_clip(name, batch, compiled=True), batch)
+            for peer, made in (("open_clip", open_clip), ("AlignModel", align_model)):
+                yield f"{name} {peer} {middle}", partial(measured, partial(made, name, middle), middle)
+        if "compiled peers" in parts:
+            yield f"{name} open_clip, compiled, {middle}", partial(measured, partial(open_clip, name, middle, compiled=True), middle)
         if "global" in parts:
-            few = {"steps": 1, "warm_up": 1}
-            whole = lambda compiled: ours(name, 16_384, chunk=middle, compiled=compiled)  # noqa: B023, E731
-            yield f"{name} altalign global 16384", lambda: measured(lambda: whole(False), 16_384, **few)
-            yield f"{name} open_clip global 16384", lambda: measured(lambda: open_clip(name, 16_384, accumulate=16_384 // middle), 16_384, **few)  # noqa: B023
+            measure = partial(measured, steps=1, warm_up=1)
+            yield f"{name} altalign, global batch {GLOBAL:,}", partial(measure, partial(ours, name, GLOBAL, chunk=middle), GLOBAL)
+            yield f"{name} open_clip, global batch {GLOBAL:,}", partial(measure, partial(open_clip, name, GLOBAL, accumulate=GLOBAL // middle), GLOBAL)
 
 
 def main() -> int:
     """Measure until the time is up; prints a table, and writes JSON where asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=["b3-mini", "b5-base", "b7-base"])
-    parser.add_argument("--parts", nargs="*", default=["sizes", "peers", "global"])
+    parser.add_argument("--parts", nargs="*", default=["sizes", "peers", "global"], choices=PARTS)
     parser.add_argument("--seconds", type=float, default=500)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()

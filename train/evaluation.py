@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import assert_never
 
-from eval.pairs import CaptionedImage
-from eval.retrieval import retrieval
 from torch import Tensor
 
 from altalign import terminal
 from altalign.errors import UsageError
 from eval import pairs as sets
 from eval import table
+from eval.pairs import CaptionedImage
+from eval.retrieval import retrieval
 from train import augment, checkpoints, run_folder
 from train.batches import padded
 from train.learner import autocast, model_of
