@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -284,6 +285,15 @@ def _begin_worker(_: int) -> None:
     for number in interrupts.ENDING:
         signal.signal(number, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    threading.Thread(target=_end_with_the_trainer, daemon=True).start()
+
+
+def _end_with_the_trainer() -> None:
+    """End this worker when the process that trains is killed: torch's own watchdog looks at the parent, which is the server that forked us."""
+    trainer = multiprocessing.parent_process()
+    if trainer is not None:
+        trainer.join()
+        os._exit(1)
 
 
 def _checked(one: "tuple[_Piece, _Made | _Failed]") -> "tuple[_Piece, _Made]":

@@ -154,13 +154,13 @@ def test_it_overfits_64_pairs(tmp_path: Path) -> None:
     write_run(tmp_path / "curated", distinct_pairs(64))
     config = written(
         tmp_path,
-        data={"held_out": 0.0, "flip": False},
-        image_tower={"architecture": "b0", "width": 0.25, "depth": 0.25, "embedding_width": 64, "ghost_group": 32},
+        data={"held_out": 0.0, "flip": False, "resize_px": 32},
+        image_tower={"architecture": "b0", "width": 0.25, "depth": 0.25, "embedding_width": 64, "ghost_group": 32, "batch_norm_momentum": 0.9},
         text_tower={"layers": 1, "width": 32, "heads": 2, "dropout": 0.0},
         tokenizer={"vocabulary_size": 300, "tokens_at_most": 16},
         loss={"temperature": 0.1, "label_smoothing": 0.0},
         optimizer={"name": "adamw"},
-        schedule={"steps": 120, "warmup_steps": 5, "peak": 3e-3},
+        schedule={"steps": 200, "warmup_steps": 5, "peak": 5e-3},
         loop={"global_batch": 64, "chunk": 64, "checkpoint_every": 1000, "log_every": 20},
         evaluation={"retrieval": [{"name": "same", "kind": "run", "paths": [str(tmp_path / "curated")]}]},
     )
