@@ -3,9 +3,12 @@
 import argparse
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from altalign.errors import UsageError
-from train.settings import TrainConfig
+
+if TYPE_CHECKING:
+    from train.settings import TrainConfig
 
 _NEEDED = ("torch", "timm", "transformers", "tokenizers", "safetensors", "tensorboard")
 
@@ -13,11 +16,10 @@ _NEEDED = ("torch", "timm", "transformers", "tokenizers", "safetensors", "tensor
 def main(argv: Sequence[str]) -> int:
     """Train, or go on training."""
     parser = _parser("train", "Train a dual encoder on curated shards; run again, it goes on from its newest checkpoint.")
-    parser.epilog = "On several GPUs: torchrun --nproc-per-node N -m altalign train CONFIG"
+    parser.epilog = "On several GPUs: torchrun … -m altalign train CONFIG"
     parser.add_argument("--dry-run", action="store_true", help="say what would be trained, on what and how; write nothing")
     arguments = parser.parse_args(argv)
-    config = TrainConfig.load(arguments.config, arguments.set)
-    _check_installed()
+    config = _settings(arguments)
 
     if arguments.dry_run:
         from train import plan  # torch: seconds, which --help and a wrong setting need not wait for
@@ -34,8 +36,7 @@ def evaluate(argv: Sequence[str]) -> int:
     parser = _parser("eval", "Evaluate the newest checkpoint of a training run: writes RUN/eval/metrics.json and prints a table.")
     parser.add_argument("--checkpoint", metavar="STEP", type=int, help="evaluate the checkpoint after this many steps")
     arguments = parser.parse_args(argv)
-    config = TrainConfig.load(arguments.config, arguments.set)
-    _check_installed()
+    config = _settings(arguments)
 
     from train import evaluation
 
@@ -49,12 +50,16 @@ def _parser(verb: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _check_installed() -> None:
-    """Refuse where the extra is not installed.
+def _settings(arguments: argparse.Namespace) -> "TrainConfig":
+    """The settings, where all that training needs is installed.
 
     Raises:
-        UsageError: naming what is missing.
+        UsageError: a setting is wrong, or the extra is missing.
     """
+    from train.settings import TrainConfig  # pydantic, which --help need not wait for
+
+    config = TrainConfig.load(arguments.config, arguments.set)
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise UsageError(f"training needs {', '.join(missing)}, not installed here: pip install 'altalign[train]' (in a checkout: make train)")
+    return config

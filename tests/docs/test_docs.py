@@ -224,7 +224,7 @@ def test_a_part_without_a_place_and_a_place_without_a_part_are_refused():
 def settings_rows() -> dict[str, list[str]]:
     """Rows of the settings reference by dotted name."""
     found = {}
-    for heading, (_, *rows) in REFERENCE.settings_tables().items():
+    for heading, (_, *rows) in REFERENCE.DOCUMENTS["docs/reference/settings.md"]().items():
         found |= {f"{heading.strip('[]')}.{row[0].strip('`')}": row for row in rows}
     return found
 

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,18 @@ def test_a_run_leaves_what_the_reference_says(uninterrupted: Path) -> None:
     assert lines(uninterrupted)[0]["temperature"] == 1.0
     assert lines(uninterrupted)[-1]["temperature"] != 1.0
     assert list((run / "tensorboard").iterdir())
+
+
+@pytest.mark.slow
+def test_the_page_of_files_names_what_a_run_leaves_and_nothing_else(uninterrupted: Path) -> None:
+    page = (ROOT / "docs" / "reference" / "training-files.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    patterns = {re.sub(r"N+", "*", name) if name.startswith(("checkpoints/", "log/not")) else name for name in named}
+    run = uninterrupted / "trained"
+    left = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
+    assert {name for name in left if not any(fnmatch(name, pattern) for pattern in patterns)} == set()
+    only_in_trouble = {"undecodable.jsonl", "log/not-finite-step-*.json"}
+    assert {pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in left)} == only_in_trouble
 
 
 @pytest.mark.slow
