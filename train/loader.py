@@ -103,7 +103,7 @@ def batches(
     rank: int = 0,
     ranks: int = 1,
     undecodable: Callable[[Undecodable], None],
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
     """This rank's share of the global batches `first_batch` … `after_batch` - 1 (None: without end). Closing the iterator ends the workers.
 
     Args:

@@ -1,6 +1,6 @@
 """The training loop, top to bottom."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -55,7 +55,7 @@ def _steps(config: TrainConfig, data: TrainingData, learner: Learner, first: int
     return 0
 
 
-def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) -> Iterator[Batch]:
+def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) -> Generator[Batch]:
     """This rank's share of the global batches that are still to come; step n has batch n - 1."""
     return loader.batches(
         data.samples,

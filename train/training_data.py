@@ -46,11 +46,11 @@ def prepared(config: TrainConfig, ranks: Ranks, *, say: Callable[[str], None]) -
         UsageError: a run folder is not finished, fewer pairs are there than are asked for, or none are left.
         UnreadableError: shards are not as their manifests say.
     """
-    if ranks.is_first:
-        data = opened(config, say=say)
-    ranks.wait()
     if not ranks.is_first:
-        data = opened(config, say=say)
+        ranks.wait()
+        return opened(config, say=say)
+    data = opened(config, say=say)
+    ranks.wait()
     return data
 
 
