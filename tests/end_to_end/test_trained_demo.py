@@ -1,0 +1,16 @@
+"""What `make train` has learned of the demo, where it has run (CI runs it before the tests)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).parents[2] / "runs" / "train-demo"
+
+
+def test_the_demo_is_learned_ten_times_better_than_chance() -> None:
+    if not (RUN / "eval" / "metrics.json").is_file():
+        pytest.skip("nothing is trained here: run `make train`")
+    found = json.loads((RUN / "eval" / "metrics.json").read_text())["retrieval/demo"]
+    assert min(found["image_to_text_r1"], found["text_to_image_r1"]) >= 10 * found["chance_r1"]
+    assert json.loads((RUN / "run.json").read_text())["finished"]
