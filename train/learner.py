@@ -26,7 +26,7 @@ class Learner:
 
     def __init__(self, config: TrainConfig, *, vocabulary: int, ranks: Ranks) -> None:
         self._config = config
-        self.model = model_of(config, vocabulary=vocabulary).to(ranks.device, memory_format=torch.channels_last)
+        self.model = model_of(config, vocabulary=vocabulary).to(ranks.device).to(memory_format=torch.channels_last)
         if config.loop.activation_checkpointing:
             self.model.checkpoint_activations()
         self.optimizer = optimizers.make_optimizer(self.model, config.optimizer)

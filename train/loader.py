@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -308,10 +309,21 @@ def _as_it_is(one: Any) -> Any:
 
 
 def _begin_worker(_: int) -> None:
-    """Signals that end the command are for the process that trains: it ends its workers itself."""
+    """Signals that end the command are for the process that trains: it ends its workers itself, and they end where it was killed.
+
+    Torch's own watch is on the server that forked a worker, and the server lives for as long as any worker does.
+    """
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     for number in interrupts.ENDING:
         signal.signal(number, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _checked(one: "tuple[_Piece, _Made | _Failed]") -> "tuple[_Piece, _Made]":

@@ -4,6 +4,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -287,3 +289,25 @@ def test_errors_of_what_is_made_ahead_come_as_they_are() -> None:
 
     with pytest.raises(UnreadableError, match=r"00001.tar: cut"):
         next(loader.ahead(failing()))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.train.run_folders import pairs
+from tests.train.test_loader import made
+
+if __name__ == "__main__":
+    next(made(Path(sys.argv[1]), pairs(50)).iterator(workers=1, after_batch=None))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_workers_of_a_process_that_was_killed_end_with_it(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    (tmp_path / "killed.py").write_text(KILLED)
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    process = subprocess.Popen([sys.executable, str(tmp_path / "killed.py"), str(tmp_path)], cwd=root, env=environment, stderr=subprocess.PIPE)
+    process.communicate(timeout=120)  # as long as a worker lives, somebody may write there
+    assert process.returncode == -signal.SIGKILL

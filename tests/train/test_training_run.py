@@ -110,8 +110,7 @@ def test_a_killed_run_that_goes_on_ends_bit_for_bit_as_one_that_was_not(uninterr
     process = started(["altalign", "train", config])
     reached(curated, at, process)
     process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.communicate()
+    process.communicate(timeout=WATCHDOG_S)  # until its workers have ended too, who have the other ends
     assert cli.main(["train", config, "--set", f"data.workers={2 - workers}"]) == 0
     assert weights(curated) == weights(uninterrupted)
     assert [line["step"] for line in lines(curated)] == list(range(1, STEPS + 1))
@@ -134,14 +133,16 @@ def test_sigterm_saves_and_exits(uninterrupted: Path, curated: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_learn_what_one_does(uninterrupted: Path, curated: Path) -> None:
-    config = written(curated)
-    # gloo's rendezvous is a file's: no port that another test may take
+def test_two_ranks_learn_what_one_does_and_are_evaluated_on_the_way(uninterrupted: Path, curated: Path) -> None:
+    config = written(curated, loop={"evaluate_every": 4})
     argv = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "altalign", "train", config]
     process = started(argv)
     out, said = process.communicate(timeout=WATCHDOG_S)
     assert process.returncode == 0, (out, said)
-    for one, two in zip(lines(uninterrupted), lines(curated), strict=True):
+    evaluations = [line for line in lines(curated) if "loss" not in line]
+    assert [line["step"] for line in evaluations] == [4]
+    assert 0 <= evaluations[0]["retrieval/held/rsum"] <= 600
+    for one, two in zip(lines(uninterrupted), [line for line in lines(curated) if "loss" in line], strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
         assert two["temperature"] == pytest.approx(one["temperature"], rel=1e-5)
     assert json.loads((curated / "trained" / "run.json").read_text())["attempts"][0]["ranks"] == 2
