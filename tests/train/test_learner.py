@@ -50,3 +50,16 @@ def test_each_process_keeps_the_pairs_of_a_step_that_failed(tmp_path: Path) -> N
             loop._stepped(config, Failing(), 7, batch.chunk(2 * rank, 2 * rank + 2), Ranks(rank, 2, torch.device("cpu")))  # type: ignore[arg-type]
     kept = [json.loads((tmp_path / "log" / f"not-finite-step-7-rank-{rank}.json").read_text()) for rank in range(2)]
     assert [key for facts in kept for key in facts["keys"]] == batch.keys
+
+
+def test_a_step_in_bfloat16_is_near_one_in_float32_and_leaves_float32() -> None:
+    said = {}
+    for precision in ("float32", "bfloat16"):
+        config = TrainConfig.model_validate({**CONFIG, "loop": {**CONFIG["loop"], "precision": precision, "chunk": 2}})
+        learner = Learner(config, vocabulary=50, ranks=Ranks(0, 1, torch.device("cpu")))
+        said[precision] = learner.step(100, drawn(4))
+        assert {parameter.dtype for parameter in learner.model.parameters()} == {torch.float32}
+        assert said[precision]["drift"] == 0
+    assert said["bfloat16"]["loss"] == pytest.approx(said["float32"]["loss"], rel=0.3)  # groups of 2 images make much of a little
+    assert said["bfloat16"]["loss"] != said["float32"]["loss"]
+    assert 0 < said["bfloat16"]["gradient_norm"] < float("inf")
