@@ -37,7 +37,7 @@ class Batch:
         return Batch(self.keys[part], self.sources[part], self.epochs[part], self.images[part], self.tokens[part], self.mask[part])
 
     def to(self, device: "torch.device | str") -> "Batch":
-        """The same on a device; from pinned memory while other work goes on."""
+        """The same on a device; from pinned memory (`loader.batches`) while other work goes on."""
         images, tokens, mask = (tensor.to(device, non_blocking=True) for tensor in (self.images, self.tokens, self.mask))
         return Batch(self.keys, self.sources, self.epochs, images, tokens, mask)
 

@@ -68,10 +68,14 @@ def save(run_folder: str, step: int, model: nn.Module, optimizer: Optimizer, sta
         shutil.rmtree(folder_of(run_folder, old))
 
 
-def newest(run_folder: str) -> Path | None:
-    """The newest whole checkpoint; a damaged one is named and passed over. What writes that never ended have left is deleted."""
+def sweep(run_folder: str) -> None:
+    """Delete what writes that never ended have left. For whoever holds the folder: another one may be writing."""
     for partial in Path(run_folder, "checkpoints").glob(f"*{_PARTIAL}"):
         shutil.rmtree(partial)
+
+
+def newest(run_folder: str) -> Path | None:
+    """The newest whole checkpoint; a damaged one is named and passed over."""
     for step in reversed(finished(run_folder)):
         place = folder_of(run_folder, step)
         try:
@@ -125,6 +129,10 @@ def load_optimizer(place: Path, optimizer: Optimizer) -> None:
         state.setdefault(places[name], {})[key] = value
     groups = [{**group, **kept} for group, kept in zip(layout["param_groups"], numbers["groups"], strict=True)]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+    for parameter, entries in optimizer.state.items():
+        for key, value in entries.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)  # in its memory format, of which the order of sums is
 
 
 def _state_of(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:

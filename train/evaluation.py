@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import assert_never
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from eval import pairs as sets
 from eval import table
 from eval.pairs import CaptionedImage
 from eval.retrieval import retrieval
-from train import augment, checkpoints, run_folder
+from train import augment, checkpoints, run_folder, tokenizer
 from train.batches import padded
 from train.learner import autocast, model_of
 from train.model import DualEncoder
@@ -20,7 +21,7 @@ from train.ranks import Ranks, joined
 from train.samples import Samples
 from train.settings import RetrievalSettings, TrainConfig
 from train.tokenizer import CaptionTokenizer
-from train.training_data import TrainingData, opened
+from train.training_data import samples_of
 
 Metrics = dict[str, dict[str, float]]
 
@@ -67,10 +68,10 @@ class Encoders:
 class Evaluation:
     """The sets of the settings, listed once, and what a model makes of them."""
 
-    def __init__(self, config: TrainConfig, data: TrainingData, model: DualEncoder, ranks: Ranks) -> None:
+    def __init__(self, config: TrainConfig, model: DualEncoder, tokenizer: CaptionTokenizer, samples: Samples | None, ranks: Ranks) -> None:
         self._config, self._model = config, model
-        self._encoders = Encoders(config, model, data.tokenizer, ranks)
-        self._sets = {chosen.name: _set(chosen, data.samples) for chosen in config.evaluation.retrieval}
+        self._encoders = Encoders(config, model, tokenizer, ranks)
+        self._sets = {chosen.name: _set(chosen, samples) for chosen in config.evaluation.retrieval}
 
     def of_model(self) -> Metrics:
         """Metrics of the model as it is now. A collective: all ranks call it."""
@@ -94,9 +95,10 @@ class Evaluation:
         return found.metrics
 
 
-def _set(chosen: RetrievalSettings, samples: Samples) -> Iterable[CaptionedImage]:
+def _set(chosen: RetrievalSettings, samples: Samples | None) -> Iterable[CaptionedImage]:
     match chosen.kind:
         case "held_out":
+            assert samples is not None
             return _HeldOut(samples, chosen.images_at_most)
         case "run":
             return sets.run_set(chosen.paths, images_at_most=chosen.images_at_most)
@@ -129,19 +131,28 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
     if not config.evaluation.retrieval:
         raise UsageError("no [[evaluation.retrieval]] in the settings: there is nothing to evaluate on; add one")
     run_folder.check_trained(config)
+    with joined(config.loop.device) as ranks:
+        place = ranks.told(_checkpoint(config, step) if ranks.is_first else None)
+        words = tokenizer.read(str(place / "tokenizer.json"), tokens_at_most=config.tokenizer.tokens_at_most)
+        model = model_of(config, vocabulary=words.vocabulary)
+        checkpoints.load_model(place, model)
+        holds_out = any(chosen.kind == "held_out" for chosen in config.evaluation.retrieval)  # else the shards need not be here
+        samples = ranks.first_then_others(lambda: samples_of(config)) if holds_out else None
+        metrics = Evaluation(config, model.to(ranks.device), words, samples, ranks).of_model()
+        if ranks.is_first:
+            report(config, checkpoints.state_of(place)["step"], metrics)
+    return 0
+
+
+def _checkpoint(config: TrainConfig, step: int | None) -> Path:
+    """The one after `step` steps (None: the newest), checked."""
     place = checkpoints.newest(config.run.folder) if step is None else checkpoints.folder_of(config.run.folder, step)
     if place is None or not (place / "manifest.json").is_file():
         there = ", ".join(map(str, checkpoints.finished(config.run.folder))) or "none"
         raise UsageError(f"{config.run.folder}: no checkpoint{'' if step is None else f' of step {step}'} (there: {there}); train first, or give another step")
-    checkpoints.check(place)
-    with joined(config.loop.device) as ranks:
-        data = opened(config, say=terminal.stderr().print)
-        model = model_of(config, vocabulary=data.tokenizer.vocabulary)
-        checkpoints.load_model(place, model)
-        metrics = Evaluation(config, data, model.to(ranks.device), ranks).of_model()
-        if ranks.is_first:
-            report(config, checkpoints.state_of(place)["step"], metrics)
-    return 0
+    if step is not None:
+        checkpoints.check(place)
+    return place
 
 
 def report(config: TrainConfig, step: int, metrics: Metrics) -> None:

@@ -1,5 +1,6 @@
 """A model with its optimiser, and one step of both: what the loop, tests and benchmarks drive."""
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -17,7 +18,7 @@ from train.settings import TrainConfig
 
 
 class NotFiniteError(AltalignError):
-    """The loss is no number any more."""
+    """The loss, or the norm of its gradient, is no number any more."""
 
 
 class Learner:
@@ -45,7 +46,7 @@ class Learner:
         """Step `number` (from 1) on this rank's share of the global batch; returns what is measured, the same on all ranks.
 
         Raises:
-            NotFiniteError: the loss is not finite; the weights are those before the step.
+            NotFiniteError: loss or gradient is not finite; the weights are those before the step.
         """
         config = self._config
         rate = schedules.rate(number, config.schedule)
@@ -57,9 +58,11 @@ class Learner:
         )
         if not result.is_finite:
             raise NotFiniteError(f"step {number}: the loss is {result.loss}, at temperature {result.temperature:.4g} and rate {rate:.3g}")
-        norm = optimizers.clip(self.model, config.optimizer.clip_norm)
+        norm = float(optimizers.clip(self.model, config.optimizer.clip_norm))
+        if not math.isfinite(norm):
+            raise NotFiniteError(f"step {number}: the gradient's norm is {norm}, the loss {result.loss}, at temperature {result.temperature:.4g}")
         self.optimizer.step()
-        return {"loss": result.loss, "temperature": result.temperature, "rate": rate, "gradient_norm": float(norm), "drift": result.drift}
+        return {"loss": result.loss, "temperature": result.temperature, "rate": rate, "gradient_norm": norm, "drift": result.drift}
 
 
 def model_of(config: TrainConfig, *, vocabulary: int) -> DualEncoder:

@@ -15,6 +15,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 from multiprocessing.util import Finalize
@@ -35,6 +36,7 @@ from train.tokenizer import CaptionTokenizer
 _PIECE = 64  # pairs that a worker makes at a time, at least
 _PIECES_AT_MOST = 32  # of a batch: each piece on its way keeps three files open, of 1,024 that a process may have
 _AHEAD = 2  # pieces of each worker, at least, that are made before they are asked for
+_UNDECODABLE = "undecodable.jsonl"
 _SPARES_AT_MOST = 100  # one after the other: then it is not this image or that
 
 
@@ -103,7 +105,8 @@ def batches(
     rank: int = 0,
     ranks: int = 1,
     undecodable: Callable[[Undecodable], None],
-) -> Generator[Batch]:
+    pinned: bool = False,
+) -> Generator[Batch, None, None]:
     """This rank's share of the global batches `first_batch` … `after_batch` - 1 (None: without end). Closing the iterator ends the workers.
 
     Args:
@@ -117,6 +120,7 @@ def batches(
         rank: of this process.
         ranks: how many processes train.
         undecodable: told of each undecodable pair of this rank, in order, before the batch is given.
+        pinned: batches are in memory that a GPU copies from while other work goes on.
 
     Raises:
         UsageError: there are more processes than pairs in a global batch.
@@ -137,16 +141,30 @@ def batches(
                 undecodable(found)
             parts.append(one.batch)
             if piece.is_last:
-                yield _joined(parts)
+                yield _joined(parts, pinned=pinned)
                 parts = []
     finally:
         made.close()
 
 
+def ahead(batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
+    """The same batches, each put together by a thread while the one before is trained on: copying gigabytes takes a second that a GPU need not wait.
+
+    Closing it closes them. What they read is then of that thread alone.
+    """
+    with ThreadPoolExecutor(1, "batches") as thread:
+        try:
+            coming = thread.submit(next, batches, None)
+            while (batch := coming.result()) is not None:
+                coming = thread.submit(next, batches, None)
+                yield batch
+        finally:
+            thread.submit(batches.close).result()
+
+
 def log_undecodable(folder: str) -> Callable[[Undecodable], None]:
     """Adds a line to undecodable.jsonl of a local folder for each that is not there already: after a resume some batches come again."""
-    path = storage.join(folder, "undecodable.jsonl")
-    known = set(storage.read_bytes(path).decode().splitlines()) if storage.exists(path) else set()
+    path, known = storage.join(folder, _UNDECODABLE), set(_lines(folder))
 
     def add(found: Undecodable) -> None:
         line = _json_line(found.to_json())
@@ -156,6 +174,16 @@ def log_undecodable(folder: str) -> Callable[[Undecodable], None]:
                 file.write(f"{line}\n".encode())
 
     return add
+
+
+def undecodable_so_far(folder: str) -> int:
+    """How many lines `log_undecodable` has written there, of all processes."""
+    return len(_lines(folder))
+
+
+def _lines(folder: str) -> list[str]:
+    path = storage.join(folder, _UNDECODABLE)
+    return storage.read_bytes(path).decode().splitlines() if storage.exists(path) else []
 
 
 def _json_line(value: dict[str, Any]) -> str:
@@ -281,19 +309,21 @@ def _as_it_is(one: Any) -> Any:
 
 
 def _begin_worker(_: int) -> None:
-    """Signals that end the command are for the process that trains: it ends its workers itself."""
+    """Signals that end the command are for the process that trains: it ends its workers itself, and they end where it was killed.
+
+    Torch's own watch is on the server that forked a worker, and the server lives for as long as any worker does.
+    """
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     for number in interrupts.ENDING:
         signal.signal(number, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    threading.Thread(target=_end_with_the_trainer, daemon=True).start()
 
 
-def _end_with_the_trainer() -> None:
-    """End this worker when the process that trains is killed: torch's own watchdog looks at the parent, which is the server that forked us."""
-    trainer = multiprocessing.parent_process()
-    if trainer is not None:
-        trainer.join()
-        os._exit(1)
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _checked(one: "tuple[_Piece, _Made | _Failed]") -> "tuple[_Piece, _Made]":
@@ -308,15 +338,15 @@ def _worker_ended(error: Exception) -> AltalignError:
     return AltalignError(f"a process that reads and decodes pairs has ended ({words}); is memory or /dev/shm full? fewer [data] workers need less")
 
 
-def _joined(parts: Sequence[Batch]) -> Batch:
+def _joined(parts: Sequence[Batch], *, pinned: bool) -> Batch:
     """One batch of pieces, its tokens as long as the longest's."""
-    if len(parts) == 1:
+    if len(parts) == 1 and not pinned:
         return parts[0]
     width = max(part.tokens.shape[1] for part in parts)
     rows = sum(map(len, parts))
     _, colours, height, across = parts[0].images.shape
-    images = torch.empty(rows, height, across, colours, dtype=torch.uint8).permute(0, 3, 1, 2)
-    tokens, mask = torch.zeros(rows, width, dtype=torch.int64), torch.zeros(rows, width, dtype=torch.bool)
+    images = torch.empty(rows, height, across, colours, dtype=torch.uint8, pin_memory=pinned).permute(0, 3, 1, 2)
+    tokens, mask = (torch.zeros(rows, width, dtype=kind, pin_memory=pinned) for kind in (torch.int64, torch.bool))
     first = 0
     for part in parts:
         after = first + len(part)

@@ -25,24 +25,27 @@ def train(config: TrainConfig) -> int:
         say = terminal.stderr().print if ranks.is_first else _nobody
         data = prepared(config, ranks, say=say)
         learner = Learner(config, vocabulary=data.tokenizer.vocabulary, ranks=ranks)
+        evaluated = evaluation.Evaluation(config, learner.model, data.tokenizer, data.samples, ranks)
         first = _restored(config, data, learner, ranks)
         if ranks.is_first:
             run_folder.begin(config, data.lineage, step=first, ranks=ranks.ranks, device=str(ranks.device))
         say(_about(config, data, learner, first), soft_wrap=True)
-        signal = _steps(config, data, learner, first, ranks, asked)
-        if signal:
-            raise interrupts.Interrupted(signal)
-        _ended(config, data, learner, ranks)
+        signal = _steps(config, data, learner, evaluated, first, ranks, asked)
+        if not signal:
+            _ended(config, evaluated, ranks)
+    if signal:
+        raise interrupts.Interrupted(signal)
     return 0
 
 
-def _steps(config: TrainConfig, data: TrainingData, learner: Learner, first: int, ranks: Ranks, asked: Callable[[], int]) -> int:
+def _steps(
+    config: TrainConfig, data: TrainingData, learner: Learner, evaluated: evaluation.Evaluation, first: int, ranks: Ranks, asked: Callable[[], int]
+) -> int:
     """The steps after the first `first`; returns the signal that ended them before the last, or 0."""
     loop, last = config.loop, config.schedule.steps
-    evaluated = evaluation.Evaluation(config, data, learner.model, ranks)
     with metrics.opened(config, first_step=first, is_first=ranks.is_first) as lines, closing(_batches(config, data, first, ranks)) as batches:
         for step, batch in enumerate(batches, start=first + 1):
-            values = _stepped(config, learner, step, batch)
+            values = _stepped(config, learner, step, batch, ranks)
             signal = ranks.any(asked())
             if step % loop.log_every == 0 or step == last:
                 lines.write(step, values)
@@ -55,9 +58,9 @@ def _steps(config: TrainConfig, data: TrainingData, learner: Learner, first: int
     return 0
 
 
-def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) -> Generator[Batch]:
+def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) -> Generator[Batch, None, None]:
     """This rank's share of the global batches that are still to come; step n has batch n - 1."""
-    return loader.batches(
+    batches = loader.batches(
         data.samples,
         data.sampler,
         data.tokenizer,
@@ -68,17 +71,21 @@ def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) 
         rank=ranks.rank,
         ranks=ranks.ranks,
         undecodable=loader.log_undecodable(config.run.folder),
+        pinned=ranks.device.type == "cuda",
     )
+    return loader.ahead(batches) if config.data.workers else batches  # without workers a thread would read tars at the same time as evaluation
 
 
-def _stepped(config: TrainConfig, learner: Learner, step: int, batch: Batch) -> dict[str, float]:
-    """One step; where the loss is not finite, the batch's keys are kept for whoever looks for the cause."""
+def _stepped(config: TrainConfig, learner: Learner, step: int, batch: Batch, ranks: Ranks) -> dict[str, float]:
+    """One step; where loss or gradient is not finite, each rank keeps the keys of its pairs for whoever looks for the cause."""
     try:
         return learner.step(step, batch)
     except NotFiniteError as error:
-        place = run_folder.path(config, "log", f"not-finite-step-{step}.json")
+        place = run_folder.path(config, "log", f"not-finite-step-{step}-rank-{ranks.rank}.json")
         storage.write_json(place, {"step": step, "keys": batch.keys, "sources": batch.sources})
-        raise AltalignError(f"{error}; its pairs are in {place}; go on from an earlier checkpoint with a lower [schedule] peak, or a longer warm-up") from None
+        raise AltalignError(
+            f"{error}; its pairs are in {place} (a file a process); go on from an earlier checkpoint with a lower [schedule] peak, or a longer warm-up"
+        ) from None
 
 
 def _save(config: TrainConfig, data: TrainingData, learner: Learner, step: int, ranks: Ranks) -> None:
@@ -89,6 +96,8 @@ def _save(config: TrainConfig, data: TrainingData, learner: Learner, step: int, 
 
 def _restored(config: TrainConfig, data: TrainingData, learner: Learner, ranks: Ranks) -> int:
     """Steps that the newest checkpoint has behind it, which learner and order are given; 0 where there is none."""
+    if ranks.is_first:
+        checkpoints.sweep(config.run.folder)
     place = ranks.told(checkpoints.newest(config.run.folder) if ranks.is_first else None)
     if place is None:
         return 0
@@ -99,14 +108,16 @@ def _restored(config: TrainConfig, data: TrainingData, learner: Learner, ranks: 
     return state["step"]
 
 
-def _ended(config: TrainConfig, data: TrainingData, learner: Learner, ranks: Ranks) -> None:
+def _ended(config: TrainConfig, evaluated: evaluation.Evaluation, ranks: Ranks) -> None:
     """Evaluate what was learned, and say where it is."""
     step = config.schedule.steps
-    found = evaluation.Evaluation(config, data, learner.model, ranks).of_model()
+    found = evaluated.of_model()
     if ranks.is_first:
         if found:
             evaluation.report(config, step, found)
         run_folder.end(config)
+        if lost := loader.undecodable_so_far(config.run.folder):
+            terminal.stderr().print(f"{lost:,} times a pair could not be decoded and another took its place: see undecodable.jsonl", style="yellow")
         terminal.stdout().print(f"trained: {terminal.shown(str(checkpoints.folder_of(config.run.folder, step)))}", soft_wrap=True)
 
 

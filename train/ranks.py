@@ -1,19 +1,21 @@
 """The processes of a training run: which one this is, on which device, and what all of them have to agree on."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import distributed
 
-from altalign.errors import UsageError
+from altalign.errors import AltalignError, UsageError
 
 # A rank waits this long for the others, in the worst case while rank 0 trains a tokenizer and indexes billions of pairs.
 WAIT = timedelta(hours=12)
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,15 @@ class Ranks:
         distributed.all_gather(parts, own.contiguous())
         return parts
 
+    def first_then_others(self, make: Callable[[], _T]) -> _T:
+        """What every rank makes, the others of what rank 0 has left behind."""
+        if self.is_first:
+            made = make()
+            self.wait()
+            return made
+        self.wait()
+        return make()
+
     def told(self, value: Any) -> Any:
         """What rank 0 has, on every rank."""
         if self.ranks == 1:
@@ -63,6 +74,7 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
 
     Raises:
         UsageError: a GPU is asked for and there is none.
+        AltalignError: another process has ended while this one waited for it.
     """
     has_gpu = torch.cuda.is_available()
     if device == "cuda" and not has_gpu:
@@ -80,5 +92,13 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
     distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=WAIT, device_id=chosen if on_gpu else None)
     try:
         yield Ranks(distributed.get_rank(), ranks, chosen)
-    finally:
-        distributed.destroy_process_group()
+    except RuntimeError as error:
+        if not _is_of_another(error):
+            raise
+        raise AltalignError("another process of this training has ended, and says why; start all of them again, they continue") from None
+    distributed.destroy_process_group()  # not after an error: NCCL would wait there for the others, which wait for this one
+
+
+def _is_of_another(error: RuntimeError) -> bool:
+    """Whether a process has lost another one; gloo has no type of error for it."""
+    return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)

@@ -16,9 +16,11 @@ from altalign.settings import dump, flatten
 from train.settings import TrainConfig
 
 # Settings that a run may go on with other values of: they change neither the samples, nor what is learned from them.
-# A chunk or rank count of another size draws other dropout, and rounds sums in another order; no more.
-FREE = ("data.workers", "loop.chunk", "loop.device", "loop.compile", "loop.activation_checkpointing", "loop.log_every", "loop.evaluate_every")
-FREE_PREFIXES = (*FREE, "loop.checkpoint_every", "loop.keep_checkpoints", "loss.block", "evaluation.")
+# A chunk of another size draws other dropout, and rounds sums in another order; no more, where batch norm does not take its statistics of chunks.
+FREE = (
+    *("data.workers", "loop.device", "loop.compile", "loop.activation_checkpointing", "loop.log_every", "loop.evaluate_every"),
+    *("loop.checkpoint_every", "loop.keep_checkpoints", "loss.block", "evaluation."),
+)
 
 
 def path(config: TrainConfig, *parts: str) -> str:
@@ -73,7 +75,8 @@ def _check_same(config: TrainConfig) -> None:
     except ValueError as error:
         raise UsageError(f"{place}: not the settings of a training run ({error}); choose another [run] folder") from None
     now = dict(flatten(tomllib.loads(resolved(config))))
-    other = [name for name in {**before, **now} if before.get(name) != now.get(name) and not name.startswith(FREE_PREFIXES)]
+    free = FREE if config.image_tower.batch_norm in ("local", "sync") else (*FREE, "loop.chunk")
+    other = [name for name in {**before, **now} if before.get(name) != now.get(name) and not name.startswith(free)]
     if other:
         name = other[0]
         more = f" (and {len(other) - 1} more)" if other[1:] else ""

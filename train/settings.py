@@ -192,6 +192,8 @@ class ScheduleSettings(Settings):
     def _warmup_ends(self) -> Self:
         if self.warmup_steps > self.steps:
             raise ValueError(f"warmup_steps ({self.warmup_steps}) is above steps ({self.steps}); lower the one or raise the other")
+        if self.floor > self.peak:
+            raise ValueError(f"floor ({self.floor:g}) is above peak ({self.peak:g}); lower the one or raise the other")
         return self
 
 
@@ -280,8 +282,11 @@ class TrainConfig(Settings):
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
         tower, chunk = self.image_tower, self.loop.chunk
-        if tower.batch_norm == "ghost" and chunk % tower.ghost_group and chunk > tower.ghost_group:
+        if tower.batch_norm == "ghost" and chunk % tower.ghost_group and chunk < self.loop.global_batch:
             raise ValueError(f"[loop] chunk ({chunk}) is no multiple of [image_tower] ghost_group ({tower.ghost_group}); give a multiple")
         if any(chosen.kind == "held_out" for chosen in self.evaluation.retrieval) and not self.data.held_out:
             raise ValueError("[[evaluation.retrieval]] kind = held_out, and [data] held_out = 0: no pair is held out; give a share")
+        resize, crop = self.evaluation.resize_px or self.data.resize_px, self.evaluation.crop_px or self.data.crop_px
+        if crop > resize:
+            raise ValueError(f"[evaluation] crop_px ({crop}) is above resize_px ({resize}; 0: as in [data]); lower the one or raise the other")
         return self

@@ -46,18 +46,17 @@ def prepared(config: TrainConfig, ranks: Ranks, *, say: Callable[[str], None]) -
         UsageError: a run folder is not finished, fewer pairs are there than are asked for, or none are left.
         UnreadableError: shards are not as their manifests say.
     """
-    if not ranks.is_first:
-        ranks.wait()
-        return opened(config, say=say)
-    data = opened(config, say=say)
-    ranks.wait()
-    return data
+    return ranks.first_then_others(lambda: _opened(config, say))
 
 
-def opened(config: TrainConfig, *, say: Callable[[str], None]) -> TrainingData:
-    """The same, for one process."""
+def samples_of(config: TrainConfig) -> Samples:
+    """The pairs of the settings, with their index in the run's folder; of one process, where it is not there yet."""
     chosen = config.data
-    samples = Samples.open(run_folder.path(config, "index"), chosen.runs, held_out=chosen.held_out, pairs=chosen.pairs)
+    return Samples.open(run_folder.path(config, "index"), chosen.runs, held_out=chosen.held_out, pairs=chosen.pairs)
+
+
+def _opened(config: TrainConfig, say: Callable[[str], None]) -> TrainingData:
+    chosen, samples = config.data, samples_of(config)
     order = Order(samples.sources, chosen.source_weights, config.run.seed)
     size = config.loop.global_batch
     sampler = DistinctImages(order, size, samples.images_of) if chosen.same_image_once_a_batch else Sampler(order, size)

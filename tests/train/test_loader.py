@@ -4,7 +4,10 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +45,7 @@ class Data:
     def batches(self, *, workers: int = 0, sampler: "loader.GlobalBatches | None" = None, **given: object) -> list[Batch]:
         return list(self.iterator(workers=workers, sampler=sampler, **{"after_batch": 10, **given}))
 
-    def iterator(self, *, workers: int = 0, sampler: "loader.GlobalBatches | None" = None, **given: object) -> Iterator[Batch]:
+    def iterator(self, *, workers: int = 0, sampler: "loader.GlobalBatches | None" = None, **given: object) -> Generator[Batch, None, None]:
         chosen = DataSettings(**SETTINGS, workers=workers)
         defaults = {"seed": 3, "first_batch": 0, "undecodable": no_undecodable}
         return batches(self.samples, sampler or self.sampler(), self.tokenizer, chosen, **{**defaults, **given})
@@ -254,3 +257,57 @@ def test_a_chunk_is_a_part_of_a_batch(data: Data) -> None:
     assert [pair for part in parts for pair in part] == plain(batch)
     assert [len(part) for part in parts] == [5, 5, 2]
     assert plain(batch.to("cpu")) == plain(batch)
+
+
+def test_the_next_batch_is_made_while_one_is_trained_on(data: Data) -> None:
+    expected = data.batches(after_batch=3)
+    begun, closed = threading.Event(), []
+
+    def told() -> Generator[Batch, None, None]:
+        try:
+            for number, batch in enumerate(expected):
+                if number == 1:
+                    begun.set()
+                yield batch
+        finally:
+            closed.append(True)
+
+    ahead = loader.ahead(told())
+    assert next(ahead) is expected[0]
+    assert begun.wait(60)
+    assert list(ahead) == expected[1:]
+    unfinished = loader.ahead(told())
+    next(unfinished)
+    unfinished.close()
+    assert closed == [True, True]
+
+
+def test_errors_of_what_is_made_ahead_come_as_they_are() -> None:
+    def failing() -> Generator[Batch, None, None]:
+        raise UnreadableError("00001.tar: cut")
+        yield
+
+    with pytest.raises(UnreadableError, match=r"00001.tar: cut"):
+        next(loader.ahead(failing()))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.train.run_folders import pairs
+from tests.train.test_loader import made
+
+if __name__ == "__main__":
+    next(made(Path(sys.argv[1]), pairs(50)).iterator(workers=1, after_batch=None))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_workers_of_a_process_that_was_killed_end_with_it(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    (tmp_path / "killed.py").write_text(KILLED)
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    process = subprocess.Popen([sys.executable, str(tmp_path / "killed.py"), str(tmp_path)], cwd=root, env=environment, stderr=subprocess.PIPE)
+    process.communicate(timeout=120)  # as long as a worker lives, somebody may write there
+    assert process.returncode == -signal.SIGKILL

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from altalign import storage
 from altalign.errors import AltalignError, DamagedError, UnreadableError, UsageError
+from eval.pairs import run_set
 from tests.train.run_folders import Pair, pairs, picture, write_run
 from train import index
 from train.samples import Samples, key_of
@@ -237,3 +238,16 @@ def test_a_cut_index_is_noticed(tmp_path: Path) -> None:
 
 def test_pictures_differ() -> None:
     assert len({picture(number) for number in range(50)}) == 50
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("kind", ["s3", "gcs"])
+def test_runs_in_a_store_are_read_as_those_of_a_disk(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    store = request.getfixturevalue(kind)
+    run = Path(write_run(tmp_path / "run", pairs(30, sources=("b", "a"))))
+    for path in run.rglob("*.*"):
+        storage.write_bytes(f"{store.url}/run/{path.relative_to(run)}", path.read_bytes())
+    local, remote = (Samples.open(str(tmp_path / name), [folder], held_out=0.2) for name, folder in (("here", str(run)), ("there", f"{store.url}/run")))
+    assert everything(remote) == everything(local)
+    assert list(remote.held_out()) == list(local.held_out())
+    assert [image.captions for image in run_set([f"{store.url}/run"])] == [image.captions for image in run_set([str(run)])]

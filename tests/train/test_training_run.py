@@ -124,8 +124,7 @@ def test_a_killed_run_that_goes_on_ends_bit_for_bit_as_one_that_was_not(uninterr
     process = started(["altalign", "train", config])
     reached(curated, at, process)
     process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.communicate()
+    process.communicate(timeout=WATCHDOG_S)  # until its workers have ended too, who have the other ends
     assert cli.main(["train", config, "--set", f"data.workers={2 - workers}"]) == 0
     assert weights(curated) == weights(uninterrupted)
     assert [line["step"] for line in lines(curated)] == list(range(1, STEPS + 1))
@@ -148,14 +147,16 @@ def test_sigterm_saves_and_exits(uninterrupted: Path, curated: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_learn_what_one_does(uninterrupted: Path, curated: Path) -> None:
-    config = written(curated)
-    # gloo's rendezvous is a file's: no port that another test may take
+def test_two_ranks_learn_what_one_does_and_are_evaluated_on_the_way(uninterrupted: Path, curated: Path) -> None:
+    config = written(curated, loop={"evaluate_every": 4})
     argv = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "altalign", "train", config]
     process = started(argv)
     out, said = process.communicate(timeout=WATCHDOG_S)
     assert process.returncode == 0, (out, said)
-    for one, two in zip(lines(uninterrupted), lines(curated), strict=True):
+    evaluations = [line for line in lines(curated) if "loss" not in line]
+    assert [line["step"] for line in evaluations] == [4]
+    assert 0 <= evaluations[0]["retrieval/held/rsum"] <= 600
+    for one, two in zip(lines(uninterrupted), [line for line in lines(curated) if "loss" in line], strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
         assert two["temperature"] == pytest.approx(one["temperature"], rel=1e-5)
     assert json.loads((curated / "trained" / "run.json").read_text())["attempts"][0]["ranks"] == 2
@@ -226,6 +227,22 @@ def test_eval_measures_a_checkpoint_again(uninterrupted: Path, capsys: pytest.Ca
 
 
 @pytest.mark.slow
+def test_eval_needs_no_shards_but_those_of_its_sets(uninterrupted: Path, tmp_path: Path) -> None:
+    other = write_run(tmp_path / "other", pairs(20, images=10, first=100))
+    place = uninterrupted / "trained" / "eval" / "metrics.json"
+    before = place.read_bytes()
+    values = settings(uninterrupted, evaluation={"retrieval": [{"name": "other", "kind": "run", "paths": [other]}]})
+    (tmp_path / "eval.toml").write_text(dump(values))
+    (uninterrupted / "curated").rename(uninterrupted / "elsewhere")
+    try:
+        assert cli.main(["eval", str(tmp_path / "eval.toml")]) == 0
+    finally:
+        (uninterrupted / "elsewhere").rename(uninterrupted / "curated")
+    assert json.loads(place.read_bytes())["retrieval/other"]["images"] == 10
+    place.write_bytes(before)
+
+
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_stops_the_run_and_names_its_pairs(curated: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = written(curated, schedule={"steps": 30, "warmup_steps": 0, "peak": 1e30, "decay": "constant"}, optimizer={"name": "sgd"})
     assert cli.main(["train", config]) == 1
@@ -251,7 +268,11 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(curated: Path, cap
         ({"loop": {"device": "cuda"}}, 2, "torch sees no GPU here"),
         ({"loop": {"chunk": 6}}, 2, "is no multiple of"),
         ({"data": {"crop_px": 40}}, 2, "crop_px (40) is above resize_px (36)"),
+        ({"loop": {"chunk": 6}, "image_tower": {"ghost_group": 8}}, 2, "is no multiple of"),
         ({"data": {"held_out": 0.0}}, 2, "no pair is held out"),
+        ({"evaluation": {"crop_px": 40}}, 2, "[evaluation] crop_px (40) is above resize_px (36"),
+        ({"evaluation": {"resize_px": 30}}, 2, "[evaluation] crop_px (32) is above resize_px (30"),
+        ({"schedule": {"floor": 1e-2}}, 2, "floor (0.01) is above peak (0.005)"),
     ],
 )
 def test_a_wrong_setting_is_one_line(curated: Path, changed: dict[str, Any], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
