@@ -14,6 +14,7 @@ from eval.pairs import CaptionedImage
 from eval.retrieval import retrieval
 from train import augment, checkpoints, run_folder
 from train.batches import padded
+from train.index import Runs
 from train.learner import autocast, model_of
 from train.model import DualEncoder
 from train.ranks import Ranks, joined
@@ -97,6 +98,9 @@ class Evaluation:
 def _set(chosen: RetrievalSettings, samples: Samples) -> Iterable[CaptionedImage]:
     match chosen.kind:
         case "held_out":
+            if not samples.facts["held_out_pairs"]:
+                share = samples.facts["asked"]["held_out"]
+                raise UsageError(f"[[evaluation.retrieval]] {chosen.name!r}: [data] held_out = {share:g} keeps no image of these runs; give a larger share")
             return _HeldOut(samples, chosen.images_at_most)
         case "run":
             return sets.run_set(chosen.paths, images_at_most=chosen.images_at_most)
@@ -134,13 +138,16 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
         there = ", ".join(map(str, checkpoints.finished(config.run.folder))) or "none"
         raise UsageError(f"{config.run.folder}: no checkpoint{'' if step is None else f' of step {step}'} (there: {there}); train first, or give another step")
     checkpoints.check(place)
+    state = checkpoints.state_of(place)
+    run_folder.check_checkpoint(config, place, state, {"manifests": Runs.open(config.data.runs).manifests})  # before the index is made of others
     with joined(config.loop.device) as ranks:
         data = opened(config, say=terminal.stderr().print)
+        run_folder.check_checkpoint(config, place, state, data.lineage)
         model = model_of(config, vocabulary=data.tokenizer.vocabulary)
         checkpoints.load_model(place, model)
         metrics = Evaluation(config, data, model.to(ranks.device), ranks).of_model()
         if ranks.is_first:
-            report(config, checkpoints.state_of(place)["step"], metrics)
+            report(config, state["step"], metrics)
     return 0
 
 
