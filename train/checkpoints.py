@@ -100,7 +100,7 @@ def check(place: Path) -> None:
     except UnreadableError:
         digests = {}
     for name in ("manifest.json", *sorted(_FILES | digests.keys())):
-        is_whole = _FILES <= digests.keys() if name == "manifest.json" else (place / name).is_file() and _sha256(place / name) == digests[name]
+        is_whole = digests.keys() >= _FILES if name == "manifest.json" else (place / name).is_file() and _sha256(place / name) == digests[name]
         if not is_whole:
             raise DamagedError(f"{place / name}: not as it was written; delete the folder {place}, or bring it back")
 

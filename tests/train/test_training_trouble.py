@@ -179,7 +179,7 @@ def _swap_pieces(path: Path) -> None:
 @pytest.mark.parametrize("verb", ["train", "eval"])
 @pytest.mark.parametrize("with_facts", [True, False])
 def test_another_tokenizer_than_the_run_began_with_is_noticed(
-    trained_once: Path, stopped: Path, verb: str, with_facts: bool, capsys: pytest.CaptureFixture[str]
+    trained_once: Path, stopped: Path, verb: str, *, with_facts: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _swap_pieces(stopped / "tokenizer.json")
     if not with_facts:
