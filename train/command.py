@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
 
     from train import loop
 
-    with _memory_named():
+    with _trouble_named():
         return loop.train(config)
 
 
@@ -42,21 +42,32 @@ def evaluate(argv: Sequence[str]) -> int:
 
     from train import evaluation
 
-    with _memory_named():
+    with _trouble_named():
         return evaluation.evaluate(config, step=arguments.checkpoint)
 
 
 @contextmanager
-def _memory_named() -> Iterator[None]:
-    """Around the work: torch says in words of its own that memory is full, of a GPU or of the machine."""
+def _trouble_named() -> Iterator[None]:
+    """Around the work: torch says in words of its own that memory is full, of a GPU or of the machine, and that another rank has gone.
+
+    Raises:
+        AltalignError: saying what to do.
+    """
     try:
         yield
     except RuntimeError as error:
-        said = " ".join(str(error).split())
-        if type(error).__name__ != "OutOfMemoryError" and "can't allocate memory" not in said:
-            raise
-        words = said.rpartition("DefaultCPUAllocator: ")[2].partition(". ")[0]
-        raise AltalignError(f"out of memory ({words}); lower [loop] chunk, [evaluation] batch or the sizes of the towers; run it again, it continues") from None
+        said, kind = " ".join(str(error).split()), type(error).__name__
+        if kind == "OutOfMemoryError" or "can't allocate memory" in said:
+            words = said.rpartition("DefaultCPUAllocator: ")[2].partition(". ")[0]
+            raise AltalignError(
+                f"out of memory ({words}); lower [loop] chunk, [evaluation] batch or the sizes of the towers; run it again, it continues"
+            ) from None
+        if kind.startswith("Dist") or "gloo" in said:
+            words = said.rpartition("] ")[2].partition(". ")[0]
+            raise AltalignError(
+                f"another process of this training has ended, or is not heard any more ({words}); look at what it said; run it again, it continues"
+            ) from None
+        raise
 
 
 def _parser(verb: str, description: str) -> argparse.ArgumentParser:

@@ -1,7 +1,9 @@
 """Trouble around a training run: settings at odd values, and run folders that were changed by hand."""
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from altalign import cli
 from tests.train.run_folders import pairs, write_run
-from tests.train.test_training_run import settings, written
+from tests.train.test_training_run import WATCHDOG_S, reached, settings, started, written
 
 STEPS = 4
 SHORT: dict[str, Any] = {"schedule": {"steps": STEPS, "warmup_steps": 1}, "loop": {"global_batch": 8, "chunk": 8, "checkpoint_every": 2}}
@@ -213,3 +215,18 @@ def test_the_folder_of_a_curation_is_no_place_for_a_training(curated: Path, caps
     (curated / "curated" / "config.toml").write_text("[fetch]\ntimeout_s = 3\n")
     assert cli.main(["train", short(curated, run={"folder": str(curated / "curated")})]) == 2
     assert "not the settings of a training run, but of something else" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_ends_the_others_in_a_line(curated: Path) -> None:
+    config = short(curated, schedule={"steps": 10_000}, loop={"log_every": 1, "checkpoint_every": 1000})
+    process = started(["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "altalign", "train", config])
+    reached(curated, 2, process)
+    tasks = Path(f"/proc/{process.pid}/task")
+    children = [int(number) for task in tasks.iterdir() for number in (task / "children").read_text().split()]
+    ranks = {dict(entry.split("=", 1) for entry in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in entry).get("RANK"): pid for pid in children}
+    os.kill(ranks["1"], signal.SIGKILL)
+    _, said = process.communicate(timeout=WATCHDOG_S)
+    assert process.returncode == 1
+    assert "defect of altalign" not in said
+    assert "altalign: another process of this training has ended" in said or "altalign: interrupted (SIGTERM)" in said
