@@ -27,9 +27,10 @@ from torch.optim import Optimizer
 
 from altalign import storage, terminal
 from altalign.disks import naming_a_full_disk
-from altalign.errors import DamagedError
+from altalign.errors import DamagedError, UnreadableError
 
 _PARTIAL = ".partial"
+_FILES = {"model.safetensors", "optimizer.safetensors", "optimizer.json", "state.json", "config.toml", "tokenizer.json"}
 
 
 def folder_of(run_folder: str, step: int) -> Path:
@@ -40,7 +41,8 @@ def folder_of(run_folder: str, step: int) -> Path:
 def finished(run_folder: str) -> list[int]:
     """Steps of the checkpoints that are there, the newest last."""
     found = Path(run_folder, "checkpoints").glob("step-*/manifest.json")
-    return sorted(int(path.parent.name.removeprefix("step-")) for path in found if not path.parent.name.endswith(_PARTIAL))
+    numbers = (path.parent.name.removeprefix("step-") for path in found)
+    return sorted(int(number) for number in numbers if number.isdecimal())  # others are partial, or somebody's copies
 
 
 def save(run_folder: str, step: int, model: nn.Module, optimizer: Optimizer, state: Mapping[str, Any], *, keep: int) -> None:
@@ -68,12 +70,6 @@ def save(run_folder: str, step: int, model: nn.Module, optimizer: Optimizer, sta
         shutil.rmtree(folder_of(run_folder, old))
 
 
-def sweep(run_folder: str) -> None:
-    """Delete what writes that never ended have left. For whoever holds the folder: another one may be writing."""
-    for partial in Path(run_folder, "checkpoints").glob(f"*{_PARTIAL}"):
-        shutil.rmtree(partial)
-
-
 def newest(run_folder: str) -> Path | None:
     """The newest whole checkpoint; a damaged one is named and passed over."""
     for step in reversed(finished(run_folder)):
@@ -87,14 +83,25 @@ def newest(run_folder: str) -> Path | None:
     return None
 
 
+def sweep(run_folder: str) -> None:
+    """Delete what writes that never ended have left. Nobody else may be writing there."""
+    for partial in Path(run_folder, "checkpoints").glob(f"*{_PARTIAL}"):
+        storage.delete(str(partial))
+
+
 def check(place: Path) -> None:
     """Compare a checkpoint with its manifest.
 
     Raises:
         DamagedError: a file is missing or not as it was written.
     """
-    for name, digest in storage.read_json(str(place / "manifest.json")).items():
-        if not (place / name).is_file() or _sha256(place / name) != digest:
+    try:
+        digests = storage.read_json(str(place / "manifest.json"))
+    except UnreadableError:
+        digests = {}
+    for name in ("manifest.json", *sorted(_FILES | digests.keys())):
+        is_whole = digests.keys() >= _FILES if name == "manifest.json" else (place / name).is_file() and _sha256(place / name) == digests[name]
+        if not is_whole:
             raise DamagedError(f"{place / name}: not as it was written; delete the folder {place}, or bring it back")
 
 

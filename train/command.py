@@ -1,11 +1,12 @@
 """`altalign train …` and `altalign eval …`: their arguments and settings, read before anything heavy is imported."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from altalign.errors import UsageError
+from altalign.errors import AltalignError, UsageError
 
 if TYPE_CHECKING:
     from train.settings import TrainConfig
@@ -28,7 +29,8 @@ def main(argv: Sequence[str]) -> int:
 
     from train import loop
 
-    return loop.train(config)
+    with _trouble_named():
+        return loop.train(config)
 
 
 def evaluate(argv: Sequence[str]) -> int:
@@ -40,7 +42,32 @@ def evaluate(argv: Sequence[str]) -> int:
 
     from train import evaluation
 
-    return evaluation.evaluate(config, step=arguments.checkpoint)
+    with _trouble_named():
+        return evaluation.evaluate(config, step=arguments.checkpoint)
+
+
+@contextmanager
+def _trouble_named() -> Iterator[None]:
+    """Around the work: torch says in words of its own that memory is full, of a GPU or of the machine, and that another rank has gone.
+
+    Raises:
+        AltalignError: saying what to do.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        said, kind = " ".join(str(error).split()), type(error).__name__
+        if kind == "OutOfMemoryError" or "can't allocate memory" in said:
+            words = said.rpartition("DefaultCPUAllocator: ")[2].partition(". ")[0]
+            raise AltalignError(
+                f"out of memory ({words}); lower [loop] chunk, [evaluation] batch or the sizes of the towers; run it again, it continues"
+            ) from None
+        if kind.startswith("Dist") or "gloo" in said:
+            words = said.rpartition("] ")[2].partition(". ")[0]
+            raise AltalignError(
+                f"another process of this training has ended, or is not heard any more ({words}); look at what it said; run it again, it continues"
+            ) from None
+        raise
 
 
 def _parser(verb: str, description: str) -> argparse.ArgumentParser:

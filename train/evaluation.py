@@ -15,6 +15,7 @@ from eval.pairs import CaptionedImage
 from eval.retrieval import retrieval
 from train import augment, checkpoints, run_folder, tokenizer
 from train.batches import padded
+from train.index import Runs
 from train.learner import autocast, model_of
 from train.model import DualEncoder
 from train.ranks import Ranks, joined
@@ -99,6 +100,9 @@ def _set(chosen: RetrievalSettings, samples: Samples | None) -> Iterable[Caption
     match chosen.kind:
         case "held_out":
             assert samples is not None
+            if not samples.facts["held_out_pairs"]:
+                share = samples.facts["asked"]["held_out"]
+                raise UsageError(f"[[evaluation.retrieval]] {chosen.name!r}: [data] held_out = {share:g} keeps no image of these runs; give a larger share")
             return _HeldOut(samples, chosen.images_at_most)
         case "run":
             return sets.run_set(chosen.paths, images_at_most=chosen.images_at_most)
@@ -133,10 +137,12 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
     run_folder.check_trained(config)
     with joined(config.loop.device) as ranks:
         place = ranks.told(_checkpoint(config, step) if ranks.is_first else None)
+        holds_out = any(chosen.kind == "held_out" for chosen in config.evaluation.retrieval)  # else the shards need not be here
+        manifests = {"manifests": Runs.open(config.data.runs).manifests} if holds_out else {}
+        run_folder.check_checkpoint(config, place, checkpoints.state_of(place), manifests)  # before an index is made of others
         words = tokenizer.read(str(place / "tokenizer.json"), tokens_at_most=config.tokenizer.tokens_at_most)
         model = model_of(config, vocabulary=words.vocabulary)
         checkpoints.load_model(place, model)
-        holds_out = any(chosen.kind == "held_out" for chosen in config.evaluation.retrieval)  # else the shards need not be here
         samples = ranks.first_then_others(lambda: samples_of(config)) if holds_out else None
         metrics = Evaluation(config, model.to(ranks.device), words, samples, ranks).of_model()
         if ranks.is_first:

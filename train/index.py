@@ -113,8 +113,8 @@ def build(folder: str, runs: Runs, *, held_out: float, pairs: int) -> dict[str, 
     """
     asked = {"version": VERSION, "manifests": list(runs.manifests.values()), "held_out": held_out, "pairs": pairs}
     mark = storage.join(folder, "index.json")
-    known = storage.read_json(mark)
-    if known.get("asked") == asked and all(storage.exists(storage.join(folder, file)) for file in _files(known)):
+    known = _known(mark)
+    if known.get("asked") == asked and all(_is_whole(folder, file, pairs) for file, pairs in _files(known).items()):
         return known
     storage.delete(folder)
     first = "all" if pairs else "pairs"
@@ -297,5 +297,18 @@ def _count(folder: str, file: str) -> int:
     return storage.stamp(storage.join(folder, file)).size // PAIR.itemsize
 
 
-def _files(facts: Mapping[str, Any]) -> list[str]:
-    return [HELD_OUT, *(source["file"] for source in facts["sources"].values())]
+def _known(mark: str) -> dict[str, Any]:
+    try:
+        return storage.read_json(mark)
+    except UnreadableError:  # it is made again
+        return {}
+
+
+def _is_whole(folder: str, file: str, pairs: int) -> bool:
+    path = storage.join(folder, file)
+    return storage.exists(path) and storage.stamp(path).size == pairs * PAIR.itemsize
+
+
+def _files(facts: Mapping[str, Any]) -> dict[str, int]:
+    """Pairs of each file."""
+    return {HELD_OUT: facts["held_out_pairs"], **{source["file"]: source["pairs"] for source in facts["sources"].values()}}

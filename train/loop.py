@@ -96,14 +96,16 @@ def _save(config: TrainConfig, data: TrainingData, learner: Learner, step: int, 
 
 def _restored(config: TrainConfig, data: TrainingData, learner: Learner, ranks: Ranks) -> int:
     """Steps that the newest checkpoint has behind it, which learner and order are given; 0 where there is none."""
+    run_folder.check_lineage(config, data.lineage)
     if ranks.is_first:
         checkpoints.sweep(config.run.folder)
     place = ranks.told(checkpoints.newest(config.run.folder) if ranks.is_first else None)
     if place is None:
         return 0
+    state = checkpoints.state_of(place)
+    run_folder.check_checkpoint(config, place, state, data.lineage)
     checkpoints.load_model(place, learner.model)
     checkpoints.load_optimizer(place, learner.optimizer)
-    state = checkpoints.state_of(place)
     data.resume(state["step"], state)
     return state["step"]
 

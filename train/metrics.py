@@ -95,15 +95,17 @@ def opened(config: TrainConfig, *, first_step: int, is_first: bool) -> Iterator[
 
 
 def _lines(path: str) -> list[dict[str, Any]]:
-    """The whole lines of a file of metrics; a killed run may have left a part of the last."""
+    """The lines of metrics of a file, without what is none: a killed run may have left a part of the last."""
     if not storage.exists(path):
         return []
     found = []
     for line in storage.read_bytes(path).decode(errors="replace").splitlines(keepends=True):
         try:
-            found.append(json.loads(line))
-        except ValueError:
-            break
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and isinstance(value.get("step"), int):
+            found.append(value)
     return found
 
 

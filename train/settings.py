@@ -11,11 +11,16 @@ from pydantic import Field, model_validator
 from altalign.settings import Settings
 
 LARGEST = 2**63 - 1  # what TOML and Arrow hold
+LARGEST_FACTOR = 1e30  # products of two are still near what float32 holds
+LARGEST_BATCH = 2**30  # the order of a batch is in memory
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+BatchSize = Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-AtLeast0 = Annotated[float, Field(ge=0)]
-Above0 = Annotated[float, Field(gt=0)]
+AtLeast0 = Annotated[float, Field(ge=0, le=LARGEST_FACTOR)]
+Above0 = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
+Epsilon = Annotated[float, Field(ge=1e-30, le=LARGEST_FACTOR)]  # less is 0 in float32
+Factor = Annotated[float, Field(ge=0, le=100)]
 Path = Annotated[str, Field(min_length=1)]
 
 
@@ -47,7 +52,7 @@ class DataSettings(Settings):
     """Side of the random crop of that. Not above `resize_px`."""
     flip: bool = True
     """Flip half of the images from left to right."""
-    workers: Whole = 2  # ours
+    workers: Annotated[Whole, Field(le=1024)] = 2  # ours
     """Processes that read and decode, for each process that trains. `0`: that process itself. The order of samples does not depend on it."""
 
     @model_validator(mode="after")
@@ -64,7 +69,7 @@ class TokenizerSettings(Settings):
 
     file: str = ""
     """A `tokenizer.json` to take instead of training one: of an earlier run, say."""
-    vocabulary_size: Annotated[Positive, Field(ge=16)] = 100_000
+    vocabulary_size: Annotated[Positive, Field(ge=16, le=10_000_000)] = 100_000
     """Word pieces, special tokens among them; 250,000 in the multilingual model (section 8). Fewer where the captions do not give as many."""
     lower_case: bool = True  # the paper's sample captions are lower case (figures 1 and 2)
     """Lower the case of captions."""
@@ -81,9 +86,9 @@ class ImageTowerSettings(Settings):
 
     architecture: Literal["b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "l2"] = "l2"
     """EfficientNet-B0 to B7, or L2 (the main model)."""
-    width: AtLeast0 = 0.0
+    width: Factor = 0.0
     """Factor of the channels, in place of the architecture's own; `0`: its own. For small trials."""
-    depth: AtLeast0 = 0.0
+    depth: Factor = 0.0
     """Factor of the blocks of each stage, in place of the architecture's own; `0`: its own."""
     embedding_width: Whole = 0
     """Width of the embeddings of both towers. `0`: the image tower's own (B7: 640, L2: 1,376); with another a linear layer follows the pooling."""
@@ -95,7 +100,7 @@ class ImageTowerSettings(Settings):
     """Images of a group: the paper's cores had 16 pairs each."""
     batch_norm_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
     """How much of the running statistics stays at each step, as Keras counts it."""
-    batch_norm_epsilon: Above0 = 1e-3
+    batch_norm_epsilon: Epsilon = 1e-3
     """Added to variances."""
     drop_path: Share = 0.0  # the paper does not say
     """Chance that a block of the last stage is skipped; it grows from 0 in proportion to depth."""
@@ -108,7 +113,7 @@ class ImageTowerSettings(Settings):
 class TextTowerSettings(Settings):
     """BERT, the last layer's [CLS], then a linear layer to the width of the embeddings (section 5)."""
 
-    layers: Positive = 24
+    layers: Annotated[Positive, Field(le=1_000)] = 24
     """Layers: Mini 4, Medium 8, Base 12, Large 24."""
     width: Positive = 1024
     """Width of the hidden states: Mini 256, Medium 512, Base 768, Large 1,024."""
@@ -135,7 +140,7 @@ class LossSettings(Settings):
     """Image-to-text and text-to-image are added (the paper), or averaged."""
     label_smoothing: Share = 0.1
     """Target of the match is 1 - this + this/N, of each other candidate this/N."""
-    temperature: Above0 = 1.0
+    temperature: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """Where the temperature starts, or stays."""
     temperature_learned: bool = True
     """Learn the temperature (its logarithm, without weight decay or trust ratio)."""
@@ -156,7 +161,7 @@ class OptimizerSettings(Settings):
     """LAMB and AdamW: decay of the first moment."""
     beta2: Share = 0.999
     """LAMB and AdamW: decay of the second moment."""
-    epsilon: Above0 = 1e-6
+    epsilon: Epsilon = 1e-6
     """LAMB, LARS and AdamW: added to divisors."""
     momentum: Share = 0.9
     """SGD and LARS."""
@@ -173,7 +178,7 @@ class OptimizerSettings(Settings):
 class ScheduleSettings(Settings):
     """The learning rate over the steps (section 5)."""
 
-    steps: Positive = 1_200_000
+    steps: Annotated[Positive, Field(le=10**12)] = 1_200_000
     """Steps of the whole run, warm-up among them."""
     peak: Above0 = 1e-3
     """The rate after the warm-up."""
@@ -200,7 +205,7 @@ class ScheduleSettings(Settings):
 class LoopSettings(Settings):
     """How a step is computed, and what is kept on the way (ours but for the batch)."""
 
-    global_batch: Annotated[Positive, Field(ge=2)] = 16_384
+    global_batch: Annotated[BatchSize, Field(ge=2)] = 16_384
     """Pairs of a step, over all devices (section 5)."""
     chunk: Positive = 512
     """Pairs that one device has in its towers at a time. A step of more goes through them twice; the gradient is the global batch's all the same."""
