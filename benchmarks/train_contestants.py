@@ -122,6 +122,7 @@ def open_clip(sizes: Sizes, way: Way, batch: int, *, accumulate: int = 1) -> Con
             return criterion(*embeddings_and_scale)
 
     def step() -> float:
+        loss = torch.empty(())
         optimizer.zero_grad(set_to_none=True)
         kept: list[tuple[Any, ...]] = []
         if accumulate > 1:
@@ -182,7 +183,7 @@ def peer_inputs(sizes: Sizes, way: Way, pairs: int) -> tuple[torch.Tensor, torch
     return images, torch.nn.functional.pad(held.tokens, padding), torch.nn.functional.pad(held.mask, padding).long()
 
 
-def _bert(sizes: Sizes) -> dict[str, int]:
+def _bert(sizes: Sizes) -> dict[str, Any]:
     """BERT's sizes as transformers names them."""
     layers, width, heads = sizes.text
     towers = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": 4 * width}
@@ -193,7 +194,7 @@ def _ready(model: Any, way: Way) -> tuple[Any, torch.optim.Optimizer]:
     """A peer's model on its device, as what is called in a step, and its optimiser."""
     model.to(way.device, memory_format=torch.channels_last if way.channels_last else torch.preserve_format).train()
     if way.peers_method == "lamb":
-        from timm.optim import create_optimizer_v2
+        from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImportUsage]
 
         optimizer = create_optimizer_v2(model, opt="lamb", lr=RATE, weight_decay=DECAY, eps=EPSILON)
     else:
