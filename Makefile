@@ -7,6 +7,7 @@ CACHE ?= .cache
 UV := $(CACHE)/uv/bin/uv
 VENV := .venv
 BENCH := .venv-bench
+READERS := .venv-readers
 ALTALIGN := $(VENV)/bin/altalign
 PRISM := $(abspath $(CACHE))/prism/prism
 VERSITYGW := $(abspath $(CACHE))/versitygw/versitygw
@@ -17,7 +18,7 @@ FAKE_GCS_VERSION := v1.56.1
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate train eval test test-kills test-engines test-clusters test-clusters-all test-readers fuzz check docs bench bench-large bench-engines prism jars google-cloud versitygw fake-gcs-server browser clean
+.PHONY: help setup setup-dev curate train eval test test-kills test-engines test-clusters test-clusters-all test-readers fuzz check docs bench bench-large bench-engines bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards; RUNNER=prism, spark or flink on that engine"
@@ -31,10 +32,11 @@ help:
 	@echo "make test-readers       shards opened by webdataset, datasets, open_clip and mlcroissant, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
 	@echo "make check              lint, types and the fast tests"
 	@echo "make docs               tables of the reference, from the code"
-	@echo "make bench              speed and memory beside other programs (25 minutes)"
+	@echo "make bench              speed and memory beside other programs (30 minutes; 5.5 GB of torch for the trainer's part)"
 	@echo "make bench-large        the same at 25 M and 100 M rows (half an hour, 30 GB of disk)"
 	@echo "make jars               job servers of Spark and Flink, for engine.runner = spark or flink"
 	@echo "make bench-engines      the text stages on Prism, Spark and Flink, beside Spark SQL (6 minutes)"
+	@echo "make bench-gpu          training steps on a GPU, with whatever torch PYTHON has: no uv, no network (10 minutes)"
 	@echo "make setup              .venv/bin/altalign, from uv.lock"
 
 $(UV):
@@ -105,10 +107,13 @@ fuzz: $(VENV)/.dev
 	$(VENV)/bin/python -m tests.fuzz.campaign $(TARGETS) --seconds $(or $(SECONDS),900) $(and $(SEED),--seed $(SEED)) $(FLAGS)
 
 # Shards in other people's readers, embedders of other people's models, jobs for Dataflow: an environment of its own, for it brings torch.
-test-readers: $(UV)
-	UV_PROJECT_ENVIRONMENT=.venv-readers $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --group readers
-	$(UV) pip install --quiet --python .venv-readers/bin/python --no-deps --target $(CACHE)/webdataset-of-open-clip webdataset==0.2.86
-	.venv-readers/bin/python -m pytest tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py tests/pipelines/test_card_in_other_readers.py tests/pipelines/test_embedders_of_torch.py tests/pipelines/test_dataflow.py $(FLAGS)
+$(READERS)/.made: $(UV) pyproject.toml uv.lock
+	@UV_PROJECT_ENVIRONMENT=$(READERS) $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --group readers
+	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --target $(CACHE)/webdataset-of-open-clip webdataset==0.2.86
+	@touch $@
+
+test-readers: $(READERS)/.made
+	$(READERS)/bin/python -m pytest tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py tests/pipelines/test_card_in_other_readers.py tests/pipelines/test_embedders_of_torch.py tests/pipelines/test_dataflow.py tests/benchmarks/test_train_gpu.py $(FLAGS)
 
 check: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
@@ -125,10 +130,15 @@ $(BENCH)/.made: $(UV) benchmarks/pyproject.toml benchmarks/uv.lock
 	@UV_PROJECT_ENVIRONMENT=$(abspath $(BENCH)) $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --project benchmarks
 	@touch $@
 
-# A part that cannot run says why, and the others run.
-bench: $(VENV)/.curate $(BENCH)/.made
+# A part that cannot run says why, and the others run. The last three are of the trainer, beside peers that bring torch.
+bench: $(VENV)/.curate $(BENCH)/.made $(READERS)/.made
 	@failed=; for part in text pages images web near_duplicates descriptors decontaminate whole; do $(BENCH)/bin/python -m benchmarks.$$part $(FLAGS) || failed="$$failed $$part"; done; \
+	  for part in loader train_step loss_memory; do $(READERS)/bin/python -m benchmarks.$$part $(FLAGS) || failed="$$failed $$part"; done; \
 	  test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+# On a machine with a GPU and a torch of its own: nothing is installed.
+bench-gpu:
+	@$(PYTHON) -m benchmarks.train_gpu $(FLAGS)
 
 bench-large: $(VENV)/.curate $(BENCH)/.made
 	$(BENCH)/bin/python -m benchmarks.scale $(FLAGS)

@@ -15,6 +15,7 @@ from benchmarks.processes import Figures, measure
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache" / "bench"  # made once, read by later runs
 OURS = ROOT / ".venv" / "bin" / "python"  # with altalign
+READERS = ROOT / ".venv-readers" / "bin" / "python"  # with torch: altalign's trainer, and its peers
 PEERS = ROOT / ".venv-bench" / "bin" / "python"
 ALTALIGN = (str(OURS.with_name("altalign")),)
 DISTURBED_ABOVE = 0.25  # of the cores: a run beside which others took more is named

@@ -1,9 +1,9 @@
 """Shards to batches: our loader beside a pipeline of `webdataset`, on the same shards with the same transforms, two workers each.
 
-    python -m benchmarks.loader [--rounds 3]
+    python -m benchmarks.loader [--rounds 2]
 
 Images are of the web's size. Both give uint8 batches at 289 px of 346 and token numbers; time counts from the first batch on, so that neither pays
-for its start. Both run in our environment: webdataset is in the tests' group, and timm brings torchvision.
+for its start. Both run in `.venv-readers`, which has torch, webdataset and torchvision.
 """
 
 import argparse
@@ -17,12 +17,12 @@ from typing import Any
 from altalign.key import image_id, sample_key
 from altalign.schema import SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
-from benchmarks.harness import CACHE, OURS, Program, interleave, last_json, ratio
+from benchmarks.harness import CACHE, READERS, Program, interleave, last_json, ratio
 from benchmarks.images import generated
 from benchmarks.processes import Figures, ProgramError
-from benchmarks.report import target, write
+from benchmarks.report import WITH_TORCH, target, write
 
-ROUNDS, IMAGES, PAIRS, PER_SHARD = 3, 300, 1200, 200
+ROUNDS, IMAGES, PAIRS, PER_SHARD = 2, 300, 1200, 200
 BATCH, WORKERS, EPOCHS = 64, 2, 2
 TIMES_AT_LEAST = 1.2
 
@@ -47,7 +47,20 @@ def compete(rounds: int, folder: Path) -> None:
     done = interleave([_program(way, run) for way in ("altalign", "webdataset")], rounds, warm_up=False)
     faster = ratio(done, "images_per_s", "altalign", "webdataset")
     targets = [target("images a second with two workers, times webdataset's", faster["median"], at_least=TIMES_AT_LEAST)]
-    print(write("loader", done, targets, is_full=rounds >= ROUNDS, pairs=PAIRS, epochs=EPOCHS, batch=BATCH, workers=WORKERS, times_peer=faster))
+    print(
+        write(
+            "loader",
+            done,
+            targets,
+            environments=WITH_TORCH,
+            is_full=rounds >= ROUNDS,
+            pairs=PAIRS,
+            epochs=EPOCHS,
+            batch=BATCH,
+            workers=WORKERS,
+            times_peer=faster,
+        )
+    )
 
 
 def _program(way: str, run: Path) -> Program:
@@ -55,7 +68,7 @@ def _program(way: str, run: Path) -> Program:
         return last_json(output)
 
     module = "benchmarks.our_loader" if way == "altalign" else "benchmarks.peer_loader"
-    return Program(way, [str(OURS), "-m", module, str(run), "--batch", str(BATCH), "--workers", str(WORKERS), "--epochs", str(EPOCHS)], says=says)
+    return Program(way, [str(READERS), "-m", module, str(run), "--batch", str(BATCH), "--workers", str(WORKERS), "--epochs", str(EPOCHS)], says=says)
 
 
 def _run(tar: Path, folder: Path) -> Path:

@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from benchmarks.harness import CACHE, OURS, Program, interleave, last_json, ratio
+from benchmarks.harness import CACHE, READERS, Program, interleave, last_json, ratio
 from benchmarks.processes import ProgramError
-from benchmarks.report import target, write
+from benchmarks.report import WITH_TORCH, target, write
 from train.loss import contrastive_loss
 
 PAIRS, ROUNDS = (4_096, 8_192, 16_384), 1
@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, nargs="+", default=list(PAIRS))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--one", choices=["blocks", "dense"], help="one loss of the first of --pairs, in this process")
+    parser.add_argument("--folder", type=Path, help="taken for the sake of the other parts; nothing is written")
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(figures(arguments.one, arguments.pairs[0])))
@@ -56,12 +57,12 @@ def compete(sizes: list[int], rounds: int) -> None:
         target(f"seconds of the loss, of the dense one's, {most:,} pairs", seconds["median"], at_most=TIME_AT_MOST),
     ]
     facts = {"pairs": sizes, "width": WIDTH, "block": BLOCK, "torch": torch.__version__, "memory_of_dense": memory, "seconds_of_dense": seconds}
-    print(write("loss_memory", done, targets, is_full=tuple(sizes) == PAIRS and rounds >= ROUNDS, **facts))
+    print(write("loss_memory", done, targets, environments=WITH_TORCH, is_full=tuple(sizes) == PAIRS and rounds >= ROUNDS, **facts))
 
 
 def program(kind: str, pairs: int) -> Program:
     """One loss in a process of its own."""
-    return Program(f"{kind} {pairs}", (str(OURS), "-m", "benchmarks.loss_memory", "--one", kind, "--pairs", str(pairs)), says=last_json)
+    return Program(f"{kind} {pairs}", (str(READERS), "-m", "benchmarks.loss_memory", "--one", kind, "--pairs", str(pairs)), says=last_json)
 
 
 def figures(kind: str, pairs: int) -> dict[str, float]:

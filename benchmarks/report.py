@@ -6,11 +6,11 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import CACHE, OURS, PEERS, ROOT, Round, disturbed, summary
+from benchmarks.harness import CACHE, OURS, PEERS, READERS, ROOT, Round, disturbed, summary
 from benchmarks.processes import PROC, Figures
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -19,6 +19,7 @@ OUR_PACKAGES = (
     *("timm", "tokenizers", "torch", "transformers"),
     *("open_clip_torch", "torchvision", "webdataset"),  # peers that live in our environment
 )
+WITH_TORCH = {"ours": (READERS, OUR_PACKAGES)}  # environments of what runs on torch, peers among them
 PEER_PACKAGES = ("duckdb", "faiss-cpu", "fastwarc", "imagehash", "img2dataset", "numpy", "opencv-python-headless", "polars", "pyarrow", "pyspark", "selectolax")
 INNERMOST = re.compile(r"\{[^{}\[\]]*\}|\[[^{}\[\]]*\]")  # of JSON: it reads best on one line
 
@@ -31,23 +32,34 @@ def target(what: str, value: float, *, at_least: float | None = None, at_most: f
     return {"what": what, "value": value, "target": aim, "met": is_met}
 
 
-def write(part: str, rounds: Sequence[Round], targets: Sequence[Figures], *, is_full: bool, **facts: Any) -> Path:
+def write(
+    part: str,
+    rounds: Sequence[Round],
+    targets: Sequence[Figures],
+    *,
+    is_full: bool,
+    environments: Mapping[str, tuple[Path, Iterable[str]]] | None = None,
+    to: Path | None = None,
+    **facts: Any,
+) -> Path:
     """`results/PART.json`: facts, machine, versions, medians with ranges, every round.
 
-    A run that is not `is_full`, of another size than the published one or fewer rounds, is for looking at and goes to the cache.
+    A run that is not `is_full`, of another size than the published one or fewer rounds, is for looking at and goes to the cache; `to` says where else.
+    `environments` are the Pythons that ran, by whose they are, with the packages that count; left out: ours and that of the peers.
     """
+    ran = environments or {"ours": (OURS, OUR_PACKAGES), "peers": (PEERS, PEER_PACKAGES)}
     document = {
         "part": part,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         **facts,
         "machine": machine(),
-        "versions": {"ours": versions(OURS, OUR_PACKAGES), "peers": versions(PEERS, PEER_PACKAGES)},
+        "versions": {whose: versions(python, packages) for whose, (python, packages) in ran.items()},
         "targets": list(targets),
         "disturbed": disturbed(rounds),
         "figures": summary(rounds),
         "rounds": list(rounds),
     }
-    path = (RESULTS if is_full else CACHE) / f"{part}.json"
+    path = to or (RESULTS if is_full else CACHE) / f"{part}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(rounded(document), indent=1)
     path.write_text(INNERMOST.sub(lambda found: " ".join(found[0].split()), text) + "\n", encoding="utf-8")

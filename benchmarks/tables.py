@@ -1,8 +1,8 @@
-"""Tables of docs/concepts/speed.md from the JSON of benchmarks/results.
+"""Tables of docs/concepts/speed.md and training-speed.md from the JSON of benchmarks/results.
 
     python -m benchmarks.tables [--write]
 
-Prints them; `--write` puts each between its marks in the document, `<!-- benchmarks: text -->` and `<!-- end -->`. A test holds the two together.
+Prints them; `--write` puts each between its marks in its document, `<!-- benchmarks: text -->` and `<!-- end -->`. A test holds the two together.
 """
 
 import argparse
@@ -15,18 +15,19 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-DOCUMENT = ROOT / "docs" / "concepts" / "speed.md"
+DOCUMENTS = [ROOT / "docs" / "concepts" / name for name in ("speed.md", "training-speed.md")]
 NOT_YET = "Not measured yet."
 
 Column = tuple[str, str, Callable[[float], str]]
 
 
 def main() -> int:
-    """Print, or write into the document."""
+    """Print, or write into the documents."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="into the document")
+    parser.add_argument("--write", action="store_true", help="into the documents")
     if parser.parse_args().write:
-        DOCUMENT.write_text(filled(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
+        for document in DOCUMENTS:
+            document.write_text(filled(document.read_text(encoding="utf-8")), encoding="utf-8")
     else:
         print("\n\n".join(f"## {part}\n\n{markdown(part)}" for part in COLUMNS))
     return 0
@@ -42,7 +43,12 @@ def markdown(part: str) -> str:
     path = RESULTS / f"{part}.json"
     if not path.is_file():
         return NOT_YET
-    found = json.loads(path.read_text(encoding="utf-8"))
+    return shown(json.loads(path.read_text(encoding="utf-8")))
+
+
+def shown(found: dict[str, Any]) -> str:
+    """The same of what a part has found."""
+    part = found["part"]
     pieces = [figures(found["figures"], COLUMNS[part]), targets(found["targets"]), *(make(found) for make in FURTHER.get(part, ())), origin(found)]
     return "\n\n".join(pieces)
 
@@ -109,12 +115,13 @@ def _flat(counts: dict[str, Any], prefix: str = "") -> dict[str, int]:
 
 def origin(found: dict[str, Any]) -> str:
     """When, where and with what; and what disturbed it."""
-    machine, versions = found["machine"], {**found["versions"]["peers"], **found["versions"]["ours"]}
+    machine, versions = found["machine"], {**found["versions"].get("peers", {}), **found["versions"]["ours"]}
     shown = [name for name in VERSIONS[found["part"]] if name in versions]
     runs = sum(len(done) for done in found["rounds"])
     disturbed = f" Others kept more than a quarter of the cores busy in {len(found['disturbed'])} of {runs} runs." if found["disturbed"] else ""
     names = ", ".join(f"{name} {versions[name]}" for name in shown)
-    return f"{found['date']}, {machine['cores']} cores ({machine['cpu']}), {machine['memory_bytes'] / 1e9:.0f} GB.{disturbed} {names}."
+    device = f"{found['device']}, " if "device" in found else ""
+    return f"{found['date']}, {device}{machine['cores']} cores ({machine['cpu']}), {machine['memory_bytes'] / 1e9:.0f} GB.{disturbed} {names}."
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -136,6 +143,10 @@ def _megabytes(value: float) -> str:
 
 def _gigabytes(value: float) -> str:
     return f"{value / 1e9:.2f} GB"
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}"
 
 
 def _whole(value: float) -> str:
@@ -172,6 +183,10 @@ COLUMNS: dict[str, list[Column]] = {
         MEMORY[0],
     ],
     "descriptors": [("CPU us an image", "us_per_image", _whole), *TIME, MEMORY[0]],
+    "train_step": [("Pairs a CPU s", "samples_per_cpu_s", _seconds), ("Pairs/s", "samples_per_s", _seconds), MEMORY[0]],
+    "loader": [("Images/s", "images_per_s", _whole), *TIME, MEMORY[0]],
+    "loss_memory": [("Memory of the loss", "loss_bytes", _megabytes), ("Its seconds", "loss_s", _seconds), TIME[0]],
+    "train_gpu": [("Pairs/s", "samples_per_s", _whole), ("Peak GPU memory", "peak_bytes", _gigabytes), ("Of the GPU's arithmetic", "utilisation", _share)],
     "whole": [("Images", "fetched", _whole), ("Images/s", "images_per_s", _whole), *TIME, ("Cores busy", "cores_busy", _seconds), MEMORY[0], *STAGES],
 }
 VERSIONS = {
@@ -184,6 +199,10 @@ VERSIONS = {
     "near_duplicates": ("altalign", "python", "numba", "numpy", "faiss-cpu"),
     "decontaminate": ("altalign", "python", "numba", "numpy", "pillow", "simplejpeg"),
     "descriptors": ("altalign", "python", "numba", "numpy", "pillow", "imagehash"),
+    "train_step": ("altalign", "python", "torch", "timm", "transformers", "open_clip_torch"),
+    "loader": ("altalign", "python", "torch", "torchvision", "tokenizers", "simplejpeg", "webdataset"),
+    "loss_memory": ("altalign", "python", "torch"),
+    "train_gpu": ("altalign", "python", "torch", "timm", "transformers", "open_clip_torch"),
     "whole": ("altalign", "python", "apache-beam", "pillow", "simplejpeg"),
 }
 FURTHER: dict[str, list[Callable[[dict[str, Any]], str]]] = {"images": [refused], "scale": [counters], "descriptors": [recalls, by_transform]}

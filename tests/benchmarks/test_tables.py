@@ -1,4 +1,4 @@
-"""The tables of the document are those of the results."""
+"""The tables of the documents are those of the results."""
 
 import json
 from pathlib import Path
@@ -8,13 +8,15 @@ import pytest
 from benchmarks import tables
 
 
-def test_the_document_has_the_tables_of_the_results():
-    document = tables.DOCUMENT.read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", tables.DOCUMENTS, ids=lambda path: path.name)
+def test_a_document_has_the_tables_of_the_results(path: Path):
+    document = path.read_text(encoding="utf-8")
     assert tables.filled(document) == document, "run `python -m benchmarks.tables --write`"
 
 
-def test_the_document_has_a_place_for_every_part():
-    assert {found["part"] for found in tables.MARKS.finditer(tables.DOCUMENT.read_text(encoding="utf-8"))} == set(tables.COLUMNS)
+def test_the_documents_have_a_place_for_every_part():
+    places = [found["part"] for path in tables.DOCUMENTS for found in tables.MARKS.finditer(path.read_text(encoding="utf-8"))]
+    assert sorted(places) == sorted(tables.COLUMNS)
 
 
 def test_a_part_is_shown_as_figures_targets_and_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

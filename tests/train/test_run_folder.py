@@ -17,12 +17,14 @@ def config(folder: Path, batch_norm: str, **loop: Any) -> TrainConfig:
 @pytest.mark.parametrize("batch_norm", ["ghost", "frozen"])
 def test_the_chunk_is_free_where_statistics_are_not_of_it(tmp_path: Path, batch_norm: str) -> None:
     run_folder.open_run(config(tmp_path, batch_norm))
+    (tmp_path / "run.json").write_text("{}")  # the run has begun
     run_folder.check_folder(config(tmp_path, batch_norm, chunk=64, compile=True))
 
 
 @pytest.mark.parametrize("batch_norm", ["local", "sync"])
 def test_the_chunk_stays_where_batch_norm_has_its_statistics(tmp_path: Path, batch_norm: str) -> None:
     run_folder.open_run(config(tmp_path, batch_norm))
+    (tmp_path / "run.json").write_text("{}")  # the run has begun
     run_folder.check_folder(config(tmp_path, batch_norm, compile=True))
     with pytest.raises(UsageError, match=r"this run has loop\.chunk = 32, not 64"):
         run_folder.check_folder(config(tmp_path, batch_norm, chunk=64))

@@ -1,0 +1,202 @@
+"""Whose training steps are compared: altalign's, open_clip's, Hugging Face AlignModel's, of the same towers on the same batch.
+
+A step is forward, loss, backward, optimiser; images and captions are in the device's memory. What differs is theirs: open_clip keeps the 1x1
+convolution of EfficientNet's head, AlignModel's embeddings are as wide as its image tower's features; both have batch norm over the batch and no label
+smoothing, and their captions are padded to the longest there may be, ours to their batch's longest. Neither trainer of theirs knows channels last:
+they are measured without it, as they come, and with it.
+"""
+
+import itertools
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from train.batches import Batch
+from train.image_tower import FACTORS
+from train.learner import Learner
+from train.ranks import Ranks
+from train.settings import TrainConfig
+
+TEXT = {"mini": (4, 256, 4), "base": (12, 768, 12), "large": (24, 1024, 16)}  # layers, width, heads
+FEATURES = {"b0": 320, "b3": 384, "b5": 512, "b7": 640}  # width of the image tower's
+SHORTEST = 6  # word pieces of a caption
+RATE, DECAY, EPSILON = 1e-3, 1e-5, 1e-6  # of the peers' optimisers; ours has its own schedule, which costs nothing
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is trained, and on what."""
+
+    model: str  # b3-mini: EfficientNet-B3 and BERT-Mini
+    px: int
+    tokens: int  # of the longest caption of a batch
+    tokens_at_most: int  # of any
+    vocabulary: int
+    embeddings: int  # their width
+
+    @property
+    def architecture(self) -> str:
+        """EfficientNet's."""
+        return self.model.split("-")[0]
+
+    @property
+    def text(self) -> tuple[int, int, int]:
+        """BERT's layers, width and heads."""
+        return TEXT[self.model.split("-")[1]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How it is trained: on which device, in which arithmetic, by which method."""
+
+    device: str = "cpu"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    peers_method: Literal["lamb", "adamw"] = "lamb"  # ours is LAMB always; the peers' trainers have AdamW
+    compiled: bool = False
+    channels_last: bool = False  # the peers; ours always
+
+    def autocast(self) -> Any:
+        """The arithmetic of the towers, for the peers."""
+        return torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.precision == "bfloat16")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A model, and a step of it, which returns the loss."""
+
+    model: torch.nn.Module
+    step: Callable[[], float]
+
+
+def ours(sizes: Sizes, way: Way, batch: int, *, batch_norm: str = "ghost", chunk: int = 0) -> Contestant:
+    """Altalign's, as the loop takes it."""
+    layers, width, heads = sizes.text
+    values = {
+        "image_tower": {"architecture": sizes.architecture, "embedding_width": sizes.embeddings, "batch_norm": batch_norm},
+        "text_tower": {"layers": layers, "width": width, "heads": heads},
+        "tokenizer": {"tokens_at_most": sizes.tokens_at_most},
+        "loop": {"global_batch": batch, "chunk": chunk or batch, "compile": way.compiled, "precision": way.precision},
+        "loss": {"block": 8192},
+    }
+    ranks = Ranks(0, 1, torch.device(way.device))
+    learner = Learner(TrainConfig.from_values(values, where="benchmark"), vocabulary=sizes.vocabulary, ranks=ranks)
+    held, steps = batch_of(sizes, batch, way.device), itertools.count(1)
+    return Contestant(learner.model, lambda: learner.step(next(steps), held)["loss"])
+
+
+def open_clip(sizes: Sizes, way: Way, batch: int, *, accumulate: int = 1) -> Contestant:
+    """open_clip's CustomTextCLIP of timm's EfficientNet and transformers' BERT, and its loss; accumulation as its trainer does it."""
+    import open_clip as library
+    from open_clip.loss import ClipLoss
+    from transformers import BertConfig
+
+    name = f"benchmark-{sizes.model}"
+    with tempfile.TemporaryDirectory() as folder:
+        BertConfig(**_bert(sizes)).save_pretrained(folder)
+        vision = {"timm_model_name": f"tf_efficientnet_{sizes.architecture}", "timm_model_pretrained": False, "timm_pool": "avg", "timm_proj": "linear"}
+        text = {"hf_model_name": folder, "hf_model_pretrained": False, "hf_proj_type": "linear", "hf_pooler_type": "cls_last_hidden_state_pooler"}
+        config = {
+            "embed_dim": sizes.embeddings,
+            "init_logit_scale": 0.0,
+            "vision_cfg": {**vision, "image_size": sizes.px},
+            "text_cfg": {**text, "vocab_size": sizes.vocabulary, "context_length": sizes.tokens_at_most},
+        }
+        Path(folder, f"{name}.json").write_text(json.dumps(config), encoding="utf-8")
+        library.add_model_config(Path(folder, f"{name}.json"))
+        model: Any = library.create_model(name, pretrained_text=False)
+    forward, optimizer = _ready(model, way)
+    criterion, (images, tokens, _) = ClipLoss(), peer_inputs(sizes, way, batch // accumulate)
+
+    def encoded() -> tuple[Any, Any, Any]:
+        with way.autocast():
+            found = forward(images, tokens)
+        return found[:3] if isinstance(found, tuple) else (found["image_features"], found["text_features"], found["logit_scale"])
+
+    def loss_of(*embeddings_and_scale: Any) -> torch.Tensor:
+        with way.autocast():
+            return criterion(*embeddings_and_scale)
+
+    def step() -> float:
+        loss = torch.empty(())
+        optimizer.zero_grad(set_to_none=True)
+        kept: list[tuple[Any, ...]] = []
+        if accumulate > 1:
+            with torch.no_grad():
+                kept = [encoded()[:2] for _ in range(accumulate)]
+        for number in range(accumulate):
+            *own, scale = encoded()
+            both = [torch.cat([*(k[side] for k in kept[:number]), own[side], *(k[side] for k in kept[number + 1 :])]) if kept else own[side] for side in (0, 1)]
+            loss = loss_of(*both, scale)
+            loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return Contestant(model, step)
+
+
+def align_model(sizes: Sizes, way: Way, batch: int) -> Contestant:
+    """Hugging Face's AlignModel, and its loss."""
+    from transformers import AlignConfig, AlignModel
+
+    (channels, blocks), features = FACTORS[sizes.architecture], FEATURES[sizes.architecture]
+    pool = max(features, sizes.px)  # `hidden_dim` is the side of its pooling: not less than the map's
+    vision = {"width_coefficient": channels, "depth_coefficient": blocks, "image_size": sizes.px, "hidden_dim": pool, "drop_connect_rate": 0.0}
+    model: Any = AlignModel(AlignConfig(text_config=_bert(sizes), vision_config=vision, projection_dim=features))
+    forward, optimizer = _ready(model, way)
+    images, tokens, mask = peer_inputs(sizes, way, batch)
+
+    def step() -> float:
+        optimizer.zero_grad(set_to_none=True)
+        with way.autocast():
+            loss = forward(input_ids=tokens, attention_mask=mask, pixel_values=images, return_loss=True).loss
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return Contestant(model, step)
+
+
+PEERS: dict[str, Callable[..., Contestant]] = {"open_clip": open_clip, "AlignModel": align_model}
+
+
+def batch_of(sizes: Sizes, pairs: int, device: str) -> Batch:
+    """Random pairs in a device's memory, the same on each device of a kind; captions of `SHORTEST` to `tokens` word pieces."""
+    generator = torch.Generator(device).manual_seed(0)
+    lengths = torch.randint(SHORTEST, sizes.tokens + 1, (pairs, 1), generator=generator, device=device)
+    lengths[0] = sizes.tokens
+    mask = torch.arange(sizes.tokens, device=device) < lengths
+    tokens = torch.randint(5, sizes.vocabulary, (pairs, sizes.tokens), generator=generator, device=device) * mask
+    images = torch.empty(pairs, sizes.px, sizes.px, 3, dtype=torch.uint8, device=device).random_(0, 256, generator=generator).permute(0, 3, 1, 2)
+    return Batch([f"{number:032x}" for number in range(pairs)], ["benchmark"] * pairs, [0] * pairs, images, tokens, mask)
+
+
+def peer_inputs(sizes: Sizes, way: Way, pairs: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What the peers' loaders give, ready made: floats from -1 to 1, and captions padded to the longest there may be."""
+    held = batch_of(sizes, pairs, way.device)
+    padding = (0, sizes.tokens_at_most - sizes.tokens)
+    images = (held.images.float() / 127.5 - 1).contiguous(memory_format=torch.channels_last if way.channels_last else torch.contiguous_format)
+    return images, torch.nn.functional.pad(held.tokens, padding), torch.nn.functional.pad(held.mask, padding).long()
+
+
+def _bert(sizes: Sizes) -> dict[str, Any]:
+    """BERT's sizes as transformers names them."""
+    layers, width, heads = sizes.text
+    towers = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": 4 * width}
+    return {**towers, "vocab_size": sizes.vocabulary, "max_position_embeddings": sizes.tokens_at_most, "pad_token_id": 0}
+
+
+def _ready(model: Any, way: Way) -> tuple[Any, torch.optim.Optimizer]:
+    """A peer's model on its device, as what is called in a step, and its optimiser."""
+    model.to(way.device, memory_format=torch.channels_last if way.channels_last else torch.preserve_format).train()
+    if way.peers_method == "lamb":
+        from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImportUsage]
+
+        optimizer = create_optimizer_v2(model, opt="lamb", lr=RATE, weight_decay=DECAY, eps=EPSILON)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
+    return (torch.compile(model) if way.compiled else model), optimizer

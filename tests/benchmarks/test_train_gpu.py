@@ -1,0 +1,84 @@
+"""The benchmark of training steps on a GPU, tried out on the CPU at tiny sizes: every contestant, every part."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from benchmarks import tables, train_gpu
+from tests.docs.blocks import ROOT
+
+TINY = ["--device=cpu", "--models=b0-mini", "--px=32", "--batches", "2", "2", "3", "--global=4", "--tokens=8", "--vocabulary=100", "--steps=1"]
+# Only these may be imported, with what they themselves need; nothing else of what altalign depends on.
+OTHERS = [
+    "aiohttp",
+    "apache_beam",
+    "brotli",
+    "fastwarc",
+    "numba",
+    "orjson",
+    "protego",
+    "resiliparse",
+    "selectolax",
+    "simplejpeg",
+    "tensorboard",
+    "unicodedata2",
+    "webencodings",
+]
+BLOCKED = f"""
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name in {OTHERS!r}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Blocked())
+from benchmarks.train_gpu import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_every_contestant_takes_steps_with_nothing_else_installed(tmp_path: Path):
+    out = tmp_path / "found.json"
+    parts = ["--parts", *train_gpu.PARTS]
+    # compiling takes minutes on the CPU: what is compiled runs as it is
+    environment = {**os.environ, "TORCH_COMPILE_DISABLE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", BLOCKED, *TINY, *parts, "--out", str(out)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert found["not_measured"] == {}
+    has_open_clip = find_spec("open_clip") is not None
+    assert ("open_clip: not installed here, left out" in ran.stdout) == (not has_open_clip)
+    peers = ["open_clip", "AlignModel"] if has_open_clip else ["AlignModel"]
+    assert set(found["figures"]) == {
+        *(f"b0-mini altalign {batch}" for batch in (2, 3)),
+        "b0-mini altalign, batch norm over the batch, 2",
+        *(f"b0-mini altalign, compiled, {batch}" for batch in (2, 3)),
+        *(f"b0-mini {peer}{way} 2" for peer in peers for way in ("", ", channels last,", ", channels last, compiled,")),
+        *(f"b0-mini {name}, global batch 4" for name in ("altalign", *peers[:-1])),
+    }
+    assert found["flops"]["b0-mini"] > 1e8
+    assert [target["what"] for target in found["targets"]] == [f"b0-mini, times the samples a second of {peer}" for peer in peers]
+    assert "`b0-mini altalign 2`" in tables.shown(found)
+
+
+def test_what_is_missing_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(train_gpu, "NEEDED", ("json", "no_such_package", "nor_this"))
+    assert train_gpu.main(["--device", "cpu"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("this needs no_such_package, nor_this, which ")
+    assert said.count("\n") == 1
+
+
+def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert train_gpu.main([]) == 1
+    said = capsys.readouterr().err
+    assert "sees no GPU here" in said
+    assert said.count("\n") == 1

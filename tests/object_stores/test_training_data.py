@@ -1,0 +1,50 @@
+"""Shards in an object store are trained on as those of a disk: the same index, the same batches."""
+
+from pathlib import Path
+
+import pytest
+
+from altalign import storage
+from tests.object_stores.servers import Server
+from tests.train.run_folders import pairs, write_run
+from train import tokenizer
+from train.batches import Batch
+from train.loader import Undecodable, batches
+from train.order import Order, Sampler
+from train.samples import Samples
+from train.settings import DataSettings, TokenizerSettings
+
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
+
+
+def no_undecodable(found: Undecodable) -> None:
+    raise AssertionError(found)
+
+
+def all_batches(folder: Path, run: str, *, workers: int) -> tuple[Samples, list[Batch]]:
+    """Two epochs and a half of a run, with 10 % held out."""
+    samples = Samples.open(str(folder), [run], held_out=0.1)
+    words = tokenizer.train(samples.captions, TokenizerSettings(vocabulary_size=100))
+    chosen = DataSettings(resize_px=20, crop_px=16, workers=workers)
+    sampler = Sampler(Order(samples.sources, {}, 3), 16)
+    return samples, list(batches(samples, sampler, words, chosen, seed=3, first_batch=0, after_batch=8, undecodable=no_undecodable))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_a_store_are_those_of_a_disk(workers: int, s3: Server, tmp_path: Path):
+    run = Path(write_run(tmp_path / "run", pairs(60, images=40, sources=("a", "b"))))
+    for path in filter(Path.is_file, run.rglob("*")):
+        storage.write_bytes(f"{s3.url}/run/{path.relative_to(run)}", path.read_bytes())
+    on_disk, expected = all_batches(tmp_path / "index of the disk", str(run), workers=0)
+    before = s3.requests().count("GetObject")
+    in_store, found = all_batches(tmp_path / "index of the store", f"{s3.url}/run", workers=workers)
+    assert s3.requests().count("GetObject") - before >= sum(map(len, found))  # a range a pair: nothing was copied to this machine
+    assert list(in_store.runs.manifests.values()) == list(on_disk.runs.manifests.values())
+    for file in ("pairs-0.bin", "pairs-1.bin", "held_out.bin"):
+        assert (tmp_path / "index of the store" / file).read_bytes() == (tmp_path / "index of the disk" / file).read_bytes()
+    assert [(b.keys, b.sources, b.epochs) for b in found] == [(b.keys, b.sources, b.epochs) for b in expected]
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.images.equal(theirs.images)
+        assert mine.tokens.equal(theirs.tokens)
+        assert mine.mask.equal(theirs.mask)
+    assert [one.image_id for one in in_store.held_out()] == [one.image_id for one in on_disk.held_out()]
