@@ -35,7 +35,7 @@ def counters(run: Path) -> dict[str, Any]:
         "units": _files(units, ".json"),
         "count_partitions": _files(merged, ".json"),
         "group_partitions": _files(grouped, ".json"),
-        "spilled_bytes": spilled(units, ".spill", KINDS),
+        "spilled_bytes": spilled(units, ".spill", (*KINDS, "images")),
         "merged_bytes": {kind: _bytes(merged, f".{kind}") for kind in ("ngrams", "texts", "images")},
         "survivors_bytes": {"spilled": of_judge["survivors"], "grouped": _bytes(grouped, ".parquet")},
         "pairs_bytes": {"spilled": of_judge["others"], "grouped": _bytes(grouped, ".pairs")},

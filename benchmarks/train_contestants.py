@@ -77,7 +77,12 @@ def ours(sizes: Sizes, way: Way, batch: int, *, batch_norm: str = "ghost", chunk
     """Altalign's, as the loop takes it."""
     layers, width, heads = sizes.text
     values = {
-        "image_tower": {"architecture": sizes.architecture, "embedding_width": sizes.embeddings, "batch_norm": batch_norm},
+        "image_tower": {
+            "architecture": sizes.architecture,
+            "embedding_width": sizes.embeddings,
+            "batch_norm": batch_norm,
+            "ghost_group": min(16, chunk or batch),
+        },
         "text_tower": {"layers": layers, "width": width, "heads": heads},
         "tokenizer": {"tokens_at_most": sizes.tokens_at_most},
         "loop": {"global_batch": batch, "chunk": chunk or batch, "compile": way.compiled, "precision": way.precision},
