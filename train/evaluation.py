@@ -70,7 +70,7 @@ class Evaluation:
     """The sets of the settings, listed once, and what a model makes of them."""
 
     def __init__(self, config: TrainConfig, model: DualEncoder, tokenizer: CaptionTokenizer, samples: Samples | None, ranks: Ranks) -> None:
-        self._config, self._model = config, model
+        self._config, self._model, self._is_first = config, model, ranks.is_first
         self._encoders = Encoders(config, model, tokenizer, ranks)
         self._sets = {chosen.name: _set(chosen, samples) for chosen in config.evaluation.retrieval}
 
@@ -79,11 +79,11 @@ class Evaluation:
         was_training = self._model.training
         self._model.eval()
         try:
-            return {f"retrieval/{name}": self._searched(images) for name, images in self._sets.items()}
+            return {f"retrieval/{name}": self._searched(name, images) for name, images in self._sets.items()}
         finally:
             self._model.train(was_training)
 
-    def _searched(self, images: Iterable[CaptionedImage]) -> dict[str, float]:
+    def _searched(self, name: str, images: Iterable[CaptionedImage]) -> dict[str, float]:
         encoders, chosen = self._encoders, self._config
         found = retrieval(
             images,
@@ -93,6 +93,10 @@ class Evaluation:
             batch=chosen.evaluation.batch,
             threads=max(1, chosen.data.workers),
         )
+        if found.undecodable and self._is_first:
+            first, *more = map(terminal.shown, found.undecodable)
+            others = f" and {len(more):,} more" if more else ""
+            terminal.stderr().print(f"{terminal.shown(name)}: cannot be decoded, left out: {first}{others}", style="yellow", soft_wrap=True)
         return found.metrics
 
 

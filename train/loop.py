@@ -21,7 +21,7 @@ def train(config: TrainConfig) -> int:
         UsageError: the settings do not fit the run folder, the shards or this machine; before any work.
         AltalignError: the loss is not finite, or shards cannot be read.
     """
-    with joined(config.loop.device) as ranks, _held(config, ranks), interrupts.deferred() as asked:
+    with joined(config.loop.device) as ranks, _held(config, ranks):
         say = terminal.stderr().print if ranks.is_first else _nobody
         data = prepared(config, ranks, say=say)
         learner = Learner(config, vocabulary=data.tokenizer.vocabulary, ranks=ranks)
@@ -30,20 +30,29 @@ def train(config: TrainConfig) -> int:
         if ranks.is_first:
             run_folder.begin(config, data.lineage, step=first, ranks=ranks.ranks, device=str(ranks.device))
         say(_about(config, data, learner, first), soft_wrap=True)
-        signal = _steps(config, data, learner, evaluated, first, ranks, asked)
-        if not signal:
-            _ended(config, evaluated, ranks)
+        with metrics.opened(config, first_step=first, is_first=ranks.is_first) as lines:
+            with interrupts.deferred() as asked:
+                signal = _steps(config, data, learner, evaluated, first, ranks, lines, asked)
+            if not signal:
+                _ended(config, evaluated, ranks, lines)
     if signal:
         raise interrupts.Interrupted(signal)
     return 0
 
 
 def _steps(
-    config: TrainConfig, data: TrainingData, learner: Learner, evaluated: evaluation.Evaluation, first: int, ranks: Ranks, asked: Callable[[], int]
+    config: TrainConfig,
+    data: TrainingData,
+    learner: Learner,
+    evaluated: evaluation.Evaluation,
+    first: int,
+    ranks: Ranks,
+    lines: metrics.Metrics | metrics.Unwritten,
+    asked: Callable[[], int],
 ) -> int:
     """The steps after the first `first`; returns the signal that ended them before the last, or 0."""
     loop, last = config.loop, config.schedule.steps
-    with metrics.opened(config, first_step=first, is_first=ranks.is_first) as lines, closing(_batches(config, data, first, ranks)) as batches:
+    with closing(_batches(config, data, first, ranks)) as batches:
         for step, batch in enumerate(batches, start=first + 1):
             values = _stepped(config, learner, step, batch, ranks)
             signal = ranks.any(asked())
@@ -110,10 +119,12 @@ def _restored(config: TrainConfig, data: TrainingData, learner: Learner, ranks: 
     return state["step"]
 
 
-def _ended(config: TrainConfig, evaluated: evaluation.Evaluation, ranks: Ranks) -> None:
+def _ended(config: TrainConfig, evaluated: evaluation.Evaluation, ranks: Ranks, lines: metrics.Metrics | metrics.Unwritten) -> None:
     """Evaluate what was learned, and say where it is."""
     step = config.schedule.steps
     found = evaluated.of_model()
+    if found:
+        lines.evaluated(step, found)
     if ranks.is_first:
         if found:
             evaluation.report(config, step, found)

@@ -24,7 +24,8 @@ class Metrics:
 
         self._path = run_folder.path(config, "metrics.jsonl")
         self._steps, self._pairs = config.schedule.steps, config.loop.global_batch
-        kept = [line for line in _lines(self._path) if line["step"] <= first_step]
+        # the evaluation after the last step is made again by a command that finds nothing else to do
+        kept = [line for line in _lines(self._path) if line["step"] <= first_step and ("loss" in line or line["step"] < self._steps)]
         storage.write_bytes(self._path, "".join(map(_json, kept)).encode())
         self._events = SummaryWriter(run_folder.path(config, "tensorboard"), purge_step=first_step + 1)
         self._console = console

@@ -9,6 +9,8 @@ from train.index import Runs
 from train.learner import model_of
 from train.settings import TrainConfig
 
+MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "sgd": 1}  # numbers that an optimiser keeps of each
+
 
 def describe(config: TrainConfig) -> int:
     """Print it; nothing is written.
@@ -26,8 +28,10 @@ def describe(config: TrainConfig) -> int:
     steps, batch, chunk = config.schedule.steps, config.loop.global_batch, config.loop.chunk
     out.print(f"{steps:,} steps of {batch:,} pairs, {steps * batch / max(1, pairs):.1f} epochs; {chunk:,} pairs of a device in its towers at a time")
     numbers = sum(parameter.numel() for parameter in model.parameters())
-    out.print(f"{numbers:,} parameters, embeddings of {model.width:,}; a checkpoint has about {numbers * 12 / 1e6:,.0f} MB")
-    out.print(_groups(config, model))
+    optimizer = optimizers.make_optimizer(model, config.optimizer)
+    kept = numbers + MOMENTS[config.optimizer.name] * sum(row.numbers for row in optimizers.describe(optimizer))
+    out.print(f"{numbers:,} parameters, embeddings of {model.width:,}; a checkpoint has about {kept * 4 / 1e6:,.0f} MB", soft_wrap=True)
+    out.print(_groups(config, optimizer))
     return 0
 
 
@@ -37,14 +41,14 @@ def _less(config: TrainConfig) -> str:
     return held + (f", {config.data.pairs:,} of the rest are trained on" if config.data.pairs else "")
 
 
-def _groups(config: TrainConfig, model: torch.nn.Module) -> Table:
+def _groups(config: TrainConfig, optimizer: torch.optim.Optimizer) -> Table:
     """Which parameters decay, and whose step is scaled by their own norm."""
     table = Table(title=f"{config.optimizer.name}, rate {config.schedule.peak:g}")
     for name in ("part", "parameters"):
         table.add_column(name)
     for name in ("numbers", "decay", "trust ratio", "rate factor"):
         table.add_column(name, justify="right")
-    for row in optimizers.describe(optimizers.make_optimizer(model, config.optimizer)):
+    for row in optimizers.describe(optimizer):
         trust = "yes" if row.has_trust_ratio else "no"
         table.add_row(row.part, ", ".join(row.kinds), f"{row.numbers:,}", f"{row.weight_decay:g}", trust, f"{row.rate_factor:g}")
     return table

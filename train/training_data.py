@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from altalign import storage
+from altalign.errors import UsageError
 from train import run_folder, tokenizer
 from train.loader import GlobalBatches
 from train.order import DistinctImages, Order, Sampler, Waiting
@@ -59,6 +60,8 @@ def _opened(config: TrainConfig, say: Callable[[str], None]) -> TrainingData:
     chosen, samples = config.data, samples_of(config)
     order = Order(samples.sources, chosen.source_weights, config.run.seed)
     size = config.loop.global_batch
+    if size > order.epoch_draws:
+        raise UsageError(f"[loop] global_batch = {size:,}, and {order.epoch_draws:,} pairs to train on: one would be its own negative; give fewer")
     sampler = DistinctImages(order, size, samples.images_of) if chosen.same_image_once_a_batch else Sampler(order, size)
     return TrainingData(samples, sampler, _tokenizer(config, samples, say))
 

@@ -58,6 +58,12 @@ def weights(folder: Path, step: int = STEPS) -> tuple[bytes, bytes]:
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
+    """Metrics of steps."""
+    return [line for line in every_line(folder) if "loss" in line]
+
+
+def every_line(folder: Path) -> list[dict[str, Any]]:
+    """Those of evaluations too."""
     path = folder / "trained" / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -103,6 +109,7 @@ def test_a_run_leaves_what_the_reference_says(uninterrupted: Path) -> None:
     assert lines(uninterrupted)[0]["temperature"] == 1.0
     assert lines(uninterrupted)[-1]["temperature"] != 1.0
     assert list((run / "tensorboard").iterdir())
+    assert every_line(uninterrupted)[-1]["retrieval/held/rsum"] == measured["rsum"]
 
 
 @pytest.mark.slow
@@ -153,10 +160,10 @@ def test_two_ranks_learn_what_one_does_and_are_evaluated_on_the_way(uninterrupte
     process = started(argv)
     out, said = process.communicate(timeout=WATCHDOG_S)
     assert process.returncode == 0, (out, said)
-    evaluations = [line for line in lines(curated) if "loss" not in line]
-    assert [line["step"] for line in evaluations] == [4]
+    evaluations = [line for line in every_line(curated) if "loss" not in line]
+    assert [line["step"] for line in evaluations] == [4, STEPS]
     assert 0 <= evaluations[0]["retrieval/held/rsum"] <= 600
-    for one, two in zip(lines(uninterrupted), [line for line in lines(curated) if "loss" in line], strict=True):
+    for one, two in zip(lines(uninterrupted), lines(curated), strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
         assert two["temperature"] == pytest.approx(one["temperature"], rel=1e-5)
     assert json.loads((curated / "trained" / "run.json").read_text())["attempts"][0]["ranks"] == 2
@@ -270,6 +277,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(curated: Path, cap
         ({"data": {"crop_px": 40}}, 2, "crop_px (40) is above resize_px (36)"),
         ({"loop": {"chunk": 6}, "image_tower": {"ghost_group": 8}}, 2, "is no multiple of"),
         ({"data": {"held_out": 0.0}}, 2, "no pair is held out"),
+        ({"loop": {"global_batch": 64}}, 2, "[loop] global_batch = 64, and 42 pairs to train on: one would be its own negative; give fewer"),
         ({"evaluation": {"crop_px": 40}}, 2, "[evaluation] crop_px (40) is above resize_px (36"),
         ({"evaluation": {"resize_px": 30}}, 2, "[evaluation] crop_px (32) is above resize_px (30"),
         ({"schedule": {"floor": 1e-2}}, 2, "floor (0.01) is above peak (0.005)"),
