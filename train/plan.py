@@ -46,9 +46,9 @@ def _groups(config: TrainConfig, optimizer: torch.optim.Optimizer) -> Table:
     table = Table(title=f"{config.optimizer.name}, rate {config.schedule.peak:g}")
     for name in ("part", "parameters"):
         table.add_column(name)
-    for name in ("numbers", "decay", "trust ratio", "rate factor"):
+    for name in ("numbers", "decay", "trust ratio", "rate"):
         table.add_column(name, justify="right")
     for row in optimizers.describe(optimizer):
         trust = "yes" if row.has_trust_ratio else "no"
-        table.add_row(row.part, ", ".join(row.kinds), f"{row.numbers:,}", f"{row.weight_decay:g}", trust, f"{row.rate_factor:g}")
+        table.add_row(row.part, ", ".join(row.kinds), f"{row.numbers:,}", f"{row.weight_decay:g}", trust, f"x {row.rate_factor:g}")
     return table
