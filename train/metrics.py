@@ -66,10 +66,14 @@ class Metrics:
         self._said_at = now
         left = timedelta(seconds=round((self._steps - step) * (now - self._begin) / max(1, step - self._first_step)))
         text = (
-            f"step {step:,} of {self._steps:,}, loss {line['loss']:.4f}, temperature {line['temperature']:.4f}, "
-            f"{line['samples_per_s']:,.0f} samples/s, {left} left"
+            f"step {step:,} of {self._steps:,}, {left} left, {line['samples_per_s']:,.0f} samples/s, "
+            f"loss {line['loss']:.4f}, temperature {line['temperature']:.4f}"
         )
-        self._console.print(text, soft_wrap=True, end="\r" if self._console.is_terminal and step < self._steps else "\n")
+        if self._console.is_terminal and step < self._steps:  # one line, written over
+            room = self._console.width - 1
+            self._console.print(text[:room].ljust(room), soft_wrap=True, end="\r")
+        else:
+            self._console.print(text, soft_wrap=True)
 
 
 class Unwritten:
