@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from tests.train.run_folders import Pair, pairs, picture, write_run
 
 ROOT = Path(__file__).parents[2]
 STEPS = 8
+AT = random.Random(int(os.environ.get("ALTALIGN_KILLS_SEED", "1")))  # when runs are killed
 WATCHDOG_S = 300
 
 
@@ -125,7 +127,7 @@ def test_the_page_of_files_names_what_a_run_leaves_and_nothing_else(uninterrupte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("at", "workers"), [(4, 1), (7, 2)])
+@pytest.mark.parametrize(("at", "workers"), [(AT.randint(1, STEPS - 1), 1), (AT.randint(1, STEPS - 1), 2)])
 def test_a_killed_run_that_goes_on_ends_bit_for_bit_as_one_that_was_not(uninterrupted: Path, curated: Path, at: int, workers: int) -> None:
     config = written(curated, data={"workers": workers})
     process = started(["altalign", "train", config])
