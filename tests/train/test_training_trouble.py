@@ -155,7 +155,7 @@ def test_a_run_goes_on_whatever_lies_in_its_folder(trained_once: Path, stopped: 
     trouble(stopped)
     assert cli.main(command(trained_once, stopped)) == 0
     assert weights(stopped) == weights(trained_once / "trained")
-    steps = [json.loads(line)["step"] for line in (stopped / "metrics.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in map(json.loads, (stopped / "metrics.jsonl").read_text().splitlines()) if "loss" in line]
     assert steps == list(range(1, STEPS + 1))
 
 
