@@ -19,7 +19,7 @@ from altalign.schema import SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
 from benchmarks.harness import CACHE, READERS, Program, interleave, last_json, ratio
 from benchmarks.images import generated
-from benchmarks.processes import Figures, ProgramError
+from benchmarks.processes import ProgramError
 from benchmarks.report import WITH_TORCH, target, write
 
 ROUNDS, IMAGES, PAIRS, PER_SHARD = 2, 300, 1200, 200
@@ -64,11 +64,8 @@ def compete(rounds: int, folder: Path) -> None:
 
 
 def _program(way: str, run: Path) -> Program:
-    def says(output: str) -> Figures:
-        return last_json(output)
-
     module = "benchmarks.our_loader" if way == "altalign" else "benchmarks.peer_loader"
-    return Program(way, [str(READERS), "-m", module, str(run), "--batch", str(BATCH), "--workers", str(WORKERS), "--epochs", str(EPOCHS)], says=says)
+    return Program(way, [str(READERS), "-m", module, str(run), "--batch", str(BATCH), "--workers", str(WORKERS), "--epochs", str(EPOCHS)], says=last_json)
 
 
 def _run(tar: Path, folder: Path) -> Path:

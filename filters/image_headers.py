@@ -5,10 +5,8 @@ Images are opened, and then decoded, within `STRICT_PILLOW`.
 
 import ctypes
 import io
-import struct
 import threading
 import warnings
-import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cache
@@ -16,6 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from PIL import AvifImagePlugin, BmpImagePlugin, ExifTags, GifImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
+
+from altalign.decoder_errors import DECODER_ERRORS
 
 ROW_AT_MOST_PX = 1 << 20  # ours; above 33 million Pillow cannot count the bits of a row, and BMP's run lengths may skip 255 rows in two bytes
 
@@ -29,23 +29,6 @@ _OPENERS: Mapping[str, type[ImageFile.ImageFile]] = {
     "bmp": BmpImagePlugin.BmpImageFile,
     "tiff": TiffImagePlugin.TiffImageFile,
 }
-
-# What decoders raise on bytes that are not what they claim. Pillow's plug-ins parse in Python, hence the lookup, type and arithmetic errors.
-# MemoryError is not among them: of an image within the limits, no plug-in raises it for corrupt bytes, so it tells of the machine.
-DECODER_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    RuntimeError,
-    AssertionError,
-    struct.error,
-    zlib.error,
-)
 
 _GIF_HEAD_BYTES = 1 << 20  # ours
 _BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)  # sizes of the header that follows the file's: keeps texts that begin with BM out

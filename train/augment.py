@@ -5,9 +5,7 @@ half of them flipped, or from the middle. Pixels are upright and on white, as cu
 """
 
 import io
-import struct
 import warnings
-import zlib
 
 import numpy as np
 import numpy.typing as npt
@@ -15,23 +13,9 @@ import simplejpeg
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from altalign.decoder_errors import DECODER_ERRORS
 from train.order import keyed
 
-# What decoders raise on bytes that are not what they claim; Pillow's plug-ins parse in Python.
-DECODER_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    RuntimeError,
-    AssertionError,
-    struct.error,
-    zlib.error,
-)
 # libjpeg's remarks that mean lost image data; after others (junk between markers) Pillow is asked.
 _JPEG_DAMAGE = ("premature end", "bad huffman code", "bad arithmetic code", "instead of rst")
 _LEFT, _TOP, _FLIP = 1, 2, 3

@@ -173,7 +173,7 @@ def _is_plain(value: Any) -> bool:
         json.dumps(value)
     except TypeError:
         return False
-    return not isinstance(value, torch.Tensor)
+    return True
 
 
 def _sha256(path: Path) -> str:

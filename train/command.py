@@ -48,7 +48,7 @@ def evaluate(argv: Sequence[str]) -> int:
 
 @contextmanager
 def _trouble_named() -> Iterator[None]:
-    """Around the work: torch says in words of its own that memory is full, of a GPU or of the machine, and that another rank has gone.
+    """Around the work: torch says in words of its own that memory is full, of a GPU or of the machine.
 
     Raises:
         AltalignError: saying what to do.
@@ -61,11 +61,6 @@ def _trouble_named() -> Iterator[None]:
             words = said.rpartition("DefaultCPUAllocator: ")[2].partition(". ")[0]
             raise AltalignError(
                 f"out of memory ({words}); lower [loop] chunk, [evaluation] batch or the sizes of the towers; run it again, it continues"
-            ) from None
-        if kind.startswith("Dist") or "gloo" in said:
-            words = said.rpartition("] ")[2].partition(". ")[0]
-            raise AltalignError(
-                f"another process of this training has ended, or is not heard any more ({words}); look at what it said; run it again, it continues"
             ) from None
         raise
 

@@ -40,9 +40,9 @@ PAIR = np.dtype(
     ]
 )
 HELD_OUT = "held_out.bin"
+BLOCK = 512  # bytes of a tar
 
 _COLUMNS = ["key", "image_id", "caption", "source", "tar_offset", "tar_bytes"]
-_BLOCK = 512
 _CHUNK = 1 << 20  # pairs of an index that are read at a time
 _BUCKETS = 20  # bits of a key by which pairs are counted before the n smallest are known
 _HEX = np.full(256, 255, np.uint8)
@@ -246,10 +246,10 @@ def _check_tar(shard: Shard) -> None:
 def _pairs(shard: Shard, number: int, table: pa.Table) -> Pairs:
     pairs = np.empty(len(table), PAIR)
     offsets, sizes = (table[name].to_numpy() for name in ("tar_offset", "tar_bytes"))
-    if (offsets % _BLOCK).any() or (offsets // _BLOCK >= 2**32).any() or (sizes >= 2**32).any():
+    if (offsets % BLOCK).any() or (offsets // BLOCK >= 2**32).any() or (sizes >= 2**32).any():
         raise damaged(shard.folder, shard.sidecar, "an image is not at a whole block of the tar, or has 4 GiB")
     pairs["key"], pairs["image_id"] = _hashes(table["key"]), _hashes(table["image_id"])
-    pairs["shard"], pairs["block"], pairs["image_bytes"] = number, offsets // _BLOCK, sizes
+    pairs["shard"], pairs["block"], pairs["image_bytes"] = number, offsets // BLOCK, sizes
     pairs["caption_bytes"] = pc.binary_length(table["caption"]).to_numpy()
     return pairs
 

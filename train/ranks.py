@@ -89,16 +89,15 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
     if ranks == 1:
         yield Ranks(0, 1, chosen)
         return
-    distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=WAIT, device_id=chosen if on_gpu else None)
     try:
+        distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=WAIT, device_id=chosen if on_gpu else None)
         yield Ranks(distributed.get_rank(), ranks, chosen)
+        distributed.destroy_process_group()  # not after an error: NCCL would wait there for the others, which wait for this one
     except RuntimeError as error:
-        if not _is_of_another(error):
+        said = " ".join(str(error).split())
+        if not isinstance(error, distributed.DistError) and "gloo" not in said:  # which has no type of error for it
             raise
-        raise AltalignError("another process of this training has ended, and says why; start all of them again, they continue") from None
-    distributed.destroy_process_group()  # not after an error: NCCL would wait there for the others, which wait for this one
-
-
-def _is_of_another(error: RuntimeError) -> bool:
-    """Whether a process has lost another one; gloo has no type of error for it."""
-    return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)
+        words = said.rpartition("] ")[2].partition(". ")[0]
+        raise AltalignError(
+            f"another process of this training has ended, or is not heard any more ({words}); look at what it said; run it again, it continues"
+        ) from None

@@ -121,7 +121,7 @@ class Samples:
         path = self.shard_of(pair)
         sizes = {"tar_bytes": int(pair["image_bytes"]), "caption_bytes": int(pair["caption_bytes"])}
         try:
-            data = self._tars.read(path, *pair_range(int(pair["block"]) * 512, **sizes))
+            data = self._tars.read(path, *pair_range(int(pair["block"]) * index.BLOCK, **sizes))
             return read_pair(data, key=key_of(pair), **sizes)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
