@@ -18,7 +18,7 @@ FAKE_GCS_VERSION := v1.56.1
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate train eval test test-kills test-engines test-clusters test-clusters-all test-readers fuzz check docs bench bench-large bench-engines bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
+.PHONY: help setup setup-dev curate train eval test test-kills test-engines test-clusters test-clusters-all test-readers fuzz lint check docs bench bench-large bench-engines bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards; RUNNER=prism, spark or flink on that engine"
@@ -30,7 +30,8 @@ help:
 	@echo "make test-clusters      clusters of Spark and Flink on this machine, their processes killed (12 minutes on 2 cores); test-clusters-all: in every step (19)"
 	@echo "make fuzz               every reader and decoder against inputs damaged at random, for SECONDS=900"
 	@echo "make test-readers       shards opened by webdataset, datasets, open_clip and mlcroissant, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
-	@echo "make check              lint, types and the fast tests"
+	@echo "make lint               style and types"
+	@echo "make check              the same, and the fast tests"
 	@echo "make docs               tables of the reference, from the code"
 	@echo "make bench              speed and memory beside other programs (30 minutes; 5.5 GB of torch for the trainer's part)"
 	@echo "make bench-large        the same at 25 M and 100 M rows (half an hour, 30 GB of disk)"
@@ -82,7 +83,7 @@ train eval: $(VENV)/.train
 # Prism and object stores where Go is; without it the tests that need them are skipped and say so.
 test: $(VENV)/.dev
 	@! command -v go >/dev/null || $(MAKE) --no-print-directory prism versitygw fake-gcs-server
-	$(VENV)/bin/python -m pytest -n auto --dist loadfile -m 'not java and not cluster' $(FLAGS)
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -m 'not java and not cluster' $(FLAGS)
 
 # What `make test` takes a sample of; another ALTALIGN_KILLS_SEED draws other points.
 test-kills: $(VENV)/.dev
@@ -115,11 +116,13 @@ $(READERS)/.made: $(UV) pyproject.toml uv.lock
 test-readers: $(READERS)/.made
 	$(READERS)/bin/python -m pytest tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py tests/pipelines/test_card_in_other_readers.py tests/pipelines/test_embedders_of_torch.py tests/pipelines/test_dataflow.py tests/benchmarks/test_train_gpu.py $(FLAGS)
 
-check: $(VENV)/.dev
+lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright
-	$(VENV)/bin/python -m pytest -n auto --dist loadfile -m 'not slow and not engine' -q $(FLAGS)
+
+check: lint
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -m 'not slow and not engine' -q $(FLAGS)
 
 # What the reference says of settings, reasons, columns and exit codes, from the code; a test fails while it is not so.
 docs: $(VENV)/.dev

@@ -229,7 +229,6 @@ SHARES = [3, 5]  # images of each rank
 
 def on_a_rank(rank: int, folder: str) -> None:
     """Normalise this rank's images, and leave what came out in a file."""
-    torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
     norm, pixels = layer("sync"), images(sum(SHARES)).split(SHARES)[rank].clone().requires_grad_()
     weights = torch.randn(sum(SHARES), CHANNELS, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(9)).split(SHARES)[rank]

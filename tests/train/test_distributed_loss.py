@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank found."""
     folder = tmp_path_factory.mktemp("ranks")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     started = [
         subprocess.Popen([sys.executable, ranked.__file__, str(rank), str(RANKS), str(folder)], env=environment, stderr=subprocess.PIPE, text=True)
         for rank in range(RANKS)
