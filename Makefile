@@ -87,7 +87,7 @@ test: $(VENV)/.dev
 
 # What `make test` takes a sample of; another ALTALIGN_KILLS_SEED draws other points.
 test-kills: $(VENV)/.dev
-	ALTALIGN_KILLS=100 $(VENV)/bin/python -m pytest tests/end_to_end/test_kills.py $(FLAGS)
+	ALTALIGN_KILLS=100 $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 tests/end_to_end/test_kills.py $(FLAGS)
 
 # Job servers come where Java and Maven are; without them the tests are skipped and say so. One test at a time: engines take all cores.
 BRING = @! command -v java >/dev/null || ! command -v mvn >/dev/null || $(MAKE) --no-print-directory jars
