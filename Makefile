@@ -15,6 +15,10 @@ VERSITYGW_VERSION := v1.8.0
 FAKE_GCS := $(abspath $(CACHE))/fake-gcs-server/fake-gcs-server
 FAKE_GCS_VERSION := v1.56.1
 
+# Tests of a file share what its fixtures made. Files in order: by their number of tests, as is the default, the longest would come last, alone. One that
+# crashes or hangs ends the rest: a worker in its place would run it again.
+XDIST := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
@@ -83,7 +87,7 @@ train eval: $(VENV)/.train
 # Prism and object stores where Go is; without it the tests that need them are skipped and say so.
 test: $(VENV)/.dev
 	@! command -v go >/dev/null || $(MAKE) --no-print-directory prism versitygw fake-gcs-server
-	$(VENV)/bin/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -m 'not java and not cluster' $(FLAGS)
+	$(VENV)/bin/python -m pytest $(XDIST) -m 'not java and not cluster' $(FLAGS)
 
 # What `make test` takes a sample of; another ALTALIGN_KILLS_SEED draws other points.
 test-kills: $(VENV)/.dev
@@ -114,7 +118,7 @@ $(READERS)/.made: $(UV) pyproject.toml uv.lock
 	@touch $@
 
 test-readers: $(READERS)/.made
-	$(READERS)/bin/python -m pytest tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py tests/pipelines/test_card_in_other_readers.py tests/pipelines/test_embedders_of_torch.py tests/pipelines/test_dataflow.py tests/benchmarks/test_train_gpu.py $(FLAGS)
+	$(READERS)/bin/python -m pytest $(XDIST) tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py tests/pipelines/test_card_in_other_readers.py tests/pipelines/test_embedders_of_torch.py tests/pipelines/test_dataflow.py tests/benchmarks/test_train_gpu.py $(FLAGS)
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
@@ -122,7 +126,7 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/pyright
 
 check: lint
-	$(VENV)/bin/python -m pytest -n auto --dist loadfile --max-worker-restart 0 -m 'not slow and not engine' -q $(FLAGS)
+	$(VENV)/bin/python -m pytest $(XDIST) -m 'not slow and not engine' -q $(FLAGS)
 
 # What the reference says of settings, reasons, columns and exit codes, from the code; a test fails while it is not so.
 docs: $(VENV)/.dev
