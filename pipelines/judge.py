@@ -6,7 +6,7 @@ The grouping also finds where each surviving image is. What it writes is sorted 
 import io
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -20,7 +20,8 @@ from altalign.failed import FailedCounts, combinations
 from altalign.reasons import DropReason, Stage, reasons_of
 from altalign.schema import DROPPED
 from filters import identity, text
-from pipelines import pairs, parquet, pool
+from pipelines import dropped_texts, pairs, parquet, pool
+from pipelines.dropped_texts import Judged
 from pipelines.engines import create
 from pipelines.joint import combined
 from pipelines.judge_notes import Notes
@@ -75,7 +76,7 @@ def judge(run: Run, unit: Unit) -> Facts:
     failed_counts, notes, survivors, others, row = FailedCounts(), Notes(run), [], [np.zeros(0, pairs.PAIR)], unit["row"]
     with ExitStack() as stack:
         path = run.path("dropped", "judge", f"{unit['name']}.parquet")
-        dropped = stack.enter_context(parquet.writing(path, DROPPED)) if run.config.audit.keep_dropped else None
+        dropped = stack.enter_context(dropped_texts.writing(path, source)) if run.config.audit.keep_dropped else None
         for batch in pool.candidates(run, unit):
             measured = measure(batch, tables, notes.seen)
             verdict, failed = reasons_of(verdicts(batch, measured, run.config))
@@ -84,11 +85,9 @@ def judge(run: Run, unit: Unit) -> Facts:
                 if reasons:  # what stays is counted when it is grouped
                     failed_counts.add_rows(Stage.JUDGE, source, reasons, rows)
             if dropped is not None:
-                gone = np.flatnonzero(verdict.is_valid().to_numpy(zero_copy_only=False))
-                gone_keys = identity.rows_of(keys, gone)
-                dropped_rows = _dropped_rows(batch, measured, verdict, failed, identity.rows_of(image_ids, gone), gone_keys, source)
-                dropped.write(dropped_rows)
-                notes.add_dropped(dropped_rows, gone_keys)
+                judged = Judged(batch, measured, failed, image_ids, keys)
+                dropped.write(judged)
+                notes.add_dropped(judged, source)
             combination = combined(batch, measured)
             notes.add(batch, verdict, keys, combination)
             movable = pairs.only_of_thresholds(failed)
@@ -111,36 +110,6 @@ def _spill(run: Run, unit: Unit, survivors: pa.Table, others: np.ndarray) -> lis
             spill.add(buckets.bucket(partition, SURVIVORS), _as_ipc(kept[partition]) if partition in kept else b"")
             spill.add(buckets.bucket(partition, OTHERS), dropped.get(partition, b""))
         return spill.finish()
-
-
-def _dropped_rows(
-    batch: pa.RecordBatch,
-    measured: Measured,
-    verdict: pa.StringArray,
-    failed: "pa.DictionaryArray[Any, Any]",
-    image_ids: np.ndarray,
-    keys: np.ndarray,
-    source: str,
-) -> pa.Table:
-    """As dropped/ has them; `image_ids` and `keys` are theirs alone."""
-    is_dropped = verdict.is_valid()
-    columns = {name: batch[name] for name in ("image_url", "caption", "page_url")} | {
-        "reason": verdict,
-        "words": measured.words,
-        "images_per_text": measured.images_per_text,
-        "texts_per_image": measured.texts_per_image,
-    }
-    return parquet.table(
-        {
-            **{name: column.filter(is_dropped) for name, column in columns.items()},
-            "failed": parquet.with_dictionary(cast(Any, failed.filter(is_dropped))),
-            "key": identity.hexed(keys),
-            "image_id": identity.hexed(image_ids, batch["image_identity"].is_valid().filter(is_dropped)),
-            "source": parquet.repeated(source, len(keys)),
-            "stage": parquet.repeated(Stage.JUDGE.value, len(keys)),
-        },
-        DROPPED,
-    )
 
 
 def _survivor_rows(

@@ -6,8 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from altalign import storage
+from altalign.reasons import REASONS, Stage
 from altalign.schema import DROPPED
+from filters import identity
 from pipelines import pairs, parquet, pool, samples, scripts, seen
+from pipelines.dropped_texts import Judged
 from pipelines.joint import JOINT, JointCounts
 from pipelines.units import Run, Unit
 
@@ -20,6 +23,7 @@ class Notes:
         self._one_in = _one_in(run)
         self._joint: list[JointCounts] = []
         self._scripts: Counter[tuple[str, str]] = Counter()
+        self._smallest = samples.Smallest(len(REASONS[Stage.JUDGE]))
         self._samples = [DROPPED.empty_table()]
 
     def add(self, candidates: pa.RecordBatch, verdict: pa.StringArray, keys: np.ndarray, combinations: np.ndarray) -> None:
@@ -27,10 +31,11 @@ class Notes:
         self._joint.append(JointCounts.of(combinations))
         self._scripts += scripts.count(parquet.strings(candidates, "caption"), verdict, keys, one_in=self._one_in)
 
-    def add_dropped(self, rows: pa.Table, keys: np.ndarray) -> None:
-        """Note rows as they are in dropped/, and their keys."""
-        chosen = rows.take(samples.candidates(parquet.strings(rows, "reason"), keys)).cast(DROPPED)
-        self._samples.append(samples.smallest_pairs(chosen))  # a pair may have as many rows as the batch
+    def add_dropped(self, judged: Judged, source: str) -> None:
+        """Note what is dropped of candidates of this source."""
+        chosen = self._smallest.of(judged.reasons, identity.rows_of(judged.keys, judged.dropped))
+        rows = judged.only(judged.dropped[chosen]).to_arrow(source)
+        self._samples.append(samples.smallest_pairs(rows))  # a pair may have as many rows as the batch
 
     def write(self, run: Run, unit: Unit) -> None:
         """The files of a unit."""

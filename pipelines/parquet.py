@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -202,17 +201,6 @@ def table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
         arrays.append(column)
         fields.append(as_written if column.type == as_written.type else field)
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def repeated(value: str, rows: int) -> "pa.DictionaryArray[Any, Any]":
-    """A column full of one string."""
-    return pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), pa.array([value], pa.string()))
-
-
-def with_dictionary(lists: "pa.DictionaryArray[Any, Any]") -> "pa.ListArray[Any]":
-    """The lists of strings that a dictionary stands for, their strings as a dictionary."""
-    values: Any = lists.dictionary
-    return pa.ListArray.from_arrays(values.offsets, values.values.dictionary_encode()).take(lists.indices)
 
 
 def read_table(path: str) -> pa.Table:

@@ -36,25 +36,34 @@ def one_in(population: int, at_most: int) -> int:
 # Chosen by key -----------------------------------------------------------------------------------------------------------------
 
 
-def candidates(reasons: pa.StringArray, keys: np.ndarray) -> np.ndarray:
-    """Numbers of the rows that may be in a sample: of each reason (n, null: kept) all those of the smallest keys (uint8[n, 16]), sorted."""
-    encoded = reasons.dictionary_encode()
-    codes = encoded.indices.fill_null(-1).to_numpy()
-    first = keys[:, :8].copy().view(">u8")[:, 0].astype(np.uint64)
-    chosen = []
-    for code in range(len(encoded.dictionary)):
-        rows = np.flatnonzero(codes == code)
-        chosen.append(rows[first[rows] <= _bound(first[rows])])
-    return np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
+class Smallest:
+    """Chooses, batch after batch, the rows that may be in a sample: of each reason all those of the smallest keys so far."""
+
+    def __init__(self, reasons: int):
+        self._bounds = np.full(reasons, 2**64 - 1, np.uint64)  # where keys begin with a larger number, there are enough smaller ones
+
+    def of(self, reasons: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Numbers of such rows, sorted, among n: numbers of reasons, and keys (uint8[n, 16])."""
+        first = keys.view(">u8")[:, 0]
+        rows = np.flatnonzero(first <= self._bounds[reasons])
+        chosen = [np.zeros(0, np.int64)]
+        for reason in np.unique(reasons[rows]).tolist():
+            of_reason = rows[reasons[rows] == reason]
+            firsts = first[of_reason].astype(np.uint64)
+            smallest = _smallest(firsts)
+            chosen.append(of_reason[firsts <= smallest[-1]])
+            if len(smallest) == PER_REASON:
+                self._bounds[reason] = smallest[-1]
+        return np.sort(np.concatenate(chosen))
 
 
-def _bound(firsts: np.ndarray) -> np.uint64:
-    """The largest of the PER_REASON smallest distinct numbers: hardly ever are more than a few looked at."""
+def _smallest(firsts: np.ndarray) -> np.ndarray:
+    """The PER_REASON smallest distinct numbers, or as many as there are, sorted: hardly ever are more than a few looked at."""
     few = 8 * PER_REASON
     smallest = np.unique(np.partition(firsts, few)[:few] if len(firsts) > few else firsts)
     if len(smallest) < PER_REASON and len(firsts) > few:
         smallest = np.unique(firsts)
-    return smallest[:PER_REASON][-1]
+    return smallest[:PER_REASON]
 
 
 def smallest_keys(rows: pa.Table, most: int) -> pa.Table:

@@ -41,9 +41,7 @@ def test_the_first_string_of_each_wanted_hash_is_kept(captions: list[str], ngram
     hashes = {(words.hash_of_bigram(*ngram.split()) if " " in ngram else words.hash_of_word(ngram)): ngram for ngram in ngrams}
     texts = sorted({words.hash_of_text(caption) for caption in captions[::2]})
     found = np.sort(np.array(list(hashes), np.uint64))
-    sieve = np.zeros(1 << 16, np.bool_)
-    sieve[(found >> np.uint64(48)).astype(np.int64)] = True
-    look = seen.Seen(seen.Wanted(found, sieve, np.array(texts, np.uint64), 5, np.zeros(0, np.uint64), 2**62))
+    look = seen.Seen(seen.Wanted(found, seen.sieve_of(found), np.array(texts, np.uint64), 5, np.zeros(0, np.uint64), 2**62))
     per_text = np.array(counts[: len(captions)], np.int64)
     look.captions(pa.array(captions, pa.string()), words.scan(pa.array(captions, pa.string()), words.Scratch()), per_text)
     expected: dict[int, str] = {}
