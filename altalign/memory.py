@@ -19,6 +19,8 @@ from altalign.errors import UsageError
 if TYPE_CHECKING:
     from altalign.curation import CurateConfig
 
+_M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1  # malloc.h
+
 MB = 1_000_000
 BASE_BYTES = 400 * MB
 BYTES_PER_THREAD = 150 * MB
@@ -37,17 +39,24 @@ class Free(NamedTuple):
 
 
 def prepare() -> None:
-    """Called first in a process that is ours, before libraries are loaded: Arrow keeps pages; where addresses are limited, allocators reserve few."""
+    """Called first in a process that is ours, before libraries are loaded: allocators keep pages; where addresses are limited, they reserve few."""
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         if sys.platform == "linux":  # the text stages get buffers of the same sizes again and again, and clearing their pages anew takes time
             os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
             os.environ.setdefault("JE_ARROW_MALLOC_CONF", "dirty_decay_ms:10000")
+            _mallopt(_M_MMAP_THRESHOLD, 128 << 20)
+            _mallopt(_M_TRIM_THRESHOLD, 256 << 20)
         return
     os.environ.setdefault("MIMALLOC_ARENA_RESERVE", "65536")  # Arrow's; KiB, instead of 1 GiB
+    _mallopt(_M_ARENA_MAX, 2)  # each reserves 64 MiB, and every thread would have one
+
+
+def _mallopt(option: int, value: int) -> None:
+    """A setting of glibc's allocator, where it is that."""
     import ctypes
 
     if hasattr(ctypes.CDLL(None), "mallopt"):
-        ctypes.CDLL(None).mallopt(-8, 2)  # M_ARENA_MAX of glibc: each reserves 64 MiB, and every thread would have one
+        ctypes.CDLL(None).mallopt(option, value)
 
 
 def free(root: Path = Path("/")) -> Free:
