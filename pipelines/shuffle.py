@@ -121,10 +121,21 @@ class _FromUnit:
         # Of files read when the group is worked on: those of all groups are too many for one process.
         return slices_of(self._index, self._where) if self._is_in_file else np.frombuffer(self._body, SLICE, self._where[1])
 
+    def _of(self, buckets: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Where the places of each bucket begin and end."""
+        begins, ends = (np.searchsorted(self._places["bucket"], buckets, side) for side in ("left", "right"))
+        return begins, ends
+
+    def sizes(self, buckets: Sequence[int]) -> np.ndarray:
+        """Bytes of each bucket."""
+        begins, ends = self._of(buckets)
+        until = np.concatenate([[0], np.cumsum(self._places["length"], dtype=np.int64)])
+        return until[ends] - until[begins]
+
     def slices(self, buckets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """(bucket, slice) of these buckets, in the order of bucket and writing."""
-        begins, ends = (np.searchsorted(self._places["bucket"], buckets, side).tolist() for side in ("left", "right"))
-        at = [i for begin, end in zip(begins, ends, strict=True) for i in range(begin, end)]
+        begins, ends = self._of(buckets)
+        at = [i for begin, end in zip(begins.tolist(), ends.tolist(), strict=True) for i in range(begin, end)]
         if not at:
             return
         buckets_at, lengths = self._places["bucket"][at].tolist(), self._places["length"][at].tolist()
@@ -151,10 +162,13 @@ class Spilled:
 
     def arrays(self, buckets: Sequence[int], dtype: Any = np.uint64) -> list[np.ndarray]:
         """All slices of each bucket as one array, in the same order."""
-        found: dict[int, list[bytes]] = {bucket: [] for bucket in buckets}
-        for bucket, data in self.slices(buckets):
-            found[bucket].append(data)
-        return [np.frombuffer(bytearray().join(found.pop(bucket)), dtype) for bucket in buckets]
+        sizes = sum((unit.sizes(buckets) for unit in self._units), np.zeros(len(buckets), np.int64))
+        found = [np.empty(size, np.uint8) for size in sizes.tolist()]
+        rests = {bucket: array.data for bucket, array in zip(buckets, found, strict=True)}
+        for bucket, data in self.slices(buckets):  # each is copied while the CPU's cache has it
+            rests[bucket][: len(data)] = data
+            rests[bucket] = rests[bucket][len(data) :]
+        return [array.view(dtype) for array in found]
 
 
 class Gather(beam.PTransform[Any, Any]):
