@@ -37,7 +37,7 @@ help:
 	@echo "make lint               style and types"
 	@echo "make check              the same, and the fast tests"
 	@echo "make docs               tables of the reference, from the code"
-	@echo "make bench              speed and memory beside other programs (30 minutes; 5.5 GB of torch for the trainer's part)"
+	@echo "make bench              speed and memory beside other programs (45 minutes; 5.5 GB of torch for the trainer's part); PARTS='text pages images whole' of curation (10)"
 	@echo "make bench-large        the same at 25 M and 100 M rows (half an hour, 30 GB of disk)"
 	@echo "make jars               job servers of Spark and Flink, for engine.runner = spark or flink"
 	@echo "make bench-engines      the text stages on Prism, Spark and Flink, beside Spark SQL (6 minutes)"
@@ -137,10 +137,11 @@ $(BENCH)/.made: $(UV) benchmarks/pyproject.toml benchmarks/uv.lock
 	@UV_PROJECT_ENVIRONMENT=$(abspath $(BENCH)) $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --project benchmarks
 	@touch $@
 
-# A part that cannot run says why, and the others run. The last three are of the trainer, beside peers that bring torch.
-bench: $(VENV)/.curate $(BENCH)/.made $(READERS)/.made
-	@failed=; for part in text pages images web near_duplicates descriptors decontaminate whole; do $(BENCH)/bin/python -m benchmarks.$$part $(FLAGS) || failed="$$failed $$part"; done; \
-	  for part in loader train_step loss_memory; do $(READERS)/bin/python -m benchmarks.$$part $(FLAGS) || failed="$$failed $$part"; done; \
+# PARTS=… names some of them, by their modules. A part that cannot run says why, and the others run; those of the trainer run beside peers that bring torch.
+PARTS ?= text pages images whole web near_duplicates descriptors decontaminate $(TRAINER_PARTS)
+TRAINER_PARTS := loader train_step loss_memory
+bench: $(VENV)/.curate $(BENCH)/.made $(if $(filter $(TRAINER_PARTS),$(PARTS)),$(READERS)/.made)
+	@failed=; $(foreach part,$(PARTS),$(if $(filter $(TRAINER_PARTS),$(part)),$(READERS),$(BENCH))/bin/python -m benchmarks.$(part) $(FLAGS) || failed="$$failed $(part)";) \
 	  test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 # On a machine with a GPU and a torch of its own: nothing is installed.
