@@ -5,9 +5,8 @@ A verdict is an Arrow string: null keeps, a reason drops.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -141,11 +140,7 @@ def drop_where(mask: pa.BooleanArray, reason: DropReason) -> pa.StringArray:
         raise ValueError(f"{reason}: the mask has {mask.null_count} nulls; decide them (fill_null) before asking for a verdict")
     if not mask.true_count:  # most rules in most batches
         return pa.nulls(len(mask), pa.string())
-    holds, value = mask.to_numpy(zero_copy_only=False), reason.value.encode()
-    offsets = np.zeros(len(mask) + 1, np.int32)
-    np.cumsum(holds, out=offsets[1:])
-    ends, valid = pa.py_buffer((offsets * len(value)).data), pa.py_buffer(np.packbits(holds, bitorder="little").data)
-    return pa.StringArray.from_buffers(len(mask), ends, pa.py_buffer(value * mask.true_count), valid)  # a quarter of the time of pc.if_else
+    return pc.if_else(mask, pa.scalar(reason.value), pa.scalar(None, pa.string()))
 
 
 def reasons_of(verdicts: list[pa.StringArray]) -> tuple[pa.StringArray, "pa.DictionaryArray[Any, Any]"]:
@@ -157,28 +152,18 @@ def reasons_of(verdicts: list[pa.StringArray]) -> tuple[pa.StringArray, "pa.Dict
     Raises:
         ValueError: a verdict holds two reasons.
     """
-    held = np.zeros(len(verdicts[0]), np.uint8 if len(verdicts) <= 8 else np.uint64)
+    kind = pa.uint8() if len(verdicts) <= 8 else pa.uint64()
+    held: Any = pa.repeat(cast(Any, pa.scalar(0, kind)), len(verdicts[0]))
     reasons = [""] * len(verdicts)
     for bit, verdict in enumerate(verdicts):
         if verdict.null_count == len(verdict):
             continue
-        holds = verdict.is_valid().to_numpy(zero_copy_only=False)
-        held |= holds.astype(held.dtype) << held.dtype.type(bit)
-        reason = reasons[bit] = str(verdict[int(holds.argmax())])
-        if not _is_full_of(verdict, reason):
+        holds, shift = verdict.is_valid(), cast(Any, pa.scalar(bit, kind))
+        held = pc.bit_wise_or(held, pc.shift_left(pc.cast(holds, kind), shift))
+        reason = reasons[bit] = str(verdict[pc.index(holds, True).as_py()])
+        if not pc.all(pc.equal(verdict, pa.scalar(reason))).as_py():
             raise ValueError(f"a verdict of {reason} holds another reason too; give each rule a verdict of its own")
-    which: Any = pa.array(held).dictionary_encode()
+    which = held.dictionary_encode()
     combinations = [[reason for bit, reason in enumerate(reasons) if bits >> bit & 1] for bits in which.dictionary.to_pylist()]
     first = pa.array([next(iter(combination), None) for combination in combinations], pa.string())
     return first.take(which.indices), pa.DictionaryArray.from_arrays(which.indices, pa.array(combinations, pa.list_(pa.string())))
-
-
-def _is_full_of(verdict: pa.StringArray, reason: str) -> bool:
-    """Whether it holds this reason alone, and nulls: by its bytes, where nulls have none."""
-    _, offsets, data = verdict.buffers()
-    value, count = reason.encode(), len(verdict) - verdict.null_count
-    if offsets is not None and data is not None:
-        ends = np.frombuffer(offsets, np.int32)[verdict.offset : verdict.offset + len(verdict) + 1]
-        if np.count_nonzero(np.diff(ends) == len(value)) == count and data[int(ends[0]) : int(ends[-1])].to_pybytes() == value * count:
-            return True
-    return bool(pc.all(pc.equal(verdict, pa.scalar(reason))).as_py())
