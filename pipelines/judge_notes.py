@@ -14,6 +14,8 @@ from pipelines.dropped_texts import Judged
 from pipelines.joint import JOINT, JointCounts
 from pipelines.units import Run, Unit
 
+_FEW = 1_000  # rows of a batch that may wait as they are
+
 
 class Notes:
     """The notes of a unit."""
@@ -35,7 +37,7 @@ class Notes:
         """Note what is dropped of candidates of this source."""
         chosen = self._smallest.of(judged.reasons, identity.rows_of(judged.keys, judged.dropped))
         rows = judged.only(judged.dropped[chosen]).to_arrow(source)
-        self._samples.append(samples.smallest_pairs(rows))  # a pair may have as many rows as the batch
+        self._samples.append(rows if len(rows) < _FEW else samples.smallest_pairs(rows))  # a pair may have as many rows as the batch
 
     def write(self, run: Run, unit: Unit) -> None:
         """The files of a unit."""
