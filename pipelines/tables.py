@@ -1,7 +1,7 @@
 """Tables: one pass over the pool counts all unigrams and bigrams, images of every text and texts of every image, exactly.
 
 A unit hashes its words in columns and spills the hashes by partition (their top bits, so that partitions in order are one
-sorted table); a partition is sorted once and merged; the histogram of all counts gives the K-th largest and so the vocabulary.
+sorted table); a partition is counted once; the histogram of all counts gives the K-th largest and so the vocabulary.
 """
 
 import threading

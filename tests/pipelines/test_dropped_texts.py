@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -66,3 +67,4 @@ def test_dropped_rows_are_those_of_a_loop(tmp_path: Path, batches: list[tuple[in
     table = pq.read_table(tmp_path / "dropped.parquet")
     assert table.schema == DROPPED
     assert table.to_pylist() == expected
+    assert duckdb.sql(f"from '{tmp_path}/dropped.parquet'").to_arrow_table().to_pylist() == expected
