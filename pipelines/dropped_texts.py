@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from altalign.reasons import REASONS, Stage
 from altalign.schema import DROPPED
 from filters import identity
-from pipelines import pages, parquet
+from pipelines import parquet
+from pipelines import parquet_pages as pages
 from pipelines.tables import Measured
 
 _ROWS_AT_LEAST = 32_768  # of a row group, but of the last one
@@ -87,12 +88,13 @@ class Writer:
         rows = judged.dropped
         if 2 * len(rows) < len(judged.codes):  # the others need not wait with them
             judged, rows = judged.only(rows), np.arange(len(rows))
-        self._waiting.append((judged, rows))
-        self._rows += len(rows)
+        if len(rows):
+            self._waiting.append((judged, rows))
+            self._rows += len(rows)
         if self._rows >= _ROWS_AT_LEAST:
-            self.finish()
+            self.flush()
 
-    def finish(self) -> None:
+    def flush(self) -> None:
         """Write what waits."""
         if self._rows:
             self._file.write_row_group(self._rows, self._columns())
@@ -131,13 +133,8 @@ class Writer:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _strings(self, name: str) -> pages.Column:
-        if len(self._waiting) == 1:
-            judged, rows = self._waiting[0]
-            return pages.strings(parquet.strings(judged.candidates, name), rows)
-        begins = np.cumsum([0, *(len(judged.codes) for judged, _ in self._waiting)])
-        rows = np.concatenate([rows + begin for (_, rows), begin in zip(self._waiting, begins.tolist(), strict=False)])
-        texts: Any = pa.concat_arrays([judged.candidates[name] for judged, _ in self._waiting])
-        return pages.strings(texts, rows)
+        parts = (pages.strings(parquet.strings(judged.candidates, name), rows) for judged, rows in self._waiting)
+        return pages.Column([page for part in parts for page in part.pages])  # not joined first: a batch may hold 2 GiB
 
     def _counts(self, name: str) -> pages.Column:
         """A number that is null where it is within its limit."""
@@ -151,4 +148,4 @@ def writing(path: str, source: str) -> Iterator[Writer]:
     with pages.writing(path, DROPPED) as file:
         writer = Writer(file, source)
         yield writer
-        writer.finish()
+        writer.flush()

@@ -29,14 +29,13 @@ def frame(head: bytes, digests: np.ndarray) -> bytes:
     """A frame that holds a head as it is, then the lower-case hex digits of digests.
 
     Args:
-        head: any bytes.
+        head: any bytes; one at least where there are no digests.
         digests: uint8[n, 16].
     """
     data = np.ascontiguousarray(digests).reshape(-1)
     parts = [_MAGIC, b"\xe0", (len(head) + 2 * len(data)).to_bytes(8, "little")]  # one segment; its size in eight bytes
     blocks = [(_RAW, head[at : at + _BLOCK_BYTES]) for at in range(0, len(head), _BLOCK_BYTES)]
     blocks += [_block(data[at : at + 4 * _BYTES_PER_STREAM]) for at in range(0, len(data), 4 * _BYTES_PER_STREAM)]
-    blocks = blocks or [(_RAW, b"")]
     for number, (kind, content) in enumerate(blocks):
         is_last = number == len(blocks) - 1
         parts += [(is_last | kind << 1 | len(content) << 3).to_bytes(3, "little"), content]

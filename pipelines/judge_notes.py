@@ -14,7 +14,7 @@ from pipelines.dropped_texts import Judged
 from pipelines.joint import JOINT, JointCounts
 from pipelines.units import Run, Unit
 
-_FEW = 1_000  # rows of a batch that may wait as they are
+_FEW_BYTES = 1 << 20  # of rows of a batch that may wait as they are: a pair may have as many as the batch
 
 
 class Notes:
@@ -36,8 +36,9 @@ class Notes:
     def add_dropped(self, judged: Judged, source: str) -> None:
         """Note what is dropped of candidates of this source."""
         chosen = self._smallest.of(judged.reasons, identity.rows_of(judged.keys, judged.dropped))
-        rows = judged.only(judged.dropped[chosen]).to_arrow(source)
-        self._samples.append(rows if len(rows) < _FEW else samples.smallest_pairs(rows))  # a pair may have as many rows as the batch
+        if len(chosen):
+            rows = judged.only(judged.dropped[chosen]).to_arrow(source)
+            self._samples.append(rows if rows.nbytes < _FEW_BYTES else samples.smallest_pairs(rows))
 
     def write(self, run: Run, unit: Unit) -> None:
         """The files of a unit."""

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from altalign import storage
 from altalign.errors import UnreadableError
 
-# Columns of few distinct values (Any: pyarrow-stubs take a bool alone). Those of strings are handed on as dictionaries, which need not be found again.
+# Columns of few distinct values (Any: pyarrow-stubs take a bool alone).
 _DICTIONARY: Any = ["source", "stage", "reason", "failed.list.element", "format", "test_set", "file"]
 
 # Hex digits of hashes, which repeat in nothing: without the lengths between them zstd is faster, and the file smaller.
@@ -53,7 +53,6 @@ class Writer:
 @contextmanager
 def writing(path: str, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -> Iterator[Writer]:
     """A Parquet file that is at `path`, whole, once the block ended well."""
-    schema = _as_written(schema)
     with (
         storage.write(path) as file,
         pq.ParquetWriter(
@@ -62,7 +61,7 @@ def writing(path: str, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -
             compression="zstd",
             compression_level=1,
             write_statistics=False,
-            store_schema=False,  # it would tell readers of the dictionaries
+            store_schema=False,
             use_dictionary=_DICTIONARY,
             column_encoding={name: "DELTA_LENGTH_BYTE_ARRAY" for name in _HEX if name in schema.names and schema.field(name).type == pa.string()},
         ) as parquet,
@@ -70,19 +69,6 @@ def writing(path: str, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -
         writer = Writer(parquet, schema, rows_per_row_group)
         yield writer
         writer.finish()
-
-
-def _as_written(schema: pa.Schema) -> pa.Schema:
-    """The schema with dictionaries where they are written as such."""
-    of_strings, lists = pa.dictionary(pa.int32(), pa.string()), {name.partition(".")[0] for name in _DICTIONARY if "." in name}
-    fields = []
-    for field in schema:
-        if field.name in _DICTIONARY and pa.types.is_string(field.type):
-            field = field.with_type(of_strings)
-        elif field.name in lists:
-            field = field.with_type(pa.list_(of_strings))
-        fields.append(field)
-    return pa.schema(fields)
 
 
 def write(path: str, rows: pa.Table, schema: pa.Schema) -> None:
@@ -181,16 +167,13 @@ def tally(column: "pa.Array[Any] | pa.ChunkedArray[Any]") -> list[tuple[Any, int
 
 
 def table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
-    """A table of a schema from some of its columns; the others are null. One string stands for a column full of it.
-
-    A column that Parquet has as a dictionary may be one here too (`failed`: lists of one), and stays so.
-    """
+    """A table of a schema from some of its columns; the others are null. One string stands for a column full of it."""
     unknown = set(columns) - set(schema.names)
     if unknown:
         raise ValueError(f"no such columns: {sorted(unknown)}")
     rows = next(len(column) for column in columns.values() if not isinstance(column, str))
-    arrays, fields = [], []
-    for field, as_written in zip(schema, _as_written(schema), strict=True):
+    arrays = []
+    for field in schema:
         column = columns.get(field.name)
         if column is None:
             column = pa.nulls(rows, field.type)
@@ -199,8 +182,7 @@ def table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
         elif not isinstance(column, (pa.Array, pa.ChunkedArray)):
             column = pa.array(column, field.type)
         arrays.append(column)
-        fields.append(as_written if column.type == as_written.type else field)
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def read_table(path: str) -> pa.Table:

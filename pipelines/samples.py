@@ -40,7 +40,8 @@ class Smallest:
     """Chooses, batch after batch, the rows that may be in a sample: of each reason all those of the smallest keys so far."""
 
     def __init__(self, reasons: int):
-        self._bounds = np.full(reasons, 2**64 - 1, np.uint64)  # where keys begin with a larger number, there are enough smaller ones
+        self._smallest = [np.zeros(0, np.uint64)] * reasons  # numbers that keys of each reason begin with
+        self._bounds = np.full(reasons, 2**64 - 1, np.uint64)  # the largest of these, where there are enough
 
     def of(self, reasons: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Numbers of such rows, sorted, among n: numbers of reasons, and keys (uint8[n, 16])."""
@@ -50,7 +51,7 @@ class Smallest:
         for reason in np.unique(reasons[rows]).tolist():
             of_reason = rows[reasons[rows] == reason]
             firsts = first[of_reason].astype(np.uint64)
-            smallest = _smallest(firsts)
+            smallest = self._smallest[reason] = _smallest(np.concatenate([self._smallest[reason], firsts]))
             chosen.append(of_reason[firsts <= smallest[-1]])
             if len(smallest) == PER_REASON:
                 self._bounds[reason] = smallest[-1]

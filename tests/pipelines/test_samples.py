@@ -48,6 +48,12 @@ def test_a_pair_on_many_pages_is_a_candidate_with_all_its_rows_and_leaves_room_f
     assert chosen.tolist() == list(range(1_000 + samples.PER_REASON - 1))
 
 
+def test_few_rows_a_batch_are_few_in_all() -> None:
+    keys = np.random.default_rng(1).integers(0, 256, (10_000, 16), np.uint8)
+    smallest = samples.Smallest(1)
+    assert sum(len(smallest.of(np.zeros(20, np.uint8), keys[at : at + 20])) for at in range(0, len(keys), 20)) < 1_000
+
+
 @pytest.mark.parametrize(("population", "expected"), [(0, 1), (1, 1), (100, 1), (101, 2), (200, 2), (201, 4), (401, 8), (100_000, 1_024)])
 def test_a_sample_is_one_in_a_power_of_two_and_no_larger_than_wanted(population: int, expected: int) -> None:
     assert samples.one_in(population, 100) == expected

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign import storage
-from pipelines import pages
+from pipelines import parquet_pages as pages
 from pipelines.read import footers
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
@@ -105,7 +105,9 @@ def test_some_rows_of_a_slice(tmp_path_factory: pytest.TempPathFactory, some: li
     rows = sorted(data.draw(st.sets(st.integers(0, max(0, len(column) - 1)), max_size=len(column))))
     schema = pa.schema([("text", pa.string())])
     table = reread(
-        tmp_path_factory.mktemp("pages") / "some.parquet", [(len(rows), {"text": pages.strings(column, np.array(rows, np.int64))})] if rows else [], schema
+        tmp_path_factory.mktemp("pages") / "some.parquet",
+        [(len(rows), {"text": pages.strings(column, np.array(rows, np.int64))})] if rows else [],
+        schema,
     )
     assert table["text"].to_pylist() == [column[row].as_py() for row in rows]
 
@@ -122,6 +124,11 @@ def test_a_string_of_no_rows_that_is_null_but_has_bytes(tmp_path: Path) -> None:
     column = pa.StringArray.from_buffers(3, offsets, data, pa.py_buffer(b"\5"))
     table = reread(tmp_path / "null.parquet", [(3, {"text": pages.strings(column, np.arange(3))})], pa.schema([("text", pa.string())]))
     assert table["text"].to_pylist() == ["ab", None, "ef"]
+
+
+def test_a_name_that_the_schema_has_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no such columns: \['Small'\]"):
+        reread(tmp_path / "wrong.parquet", [(1, {"Small": pages.numbers(np.zeros(1, np.int32))})])
 
 
 def test_what_has_no_rows_is_a_file_all_the_same(tmp_path: Path) -> None:

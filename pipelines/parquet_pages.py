@@ -1,7 +1,7 @@
 """Parquet files written from the bytes of their pages: what Arrow's writer, which takes any column, does at several times the cost.
 
-Flat columns of strings and numbers, and lists of strings; every column may hold nulls. One data page a column and row group (several of long
-strings), zstd, no statistics. `pipelines.parquet` writes all files but those of the many rows that the text rules drop.
+Flat columns of strings and numbers, and lists of strings; every column may hold nulls. Strings in pages of about 1 MiB, other columns in one a row
+group; zstd, no statistics. `pipelines.parquet` writes all files but those of the many rows that the text rules drop.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -189,7 +189,13 @@ class Writer:
         self._write(b"PAR1")
 
     def write_row_group(self, rows: int, columns: Mapping[str, Column]) -> None:
-        """Write the columns of a row group; those of the schema that are not named are null."""
+        """Write the columns of a row group; those of the schema that are not named are null.
+
+        Raises:
+            ValueError: the schema has no column of a name.
+        """
+        if unknown := set(columns) - set(self._schema.names):
+            raise ValueError(f"no such columns: {sorted(unknown)}")
         chunks = [self._write_column(field, columns.get(field.name) or nulls(rows)) for field in self._schema]
         size = sum(size for _, size in chunks)
         self._row_groups.append(_struct({1: _list(12, [chunk for chunk, _ in chunks]), 2: _long(size), 3: _long(rows)}))
@@ -225,7 +231,7 @@ class Writer:
             7: _long(self._end - start),
             9: _long(first_page),
         } | ({} if dictionary_at is None else {11: _long(dictionary_at)})
-        return _struct({2: _long(start), 3: (12, _struct(facts))}), size
+        return _struct({2: _long(0), 3: (12, _struct(facts))}), size
 
     def _write_page(self, page: Page, kind: int, header: dict[int, Any]) -> int:
         head = _struct({1: _int(kind), 2: _int(page.size), 3: _int(len(page.data)), **header})
