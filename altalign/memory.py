@@ -44,8 +44,8 @@ def prepare() -> None:
         if sys.platform == "linux":  # the text stages get buffers of the same sizes again and again, and clearing their pages anew takes time
             os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
             os.environ.setdefault("JE_ARROW_MALLOC_CONF", "dirty_decay_ms:10000")
-            _mallopt(_M_MMAP_THRESHOLD, 128 << 20) or _mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # more than that is refused before glibc 2.35 or so
-            _mallopt(_M_TRIM_THRESHOLD, 256 << 20)
+            _mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that every glibc takes
+            _mallopt(_M_TRIM_THRESHOLD, 64 << 20)
         return
     os.environ.setdefault("MIMALLOC_ARENA_RESERVE", "65536")  # Arrow's; KiB, instead of 1 GiB
     _mallopt(_M_ARENA_MAX, 2)  # each reserves 64 MiB, and every thread would have one
