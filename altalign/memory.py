@@ -51,11 +51,13 @@ def prepare() -> None:
     _mallopt(_M_ARENA_MAX, 2)  # each reserves 64 MiB, and every thread would have one
 
 
-def _mallopt(option: int, value: int) -> bool:
-    """A setting of glibc's allocator, where it is that; returns whether it was taken."""
+def _mallopt(option: int, value: int) -> None:
+    """A setting of glibc's allocator, where it is that."""
     import ctypes
 
-    return hasattr(ctypes.CDLL(None), "mallopt") and bool(ctypes.CDLL(None).mallopt(option, value))
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(option, value)
 
 
 def free(root: Path = Path("/")) -> Free:

@@ -20,6 +20,7 @@ _HEX = ("key", "image_id")
 # What Arrow raises on bytes that are no Parquet. ArrowMemoryError is not among them: it tells of the machine.
 _ERRORS = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, pa.ArrowIndexError, UnicodeDecodeError)
 
+ZSTD_LEVEL = 1
 _ROWS_PER_BATCH = 65_536
 
 
@@ -59,7 +60,7 @@ def writing(path: str, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -
             file,
             schema,
             compression="zstd",
-            compression_level=1,
+            compression_level=ZSTD_LEVEL,
             write_statistics=False,
             store_schema=False,
             use_dictionary=_DICTIONARY,
@@ -166,11 +167,15 @@ def tally(column: "pa.Array[Any] | pa.ChunkedArray[Any]") -> list[tuple[Any, int
     return [(entry["values"], entry["counts"]) for entry in counted.to_pylist()]
 
 
+def check_names(columns: Iterable[str], schema: pa.Schema) -> None:
+    """Raise ValueError where the schema has no column of a name."""
+    if unknown := set(columns) - set(schema.names):
+        raise ValueError(f"no such columns: {sorted(unknown)}")
+
+
 def table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     """A table of a schema from some of its columns; the others are null. One string stands for a column full of it."""
-    unknown = set(columns) - set(schema.names)
-    if unknown:
-        raise ValueError(f"no such columns: {sorted(unknown)}")
+    check_names(columns, schema)
     rows = next(len(column) for column in columns.values() if not isinstance(column, str))
     arrays = []
     for field in schema:

@@ -15,7 +15,7 @@ from numba import njit
 from altalign import storage
 from filters.bits import address_of, copy, store8
 from filters.words import text_buffers
-from pipelines import hex_frames
+from pipelines import hex_frames, parquet
 
 _CREATED_BY = "altalign"
 _PAGE_BYTES = 1 << 20  # of strings, about
@@ -24,7 +24,6 @@ _ZSTD = 6
 _OPTIONAL, _REPEATED = 1, 2
 _UTF8, _LIST = 0, 3  # converted types
 _TYPES = {pa.int32(): 1, pa.int64(): 2, pa.float32(): 4, pa.string(): 6}
-_ZSTD_LEVEL = 1
 
 
 class Page(NamedTuple):
@@ -48,7 +47,7 @@ class Column(NamedTuple):
 
 def nulls(rows: int) -> Column:
     """A column of nulls."""
-    return Column([_page(rows, _PLAIN, _levels(np.zeros(rows, np.bool_)))])
+    return Column([_page(rows, _PLAIN, _with_size(_one_run(rows, 0)))])
 
 
 def numbers(values: np.ndarray, is_valid: np.ndarray | None = None) -> Column:
@@ -71,8 +70,8 @@ def lists(values: Sequence[str], combinations: Sequence[Sequence[int]], codes: n
     of_all, is_more = np.empty(size, np.uint8), np.ones(size, np.bool_)
     _fill_lists(codes, lengths, np.cumsum(lengths) - lengths, flat, of_all)
     is_more[ends - lengths[codes]] = False
-    entries = _one_run(size, 3)  # the list, an entry, its value: all there
-    return Column([_page(size, _RLE_DICTIONARY, _with_size(_bits(is_more)) + _with_size(entries) + _indices(len(values), of_all))], _dictionary(values))
+    levels = _with_size(_packed(is_more.reshape(-1, 1))) + _with_size(_one_run(size, 3))  # of each value: the list, an entry, itself
+    return Column([_page(size, _RLE_DICTIONARY, levels + _indices(len(values), of_all))], _dictionary(values))
 
 
 def hex_digits(digests: np.ndarray, is_valid: np.ndarray | None = None) -> Column:
@@ -107,26 +106,21 @@ def strings(texts: pa.StringArray, rows: np.ndarray) -> Column:
 
 
 def _page(values: int, encoding: int, data: Any) -> Page:
-    return Page(values, encoding, len(data), pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(data, asbytes=True))
+    return Page(values, encoding, len(data), pa.Codec("zstd", compression_level=parquet.ZSTD_LEVEL).compress(data, asbytes=True))
 
 
 def _dictionary(values: Sequence[str]) -> Page:
-    encoded = [value.encode() for value in values]
-    return _page(len(values), _PLAIN, b"".join(len(value).to_bytes(4, "little") + value for value in encoded))
+    return _page(len(values), _PLAIN, b"".join(_with_size(value.encode()) for value in values))
 
 
 def _levels_of(rows: int, is_valid: np.ndarray | None = None) -> bytes:
-    return _with_size(_one_run(rows, 1)) if is_valid is None else _levels(is_valid)
+    """Which values are there, before them in a page (None: all)."""
+    count = rows if is_valid is None else int(np.count_nonzero(is_valid))
+    return _with_size(_one_run(rows, int(count > 0)) if is_valid is None or count in (0, rows) else _packed(is_valid.reshape(-1, 1)))
 
 
-def _levels(is_valid: np.ndarray) -> bytes:
-    """Which values are there, before them in a page."""
-    count = int(np.count_nonzero(is_valid))
-    return _with_size(_one_run(len(is_valid), int(count > 0)) if count in (0, len(is_valid)) else _bits(is_valid))
-
-
-def _with_size(levels: bytes) -> bytes:
-    return len(levels).to_bytes(4, "little") + levels
+def _with_size(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "little") + data
 
 
 def _one_run(count: int, value: int) -> bytes:
@@ -134,9 +128,10 @@ def _one_run(count: int, value: int) -> bytes:
     return _varint(count << 1) + bytes([value])
 
 
-def _bits(flags: np.ndarray) -> bytes:
-    """Numbers of one bit each."""
-    return _varint((len(flags) + 7) // 8 << 1 | 1) + np.packbits(flags, bitorder="little").tobytes()
+def _packed(bits: np.ndarray) -> bytes:
+    """Numbers of some bits each, the lowest first (bool or uint8[n, width]): eight numbers together, zeros behind the last."""
+    eights = -(-len(bits) // 8)
+    return _varint(eights << 1 | 1) + np.packbits(bits.reshape(-1), bitorder="little").tobytes().ljust(eights * bits.shape[1], b"\0")
 
 
 def _indices(values: int, codes: np.ndarray) -> bytes:
@@ -144,9 +139,7 @@ def _indices(values: int, codes: np.ndarray) -> bytes:
     if values == 1:
         return b"\1" + _one_run(len(codes), 0)
     width = (values - 1).bit_length()
-    bits = np.unpackbits(codes.reshape(-1, 1), axis=1, count=width, bitorder="little")
-    padded = np.zeros((-len(codes) % 8, width), np.uint8)
-    return bytes([width]) + _varint((len(codes) + 7) // 8 << 1 | 1) + np.packbits(np.concatenate([bits, padded]), bitorder="little").tobytes()
+    return bytes([width]) + _packed(np.unpackbits(codes.reshape(-1, 1), axis=1, count=width, bitorder="little"))
 
 
 def _equal_lengths(count: int, length: int) -> bytes:
@@ -194,8 +187,7 @@ class Writer:
         Raises:
             ValueError: the schema has no column of a name.
         """
-        if unknown := set(columns) - set(self._schema.names):
-            raise ValueError(f"no such columns: {sorted(unknown)}")
+        parquet.check_names(columns, self._schema)
         chunks = [self._write_column(field, columns.get(field.name) or nulls(rows)) for field in self._schema]
         size = sum(size for _, size in chunks)
         self._row_groups.append(_struct({1: _list(12, [chunk for chunk, _ in chunks]), 2: _long(size), 3: _long(rows)}))

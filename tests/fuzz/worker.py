@@ -20,6 +20,7 @@ from random import Random
 
 from tests.fuzz.target import MB, Target
 from tests.fuzz.targets import PLANTED, TARGETS
+from tests.peak import peak_bytes
 
 CPU_S = 20.0  # for one input; what is linear takes milliseconds
 WALL_S = 120.0
@@ -74,7 +75,7 @@ def check(target: Target, folder: Path, cpu_s: float) -> tuple[str, float, int]:
     faulthandler.dump_traceback_later(WALL_S, exit=True)
     before, started = _reset_peak(), time.process_time()
     outcome = target.check(path, original.read_bytes())
-    seconds, bytes_more = time.process_time() - started, _peak() - before
+    seconds, bytes_more = time.process_time() - started, peak_bytes() - before
     faulthandler.cancel_dump_traceback_later()
     signal.setitimer(signal.ITIMER_PROF, 0)
     assert bytes_more <= target.memory, f"it took {bytes_more // MB} MB of memory"
@@ -87,12 +88,7 @@ def _reset_peak() -> int:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return 0 if sys.platform == "linux" else sys.maxsize
-    return _peak()
-
-
-def _peak() -> int:
-    status = Path("/proc/self/status")
-    return int(status.read_text().split("VmHWM:")[1].split()[0]) << 10 if status.exists() else 0
+    return peak_bytes()
 
 
 def _limit() -> None:

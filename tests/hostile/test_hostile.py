@@ -33,10 +33,10 @@ PROGRAM = f"""
 import resource, sys
 from pathlib import Path
 from altalign.cli import main
+from tests.peak import peak_bytes
 resource.setrlimit(resource.RLIMIT_AS, ({SPACE_BYTES}, {SPACE_BYTES}))
 code = main(["curate", "config.toml"])
-status = Path("/proc/self/status").read_text()  # what `getrusage` tells begins with that of the process that started this one
-Path("peak").write_text(str(int(status.partition("VmHWM:")[2].split()[0]) >> 10))
+Path("peak").write_text(str(peak_bytes() >> 20))
 sys.exit(code)
 """
 
