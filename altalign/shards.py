@@ -31,6 +31,8 @@ _MODIFIED_S = 315_532_800  # 1980-01-01, the oldest time every archiver takes wi
 _MEMBER_BYTES_BELOW = 8**11  # what the 11 octal digits of a USTAR header hold: 8 GiB
 _NULLABLE = ("image_url", "page_url")  # all other columns of a sample are known
 _KEY = re.compile(r"[0-9a-f]{32}")
+_COLUMNS = tuple(SAMPLE.names)
+_AS_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -182,9 +184,9 @@ def extension(image_format: str) -> str:
 
 def _in_order(row: Mapping[str, Any], *, tar_offset: int, tar_bytes: int) -> dict[str, Any]:
     row = {**row, "tar_offset": tar_offset, "tar_bytes": tar_bytes}
-    if row.keys() != set(SAMPLE.names):
-        raise ValueError(f"a sample has the columns {', '.join(SAMPLE.names)}; these differ: {', '.join(sorted(row.keys() ^ set(SAMPLE.names)))}")
-    row = {name: row[name] or None if name in _NULLABLE else row[name] for name in SAMPLE.names}
+    if row.keys() != set(_COLUMNS):
+        raise ValueError(f"a sample has the columns {', '.join(_COLUMNS)}; these differ: {', '.join(sorted(row.keys() ^ set(_COLUMNS)))}")
+    row = {name: row[name] or None if name in _NULLABLE else row[name] for name in _COLUMNS}
     unknown = [name for name, value in row.items() if value is None and name not in _NULLABLE]
     if unknown:
         raise ValueError(f"{row['key']}: {', '.join(unknown)} must not be null")
@@ -193,7 +195,7 @@ def _in_order(row: Mapping[str, Any], *, tar_offset: int, tar_bytes: int) -> dic
 
 def _json(row: Mapping[str, Any]) -> bytes:
     row = {name: row[name] or "" if name in _NULLABLE else row[name] for name in row}
-    return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return _AS_JSON.encode(row).encode()
 
 
 def _member(name: str, content: bytes) -> bytes:
@@ -234,6 +236,6 @@ def _sample(members: list[tuple[str, bytes]]) -> Sample:
     if suffix not in EXTENSIONS.values() or (txt_name, json_name) != (f"{key}.txt", f"{key}.json"):
         raise ValueError(f"{image_name}, {txt_name}, {json_name}: not an image, a txt and a json of one key")
     columns = json.loads(row)
-    if list(columns) != SAMPLE.names:
+    if tuple(columns) != _COLUMNS:
         raise ValueError(f"{json_name}: its keys are not the columns of a side-car")
     return Sample(image, txt.decode(), {**columns, **{name: columns[name] or None for name in _NULLABLE}})

@@ -5,11 +5,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from altalign import interrupts
+from altalign import ahead, interrupts
 from altalign.curation import ShardsSettings
 from altalign.errors import UnreadableError
 from filters import pixels
-from pipelines import ahead
 from pipelines.images import enough_memory
 from pipelines.ranges import Range
 

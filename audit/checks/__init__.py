@@ -99,15 +99,15 @@ def _check_rows(run: RunFolder, manifest: Manifest, counts: Counts | None, rules
     names = _chosen(manifest, shards_at_most)
     rows = sum(manifest.entries[name]["rows"] for name in names)
     bits = max(0, (rows - 1) // KEYS_AT_MOST).bit_length()
-    threads = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, max(1, len(names)))
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with progress.counting(len(names)) as one_is_done:
 
         def read(name: str) -> shard.Found:
-            found = shard.read(run, name, rules, looked_for=lambda keys: _sampled(keys, bits))
+            found = shard.read(run, name, rules, threads=threads, looked_for=lambda keys: _sampled(keys, bits))
             one_is_done()
             return found
 
-        shards = in_threads(read, names, threads)
+        shards = in_threads(read, names, min(threads, max(1, len(names))))
     for found in shards:
         findings.add(found.findings)
         totals.check_digests(found, manifest, findings)

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from altalign import interrupts, memory
+from altalign import ahead, interrupts, memory
 from altalign.curation import ShardsSettings
 from altalign.errors import AltalignError, UnreadableError
 from filters import pixels
-from pipelines import ahead, stored
+from pipelines import stored
 from pipelines.ranges import Range
 
 WATCHDOG_S = 60.0  # ends a test that would hang

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import ahead
+from altalign import ahead
 
 WATCHDOG_S = 60.0  # ends a test that would hang
 

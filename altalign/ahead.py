@@ -1,8 +1,8 @@
-"""Work that is begun ahead, by threads that all units of a process share, and whose results come in order.
+"""Work that is begun ahead, by threads that a process shares, and whose results come in order.
 
-A unit is worked on by one thread. Where most of its time goes into pieces that need not wait for one another, they can be begun before they
-are wanted: so a stage that has fewer units left than the process has threads keeps all of them busy, and a thread that waits for Python's
-lock does not keep a core idle.
+A shard is worked on by one thread. Where most of its time goes into pieces that need not wait for one another, they can be begun before they
+are wanted: so where fewer shards are left than the process has threads all of them are busy, and a thread that waits for Python's lock does
+not keep a core idle.
 """
 
 import threading

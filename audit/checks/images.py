@@ -1,0 +1,109 @@
+"""One image of a shard, decoded again: held against its row of the side-car and against the image rules, in plain Python."""
+
+import functools
+import hashlib
+from fractions import Fraction
+from typing import Any
+
+from altalign import interrupts, memory
+from altalign.reasons import DropReason
+from audit.checks.findings import Findings
+from audit.checks.rules import Rules
+from filters import pixels
+
+_SHORT_SIDE_PX = 128  # that images are decoded to at least
+
+
+def check(data: bytes, row: dict[str, Any], rules: Rules, name: str) -> Findings:
+    """The bytes of an image against its row of the side-car, and against the image rules; `name` is that of the tar.
+
+    Raises:
+        Interrupted: a signal has asked the command to end.
+    """
+    interrupts.check()
+    findings, where, limits = Findings(), f"{name}: {row['key']}", rules.config.image
+    findings.saw("image_bytes")
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != row["sha256"] or len(data) != row["bytes"]:
+        findings.fails("image_bytes", f"{where}: its image has {len(data):,} bytes of SHA-256 {digest}, the side-car says {row['bytes']:,} of {row['sha256']}")
+    try:
+        decoded = _decoded(data, limits.pixels_at_most)
+    except MemoryError as error:
+        findings.cannot_ask("image_sizes", f"{where}: no memory to decode its image ({error}), so no image rule was asked of it; more memory lets it")
+        return findings
+    findings.saw("image_sizes")
+    said = (row["format"], row["width"], row["height"])
+    if (seen := (decoded.format, decoded.width, decoded.height)) != said:
+        findings.fails("image_sizes", f"{where}: its image is {_size(*seen)}, the side-car says {_size(*said)}")
+    _check_rules(decoded, row, digest, rules, where, findings)
+    _check_form(row, digest, rules, where, findings)
+    if limits.blocked_hashes:
+        findings.saw(DropReason.IMAGE_BLOCKED)
+        is_as_found = digest == row["found_sha256"]
+        md5 = hashlib.md5(data, usedforsecurity=False).hexdigest() if is_as_found and rules.blocked.md5 else ""
+        if row["found_sha256"] in rules.blocked.sha256 or md5 in rules.blocked.md5:
+            findings.fails(DropReason.IMAGE_BLOCKED, f"{where}: the hash of its image is in [image] blocked_hashes")
+    return findings
+
+
+def _decoded(data: bytes, pixels_at_most: int) -> pixels.Decoded:
+    """The image, gray. Raises MemoryError where there is too little, of which threads share what there is."""
+    needed = 0 if memory.is_ample() else pixels.peak_bytes(data, colour=False, pixels_at_most=pixels_at_most, short_side_px=_SHORT_SIDE_PX)
+    with memory.reserved(needed):
+        return pixels.decode(data, pixels_at_most=pixels_at_most, colour=False, short_side_px=_SHORT_SIDE_PX)
+
+
+def _size(kind: str | None, width: int | None, height: int | None) -> str:
+    return f"{kind or 'no image'} of {width} x {height} px"
+
+
+def _check_rules(decoded: pixels.Decoded, row: dict[str, Any], digest: str, rules: Rules, where: str, findings: Findings) -> None:
+    """The image rules, in plain Python, of what is measured now. Size and shape are those of the image as found unless it was made smaller."""
+    config, limits = rules.config, rules.config.image
+    short, long = sorted((decoded.width or 0, decoded.height or 0))
+    ratio = _exactly(limits.aspect_ratio_below)
+    is_as_found = digest == row["found_sha256"]
+    held = {DropReason.IMAGE_UNDECODABLE: decoded.format is None, DropReason.IMAGE_DAMAGED: decoded.damage is not None}
+    if is_as_found or (config.shards.resize_short_side_px == 0 and long < pixels.JPEG_SIDE_AT_MOST_PX):
+        held |= {
+            DropReason.IMAGE_TOO_MANY_PIXELS: short * long > limits.pixels_at_most,
+            DropReason.IMAGE_TOO_SMALL: short <= limits.short_side_above_px,
+            DropReason.IMAGE_TOO_ELONGATED: long * ratio.denominator >= short * ratio.numerator,
+        }
+    size = _size(decoded.format, decoded.width, decoded.height)
+    for rule, holds in held.items():
+        findings.saw(rule)
+        if holds:
+            setting = _LIMITS.get(rule, "")
+            limit = f", [image] {setting} = {getattr(limits, setting)}" if setting else ""
+            findings.fails(rule, f"{where}: {size}{f' ({decoded.damage})' if rule == DropReason.IMAGE_DAMAGED else ''}{limit}")
+    if config.fetch.source == "web" and is_as_found and row["source"] not in rules.sources_in_hand:
+        findings.saw(DropReason.HTTP_TOO_LARGE)
+        if row["bytes"] > config.fetch.bytes_at_most:
+            findings.fails(DropReason.HTTP_TOO_LARGE, f"{where}: {row['bytes']:,} bytes, [fetch] bytes_at_most = {config.fetch.bytes_at_most}")
+
+
+@functools.cache
+def _exactly(number: float) -> Fraction:
+    """As it is written."""
+    return Fraction(str(number))
+
+
+_LIMITS = {
+    DropReason.IMAGE_TOO_MANY_PIXELS: "pixels_at_most",
+    DropReason.IMAGE_TOO_SMALL: "short_side_above_px",
+    DropReason.IMAGE_TOO_ELONGATED: "aspect_ratio_below",
+}
+
+
+def _check_form(row: dict[str, Any], digest: str, rules: Rules, where: str, findings: Findings) -> None:
+    """What `[shards]` says of stored images."""
+    settings = rules.config.shards
+    findings.saw("stored_form")
+    short_side = min(row["width"], row["height"])
+    if settings.portable and row["format"] != "jpeg":
+        findings.fails("stored_form", f"{where}: {row['format']}, [shards] portable = true")
+    elif 0 < settings.resize_short_side_px < short_side:
+        findings.fails("stored_form", f"{where}: a short side of {short_side:,} px, [shards] resize_short_side_px = {settings.resize_short_side_px}")
+    elif not settings.portable and not settings.resize_short_side_px and digest != row["found_sha256"]:
+        findings.fails("stored_form", f"{where}: its image is not that of found_sha256, [shards] portable = false")
