@@ -38,7 +38,7 @@ help:
 	@echo "make check              the same, and the fast tests"
 	@echo "make docs               tables of the reference, from the code"
 	@echo "make bench              speed and memory beside other programs (45 minutes; 5.5 GB of torch for the trainer's part); PARTS='text pages images whole' of curation (10)"
-	@echo "make bench-large        the same at 25 M and 100 M rows (half an hour, 30 GB of disk)"
+	@echo "make bench-large        the same at 25 M and 100 M rows (a quarter of an hour, and as much to make the rows; 30 GB of disk)"
 	@echo "make jars               job servers of Spark and Flink, for engine.runner = spark or flink"
 	@echo "make bench-engines      the text stages on Prism, Spark and Flink, beside Spark SQL (6 minutes)"
 	@echo "make bench-gpu          training steps on a GPU, with whatever torch PYTHON has: no uv, no network (10 minutes)"

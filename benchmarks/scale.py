@@ -1,9 +1,10 @@
 """Text stages at 25 M rows beside polars, and at 100 M rows with two sizes of vocabulary: does the cost of a row stay what it is?
 
-    python -m benchmarks.scale [--rounds 3] [--duckdb]
+    python -m benchmarks.scale [--rounds 3] [--large-rounds 1] [--duckdb]
 
-By hand: a round takes about ten minutes on two cores, and 100 M rows need 30 GB of disk. A run's counters (bytes spilled, partitions,
-tables) are kept with its figures: the arithmetic of docs/concepts/scale.md is checked against them.
+By hand: a quarter of an hour on two cores, and 100 M rows need 30 GB of disk. The larger runs come last: what they write and read fills the
+memory that files are kept in, and whoever ran next would pay for emptying it. A run's counters (bytes spilled, partitions, tables) are kept
+with its figures: the arithmetic of docs/concepts/scale.md is checked against them.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import text
-from benchmarks.harness import CACHE, OURS, ROOT, Program, interleave, last_json, ratio, scratch
+from benchmarks.harness import CACHE, OURS, ROOT, Program, interleave, last_json, ratio, scratch, summary
 from benchmarks.processes import ProgramError, measure
 from benchmarks.report import target, write
 from benchmarks.rows import MissingError, rows, script
@@ -26,7 +27,8 @@ OPEN_FILES_AT_MOST = 256  # a quarter of the 1,024 that a process may commonly o
 def main() -> int:
     """Generate, run, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of the smaller size, beside peers")
+    parser.add_argument("--large-rounds", type=int, default=1, help="of the larger one, which has none")
     parser.add_argument("--small", type=int, default=SMALL, help="rows with polars")
     parser.add_argument("--large", type=int, default=LARGE, help="rows without")
     parser.add_argument("--large-vocabulary", type=int, default=LARGE_VOCABULARY)
@@ -44,28 +46,26 @@ def main() -> int:
 
 
 def compete(arguments: argparse.Namespace, folder: Path) -> None:
-    """All rounds: the smaller size with its peers, then the larger one with both vocabularies."""
-    small, large = rows(arguments.small, folder), rows(arguments.large, folder)
+    """The smaller size with its peers, then the larger one with both vocabularies."""
+    large, small = rows(arguments.large, folder), rows(arguments.small, folder)
     size, k = _millions(arguments.large), _millions(arguments.large_vocabulary)
     names = {"small": f"altalign {_millions(arguments.small)}", "large": f"altalign {size}", "wide": f"altalign {size}, K = {k}"}
     with scratch(folder) as place:
         peers = {name: script(f"peer_{name}.py") for name in ("polars", "duckdb")[: 1 + arguments.duckdb]}
-        programs = [
-            counted(names["small"], small, place, text.VOCABULARY_SIZE),
-            *(text.peer(name, path, small, place) for name, path in peers.items()),
-            counted(names["large"], large, place, text.VOCABULARY_SIZE),
-            counted(names["wide"], large, place, arguments.large_vocabulary),
-        ]
-        compile_kernels(folder, place)
-        done = interleave(programs, arguments.rounds, warm_up=False)
-    counters = {name: [r[name].pop("counters") for r in done][-1] for name in names.values()}  # equal in all rounds
+        beside_peers = [counted(names["small"], small, place, text.VOCABULARY_SIZE), *(text.peer(name, path, small, place) for name, path in peers.items())]
+        alone = [counted(names["large"], large, place, text.VOCABULARY_SIZE), counted(names["wide"], large, place, arguments.large_vocabulary)]
+        done_small = interleave(beside_peers, arguments.rounds)
+        done_large = interleave(alone, arguments.large_rounds, warm_up=False)
+    done = [*done_small, *done_large]
+    counters = {name: [r[name].pop("counters") for r in done if name in r][-1] for name in names.values()}  # equal in all rounds
+    of_peers = {name: ratio(done_small, "work_cpu_s", names["small"], name) for name in peers}
+    cpu_s = {run: figures["work_cpu_s"]["median"] for run, figures in summary(done).items()}
     times = arguments.large / arguments.small
-    of_peers = {name: ratio(done, "work_cpu_s", names["small"], name) for name in peers}
-    row_cost = {name: ratio(done, "work_cpu_s", names[name], names["small"])["median"] / times for name in ("large", "wide")}
-    peaks = {figure: max((r[names[run]][figure] or 0) for r in done for run in ("large", "wide")) for figure in ("peak_unmapped_bytes", "open_files")}
+    row_cost = {name: cpu_s[names[name]] / cpu_s[names["small"]] / times for name in ("large", "wide")}
+    peaks = {figure: max((r[names[run]][figure] or 0) for r in done_large for run in ("large", "wide")) for figure in ("peak_unmapped_bytes", "open_files")}
     targets = [
         target(f"CPU seconds, of those of polars, {arguments.small:,} rows", of_peers["polars"]["median"], at_most=text.CPU_OF_POLARS_AT_MOST[SMALL]),
-        target(f"peak memory in GB, {arguments.small:,} rows", max(r[names["small"]]["peak_bytes"] or 0 for r in done) / 1e9, at_most=text.BYTES_AT_MOST / 1e9),
+        target(f"peak memory in GB, {arguments.small:,} rows", max(r[names["small"]]["peak_bytes"] or 0 for r in done_small) / 1e9, at_most=text.BYTES_AT_MOST / 1e9),
         target(f"CPU seconds a row, of those at {arguments.small:,} rows, {names['large']}", row_cost["large"], at_most=1.25),
         target(f"CPU seconds a row, of those at {arguments.small:,} rows, {names['wide']}", row_cost["wide"], at_most=1.5),
         target(f"peak memory beside mapped files in GB, {size} rows", peaks["peak_unmapped_bytes"] / 1e9, at_most=UNMAPPED_BYTES_AT_MOST / 1e9),
@@ -81,11 +81,6 @@ def counted(name: str, data: Path, place: Path, vocabulary_size: int) -> Program
     program = text.ours(name, data, place, vocabulary_size)
     command = [str(OURS), "-m", "benchmarks.counters", str(place / "run")]
     return replace(program, says=lambda output: program.says(output) | {"counters": last_json(measure(command, ROOT)[1])})
-
-
-def compile_kernels(folder: Path, place: Path) -> None:
-    """One small run that asks every rule: compiling happens once a machine."""
-    interleave([text.ours("kernels", rows(250_000, folder), place, vocabulary_size=10_000)], 0)
 
 
 def _millions(count: int) -> str:
