@@ -3,7 +3,6 @@
 The grouping also finds where each surviving image is. What it writes is sorted by (image_id, key), one row group a fetch unit.
 """
 
-import io
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -107,7 +106,7 @@ def _spill(run: Run, unit: Unit, survivors: pa.Table, others: np.ndarray) -> lis
         spill, buckets = SpillWriter(file), buckets_of(run)
         kept, dropped = dict(_partitioned(survivors, buckets.partitions)), dict(pairs.partitioned(others, buckets.partitions))
         for partition in range(buckets.partitions):
-            spill.add(buckets.bucket(partition, SURVIVORS), _as_ipc(kept[partition]) if partition in kept else b"")
+            spill.add(buckets.bucket(partition, SURVIVORS), _as_message(kept[partition]) if partition in kept else b"")
             spill.add(buckets.bucket(partition, OTHERS), dropped.get(partition, b""))
         return spill.finish()
 
@@ -153,11 +152,10 @@ def _partition_of(ids: np.ndarray, count: int) -> np.ndarray:
     return (ids[:, 0].astype(np.int64) * 256 + ids[:, 1]) * count >> 16
 
 
-def _as_ipc(rows: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows.combine_chunks())
-    return sink.getvalue()
+def _as_message(rows: pa.Table) -> Any:
+    """As one message of Arrow's IPC, without the schema: of large pools a unit has few rows of each partition, and a schema would outweigh them."""
+    (batch,) = rows.combine_chunks().to_batches()
+    return batch.serialize()
 
 
 def _slices_of_places(path: str, buckets: Groups) -> np.ndarray:
@@ -177,7 +175,7 @@ def group(run: Run, partition: int, spilled: Spilled) -> Facts:
     of_kind: dict[int, list[bytes]] = {SURVIVORS: [], OTHERS: [], PLACES: []}
     for bucket, part in spilled.slices([buckets.bucket(partition, kind) for kind in of_kind]):
         of_kind[bucket % buckets.kinds].append(part)
-    rows = pa.concat_tables([SURVIVOR.empty_table(), *(pa.ipc.open_stream(part).read_all() for part in of_kind[SURVIVORS])])
+    rows = pa.Table.from_batches([pa.ipc.read_record_batch(part, SURVIVOR) for part in of_kind[SURVIVORS]], SURVIVOR)
     by: Any = [(name, "ascending", "at_start") for name in ("image_id", "key", "page_url", "file", "row")]  # Any: the stubs know no place of nulls here
     rows = rows.take(pc.sort_indices(rows, by)).combine_chunks()
     repeated = _equals_previous(ids_of(rows["key"]))

@@ -26,6 +26,7 @@ Mode = Literal["files", "beam"]
 Element = tuple[int, bytes]
 
 GROUPS_AT_MOST = 64  # of files
+HELD_BYTES = 16 << 20  # of a unit's slices before they are written
 SLICE = np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")])  # where a slice lies
 # Place of the unit in the order of units, whether its slices lie in a file, offset and number of their places, bytes of the names of both files.
 _HEAD = struct.Struct("<q?qqI")
@@ -55,22 +56,36 @@ class Groups:
 
 
 class SpillWriter:
-    """Writes slices to the spill file of a unit; their places at its end."""
+    """Writes slices to the spill file of a unit; their places at its end.
+
+    Some megabytes are held, and written in the order of buckets, those of one bucket as one slice: whoever merges reads each slice by itself.
+    """
 
     def __init__(self, file: BinaryIO):
         self._file, self._end = file, 0
+        self._held: dict[int, list[bytes]] = {}
+        self._held_bytes = 0
         self._places: list[tuple[int, int, int]] = []
 
     def add(self, bucket: int, data: Any) -> None:
-        """Write one slice, a contiguous buffer."""
-        size = memoryview(data).nbytes
-        if size:
+        """Write one slice, a contiguous buffer, which may change from now on."""
+        if part := bytes(data):
+            self._held.setdefault(bucket, []).append(part)
+            self._held_bytes += len(part)
+            if self._held_bytes >= HELD_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        for bucket, parts in sorted(self._held.items()):
+            size = sum(map(len, parts))
             self._places.append((bucket, self._end, size))
-            self._file.write(data)
             self._end += size
+        self._file.write(b"".join(part for _, parts in sorted(self._held.items()) for part in parts))
+        self._held, self._held_bytes = {}, 0
 
     def finish(self) -> list[int]:
-        """Write the places; returns, for the unit's facts, where they are."""
+        """Write what is held, and the places; returns, for the unit's facts, where these are."""
+        self._flush()
         places = np.array(self._places, np.int64).reshape(-1, 3)
         places = places[np.argsort(places[:, 0], kind="stable")]
         self._file.write(places.tobytes())
@@ -140,7 +155,7 @@ class _FromUnit:
             return
         buckets_at, lengths = self._places["bucket"][at].tolist(), self._places["length"][at].tolist()
         if self._is_in_file:
-            found = storage.read_ranges(self._path, zip(self._places["offset"][at].tolist(), lengths, strict=True))
+            found = _read(self._path, self._places["offset"][at].tolist(), lengths)
         else:
             ends = self._places.nbytes + np.cumsum(self._places["length"])[at]
             found = (self._body[end - length : end] for end, length in zip(ends.tolist(), lengths, strict=True))
@@ -206,6 +221,23 @@ class MergePartitions(beam.PTransform[Any, Any]):
         for partition in self._groups.partitions_of(group):
             map_unit(self._run, self._step, {"name": f"{partition:05d}"}, lambda run, _, p=partition: self._do(run, p, spilled))
             yield partition
+
+
+def _read(path: str, offsets: Sequence[int], lengths: Sequence[int]) -> Iterator[bytes]:
+    """The slices at these places; those that follow one another in the file are read at once."""
+    stretches: list[tuple[int, list[int]]] = []  # offset, lengths
+    end = -1
+    for offset, length in zip(offsets, lengths, strict=True):
+        if offset != end:
+            stretches.append((offset, []))
+        stretches[-1][1].append(length)
+        end = offset + length
+    found = storage.read_ranges(path, [(offset, sum(of_stretch)) for offset, of_stretch in stretches])
+    for data, (_, of_stretch) in zip(found, stretches, strict=True):
+        at = 0
+        for length in of_stretch:
+            yield data[at : at + length]
+            at += length
 
 
 def _whole(path: str, data: bytes, length: int) -> bytes:
