@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+AHEAD_BYTES = 16 << 20  # of the images of a shard that were begun with and are not wanted yet; a larger one is waited for at once
+
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 Given = TypeVar("Given", covariant=True)

@@ -76,11 +76,12 @@ class SpillWriter:
                 self._flush()
 
     def _flush(self) -> None:
-        for bucket, parts in sorted(self._held.items()):
+        slices = sorted(self._held.items())
+        for bucket, parts in slices:
             size = sum(map(len, parts))
             self._places.append((bucket, self._end, size))
             self._end += size
-        self._file.write(b"".join(part for _, parts in sorted(self._held.items()) for part in parts))
+        self._file.write(b"".join(part for _, parts in slices for part in parts))
         self._held, self._held_bytes = {}, 0
 
     def finish(self) -> list[int]:
@@ -118,8 +119,8 @@ def elements(path: str, order: int, index: str, where: Sequence[int], groups: Gr
             continue
         head = _HEAD.pack(order, mode == "files", where[0] + begin * SLICE.itemsize, end - begin, len(names)) + names
         of_group = places[begin:end]
-        wanted = zip(of_group["offset"].tolist(), of_group["length"].tolist(), strict=True)
-        yield group, head if mode == "files" else b"".join([head, of_group.tobytes(), *storage.read_ranges(path, wanted)])
+        wanted = of_group["offset"].tolist(), of_group["length"].tolist()
+        yield group, head if mode == "files" else b"".join([head, of_group.tobytes(), *_read(path, *wanted)])
 
 
 class _FromUnit:

@@ -6,13 +6,13 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from altalign import ahead, interrupts
+from altalign.ahead import AHEAD_BYTES
 from altalign.curation import ShardsSettings
 from altalign.errors import UnreadableError
 from filters import pixels
 from pipelines.images import enough_memory
 from pipelines.ranges import Range
 
-AHEAD_BYTES = 16 << 20  # of images that were begun with and are not in the shard; a larger one is waited for at once
 _ROW_BYTES = 1 << 10  # about what is known of a sample
 
 Row = dict[str, Any]

@@ -24,7 +24,6 @@ from audit.checks.tars import Member, NotATarError, Tar
 from audit.run_folder import RunFolder
 
 _ROWS = 1_024  # of a side-car that are Python objects at a time
-_AHEAD_BYTES = 16 << 20  # of images that are decoded, or will be, while the tar is read on
 _COLUMNS = tuple(SAMPLE.names)
 _NULLABLE = ("image_url", "page_url")
 
@@ -118,7 +117,7 @@ def _read_tar(run: RunFolder, rows: pa.Table | None, rules: Rules, found: Found,
     name = f"shards/{found.name}.tar"
     with ahead.OF_PROCESS.shared(threads) as pool:
         begun = ((None, pool.submit(images.check, image, row, rules, name), len(image)) for row, image in _images(run, rows, name, found))
-        for _, findings in ahead.in_order(begun, bytes_at_most=_AHEAD_BYTES):
+        for _, findings in ahead.in_order(begun, bytes_at_most=ahead.AHEAD_BYTES):
             found.findings.add(findings)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from altalign import storage
 from altalign.errors import UnreadableError
+from pipelines import shuffle
 from pipelines.shuffle import Element, Gather, Groups, Mode, Spilled, SpillWriter, elements, slices_of
 
 PARTITIONS, KINDS = 128, 3
@@ -110,3 +111,12 @@ def test_every_group_comes_out_of_a_gathering(tmp_path: Path) -> None:
         spills = pipeline | "Some" >> beam.Create(found).with_output_types(tuple[int, bytes])
         gathered = (spills, elsewhere) | Gather(groups) | beam.Map(seen)
         assert_that(gathered, equal_to([(0, [(0, b"zero")]), (1, []), (2, [(2, b"two")]), (3, [])]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("held_bytes", [1, 5, 1 << 20])
+def test_what_is_held_before_it_is_written_changes_nothing_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode, held_bytes: int) -> None:
+    monkeypatch.setattr(shuffle, "HELD_BYTES", held_bytes)
+    unit = [(5, b"aa"), (0, b"b"), (5, b"cc"), (1, b"ddd"), (0, b"e"), (5, b"f")]
+    found = read_all(grouped(tmp_path, {0: unit}, mode), mode)
+    assert {bucket: data for bucket, data in found.items() if data} == {0: b"be", 1: b"ddd", 5: b"aaccf"}
