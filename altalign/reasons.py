@@ -1,16 +1,18 @@
 """Stages that drop candidates, their reasons in the order in which the first that holds is *the* reason, and verdicts.
 
-A verdict is an Arrow string: null keeps, a reason drops.
+A verdict is a column of Arrow strings: null keeps, a reason drops. It is one of dictionary type, which takes a byte a row however many are dropped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 KEPT = "kept"
+
+Verdict: TypeAlias = "pa.DictionaryArray[Any, Any]"
 
 
 class Stage(StrEnum):
@@ -130,40 +132,44 @@ REASONS: Mapping[Stage, tuple[DropReason, ...]] = {
 PASSING = (DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE, DropReason.HTTP_BROKEN)
 
 
-def drop_where(mask: pa.BooleanArray, reason: DropReason) -> pa.StringArray:
+def drop_where(mask: pa.BooleanArray, reason: DropReason) -> Verdict:
     """Verdict of one rule: `reason` where `mask` holds, null elsewhere.
 
     Raises:
-        ValueError: the mask has a null. `if_else(null, …)` is null, which would keep the row silently.
+        ValueError: the mask has a null, which would keep the row silently.
     """
     if mask.null_count:
         raise ValueError(f"{reason}: the mask has {mask.null_count} nulls; decide them (fill_null) before asking for a verdict")
-    if not mask.true_count:  # most rules in most batches
-        return pa.nulls(len(mask), pa.string())
-    return pc.if_else(mask, pa.scalar(reason.value), pa.scalar(None, pa.string()))
+    size = mask.offset + len(mask)
+    of_reason = pa.Array.from_buffers(pa.int8(), len(mask), [mask.buffers()[1], pa.py_buffer(bytes(size))], offset=mask.offset)  # the mask says which are valid
+    return pa.DictionaryArray.from_arrays(of_reason, pa.array([reason.value], pa.string()))
 
 
-def reasons_of(verdicts: list[pa.StringArray]) -> tuple[pa.StringArray, "pa.DictionaryArray[Any, Any]"]:
+def reasons_of(verdicts: Sequence[Verdict]) -> tuple[Verdict, "pa.DictionaryArray[Any, Any]"]:
     """The one verdict of n rows (the first that is not null), and every reason that holds (lists, as a dictionary of those that occur).
 
     Args:
-        verdicts: at least one and at most 63, each of one rule (it holds one reason, or nulls), of the same length, in the order of `REASONS`.
+        verdicts: at least one and at most 63, each of one rule (it knows one reason), of the same length, in the order of `REASONS`.
 
     Raises:
-        ValueError: a verdict holds two reasons.
+        ValueError: a verdict knows two reasons.
     """
     kind = pa.uint8() if len(verdicts) <= 8 else pa.uint64()
     held: Any = pa.repeat(cast(Any, pa.scalar(0, kind)), len(verdicts[0]))
-    reasons = [""] * len(verdicts)
+    reasons = [_only_reason(verdict) for verdict in verdicts]
     for bit, verdict in enumerate(verdicts):
-        if verdict.null_count == len(verdict):
-            continue
-        holds, shift = verdict.is_valid(), cast(Any, pa.scalar(bit, kind))
-        held = pc.bit_wise_or(held, pc.shift_left(pc.cast(holds, kind), shift))
-        reason = reasons[bit] = str(verdict[pc.index(holds, True).as_py()])
-        if not pc.all(pc.equal(verdict, pa.scalar(reason))).as_py():
-            raise ValueError(f"a verdict of {reason} holds another reason too; give each rule a verdict of its own")
+        if verdict.null_count < len(verdict):  # most rules hold of no row in most batches
+            held = pc.bit_wise_or(held, pc.if_else(verdict.is_valid(), pa.scalar(1 << bit, kind), pa.scalar(0, kind)))
     which = held.dictionary_encode()
-    combinations = [[reason for bit, reason in enumerate(reasons) if bits >> bit & 1] for bits in which.dictionary.to_pylist()]
-    first = pa.array([next(iter(combination), None) for combination in combinations], pa.string())
-    return first.take(which.indices), pa.DictionaryArray.from_arrays(which.indices, pa.array(combinations, pa.list_(pa.string())))
+    combinations = [[bit for bit in range(len(reasons)) if bits >> bit & 1] for bits in which.dictionary.to_pylist()]
+    first = pa.array([next(iter(combination), None) for combination in combinations], pa.int8())
+    every = pa.array([[reasons[bit] for bit in combination] for combination in combinations], pa.list_(pa.string()))
+    of_reasons = pa.DictionaryArray.from_arrays(first.take(which.indices), pa.array(reasons, pa.string()))
+    return of_reasons, pa.DictionaryArray.from_arrays(which.indices, every)
+
+
+def _only_reason(verdict: Verdict) -> str:
+    reason, *others = cast(Any, verdict.dictionary).to_pylist()
+    if others:
+        raise ValueError(f"a verdict of {reason} knows {', '.join(others)} too; give each rule a verdict of its own")
+    return reason

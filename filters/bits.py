@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import extending, types
+from numba import extending, njit, types
 from numba.core import cgutils
 
 intrinsic: Any = extending.intrinsic  # what it makes is called with other parameters than those it is written with
@@ -146,6 +146,12 @@ def below64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any
     return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(builder, arguments, "<")
 
 
+@njit(nogil=True)
+def between64(address: int, at: int, least: np.uint8, end: np.uint8) -> np.uint64:
+    """Which of 64 bytes are at least `least` and less than `end`; the first byte in bit 0."""
+    return below64(address, at, end) & ~below64(address, at, least)
+
+
 @intrinsic
 def first_bit(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
     """`first_bit(bits: uint64) -> intp`: how many zeros stand below the lowest one; 64 where there is no one."""
@@ -156,3 +162,13 @@ def first_bit(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
 def count_bits(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
     """`count_bits(bits: uint64) -> intp`: how many are one."""
     return types.intp(types.uint64), lambda _context, builder, _signature, arguments: builder.ctpop(arguments[0])
+
+
+@intrinsic
+def bit_length(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
+    """`bit_length(bits: uint64) -> intp`: the place behind the highest one; 0 where there is no one."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
+        return builder.sub(ir.Constant(WORD, 64), builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0)))
+
+    return types.intp(types.uint64), codegen

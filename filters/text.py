@@ -7,39 +7,39 @@ null where they are within the limit, which is where a verdict keeps.
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign.reasons import DropReason, drop_where
+from altalign.reasons import DropReason, Verdict, drop_where
 
 
-def url_invalid(has_identity: pa.BooleanArray) -> pa.StringArray:
+def url_invalid(has_identity: pa.BooleanArray) -> Verdict:
     """Neither a valid URL nor an image in hand (ours)."""
     return drop_where(pc.invert(has_identity), DropReason.URL_INVALID)
 
 
-def empty(captions: pa.StringArray) -> pa.StringArray:
+def empty(captions: pa.StringArray) -> Verdict:
     """Nothing is left of the caption after cleaning (ours; the paper's fewer than 3 unigrams include it)."""
     return drop_where(pc.equal(pc.binary_length(captions), pa.scalar(0)), DropReason.TEXT_EMPTY)
 
 
-def too_short(words: pa.Int32Array, *, words_at_least: int) -> pa.StringArray:
+def too_short(words: pa.Int32Array, *, words_at_least: int) -> Verdict:
     """Fewer unigrams than `words_at_least` ("too short (<3 unigrams)")."""
     return drop_where(pc.less(words, pa.scalar(words_at_least)), DropReason.TEXT_TOO_SHORT)
 
 
-def too_long(words: pa.Int32Array, *, words_at_most: int) -> pa.StringArray:
+def too_long(words: pa.Int32Array, *, words_at_most: int) -> Verdict:
     """More unigrams than `words_at_most` ("too long (>20 unigrams)")."""
     return drop_where(pc.greater(words, pa.scalar(words_at_most)), DropReason.TEXT_TOO_LONG)
 
 
-def on_too_many_images(images_per_text: pa.Int64Array) -> pa.StringArray:
+def on_too_many_images(images_per_text: pa.Int64Array) -> Verdict:
     """The text is shared by more images than the limit ("alt-texts that are shared by more than 10 images")."""
     return drop_where(images_per_text.is_valid(), DropReason.TEXT_ON_TOO_MANY_IMAGES)
 
 
-def has_rare_ngram(is_rare: pa.BooleanArray) -> pa.StringArray:
+def has_rare_ngram(is_rare: pa.BooleanArray) -> Verdict:
     """A unigram or bigram is outside the vocabulary ("any rare token")."""
     return drop_where(is_rare, DropReason.TEXT_HAS_RARE_NGRAM)
 
 
-def image_has_too_many_texts(texts_per_image: pa.Int64Array) -> pa.StringArray:
+def image_has_too_many_texts(texts_per_image: pa.Int64Array) -> Verdict:
     """The image has more texts than the limit ("Images with more than 1000 associated alt-texts are discarded")."""
     return drop_where(texts_per_image.is_valid(), DropReason.IMAGE_HAS_TOO_MANY_TEXTS)

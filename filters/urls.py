@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from filters.bits import address_of, load8, load64
+from filters.bits import address_of, any_bit64, between64, bit_length, equal64, first_bit, load8, load64
 from filters.words import text_buffers
 
 _PLAIN, _DOUBTFUL = 0, 1
 
-_ONES, _HIGH = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
-_NUMBER_SIGNS = np.uint64(0x2323232323232323)
+_ALL, _ONE, _HIGH = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(1), np.uint8(0x80)
+_NUMBER_SIGN, _HYPHEN_MINUS, _FULL_STOP, _SLASH, _QUESTION_MARK = (np.uint8(ord(character)) for character in "#-./?")
+_ZERO, _BEHIND_NINE, _SMALL_A, _BEHIND_Z = np.uint8(48), np.uint8(58), np.uint8(97), np.uint8(123)
 _HTTPS, _HTTP = np.uint64(int.from_bytes(b"https://", "little")), np.uint64(int.from_bytes(b"http://", "little"))
 _LOWER, _SEVEN = np.uint64(0x2020202020), np.uint64((1 << 56) - 1)  # lower case of five letters; seven bytes of eight
 
@@ -85,37 +86,36 @@ def _look(data: np.ndarray, offsets: np.ndarray, kinds: np.ndarray) -> bool:
     Plain: a scheme, a host of ASCII names whose last label cannot be a number, a path of any bytes but `#`, and nothing at the
     ends that could be white space.
     """
-    address, high = address_of(data), np.uint64(0)
+    address, is_ascii = address_of(data), True
     for row in range(len(kinds)):
         begin, end = offsets[row], offsets[row + 1]
+        has_fragment, has_high = _look_through(address, begin, end, data.size)
+        is_ascii &= not has_high
         kinds[row] = _DOUBTFUL
-        if end - begin < 9:  # of no valid URL, but http://a of eight bytes: to be parsed
-            for at in range(begin, end):
-                high |= np.uint64(load8(address, at) & 0x80)
+        if end - begin < 9 or has_fragment:  # shorter is of valid ones http://a alone
             continue
-        at = _after_host(address, begin, end)
-        has_fragment = np.uint64(0)
-        for place in range(begin, end - 8, 8):
-            eight = load64(address, place)
-            high |= eight
-            has_fragment |= _zeros(eight ^ _NUMBER_SIGNS)
-        eight = load64(address, end - 8)  # behind the end there may be nothing to read
-        high |= eight
-        has_fragment |= _zeros(eight ^ _NUMBER_SIGNS)
-        last = eight >> np.uint64(56)
-        if at >= 0 and has_fragment == 0 and np.uint64(32) < last < np.uint64(128):
+        if _after_host(address, begin, end, data.size) >= 0 and 32 < load8(address, end - 1) < 128:
             kinds[row] = _PLAIN
-    return high & _HIGH == 0
+    return is_ascii
 
 
 @njit(nogil=True)
-def _zeros(eight: np.uint64) -> np.uint64:
-    # Not 0 where one of eight bytes is 0.
-    return (eight - _ONES) & ~eight & _HIGH
+def _look_through(address: int, at: int, end: int, size: int) -> tuple[bool, bool]:
+    # Whether a row has a number sign, and whether it has bytes that are not ASCII. Nothing is read behind `size`.
+    signs, high = np.uint64(0), np.uint64(0)
+    while at < end and at + 64 <= size:
+        row = _ALL if end - at >= 64 else ~(_ALL << np.uint64(end - at))
+        signs |= equal64(address, at, _NUMBER_SIGN) & row
+        high |= any_bit64(address, at, _HIGH) & row
+        at += 64
+    for place in range(at, end):
+        signs |= np.uint64(load8(address, place) == _NUMBER_SIGN)
+        high |= np.uint64(load8(address, place) >= _HIGH)
+    return signs != 0, high != 0
 
 
 @njit(nogil=True)
-def _after_host(address: int, begin: int, end: int) -> int:
+def _after_host(address: int, begin: int, end: int, size: int) -> int:
     # Where a plain host ends behind http:// or https:// in any case; -1 where there is none.
     scheme = load64(address, begin) | _LOWER
     if scheme == _HTTPS:
@@ -124,6 +124,24 @@ def _after_host(address: int, begin: int, end: int) -> int:
         at = begin + 7
     else:
         return -1
+    if at + 64 > size:
+        return _after_any_host(address, at, end)
+    stops = equal64(address, at, _SLASH) | equal64(address, at, _QUESTION_MARK)
+    if end - at < 64:
+        stops |= _ONE << np.uint64(end - at)
+    before = ~stops & (stops - _ONE)  # the host, of at most 63 bytes; what is longer, or has other bytes than most, is looked at one by one
+    hyphens = equal64(address, at, _HYPHEN_MINUS) & before
+    dots = equal64(address, at, _FULL_STOP) & before
+    names = between64(address, at, _SMALL_A, _BEHIND_Z) | between64(address, at, _ZERO, _BEHIND_NINE)
+    if stops == 0 or before & ~(names | dots | hyphens) or hyphens & (hyphens << _ONE):
+        return _after_any_host(address, at, end)
+    stop, label = at + first_bit(stops), at + bit_length(dots)
+    return -1 if stop == label or _is_digit(load8(address, label)) else stop
+
+
+@njit(nogil=True)
+def _after_any_host(address: int, at: int, end: int) -> int:
+    # The same from where the host begins on, byte by byte.
     label = at  # where the last label begins
     while at < end:
         c = load8(address, at)

@@ -95,7 +95,7 @@ def _verdict(outcomes: Sequence[Outcome], config: ImageSettings) -> dict[str, "p
     missing = pa.array([outcome.reason for outcome in outcomes], pa.string())
     missing_alone = pa.array([[outcome.reason] for outcome in outcomes], pa.list_(pa.string()))
     return {
-        "reason": pc.if_else(missing.is_valid(), missing, reason),
+        "reason": pc.if_else(missing.is_valid(), missing, reason.dictionary_decode()),
         "failed": pc.if_else(missing.is_valid(), missing_alone, failed.dictionary_decode()),
     }
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from altalign import memory, storage
 from altalign.curation import CurateConfig, ImageSettings
 from altalign.errors import AltalignError
-from altalign.reasons import DropReason
+from altalign.reasons import DropReason, Verdict
 from filters import image, pixels
 from filters.blocked import BlockList
 from pipelines import embedders, models
@@ -139,7 +139,7 @@ def columns(measured: Sequence[Measured]) -> dict[str, Any]:
     return {name: pa.array(list(column), kind) for name, kind, column in zip(Measured._fields, kinds, values, strict=True)}
 
 
-def verdicts(measured: Sequence[Measured], config: ImageSettings) -> list[pa.StringArray]:
+def verdicts(measured: Sequence[Measured], config: ImageSettings) -> list[Verdict]:
     """The verdict of every image rule, in the order of reasons."""
     of = columns(measured)
     return image.judge_images(

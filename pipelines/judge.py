@@ -16,7 +16,7 @@ from apache_beam.pvalue import PCollection
 from altalign import storage
 from altalign.curation import CurateConfig
 from altalign.failed import FailedCounts, combinations
-from altalign.reasons import DropReason, Stage, reasons_of
+from altalign.reasons import DropReason, Stage, Verdict, reasons_of
 from altalign.schema import DROPPED
 from filters import identity, text
 from pipelines import dropped_texts, pairs, parquet, pool
@@ -56,7 +56,7 @@ GROUPED = pa.schema([*SURVIVOR, *PLACED])
 # The rules ---------------------------------------------------------------------------------------------------------
 
 
-def verdicts(candidates: pa.RecordBatch, measured: Measured, config: CurateConfig) -> list[pa.StringArray]:
+def verdicts(candidates: pa.RecordBatch, measured: Measured, config: CurateConfig) -> list[Verdict]:
     """The verdict of every rule but `pair_repeated`, in the order of reasons."""
     return [
         text.url_invalid(candidates["image_identity"].is_valid()),

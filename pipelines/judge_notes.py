@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from altalign import storage
-from altalign.reasons import REASONS, Stage
+from altalign.reasons import REASONS, Stage, Verdict
 from altalign.schema import DROPPED
 from filters import identity
 from pipelines import pairs, parquet, pool, samples, scripts, seen
@@ -28,7 +28,7 @@ class Notes:
         self._smallest = samples.Smallest(len(REASONS[Stage.JUDGE]))
         self._samples = [DROPPED.empty_table()]
 
-    def add(self, candidates: pa.RecordBatch, verdict: pa.StringArray, keys: np.ndarray, combinations: np.ndarray) -> None:
+    def add(self, candidates: pa.RecordBatch, verdict: Verdict, keys: np.ndarray, combinations: np.ndarray) -> None:
         """Note candidates: their verdicts, keys (uint8[n, 16]) and combinations (int64[n])."""
         self._joint.append(JointCounts.of(combinations))
         self._scripts += scripts.count(parquet.strings(candidates, "caption"), verdict, keys, one_in=self._one_in)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign.reasons import KEPT
+from altalign.reasons import KEPT, Verdict
 from filters.scripts import main_scripts
 from pipelines import parquet
 from pipelines.units import Run
@@ -27,11 +27,11 @@ SCRIPTS = pa.schema(
 )
 
 
-def count(captions: pa.StringArray, verdicts: pa.StringArray, keys: np.ndarray, *, one_in: int) -> Counter[tuple[str, str]]:
+def count(captions: pa.StringArray, verdicts: Verdict, keys: np.ndarray, *, one_in: int) -> Counter[tuple[str, str]]:
     """Candidates of the sample by script and verdict (null: kept); keys: uint8[n, 16]."""
     first = keys[:, :8].copy().view(">u8")[:, 0]
     rows = np.flatnonzero(first <= np.uint64((1 << 64) // one_in - 1))
-    of_rows: list[Any] = verdicts.take(rows).fill_null(KEPT).to_pylist()
+    of_rows: list[Any] = verdicts.take(rows).dictionary_decode().fill_null(KEPT).to_pylist()
     begun: Any = pc.utf8_slice_codeunits(captions.take(rows), 0, CHARACTERS_AT_MOST)
     names: list[Any] = main_scripts(begun).to_pylist()
     return Counter(zip(names, of_rows, strict=True))

@@ -140,8 +140,7 @@ class Seen:
         """Look at captions: their n-grams and hashes, and on how many images each is (int64[n], 0 within the limit)."""
         wanted, strings = self._wanted, self._found["ngrams"]
         if len(strings) < len(wanted.ngrams):
-            places = _sifted(found.ngrams, wanted.sieve)
-            places = places[np.isin(found.ngrams[places], wanted.ngrams)]
+            places = _places(found.ngrams, wanted.sieve, wanted.ngrams)
             for row in np.unique(np.searchsorted(found.ends, places, side="right")).tolist():
                 ngrams = words.ngrams_of(captions[row].as_py())
                 of_row = found.ngrams[found.ends[row] - len(ngrams) : found.ends[row]]
@@ -168,22 +167,19 @@ class Seen:
 
 
 @njit(nogil=True, cache=True)
-def _sifted(ngrams: np.ndarray, sieve: np.ndarray) -> np.ndarray:
-    """Where the n-grams are that may be wanted: counted, then noted, without a branch."""
-    count = np.int64(0)
-    for ngram in ngrams:
-        count += _may_be(ngram, sieve)
-    places, n = np.empty(count + 1, np.int64), np.int64(0)
-    for at in range(len(ngrams) if count else 0):
-        places[n] = at
-        n += _may_be(ngrams[at], sieve)
-    return places[:count]
-
-
-@njit(nogil=True)
-def _may_be(ngram: np.uint64, sieve: np.ndarray) -> np.int64:
-    beginning = ngram >> np.uint64(64 - _SIEVE_BITS)
-    return np.int64(sieve[beginning >> np.uint64(6)] >> (beginning & np.uint64(63)) & np.uint64(1))
+def _places(ngrams: np.ndarray, sieve: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Where wanted n-grams are: eight at a time are asked of the sieve, without a branch for each."""
+    places = [np.int64(0) for _ in range(0)]  # numba learns the type of its items
+    for begin in range(0, len(ngrams), 8):
+        end, may_be = min(begin + 8, len(ngrams)), np.uint64(0)
+        for at in range(begin, end):
+            beginning = ngrams[at] >> np.uint64(64 - _SIEVE_BITS)
+            may_be |= sieve[beginning >> np.uint64(6)] >> (beginning & np.uint64(63))
+        if may_be & np.uint64(1):
+            for at in range(begin, end):
+                if np.any(wanted == ngrams[at]):
+                    places.append(np.int64(at))
+    return np.array(places, np.int64)
 
 
 class Strings:

@@ -130,7 +130,7 @@ def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     verdict, failed = reasons_of(every)
     image_url = pc.coalesce(url, pa.array([image.written for image in found], pa.string()))
     page_url = pa.array([row[1] for row in rows], pa.string())
-    return pa.record_batch([image_url, url, caption, page_url, verdict, failed.dictionary_decode()], schema=EXTRACTED)
+    return pa.record_batch([image_url, url, caption, page_url, verdict.dictionary_decode(), failed.dictionary_decode()], schema=EXTRACTED)
 
 
 def _first_of_set(value: str) -> str:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from altalign.counts import Counts
 from altalign.errors import CountsError
 from altalign.failed import FailedCounts, combinations
-from altalign.reasons import KEPT, REASONS, DropReason, Stage, reasons_of
+from altalign.reasons import KEPT, REASONS, DropReason, Stage, drop_where, reasons_of
 from altalign.schema import FAILED
 
 SOURCES = ["north", "south", ""]
@@ -92,7 +92,7 @@ def test_a_reason_of_another_stage_and_counts_that_differ_are_refused() -> None:
 @derandomized
 def test_combinations_of_verdicts_are_counted_as_a_loop_does(held: list[list[bool]]) -> None:
     reasons = [DropReason.TEXT_TOO_SHORT, DropReason.TEXT_TOO_LONG, DropReason.TEXT_HAS_RARE_NGRAM]
-    verdicts = [pa.array([reason.value if row[n] else None for row in held], pa.string()) for n, reason in enumerate(reasons)]
+    verdicts = [drop_where(pa.array([row[n] for row in held], pa.bool_()), reason) for n, reason in enumerate(reasons)]
     found = list(combinations(reasons_of(verdicts)[1]))
     plain = Counter(tuple(reason.value for reason, holds in zip(reasons, row, strict=True) if holds) for row in held)
     assert {tuple(names): rows for names, rows in found if rows} == plain

@@ -87,6 +87,18 @@ def test_broken_bytes_become_replacement_characters_and_slices_are_minded(rows, 
     assert found.to_pylist() == [plain_clean(row.decode(errors="replace")) for row in rows[begin:]]
 
 
+def test_every_code_point_of_two_and_three_bytes_is_cleaned_as_the_plain_twin_cleans_it():
+    texts = [f"a{chr(point)}\u0301b" for point in [*range(0x80, 0xD800), *range(0xE000, 0x10000)]] + [f"a{chr(point)}b" for point in range(0x80, 0x2000)]
+    assert captions.clean(pa.array(texts)).to_pylist() == [plain_clean(text) for text in texts]
+
+
+@pytest.mark.parametrize("at", [0, 1, 62, 63, 64])
+def test_bytes_that_begin_a_sequence_and_do_not_go_on_become_replacement_characters(at: int):
+    ends = [b"", b"a", b"\x80", b"\x80\x80", b"\xd0", b"\xd0\x80", b"\x80\xc3", b"\xff", b"\x80\xd0\xb0\xb0"]
+    rows = [b"x" * at + bytes([lead]) + end for lead in range(0x80, 0x100) for end in ends]
+    assert captions.clean(array_of(rows)).to_pylist() == [plain_clean(row.decode(errors="replace")) for row in rows]
+
+
 @derandomized
 @given(st.lists(st.text(st.sampled_from(NASTY), max_size=30), max_size=15))
 def test_what_is_clean_stays_as_it_is_in_the_same_buffers(texts):

@@ -68,6 +68,7 @@ NASTY = [
     "https://a",
     "http://a",
 ]
+LONG = "http://b.example/" + "x" * 100  # what is looked at 64 bytes at a time needs so many behind it
 pieces = st.sampled_from([*"/\\a.-_1é%:@?# \t\u3000\x00", "http:", "https:", "HTTP:", "//", "A.b", "--", "xn--", "0x1"])
 made = st.lists(pieces, max_size=9).map("".join)
 likely = st.tuples(st.sampled_from(["http://", "https://", "hTtPs://"]), made).map("".join)
@@ -90,14 +91,27 @@ def check(column: pa.Array) -> None:
 
 
 @pytest.mark.parametrize("url", NASTY)
-def test_a_nasty_url_is_judged_as_the_parser_does(url: str) -> None:
-    check(pa.array([url]))
+@pytest.mark.parametrize("behind", [[], [LONG]])
+def test_a_nasty_url_is_judged_as_the_parser_does(url: str, behind: list[str]) -> None:
+    check(pa.array([url, *behind]))
 
 
-@given(st.lists(made | likely | st.sampled_from(NASTY) | st.none(), max_size=12), st.integers(0, 3), st.sampled_from([pa.string(), pa.large_string()]))
+@pytest.mark.parametrize("behind", [[], [LONG]])
+@pytest.mark.parametrize("end", ["", "/", "/#", "?", ".", "./1", ".1/", "-", "é", "_.b/"])
+def test_hosts_of_any_length_are_judged_as_the_parser_does(end: str, behind: list[str]) -> None:
+    hosts = ["a" * size for size in range(68)] + ["a." * size for size in range(34)] + ["a." * size + "b" for size in range(34)]
+    check(pa.array([f"{scheme}://{host}{end}" for scheme in ("http", "https") for host in hosts] + behind))
+
+
+@given(
+    st.lists(made | likely | st.sampled_from(NASTY) | st.none(), max_size=12),
+    st.integers(0, 3),
+    st.sampled_from([pa.string(), pa.large_string()]),
+    st.sampled_from([[], [LONG]]),
+)
 @derandomized
-def test_columns_with_nulls_and_slices_are_judged_row_by_row(urls: list[str | None], begin: int, kind: pa.DataType) -> None:
-    check(pa.array(urls, kind).slice(begin))
+def test_columns_with_nulls_and_slices_are_judged_row_by_row(urls: list[str | None], begin: int, kind: pa.DataType, behind: list[str]) -> None:
+    check(pa.array(urls + behind, kind).slice(begin))
 
 
 def test_a_kept_url_has_no_fragment_and_a_refused_one_is_as_written() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign.reasons import DropReason, reasons_of
+from altalign.reasons import DropReason, drop_where, reasons_of
 from pipelines import pairs
 from pipelines.joint import JointCounts, combined_of_survivors
 
@@ -45,7 +45,7 @@ def test_many_pairs_of_one_partition_are_told_apart() -> None:
 def test_rows_are_wanted_of_which_thresholds_alone_hold() -> None:
     short, shared, rare = DropReason.TEXT_TOO_SHORT, DropReason.TEXT_ON_TOO_MANY_IMAGES, DropReason.TEXT_HAS_RARE_NGRAM
     rows = [[], [short], [short, shared], [rare], [short, rare], [shared], []]
-    verdicts = [pa.array([reason.value if reason in row else None for row in rows], pa.string()) for reason in (short, shared, rare)]
+    verdicts = [drop_where(pa.array([reason in row for row in rows]), reason) for reason in (short, shared, rare)]
     assert pairs.only_of_thresholds(reasons_of(verdicts)[1]).tolist() == [1, 2, 5]
 
 
