@@ -61,19 +61,15 @@ def dct_coefficients(luma: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int16]
 
 @njit(nogil=True, cache=True)
 def _transform(luma: np.ndarray, cosines: np.ndarray, frequencies: np.ndarray, coefficients: np.ndarray, is_flat: np.ndarray) -> None:
-    half, pixels = np.int64(1) << (_SHIFT - 1), SIDE_PX * SIDE_PX
+    half = np.int64(1) << (_SHIFT - 1)
     down = np.empty((_FREQUENCIES, SIDE_PX), np.int32)
     for i in range(len(luma)):
         down[:] = 0
-        total, squares = 0, 0
         for y in range(SIDE_PX):
-            for x in range(SIDE_PX):
-                total += luma[i, y, x]
-                squares += np.int64(luma[i, y, x]) * luma[i, y, x]
             for u in range(_FREQUENCIES):
                 for x in range(SIDE_PX):
                     down[u, x] += cosines[u, y] * np.int32(luma[i, y, x])
-        is_flat[i] = pixels * squares - total * total < _FLAT_BELOW * _FLAT_BELOW * pixels * pixels
+        is_flat[i] = _is_flat(luma[i])
         for k in range(len(frequencies)):
             u, v, across = frequencies[k, 0], frequencies[k, 1], np.int64(0)
             for x in range(SIDE_PX):
@@ -85,8 +81,18 @@ def _transform(luma: np.ndarray, cosines: np.ndarray, frequencies: np.ndarray, c
 
 def is_flat(luma: npt.NDArray[np.uint8]) -> bool:
     """Whether one thumbnail, uint8[32, 32], is flat, as `dct_coefficients` says of it."""
-    levels = luma.astype(np.int64)
-    return bool(levels.size * (levels * levels).sum() - levels.sum() ** 2 < (_FLAT_BELOW * levels.size) ** 2)
+    return bool(_is_flat(luma))
+
+
+@njit(nogil=True, cache=True)
+def _is_flat(luma: np.ndarray) -> np.bool_:
+    total, squares = np.int64(0), np.int64(0)
+    for y in range(SIDE_PX):
+        for x in range(SIDE_PX):
+            level = np.int64(luma[y, x])
+            total += level
+            squares += level * level
+    return luma.size * squares - total * total < (_FLAT_BELOW * luma.size) ** 2
 
 
 def mirrored(coefficients: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:

@@ -30,7 +30,8 @@ class Embedder:
         name: as the setting has it.
         dimensions: of what `of_image` gives.
         of_image: from the pixels of an image that is not flat (uint8 of shape (height, width), or (height, width, 3) as RGB, upright and on
-            white) to int16[dimensions]. Of `dct` these are coefficients, which a map makes vectors of; of all others, vectors as they are compared.
+            white) and its thumbnail (uint8[32, 32]) to int16[dimensions]. Of `dct` these are coefficients, which a map makes vectors of; of all
+            others, vectors as they are compared.
         is_mapped: whether a map is to be learned, or brought by a calibration.
         colour: whether it wants RGB.
         short_side_px: what an image is decoded to at least.
@@ -38,7 +39,7 @@ class Embedder:
 
     name: str
     dimensions: int
-    of_image: Callable[[Pixels], Vector]
+    of_image: Callable[[Pixels, Pixels], Vector]
     is_mapped: bool = False
     colour: bool = False
     short_side_px: int = SHORT_SIDE_PX
@@ -46,7 +47,7 @@ class Embedder:
     def features(self, image: Pixels) -> Vector | None:
         """int16[dimensions] of an image; None where it is flat."""
         small = thumbnail(pixels.gray(image))
-        return None if embed.is_flat(small) else self.of_image(image)
+        return None if embed.is_flat(small) else self.of_image(image, small)
 
 
 def load(name: str) -> Embedder:
@@ -59,15 +60,15 @@ def load(name: str) -> Embedder:
 
 
 def _dct(name: str) -> Embedder:
-    def of_image(image: Pixels) -> Vector:
-        coefficients, _ = embed.dct_coefficients(thumbnail(pixels.gray(image))[np.newaxis])
+    def of_image(_image: Pixels, small: Pixels) -> Vector:
+        coefficients, _ = embed.dct_coefficients(small[np.newaxis])
         return coefficients[0]
 
     return Embedder(name, embed.COEFFICIENTS, of_image, is_mapped=True)
 
 
 def _phash(name: str) -> Embedder:
-    def of_image(image: Pixels) -> Vector:
+    def of_image(image: Pixels, _small: Pixels) -> Vector:
         return phash.phash(phash.lanczos_thumbnail(pixels.gray(image))[np.newaxis])[0]
 
     return Embedder(name, phash.BITS, of_image)
@@ -75,7 +76,7 @@ def _phash(name: str) -> Embedder:
 
 def _of_model(name: str) -> Embedder:
     model = embedders_of_models.load(name)
-    return Embedder(name, model.dimensions, model.of_image, colour=True, short_side_px=model.short_side_px)
+    return Embedder(name, model.dimensions, lambda image, _: model.of_image(image), colour=True, short_side_px=model.short_side_px)
 
 
 def _run(name: str) -> Embedder:

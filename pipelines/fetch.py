@@ -19,6 +19,7 @@ from altalign.failed import FailedCounts
 from altalign.reasons import REASONS, Stage, reasons_of
 from altalign.schema import DROPPED, SAMPLE
 from filters import identity
+from filters.image_headers import STRICT_PILLOW
 from pipelines import arrays, fetch_archive, fetch_web, funnel, hosts, image_values, images, judge, outcomes, parquet, pool, progress, samples
 from pipelines.images import Outcome
 from pipelines.pooled import MapUnits
@@ -66,13 +67,14 @@ def fetch(run: Run, unit: Unit) -> Facts:
     rows = survivors(run, unit)
     first_rows = first_of_each_image(rows)
     of_images = rows.take(first_rows)
-    match run.config.fetch.source:
-        case "archive":
-            outcomes = fetch_archive.fetch_images(run, unit, of_images)
-        case "web":
-            outcomes = fetch_web.fetch_images(run, unit, of_images)
-        case unknown:
-            assert_never(unknown)
+    with STRICT_PILLOW:  # once for all of them
+        match run.config.fetch.source:
+            case "archive":
+                outcomes = fetch_archive.fetch_images(run, unit, of_images)
+            case "web":
+                outcomes = fetch_web.fetch_images(run, unit, of_images)
+            case unknown:
+                assert_never(unknown)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     return _write(run, unit, _joined(run, rows, outcomes, _verdict(outcomes, run.config.image), image_of))
 

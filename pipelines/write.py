@@ -12,6 +12,7 @@ import numpy as np
 from altalign import storage
 from altalign.schema import FAILED, RULES_VERSION, SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
+from filters.image_headers import STRICT_PILLOW
 from pipelines import card, decontaminate, funnel, parquet, runs, samples, stored, summary, test_side
 from pipelines.card_facts import Facts as CardFacts
 from pipelines.engines import threads
@@ -53,6 +54,7 @@ def write(run: Run, unit: Unit) -> Facts:
     rows: list[dict[str, Any]] = []
     source_bytes = Counter[str]()
     with (
+        STRICT_PILLOW,  # once for all images
         storage.write(run.path("shards", f"{name}.tar")) as file,
         closing(stored.images(_found(run, unit), run.config.shards, threads=threads(run.config.engine))) as images,
     ):

@@ -18,6 +18,7 @@ from audit.checks.findings import Check, Findings, many
 from audit.checks.rules import Rules
 from audit.checks.totals import Manifest
 from audit.run_folder import RunFolder
+from filters.image_headers import STRICT_PILLOW
 
 __all__ = ["NOT_ASKED", "Check", "run_checks"]
 
@@ -100,7 +101,7 @@ def _check_rows(run: RunFolder, manifest: Manifest, counts: Counts | None, rules
     rows = sum(manifest.entries[name]["rows"] for name in names)
     bits = max(0, (rows - 1) // KEYS_AT_MOST).bit_length()
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with progress.counting(len(names)) as one_is_done:
+    with progress.counting(len(names)) as one_is_done, STRICT_PILLOW:
 
         def read(name: str) -> shard.Found:
             found = shard.read(run, name, rules, threads=threads, looked_for=lambda keys: _sampled(keys, bits))
