@@ -21,6 +21,7 @@ BYTE, WORD, BYTES_64 = ir.IntType(8), ir.IntType(64), ir.VectorType(ir.IntType(8
 UNDEFINED, ZEROS = ir.Constant(BYTES_64, ir.Undefined), ir.Constant(BYTES_64, None)
 FIRST_LANE = ir.Constant(ir.VectorType(ir.IntType(32), 64), None)
 
+ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 LOW_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)  # mask of the first n of 8 bytes
 
 
@@ -144,6 +145,12 @@ def equal64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any
 def below64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any, Any]:
     """`below64(address, at, byte: uint8) -> uint64`: which of 64 bytes are less than this one; the first byte in bit 0."""
     return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(builder, arguments, "<")
+
+
+@njit(nogil=True)
+def first64(count: int) -> np.uint64:
+    """Which of 64 bytes are among the first `count` (0 or more); the first byte in bit 0."""
+    return ALL if count >= 64 else ~(ALL << np.uint64(count))
 
 
 @njit(nogil=True)

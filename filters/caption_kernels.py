@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 
 from filters import unicode_data
-from filters.bits import address_of, any_bit64, below64, between64, copy, count_bits, equal64, first_bit, load8, store8
+from filters.bits import address_of, any_bit64, below64, between64, copy, count_bits, equal64, first64, first_bit, load8, store8
 from filters.utf8 import decode, entry_of, place_of
 
 SPACES = 1  # white space or controls to mend
@@ -12,7 +12,6 @@ TEXT = 2  # perhaps not NFC, or not UTF-8: the row is left to Python
 
 CONTROL, WHITE_SPACE = unicode_data.CONTROL, unicode_data.WHITE_SPACE
 NFC_CHECK, COMBINING = unicode_data.NFC_CHECK, unicode_data.COMBINING
-ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 # First bytes of U+00C0 to U+02FF and U+0400 to U+047F, which are of no class that is looked for; each with the byte behind the last.
 LATIN, LATIN_END, CYRILLIC, CYRILLIC_END = np.uint8(0xC3), np.uint8(0xCC), np.uint8(0xD0), np.uint8(0xD2)
 SPACE, DELETE, HIGH, FIRST_LEAD = np.uint8(0x20), np.uint8(0x7F), np.uint8(0x80), np.uint8(0xC0)
@@ -44,7 +43,7 @@ def _look_at_row(data: int, size: int, edge: int, start: int, end: int, blocks: 
     before = np.uint64(1)  # the last byte was a space; the row's begin counts as one
     for chunk in range(start, end, 64):
         source, base = (data, chunk) if chunk + 64 <= size else (edge, chunk - max(0, size - 64))
-        row = ALL if end - chunk >= 64 else ~(ALL << np.uint64(end - chunk))
+        row = first64(end - chunk)
         spaces = equal64(source, base, SPACE) & row
         if (below64(source, base, SPACE) | equal64(source, base, DELETE) | (spaces & (spaces << np.uint64(1) | before))) & row:
             need |= SPACES

@@ -106,7 +106,7 @@ class _StrictPillow:
     """For the time of a block: no warnings, no pixel limit but ours, no half-read files, one thread a decoder, and nothing that libtiff prints.
 
     All five are variables of Pillow's modules, `warnings` and libtiff, so the blocks of several threads share them: the first to come sets
-    them, the last to go puts back what was there.
+    them, the last to go puts back what was there. Whoever opens image after image holds a block around them all, or each would pay for both.
     """
 
     def __init__(self) -> None:

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from filters.bits import address_of, any_bit64, between64, bit_length, equal64, first_bit, load8, load64
+from filters.bits import address_of, any_bit64, between64, bit_length, equal64, first64, first_bit, load8, load64
 from filters.words import text_buffers
 
 _PLAIN, _DOUBTFUL = 0, 1
 
-_ALL, _ONE, _HIGH = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(1), np.uint8(0x80)
+_ONE, _HIGH = np.uint64(1), np.uint8(0x80)
 _NUMBER_SIGN, _HYPHEN_MINUS, _FULL_STOP, _SLASH, _QUESTION_MARK = (np.uint8(ord(character)) for character in "#-./?")
 _ZERO, _BEHIND_NINE, _SMALL_A, _BEHIND_Z = np.uint8(48), np.uint8(58), np.uint8(97), np.uint8(123)
 _HTTPS, _HTTP = np.uint64(int.from_bytes(b"https://", "little")), np.uint64(int.from_bytes(b"http://", "little"))
@@ -104,7 +104,7 @@ def _look_through(address: int, at: int, end: int, size: int) -> tuple[bool, boo
     # Whether a row has a number sign, and whether it has bytes that are not ASCII. Nothing is read behind `size`.
     signs, high = np.uint64(0), np.uint64(0)
     while at < end and at + 64 <= size:
-        row = _ALL if end - at >= 64 else ~(_ALL << np.uint64(end - at))
+        row = first64(end - at)
         signs |= equal64(address, at, _NUMBER_SIGN) & row
         high |= any_bit64(address, at, _HIGH) & row
         at += 64
@@ -126,9 +126,7 @@ def _after_host(address: int, begin: int, end: int, size: int) -> int:
         return -1
     if at + 64 > size:
         return _after_any_host(address, at, end)
-    stops = equal64(address, at, _SLASH) | equal64(address, at, _QUESTION_MARK)
-    if end - at < 64:
-        stops |= _ONE << np.uint64(end - at)
+    stops = equal64(address, at, _SLASH) | equal64(address, at, _QUESTION_MARK) | ~first64(end - at)
     before = ~stops & (stops - _ONE)  # the host, of at most 63 bytes; what is longer, or has other bytes than most, is looked at one by one
     hyphens = equal64(address, at, _HYPHEN_MINUS) & before
     dots = equal64(address, at, _FULL_STOP) & before

@@ -18,6 +18,7 @@ from filters.bits import (
     count_bits,
     equal64,
     fill,
+    first64,
     first_bit,
     load8,
     load16,
@@ -48,7 +49,6 @@ NOWHERE = np.uint64(1 << 62)
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # Stafford's variant 13 of the MurmurHash3 finaliser
 STEP_1, STEP_2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)  # primes with about half of their bits set
 BIGRAM = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
-ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @njit(nogil=True)
@@ -140,9 +140,7 @@ def _look_closer(text: int, signs: int, start: int, end: int, blocks: int, entri
     # Folds and signs what is not ASCII, and apostrophes, in place; False where the row must be written anew.
     single, joinable = np.int64(-1), np.int64(-1)  # behind the last word without spaces; behind the last other letter or mark
     for chunk in range(start, end, 64):
-        look = ~below64(text, chunk, FIRST_LEAD) | equal64(text, chunk, ASCII_APOSTROPHE)
-        if end - chunk < 64:
-            look &= ~(ALL << np.uint64(end - chunk))
+        look = (~below64(text, chunk, FIRST_LEAD) | equal64(text, chunk, ASCII_APOSTROPHE)) & first64(end - chunk)
         while look:
             at = chunk + first_bit(look)
             look &= look - np.uint64(1)

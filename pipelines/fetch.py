@@ -67,7 +67,7 @@ def fetch(run: Run, unit: Unit) -> Facts:
     rows = survivors(run, unit)
     first_rows = first_of_each_image(rows)
     of_images = rows.take(first_rows)
-    with STRICT_PILLOW:  # once for all of them
+    with STRICT_PILLOW:
         match run.config.fetch.source:
             case "archive":
                 outcomes = fetch_archive.fetch_images(run, unit, of_images)

@@ -54,7 +54,7 @@ def write(run: Run, unit: Unit) -> Facts:
     rows: list[dict[str, Any]] = []
     source_bytes = Counter[str]()
     with (
-        STRICT_PILLOW,  # once for all images
+        STRICT_PILLOW,
         storage.write(run.path("shards", f"{name}.tar")) as file,
         closing(stored.images(_found(run, unit), run.config.shards, threads=threads(run.config.engine))) as images,
     ):
