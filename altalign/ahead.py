@@ -5,6 +5,7 @@ are wanted: so where fewer shards are left than the process has threads all of t
 not keep a core idle.
 """
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
@@ -74,6 +75,8 @@ def in_order(begun: Iterable[tuple[Key, Begun[Result], int]], *, bytes_at_most: 
 class Threads:
     """Threads for whoever needs them at the moment; the last to leave waits until they have ended."""
 
+    at_most = sys.maxsize  # whatever is asked for
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
@@ -83,7 +86,7 @@ class Threads:
     def shared(self, count: int) -> Iterator[ThreadPoolExecutor]:
         """The pool; of so many threads if nobody has it yet."""
         with self._lock:
-            pool = self._pool = self._pool or ThreadPoolExecutor(count)
+            pool = self._pool = self._pool or ThreadPoolExecutor(min(count, self.at_most))
             self._users += 1
         try:
             yield pool

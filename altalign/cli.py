@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from altalign import __version__, interrupts, startup, terminal
+from altalign import __version__, interrupts, processes, startup, terminal
 from altalign.errors import AltalignError, UsageError
 from altalign.storage import full_disk
 
@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = error.exit_code if isinstance(error, interrupts.Interrupted) else 130
         return _fail(f"interrupted{name}; run the same command again{anew}, it continues", code)
     finally:
+        processes.OF_COMMAND.close()
         if argv is None:
             startup.leave()
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1  # malloc.h
 
 MB = 1_000_000
+PROCESS_BYTES = 300 * MB  # of a process beside the command's own, with one decoded image
 BASE_BYTES = 400 * MB
 BYTES_PER_THREAD = 150 * MB
 ADDRESS_SPACE_BYTES = 400 * MB  # beside what is used: libraries, stacks, what allocators reserve
@@ -132,6 +133,11 @@ def fitted(config: "CurateConfig", there: Free) -> "CurateConfig":
     if fit == wanted:
         return config
     return config.model_copy(update={"engine": config.engine.model_copy(update={"workers": fit})})
+
+
+def for_processes(there: Free) -> int:
+    """How many processes beside the command's own there is memory for; large images are asked for by each process alone, so there has to be ample."""
+    return 0 if there.is_address_space else max(0, there.bytes - needed(1, is_address_space=False) - AMPLE_BYTES) // PROCESS_BYTES
 
 
 # Large images --------------------------------------------------------------------------------------------------------------

@@ -1,17 +1,17 @@
 """`altalign curate CONFIG`: image/alt-text pairs in, audited shards out. `PIPELINE` is the whole, in order."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from altalign import storage, terminal
+from altalign import processes, storage, terminal
 from altalign.curation import CurateConfig, InputSettings
 from altalign.stages import STAGES, own_files
 from pipelines import decontaminate, extract, fetch, fetch_archive, judge, judge_notes, pool, progress, runs, summary, tables, test_side, within_pool, write
-from pipelines.engines import check_marks, check_places, create, options, pipeline, started
+from pipelines.engines import check_marks, check_places, create, options, pipeline, started, threads
 from pipelines.pooled import MapUnits
 from pipelines.trouble import raised
 from pipelines.units import Facts, Grounds, Run, Unit
@@ -26,6 +26,7 @@ class Step(NamedTuple):
     plan: Callable[[Run], list[Unit]]
     transform: Transform
     watch: Callable[[Run], type[progress.Watch]] = lambda _: progress.Watch
+    seconds: Callable[[Run, Sequence[Unit]], float] = lambda _run, _units: 0.0  # of one core, about, in units that hold Python's lock too much for threads
 
 
 def each(work: Callable[[Run, Unit], Facts]) -> Transform:
@@ -37,14 +38,14 @@ TEST_IMAGES = Step(test_side.TESTS, test_side.plan, each(test_side.read_tests))
 
 # The whole curation, in order: the steps of each stage, then what is made of all their units.
 PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
-    "extract": ([Step("extract", extract.plan, each(extract.extract))], extract.conclude),
+    "extract": ([Step("extract", extract.plan, each(extract.extract), seconds=extract.seconds)], extract.conclude),
     "tables": ([Step("tables/units", pool.units, tables.Count)], tables.conclude),
     "judge": ([Step("judge/units", pool.units, judge.Judge)], judge_notes.conclude),
     "fetch": (
         [
             TEST_IMAGES,  # before an image is asked for: what cannot be looked for stops the run here
             Step("fetch/gathered", fetch_archive.plan_gather, fetch_archive.Gather),
-            Step("fetch/units", fetch.plan, fetch.Fetch, fetch.watch),
+            Step("fetch/units", fetch.plan, fetch.Fetch, fetch.watch, fetch.seconds),
         ],
         fetch.conclude,
     ),
@@ -62,7 +63,7 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
         ],
         decontaminate.conclude,
     ),
-    "write": ([Step("write", write.plan, each(write.write))], write.conclude),
+    "write": ([Step("write", write.plan, each(write.write), seconds=write.seconds)], write.conclude),
 }
 
 
@@ -134,6 +135,8 @@ def run_step(run: Run, step: Step, pipeline_options: PipelineOptions) -> None:
     if not units:
         return
     watched = progress.watched(run, step.name, units, terminal.stderr(), step.watch(run))
-    with watched, raised(run, step.name), pipeline(run, step.name, pipeline_options) as built:
+    seconds = step.seconds(run, units) if run.config.engine.runner == "embedded" else 0.0
+    of_processes = processes.OF_COMMAND.used(processes.worth(seconds, threads(run.config.engine)))
+    with watched, raised(run, step.name), of_processes, pipeline(run, step.name, pipeline_options) as built:
         _ = built | "NameUnits" >> create(run, units) | "RunStep" >> step.transform(run, step.name)
     check_marks(run, step.name, units)

@@ -4,13 +4,14 @@ One unit is one input file. A Parquet table without images is its own pool: only
 read its row groups. Every other file is read once; its candidates, the places of its images and what it dropped stay in work/.
 """
 
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from typing import cast
 
 import pyarrow as pa
 
 from altalign import interrupts, storage
-from altalign.errors import UnreadableError
+from altalign.errors import AltalignError, UnreadableError
 from altalign.failed import FailedCounts
 from altalign.reasons import DropReason, Stage
 from altalign.schema import BROKEN, CANDIDATE, DROPPED
@@ -19,12 +20,24 @@ from pipelines import parquet, places, pool, read
 from pipelines.samples import smallest_keys
 from pipelines.units import Facts, Run, Unit
 
+SECONDS_PER_BYTE = 30e-9  # of the books in examples/, and of images of mixed formats to their verdict: docs/concepts/where-the-time-goes.md
+SIZES_ASKED = 100
 SAMPLE_PER_REASON = 1_000  # dropped rows kept as a sample: those of the smallest keys, the same whatever the units were
 
 
 def plan(run: Run) -> list[Unit]:
     """One unit a file, in input order."""
     return [{"name": file.name, "file": file.number} for file in run.files]
+
+
+def seconds(run: Run, units: Sequence[Unit]) -> float:
+    """What archives take one core, about, by the sizes of the first of them; images of tars are fetched next, in the same processes. Tables wait for no lock."""
+    files = [run.files[unit["file"]] for unit in units]
+    paths = [file.path for file in files if run.config.input[file.of].kind != "table"]
+    with suppress(OSError, AltalignError):  # what is not to be had is said where it is read
+        sizes = [stamp.size for stamp in storage.stamps(paths[:SIZES_ASKED])]
+        return SECONDS_PER_BYTE * sum(sizes) * len(paths) / max(1, len(sizes))
+    return 0.0
 
 
 def extract(run: Run, unit: Unit) -> Facts:

@@ -26,6 +26,8 @@ from pipelines.pooled import MapUnits
 from pipelines.units import Facts, Run, Unit
 from pipelines.web.progress import WebWatch
 
+SECONDS_PER_IMAGE = 1e-3  # docs/concepts/where-the-time-goes.md; of a web-size one three times that
+
 # A candidate that passed the image rules, with where its image's bytes lie in the blob of its fetch unit, and what the audit's joint counts want.
 FETCHED = pa.schema(
     [
@@ -60,6 +62,12 @@ class Fetch(beam.PTransform[Any, Any]):
 def watch(run: Run) -> type[progress.Watch]:
     """What shows the progress of this step."""
     return WebWatch if run.config.fetch.source == "web" else progress.Watch
+
+
+def seconds(run: Run, units: Sequence[Unit]) -> float:
+    """What they take one core, about; 0 where they wait for the web, or a model, which has threads of its own, looks at colours."""
+    is_ours = run.config.fetch.source == "archive" and not images.hooks_of(run.config).colour
+    return SECONDS_PER_IMAGE * sum(unit["images"] for unit in units) if is_ours else 0.0
 
 
 def fetch(run: Run, unit: Unit) -> Facts:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
 from altalign import interrupts
+from altalign.processes import InProcesses
 from pipelines.engines import threads, working
 from pipelines.trouble import Reporting
 from pipelines.units import Facts, Run, Unit, map_unit
@@ -116,12 +118,25 @@ class MapUnits(beam.PTransform[Any, Any]):
 
     def __init__(self, run: Run, step: str, work: Callable[[Run, Unit], Facts], **threads: Any):
         super().__init__()
-        self._run, self._step, self._do, self._threads = run, step, work, threads
+        self._run, self._step, self._threads = run, step, threads
+        self._map: Callable[[Unit], str] = InProcesses(_MapUnit(run, step, work))
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
         """Do every unit that is not finished."""
         return input_or_inputs | "DoUnits" >> pooled(self._run, self._work, **self._threads)
 
     def _work(self, unit: Unit) -> Iterator[str]:
-        map_unit(self._run, self._step, unit, self._do)
-        yield unit["name"]
+        yield self._map(unit)
+
+
+@dataclass(frozen=True)
+class _MapUnit:
+    """Does a unit of a step, if it is not finished; gives its name."""
+
+    run: Run
+    step: str
+    work: Callable[[Run, Unit], Facts]
+
+    def __call__(self, unit: Unit) -> str:
+        map_unit(self.run, self.step, unit, self.work)
+        return unit["name"]

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from typing import Any
@@ -18,6 +18,8 @@ from pipelines.card_facts import Facts as CardFacts
 from pipelines.engines import threads
 from pipelines.ranges import Range, Ranges
 from pipelines.units import Facts, Run, Unit
+
+SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/where-the-time-goes.md
 
 
 def plan(run: Run) -> list[Unit]:
@@ -41,6 +43,11 @@ def plan(run: Run) -> list[Unit]:
             first += 1
         shards.append({"name": f"{len(shards):05d}", "rows": end - begin, "parts": parts})
     return shards
+
+
+def seconds(_run: Run, shards: Sequence[Unit]) -> float:
+    """What shards take one core, about."""
+    return SECONDS_PER_SAMPLE * sum(shard["rows"] for shard in shards)
 
 
 def _files(run: Run, name: str, facts: Facts) -> dict[str, int]:

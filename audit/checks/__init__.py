@@ -5,10 +5,12 @@ again is in `NOT_ASKED`. A damaged run gives checks that fail; what one needs an
 """
 
 import os
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
+from altalign import processes
 from altalign.counts import Counts
 from altalign.errors import AltalignError
 from altalign.reasons import REASONS, DropReason, Stage
@@ -18,10 +20,10 @@ from audit.checks.findings import Check, Findings, many
 from audit.checks.rules import Rules
 from audit.checks.totals import Manifest
 from audit.run_folder import RunFolder
-from filters.image_headers import STRICT_PILLOW
 
 __all__ = ["NOT_ASKED", "Check", "run_checks"]
 
+SECONDS_PER_SAMPLE = 0.6e-3  # of one core, about: docs/concepts/where-the-time-goes.md
 KEYS_AT_MOST = 1 << 20  # kept keys that are looked for among dropped rows
 FILES_PER_SHARD = 8  # files of dropped/ of each stage that are read for each shard that is, where shards are sampled
 
@@ -101,10 +103,11 @@ def _check_rows(run: RunFolder, manifest: Manifest, counts: Counts | None, rules
     rows = sum(manifest.entries[name]["rows"] for name in names)
     bits = max(0, (rows - 1) // KEYS_AT_MOST).bit_length()
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with progress.counting(len(names)) as one_is_done, STRICT_PILLOW:
+    read_one = processes.InProcesses(partial(shard.read, rules=rules, threads=threads, bits=bits))
+    with progress.counting(len(names)) as one_is_done, processes.OF_COMMAND.used(processes.worth(SECONDS_PER_SAMPLE * rows, threads)):
 
         def read(name: str) -> shard.Found:
-            found = shard.read(run, name, rules, threads=threads, looked_for=lambda keys: _sampled(keys, bits))
+            found = read_one(name)
             one_is_done()
             return found
 
@@ -119,7 +122,7 @@ def _check_rows(run: RunFolder, manifest: Manifest, counts: Counts | None, rules
         totals.check_against_shards(run, counts, shards, findings)
     if run.config.audit.keep_dropped:
         findings.saw("kept_or_dropped", 0)
-        near = [(_leading(found.first.encode()) >> 16, _leading(found.last.encode()) >> 16) for found in shards if found.rows]
+        near = [(shard.leading(found.first.encode()) >> 16, shard.leading(found.last.encode()) >> 16) for found in shards if found.rows]
         dropped.check(run, counts, keys, findings, files_at_most=None if is_whole else FILES_PER_SHARD * len(names), near=near)
     return _notes(names, manifest, rows, len(keys))
 
@@ -128,19 +131,6 @@ def _chosen(manifest: Manifest, at_most: int | None) -> list[str]:
     """The shards that are read: those of the smallest SHA-256, in the order of their names."""
     by_content = sorted(manifest.entries, key=lambda name: (manifest.entries[name]["sha256"], name))
     return sorted(by_content[:at_most])
-
-
-def _sampled(keys: np.ndarray, bits: int) -> np.ndarray:
-    """The keys whose first so many bits are zero: keys are hashes, so these are a random sample."""
-    return keys if not bits else keys[np.array([_leading(key) >> max(0, 32 - bits) == 0 for key in keys.tolist()], bool)]
-
-
-def _leading(key: bytes) -> int:
-    """The first 32 bits of a key or image_id; all ones of what is none, which another check has said."""
-    try:
-        return int(key[:8], 16)
-    except ValueError:
-        return (1 << 32) - 1
 
 
 def _check_between(shards: list[shard.Found], findings: Findings) -> None:

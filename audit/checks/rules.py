@@ -37,9 +37,18 @@ _NO_ARRAY = (ValueError, EOFError, TypeError, OverflowError, SyntaxError, TokenE
 class Rules:
     """What rows are held against: settings, tables (None where it is not to be had, or drops nothing), block lists, and which sources have images in hand."""
 
-    config: CurateConfig
+    run: RunFolder
     tables: Mapping[DropReason, np.ndarray | None]
     blocked: BlockList
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process maps the tables itself."""
+        return Rules.of, (self.run, Findings())
+
+    @property
+    def config(self) -> CurateConfig:
+        """The settings of the run."""
+        return self.run.config
 
     @classmethod
     def of(cls, run: RunFolder, findings: Findings) -> "Rules":
@@ -55,7 +64,7 @@ class Rules:
                 tables[rule] = _table(run, name)
             except (UnreadableError, OSError) as error:
                 findings.fails(rule, str(error) if isinstance(error, UnreadableError) else f"{error.filename}: {error.strerror}")
-        return cls(run.config, tables, _block_list(run.config, findings))
+        return cls(run, tables, _block_list(run.config, findings))
 
     @cached_property
     def sources_in_hand(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from audit.checks.findings import Findings
 from audit.checks.rules import Rules
 from audit.checks.tars import Member, NotATarError, Tar
 from audit.run_folder import RunFolder
+from filters.image_headers import STRICT_PILLOW
 
 _ROWS = 1_024  # of a side-car that are Python objects at a time
 _COLUMNS = tuple(SAMPLE.names)
@@ -45,23 +46,35 @@ class Found:
     parquet_sha256: str = ""
 
 
-def read(run: RunFolder, name: str, rules: Rules, *, threads: int, looked_for: Callable[[np.ndarray], np.ndarray]) -> Found:
+def read(name: str, *, rules: Rules, threads: int, bits: int) -> Found:
     """Check a shard by its name, without an ending.
 
     Args:
-        run: its run.
         name: its name.
-        rules: what its rows must pass.
+        rules: what its rows must pass; of its run.
         threads: how many decode images, of all shards that are read at a time.
-        looked_for: takes keys (S32) and gives those that are kept for later.
+        bits: keys are kept for later whose first so many are zero: keys are hashes, so these are a random sample.
     """
     found = Found(Findings(), name)
-    rows = _sidecar(run, found)
-    if rows is not None:
-        text_rules.check(rows, rules, f"shards/{name}.parquet", found.findings)
-        found.keys = looked_for(_check_order(rows, found))
-    _read_tar(run, rows, rules, found, threads)
+    with STRICT_PILLOW:
+        rows = _sidecar(rules.run, found)
+        if rows is not None:
+            text_rules.check(rows, rules, f"shards/{name}.parquet", found.findings)
+            found.keys = _sampled(_check_order(rows, found), bits)
+        _read_tar(rules.run, rows, rules, found, threads)
     return found
+
+
+def _sampled(keys: np.ndarray, bits: int) -> np.ndarray:
+    return keys if not bits else keys[np.array([leading(key) >> max(0, 32 - bits) == 0 for key in keys.tolist()], bool)]
+
+
+def leading(key: bytes) -> int:
+    """The first 32 bits of a key or image_id; all ones of what is none, which another check has said."""
+    try:
+        return int(key[:8], 16)
+    except ValueError:
+        return (1 << 32) - 1
 
 
 # The side-car ------------------------------------------------------------------------------------------------------------
