@@ -31,7 +31,8 @@ _PROGRAM = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); fro
 def worth(seconds: float, at_most: int) -> int:
     """How many are worth starting for work that takes one core so many seconds, and that there is memory for; 0 where threads do it as well."""
     count = min(at_most, int(seconds / SECONDS_OF_WORK))
-    return count if 1 < count <= memory.for_processes(memory.free()) else 0
+    count = min(count, memory.for_processes(memory.free())) if count > 1 else 0
+    return count if count > 1 else 0
 
 
 class InProcesses(Generic[Item, Result]):
@@ -60,9 +61,10 @@ class Processes:
     @contextmanager
     def used(self, count: int) -> Iterator[None]:
         """So many of them do the work of this block that is `InProcesses`; with 0, none of it."""
-        while len(self._all) < count:
-            self._all.append(_Process())
-            self._idle.put(self._all[-1])
+        with suppress(OSError):  # the system starts no more of them: threads do the rest
+            while len(self._all) < count:
+                self._all.append(_Process())
+                self._idle.put(self._all[-1])
         self._are_used = count > 0
         try:
             yield
@@ -123,7 +125,7 @@ class _Process:
                 raise
             is_error, result = self._pickle.load(self._answers)
         except (BrokenPipeError, EOFError, self._pickle.UnpicklingError):
-            raise AltalignError(f"{self._ended()}; run the same command again, it continues") from None
+            raise AltalignError(f"{self._ended()}; run the same command again") from None
         if is_error:
             raise result
         return result

@@ -31,7 +31,7 @@ def plan(run: Run) -> list[Unit]:
 
 
 def seconds(run: Run, units: Sequence[Unit]) -> float:
-    """What archives take one core, about, by the sizes of the first of them; images of tars are fetched next, in the same processes. Tables wait for no lock."""
+    """What archives take one core, about, by the sizes of the first of them; images of tars are fetched next, by the same processes. Of tables: 0."""
     files = [run.files[unit["file"]] for unit in units]
     paths = [file.path for file in files if run.config.input[file.of].kind != "table"]
     with suppress(OSError, AltalignError):  # what is not to be had is said where it is read
