@@ -313,8 +313,9 @@ class EngineSettings(Settings):
     """Which Beam runner. `"embedded"` runs in this process; `"prism"` needs `make prism`; `"spark"` and `"flink"` need `make jars`, and run on this
     machine unless flags after `--` name a cluster; `"dataflow"` needs a container image and more flags."""
     workers: Whole = 0
-    """Threads of the embedded runner, and of Spark and Flink on this machine; `0` is one a core. A cluster says itself how many work at once, so that
-    it is refused there. Units that wait for the web have more."""
+    """Units that the embedded runner, or Spark or Flink on this machine, works on at a time; `0` is one a core. The embedded runner has a thread each, and
+    where many images are in hand and memory is ample a process. A cluster says itself how many work at once, so that it is refused there. Units that wait
+    for the web have more."""
     shuffle: Literal["files", "beam"] = "files"
     """How groupings move data: places in spill files, or the bytes themselves."""
 

@@ -142,9 +142,10 @@ def _first_of_set(value: str) -> str:
 def _parsed(url: str, base: str | None) -> str | None:
     """A URL without its fragment, serialised; None where it is not valid."""
     if "/." not in url and "%2" not in url and "xn--" not in url:  # parts . and .., maybe written as %2e; names that are checked
-        if _PLAIN_URL.fullmatch(url):
-            return url
-        if base is not None and base.startswith(_SCHEMES):
+        if url.startswith(_SCHEMES):
+            if _PLAIN_URL.fullmatch(url):
+                return url
+        elif base is not None and base.startswith(_SCHEMES):
             if _PLAIN_REFERENCE.fullmatch(url):
                 return base.partition("?")[0].rpartition("/")[0] + "/" + url
             if _PLAIN_PATH.fullmatch(url):

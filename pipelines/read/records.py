@@ -9,6 +9,7 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
@@ -85,7 +86,7 @@ def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | No
     stream = members.stream(file, members.compression_at(file, offset)) or file
     try:
         for record in ArchiveIterator(stream, parse_http=False):
-            return _taken(record, offset, lambda *_: payload_bytes, lambda: False, can_be_read_again=True)
+            return _taken(record, _head(record).url, offset, lambda *_: payload_bytes, lambda: False, can_be_read_again=True)
     except OSError as error:
         members.check_disk(error)
         return None
@@ -136,7 +137,7 @@ class _Stretch:
                     yield BrokenRecord(begun_at, "the record breaks off in its head")
                 self._start_is_counted, self.goes_on_at = False, offset
                 return
-            error = _wrong_head(record)
+            error, url = _head(record)
             if error and can_be_read_again:
                 yield from self._at_wrong_head(offset, error, before, is_first=is_first)
                 return
@@ -147,7 +148,7 @@ class _Stretch:
                 is_beyond = self._is_in_the_next_member if can_be_read_again and self._stream else lambda: False
                 if self._stream is None and offset + record.content_length > self._size:
                     raise OSError("Content-Length goes beyond the end of the file")
-                self._waiting = _taken(record, offset, self._keep, is_beyond, can_be_read_again=can_be_read_again)
+                self._waiting = _taken(record, url, offset, self._keep, is_beyond, can_be_read_again=can_be_read_again)
             except OSError as error:
                 members.check_disk(error)
                 yield from self._at_broken_record(offset, error, can_be_read_again=can_be_read_again)
@@ -259,7 +260,7 @@ class _Stretch:
         self.goes_on_at = members.next_start(self._again, max(behind, self._start) + 1, self._compression)
 
 
-def _taken(record: WarcRecord, offset: int, keep: Keep, is_beyond: Callable[[], bool], *, can_be_read_again: bool) -> Record:
+def _taken(record: WarcRecord, url: str, offset: int, keep: Keep, is_beyond: Callable[[], bool], *, can_be_read_again: bool) -> Record:
     """A record, all of it read, piece by piece while it is not beyond its end: else a length that lies costs all that is behind it.
 
     Raises:
@@ -281,18 +282,42 @@ def _taken(record: WarcRecord, offset: int, keep: Keep, is_beyond: Callable[[], 
                 break
     if left or is_beyond():
         raise OSError(f"the record breaks off {left} bytes before its end")
-    url = (record.headers.get("WARC-Target-URI") or "").strip().removeprefix("<").removesuffix(">")
     return Record(offset, can_be_read_again, record.record_type, url, http, b"".join(parts), block_bytes)
 
 
-def _wrong_head(record: WarcRecord) -> str | None:
-    """What is wrong with the headers that every record has once; the reader takes a missing length, or one that is no number, for zero."""
-    names = [name.lower() for name in record.headers.keys_bytes()]  # once over them: each look for a name costs as much
-    lengths, types = names.count(b"content-length"), names.count(b"warc-type")
+class _Names(NamedTuple):
+    """What is wrong with the names in a head; where among them that of the length is, and the first of the address (None: it has none)."""
+
+    error: str | None
+    length: int = 0
+    url: int | None = None
+
+
+@lru_cache(maxsize=64)  # records of an archive have the same few
+def _named(names: tuple[bytes, ...]) -> _Names:
+    lower = [name.lower() for name in names]
+    lengths, types = lower.count(b"content-length"), lower.count(b"warc-type")
     if lengths != 1 or types != 1:
-        return f"{lengths} headers Content-Length and {types} WARC-Type, where one of each is meant"
-    length = list(record.headers.values_bytes())[names.index(b"content-length")]
-    return None if _LENGTH.fullmatch(length) else "Content-Length is no number of bytes"
+        return _Names(f"{lengths} headers Content-Length and {types} WARC-Type, where one of each is meant")
+    return _Names(None, lower.index(b"content-length"), lower.index(b"warc-target-uri") if b"warc-target-uri" in lower else None)
+
+
+class _Head(NamedTuple):
+    """What is wrong with the headers that every record has once (the reader takes a missing length, or one that is no number, for zero); the URL as given."""
+
+    error: str | None
+    url: str = ""
+
+
+def _head(record: WarcRecord) -> _Head:
+    error, length, url_at = _named(record.headers.keys_bytes())  # all at once: the reader's own look at one name takes as long
+    if error is not None:
+        return _Head(error)
+    values = record.headers.values_bytes()
+    if not _LENGTH.fullmatch(values[length]):
+        return _Head("Content-Length is no number of bytes")
+    url = "" if url_at is None else values[url_at].decode("utf-8", "replace")
+    return _Head(None, url.strip().removeprefix("<").removesuffix(">"))
 
 
 def _http(record: WarcRecord) -> Http | None:

@@ -4,17 +4,20 @@ import errno
 import gzip
 import io
 import random
+import re
 import zlib
 from pathlib import Path
 
 import brotli
 import pytest
+from fastwarc.warc import ArchiveIterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.curation import InputSettings
 from altalign.errors import UnreadableError
 from pipelines import read
+from pipelines.read import records
 from tests.pipelines.read.archives import image, page, record, response, write, zstd
 from tests.pipelines.read.archives import read_all as read_all_of
 from tests.shared_data import SHARED, needs_shared
@@ -386,3 +389,28 @@ def test_a_last_record_cut_in_its_head_is_counted(tmp_path, form, size):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_whole_archive_has_no_broken_end(tmp_path, form):
     assert read_all(write(tmp_path / "a.warc", [page(1), page(2)], form))[1] == []
+
+
+_FIELDS = {
+    b"WARC-Type": [b" resource"],
+    b"warc-type": [b"response"],
+    b"Content-Length": [b" 0", b"0 ", b" 7x", b""],
+    b"WARC-Target-URI": [b" http://a/b", b" <http://a/\xc3\xa9>", b"\thttp://a/\xff\xfe", b" http://a/\r\n  goes-on"],
+    b"warc-target-uri": [b" http://c/\xc3\xa9", b""],
+    b"X-Other": [b" 1"],
+}
+
+
+@given(st.lists(st.sampled_from([*_FIELDS]), max_size=6), st.randoms(use_true_random=False))
+@settings(derandomize=True, deadline=None, max_examples=400)
+def test_a_head_says_what_the_readers_own_look_for_each_name_says(names: list[bytes], rng: random.Random) -> None:
+    wanted = [*dict.fromkeys(names), *names[:1], b"Content-Length"] if rng.random() < 0.3 else [*dict.fromkeys([*names, b"Content-Length"])]
+    rng.shuffle(wanted)
+    data = b"WARC/1.0\r\n" + b"".join(name + b":" + rng.choice(_FIELDS[name]) + b"\r\n" for name in wanted) + b"\r\n"
+    for archived in ArchiveIterator(io.BytesIO(data), parse_http=False):
+        lower = [name.lower() for name in wanted]
+        error, url = records._head(archived)
+        if lower.count(b"content-length") == lower.count(b"warc-type") == 1 and re.fullmatch(r"\s*\d+\s*", archived.headers.get("Content-Length") or ""):
+            assert (error, url) == (None, (archived.headers.get("WARC-Target-URI") or "").strip().removeprefix("<").removesuffix(">"))
+        else:
+            assert error is not None
