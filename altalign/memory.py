@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from altalign import control_groups
+from altalign.cores import cores
 from altalign.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ ADDRESS_SPACE_BYTES = 400 * MB  # beside what is used: libraries, stacks, what a
 
 SMALL_BYTES = 32 * MB  # what a thread may take without asking: it is in BYTES_PER_THREAD
 AMPLE_BYTES = 8_000 * MB  # more than two of the largest images of the default settings: nobody has to ask
+_AMPLE_FREE_BYTES = AMPLE_BYTES * 4 // 3  # `spare` is three quarters of what is free
+_NOTHING = "nothing"  # that is known limits memory: this is no Linux
 
 
 class Free(NamedTuple):
@@ -64,7 +68,7 @@ def _mallopt(option: int, value: int) -> None:
 def free(root: Path = Path("/")) -> Free:
     """The scarcest of what limits memory: the machine, control groups (both versions), `ulimit -v` and `-d`."""
     found = [*_of_machine(root), *_of_groups(root), *_of_limits(root)]
-    return min(found, key=lambda each: each.bytes - each.is_address_space * ADDRESS_SPACE_BYTES, default=Free(1 << 62, "nothing"))
+    return min(found, key=lambda each: each.bytes - each.is_address_space * ADDRESS_SPACE_BYTES, default=Free(1 << 62, _NOTHING))
 
 
 def _numbers(file: Path, separator: str = ":") -> dict[str, int]:
@@ -84,26 +88,17 @@ def _of_machine(root: Path) -> Iterator[Free]:
 
 
 def _of_groups(root: Path) -> Iterator[Free]:
-    """Of the control groups that this process is in: the own one and those above it."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return
-    for _, controllers, path in (line.split(":", 2) for line in lines):
-        if controllers not in ("", "memory"):
+    """Of the control groups that this process is in."""
+    for place, is_first_version in control_groups.of_process("memory", root):
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_") if is_first_version else ("memory.max", "memory.current", "")
+        try:
+            limit, usage = ((place / name).read_text(encoding="utf-8").strip() for name in names[:2])
+        except OSError:
             continue
-        mount = root / "sys/fs/cgroup" / controllers
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_") if controllers else ("memory.max", "memory.current", "")
-        group = mount / path.lstrip("/")
-        for place in [group, *(above for above in group.parents if above.is_relative_to(mount))]:
-            try:
-                limit, usage = ((place / name).read_text(encoding="utf-8").strip() for name in names[:2])
-            except OSError:
-                continue
-            if limit.isdecimal() and int(limit) < 1 << 60:  # "max", or as good as that
-                facts = _numbers(place / "memory.stat", " ")
-                files = facts.get(f"{names[2]}inactive_file", 0) + facts.get(f"{names[2]}active_file", 0)  # given back when it is needed
-                yield Free(int(limit) - int(usage) + files, f"control group {place}")
+        if limit.isdecimal() and int(limit) < 1 << 60:  # "max", or as good as that
+            facts = _numbers(place / "memory.stat", " ")
+            files = facts.get(f"{names[2]}inactive_file", 0) + facts.get(f"{names[2]}active_file", 0)  # given back when it is needed
+            yield Free(int(limit) - int(usage) + files, f"control group {place}")
 
 
 def _of_limits(root: Path) -> Iterator[Free]:
@@ -125,7 +120,7 @@ def fitted(config: "CurateConfig", there: Free) -> "CurateConfig":
     Raises:
         UsageError: there is too little for one.
     """
-    wanted = (config.engine.workers or os.cpu_count() or 1) if config.engine.runner == "embedded" else 1
+    wanted = (config.engine.workers or cores()) if config.engine.runner == "embedded" else 1
     fit = next((threads for threads in range(wanted, 0, -1) if needed(threads, is_address_space=there.is_address_space) <= there.bytes), 0)
     if not fit:
         least = needed(1, is_address_space=there.is_address_space) // MB
@@ -136,8 +131,10 @@ def fitted(config: "CurateConfig", there: Free) -> "CurateConfig":
 
 
 def for_processes(there: Free) -> int:
-    """How many processes beside the command's own there is memory for; large images are asked for by each process alone, so there has to be ample."""
-    return 0 if there.is_address_space else max(0, there.bytes - needed(1, is_address_space=False) - AMPLE_BYTES) // PROCESS_BYTES
+    """How many processes more there is memory for. Each asks for itself where large images are to wait for one another, so it has to be ample beside them."""
+    if there.is_address_space or there.of == _NOTHING:
+        return 0
+    return max(0, there.bytes - needed(1, is_address_space=False) - _AMPLE_FREE_BYTES) // PROCESS_BYTES
 
 
 # Large images --------------------------------------------------------------------------------------------------------------

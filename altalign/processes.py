@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -29,9 +30,10 @@ _PROGRAM = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); fro
 
 
 def worth(seconds: float, at_most: int) -> int:
-    """How many are worth starting for work that takes one core so many seconds, and that there is memory for; 0 where threads do it as well."""
+    """How many are worth having for work that takes one core so many seconds, and that there is memory for; 0 where threads do it as well."""
     count = min(at_most, int(seconds / SECONDS_OF_WORK))
-    count = min(count, memory.for_processes(memory.free())) if count > 1 else 0
+    if count > 1:
+        count = min(count, OF_COMMAND.count + memory.for_processes(memory.free()))
     return count if count > 1 else 0
 
 
@@ -40,6 +42,13 @@ class InProcesses(Generic[Item, Result]):
 
     def __init__(self, work: Callable[[Item], Result]):
         self.work = work
+
+    @cached_property
+    def pickled(self) -> bytes:
+        """The work for another process: a run of many files has many megabytes."""
+        import pickle
+
+        return pickle.dumps(self.work, pickle.HIGHEST_PROTOCOL)
 
     def __call__(self, item: Item) -> Result:
         """What comes of an item.
@@ -58,13 +67,23 @@ class Processes:
         self._idle: SimpleQueue[_Process] = SimpleQueue()
         self._are_used = False
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._all)
+
     @contextmanager
     def used(self, count: int) -> Iterator[None]:
-        """So many of them do the work of this block that is `InProcesses`; with 0, none of it."""
+        """All that there are, and at least so many, do the work of this block that is `InProcesses`; with 0, none of it."""
+        for process in [process for process in self._all if not process.is_there]:  # the system has killed it meanwhile: it costs nothing but itself
+            process.close()
+            self._all.remove(process)
         with suppress(OSError):  # the system starts no more of them: threads do the rest
             while len(self._all) < count:
                 self._all.append(_Process())
-                self._idle.put(self._all[-1])
+        self._idle = SimpleQueue()
+        for process in self._all:
+            self._idle.put(process)
         self._are_used = count > 0
         try:
             yield
@@ -88,6 +107,8 @@ class Processes:
         """End them all."""
         for process in self._all:
             process.close()
+        for process in self._all:
+            process.wait()
         self._all, self._idle = [], SimpleQueue()
 
 
@@ -103,7 +124,7 @@ class _Process:
 
         self._pickle = pickle
         # A session of its own: Ctrl-C at a terminal is for us.
-        command = [sys.executable, "-c", _PROGRAM]
+        command = [sys.executable, "-P", "-c", _PROGRAM]  # -P: nothing is imported from the working directory
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -115,8 +136,9 @@ class _Process:
     def call(self, work: InProcesses[Item, Result], item: Item) -> Result:
         """What comes of an item there, or its error."""
         try:
-            self._send((None if self._has is work else self._pickle.dumps(work.work), item))
-            self._has = work
+            pickled = None if self._has is work else work.pickled
+            self._has = None  # until it is known to have read it
+            self._send((pickled, item))
             try:
                 self._wait()
             except BaseException:
@@ -128,6 +150,7 @@ class _Process:
             raise AltalignError(f"{self._ended()}; run the same command again") from None
         if is_error:
             raise result
+        self._has = work
         return result
 
     def _send(self, message: Any) -> None:
@@ -143,26 +166,34 @@ class _Process:
         while not poll.poll(_LOOK_EVERY_MS):
             interrupts.check()
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it can be given work."""
+        return self._process.poll() is None
+
     def _ended(self) -> str:
         """How it has ended, as a user reads it."""
-        code = self._process.wait(_ENDS_WITHIN_S)
+        code = self.wait()
         what = f"process {self._process.pid}, one of those that this command works with,"
         if code == -signal.SIGKILL:
             return f"{what} was killed; where the system did it for want of memory, give it more, or set fewer [engine] workers"
         return f"{what} ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
 
     def close(self) -> None:
-        """End it, at once."""
+        """Have it end, at once."""
         with suppress(BrokenPipeError):
             self._requests.close()
         self._answers.close()
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended; where it does not, it is made to."""
         import subprocess
 
         try:
-            self._process.wait(_ENDS_WITHIN_S)
+            return self._process.wait(_ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            return self._process.wait()
 
 
 # In the process ------------------------------------------------------------------------------------------------------------
@@ -180,6 +211,9 @@ def serve() -> None:
     startup.prepare()
     logging.getLogger().setLevel(logging.CRITICAL)
     ahead.OF_PROCESS.at_most = THREADS_AT_MOST
+    while (lowest := os.open(os.devnull, os.O_WRONLY)) <= 2:  # where the command's own were closed, ours are to be no pipe of answers
+        pass
+    os.close(lowest)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
     requests: SimpleQueue[tuple[bytes | None, Any]] = SimpleQueue()
@@ -190,14 +224,19 @@ def serve() -> None:
         pickled, item = requests.get()
         try:
             if pickled is not None:
+                work = None  # before the next one is there
                 with startup.imports():
                     work = pickle.loads(pickled)
+                pickled = None
             with interrupts.part_of(given_up):
                 answer = pickle.dumps((False, work(item)), pickle.HIGHEST_PROTOCOL)
-        except Exception as error:
+        except BaseException as error:
             answer = _pickled(error)
-        answers.write(answer)
-        answers.flush()
+        try:
+            answers.write(answer)
+            answers.flush()
+        except OSError:  # nobody reads it
+            os._exit(0)
 
 
 def _listen(requests: "SimpleQueue[tuple[bytes | None, Any]]", given_up: threading.Event) -> None:
@@ -207,7 +246,7 @@ def _listen(requests: "SimpleQueue[tuple[bytes | None, Any]]", given_up: threadi
     while True:
         try:
             request = pickle.load(sys.stdin.buffer)
-        except EOFError:
+        except Exception:  # also in the middle of a request
             os._exit(0)
         if request is None:
             given_up.set()
@@ -216,16 +255,17 @@ def _listen(requests: "SimpleQueue[tuple[bytes | None, Any]]", given_up: threadi
             requests.put(request)
 
 
-def _pickled(error: Exception) -> bytes:
-    """An error for the parent, with where it was raised; in words, where it cannot be pickled and read again."""
+def _pickled(error: BaseException) -> bytes:
+    """An error for the parent, with where it was raised; in words, where what is read of its pickle is another one."""
     import pickle
     import traceback
 
     told = "".join(traceback.format_exception(error))
-    try:
+    with suppress(Exception):
         error.add_note(told)
         answer = pickle.dumps((True, error))
-        pickle.loads(answer)
-    except Exception:
-        answer = pickle.dumps((True, RuntimeError(f"{type(error).__name__}: {error}\n{told}")))
-    return answer
+        if str(pickle.loads(answer)[1]) == str(error) and isinstance(error, Exception):
+            return answer
+    in_words = RuntimeError(f"{type(error).__name__}: {error}")
+    in_words.add_note(told)
+    return pickle.dumps((True, in_words))

@@ -135,8 +135,16 @@ def run_step(run: Run, step: Step, pipeline_options: PipelineOptions) -> None:
     if not units:
         return
     watched = progress.watched(run, step.name, units, terminal.stderr(), step.watch(run))
-    seconds = step.seconds(run, units) if run.config.engine.runner == "embedded" else 0.0
-    of_processes = processes.OF_COMMAND.used(processes.worth(seconds, threads(run.config.engine)))
+    of_processes = processes.OF_COMMAND.used(_processes_for(run, step, units))
     with watched, raised(run, step.name), of_processes, pipeline(run, step.name, pipeline_options) as built:
         _ = built | "NameUnits" >> create(run, units) | "RunStep" >> step.transform(run, step.name)
     check_marks(run, step.name, units)
+
+
+def _processes_for(run: Run, step: Step, units: Sequence[Unit]) -> int:
+    """How many processes are worth what is left of a step. None where a store holds the run: each writer would have to know that it is held still."""
+    if run.config.engine.runner != "embedded" or storage.is_remote(run.folder):
+        return 0
+    finished = set(run.finished(step.name))
+    left = [unit for unit in units if unit["name"] not in finished]
+    return processes.worth(step.seconds(run, left), min(threads(run.config.engine), len(left)))

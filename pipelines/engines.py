@@ -24,6 +24,7 @@ from apache_beam.runners.runner import PipelineResult
 from apache_beam.runners.worker import sdk_worker
 
 from altalign import interrupts, storage, terminal
+from altalign.cores import cores
 from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, UsageError
 from pipelines import dataflow, flink_cluster, jars, trouble
@@ -56,7 +57,7 @@ _MASTER = {"spark": "spark_master_url", "flink": "flink_master"}
 def threads(engine: EngineSettings) -> int:
     """Units that one process works on at a time."""
     if engine.runner == "embedded":
-        return engine.workers or os.cpu_count() or 1
+        return engine.workers or cores()
     return 1
 
 
@@ -125,7 +126,7 @@ def _unknown(given: PipelineOptions) -> list[str]:
 def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     """Spark or Flink: inside the job server's process, or a cluster, when a flag names its master."""
     runner = engine.runner
-    count = engine.workers or os.cpu_count() or 1
+    count = engine.workers or cores()
     named = _named(flags)
     default = f"--{_MASTER[runner]}=" + (f"local[{count}]" if runner == "spark" else "[local]")
     added = [*_PORTABLE, *([] if _MASTER[runner] in named else [default])]

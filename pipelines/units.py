@@ -33,7 +33,7 @@ Facts = dict[str, Any]
 Unit = dict[str, Any]  # JSON; always with "name"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # there may be hundreds of thousands
 class InputFile:
     """One input file: its number in input order, and which [[input]] names it."""
 

@@ -4,13 +4,13 @@ Samples are read again from the tars and side-cars, and everything is measured a
 again is in `NOT_ASKED`. A damaged run gives checks that fail; what one needs and is not to be had, a check that could not be asked.
 """
 
-import os
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from altalign import processes
+from altalign.cores import cores
 from altalign.counts import Counts
 from altalign.errors import AltalignError
 from altalign.reasons import REASONS, DropReason, Stage
@@ -102,9 +102,9 @@ def _check_rows(run: RunFolder, manifest: Manifest, counts: Counts | None, rules
     names = _chosen(manifest, shards_at_most)
     rows = sum(manifest.entries[name]["rows"] for name in names)
     bits = max(0, (rows - 1) // KEYS_AT_MOST).bit_length()
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = cores()
     read_one = processes.InProcesses(partial(shard.read, rules=rules, threads=threads, bits=bits))
-    with progress.counting(len(names)) as one_is_done, processes.OF_COMMAND.used(processes.worth(SECONDS_PER_SAMPLE * rows, threads)):
+    with progress.counting(len(names)) as one_is_done, processes.OF_COMMAND.used(processes.worth(SECONDS_PER_SAMPLE * rows, min(threads, len(names)))):
 
         def read(name: str) -> shard.Found:
             found = read_one(name)

@@ -1,12 +1,13 @@
 """Processes beside a command: work in them and its errors, what is given up, and how they end."""
 
 import os
+import pickle
 import select
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def beside(folder: Path, number: int) -> int:
 
 def printing(number: int) -> int:
     os.write(1, b"what a library says\n")
+    os.write(2, b"and what goes wrong there\n")
     print("and more", flush=True)  # noqa: T201 - it is about prints
     return number
 
@@ -74,6 +76,31 @@ def until_given_up(folder: Path, _number: int) -> int:
 def killed(_number: int) -> int:
     os.kill(os.getpid(), signal.SIGKILL)
     return 0
+
+
+class Doubled(Exception):  # noqa: N818
+    """Makes its message of its argument, and again when it is read of a pickle."""
+
+    def __init__(self, what: str):
+        super().__init__(f"file: {what}")
+
+
+def doubled(_number: int) -> int:
+    raise Doubled("bad")
+
+
+def leaving(number: int) -> int:
+    sys.exit(number)
+
+
+class Unfit:
+    """Work that cannot be made of its pickle."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return unreadable, (1,)
+
+    def __call__(self, number: int) -> int:
+        return number
 
 
 @pytest.fixture
@@ -149,9 +176,25 @@ def test_an_error_comes_as_it_was_with_where_it_was_raised(two: Processes) -> No
 
 
 @pytest.mark.usefixtures("two")
-def test_an_error_that_cannot_be_pickled_comes_in_words() -> None:
-    with pytest.raises(RuntimeError, match=r"^Curious: number 7\n"):
-        InProcesses(curious)(7)
+@pytest.mark.parametrize(("work", "said"), [(curious, "Curious: number 7"), (doubled, "Doubled: file: bad"), (leaving, "SystemExit: 7")])
+def test_an_error_of_which_a_pickle_makes_another_comes_in_words(work: Callable[[int], int], said: str) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        InProcesses(work)(7)
+    assert str(caught.value) == said
+    assert f"in {work.__name__}" in caught.value.__notes__[0]
+
+
+@pytest.mark.usefixtures("two")
+def test_work_that_cannot_be_read_is_an_error_each_time_and_no_other_work() -> None:
+    before, work, failing = InProcesses(where), InProcesses(Unfit()), InProcesses(missing)
+    for number in range(4):
+        before(number)
+        for _ in range(2):
+            with pytest.raises(UnreadableError):
+                work(number)
+        with pytest.raises(FileNotFoundError):
+            failing(number)
+        assert before(number)[0] == number
 
 
 def test_what_is_given_up_cleans_up_and_its_process_goes_on(two: Processes, tmp_path: Path) -> None:
@@ -171,7 +214,9 @@ def test_what_is_given_up_cleans_up_and_its_process_goes_on(two: Processes, tmp_
 def test_a_process_that_is_killed_is_one_line(two: Processes) -> None:
     with pytest.raises(AltalignError, match=r"^process \d+, one of those .* was killed; .* \[engine\] workers; run the same command again$"):
         InProcesses(killed)(0)
-    assert len(two._all) == 2
+    with two.used(2):
+        assert {pid for _, pid in in_threads(InProcesses(where), list(range(40)), 2)} == set(pids(two))  # one of which is new
+    assert len(set(pids(two))) == 2
 
 
 # How they end ----------------------------------------------------------------------------------------------------------------
@@ -217,6 +262,40 @@ with processes.OF_COMMAND.used(2):
     assert ended(files)
 
 
+@pytest.mark.parametrize("size", [1, 60, 200_000])
+def test_one_ends_where_its_parent_dies_in_the_middle_of_a_message(two: Processes, size: int) -> None:
+    InProcesses(where)(0)
+    process = two._all[0]
+    process._requests.write(pickle.dumps((None, b"x" * 300_000))[:size])
+    process.close()
+    assert process.wait() == 0
+
+
+def test_nothing_is_imported_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pickle", "struct", "enum"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('of data')\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    of_command = Processes()
+    with of_command.used(1):
+        assert of_command.call(InProcesses(where), 1)[1] in pids(of_command)
+    of_command.close()
+
+
+def test_with_closed_streams_what_is_printed_is_no_answer() -> None:
+    script = """
+import os, sys
+from altalign import processes, terminal
+from tests.altalign.test_processes import printing
+terminal.open_streams()
+with processes.OF_COMMAND.used(2):
+    found = [processes.InProcesses(printing)(number) for number in range(4)]
+processes.OF_COMMAND.close()
+sys.exit(found != [0, 1, 2, 3])
+"""
+    for closed in ("2>&-", ">&- 2>&-", "<&- >&- 2>&-"):
+        assert subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0, closed
+
+
 def test_signals_are_the_parents_to_answer(two: Processes) -> None:
     InProcesses(where)(0)  # both may still be starting
     for pid in {pid for _, pid in in_threads(InProcesses(where), list(range(8)), 2)}:
@@ -229,16 +308,22 @@ def test_signals_are_the_parents_to_answer(two: Processes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "free", "count"), [(4.0, 64_000, 0), (9.9, 64_000, 0), (10.0, 64_000, 2), (1e6, 64_000, 4), (1e6, 9_300, 2), (1e6, 9_000, 0), (1e6, 0, 0)]
+    ("seconds", "free", "count"), [(4.0, 64_000, 0), (9.9, 64_000, 0), (10.0, 64_000, 2), (1e6, 64_000, 4), (1e6, 11_900, 2), (1e6, 11_700, 0), (1e6, 0, 0)]
 )
 def test_as_many_as_there_are_work_and_memory_for(monkeypatch: pytest.MonkeyPatch, seconds: float, free: int, count: int) -> None:
     monkeypatch.setattr(memory, "free", lambda: Free(free * MB, "a test"))
     assert processes.worth(seconds, 4) == count
 
 
-def test_none_where_addresses_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "free", lambda: Free(64_000 * MB, "a test", is_address_space=True))
+@pytest.mark.parametrize("there", [Free(64_000 * MB, "a test", is_address_space=True), memory.free(Path("/nowhere"))])
+def test_none_where_addresses_are_limited_or_nothing_is_known_of_memory(monkeypatch: pytest.MonkeyPatch, there: Free) -> None:
+    monkeypatch.setattr(memory, "free", lambda: there)
     assert processes.worth(1e6, 4) == 0
+
+
+def test_those_that_run_need_no_memory_again(monkeypatch: pytest.MonkeyPatch, two: Processes) -> None:
+    monkeypatch.setattr(memory, "free", lambda: Free(9_000 * MB, "a test"))
+    assert processes.worth(1e6, 4) == two.count == 2
 
 
 def test_where_the_system_starts_none_the_work_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,7 +200,7 @@ def test_a_run_of_a_cluster_is_calibrated_on_in_the_threads_of_this_process(fold
     facts = json.loads((folder / "run" / "run.json").read_text(encoding="utf-8"))
     facts["engine"] = {**facts["engine"], "runner": "spark", "workers": 0}
     (folder / "run" / "run.json").write_text(json.dumps(facts), encoding="utf-8")
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("pipelines.engines.cores", lambda: 3)
     asked: list[int] = []
     monkeypatch.setattr("pipelines.calibrate.in_threads", lambda work, items, count: (asked.append(count), in_threads(work, items, count))[1])
     assert main(["calibrate", "run", "again", "--sample", "64"]) == 0
