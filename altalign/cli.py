@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from altalign import __version__, interrupts, processes, startup, terminal
+from altalign import __version__, interrupts, startup, terminal
 from altalign.errors import AltalignError, UsageError
 from altalign.storage import full_disk
 
@@ -60,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = error.exit_code if isinstance(error, interrupts.Interrupted) else 130
         return _fail(f"interrupted{name}; run the same command again{anew}, it continues", code)
     finally:
-        processes.OF_COMMAND.close()
+        if "altalign.processes" in sys.modules:  # else there are none, and importing it takes a hundredth of a second
+            sys.modules["altalign.processes"].OF_COMMAND.close()
         if argv is None:
             startup.leave()
 

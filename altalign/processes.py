@@ -4,17 +4,22 @@ Each does one piece of work at a time, for the thread that gave it. They are sta
 with it, however it ends: what they read from is closed then. Signals are the command's to answer; what is given up there is told to them.
 """
 
+import logging
 import os
+import pickle
+import select
 import signal
+import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from altalign import interrupts, memory, startup
+from altalign import ahead, interrupts, memory, startup
 from altalign.errors import AltalignError
 
 SECONDS_OF_WORK = 5.0  # that each process is to have before it: it takes about 1.5 of CPU time to start
@@ -46,8 +51,6 @@ class InProcesses(Generic[Item, Result]):
     @cached_property
     def pickled(self) -> bytes:
         """The work for another process: a run of many files has many megabytes."""
-        import pickle
-
         return pickle.dumps(self.work, pickle.HIGHEST_PROTOCOL)
 
     def __call__(self, item: Item) -> Result:
@@ -119,10 +122,6 @@ class _Process:
     """One of them, as its parent sees it."""
 
     def __init__(self) -> None:
-        import pickle  # a hundredth of a second with the next, which other commands need not wait for
-        import subprocess
-
-        self._pickle = pickle
         # A session of its own: Ctrl-C at a terminal is for us.
         command = [sys.executable, "-P", "-c", _PROGRAM]  # -P: nothing is imported from the working directory
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
@@ -143,10 +142,10 @@ class _Process:
                 self._wait()
             except BaseException:
                 self._send(None)
-                self._pickle.load(self._answers)  # it has cleaned up then
+                pickle.load(self._answers)  # it has cleaned up then
                 raise
-            is_error, result = self._pickle.load(self._answers)
-        except (BrokenPipeError, EOFError, self._pickle.UnpicklingError):
+            is_error, result = pickle.load(self._answers)
+        except (BrokenPipeError, EOFError, pickle.UnpicklingError):
             raise AltalignError(f"{self._ended()}; run the same command again") from None
         if is_error:
             raise result
@@ -154,13 +153,11 @@ class _Process:
         return result
 
     def _send(self, message: Any) -> None:
-        self._pickle.dump(message, self._requests, self._pickle.HIGHEST_PROTOCOL)
+        pickle.dump(message, self._requests, pickle.HIGHEST_PROTOCOL)
         self._requests.flush()
 
     def _wait(self) -> None:
         """Until there is an answer, or none will come."""
-        import select
-
         poll = select.poll()
         poll.register(self._answers, select.POLLIN)
         while not poll.poll(_LOOK_EVERY_MS):
@@ -187,8 +184,6 @@ class _Process:
 
     def wait(self) -> int:
         """Its exit code, once it has ended; where it does not, it is made to."""
-        import subprocess
-
         try:
             return self._process.wait(_ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:
@@ -201,11 +196,6 @@ class _Process:
 
 def serve() -> None:
     """The life of a process: work by work, until its parent closes what it reads, or is gone."""
-    import logging
-    import pickle
-
-    from altalign import ahead
-
     for number in interrupts.ENDING:
         signal.signal(number, signal.SIG_IGN)
     startup.prepare()
@@ -241,8 +231,6 @@ def serve() -> None:
 
 def _listen(requests: "SimpleQueue[tuple[bytes | None, Any]]", given_up: threading.Event) -> None:
     """Take what the parent sends: work, or None where what is being done is given up. Where nothing more can come, all ends: nobody would read it."""
-    import pickle
-
     while True:
         try:
             request = pickle.load(sys.stdin.buffer)
@@ -257,9 +245,6 @@ def _listen(requests: "SimpleQueue[tuple[bytes | None, Any]]", given_up: threadi
 
 def _pickled(error: BaseException) -> bytes:
     """An error for the parent, with where it was raised; in words, where what is read of its pickle is another one."""
-    import pickle
-    import traceback
-
     told = "".join(traceback.format_exception(error))
     with suppress(Exception):
         error.add_note(told)
