@@ -118,15 +118,11 @@ class MapUnits(beam.PTransform[Any, Any]):
 
     def __init__(self, run: Run, step: str, work: Callable[[Run, Unit], Facts], **threads: Any):
         super().__init__()
-        self._run, self._step, self._threads = run, step, threads
-        self._map: Callable[[Unit], str] = InProcesses(_MapUnit(run, step, work))
+        self._run, self._work, self._threads = run, InProcesses(_MapUnit(run, step, work)), threads
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
         """Do every unit that is not finished."""
         return input_or_inputs | "DoUnits" >> pooled(self._run, self._work, **self._threads)
-
-    def _work(self, unit: Unit) -> Iterator[str]:
-        yield self._map(unit)
 
 
 @dataclass(frozen=True)
@@ -137,6 +133,6 @@ class _MapUnit:
     step: str
     work: Callable[[Run, Unit], Facts]
 
-    def __call__(self, unit: Unit) -> str:
+    def __call__(self, unit: Unit) -> list[str]:
         map_unit(self.run, self.step, unit, self.work)
-        return unit["name"]
+        return [unit["name"]]
