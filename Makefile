@@ -118,7 +118,7 @@ $(READERS)/.made: $(UV) pyproject.toml uv.lock
 	@touch $@
 
 test-readers: $(READERS)/.made
-	$(READERS)/bin/python -m pytest $(XDIST) tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py tests/pipelines/test_card_in_other_readers.py tests/pipelines/test_embedders_of_torch.py tests/pipelines/test_dataflow.py tests/benchmarks/test_train_gpu.py $(FLAGS)
+	$(READERS)/bin/python -m pytest $(XDIST) tests/altalign/test_shards_in_other_readers.py tests/docs/test_read_the_shards.py tests/pipelines/card/test_card_in_other_readers.py tests/pipelines/images/test_embedders_of_torch.py tests/pipelines/engine/test_dataflow.py tests/benchmarks/test_train_gpu.py $(FLAGS)
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
@@ -162,7 +162,7 @@ $(PRISM): $(VENV)/.curate
 
 # Job servers of Spark and Flink; SPARK_JOB_SERVER_JAR and FLINK_JOB_SERVER_JAR name others. CLUSTERS=1 brings the engines' own programs too.
 jars: $(VENV)/.curate $(UV)
-	@UV=$(abspath $(UV)) $(VENV)/bin/python -m pipelines.jars $(if $(CLUSTERS),--clusters)
+	@UV=$(abspath $(UV)) $(VENV)/bin/python -m altalign.pipelines.engine.jars $(if $(CLUSTERS),--clusters)
 
 # What of Beam is for Google Cloud: 70 packages, beside the others.
 google-cloud: $(VENV)/.curate

@@ -11,25 +11,26 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from altalign import __version__, interrupts, startup, terminal
+from altalign import __version__, terminal
 from altalign.errors import AltalignError, UsageError
+from altalign.machine import interrupts, startup
 from altalign.storage import full_disk
 
 VERBS = {
-    "curate": ("pipelines.command:main", "run a curation; run again, it continues where it stopped"),
-    "retry": ("pipelines.command:retry", "fetch again what could not be fetched, then finish the run anew"),
-    "decontaminate": ("pipelines.command:decontaminate", "add a test set to a run; its near-duplicates go"),
-    "calibrate": ("pipelines.command:calibrate", "measure what is found, and choose the threshold"),
-    "status": ("audit.status:main", "how far a run is"),
-    "explain": ("audit.explain:main", "what happened to a pair in every stage, and why"),
-    "audit": ("audit.command:main", "check a run and write its report; compare two runs"),
-    "train": ("train.command:main", "train a dual encoder on shards; run again, it goes on"),
-    "eval": ("train.command:evaluate", "measure a trained model: retrieval in both directions"),
-    "clean": ("audit.clean:main", "delete what stages handed on (RUN/work)"),
-    "demo": ("demo.main:main", "write the demo web; serve it on loopback"),
+    "curate": ("altalign.pipelines.command:main", "run a curation; run again, it continues where it stopped"),
+    "retry": ("altalign.pipelines.command:retry", "fetch again what could not be fetched, then finish the run anew"),
+    "decontaminate": ("altalign.pipelines.command:decontaminate", "add a test set to a run; its near-duplicates go"),
+    "calibrate": ("altalign.pipelines.command:calibrate", "measure what is found, and choose the threshold"),
+    "status": ("altalign.audit.status:main", "how far a run is"),
+    "explain": ("altalign.audit.explain:main", "what happened to a pair in every stage, and why"),
+    "audit": ("altalign.audit.command:main", "check a run and write its report; compare two runs"),
+    "train": ("altalign.train.command:main", "train a dual encoder on shards; run again, it goes on"),
+    "eval": ("altalign.train.command:evaluate", "measure a trained model: retrieval in both directions"),
+    "clean": ("altalign.audit.clean:main", "delete what stages handed on (RUN/work)"),
+    "demo": ("altalign.demo.main:main", "write the demo web; serve it on loopback"),
 }
 
-AFTER_A_CURATION = "audit.command:after_curation"  # by its name, as verbs are: pipelines know nothing of the audit
+AFTER_A_CURATION = "altalign.audit.command:after_curation"  # by its name, as verbs are: pipelines know nothing of the audit
 
 
 def usage() -> str:
@@ -60,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = error.exit_code if isinstance(error, interrupts.Interrupted) else 130
         return _fail(f"interrupted{name}; run the same command again{anew}, it continues", code)
     finally:
-        if "altalign.processes" in sys.modules:  # else there are none, and importing it takes a hundredth of a second
-            sys.modules["altalign.processes"].OF_COMMAND.close()
+        if "altalign.machine.processes" in sys.modules:  # else there are none, and importing it takes a hundredth of a second
+            sys.modules["altalign.machine.processes"].OF_COMMAND.close()
         if argv is None:
             startup.leave()
 

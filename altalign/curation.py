@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from altalign import __version__, networks
+from altalign import __version__, allowed_addresses
 from altalign.settings import ReadBy, Settings
 
 Extract, Tables, Judge, Fetch, Decontaminate, Write = map(ReadBy, ("extract", "tables", "judge", "fetch", "decontaminate", "write"))
@@ -149,7 +149,7 @@ class FetchSettings(Settings):
     @classmethod
     def _addresses_can_be_read(cls, value: list[str]) -> list[str]:
         for entry in value:
-            networks.allowed(entry)
+            allowed_addresses.allowed(entry)
         return value
 
     @field_validator("user_agent")

@@ -1,7 +1,7 @@
 """Image identity and sample key, fixed for ever (tests/altalign/test_key.py has the golden values).
 
 The identity of an image is its absolute URL without the fragment, or, for an image in hand without a valid URL, the
-SHA-256 of its bytes in lower-case hex. `filters.identity` computes the same for columns.
+SHA-256 of its bytes in lower-case hex. `altalign.filters.identity` computes the same for columns.
 """
 
 from hashlib import blake2b

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from altalign import storage
 from altalign.errors import UsageError
-from altalign.mistakes import sentence, settings_of
+from altalign.settings_errors import sentence, settings_of
 
 
 @dataclass(frozen=True)

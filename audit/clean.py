@@ -5,10 +5,10 @@ import sys
 from collections.abc import Sequence
 
 from altalign import storage
+from altalign.audit.run_folder import RunFolder
 from altalign.errors import UsageError
 from altalign.stages import own_files
 from altalign.terminal import shown
-from audit.run_folder import RunFolder
 
 
 def main(argv: Sequence[str]) -> int:

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from altalign import startup, storage
+from altalign import storage
+from altalign.audit.run_folder import RunFolder
 from altalign.errors import AltalignError, UnreadableError, UsageError
+from altalign.machine import startup
 from altalign.stages import REPORT, own_files
 from altalign.terminal import shown
-from audit.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from audit.checks import Check
+    from altalign.audit.checks import Check
 
 PAGE, CHECKS, NUMBERS = REPORT
 SHARDS_AFTER_A_CURATION = 8  # looked into when a curation ends; `altalign audit` looks into all
@@ -35,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.other is not None:
         if arguments.shards:
             raise UsageError("--shards is of the checks of one run; leave it out where two runs are compared")
-        from audit import compare
+        from altalign.audit import compare
 
         return compare.main(arguments.run, arguments.other, as_json=arguments.json)
     with own_files(arguments.run):
@@ -70,7 +71,7 @@ def after_curation(folder: str) -> int:
 def write(run: RunFolder, *, shards_at_most: int | None) -> "list[Check]":
     """Check a run and write what the report is made of: `audit/checks.json`, `audit/report.json`, and last `report.html`."""
     with startup.imports():
-        from audit.report import numbers, page  # Arrow, NumPy, templates: half a second, which --help need not wait for
+        from altalign.audit.report import numbers, page  # Arrow, NumPy, templates: half a second, which --help need not wait for
 
     checks = _checks(run, shards_at_most)
     found = numbers.gather(run, checks)
@@ -88,15 +89,15 @@ def _finished(folder: str) -> RunFolder:
 
 
 def _checks(run: RunFolder, shards_at_most: int | None) -> "list[Check]":
-    from audit import checks
+    from altalign.audit import checks
 
     return list(checks.run_checks(run, shards_at_most=shards_at_most))
 
 
 def _written(run: RunFolder) -> "list[Check] | None":
     """The checks of the report that is there; None where there is none, or it is of another manifest or version."""
-    from audit.checks import Check
-    from audit.report import files
+    from altalign.audit.checks import Check
+    from altalign.audit.report import files
 
     if not storage.exists(run.path(PAGE)) or files.generator(run).encode() not in storage.read_range(run.path(PAGE), 0, 1_000):
         return None
@@ -116,7 +117,7 @@ def _exit_code(checks: "Sequence[Check]") -> int:
 
 
 def _say(run: RunFolder, checks: "Sequence[Check]") -> None:
-    from audit.checks.findings import failed, not_asked, summed_up
+    from altalign.audit.checks.findings import failed, not_asked, summed_up
 
     for check in (*failed(checks), *not_asked(checks)):
         sys.stdout.write(f"{check.result} {shown(check.name)}: {shown(check.detail)}\n")

@@ -9,15 +9,15 @@ from typing import Any
 from rich.table import Table
 
 from altalign import storage, terminal
+from altalign.audit import compare_pairs, run_parquet
+from altalign.audit.compare_pairs import ABSENT_NAME, Joined
+from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError, UsageError
 from altalign.reasons import KEPT, REASONS, Stage
 from altalign.schema import COUNTS
 from altalign.settings import flatten
 from altalign.stages import own_files
 from altalign.terminal import shown
-from audit import compare_pairs, parquet
-from audit.compare_pairs import ABSENT_NAME, Joined
-from audit.run_folder import RunFolder
 
 CAPTION_AT_MOST = 100  # characters of a caption that are printed
 
@@ -50,7 +50,7 @@ class Side:
                 raise UnreadableError(f"{path}: not TOML: {error}") from None
             versions = {"altalign": run.facts.get("altalign"), **{name: manifest.get(name) for name in ("rules_version", "schema_version")}}
             counts: dict[tuple[str, str], int] = {}
-            for rows in parquet.row_groups(run.path("counts.parquet"), COUNTS.names):
+            for rows in run_parquet.row_groups(run.path("counts.parquet"), COUNTS.names):
                 for row in rows.to_pylist():
                     name = row["stage"], row["reason"]
                     counts[name] = counts.get(name, 0) + row["rows"]

@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign import interrupts, storage
+from altalign import storage
+from altalign.audit import run_parquet
+from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
+from altalign.machine import interrupts
 from altalign.reasons import KEPT, DropReason, Stage
-from audit import parquet
-from audit.run_folder import RunFolder
 
 ROWS_AT_ONCE = 1 << 21  # of a range of keys, on average: 300 MB while it is merged
 RANGES_AT_MOST = 512  # files that are open at a time
@@ -103,7 +104,7 @@ def _records(run: RunFolder, verdicts: dict[str, int]) -> Iterator[tuple[str, np
     """The path of each file, and its keys with their verdicts, a row group at a time."""
     for name in storage.names(run.path("shards"), ".parquet"):
         path = run.path("shards", name)
-        for rows in parquet.row_groups(path, ["key"]):
+        for rows in run_parquet.row_groups(path, ["key"]):
             records = np.zeros(len(rows), _RECORD)
             records["high"], records["low"] = _halves(rows["key"], path)
             records["verdict"] = verdicts[KEPT]
@@ -111,7 +112,7 @@ def _records(run: RunFolder, verdicts: dict[str, int]) -> Iterator[tuple[str, np
     for stage in _STAGES:
         for name in storage.names(run.path("dropped", stage), ".parquet"):
             path = run.path("dropped", stage, name)
-            for rows in parquet.row_groups(path, ["key", "reason"]):
+            for rows in run_parquet.row_groups(path, ["key", "reason"]):
                 yield path, _dropped(rows, stage, path, verdicts)
 
 
@@ -187,7 +188,7 @@ def _examples(files: list[list[str]], found: dict[int, list[_Found]], names: lis
         wanted.setdefault(files[each.run][each.file], set()).add(each.key)
     told: dict[str, tuple[str, str | None]] = {}
     for path, keys in wanted.items():
-        for rows in parquet.row_groups(path, ["key", "caption", "image_url"]):
+        for rows in run_parquet.row_groups(path, ["key", "caption", "image_url"]):
             is_wanted: Any = pc.is_in(rows["key"], value_set=pa.array(sorted(keys)))
             for row in rows.filter(is_wanted).to_pylist():
                 told[row["key"]] = row["caption"] or "", row["image_url"]

@@ -3,9 +3,9 @@
 import argparse
 from collections.abc import Sequence
 
-from altalign import startup
+from altalign.audit.run_folder import RunFolder
+from altalign.machine import startup
 from altalign.stages import own_files
-from audit.run_folder import RunFolder
 
 
 def main(argv: Sequence[str]) -> int:
@@ -20,8 +20,8 @@ def main(argv: Sequence[str]) -> int:
     with own_files(arguments.run):
         run = RunFolder.open(arguments.run)
         with startup.imports():
-            from audit import pairs  # Arrow and kernels: half a second, which --help need not wait for
+            from altalign.audit import find_pairs  # Arrow and kernels: half a second, which --help need not wait for
 
-        matches, what = pairs.wanted(url=arguments.url, text=arguments.text, key=arguments.key)
-        pairs.tell(run, matches, what)
+        matches, what = find_pairs.wanted(url=arguments.url, text=arguments.text, key=arguments.key)
+        find_pairs.tell(run, matches, what)
     return 0

@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow.compute as pc
 
 from altalign import storage
+from altalign.audit import run_parquet
+from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
-from audit import parquet
-from audit.run_folder import RunFolder
 
 DROPPED = ("extract", "judge", "fetch", "image", "decontaminate")  # folders, in the order of stages
 
@@ -27,7 +27,7 @@ def samples(run: RunFolder, matches: pc.Expression) -> Iterator[dict[str, Any]]:
 def _rows(run: RunFolder, folder: str, matches: pc.Expression) -> Iterator[dict[str, Any]]:
     for name in storage.names(run.path(folder), ".parquet"):
         path = run.path(folder, name)
-        for rows in parquet.row_groups(path):
+        for rows in run_parquet.row_groups(path):
             try:
                 yield from ({**row, "in": f"{folder}/{name}"} for row in rows.filter(matches).to_pylist())
             except UnicodeDecodeError as error:

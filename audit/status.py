@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from altalign import storage, terminal
+from altalign.audit.run_folder import RunFolder
 from altalign.stages import finished_units, own_files
 from altalign.terminal import shown
-from audit.run_folder import RunFolder
 
 MOST = 8  # reasons, and hosts, that are named
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from altalign import storage
-from audit.run_folder import RunFolder
+from altalign.audit.run_folder import RunFolder
 
 PARTITIONS_AT_MOST = 1 << 16  # of survivors; any power of two, and not known once work/ is deleted
 

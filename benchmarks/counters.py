@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.shuffle import slices_of
-from pipelines.tables import KINDS
+from altalign.pipelines.engine.spilled_groups import slices_of
+from altalign.pipelines.stages.tables import KINDS
 
 OF_JUDGE = ("survivors", "others", "places of images")  # kinds of slices in what its units spill
 

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from altalign.dedup.copies import TRANSFORMS
 from benchmarks.harness import CACHE, OURS, PEERS, ROOT, Program, interleave, last_json, scratch
 from benchmarks.processes import Figures, ProgramError
 from benchmarks.report import target, write
 from benchmarks.rows import MissingError
-from dedup.copies import TRANSFORMS
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
 SETS = {"photographs": ("clothing.parquet", 250), "clip art": ("openclipart.parquet", 90)}  # and how many to learn from

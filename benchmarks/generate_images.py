@@ -25,9 +25,9 @@ from random import Random
 import pyarrow.parquet as pq
 from PIL import Image, ImageOps
 
-from demo import captions
-from demo.draw import SHADE_PX, draw, encode
-from demo.scenes import random_scene
+from altalign.demo import captions
+from altalign.demo.draw import SHADE_PX, draw, encode
+from altalign.demo.scenes import random_scene
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 PER_TAR = 10_000

@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
+from altalign.train.step.loss import contrastive_loss
 from benchmarks.harness import CACHE, READERS, Program, interleave, last_json, ratio
 from benchmarks.processes import ProgramError
 from benchmarks.report import WITH_TORCH, target, write
-from train.loss import contrastive_loss
 
 PAIRS, ROUNDS = (4_096, 8_192, 16_384), 1
 WIDTH, BLOCK, TEMPERATURE, SMOOTHING = 640, 2_048, 1 / 64, 0.1

@@ -18,14 +18,18 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.curation import CurateConfig
+from altalign.dedup import clusters, embed
+from altalign.filters import pixels
+from altalign.pipelines import curate
+from altalign.pipelines.engine.engines import options, started
+from altalign.pipelines.files import arrays, parquet
+from altalign.pipelines.files.ranges import Range, Ranges
+from altalign.pipelines.images import calibration_files, embedders
+from altalign.pipelines.near import test_side
+from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run
+from altalign.pipelines.stages import decontaminate
+from altalign.pipelines.stages.fetch import FETCHED
 from benchmarks.image_members import places
-from dedup import clusters, embed
-from filters import pixels
-from pipelines import arrays, calibrations, curate, decontaminate, embedders, parquet, test_side
-from pipelines.engines import options, started
-from pipelines.fetch import FETCHED
-from pipelines.ranges import Range, Ranges
-from pipelines.units import IMAGES_PER_UNIT, Run
 
 ABOVE = 0.975
 
@@ -107,7 +111,7 @@ def _write_tests(run: Run, vectors: np.ndarray) -> None:
 def _write_calibration(run: Run, pool: np.ndarray) -> None:
     mapped = embed.Map(np.zeros(embed.COEFFICIENTS, np.int32), np.eye(embed.DIMENSIONS, embed.COEFFICIENTS, dtype=np.int32))
     centroids = clusters.train(mapped.embed(_coefficients(pool[:65_536])), 1_024)
-    calibrations.save(run.path("audit", "near_duplicates"), calibrations.Calibration("dct", ABOVE, mapped, centroids), {})
+    calibration_files.save(run.path("audit", "near_duplicates"), calibration_files.Calibration("dct", ABOVE, mapped, centroids), {})
 
 
 # Describing --------------------------------------------------------------------------------------------------------------

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from altalign.dedup.copies import TRANSFORMS, copies_of
+from altalign.dedup.embed import Map, dct_coefficients, learn_map
+from altalign.dedup.phash import lanczos_thumbnail, phash
+from altalign.filters.thumbnails import thumbnail
 from benchmarks.descriptor_images import Images, gray, read
-from dedup.copies import TRANSFORMS, copies_of
-from dedup.embed import Map, dct_coefficients, learn_map
-from dedup.phash import lanczos_thumbnail, phash
-from filters.thumbnails import thumbnail
 
 
 class Part(NamedTuple):

@@ -14,10 +14,10 @@ from itertools import islice
 from pathlib import Path
 
 from altalign.curation import CurateConfig, ImageSettings, InputSettings
+from altalign.pipelines.files.ranges import Range, Ranges
+from altalign.pipelines.images.measuring import hooks_of, measure, verdicts
 from altalign.reasons import reasons_of
 from benchmarks.image_members import places
-from pipelines.images import hooks_of, measure, verdicts
-from pipelines.ranges import Range, Ranges
 
 
 def main() -> int:

@@ -10,11 +10,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from train import tokenizer
-from train.loader import batches, log_undecodable
-from train.order import Order, Sampler
-from train.samples import Samples
-from train.settings import DataSettings, TokenizerSettings
+from altalign.train.data import tokenizer
+from altalign.train.data.loader import batches, log_undecodable
+from altalign.train.data.order import Order, Sampler
+from altalign.train.data.samples import Samples
+from altalign.train.settings import DataSettings, TokenizerSettings
 
 
 def main() -> int:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
+from altalign.pipelines.read.pages import warc
 from benchmarks import timed_pages
-from pipelines.read import warc
 
 
 def read(archives: list[Path]) -> timed_pages.Counts:

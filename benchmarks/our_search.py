@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from altalign.dedup.near_duplicates import TestSide, find_pairs
 from benchmarks.search import ABOVE, BLOCK
-from dedup.near_duplicates import TestSide, find_pairs
 
 
 def main() -> int:

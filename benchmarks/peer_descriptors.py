@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from altalign.dedup.copies import TRANSFORMS, copies_of
 from benchmarks.descriptor_images import gray, read
-from dedup.copies import TRANSFORMS, copies_of
 
 HASHES: dict[str, Callable[[Image.Image], Any]] = {"phash": imagehash.phash, "dhash": imagehash.dhash}
 

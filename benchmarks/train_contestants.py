@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 import torch
 
-from train.batches import Batch
-from train.image_tower import FACTORS
-from train.learner import Learner
-from train.ranks import Ranks
-from train.settings import TrainConfig
+from altalign.train.data.batches import Batch
+from altalign.train.model.image_tower import FACTORS
+from altalign.train.ranks import Ranks
+from altalign.train.settings import TrainConfig
+from altalign.train.step.learner import Learner
 
 TEXT = {"mini": (4, 256, 4), "base": (12, 768, 12), "large": (24, 1024, 16)}  # layers, width, heads
 FEATURES = {"b0": 320, "b3": 384, "b5": 512, "b7": 640}  # width of the image tower's

@@ -5,7 +5,7 @@ Two images share one exactly where their sets of 10 have 3 in common, so none is
 
 import numpy as np
 
-from dedup.dot_products import largest
+from altalign.dedup.dot_products import largest
 
 _PAIRS_AT_A_TIME = 4_096
 

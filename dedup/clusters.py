@@ -7,7 +7,7 @@ operation after another.
 import numpy as np
 from numba import njit
 
-from dedup.dot_products import largest, squared_norms
+from altalign.dedup.dot_products import largest, squared_norms
 
 SCALE = 32_000  # norm of a centroid
 ITERATIONS = 10

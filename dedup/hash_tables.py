@@ -8,7 +8,7 @@ import numpy as np
 from llvmlite import ir
 from numba import extending, njit, types
 
-from dedup import lines
+from altalign.dedup import lines
 
 intrinsic: Any = extending.intrinsic  # what it makes is called with other parameters than those it is written with
 

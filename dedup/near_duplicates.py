@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from dedup.dot_products import PER_ROW, ROWS, STRIP, STRIPS, TILE, most_of_row, multiply_tile, packed, padded, squared_norms
+from altalign.dedup.dot_products import PER_ROW, ROWS, STRIP, STRIPS, TILE, most_of_row, multiply_tile, packed, padded, squared_norms
 
 DIMENSIONS_AT_MOST = 16_384  # with more, floats may err by more than the bounds allow for
 

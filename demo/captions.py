@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from random import Random
 
-from demo.languages import LANGUAGES
-from demo.scenes import Group, Scene
+from altalign.demo.languages import LANGUAGES
+from altalign.demo.scenes import Group, Scene
 
 _NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
 _PLURALS = {"cross": "crosses"}

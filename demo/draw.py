@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageOps
 
-from demo.scenes import COLOURS, Group, Scene
+from altalign.demo.scenes import COLOURS, Group, Scene
 
 Spot = tuple[Group, float, float, float]  # group, centre in shares of width and height, radius in shares of the short side
 

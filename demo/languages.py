@@ -6,7 +6,7 @@ One function a language, for each has its own agreement; each says a scene in a 
 from collections.abc import Callable, Mapping
 from random import Random
 
-from demo.scenes import COMMON_COLOURS, COMMON_PLACES, COMMON_SHAPES, Group, Scene
+from altalign.demo.scenes import COMMON_COLOURS, COMMON_PLACES, COMMON_SHAPES, Group, Scene
 
 
 def _table(keys: tuple[str, ...], values: str) -> dict[str, list[str]]:

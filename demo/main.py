@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--port", type=int, default=8642, help="port to serve on, 8642 where nothing is said; 0 finds a free one")
     arguments = parser.parse_args(argv)
 
-    from demo import serve, web  # what draws: --help need not wait for it
+    from altalign.demo import serve, web  # what draws: --help need not wait for it
 
     folder: Path = arguments.folder
     if (folder / "README.md").is_file():

@@ -14,9 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from altalign.demo.archive import Capture, read_index, read_record
+from altalign.demo.web import INDEX, PAIRS, write_pairs
 from altalign.errors import UsageError
-from demo.archive import Capture, read_index, read_record
-from demo.web import INDEX, PAIRS, write_pairs
 
 PORT = 8642
 SERVED = "served.csv"

@@ -13,11 +13,11 @@ from urllib.parse import quote
 
 from PIL import Image, ImageEnhance
 
-from demo import archive, captions, pages
-from demo.archive import Archive
-from demo.draw import MEDIA_TYPES, bomb, draw, encode
-from demo.pages import Element
-from demo.scenes import Scene, random_scene
+from altalign.demo import archive, captions, pages
+from altalign.demo.archive import Archive
+from altalign.demo.draw import MEDIA_TYPES, bomb, draw, encode
+from altalign.demo.pages import Element
+from altalign.demo.scenes import Scene, random_scene
 
 VOCABULARY_SIZE = 1_800  # so that what occurs once is rare: more n-grams than this occur twice, fewer three times
 TEXTS_PER_IMAGE_AT_MOST = 20  # logos have twice as many

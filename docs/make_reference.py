@@ -27,7 +27,7 @@ from altalign import curation, errors, reasons
 from altalign.curation import LARGEST, CurateConfig
 from altalign.reasons import REASONS, DropReason, Stage
 from altalign.settings import stage_of
-from train import settings as training
+from altalign.train import settings as training
 
 ROOT = Path(__file__).parents[1]
 NOT_YET = "not yet"
@@ -37,17 +37,17 @@ PART = re.compile(r"(?P<begin><!-- generated: (?P<name>.+?) -->\n).*?(?P<end><!-
 # Reasons that no rule gives with drop_where: the function that does.
 GIVEN_ELSEWHERE = {
     DropReason.RECORD_BROKEN: "pipelines/read/found.py: Gatherer.broken",
-    DropReason.PAIR_REPEATED: "pipelines/judge.py: group",
-    DropReason.NOT_IN_ARCHIVE: "pipelines/fetch_archive.py: fetch_images",
-    DropReason.HTTP_STATUS: "pipelines/web/fetching.py: Fetching._answered",
-    DropReason.HTTP_TIMEOUT: "pipelines/web/schedule.py: Schedule._run",
-    DropReason.HTTP_UNREACHABLE: "pipelines/web/transport.py: _failed",
-    DropReason.HTTP_BROKEN: "pipelines/web/transport.py: _failed",
-    DropReason.HTTP_TOO_LARGE: "pipelines/web/transport.py: Transport._body",
-    DropReason.HTTP_OPT_OUT: "pipelines/web/fetching.py: Fetching._check",
-    DropReason.HTTP_REFUSED: "pipelines/web/fetching.py: Fetching._admit",
-    DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "pipelines/decontaminate.py: _dropped",
-    DropReason.NEAR_DUPLICATE_IN_POOL: "pipelines/decontaminate.py: _dropped",
+    DropReason.PAIR_REPEATED: "pipelines/stages/judge.py: group",
+    DropReason.NOT_IN_ARCHIVE: "pipelines/stages/fetch_from_files.py: fetch_images",
+    DropReason.HTTP_STATUS: "pipelines/web/asking/fetching.py: Fetching._answered",
+    DropReason.HTTP_TIMEOUT: "pipelines/web/asking/schedule.py: Schedule._run",
+    DropReason.HTTP_UNREACHABLE: "pipelines/web/http/transport.py: _failed",
+    DropReason.HTTP_BROKEN: "pipelines/web/http/transport.py: _failed",
+    DropReason.HTTP_TOO_LARGE: "pipelines/web/http/transport.py: Transport._body",
+    DropReason.HTTP_OPT_OUT: "pipelines/web/asking/fetching.py: Fetching._check",
+    DropReason.HTTP_REFUSED: "pipelines/web/asking/fetching.py: Fetching._admit",
+    DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "pipelines/stages/decontaminate.py: _dropped",
+    DropReason.NEAR_DUPLICATE_IN_POOL: "pipelines/stages/decontaminate.py: _dropped",
 }
 
 # Schemas by the heading of their files: module, name, and the lists there that hold their columns.
@@ -55,31 +55,31 @@ SCHEMAS = {
     "dropped/STAGE/*.parquet": ("altalign.schema", "DROPPED", ("DROPPED",)),
     "shards/NNNNN.parquet": ("altalign.schema", "SAMPLE", ("SAMPLE",)),
     "counts.parquet": ("altalign.schema", "COUNTS", ("COUNTS",)),
-    "audit/text_joint.parquet": ("pipelines.joint", "JOINT", ("JOINT", "_FIELDS")),
-    "audit/pairs_joint.parquet": ("pipelines.pairs", "PAIRS", ("PAIRS",)),
-    "audit/image_joint.parquet": ("pipelines.image_values", "JOINT", ("JOINT",)),
-    "audit/image_values.parquet": ("pipelines.image_values", "VALUES", ("VALUES",)),
-    "audit/frequent.parquet": ("pipelines.seen", "FREQUENT", ("FREQUENT",)),
-    "audit/edge_ngrams.parquet": ("pipelines.seen", "EDGE_NGRAMS", ("EDGE_NGRAMS",)),
-    "audit/scripts.parquet": ("pipelines.scripts", "SCRIPTS", ("SCRIPTS",)),
-    "audit/hosts.parquet": ("pipelines.hosts", "HOSTS", ("HOSTS",)),
-    "audit/near_duplicates/similarity.parquet": ("pipelines.gallery", "SIMILARITY", ("SIMILARITY",)),
-    "audit/outcome_joint.parquet": ("pipelines.outcomes", "JOINT", ("JOINT",)),
-    "audit/funnel.parquet": ("pipelines.funnel", "FUNNEL", ("FUNNEL",)),
+    "audit/text_joint.parquet": ("altalign.pipelines.evidence.text_joint", "JOINT", ("JOINT", "_FIELDS")),
+    "audit/pairs_joint.parquet": ("altalign.pipelines.evidence.pairs_joint", "PAIRS", ("PAIRS",)),
+    "audit/image_joint.parquet": ("altalign.pipelines.evidence.image_joint", "JOINT", ("JOINT",)),
+    "audit/image_values.parquet": ("altalign.pipelines.evidence.image_joint", "VALUES", ("VALUES",)),
+    "audit/frequent.parquet": ("altalign.pipelines.evidence.frequent_strings", "FREQUENT", ("FREQUENT",)),
+    "audit/edge_ngrams.parquet": ("altalign.pipelines.evidence.frequent_strings", "EDGE_NGRAMS", ("EDGE_NGRAMS",)),
+    "audit/scripts.parquet": ("altalign.pipelines.evidence.caption_scripts", "SCRIPTS", ("SCRIPTS",)),
+    "audit/hosts.parquet": ("altalign.pipelines.evidence.image_hosts", "HOSTS", ("HOSTS",)),
+    "audit/near_duplicates/similarity.parquet": ("altalign.pipelines.evidence.near_gallery", "SIMILARITY", ("SIMILARITY",)),
+    "audit/outcome_joint.parquet": ("altalign.pipelines.evidence.outcome_joint", "JOINT", ("JOINT",)),
+    "audit/funnel.parquet": ("altalign.pipelines.evidence.funnel", "FUNNEL", ("FUNNEL",)),
     "audit/failed.parquet": ("altalign.schema", "FAILED", ("FAILED",)),
-    "audit/near_duplicates/gallery.parquet": ("pipelines.gallery", "GALLERY", ("GALLERY",)),
+    "audit/near_duplicates/gallery.parquet": ("altalign.pipelines.evidence.near_gallery", "GALLERY", ("GALLERY",)),
 }
 
 # Numbers that the arithmetic of docs/concepts/scale.md rests on.
 CONSTANTS = (
-    ("pipelines.units", "ROWS_PER_UNIT", "candidates of a unit, at most (a larger row group of a table is one unit)"),
-    ("pipelines.units", "IMAGES_PER_UNIT", "images of a fetch unit, at most"),
-    ("pipelines.tables", "ROWS_PER_PARTITION", "candidates of the pool for each partition of the tables"),
-    ("pipelines.judge", "ROWS_PER_PARTITION", "candidates of the pool for each partition of survivors"),
-    ("pipelines.extract", "SAMPLE_PER_REASON", "dropped rows of each reason that `extract` keeps"),
-    ("pipelines.read.test_sets", "FILES_PER_PART", "images of a test set that are read as one unit, where they are files"),
-    ("pipelines.test_side", "LESSONS", "images of the run that the map is learned from, with 28 copies each"),
-    ("dedup.clusters", "SAMPLES_PER_CLUSTER", "images of the run for each cluster"),
+    ("altalign.pipelines.run.units", "ROWS_PER_UNIT", "candidates of a unit, at most (a larger row group of a table is one unit)"),
+    ("altalign.pipelines.run.units", "IMAGES_PER_UNIT", "images of a fetch unit, at most"),
+    ("altalign.pipelines.stages.tables", "ROWS_PER_PARTITION", "candidates of the pool for each partition of the tables"),
+    ("altalign.pipelines.stages.judge", "ROWS_PER_PARTITION", "candidates of the pool for each partition of survivors"),
+    ("altalign.pipelines.stages.extract", "SAMPLE_PER_REASON", "dropped rows of each reason that `extract` keeps"),
+    ("altalign.pipelines.read.test_sets", "FILES_PER_PART", "images of a test set that are read as one unit, where they are files"),
+    ("altalign.pipelines.near.test_side", "LESSONS", "images of the run that the map is learned from, with 28 copies each"),
+    ("altalign.dedup.clusters", "SAMPLES_PER_CLUSTER", "images of the run for each cluster"),
 )
 
 Table = list[list[str]]  # the head first
@@ -283,7 +283,7 @@ def messages_tables() -> dict[str, Table]:
 def checks_table() -> Table:
     """Checks of a finished run: name, what is looked at, what makes it right where it fails; those of rules in one row."""
     rows: dict[tuple[str, str], list[str]] = {}
-    for name, (things, repair) in import_module("audit.checks").ABOUT.items():
+    for name, (things, repair) in import_module("altalign.audit.checks").ABOUT.items():
         what = things.replace("(s)", "s")
         flags = re.findall(r"--re[a-z]+(?: write)?", repair)
         rows.setdefault((what, f"`{flags[0]}`" if flags else repair), []).append(f"`{name}`")
@@ -292,14 +292,19 @@ def checks_table() -> Table:
 
 def not_asked_table() -> Table:
     """Rules that a finished run cannot be asked about, and why."""
-    rules = import_module("audit.checks").NOT_ASKED
+    rules = import_module("altalign.audit.checks").NOT_ASKED
     return [["Rule", "Why"], *([f"`{rule}`" if rule.isidentifier() else rule, why] for rule, why in rules.items())]
 
 
 def constants_table() -> Table:
     """Numbers of the code: name, value, meaning."""
-    values = [(module, name, getattr(import_module(module), name), meaning) for module, name, meaning in CONSTANTS]
-    return [["Constant", "Value", "What"], *([f"`{module.replace('.', '/')}.py`: `{name}`", f"{value:,}", meaning] for module, name, value, meaning in values)]
+    rows = [(import_module(module), name, meaning) for module, name, meaning in CONSTANTS]
+    return [["Constant", "Value", "What"], *([f"`{path_of(home)}`: `{name}`", f"{getattr(home, name):,}", meaning] for home, name, meaning in rows)]
+
+
+def path_of(module: ModuleType) -> str:
+    """Where a module's file is, from the repository's root; packages are links in altalign/."""
+    return Path(str(module.__file__)).resolve().relative_to(ROOT).as_posix()
 
 
 DOCUMENTS: Mapping[str, Callable[[], dict[str, Table]]] = {

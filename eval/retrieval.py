@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from altalign.errors import UnreadableError
-from eval.pairs import CaptionedImage
+from altalign.eval.image_sets import CaptionedImage
 
 KS = (1, 5, 10)
 

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001  (numba types a call by the names of the parameters; the code reads them from `arguments`)
-"""The kernel behind `filters.identity.ids`: BLAKE2b-128 (RFC 7693) of many short messages, several at a time.
+"""The kernel behind `altalign.filters.identity.ids`: BLAKE2b-128 (RFC 7693) of many short messages, several at a time.
 
 The messages stand side by side in the lanes of vectors, as many as one of the CPU's registers holds. A lane whose message has ended
 takes the next one, so that no lane waits for a longer neighbour. A message is `first`, or `first`, a zero byte, `second`.
@@ -11,7 +11,7 @@ import numpy as np
 from llvmlite import binding, ir
 from numba import njit, types
 
-from filters.bits import address_of, copy, fill, intrinsic, load64
+from altalign.filters.bits import address_of, copy, fill, intrinsic, load64
 
 LANES = 8 if binding.get_host_cpu_features().get("avx512f") else 4  # where sixteen registers hold the state, two a word would take a third more time
 BLOCK_BYTES = 128

@@ -63,7 +63,7 @@ class BlockList:
 
     @property
     def short_side_px(self) -> int:
-        """What an image has to be decoded to at least (`filters.pixels.decode`); 0 where nobody asks for pixels."""
+        """What an image has to be decoded to at least (`altalign.filters.pixels.decode`); 0 where nobody asks for pixels."""
         return PDQ_SHORT_SIDE_PX if len(self.pdq) else 0
 
     def blocks(self, *, data: bytes, found_sha256: str, pixels: npt.NDArray[np.uint8] | None) -> bool | None:
@@ -72,7 +72,7 @@ class BlockList:
         Args:
             data: its bytes as found.
             found_sha256: their SHA-256, lower-case hex.
-            pixels: as `filters.pixels.decode` gives them; None: it was not decoded.
+            pixels: as `altalign.filters.pixels.decode` gives them; None: it was not decoded.
 
         Returns:
             None where the bytes are not on the list and a PDQ hash could not be asked for want of pixels.

@@ -1,11 +1,11 @@
-"""Kernels behind `filters.captions.clean`: which captions need work, and the simple part of that work."""
+"""Kernels behind `altalign.filters.captions.clean`: which captions need work, and the simple part of that work."""
 
 import numpy as np
 from numba import njit
 
-from filters import unicode_data
-from filters.bits import address_of, any_bit64, below64, between64, copy, count_bits, equal64, first64, first_bit, load8, store8
-from filters.utf8 import decode, entry_of, place_of
+from altalign.filters import unicode_data
+from altalign.filters.bits import address_of, any_bit64, below64, between64, copy, count_bits, equal64, first64, first_bit, load8, store8
+from altalign.filters.utf8 import decode, entry_of, place_of
 
 SPACES = 1  # white space or controls to mend
 TEXT = 2  # perhaps not NFC, or not UTF-8: the row is left to Python

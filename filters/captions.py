@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import unicodedata2
 
-from filters import caption_kernels, unicode_data
-from filters.caption_kernels import SPACES, TEXT
-from filters.unicode_data import CONTROL, WHITE_SPACE
-from filters.words import text_buffers
+from altalign.filters import caption_kernels, unicode_data
+from altalign.filters.caption_kernels import SPACES, TEXT
+from altalign.filters.unicode_data import CONTROL, WHITE_SPACE
+from altalign.filters.words import text_buffers
 
 REFERENCE = re.compile(r"&(?:#(?:[xX](?P<hex>[0-9A-Fa-f]+)|(?P<decimal>[0-9]+));?|(?P<name>[A-Za-z][A-Za-z0-9]*)(?P<end>[;=]?))")
 # Characters that references to C1 controls stand for (HTML Standard, numeric character reference end state)

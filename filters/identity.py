@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from filters.bits import address_of, load8, load64
-from filters.blake2b import hash_rows
-from filters.words import HASH_VERSION, text_buffers
+from altalign.filters.bits import address_of, load8, load64
+from altalign.filters.blake2b import hash_rows
+from altalign.filters.words import HASH_VERSION, text_buffers
 
 IMAGE_HASH_VERSION = 1  # of `image_hash`
 HASH_VERSIONS = {"words": HASH_VERSION, "images": IMAGE_HASH_VERSION}  # in the JSON of each table of hashes

@@ -1,4 +1,4 @@
-"""Writes unicode_16.npz: `python -m filters.make_unicode_data`.
+"""Writes unicode_16.npz: `python -m altalign.filters.make_unicode_data`.
 
 Sources, all of Unicode 16.0: categories, combining classes and NFC of unicodedata2 16.0.0, scripts of fonttools 4.60 (whose
 later code points unicodedata2 does not assign), lower case of simple_lower_case_16.txt, White_Space from PropList.txt.
@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import unicodedata2
 
-from filters import unicode_data
-from filters.unicode_data import BLOCK, CODE_POINTS, UnicodeTable
+from altalign.filters import unicode_data
+from altalign.filters.unicode_data import BLOCK, CODE_POINTS, UnicodeTable
 
 ZERO_WIDTH_SPACE = 0x200B
 WHITE_SPACE = {*range(0x9, 0xE), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
@@ -81,7 +81,7 @@ def _entry(point: int, lower: dict[int, int], doubtful: set[int]) -> int:
 
 
 def build_scripts() -> dict[str, np.ndarray]:
-    """The table of `filters.scripts`."""
+    """The table of `altalign.filters.scripts`."""
     from fontTools.unicodedata import script, script_name
 
     codes = [script(chr(point)) for point in range(CODE_POINTS)]

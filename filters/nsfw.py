@@ -1,4 +1,4 @@
-"""What a classifier of pornographic images wants to see, and how its answer is read. Pure; `pipelines.models` runs it.
+"""What a classifier of pornographic images wants to see, and how its answer is read. Pure; `altalign.pipelines.images.models` runs it.
 
 ALIGN removes pornographic images (section 3) and names no classifier; here it is an ONNX file with a TOML beside it.
 """
@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from filters.model_inputs import ModelInput
-from filters.model_inputs import prepare as prepare
+from altalign.filters.model_inputs import ModelInput
+from altalign.filters.model_inputs import prepare as prepare
 
 
 class Classifier(ModelInput):

@@ -16,8 +16,8 @@ import simplejpeg
 from PIL import Image, ImageFile, JpegImagePlugin, TiffImagePlugin
 
 from altalign.decoder_errors import DECODER_ERRORS
-from filters import jpegs
-from filters.image_headers import STRICT_PILLOW, check_decodable, opened, orientation_of, sniff, words_of
+from altalign.filters import jpegs
+from altalign.filters.image_headers import STRICT_PILLOW, check_decodable, opened, orientation_of, sniff, words_of
 
 JPEG_QUALITY = 95
 JPEG_SIDE_AT_MOST_PX = 65_500  # JPEG_MAX_DIMENSION of libjpeg

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from filters import unicode_data
+from altalign.filters import unicode_data
 
 NONE = "none"  # no letters, or none of a script of its own
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from filters.bits import address_of, any_bit64, between64, bit_length, equal64, first64, first_bit, load8, load64
-from filters.words import text_buffers
+from altalign.filters.bits import address_of, any_bit64, between64, bit_length, equal64, first64, first_bit, load8, load64
+from altalign.filters.words import text_buffers
 
 _PLAIN, _DOUBTFUL = 0, 1
 

@@ -2,7 +2,7 @@
 
 from numba import njit
 
-from filters.bits import load8, load16, load32, store8
+from altalign.filters.bits import load8, load16, load32, store8
 
 INVALID = -1  # "code point" of a byte that begins no valid sequence
 

@@ -1,4 +1,4 @@
-"""The kernel behind `filters.words.scan`: words, n-grams and their hashes, over the buffers of an Arrow array.
+"""The kernel behind `altalign.filters.words.scan`: words, n-grams and their hashes, over the buffers of an Arrow array.
 
 A block of rows is copied to scratch memory, folded, and each byte gets a sign (below). Words are then runs of bytes without
 `GAP`, cut before `BREAK`; they are found 64 bytes at a time and hashed 8 bytes at a time. A row whose words are not its own
@@ -8,8 +8,8 @@ bytes (format characters inside, a typographic apostrophe, lower case of another
 import numpy as np
 from numba import njit
 
-from filters import unicode_data
-from filters.bits import (
+from altalign.filters import unicode_data
+from altalign.filters.bits import (
     LOW_BYTES,
     PADDING,
     address_of,
@@ -28,7 +28,7 @@ from filters.bits import (
     store8,
     store64,
 )
-from filters.utf8 import decode, encode, entry_of
+from altalign.filters.utf8 import decode, encode, entry_of
 
 GAP = 0x80  # the byte belongs to no word
 BREAK = 0x40  # no word goes on across here
@@ -314,10 +314,10 @@ def scan_rows(
     ngrams: np.ndarray,
     ends: np.ndarray,
 ) -> None:
-    """Fill words, texts, ngrams and ends (as `filters.words.Scan` has them) for the rows between the offsets.
+    """Fill words, texts, ngrams and ends (as `altalign.filters.words.Scan` has them) for the rows between the offsets.
 
     Shapes: data uint8[bytes], offsets int64[n + 1], blocks and entries of the Unicode table, text and signs uint8[room], starts
-    and stops uint64[room]: what `filters.words` reserves for the longest block.
+    and stops uint64[room]: what `altalign.filters.words` reserves for the longest block.
     """
     rows = offsets.size - 1
     text_at, signs_at, starts_at, stops_at, ngrams_at = address_of(text), address_of(signs), address_of(starts), address_of(stops), address_of(ngrams)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from filters import unicode_data, word_kernels
-from filters.bits import PADDING
-from filters.unicode_data import CONNECTOR, FORMAT, LETTER, MARK, MODIFIER_LETTER, NUMBER, SINGLE
-from filters.word_kernels import BIGRAM, BLOCK_BYTES, BLOCK_ROWS, MIX_1, MIX_2, STEP_1, STEP_2
+from altalign.filters import unicode_data, word_kernels
+from altalign.filters.bits import PADDING
+from altalign.filters.unicode_data import CONNECTOR, FORMAT, LETTER, MARK, MODIFIER_LETTER, NUMBER, SINGLE
+from altalign.filters.word_kernels import BIGRAM, BLOCK_BYTES, BLOCK_ROWS, MIX_1, MIX_2, STEP_1, STEP_2
 
 HASH_VERSION = 1
 APOSTROPHES = "'’"

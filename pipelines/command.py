@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from altalign import cli, memory, startup, storage, terminal
+from altalign import cli, storage, terminal
 from altalign.errors import UsageError
+from altalign.machine import memory, startup
 from altalign.stages import STAGES, damaged, own_files
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     config = _fitted(CurateConfig.load(arguments.config, arguments.set))
 
     with startup.imports():
-        from pipelines import curate  # Beam, kernels, codecs: most of a second, which --help and a wrong setting need not wait for
+        from altalign.pipelines import curate  # Beam, kernels, codecs: most of a second, which --help and a wrong setting need not wait for
 
     return curate.curate(config, arguments, flags) or (0 if arguments.dry_run else _reported(config))
 
@@ -54,7 +55,7 @@ def retry(argv: Sequence[str]) -> int:
     _check_work(config.run.folder)
 
     with startup.imports():
-        from pipelines import retry as of_run
+        from altalign.pipelines import retry as of_run
 
     return of_run.retry(config, reasons, flags) or _reported(config)
 
@@ -74,9 +75,9 @@ def decontaminate(argv: Sequence[str]) -> int:
     config = _with_test_sets(parser.parse_args(own))
 
     with startup.imports():
-        from pipelines import test_sets_of_run
+        from altalign.pipelines import add_test_sets
 
-    return test_sets_of_run.add(config, flags) or _reported(config)
+    return add_test_sets.add(config, flags) or _reported(config)
 
 
 def calibrate(argv: Sequence[str]) -> int:
@@ -103,7 +104,7 @@ def calibrate(argv: Sequence[str]) -> int:
     config = _with_test_sets(arguments)
 
     with startup.imports():
-        from pipelines import calibrate as on_run
+        from altalign.pipelines.calibrate import calibration as on_run
 
     asked = on_run.Wanted(arguments.out.rstrip("/") or "/", arguments.pairs, arguments.images, arguments.false_positives, arguments.sample)
     return on_run.calibrate(config, asked)

@@ -7,14 +7,19 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from altalign import processes, storage, terminal
+from altalign import storage, terminal
 from altalign.curation import CurateConfig, InputSettings
+from altalign.machine import processes
+from altalign.pipelines.engine.engines import check_marks, check_places, create, options, pipeline, started, threads
+from altalign.pipelines.engine.map_units import MapUnits
+from altalign.pipelines.engine.unit_errors import raised
+from altalign.pipelines.evidence import of_judge
+from altalign.pipelines.near import test_side, within_pool
+from altalign.pipelines.opening import runs, summary
+from altalign.pipelines.run import pool, progress
+from altalign.pipelines.run.units import Facts, Grounds, Run, Unit
+from altalign.pipelines.stages import decontaminate, extract, fetch, fetch_from_files, judge, tables, write
 from altalign.stages import STAGES, own_files
-from pipelines import decontaminate, extract, fetch, fetch_archive, judge, judge_notes, pool, progress, runs, summary, tables, test_side, within_pool, write
-from pipelines.engines import check_marks, check_places, create, options, pipeline, started, threads
-from pipelines.pooled import MapUnits
-from pipelines.trouble import raised
-from pipelines.units import Facts, Grounds, Run, Unit
 
 Transform = Callable[[Run, str], beam.PTransform[Any, Any]]
 
@@ -40,11 +45,11 @@ TEST_IMAGES = Step(test_side.TESTS, test_side.plan, each(test_side.read_tests))
 PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
     "extract": ([Step("extract", extract.plan, each(extract.extract), seconds=extract.seconds)], extract.conclude),
     "tables": ([Step("tables/units", pool.units, tables.Count)], tables.conclude),
-    "judge": ([Step("judge/units", pool.units, judge.Judge)], judge_notes.conclude),
+    "judge": ([Step("judge/units", pool.units, judge.Judge)], of_judge.conclude),
     "fetch": (
         [
             TEST_IMAGES,  # before an image is asked for: what cannot be looked for stops the run here
-            Step("fetch/gathered", fetch_archive.plan_gather, fetch_archive.Gather),
+            Step("fetch/gathered", fetch_from_files.plan_gather, fetch_from_files.Gather),
             Step("fetch/units", fetch.plan, fetch.Fetch, fetch.watch, fetch.seconds),
         ],
         fetch.conclude,
@@ -68,7 +73,7 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
 
 
 def curate(config: CurateConfig, arguments: argparse.Namespace, flags: list[str]) -> int:
-    """Run, or continue, a curation: `arguments` of `pipelines.command`, `flags` of Beam."""
+    """Run, or continue, a curation: `arguments` of `altalign.pipelines.command`, `flags` of Beam."""
     pipeline_options = options(config.engine, flags)
     check_places(config)
     run = runs.find_run(config, config_path=str(arguments.config))

@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from altalign import storage, terminal
 from altalign.curation import CurateConfig
+from altalign.pipelines import curate
+from altalign.pipelines.engine.engines import check_places, options
+from altalign.pipelines.images.measuring import Outcome
+from altalign.pipelines.opening import runs
+from altalign.pipelines.run.units import Run
+from altalign.pipelines.stages import fetch
+from altalign.pipelines.web.kept import journal, log
 from altalign.reasons import PASSING, DropReason
 from altalign.stages import STAGES, own_files
-from pipelines import curate, fetch, runs
-from pipelines.engines import check_places, options
-from pipelines.images import Outcome
-from pipelines.units import Run
-from pipelines.web import journal, log
 
 
 def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from altalign import memory, startup
 from altalign.cli import VERBS
+from altalign.machine import memory, startup
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

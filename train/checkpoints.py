@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from altalign import storage, terminal
-from altalign.disks import naming_a_full_disk
 from altalign.errors import DamagedError, UnreadableError
+from altalign.storage.local import naming_a_full_disk
 
 _PARTIAL = ".partial"
 _FILES = {"model.safetensors", "optimizer.safetensors", "optimizer.json", "state.json", "config.toml", "tokenizer.json"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from altalign.errors import AltalignError, UsageError
 
 if TYPE_CHECKING:
-    from train.settings import TrainConfig
+    from altalign.train.settings import TrainConfig
 
 _NEEDED = ("torch", "timm", "transformers", "tokenizers", "safetensors", "tensorboard")
 
@@ -23,11 +23,11 @@ def main(argv: Sequence[str]) -> int:
     config = _settings(arguments)
 
     if arguments.dry_run:
-        from train import plan  # torch: seconds, which --help and a wrong setting need not wait for
+        from altalign.train import plan  # torch: seconds, which --help and a wrong setting need not wait for
 
         return plan.describe(config)
 
-    from train import loop
+    from altalign.train import loop
 
     with _trouble_named():
         return loop.train(config)
@@ -40,7 +40,7 @@ def evaluate(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     config = _settings(arguments)
 
-    from train import evaluation
+    from altalign.train import evaluation
 
     with _trouble_named():
         return evaluation.evaluate(config, step=arguments.checkpoint)
@@ -78,7 +78,7 @@ def _settings(arguments: argparse.Namespace) -> "TrainConfig":
     Raises:
         UsageError: a setting is wrong, or the extra is missing.
     """
-    from train.settings import TrainConfig  # pydantic, which --help need not wait for
+    from altalign.train.settings import TrainConfig  # pydantic, which --help need not wait for
 
     config = TrainConfig.load(arguments.config, arguments.set)
     missing = [name for name in _NEEDED if find_spec(name) is None]

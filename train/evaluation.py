@@ -9,20 +9,21 @@ from torch import Tensor
 
 from altalign import terminal
 from altalign.errors import UsageError
-from eval import pairs as sets
-from eval import table
-from eval.pairs import CaptionedImage
-from eval.retrieval import retrieval
-from train import augment, checkpoints, run_folder, tokenizer
-from train.batches import padded
-from train.index import Runs
-from train.learner import autocast, model_of
-from train.model import DualEncoder
-from train.ranks import Ranks, joined
-from train.samples import Samples
-from train.settings import RetrievalSettings, TrainConfig
-from train.tokenizer import CaptionTokenizer
-from train.training_data import samples_of
+from altalign.eval import image_sets as sets
+from altalign.eval import results
+from altalign.eval.image_sets import CaptionedImage
+from altalign.eval.retrieval import retrieval
+from altalign.train import checkpoints, training_folder
+from altalign.train.data import augment, tokenizer
+from altalign.train.data.batches import padded
+from altalign.train.data.index import Runs
+from altalign.train.data.samples import Samples
+from altalign.train.data.tokenizer import CaptionTokenizer
+from altalign.train.data.training_data import samples_of
+from altalign.train.model.dual_encoder import DualEncoder
+from altalign.train.ranks import Ranks, joined
+from altalign.train.settings import RetrievalSettings, TrainConfig
+from altalign.train.step.learner import autocast, model_of
 
 Metrics = dict[str, dict[str, float]]
 
@@ -138,12 +139,12 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
     """
     if not config.evaluation.retrieval:
         raise UsageError("no [[evaluation.retrieval]] in the settings: there is nothing to evaluate on; add one")
-    run_folder.check_trained(config)
+    training_folder.check_trained(config)
     with joined(config.loop.device) as ranks:
         place = ranks.told(_checkpoint(config, step) if ranks.is_first else None)
         holds_out = any(chosen.kind == "held_out" for chosen in config.evaluation.retrieval)  # else the shards need not be here
         manifests = {"manifests": Runs.open(config.data.runs).manifests} if holds_out else {}
-        run_folder.check_checkpoint(config, place, checkpoints.state_of(place), manifests)  # before an index is made of others
+        training_folder.check_checkpoint(config, place, checkpoints.state_of(place), manifests)  # before an index is made of others
         words = tokenizer.read(str(place / "tokenizer.json"), tokens_at_most=config.tokenizer.tokens_at_most)
         model = model_of(config, vocabulary=words.vocabulary)
         checkpoints.load_model(place, model)
@@ -167,8 +168,8 @@ def _checkpoint(config: TrainConfig, step: int | None) -> Path:
 
 def report(config: TrainConfig, step: int, metrics: Metrics) -> None:
     """Write RUN/eval/metrics.json, and print the table."""
-    place = run_folder.path(config, "eval", "metrics.json")
-    table.write_metrics(place, {**metrics, "checkpoint": {"step": step}})
+    place = training_folder.path(config, "eval", "metrics.json")
+    results.write_metrics(place, {**metrics, "checkpoint": {"step": step}})
     out = terminal.stdout()
-    out.print(table.retrieval_table(metrics))
+    out.print(results.retrieval_table(metrics))
     out.print(f"step {step:,}; {terminal.shown(place)}", soft_wrap=True)

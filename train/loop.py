@@ -4,14 +4,16 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from altalign import interrupts, storage, terminal
+from altalign import storage, terminal
 from altalign.errors import AltalignError
-from train import checkpoints, evaluation, loader, metrics, run_folder
-from train.batches import Batch
-from train.learner import Learner, NotFiniteError
-from train.ranks import Ranks, joined
-from train.settings import TrainConfig
-from train.training_data import TrainingData, prepared
+from altalign.machine import interrupts
+from altalign.train import checkpoints, evaluation, metrics, training_folder
+from altalign.train.data import loader
+from altalign.train.data.batches import Batch
+from altalign.train.data.training_data import TrainingData, prepared
+from altalign.train.ranks import Ranks, joined
+from altalign.train.settings import TrainConfig
+from altalign.train.step.learner import Learner, NotFiniteError
 
 
 def train(config: TrainConfig) -> int:
@@ -28,7 +30,7 @@ def train(config: TrainConfig) -> int:
         evaluated = evaluation.Evaluation(config, learner.model, data.tokenizer, data.samples, ranks)
         first = _restored(config, data, learner, ranks)
         if ranks.is_first:
-            run_folder.begin(config, data.lineage, step=first, ranks=ranks.ranks, device=str(ranks.device))
+            training_folder.begin(config, data.lineage, step=first, ranks=ranks.ranks, device=str(ranks.device))
         say(_about(config, data, learner, first), soft_wrap=True)
         with metrics.opened(config, first_step=first, is_first=ranks.is_first) as lines:
             with interrupts.deferred() as asked:
@@ -90,7 +92,7 @@ def _stepped(config: TrainConfig, learner: Learner, step: int, batch: Batch, ran
     try:
         return learner.step(step, batch)
     except NotFiniteError as error:
-        place = run_folder.path(config, "log", f"not-finite-step-{step}-rank-{ranks.rank}.json")
+        place = training_folder.path(config, "log", f"not-finite-step-{step}-rank-{ranks.rank}.json")
         storage.write_json(place, {"step": step, "keys": batch.keys, "sources": batch.sources})
         raise AltalignError(
             f"{error}; its pairs are in {place} (a file a process); go on from an earlier checkpoint with a lower [schedule] peak, or a longer warm-up"
@@ -105,14 +107,14 @@ def _save(config: TrainConfig, data: TrainingData, learner: Learner, step: int, 
 
 def _restored(config: TrainConfig, data: TrainingData, learner: Learner, ranks: Ranks) -> int:
     """Steps that the newest checkpoint has behind it, which learner and order are given; 0 where there is none."""
-    run_folder.check_lineage(config, data.lineage)
+    training_folder.check_lineage(config, data.lineage)
     if ranks.is_first:
         checkpoints.sweep(config.run.folder)
     place = ranks.told(checkpoints.newest(config.run.folder) if ranks.is_first else None)
     if place is None:
         return 0
     state = checkpoints.state_of(place)
-    run_folder.check_checkpoint(config, place, state, data.lineage)
+    training_folder.check_checkpoint(config, place, state, data.lineage)
     checkpoints.load_model(place, learner.model)
     checkpoints.load_optimizer(place, learner.optimizer)
     data.resume(state["step"], state)
@@ -128,7 +130,7 @@ def _ended(config: TrainConfig, evaluated: evaluation.Evaluation, ranks: Ranks, 
     if ranks.is_first:
         if found:
             evaluation.report(config, step, found)
-        run_folder.end(config)
+        training_folder.end(config)
         if lost := loader.undecodable_so_far(config.run.folder):
             terminal.stderr().print(f"{lost:,} times a pair could not be decoded and another took its place: see undecodable.jsonl", style="yellow")
         terminal.stdout().print(f"trained: {terminal.shown(str(checkpoints.folder_of(config.run.folder, step)))}", soft_wrap=True)
@@ -152,9 +154,9 @@ def _held(config: TrainConfig, ranks: Ranks) -> Iterator[None]:
         ranks.wait()
         yield
         return
-    run_folder.check_folder(config)
+    training_folder.check_folder(config)
     with storage.locked(config.run.folder):
-        run_folder.open_run(config)
+        training_folder.open_run(config)
         ranks.wait()
         yield
 

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from altalign import storage, terminal
-from train import run_folder
-from train.settings import TrainConfig
+from altalign.train import training_folder
+from altalign.train.settings import TrainConfig
 
 LINE_EVERY_S = 30.0
 
@@ -22,12 +22,12 @@ class Metrics:
     def __init__(self, config: TrainConfig, *, first_step: int, console: Console):
         from torch.utils.tensorboard import SummaryWriter  # a second, which --dry-run need not wait for
 
-        self._path = run_folder.path(config, "metrics.jsonl")
+        self._path = training_folder.path(config, "metrics.jsonl")
         self._steps, self._pairs = config.schedule.steps, config.loop.global_batch
         # the evaluation after the last step is made again by a command that finds nothing else to do
         kept = [line for line in _lines(self._path) if line["step"] <= first_step and ("loss" in line or line["step"] < self._steps)]
         storage.write_bytes(self._path, "".join(map(_json, kept)).encode())
-        self._events = SummaryWriter(run_folder.path(config, "tensorboard"), purge_step=first_step + 1)
+        self._events = SummaryWriter(training_folder.path(config, "tensorboard"), purge_step=first_step + 1)
         self._console = console
         self._begin = self._last = time.monotonic()
         self._first_step = self._last_step = first_step

@@ -4,10 +4,11 @@ import torch
 from rich.table import Table
 
 from altalign import terminal
-from train import optimizers, run_folder
-from train.index import Runs
-from train.learner import model_of
-from train.settings import TrainConfig
+from altalign.train import training_folder
+from altalign.train.data.index import Runs
+from altalign.train.settings import TrainConfig
+from altalign.train.step import optimizers
+from altalign.train.step.learner import model_of
 
 MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "sgd": 1}  # numbers that an optimiser keeps of each
 
@@ -18,7 +19,7 @@ def describe(config: TrainConfig) -> int:
     Raises:
         UsageError: the run folder holds something else, or a curated run is not finished.
     """
-    run_folder.check_folder(config)
+    training_folder.check_folder(config)
     runs = Runs.open(config.data.runs)
     pairs = sum(shard.rows for shard in runs.shards)
     with torch.device("meta"):

@@ -9,17 +9,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from altalign import processes
-from altalign.cores import cores
+from altalign.audit.checks import dropped, shard, shards_checked, totals
+from altalign.audit.checks.findings import Check, Findings, many
+from altalign.audit.checks.rules import Rules
+from altalign.audit.checks.totals import Manifest
+from altalign.audit.run_folder import RunFolder
 from altalign.counts import Counts
 from altalign.errors import AltalignError
+from altalign.machine import processes
+from altalign.machine.cores import cores
+from altalign.machine.threads import in_threads
 from altalign.reasons import REASONS, DropReason, Stage
-from altalign.threads import in_threads
-from audit.checks import dropped, progress, shard, totals
-from audit.checks.findings import Check, Findings, many
-from audit.checks.rules import Rules
-from audit.checks.totals import Manifest
-from audit.run_folder import RunFolder
 
 __all__ = ["NOT_ASKED", "Check", "run_checks"]
 
@@ -104,7 +104,7 @@ def _check_rows(run: RunFolder, manifest: Manifest, counts: Counts | None, rules
     bits = max(0, (rows - 1) // KEYS_AT_MOST).bit_length()
     threads = cores()
     read_one = processes.InProcesses(partial(shard.read, rules=rules, threads=threads, bits=bits))
-    with progress.counting(len(names)) as one_is_done, processes.OF_COMMAND.used(processes.worth(SECONDS_PER_SAMPLE * rows, min(threads, len(names)))):
+    with shards_checked.counting(len(names)) as one_is_done, processes.OF_COMMAND.used(processes.worth(SECONDS_PER_SAMPLE * rows, min(threads, len(names)))):
 
         def read(name: str) -> shard.Found:
             found = read_one(name)

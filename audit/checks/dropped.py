@@ -8,13 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign import interrupts, storage
+from altalign import storage
+from altalign.audit import run_parquet
+from altalign.audit.checks.findings import Findings
+from altalign.audit.run_folder import RunFolder
 from altalign.counts import Counts
 from altalign.errors import UnreadableError
+from altalign.machine import interrupts
 from altalign.reasons import KEPT, DropReason, Stage
-from audit import parquet
-from audit.checks.findings import Findings
-from audit.run_folder import RunFolder
 
 _COLUMNS = ("key", "stage", "source", "reason")
 
@@ -67,7 +68,7 @@ def _nearest(names: list[str], near: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def _rows(run: RunFolder, path: str) -> Iterator[pa.Table]:
-    for rows in parquet.row_groups(run.path(*path.split("/")), _COLUMNS):
+    for rows in run_parquet.row_groups(run.path(*path.split("/")), _COLUMNS):
         try:
             rows.validate(full=True)
         except pa.ArrowException as error:

@@ -5,11 +5,11 @@ import hashlib
 from fractions import Fraction
 from typing import Any
 
-from altalign import interrupts, memory
+from altalign.audit.checks.findings import Findings
+from altalign.audit.checks.rules import Rules
+from altalign.filters import pixels
+from altalign.machine import interrupts, memory
 from altalign.reasons import DropReason
-from audit.checks.findings import Findings
-from audit.checks.rules import Rules
-from filters import pixels
 
 _SHORT_SIDE_PX = 128  # that images are decoded to at least
 

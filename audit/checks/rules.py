@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
+from altalign.audit.checks.findings import Findings
+from altalign.audit.run_folder import RunFolder
 from altalign.curation import CurateConfig
 from altalign.errors import UnreadableError, UsageError
+from altalign.filters import captions, identity, urls, words
+from altalign.filters.blocked import BlockList
 from altalign.reasons import DropReason
-from audit.checks.findings import Findings
-from audit.run_folder import RunFolder
-from filters import captions, identity, urls, words
-from filters.blocked import BlockList
 
 BLOCK = 8_192  # rows whose n-grams are hashed at a time
 

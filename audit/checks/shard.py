@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from altalign import ahead, interrupts, storage
+from altalign import storage
+from altalign.audit import run_parquet
+from altalign.audit.checks import images
+from altalign.audit.checks import rules as text_rules
+from altalign.audit.checks.findings import Findings
+from altalign.audit.checks.rules import Rules
+from altalign.audit.checks.tars import Member, NotATarError, Tar
+from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
+from altalign.filters.image_headers import STRICT_PILLOW
+from altalign.machine import ahead, interrupts
 from altalign.reasons import DropReason
 from altalign.schema import SAMPLE
 from altalign.shards import EXTENSIONS
-from audit import parquet
-from audit.checks import images
-from audit.checks import rules as text_rules
-from audit.checks.findings import Findings
-from audit.checks.rules import Rules
-from audit.checks.tars import Member, NotATarError, Tar
-from audit.run_folder import RunFolder
-from filters.image_headers import STRICT_PILLOW
 
 _ROWS = 1_024  # of a side-car that are Python objects at a time
 _COLUMNS = tuple(SAMPLE.names)
@@ -87,7 +88,7 @@ def _sidecar(run: RunFolder, found: Found) -> pa.Table | None:
     try:
         data = storage.read_bytes(path)
         found.parquet_sha256 = hashlib.sha256(data).hexdigest()
-        rows = pa.concat_tables([SAMPLE.empty_table(), *parquet.row_groups_of(pa.BufferReader(data), name)])
+        rows = pa.concat_tables([SAMPLE.empty_table(), *run_parquet.row_groups_of(pa.BufferReader(data), name)])
         rows.validate(full=True)
     except UnreadableError as error:
         found.findings.fails("side_cars", str(error))

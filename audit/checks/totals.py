@@ -8,14 +8,14 @@ from itertools import pairwise
 from typing import Any
 
 from altalign import storage
+from altalign.audit import run_parquet
+from altalign.audit.checks.findings import Findings
+from altalign.audit.checks.shard import Found
+from altalign.audit.run_folder import RunFolder
 from altalign.counts import Counts
 from altalign.errors import AltalignError, UnreadableError
 from altalign.reasons import KEPT, Stage
 from altalign.schema import COUNTS, RULES_VERSION, SCHEMA_VERSION
-from audit import parquet
-from audit.checks.findings import Findings
-from audit.checks.shard import Found
-from audit.run_folder import RunFolder
 
 CARD = ("README.md", "croissant.json")
 _NAME = re.compile(r"[0-9]{5,}\.tar")
@@ -139,7 +139,7 @@ def check_digests(found: Found, manifest: Manifest, findings: Findings) -> None:
 def check_counts(run: RunFolder, manifest: Manifest, findings: Findings) -> Counts | None:
     """counts.parquet adds up by stage and source; summary.json and the manifest say the same. Returns the counts; None where they cannot be read."""
     try:
-        rows = [row for group in parquet.row_groups(run.path("counts.parquet"), COUNTS.names) for row in group.to_pylist()]
+        rows = [row for group in run_parquet.row_groups(run.path("counts.parquet"), COUNTS.names) for row in group.to_pylist()]
         if wrong := [row for row in rows if not isinstance(row["rows"], int) or row["rows"] <= 0]:
             raise UnreadableError(f"counts.parquet: rows = {wrong[0]['rows']!r} of {wrong[0]['stage']}, {wrong[0]['reason']}")
         counts = Counts.from_json([[row[name] for name in COUNTS.names] for row in rows])

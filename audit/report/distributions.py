@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from altalign.audit.report import files
+from altalign.audit.report.page_text import shown
+from altalign.audit.run_folder import RunFolder
 from altalign.reasons import KEPT
-from altalign.stops import ASPECT_AT_MOST, SHORT_SIDE_AT_MOST, WORDS_AT_MOST, hundredths
-from audit.report import files
-from audit.report.text import shown
-from audit.run_folder import RunFolder
+from altalign.slider_stops import ASPECT_AT_MOST, SHORT_SIDE_AT_MOST, WORDS_AT_MOST, hundredths
 
 LARGEST = 2**62  # an edge that no value reaches
 BINS_ABOUT = 40

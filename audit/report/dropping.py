@@ -10,11 +10,11 @@ from itertools import pairwise
 from typing import Any
 
 from altalign import reasons
+from altalign.audit.report import files
+from altalign.audit.run_folder import RunFolder
 from altalign.curation import CurateConfig
 from altalign.errors import UnreadableError
 from altalign.reasons import KEPT, REASONS, Stage
-from audit.report import files
-from audit.run_folder import RunFolder
 
 SOURCES_AT_MOST = 30
 OTHERS = "(other sources)"

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from altalign.audit.report import files
+from altalign.audit.report.dropping import Rows, about
+from altalign.audit.run_folder import RunFolder
 from altalign.curation import CurateConfig
 from altalign.reasons import REASONS, DropReason, Stage
-from audit.report import files
-from audit.report.dropping import Rows, about
-from audit.run_folder import RunFolder
 
 Mark = Literal["same", "stricter", "looser", "other", "off"]
 

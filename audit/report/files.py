@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 from altalign import __version__, storage
+from altalign.audit import run_parquet
+from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
-from audit import parquet
-from audit.run_folder import RunFolder
 
 
 def table(run: RunFolder, name: str, columns: Sequence[str]) -> pa.Table | None:
@@ -19,7 +19,7 @@ def table(run: RunFolder, name: str, columns: Sequence[str]) -> pa.Table | None:
         UnreadableError: it is no Parquet file, or has not these columns.
     """
     path = run.path(name)
-    return parquet.table(path, columns) if storage.exists(path) else None
+    return run_parquet.table(path, columns) if storage.exists(path) else None
 
 
 def rows(run: RunFolder, name: str, columns: Sequence[str]) -> list[dict[str, Any]] | None:

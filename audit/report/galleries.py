@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from altalign.audit.report import files
+from altalign.audit.run_folder import RunFolder
 from altalign.reasons import KEPT, REASONS, Stage
 from altalign.schema import DROPPED
-from audit.report import files
-from audit.run_folder import RunFolder
 
 PICTURES_AT_MOST = 19_000_000  # bytes of data URIs, so that the page stays under 25 MB with them
 _KINDS = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}

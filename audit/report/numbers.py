@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from altalign import __version__, storage
+from altalign.audit.checks import findings
+from altalign.audit.checks.findings import Check
+from altalign.audit.report import distributions, dropping, fidelity, files, galleries, most_frequent, what_if
+from altalign.audit.run_folder import RunFolder
 from altalign.reasons import KEPT, Stage
-from audit.checks import findings
-from audit.checks.findings import Check
-from audit.report import distributions, dropping, fidelity, files, frequent, galleries, what_if
-from audit.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Numbers:
     distributions: list[distributions.Distribution]
     what_if: what_if.WhatIf
     galleries: galleries.Galleries
-    frequent: frequent.Frequent
+    frequent: most_frequent.Frequent
     checks: Sequence[Check]
     fidelity: fidelity.Fidelity
     run: RunFacts
@@ -108,7 +108,7 @@ def gather(run: RunFolder, checks: Sequence[Check]) -> Numbers:
         distributions=distributions.of_run(run),
         what_if=what_if.of_run(run, kept_by_judge=rows[Stage.JUDGE.value, KEPT], kept_at_the_end=rows[Stage.DECONTAMINATE.value, KEPT]),
         galleries=galleries.of_run(run, dict(rows)),
-        frequent=frequent.of_run(run),
+        frequent=most_frequent.of_run(run),
         checks=checks,
         fidelity=fidelity.of_run(run, counts),
         run=_facts(run, rows),

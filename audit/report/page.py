@@ -12,9 +12,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from audit.report import text
-from audit.report.galleries import Galleries
-from audit.report.numbers import Numbers
+from altalign.audit.report import page_text
+from altalign.audit.report.galleries import Galleries
+from altalign.audit.report.numbers import Numbers
 
 TEXT_AT_MOST = 5_000_000  # bytes of the page without pictures
 _CARDS_AT_MOST = (24, 12, 6, 3, 1, 0)  # of each gallery, should the page be too large; kept ones twice as many
@@ -125,8 +125,8 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {
-        "number": text.number,
-        "size": text.size,
+        "number": page_text.number,
+        "size": page_text.size,
         "said": said,
         "url": url,
         "code": code,
@@ -134,33 +134,33 @@ def _environment() -> Environment:
         "lines": lines,
         "plain": plain,
     }
-    environment.globals |= {"share": text.share, "heat": heat}
+    environment.globals |= {"share": page_text.share, "heat": heat}
     return environment
 
 
 # Filters -------------------------------------------------------------------------------------------------------------
 
 
-def said(value: str, at_most: int = text.CAPTION_AT_MOST, is_cut_told: bool = True) -> Markup:  # noqa: FBT001, FBT002 - a filter's
+def said(value: str, at_most: int = page_text.CAPTION_AT_MOST, is_cut_told: bool = True) -> Markup:  # noqa: FBT001, FBT002 - a filter's
     """A string of strangers, set apart from the direction of what is around it; where it is cut, by how much."""
-    shown = text.shown(value, at_most)
-    more = Markup(' <span class="cut">\u2026 {} characters more</span>').format(text.number(shown.left_out)) if is_cut_told else "\u2026"
+    shown = page_text.shown(value, at_most)
+    more = Markup(' <span class="cut">\u2026 {} characters more</span>').format(page_text.number(shown.left_out)) if is_cut_told else "\u2026"
     cut = more if shown.left_out else ""
     return Markup('<bdi dir="auto">{}</bdi>{}').format(shown.text, cut)
 
 
 def plain(value: object, at_most: int = 300) -> str:
     """Words of ours, or of the run's files."""
-    return text.shown(str(value), at_most).text
+    return page_text.shown(str(value), at_most).text
 
 
-def url(value: str | None, at_most: int = text.URL_AT_MOST) -> Markup:
+def url(value: str | None, at_most: int = page_text.URL_AT_MOST) -> Markup:
     """A URL: a link where it is http or https, else as it is written."""
     if value is None:
         return Markup('<span class="none">none</span>')
-    shown = text.shown(value, at_most)
+    shown = page_text.shown(value, at_most)
     label = Markup('<bdi dir="ltr">{}{}</bdi>').format(shown.text, "\u2026" if shown.left_out else "")
-    target = text.link(value)
+    target = page_text.link(value)
     return Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>').format(target, label) if target else label
 
 
@@ -174,7 +174,7 @@ def lines(value: str, at_most: int = 1_000) -> str:
     """A text of many lines, each of them shown on its own."""
     every = value.splitlines()
     more = [f"\u2026 {len(every) - at_most:,} lines more"] if len(every) > at_most else []
-    return "\n".join([*(text.shown(line, 500).text for line in every[:at_most]), *more])
+    return "\n".join([*(page_text.shown(line, 500).text for line in every[:at_most]), *more])
 
 
 def breakable(name: str) -> Markup:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from altalign.curation import CurateConfig
-from altalign.stops import EXACT_BELOW, WORDS_AT_MOST, aspects, hundredths, short_sides
-from dedup.hash_tables import log2_counts
+from altalign.dedup.hash_tables import log2_counts
+from altalign.slider_stops import EXACT_BELOW, WORDS_AT_MOST, aspects, hundredths, short_sides
 
 NO_LIMIT = 2**31 - 1
 DETAILS = 5  # coarser and coarser stops, should cells be too many

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from altalign import stops
+from altalign import slider_stops
+from altalign.audit.report import files
+from altalign.audit.report.sliders import DETAILS, Slider, of_images, of_text
+from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
-from audit.report import files
-from audit.report.sliders import DETAILS, Slider, of_images, of_text
-from audit.run_folder import RunFolder
 
 CELLS_AT_MOST = 400_000  # of each kind; together some 2 MB of the page
-KEPT, NOT_SEARCHED = stops.OUTCOMES.index(stops.KEPT), stops.OUTCOMES.index(stops.NOT_SEARCHED)
+KEPT, NOT_SEARCHED = slider_stops.OUTCOMES.index(slider_stops.KEPT), slider_stops.OUTCOMES.index(slider_stops.NOT_SEARCHED)
 
 # Columns of the joint counts, and the sliders that are asked of each.
 _WORDS_AND_NGRAMS = {"words": ("words_at_least", "words_at_most"), "rarest_log2": ("vocabulary",)}
@@ -121,9 +121,9 @@ def _columns(run: RunFolder, name: str, columns: tuple[str, ...]) -> dict[str, n
 
 def _outcomes(run: RunFolder, name: str, column: "pa.ChunkedArray[Any]") -> np.ndarray:
     encoded: Any = column.combine_chunks().dictionary_encode()
-    if unknown := [value for value in encoded.dictionary.to_pylist() if value not in stops.OUTCOMES]:
+    if unknown := [value for value in encoded.dictionary.to_pylist() if value not in slider_stops.OUTCOMES]:
         raise UnreadableError(f"{run.path(name)}: {unknown[0]!r} is no outcome")
-    return np.array([stops.OUTCOMES.index(value) for value in encoded.dictionary.to_pylist()], np.int64)[np.asarray(encoded.indices)]
+    return np.array([slider_stops.OUTCOMES.index(value) for value in encoded.dictionary.to_pylist()], np.int64)[np.asarray(encoded.indices)]
 
 
 def _cells(joint: dict[str, np.ndarray], of: dict[str, tuple[str, ...]], sliders: tuple[Slider, ...]) -> Cells:

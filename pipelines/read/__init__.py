@@ -11,9 +11,11 @@ import pyarrow as pa
 from altalign import storage
 from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
-from pipelines.read import table, warc, wat, webdataset
-from pipelines.read.found import Found
-from pipelines.read.warc import image_bytes
+from altalign.pipelines.read.found import Found
+from altalign.pipelines.read.pages import warc, wat
+from altalign.pipelines.read.pages.warc import image_bytes
+from altalign.pipelines.read.tables import table
+from altalign.pipelines.read.tars import webdataset
 
 __all__ = ["Found", "candidates", "check", "image_bytes", "is_direct", "read", "row_groups"]
 

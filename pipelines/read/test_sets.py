@@ -19,10 +19,11 @@ from typing import Any, BinaryIO, cast
 from altalign import storage
 from altalign.curation import InputSettings, TestSet
 from altalign.errors import UnreadableError, UsageError
-from filters.image_headers import sniff
-from pipelines import parquet
-from pipelines.read import table, tars
-from pipelines.read.found import readable
+from altalign.filters.image_headers import sniff
+from altalign.pipelines.files import parquet
+from altalign.pipelines.read.found import readable
+from altalign.pipelines.read.tables import table
+from altalign.pipelines.read.tars import tar_members
 
 FILES_PER_PART = 256
 _TABLES, _TARS = (".parquet", ".pq"), (".tar", ".tar.gz", ".tgz", ".tar.zst")
@@ -244,7 +245,7 @@ def _images_of_tar(part: Part, path: str) -> Iterator[tuple[str, bytes]]:
     found, links = set[str](), dict[str, str]()  # names of images; of links, by what they lead to
     with _read_whole(), readable(path, "tar"), storage.open_read(path) as file:
         try:
-            with tars.opened(cast(BinaryIO, file)) as (tar, _):
+            with tar_members.opened(cast(BinaryIO, file)) as (tar, _):
                 for member in tar:
                     end = tar.offset
                     if member.isfile() and not _is_hidden(member.name) and (data := _image_of(tar, member, path)) is not None:
@@ -254,8 +255,8 @@ def _images_of_tar(part: Part, path: str) -> Iterator[tuple[str, bytes]]:
                         links[_target(member)] = member.name
                     cast(Any, tar).members.clear()  # tarfile keeps all it has met
                 if found and tar.offset == end:
-                    raise tars.ReadError("it ends without zeros, as one does that is cut between two files; make it anew")
-        except tars.ReadError as error:
+                    raise tar_members.ReadError("it ends without zeros, as one does that is cut between two files; make it anew")
+        except tar_members.ReadError as error:
             raise UnreadableError(f"{path}: a tar of test set {part.test_set} cannot be read ({error}); its images would not be looked for") from error
     if lost := next((name for target, name in links.items() if target not in found), None):
         raise UnreadableError(f"{path}: {lost}: a link to what is no image of this tar; make it anew with --dereference, or take the link out of the set")
@@ -275,7 +276,7 @@ def _image_of(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bytes
         raise UnreadableError(f"{path}: {member.name}: an image that is stored with holes; make the tar anew without --sparse")
     if not is_named and (_ARCHIVE.search(member.name) or member.name.lower().endswith((*_TABLES, *_TARS))):
         raise UnreadableError(f"{path}: {member.name}: images in it would not be looked for; unpack it, or take it out of the set")
-    data = tars.content(tar, member, member.size if is_named or member.size <= _LARGE_BYTES else _HEAD_BYTES)
+    data = tar_members.content(tar, member, member.size if is_named or member.size <= _LARGE_BYTES else _HEAD_BYTES)
     if not is_named and sniff(data) is None:
         return None
     if len(data) < member.size:

@@ -11,20 +11,20 @@ from queue import Empty
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from altalign import interrupts
 from altalign.curation import FetchSettings
 from altalign.errors import AltalignError
-from pipelines.web.addresses import Addresses
-from pipelines.web.budget import Budget
-from pipelines.web.domains import Domains
-from pipelines.web.errands import Call, Delivery
-from pipelines.web.fetching import Fetching, World, unit_deadline_s
-from pipelines.web.names import Names, Resolver, SystemResolver
-from pipelines.web.outcomes import Response, Try
-from pipelines.web.target import Target
+from altalign.machine import interrupts
+from altalign.pipelines.web.allowed.addresses import Addresses
+from altalign.pipelines.web.allowed.domains import Domains
+from altalign.pipelines.web.asking.budget import Budget
+from altalign.pipelines.web.asking.errands import Call, Delivery
+from altalign.pipelines.web.asking.fetching import Fetching, World, unit_deadline_s
+from altalign.pipelines.web.http.names import Names, Resolver, SystemResolver
+from altalign.pipelines.web.http.target import Target
+from altalign.pipelines.web.kept.outcomes import Response, Try
 
 if TYPE_CHECKING:
-    from pipelines.web.transport import Transport
+    from altalign.pipelines.web.http.transport import Transport
 
 __all__ = ["Client", "Load", "Response", "Try", "opened"]
 
@@ -160,7 +160,7 @@ class Client:
         return Load(fetching.unfinished, schedule.running, schedule.slots, connections, in_flight, fetching.given_up())
 
     async def _made(self) -> _Parts:
-        from pipelines.web.transport import Transport  # it loads the HTTP library, which takes as long as the rest
+        from altalign.pipelines.web.http.transport import Transport  # it loads the HTTP library, which takes as long as the rest
 
         settings = self._settings
         addresses = Addresses(settings.ports, settings.allow_addresses)

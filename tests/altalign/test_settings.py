@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from altalign.curation import CurateConfig
 from altalign.errors import UsageError
-from altalign.mistakes import settings_of
 from altalign.settings import ReadBy, Settings, dump, flatten, stage_of
+from altalign.settings_errors import settings_of
 
 CASES = tomllib.loads((Path(__file__).parents[1] / "cases" / "settings.toml").read_text(encoding="utf-8"))["mistake"]
 GOOD_INPUT = '\n[input]\npaths = ["a"]\n'

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign import disks, storage
+from altalign import storage
 from altalign.errors import FullDiskError, UnreadableError, UsageError
+from altalign.storage import local
 
 FULL = Path("/dev/full")  # Linux: every write fails with ENOSPC
 KILLED_WHILE_IT_WRITES = """
@@ -107,7 +108,7 @@ def test_sweeping_where_there_is_nothing_is_no_error(tmp_path: Path) -> None:
 @pytest.fixture
 def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder where the file x.bin is written to a device that is full."""
-    monkeypatch.setattr(disks, "uuid4", lambda: SimpleNamespace(hex="0" * 32))
+    monkeypatch.setattr(local, "uuid4", lambda: SimpleNamespace(hex="0" * 32))
     (tmp_path / "x.bin.partial-00000000").symlink_to(FULL)
     return tmp_path
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from altalign.audit.checks import Check
 from altalign.schema import COUNTS, DROPPED
-from audit.checks import Check
 
 SHORT_SIDES = (0, 32, 64, 96, 100, 128, 160, 192, 200, 224, 240, 256, 288, 320, 336, 384, 400, 448, 512, 600, 640, 768, 800, 1024)
 ASPECTS = (125, 150, 175, 200, 225, 250, 300, 350, 400, 500, 600, 800, 1000)

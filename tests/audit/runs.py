@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from altalign import shards
+from altalign.audit.checks import Check, run_checks
+from altalign.audit.run_folder import RunFolder
 from altalign.cli import main
 from altalign.schema import COUNTS
-from audit.checks import Check, run_checks
-from audit.run_folder import RunFolder
 from tests.end_to_end.runs import write_input
 
 

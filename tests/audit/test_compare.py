@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from altalign.audit import compare, compare_pairs
 from altalign.cli import main as altalign
 from altalign.errors import AltalignError, DamagedError, UsageError
 from altalign.schema import DROPPED
-from audit import compare, compare_pairs
 from tests.audit import runs
 from tests.end_to_end.runs import write_input
 

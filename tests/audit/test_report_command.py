@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from altalign import cli
-from audit import command
-from audit.checks import Check
-from audit.run_folder import RunFolder
+from altalign.audit import command
+from altalign.audit.checks import Check
+from altalign.audit.run_folder import RunFolder
 from tests.audit import report_run
 from tests.audit.report_run import PASSED
 
@@ -37,7 +37,7 @@ def checking(monkeypatch: pytest.MonkeyPatch) -> Stub:
             asked.append({"folder": run.folder, "shards_at_most": shards_at_most})
             return list(checks)
 
-        monkeypatch.setattr("audit.checks.run_checks", run_checks)
+        monkeypatch.setattr("altalign.audit.checks.run_checks", run_checks)
         return asked
 
     return stub
@@ -102,7 +102,7 @@ def test_json_is_printed_and_nothing_is_written(run: Path, checking: Stub, capsy
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 def test_two_runs_are_compared(run: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]):
     asked = []
-    monkeypatch.setattr("audit.compare.main", lambda *runs, as_json: asked.append((*runs, as_json)) or 7)
+    monkeypatch.setattr("altalign.audit.compare.main", lambda *runs, as_json: asked.append((*runs, as_json)) or 7)
     assert cli.main(["audit", "run", "other", *flags]) == 7
     assert asked == [("run", "other", bool(flags))]
 

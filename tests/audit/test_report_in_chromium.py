@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audit.checks import Check
-from audit.report import numbers, page, what_if
-from audit.report.numbers import Numbers
-from audit.run_folder import RunFolder
+from altalign.audit.checks import Check
+from altalign.audit.report import numbers, page, what_if
+from altalign.audit.report.numbers import Numbers
+from altalign.audit.run_folder import RunFolder
 from tests.audit import report_run
 from tests.audit.chromium import WIDTHS, Tab, browser, opened
 from tests.audit.report_run import PASSED, picture, sample

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from altalign.audit.report import dropping, fidelity, numbers, what_if
+from altalign.audit.report.numbers import Numbers
+from altalign.audit.report.sliders import NO_LIMIT
+from altalign.audit.run_folder import RunFolder
 from altalign.reasons import REASONS, DropReason, Stage
-from audit.report import dropping, fidelity, numbers, what_if
-from audit.report.numbers import Numbers
-from audit.report.sliders import NO_LIMIT
-from audit.run_folder import RunFolder
 from tests.audit import report_run
 from tests.audit.report_run import NGRAMS, PASSED, Candidate, Limits
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from altalign.audit.checks import Check
+from altalign.audit.report import galleries, numbers, page, page_text
+from altalign.audit.report.numbers import Numbers
+from altalign.audit.run_folder import RunFolder
 from altalign.reasons import REASONS, Stage
-from audit.checks import Check
-from audit.report import galleries, numbers, page, text
-from audit.report.numbers import Numbers
-from audit.run_folder import RunFolder
 from tests.audit import report_run
 from tests.audit.report_run import PASSED, picture, sample
 
@@ -76,7 +76,7 @@ def test_every_number_of_the_page_is_in_its_json_or_in_a_file_of_the_run(found: 
 def test_sources_have_a_table_of_pairs_of_images_and_of_bytes(run: Path, found: Numbers):
     said = page.html(found).decode()
     tables = dict(re.findall(r'<caption id="sources-(\w+)">.*?</caption>(.*?)</table>', said, re.DOTALL))
-    shown = {"rows": text.number, "images": text.number, "bytes": text.size}
+    shown = {"rows": page_text.number, "images": page_text.number, "bytes": page_text.size}
     assert tables.keys() == shown.keys()
     for measure, table in tables.items():
         rows = re.findall(r'<bdi dir="auto">(\w+)</bdi>(.*?)</tr>', table, re.DOTALL)
@@ -187,13 +187,13 @@ def test_words_and_bars_stand_out_from_what_is_behind_them(scheme: str):
 
 @given(st.text(), st.integers(min_value=1, max_value=50))
 def test_no_string_hides_anything_or_is_longer_than_it_may_be(value: str, at_most: int):
-    shown = text.shown(value, at_most)
+    shown = page_text.shown(value, at_most)
     assert len(shown.text) <= at_most
     assert not set(shown.text) & {chr(code) for code in (*range(32), 0x7F, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029, 0xFEFF)}
     shown.text.encode()
     assert shown.left_out <= len(value)
     if value.isprintable() and not any(unicodedata.category(character).startswith("M") for character in value):
-        assert shown == text.Shown(value[:at_most], max(0, len(value) - at_most))
+        assert shown == page_text.Shown(value[:at_most], max(0, len(value) - at_most))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_no_string_hides_anything_or_is_longer_than_it_may_be(value: str, at_mos
     ],
 )
 def test_what_scripts_need_stays_and_what_hides_or_heaps_up_is_written_out(value: str, shown: str):
-    assert text.shown(value) == text.Shown(shown, 0)
+    assert page_text.shown(value) == page_text.Shown(shown, 0)
 
 
 @pytest.mark.parametrize(
@@ -231,18 +231,18 @@ def test_what_scripts_need_stays_and_what_hides_or_heaps_up_is_written_out(value
     ],
 )
 def test_links_lead_to_the_web_alone(url: str | None, is_link: bool):  # noqa: FBT001 - of the test
-    assert text.link(url) == (url if is_link else None)
+    assert page_text.link(url) == (url if is_link else None)
 
 
 def test_shares_that_are_not_nothing_and_not_all_do_not_look_so():
-    assert [text.share(part, 10_000_000).replace("\u2009", " ") for part in (0, 1, 1_000, 50_000, 5_000_000, 9_999_999, 10_000_000)] == [
+    assert [page_text.share(part, 10_000_000).replace("\u2009", " ") for part in (0, 1, 1_000, 50_000, 5_000_000, 9_999_999, 10_000_000)] == [
         "0.0 %", "< 0.01 %", "0.01 %", "0.50 %", "50.0 %", "> 99.9 %", "100.0 %",
     ]  # fmt: skip
-    assert text.share(0, 0) == ""
+    assert page_text.share(0, 0) == ""
 
 
 def test_sizes_are_for_people():
-    assert [text.size(value) for value in (0, 999, 1_000, 12_345, 999_000, 48_826_880, 5e9, 7e14)] == [
+    assert [page_text.size(value) for value in (0, 999, 1_000, 12_345, 999_000, 48_826_880, 5e9, 7e14)] == [
         "0 B", "999 B", "1 kB", "12.3 kB", "999 kB", "48.8 MB", "5 GB", "700 TB",
     ]  # fmt: skip
 

@@ -25,8 +25,8 @@ TAKES_AT_MOST_S = 600  # watchdog
 PROGRAM = """
 import sys, time
 begin = time.perf_counter()
-from audit.report import numbers, page
-from audit.run_folder import RunFolder
+from altalign.audit.report import numbers, page
+from altalign.audit.run_folder import RunFolder
 from tests.peak import peak_bytes
 html = page.html(numbers.gather(RunFolder.open(sys.argv[1]), []))
 print(len(html), peak_bytes() >> 10, round(time.perf_counter() - begin, 1))

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from altalign.audit import rows
+from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
-from audit import rows
-from audit.run_folder import RunFolder
 
 ALL = pc.scalar(True)  # noqa: FBT003 - the value
 

@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from altalign.dedup.copies import TRANSFORMS
 from benchmarks import descriptors
-from dedup.copies import TRANSFORMS
 
 
 def vectors(count: int, seed: int = 0) -> np.ndarray:

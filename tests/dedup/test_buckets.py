@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup.buckets import nearest_clusters, share_bucket
+from altalign.dedup.buckets import nearest_clusters, share_bucket
 from tests.dedup.vectors import copies, dot, drawn
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=200)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup import clusters
-from dedup.dot_products import largest
+from altalign.dedup import clusters
+from altalign.dedup.dot_products import largest
 from tests.dedup.vectors import copies, dot, drawn, quantised
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=40)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dedup.copies import TRANSFORMS, copies_of
-from dedup.embed import dct_coefficients
-from filters.pixels import gray
-from filters.thumbnails import thumbnail
+from altalign.dedup.copies import TRANSFORMS, copies_of
+from altalign.dedup.embed import dct_coefficients
+from altalign.filters.pixels import gray
+from altalign.filters.thumbnails import thumbnail
 from tests.filters.pictures import picture
 
 SIZES = {  # width and height of the copies of an image of 200 x 100; those not named have its own

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup.dot_products import NORM_AT_MOST, largest, packed, padded, squared_norms
+from altalign.dedup.dot_products import NORM_AT_MOST, largest, packed, padded, squared_norms
 from tests.dedup.vectors import dot, drawn
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dedup import embed
-from dedup.embed import COEFFICIENTS, FREQUENCIES, NORM, Map, dct_coefficients, learn_map, mirrored, quantized
-from dedup.phash import phash
+from altalign.dedup import embed
+from altalign.dedup.embed import COEFFICIENTS, FREQUENCIES, NORM, Map, dct_coefficients, learn_map, mirrored, quantized
+from altalign.dedup.phash import phash
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 thumbnails = hnp.arrays(np.uint8, st.tuples(st.integers(0, 4), st.just(32), st.just(32)))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup.hash_tables import HashTable, log2_counts
+from altalign.dedup.hash_tables import HashTable, log2_counts
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=100)
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from dedup import lines
-from dedup.hash_tables import HashTable
+from altalign.dedup import lines
+from altalign.dedup.hash_tables import HashTable
 
 TOP = 2**64 - 1
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup.merge import CountHistogram, merge_ngrams, merge_pairs
-from dedup.spill import NgramBuffers, PairBuffers
+from altalign.dedup.merge import CountHistogram, merge_ngrams, merge_pairs
+from altalign.dedup.spill import NgramBuffers, PairBuffers
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=80)
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dedup.phash import lanczos_thumbnail, phash
-from filters.pixels import decode, gray
+from altalign.dedup.phash import lanczos_thumbnail, phash
+from altalign.filters.pixels import decode, gray
 from tests.filters.pictures import picture
 from tests.shared_data import SHARED, needs_shared
 

@@ -7,12 +7,12 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 
-from dedup.calibrate import recall_and_precision, recall_by_transform
-from dedup.copies import TRANSFORMS, copies_of
-from dedup.embed import Map, dct_coefficients, learn_map, mirrored
-from dedup.phash import lanczos_thumbnail, phash
-from filters.pixels import decode, gray
-from filters.thumbnails import thumbnail
+from altalign.dedup.copies import TRANSFORMS, copies_of
+from altalign.dedup.embed import Map, dct_coefficients, learn_map, mirrored
+from altalign.dedup.phash import lanczos_thumbnail, phash
+from altalign.dedup.thresholds import recall_and_precision, recall_by_transform
+from altalign.filters.pixels import decode, gray
+from altalign.filters.thumbnails import thumbnail
 from tests.shared_data import SHARED, needs_shared
 
 pytestmark = needs_shared

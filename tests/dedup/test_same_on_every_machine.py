@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dedup.buckets import nearest_clusters
-from dedup.clusters import train
-from dedup.near_duplicates import TestSide as Side  # a name that pytest would take for a test's
-from dedup.near_duplicates import find_pairs
-from dedup.within_pool import join
+from altalign.dedup.buckets import nearest_clusters
+from altalign.dedup.clusters import train
+from altalign.dedup.image_groups import join
+from altalign.dedup.near_duplicates import TestSide as Side  # a name that pytest would take for a test's
+from altalign.dedup.near_duplicates import find_pairs
 
 ROOT = Path(__file__).parents[2]
 CPU_FEATURES = np._core._multiarray_umath.__cpu_features__

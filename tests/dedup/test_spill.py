@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup import spill
-from dedup.spill import NgramBuffers, PairBuffers, shift_of
+from altalign.dedup import spill
+from altalign.dedup.spill import NgramBuffers, PairBuffers, shift_of
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 

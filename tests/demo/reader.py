@@ -14,7 +14,7 @@ import ada_url
 from PIL import Image
 from selectolax.lexbor import LexborHTMLParser
 
-from demo.archive import Capture, read_index, read_record
+from altalign.demo.archive import Capture, read_index, read_record
 
 _WORDS = re.compile(r"[぀-ヿ㐀-鿿]ー?|[^\W぀-ヿ㐀-鿿]+")
 _ATTRIBUTES = ("src", "data-src", "data-lazy-src", "data-original", "srcset", "data-srcset")

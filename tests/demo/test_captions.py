@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from demo import captions
-from demo.languages import LANGUAGES
-from demo.scenes import COLOURS, Group, Scene, random_scene
+from altalign.demo import captions
+from altalign.demo.languages import LANGUAGES
+from altalign.demo.scenes import COLOURS, Group, Scene, random_scene
 from tests.demo.reader import ngrams
 
 

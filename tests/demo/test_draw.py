@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from demo import draw
-from demo.scenes import COLOURS, PLACES, SHAPES, Group, Scene, random_scene
+from altalign.demo import draw
+from altalign.demo.scenes import COLOURS, PLACES, SHAPES, Group, Scene, random_scene
 
 FORMATS = {
     "jpeg": "JPEG", "progressive": "JPEG", "turned": "JPEG", "cmyk": "JPEG", "png": "PNG", "png8": "PNG",
@@ -63,7 +63,7 @@ def test_every_form_decodes_to_the_picture(form: str) -> None:
 
 ENCODE_ALL = """
 import hashlib, random
-from demo import draw, scenes
+from altalign.demo import draw, scenes
 rng, digest = random.Random(1), hashlib.sha256()
 for form in draw._ENCODINGS:
     for _ in range(12):

@@ -4,8 +4,8 @@ from random import Random
 
 from selectolax.lexbor import LexborHTMLParser
 
-from demo import pages
-from demo.pages import Element
+from altalign.demo import pages
+from altalign.demo.pages import Element
 from tests.demo.reader import resolved
 
 URL = "http://pictures.example/media/large/red-circle-%C3%A4.jpg?id=1&copy=2"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from altalign.demo import serve, web
+from altalign.demo.archive import Archive, chunked, write_index
 from altalign.errors import UsageError
-from demo import serve, web
-from demo.archive import Archive, chunked, write_index
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from demo import web
-from demo.archive import read_record
+from altalign.demo import web
+from altalign.demo.archive import read_record
 from tests.demo import reader
 
 # Raised on purpose only: what a curation of the demo says then changes too. Of heads, URLs and HTML; not of what encoders make, which differ by platform.

@@ -21,7 +21,7 @@ from PIL import Image
 
 from altalign.curation import CurateConfig
 from altalign.curation import TestSet as NamedSet
-from pipelines.read import test_sets
+from altalign.pipelines.read import test_sets
 from tests.docs.blocks import ROOT, blocks
 from tests.filters.pictures import encoded, picture
 
@@ -193,7 +193,7 @@ def test_a_part_of_a_folder_is_a_folder_of_links(tmp_path: Path, monkeypatch: py
 
 
 def test_the_toml_beside_a_model_is_one_that_is_read(tmp_path: Path) -> None:
-    from pipelines.embedders_of_models import EmbeddingInput
+    from altalign.pipelines.images.model_embedders import EmbeddingInput
 
     (block,) = [block for block in blocks(GUIDE) if block.kind == "toml" and "input_size" in block.text]
     (tmp_path / "model.toml").write_text(block.text)

@@ -26,9 +26,9 @@ import pytest
 
 from altalign import cli
 from altalign.cli import VERBS
+from altalign.demo import web
 from altalign.reasons import REASONS, DropReason
 from altalign.stages import OUTPUTS
-from demo import web
 from tests.docs.blocks import FENCE, ROOT, Block, blocks, prints
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])

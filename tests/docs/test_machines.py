@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from pipelines import dataflow, judge, tables
-from pipelines.units import IMAGES_PER_UNIT, ROWS_PER_UNIT
+from altalign.pipelines.engine import dataflow
+from altalign.pipelines.run.units import IMAGES_PER_UNIT, ROWS_PER_UNIT
+from altalign.pipelines.stages import judge, tables
 from tests.docs.blocks import ROOT
 
 GUIDE = (ROOT / "docs" / "guides" / "dataflow.md").read_text(encoding="utf-8")

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pipelines import jars
-from pipelines.servers import ending_with_us, free_port
+from altalign.pipelines.engine import jars
+from altalign.pipelines.engine.servers import ending_with_us, free_port
 from tests.end_to_end.runs import environ
 
 STARTS_WITHIN_S = 180  # watchdogs, for machines that are busy
@@ -169,7 +169,7 @@ def flink_manager(folder: Path, more: Mapping[str, str]) -> Iterator[tuple[str, 
 def worker_pool(folder: Path, environment: Mapping[str, str]) -> Iterator[int]:
     """A pool of Python workers; its port."""
     folder.mkdir(parents=True)
-    command = [sys.executable, "-m", "pipelines.worker_pool", "--port", "0"]
+    command = [sys.executable, "-m", "altalign.pipelines.engine.worker_pool", "--port", "0"]
     with running(command, folder / "pool.log", environ({"TMPDIR": str(folder), **environment})) as program:
         wait_for("the worker pool", lambda: "listening" in program.log.read_text(encoding="utf-8"), [program])
         line = next(line for line in program.log.read_text(encoding="utf-8").splitlines() if line.startswith("listening"))

@@ -14,10 +14,10 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from altalign.cli import main
+from altalign.demo import draw
+from altalign.demo.scenes import random_scene
+from altalign.pipelines.near import test_side
 from altalign.stages import STAGES
-from demo import draw
-from demo.scenes import random_scene
-from pipelines import test_side
 
 CONFIG = """
 [run]

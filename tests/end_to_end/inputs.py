@@ -23,7 +23,7 @@ from hypothesis import settings as budget
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.pipelines.read.archives import response
+from tests.pipelines.read.pages.archives import response
 from tests.reference.curation import Candidate, ImageFacts
 
 

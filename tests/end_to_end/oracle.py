@@ -17,9 +17,9 @@ import tomli_w
 
 from altalign.cli import main
 from altalign.curation import TextSettings
+from altalign.filters.identity import image_hash
+from altalign.filters.words import hash_of_bigram, hash_of_text, hash_of_word
 from altalign.reasons import KEPT, REASONS, DropReason, Stage
-from filters.identity import image_hash
-from filters.words import hash_of_bigram, hash_of_text, hash_of_word
 from tests.end_to_end.inputs import Part, Picture
 from tests.reference.curation import Curation, ImageFacts, Outcome, Settings, Tables
 

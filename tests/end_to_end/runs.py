@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
-from pipelines.servers import Server, serving
+from altalign.pipelines.engine.servers import Server, serving
 
 ROOT = Path(__file__).parents[2]
 EXEMPT = ("run.json", "log", "work", "report.html")  # what may differ between two runs of the same settings and input (the contract, section 4)

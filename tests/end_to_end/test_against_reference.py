@@ -13,8 +13,8 @@ import duckdb
 import pytest
 from hypothesis import strategies as st
 
+from altalign.pipelines.files import parquet
 from altalign.reasons import KEPT, DropReason, Stage
-from pipelines import parquet
 from tests.end_to_end.audited import assert_failed, assert_outcomes, assert_pairs
 from tests.end_to_end.inputs import HANDBOOKS, IMAGE_LIMITS, Part, drawn, handbooks, pictures, placed, write_parts
 from tests.end_to_end.oracle import (
@@ -253,7 +253,7 @@ def test_pages_of_every_fault_are_judged_as_in_the_reference(tmp_path: Path):
 
 
 def test_extract_keeps_a_sample_of_the_smallest_keys_whatever_the_files_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("pipelines.extract.SAMPLE_PER_REASON", 5)
+    monkeypatch.setattr("altalign.pipelines.stages.extract.SAMPLE_PER_REASON", 5)
     rows = [Candidate(f"http://a.example/{n}", (None, "")[n % 2]) for n in range(60)]
     parts = [Part("web", "warc.gz", rows[begin : begin + 13]) for begin in range(0, 60, 13)]
     at = curate(tmp_path, write_parts(tmp_path, parts), Settings(), "--until", "extract")

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from altalign.filters.identity import image_hash
+from altalign.filters.words import folded, hash_of_bigram, hash_of_text, hash_of_word
+from altalign.pipelines.evidence import frequent_strings, gallery_rows
 from altalign.reasons import KEPT, Stage
-from filters.identity import image_hash
-from filters.words import folded, hash_of_bigram, hash_of_text, hash_of_word
-from pipelines import samples, seen
 from tests.end_to_end.inputs import Part, placed, write_parts
 from tests.end_to_end.oracle import curate, read_dropped, read_sidecars
 from tests.end_to_end.runs import Finished
@@ -36,8 +36,8 @@ def hash_of(ngram: str) -> int:
 
 
 def test_frequent_things_and_the_vocabularys_edge_have_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.pool.ROWS_PER_UNIT", 500)
-    monkeypatch.setattr("pipelines.tables.ROWS_PER_PARTITION", 100)
+    monkeypatch.setattr("altalign.pipelines.run.pool.ROWS_PER_UNIT", 500)
+    monkeypatch.setattr("altalign.pipelines.stages.tables.ROWS_PER_PARTITION", 100)
     settings = Settings(vocabulary_size=500, images_per_text_at_most=3, texts_per_image_at_most=10)
     rows = repeated_words(4_000, seed=5)
     parts = [Part("a", "parquet", rows[:3_000]), Part("b", "jsonl", rows[3_000:])]
@@ -52,16 +52,16 @@ def test_frequent_things_and_the_vocabularys_edge_have_their_names(tmp_path: Pat
         first_text.setdefault(folded(candidate.caption), candidate.caption)
         if candidate.identity is not None and candidate.image_url is not None:
             first_image.setdefault(candidate.identity, candidate.identity)
-    texts = sorted(expected.over_shared_texts.items(), key=lambda entry: (-entry[1], hash_of_text(entry[0])))[: seen.MOST]
-    images = sorted(expected.over_captioned_images.items(), key=lambda entry: (-entry[1], image_hash_of(entry[0])))[: seen.MOST]
+    texts = sorted(expected.over_shared_texts.items(), key=lambda entry: (-entry[1], hash_of_text(entry[0])))[: frequent_strings.MOST]
+    images = sorted(expected.over_captioned_images.items(), key=lambda entry: (-entry[1], image_hash_of(entry[0])))[: frequent_strings.MOST]
     named = [("text", first_text[text], n) for text, n in texts] + [("image", first_image[image], n) for image, n in images]
-    assert (len(texts), len(images) > 0) == (seen.MOST, True)
+    assert (len(texts), len(images) > 0) == (frequent_strings.MOST, True)
     assert [(row["kind"], row["value"], row["count"]) for row in rows_of(run, "frequent")] == named
 
     counts = {ngram: n for ngram, n in expected.ngrams.items() if n >= 2}
     inside = sorted((ngram for ngram, n in counts.items() if n >= threshold), key=lambda ngram: (counts[ngram], hash_of(ngram)))
     outside = sorted((ngram for ngram, n in counts.items() if n < threshold), key=lambda ngram: (-counts[ngram], hash_of(ngram)))
-    edges = [(ngram, counts[ngram], side is inside) for side in (inside, outside) for ngram in side[: seen.PER_SIDE]]
+    edges = [(ngram, counts[ngram], side is inside) for side in (inside, outside) for ngram in side[: frequent_strings.PER_SIDE]]
     assert [(row["ngram"], row["count"], row["is_in"]) for row in rows_of(run, "edge_ngrams")] == edges
 
 
@@ -83,9 +83,9 @@ def test_samples_are_the_pairs_or_images_of_the_smallest_hashes_once(embedded: F
                 continue
             seen_before.add(of_one)
             by_reason.setdefault(row["reason"], []).append(row["key"])
-        expected += [(stage.value, reason, key) for reason, keys in by_reason.items() for key in keys[: samples.PER_REASON]]
+        expected += [(stage.value, reason, key) for reason, keys in by_reason.items() for key in keys[: gallery_rows.PER_REASON]]
     first_of_image = list({row["image_id"]: row["key"] for row in reversed(read_sidecars(run))}.values())[::-1]
-    expected += [(KEPT, KEPT, key) for key in first_of_image[: samples.OF_KEPT]]
+    expected += [(KEPT, KEPT, key) for key in first_of_image[: gallery_rows.OF_KEPT]]
     assert Counter((row["stage"], row["reason"], row["key"]) for row in found) == Counter(expected)
 
     with_picture = Counter(row["reason"] for row in found if row["picture"])
@@ -96,7 +96,7 @@ def test_samples_are_the_pairs_or_images_of_the_smallest_hashes_once(embedded: F
     for row in found:
         if row["picture"]:
             with Image.open(io.BytesIO(row["picture"])) as image:
-                assert (image.format, max(image.size) <= samples.SIDE_PX) == ("WEBP", True)
+                assert (image.format, max(image.size) <= gallery_rows.SIDE_PX) == ("WEBP", True)
 
 
 def test_hosts_and_scripts_add_up(embedded: Finished) -> None:

@@ -15,7 +15,7 @@ from altalign.cli import main
 from altalign.stages import OF_FETCHED, STAGES
 from tests.end_to_end.runs import fails, summary, tree
 from tests.end_to_end.test_errors import CASES
-from tests.pipelines.read.archives import response
+from tests.pipelines.read.pages.archives import response
 
 pytestmark = pytest.mark.slow
 

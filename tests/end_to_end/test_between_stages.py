@@ -20,9 +20,9 @@ def test_a_table_that_changes_before_its_images_are_gathered_stops_the_run(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are numbers: in another order they would give captions the images of others."""
-    from pipelines import fetch_archive
+    from altalign.pipelines.stages import fetch_from_files
 
-    real = fetch_archive.gather
+    real = fetch_from_files.gather
 
     def gather(run, file, wanted):
         path = Path(run.files[file].path)
@@ -30,7 +30,7 @@ def test_a_table_that_changes_before_its_images_are_gathered_stops_the_run(
         pq.write_table(rows.take(pa.array(range(len(rows) - 1, -1, -1))), path)
         return real(run, file, wanted)
 
-    monkeypatch.setattr(fetch_archive, "gather", gather)
+    monkeypatch.setattr(fetch_from_files, "gather", gather)
     assert "changed since the run began to read it" in fails(capsys, 1)
     assert not (folder / "run" / "manifest.json").exists()
 
@@ -80,7 +80,7 @@ def test_lost_counts_stop_the_stage_that_lost_them(folder: Path, capsys: pytest.
 
 def test_the_toml_beside_a_model_is_part_of_what_the_fetch_stage_rests_on(tmp_path: Path) -> None:
     from altalign.curation import CurateConfig
-    from pipelines.units import Basis
+    from altalign.pipelines.run.units import Basis
 
     (tmp_path / "m.onnx").write_bytes(b"model")
     (tmp_path / "m.toml").write_text("a = 1", encoding="utf-8")

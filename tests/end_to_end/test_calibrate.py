@@ -15,10 +15,12 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
-from altalign.threads import in_threads
-from pipelines import arrays, calibrations, test_side
+from altalign.machine.threads import in_threads
+from altalign.pipelines.files import arrays
+from altalign.pipelines.images import calibration_files
+from altalign.pipelines.near import test_side
 from tests.end_to_end.runs import tree
-from tests.pipelines.test_embedders import TOML, WEIGHTS, needs_onnx, save_onnx
+from tests.pipelines.images.test_embedders import TOML, WEIGHTS, needs_onnx, save_onnx
 from tests.shared_data import SHARED, needs_shared
 
 pytestmark = pytest.mark.slow
@@ -126,7 +128,7 @@ def test_what_is_written_holds_what_was_measured(fetched: Path, calibrated: Path
     assert {share["asked"] for share in facts["recall"].values()} == {32}
     assert facts["recall"]["jpeg 75"]["found"] == 32
     assert "crop 20 %" in facts["not_covered"]
-    loaded = calibrations.load(str(calibrated))
+    loaded = calibration_files.load(str(calibrated))
     assert loaded.map is not None
     assert loaded.similarity_above == facts["similarity_above"]
     text = "".join(path.read_text(encoding="utf-8") for path in calibrated.iterdir() if path.suffix != ".npy")
@@ -167,7 +169,7 @@ def test_the_terminal_says_what_is_not_covered_at_80_columns(folder: Path, capsy
 def test_with_more_threads_and_after_a_kill_it_has_the_same_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     again = ["calibrate", "run", "again", "--sample", "64", "--set", "engine.workers=4"]
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.calibrate.COPIES_PER_UNIT", 20)
+        patch.setattr("altalign.pipelines.calibrate.calibration.COPIES_PER_UNIT", 20)
 
         def killed_at_the_third(path: str, array: np.ndarray) -> None:
             if path.endswith("copies/00002.npy"):
@@ -200,9 +202,11 @@ def test_a_run_of_a_cluster_is_calibrated_on_in_the_threads_of_this_process(fold
     facts = json.loads((folder / "run" / "run.json").read_text(encoding="utf-8"))
     facts["engine"] = {**facts["engine"], "runner": "spark", "workers": 0}
     (folder / "run" / "run.json").write_text(json.dumps(facts), encoding="utf-8")
-    monkeypatch.setattr("pipelines.engines.cores", lambda: 3)
+    monkeypatch.setattr("altalign.pipelines.engine.engines.cores", lambda: 3)
     asked: list[int] = []
-    monkeypatch.setattr("pipelines.calibrate.in_threads", lambda work, items, count: (asked.append(count), in_threads(work, items, count))[1])
+    monkeypatch.setattr(
+        "altalign.pipelines.calibrate.calibration.in_threads", lambda work, items, count: (asked.append(count), in_threads(work, items, count))[1]
+    )
     assert main(["calibrate", "run", "again", "--sample", "64"]) == 0
     assert set(asked) == {3}
     assert bytes_of(folder / "again") == bytes_of(folder / "calibrated")
@@ -244,8 +248,8 @@ def test_a_curation_takes_the_calibration(folder: Path, capsys: pytest.CaptureFi
 
 def test_phash_is_calibrated_without_a_map(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     # Its cosines are steps of a sixteenth: a pool that has enough pairs at four of them would take long.
-    monkeypatch.setattr("dedup.calibrate._FIT_POINTS_AT_LEAST", 2)
-    monkeypatch.setattr("dedup.calibrate._FIT_PAIRS_AT_LEAST", 2)
+    monkeypatch.setattr("altalign.dedup.thresholds._FIT_POINTS_AT_LEAST", 2)
+    monkeypatch.setattr("altalign.dedup.thresholds._FIT_PAIRS_AT_LEAST", 2)
     assert main(["curate", "config.toml", "--until", "fetch", "--rerun", "fetch", "--set", 'decontaminate.embedder="phash"']) == 0
     assert main(["calibrate", "run", "calibrated", "--sample", "64"]) == 0  # over one with a map, whose files go
     assert sorted(path.name for path in (folder / "calibrated").iterdir()) == [name for name in FILES if not name.startswith("map")]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.servers import free_port
+from altalign.pipelines.engine.servers import free_port
 from tests.end_to_end import blows, clusters
 from tests.end_to_end.clusters import Cluster, of_environment, wait_for
 from tests.end_to_end.runs import Finished, altalign, command, environ, listed, tree
@@ -150,7 +150,7 @@ def test_a_flink_cluster_without_a_restart_strategy_is_refused_before_any_work(e
 _IMPATIENT = """
 import logging, sys
 logging.getLogger().setLevel(logging.CRITICAL)  # as the command does before it imports Beam
-from pipelines import engines
+from altalign.pipelines.engine import engines
 from altalign.cli import main
 engines.WORKER_BEGINS_WITHIN_S = 15.0
 sys.exit(main(sys.argv[1:]))

@@ -15,12 +15,12 @@ import pytest
 from PIL import Image
 
 from altalign.curation import CurateConfig
-from dedup import embed
-from filters import pixels
-from filters.thumbnails import thumbnail
-from pipelines import decontaminate
-from pipelines import test_side as index_of_tests
-from pipelines.units import Run
+from altalign.dedup import embed
+from altalign.filters import pixels
+from altalign.filters.thumbnails import thumbnail
+from altalign.pipelines.near import test_side as index_of_tests
+from altalign.pipelines.run.units import Run
+from altalign.pipelines.stages import decontaminate
 from tests.end_to_end.decontaminating import (
     CONFIG,
     COPIES,

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from pipelines import curate
+from altalign.pipelines import curate
 from tests.end_to_end.mounts import read_only, skip_where_nothing_can_be_mounted
 from tests.end_to_end.runs import ROOT, environ, fails, tree
 

@@ -16,9 +16,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from altalign import object_clients, storage
+from altalign import storage
 from altalign.cli import main
-from pipelines import fetch_archive
+from altalign.pipelines.stages import fetch_from_files
+from altalign.storage import clients
 from tests.end_to_end.runs import tree, write_input
 from tests.object_stores.servers import Server
 
@@ -147,7 +148,7 @@ def _full_disk() -> Iterator[None]:
 @contextmanager
 def _changing() -> Iterator[None]:
     """The table loses a row before its images are gathered."""
-    real = fetch_archive.gather
+    real = fetch_from_files.gather
 
     def gather(*arguments: Any) -> Any:
         table = pq.read_table("input/part-0.parquet")
@@ -155,7 +156,7 @@ def _changing() -> Iterator[None]:
         return real(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetch_archive, "gather", gather)
+        patch.setattr(fetch_from_files, "gather", gather)
         yield
 
 
@@ -205,9 +206,9 @@ def lines_of(said: str, folder: Path) -> list[str]:
 @contextmanager
 def _fresh_clients() -> Iterator[None]:
     """Clients of stores that ask with this environment, and no later one."""
-    object_clients.forget_clients()
+    clients.forget_clients()
     yield
-    object_clients.forget_clients()
+    clients.forget_clients()
 
 
 def _files() -> set[str]:

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from altalign.cli import main
-from filters import pixels
-from pipelines import fetch
+from altalign.filters import pixels
+from altalign.pipelines.stages import fetch
 from tests.end_to_end.runs import fails, tree
 
 pytestmark = pytest.mark.slow
@@ -60,7 +60,7 @@ def test_an_archive_that_is_lost_or_cut_while_images_are_read_is_named_and_resto
 
     real = fetch.fetch
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.curate.PIPELINE", _with_fetch(harmed_first))
+        patch.setattr("altalign.pipelines.curate.PIPELINE", _with_fetch(harmed_first))
         error = fails(capsys, 1)
     assert error.startswith("images.tar: ")
     assert error.endswith("repair or restore the file and run the same command again, it continues")
@@ -70,7 +70,7 @@ def test_an_archive_that_is_lost_or_cut_while_images_are_read_is_named_and_resto
 
 
 def _with_fetch(work):
-    from pipelines import curate
+    from altalign.pipelines import curate
 
     steps, conclude = curate.PIPELINE["fetch"]
     changed = [step._replace(transform=curate.each(work)) if step.name == "fetch/units" else step for step in steps]

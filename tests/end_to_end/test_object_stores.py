@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
-from altalign import object_clients, object_growing, object_locks, storage
+from altalign import storage
 from altalign.cli import main
-from pipelines import parquet
-from pipelines.web import journal
+from altalign.pipelines.files import parquet
+from altalign.pipelines.web.kept import journal
+from altalign.storage import clients, growing, locks
 from tests.end_to_end.clusters import need_job_server
 from tests.end_to_end.runs import CONFIG, EXEMPT, ROOT, environ, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, ids, pictures, write_web_input
@@ -94,10 +95,10 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         Path("config.toml").write_text(config_of(store.url).replace("vocabulary_size = 380", "vocabulary_size = 150"), encoding="utf-8")
         assert main(["curate", "config.toml"]) == 0
         written = []
-        real = object_clients._put  # pyright: ignore[reportPrivateUsage]
-        patch.setattr(object_clients, "_put", lambda place, data: (written.append(place), real(place, data)))
+        real = clients._put  # pyright: ignore[reportPrivateUsage]
+        patch.setattr(clients, "_put", lambda place, data: (written.append(place), real(place, data)))
         assert main(["curate", "config.toml", in_store(store, "run")]) == 0
-        patch.setattr(object_clients, "_put", real)
+        patch.setattr(clients, "_put", real)
         yield Made(store, folder, tree(folder / "run"), len(written))
 
 
@@ -110,7 +111,7 @@ def s3_made(made: Made) -> Made:
 
 def left_over(store: Server) -> list[str]:
     """Objects of a bucket that no finished run has: parts, tickets."""
-    return [path for path in storage.files_below(store.url) if object_growing.is_part(path) or "/lock-" in path]
+    return [path for path in storage.files_below(store.url) if growing.is_part(path) or "/lock-" in path]
 
 
 # Whole runs ----------------------------------------------------------------------------------------------------------
@@ -281,7 +282,7 @@ def test_files_that_are_damaged_are_named_with_what_makes_them_anew(s3_made: Mad
 def test_a_lost_hold_ends_a_command_and_the_next_goes_on(s3_made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run = f"{s3_made.store.url}/asleep"
     with monkeypatch.context() as patch:
-        patch.setattr(object_locks, "LEASE_S", -1.0)  # as if every request had taken longer
+        patch.setattr(locks, "LEASE_S", -1.0)  # as if every request had taken longer
         assert main(["curate", "config.toml", in_store(s3_made.store, "asleep")]) == 1
     assert "held no longer" in capsys.readouterr().err
     assert main(["curate", "config.toml", in_store(s3_made.store, "asleep")]) == 0
@@ -331,7 +332,7 @@ sys.exit(main(["curate", "config.toml", "{in_store(s3, "run")}"]))
     since = len(web.requests())
     killed = subprocess.run([sys.executable, "-c", killer], cwd=tmp_path, env=environ(), capture_output=True, timeout=300, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert any(object_growing.is_part(path) for path in storage.files_below(s3.url))
+    assert any(growing.is_part(path) for path in storage.files_below(s3.url))
     storage.sweep(f"{s3.url}/run")
     in_hand, before = _in_journals(f"{s3.url}/run"), len(asked_for(web, since=since))
     assert in_hand

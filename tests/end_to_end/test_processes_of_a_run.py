@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from altalign.cli import main
-from altalign.cores import cores
-from altalign.memory import MB, free
+from altalign.machine.cores import cores
+from altalign.machine.memory import MB, free
 from tests.end_to_end import blows
 from tests.end_to_end.clusters import of_environment, wait_for
 from tests.end_to_end.runs import ROOT, Finished, altalign, command, environ, fails, listed, tree
@@ -22,7 +22,7 @@ WATCHDOG_S = 120.0
 # In every Python that starts: however little there is to do, processes do it; and each says that it was there.
 _AT_START = """
 import altalign.processes
-altalign.processes.SECONDS_OF_WORK = 1e-9
+altalign.machine.processes.SECONDS_OF_WORK = 1e-9
 if sys.argv == ["-c"]:
     pathlib.Path(os.environ["ALTALIGN_TEST_BLOWS"], f"process-{os.getpid()}").touch()
 """

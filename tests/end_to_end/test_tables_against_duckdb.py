@@ -59,10 +59,10 @@ def _rank(rng: random.Random, below: int) -> int:
 @pytest.mark.parametrize("vocabulary_size", [1_500, 10_000_000])
 def test_tables_of_20_000_rows_of_repeated_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vocabulary_size: int):
     """Cut into seven units of three files and 64 partitions, with buffers so small that they overflow again and again."""
-    monkeypatch.setattr("pipelines.pool.ROWS_PER_UNIT", 3_000)
-    monkeypatch.setattr("pipelines.tables.ROWS_PER_PARTITION", 400)
-    monkeypatch.setattr("dedup.spill.BUFFER_BYTES", 1 << 14)
-    monkeypatch.setattr("dedup.spill.SLICE_BYTES", 256)
+    monkeypatch.setattr("altalign.pipelines.run.pool.ROWS_PER_UNIT", 3_000)
+    monkeypatch.setattr("altalign.pipelines.stages.tables.ROWS_PER_PARTITION", 400)
+    monkeypatch.setattr("altalign.dedup.spill.BUFFER_BYTES", 1 << 14)
+    monkeypatch.setattr("altalign.dedup.spill.SLICE_BYTES", 256)
     settings = Settings(vocabulary_size=vocabulary_size, images_per_text_at_most=3, texts_per_image_at_most=30)
     rows = repeated_words(20_000, seed=3)
     parts = [Part("a", "parquet", rows[:9_000]), Part("b", "jsonl", rows[9_000:11_000]), Part("a", "parquet", rows[11_000:])]

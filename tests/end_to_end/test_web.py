@@ -16,7 +16,7 @@ from PIL import Image
 
 from altalign import storage
 from altalign.cli import main
-from pipelines.web.client import Client, Response
+from altalign.pipelines.web.client import Client, Response
 from tests.end_to_end.runs import altalign, summary, tree
 from tests.end_to_end.web_inputs import Asked, answers, asked_for, dropped, ids, kept, pictures, sockets, tries, write_web_input
 from tests.web_server.running import WebServer
@@ -252,7 +252,7 @@ def test_nothing_is_left_open_after_a_run(server: WebServer, folder: Path) -> No
 
 
 def test_the_demo_over_http_gives_the_pairs_of_its_archives(folder: Path) -> None:
-    from demo import serve, web
+    from altalign.demo import serve, web
     from tests.end_to_end.runs import ROOT
 
     web.write(folder / "demo-web", pages_a_site=8)

@@ -18,7 +18,7 @@ import pytest
 from altalign.cli import main
 from altalign.curation import FetchSettings
 from altalign.key import image_id
-from pipelines.web.client import Client
+from altalign.pipelines.web.client import Client
 from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
 from tests.end_to_end.runs import ROOT, altalign, command, environ, somebodys_prism, summary, tree
 from tests.end_to_end.web_inputs import Asked, answers, asked_for, dropped, in_journals, kept, pictures, sockets, tries, write_web_input
@@ -289,13 +289,14 @@ def test_trouble_in_one_unit_ends_those_that_wait_for_hours(server: WebServer, f
 import sys
 from altalign.cli import main
 from altalign.errors import AltalignError
-from pipelines import fetch_web, images
-real = images.measure
+from altalign.pipelines.images import measuring
+from altalign.pipelines.stages import fetch_from_web
+real = measuring.measure
 def measure(data, *, url, **rest):
     if "trouble" in url:
         raise AltalignError("no memory to speak of")
     return real(data, url=url, **rest)
-images.measure = measure
+measuring.measure = measure
 sys.exit(main(["curate", "config.toml", "--set", "fetch.timeout_s=3600", "--set", "fetch.unit_deadline_s=7200"]))
 """
     hanging = [Asked(server.url(f"/slow-head?trouble-elsewhere={n}&seconds=3600", f"127.0.0.{1 + n % 4}")) for n in range(20)]
@@ -309,19 +310,19 @@ def test_nothing_is_left_open_after_a_failure(server: WebServer, folder: Path, m
     import threading
 
     from altalign.errors import AltalignError
-    from pipelines import images
+    from altalign.pipelines.images import measuring
 
     write_web_input(folder, server, [*pictures(server, 20), *[Asked(server.url(f"/slow-head?leak={n}")) for n in range(8)]])
     threads, before = set(threading.enumerate()), sockets()
-    real = images.measure
+    real = measuring.measure
 
-    def failing(data: bytes, *, url: str, **rest: Any) -> images.Measured:
+    def failing(data: bytes, *, url: str, **rest: Any) -> measuring.Measured:
         if url.endswith("/png/7"):
             raise AltalignError("no memory to speak of")
         return real(data, url=url, **rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(images, "measure", failing)
+        patch.setattr(measuring, "measure", failing)
         assert main(["curate", "config.toml", "--set", "fetch.timeout_s=3600"]) == 1
     assert set(threading.enumerate()) <= threads
     assert sockets() == before

@@ -131,7 +131,7 @@ def test_distinct_pairs_that_other_thresholds_allow_are_what_judge_keeps_with_th
 ) -> None:
     folder, sizes = pool
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("pipelines.pool.ROWS_PER_UNIT", 200)
+    monkeypatch.setattr("altalign.pipelines.run.pool.ROWS_PER_UNIT", 200)
     base = Allowed((3, 7), 3, 18, 2)
     engine = ("--until", "judge", "--set", f"engine.shuffle={shuffle}")
     rows = read(curated(folder, *base.settings(sizes), *engine), "pairs_joint")

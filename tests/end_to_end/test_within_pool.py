@@ -19,10 +19,12 @@ from PIL import Image
 
 from altalign.cli import main
 from altalign.curation import CurateConfig
-from dedup import embed
-from dedup import within_pool as cells
-from pipelines import calibrations, runs, test_side
-from pipelines.calibrations import Calibration
+from altalign.dedup import embed
+from altalign.dedup import image_groups as cells
+from altalign.pipelines.images import calibration_files
+from altalign.pipelines.images.calibration_files import Calibration
+from altalign.pipelines.near import test_side
+from altalign.pipelines.opening import runs
 from tests.dedup.vectors import groups_by_search, pairs_by_matrix
 from tests.end_to_end.runs import ROOT, environ, summary, tree
 from tests.shared_data import SHARED, needs_shared
@@ -103,7 +105,7 @@ def write_pool(folder: Path) -> None:
         url, caption, data = zip(*rows[part::2], strict=True)
         pq.write_table(pa.table({"url": url, "caption": caption, "image": data}), folder / "input" / f"{part}.parquet")
     lowest = embed.Map(np.zeros(embed.COEFFICIENTS, np.int32), np.eye(embed.DIMENSIONS, embed.COEFFICIENTS, dtype=np.int32))
-    calibrations.save(str(folder / "calibrated"), Calibration("dct", 0.975, lowest, np.eye(1, embed.DIMENSIONS, dtype=np.int16)), {})
+    calibration_files.save(str(folder / "calibrated"), Calibration("dct", 0.975, lowest, np.eye(1, embed.DIMENSIONS, dtype=np.int16)), {})
     (folder / "config.toml").write_text(CONFIG, encoding="utf-8")
 
 
@@ -220,7 +222,7 @@ KILLED = """
 import json, shutil, signal, sys
 from pathlib import Path
 import numpy as np
-from dedup.dot_products import squared_norms
+from altalign.dedup.dot_products import squared_norms
 from tests.end_to_end import killing
 
 base, folder = Path(sys.argv[1]), Path(sys.argv[2])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from altalign.key import image_id
-from pipelines.web import journal
+from altalign.pipelines.web.kept import journal
 from tests.web_server.running import WebServer
 
 CONFIG = """

@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from altalign import disks
 from altalign.cli import main
+from altalign.storage import local
 from tests.end_to_end.killing import forked, listed, on_changes, preload
 from tests.end_to_end.runs import tree
 from tests.end_to_end.web_inputs import in_journals
@@ -27,21 +27,21 @@ RETRY = ["retry", "run", "--reason", "http_status"]
 
 def on_writes(act: Any) -> None:
     """Call `act` before every write to what grows, with its number, the file and the data; for the rest of this process's life."""
-    number, real = 0, disks.GrowingFile.write
+    number, real = 0, local.GrowingFile.write
 
-    def write(self: disks.GrowingFile, data: bytes) -> None:
+    def write(self: local.GrowingFile, data: bytes) -> None:
         nonlocal number
         number += 1
         act(number, self, data, real)
         real(self, data)
 
-    disks.GrowingFile.write = write  # type: ignore[method-assign]
+    local.GrowingFile.write = write  # type: ignore[method-assign]
 
 
 def kill_at_write(point: int) -> None:
     """SIGKILL before a write, or when half of it is done."""
 
-    def act(number: int, file: disks.GrowingFile, data: bytes, real: Any) -> None:
+    def act(number: int, file: local.GrowingFile, data: bytes, real: Any) -> None:
         if number == point:
             if point % 2:
                 real(file, data[: len(data) // 2])

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.errors import UnreadableError
-from eval import retrieval as module
-from eval.pairs import CaptionedImage
-from eval.retrieval import recalls, retrieval
+from altalign.eval import retrieval as module
+from altalign.eval.image_sets import CaptionedImage
+from altalign.eval.retrieval import recalls, retrieval
 
 KS = (1, 5, 10)
 

@@ -1,4 +1,4 @@
-"""The word rule once more, as one regular expression over classes of characters: the slow twin of filters.words.
+"""The word rule once more, as one regular expression over classes of characters: the slow twin of altalign.filters.words.
 
 Each visible character of the folded caption becomes a letter that names its class; classes come from unicodedata2 and fontTools
 alone, not from the frozen table.
@@ -10,7 +10,7 @@ from functools import cache
 import unicodedata2
 from fontTools.unicodedata import script
 
-from filters.make_unicode_data import simple_lower_case
+from altalign.filters.make_unicode_data import simple_lower_case
 
 UNSPACED = {"Hani", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"}
 # H letter or number of a script without spaces, h the same and a modifier letter, l another modifier letter, L another letter,

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from altalign.errors import UsageError
-from filters import blocked
-from filters.blocked import PDQ_DISTANCE_AT_MOST, BlockList, pdq
-from filters.pixels import decode
-from pipelines.models import load_block_lists
+from altalign.filters import blocked
+from altalign.filters.blocked import PDQ_DISTANCE_AT_MOST, BlockList, pdq
+from altalign.filters.pixels import decode
+from altalign.pipelines.images.models import load_block_lists
 
 DATA = b"the bytes as found"
 SHA256 = hashlib.sha256(DATA).hexdigest()

@@ -8,7 +8,7 @@ import unicodedata2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from filters import captions
+from altalign.filters import captions
 from tests.golden import caption_cases
 from tests.reference import captions as reference
 from tests.shared_data import SHARED, needs_shared

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from altalign import key
-from filters import identity
+from altalign.filters import identity
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=100)
 

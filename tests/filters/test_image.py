@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.curation import ImageSettings, NsfwSettings
+from altalign.filters import image
 from altalign.reasons import REASONS, Stage, reasons_of
-from filters import image
 
 SIDES = st.one_of(st.none(), st.integers(1, 2**31 - 1), st.integers(1, 700))
 

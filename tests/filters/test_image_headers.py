@@ -5,8 +5,8 @@ import io
 import pytest
 from PIL import Image
 
-from filters.image_headers import opened, sniff
-from filters.pixels import decode, peak_bytes, to_stored
+from altalign.filters.image_headers import opened, sniff
+from altalign.filters.pixels import decode, peak_bytes, to_stored
 from tests.filters.pictures import FORMATS, encoded, picture
 
 

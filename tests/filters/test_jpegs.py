@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from filters import jpegs
+from altalign.filters import jpegs
 
 IN_MEMORY = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no files in memory")
 
@@ -20,7 +20,7 @@ IN_MEMORY = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this sys
 LIMITED = """
 import random, resource, sys
 from PIL import Image
-from filters import jpegs
+from altalign.filters import jpegs
 side, limit = int(sys.argv[1]), int(sys.argv[2])
 image = Image.frombytes("RGB", (side, side), random.Random(1).randbytes(3 * side * side))
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

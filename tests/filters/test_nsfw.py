@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from altalign.errors import UsageError
-from filters import nsfw
-from pipelines.models import load_nsfw
+from altalign.filters import nsfw
+from altalign.pipelines.images.models import load_nsfw
 
 onnx = pytest.importorskip("onnx", reason="writes the test's model")
 pytest.importorskip("onnxruntime", reason="the classifier needs the extra altalign[nsfw]")

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
-from filters import pixels
-from filters.image_headers import ROW_AT_MOST_PX, sniff
-from filters.pixels import decode, gray, to_jpeg, to_stored
+from altalign.filters import pixels
+from altalign.filters.image_headers import ROW_AT_MOST_PX, sniff
+from altalign.filters.pixels import decode, gray, to_jpeg, to_stored
 from tests.filters.pictures import FORMATS, chunk, encoded, one_bit_png, picture
 from tests.shared_data import SHARED, needs_shared
 
@@ -399,8 +399,8 @@ def test_a_machine_without_memory_does_not_make_an_image_damaged(monkeypatch: py
         raise MemoryError
 
     data = encoded(picture(), kind)
-    monkeypatch.setattr("filters.pixels.simplejpeg.decode_jpeg", out_of_memory)
-    monkeypatch.setattr("filters.pixels._on_white", out_of_memory)
+    monkeypatch.setattr("altalign.filters.pixels.simplejpeg.decode_jpeg", out_of_memory)
+    monkeypatch.setattr("altalign.filters.pixels._on_white", out_of_memory)
     with pytest.raises(MemoryError):
         read(data)
     with pytest.raises(MemoryError):
@@ -411,7 +411,7 @@ def test_a_header_that_no_memory_is_enough_for_is_damage(monkeypatch: pytest.Mon
     def out_of_memory(_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("filters.image_headers._stored_size", out_of_memory)
+    monkeypatch.setattr("altalign.filters.image_headers._stored_size", out_of_memory)
     found = read(encoded(picture(), "png"))
     assert (found.format, found.width, found.damage) == ("png", None, "MemoryError")
 

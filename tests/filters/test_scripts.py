@@ -7,8 +7,8 @@ from fontTools.unicodedata import script, script_name
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters import make_unicode_data, scripts
-from filters.unicode_data import LETTER, entry
+from altalign.filters import make_unicode_data, scripts
+from altalign.filters.unicode_data import LETTER, entry
 
 
 def test_the_stored_table_is_what_its_sources_give() -> None:

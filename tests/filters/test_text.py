@@ -1,8 +1,8 @@
 import pyarrow as pa
 import pytest
 
+from altalign.filters import text
 from altalign.reasons import DropReason
-from filters import text
 
 
 def words(*counts: int) -> pa.Int32Array:

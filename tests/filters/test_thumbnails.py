@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from filters.pixels import gray
-from filters.thumbnails import SIDE_PX, thumbnail
+from altalign.filters.pixels import gray
+from altalign.filters.thumbnails import SIDE_PX, thumbnail
 from tests.filters.pictures import picture
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=15)

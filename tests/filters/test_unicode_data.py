@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import unicodedata2
 
-from filters import make_unicode_data, unicode_data
-from filters.unicode_data import CONNECTOR, CONTROL, FORMAT, LETTER, MARK, MODIFIER_LETTER, NFC_CHECK, NUMBER, SINGLE, WHITE_SPACE
+from altalign.filters import make_unicode_data, unicode_data
+from altalign.filters.unicode_data import CONNECTOR, CONTROL, FORMAT, LETTER, MARK, MODIFIER_LETTER, NFC_CHECK, NUMBER, SINGLE, WHITE_SPACE
 
 
 def test_the_stored_table_is_what_its_sources_give():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from filters.urls import table_urls
+from altalign.filters.urls import table_urls
 from tests.strategies import URLS
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=300)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from filters import words
+from altalign.filters import words
 from tests.filters.plain_words import plain_words
 from tests.golden import caption_cases
 from tests.reference import captions as reference

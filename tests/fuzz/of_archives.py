@@ -14,12 +14,12 @@ from random import Random
 from typing import Any, TypeGuard
 
 from altalign.curation import InputSettings
-from demo import archive as demo_archive
-from pipelines import read
-from pipelines.read import pages, records
+from altalign.demo import archive as demo_archive
+from altalign.pipelines import read
+from altalign.pipelines.read.pages import image_elements, records
 from tests.fuzz.mutate import common_ends, mutate, with_content_length
 from tests.fuzz.target import Everything, Target, read_in_two_ways
-from tests.pipelines.read import archives
+from tests.pipelines.read.pages import archives
 
 _HEAD_END = re.compile(rb"\r\n\r\n")  # as FastWARC has it, to which a lone LF is a header
 _SHORT_LINE = 5  # FastWARC takes lines of fewer bytes between records for blank ones
@@ -159,7 +159,7 @@ def _check_places(path: Path, found: Everything) -> None:
         with path.open("rb") as file:
             record = records.first_record(file, place["offset"], 1 << 20)
         assert record is not None
-        assert pages.resolve(record.url, None) == place["image_identity"]
+        assert image_elements.resolve(record.url, None) == place["image_identity"]
 
 
 @cache

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from demo import draw
-from demo.scenes import random_scene
-from filters import pixels
+from altalign.demo import draw
+from altalign.demo.scenes import random_scene
+from altalign.filters import pixels
 from tests.fuzz.mutate import mutate, with_png_checksums
 from tests.fuzz.target import Target
 

@@ -9,13 +9,13 @@ from random import Random
 
 import brotli
 
+from altalign.demo import archive as demo_archive
+from altalign.pipelines.read.pages import body, image_elements
 from altalign.reasons import KEPT
 from altalign.schema import EXTRACTED
-from demo import archive as demo_archive
-from pipelines.read import body, pages
 from tests.fuzz.mutate import members_of, mutate
 from tests.fuzz.target import MB, Target
-from tests.pipelines.read import archives
+from tests.pipelines.read.pages import archives
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "handbook" / "handbook-ja-JP.warc.gz"
 _IMAGE = re.compile(rb"<ima?ge?", re.IGNORECASE)
@@ -110,7 +110,7 @@ def _check_page(path: Path, _original: bytes) -> str:
     assert (found, error) == _images(data, charset), "the same page, and other images"
     if error:
         return "PageError"
-    rows = pages.verdicts([(image, "http://page.example/") for image in found])
+    rows = image_elements.verdicts([(image, "http://page.example/") for image in found])
     assert rows.schema == EXTRACTED
     rows.validate(full=True)
     assert rows.num_rows == len(found)
@@ -120,10 +120,10 @@ def _check_page(path: Path, _original: bytes) -> str:
     return "images" if found else "no image"
 
 
-def _images(data: bytes, charset: str | None) -> tuple[list[pages.Image], str]:
+def _images(data: bytes, charset: str | None) -> tuple[list[image_elements.Image], str]:
     try:
-        return list(pages.images(data, "http://a.example/dir/page", charset)), ""
-    except pages.PageError as error:
+        return list(image_elements.images(data, "http://a.example/dir/page", charset)), ""
+    except image_elements.PageError as error:
         return [], str(error)
 
 

@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 
 from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
-from filters import captions
-from pipelines import parquet, read
-from pipelines.read import table
+from altalign.filters import captions
+from altalign.pipelines import read
+from altalign.pipelines.files import parquet
+from altalign.pipelines.read.tables import table
 from tests.fuzz import plain_tables
 from tests.fuzz.mutate import mutate
 from tests.fuzz.target import Everything, Target, check_message, read_in_two_ways
@@ -108,7 +109,7 @@ def _make_text(form: str, suffix: str, rng: Random) -> tuple[bytes, bytes]:
 def _check_text(form: str, suffix: str, path: Path, _original: bytes) -> str:
     data = path.read_bytes()
     line_bytes = _LINE_BYTES if zlib.crc32(data) % 4 == 0 else 16 << 20
-    with patch("pipelines.read.lines.LINE_BYTES", line_bytes):
+    with patch("altalign.pipelines.read.tables.lines.LINE_BYTES", line_bytes):
         found = read_in_two_ways(path, _TEXT)
     text = _plain(data, suffix)
     if text is None:

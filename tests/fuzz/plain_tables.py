@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from pipelines.read.lines import parse_json
+from altalign.pipelines.read.tables.lines import parse_json
 
 LINES_AT_MOST = 1_000  # of a CSV row
 Fields = tuple[int, list[str] | None]  # where a record begins, its fields or None where it is broken

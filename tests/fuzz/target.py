@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 from altalign.curation import InputSettings
 from altalign.errors import AltalignError, UnreadableError, UsageError
+from altalign.pipelines import read
 from altalign.schema import BROKEN, EXTRACTED, IMAGE_PLACE
-from pipelines import read
 
 MB = 1 << 20
 
@@ -84,8 +84,8 @@ def read_in_two_ways(path: Path, settings: InputSettings) -> Everything:
 def small_stretches(rows: int = 3) -> Iterator[None]:
     """Readers hand on what they have after every few rows."""
     with (
-        patch("pipelines.read.found.STRETCH_ROWS", rows),
-        patch("pipelines.read.table.STRETCH_ROWS", rows),
-        patch("pipelines.read.webdataset.STRETCH_ROWS", rows),
+        patch("altalign.pipelines.read.found.STRETCH_ROWS", rows),
+        patch("altalign.pipelines.read.tables.table.STRETCH_ROWS", rows),
+        patch("altalign.pipelines.read.tars.webdataset.STRETCH_ROWS", rows),
     ):
         yield

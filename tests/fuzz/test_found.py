@@ -13,10 +13,12 @@ from PIL import Image
 
 from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
-from filters import pixels
-from pipelines import parquet, read
-from pipelines.read import lines, records
-from tests.pipelines.read import archives
+from altalign.filters import pixels
+from altalign.pipelines import read
+from altalign.pipelines.files import parquet
+from altalign.pipelines.read.pages import records
+from altalign.pipelines.read.tables import lines
+from tests.pipelines.read.pages import archives
 
 TABLE = InputSettings(kind="table", paths=["-"])
 

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 from PIL import Image
 
-from pipelines.read.found import Gatherer
+from altalign.pipelines.read.found import Gatherer
 from tests.fuzz import mutate, plain_tables
 from tests.fuzz.targets import TARGETS
-from tests.pipelines.read import archives
+from tests.pipelines.read.pages import archives
 
 
 def test_the_same_chance_gives_the_same_damage_and_most_damage_is_small():

@@ -10,9 +10,11 @@ from random import Random
 
 import atheris
 
-from filters import captions, identity, urls  # noqa: F401 - their kernels, before they could be instrumented
+from altalign.filters import captions, identity, urls  # noqa: F401 - their kernels, before they could be instrumented
 
-with atheris.instrument_imports(include=["pipelines.read", "tarfile", "PIL"], exclude=["pipelines.read.html_kernels"], enable_loader_override=False):
+with atheris.instrument_imports(
+    include=["altalign.pipelines.read", "tarfile", "PIL"], exclude=["altalign.pipelines.read.pages.html_kernels"], enable_loader_override=False
+):
     from tests.fuzz.targets import TARGETS
 
 _SEEDS = 40

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from tests.hostile.cases import NONE, Case
 from tests.hostile.files import Content, gzipped, host, jsonl, made, picture, row, warc
 from tests.hostile.pages import page
-from tests.pipelines.read.archives import response
+from tests.pipelines.read.pages.archives import response
 
 
 def _caption(name: str, about: str, caption: str, *kept: str, dropped: Mapping[str, int] = NONE) -> Case:

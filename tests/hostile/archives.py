@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from tests.hostile.cases import BROKEN, NONE, Case
 from tests.hostile.files import Content, good_image, gzipped, host, made, picture, record_bomb, warc
 from tests.hostile.pages import CAPTION, SHOWN
-from tests.pipelines.read.archives import record, response, zstd
+from tests.pipelines.read.pages.archives import record, response, zstd
 
 GZIP = "Gzip decompression error: data error"
 NO_RECORD = "Invalid WARC header"

@@ -8,7 +8,7 @@ import brotli
 from tests.hostile.cases import BROKEN, NONE, Case
 from tests.hostile.files import Content, good_image, gzip_bomb, gzipped, host, made, picture, warc
 from tests.hostile.pages import CAPTION, SHOWN, page
-from tests.pipelines.read.archives import record, response, zstd
+from tests.pipelines.read.pages.archives import record, response, zstd
 
 LONG = "a page of more than 16 MiB"
 GZIP = "Content-Encoding: gzip\r\n"

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from tests.hostile.cases import NONE, Case, after, before
-from tests.pipelines.read.archives import record, response
+from tests.pipelines.read.pages.archives import record, response
 
 Content = bytes | Callable[[], bytes]
 NEIGHBOURS = "http://neighbours.example"  # of tables and metadata: their images are in an archive of their own

@@ -13,7 +13,7 @@ from PIL import Image
 from tests.hostile.cases import NONE, Case
 from tests.hostile.files import Content, gzipped, host, made, picture, warc
 from tests.hostile.pages import CAPTION, SHOWN
-from tests.pipelines.read.archives import response
+from tests.pipelines.read.pages.archives import response
 
 DAMAGED: Mapping[str, int] = {"image_damaged": 1}
 UNDECODABLE: Mapping[str, int] = {"image_undecodable": 1}

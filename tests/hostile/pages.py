@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from tests.hostile.cases import BROKEN, NONE, Case
 from tests.hostile.files import Content, good_image, gzipped, host, made, record_bomb, warc
-from tests.pipelines.read.archives import response
+from tests.pipelines.read.pages.archives import response
 
 SHOWN = b"<img src=it.png alt='a picture on a bad page'>"
 CAPTION = "a picture on a bad page"

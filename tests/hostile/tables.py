@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from tests.hostile.cases import BROKEN, NONE, Case
 from tests.hostile.files import IT, between, csv, gzip_bomb, gzipped, jsonl, row, tsv
-from tests.pipelines.read.archives import zstd
+from tests.pipelines.read.pages.archives import zstd
 
 CAPTION = "a picture in a table"
 BYTES = IT.encode()

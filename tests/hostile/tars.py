@@ -6,7 +6,7 @@ from functools import partial
 
 from tests.hostile.cases import BROKEN, Case, after, before
 from tests.hostile.files import MARK, between, gzip_bomb, gzipped, header, member, patched, pax, pax_record, picture, sample, tar
-from tests.pipelines.read.archives import zstd
+from tests.pipelines.read.pages.archives import zstd
 
 CAPTION = "a picture in a tar"
 IMAGE = picture(90) + MARK  # which decoders do not look at

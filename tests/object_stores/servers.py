@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from pipelines.servers import ending_with_us, free_port
+from altalign.pipelines.engine.servers import ending_with_us, free_port
 
 STARTS_WITHIN_S = 60.0
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from altalign import storage
+from altalign.train.data import tokenizer
+from altalign.train.data.batches import Batch
+from altalign.train.data.loader import Undecodable, batches
+from altalign.train.data.order import Order, Sampler
+from altalign.train.data.samples import Samples
+from altalign.train.settings import DataSettings, TokenizerSettings
 from tests.object_stores.servers import Server
 from tests.train.run_folders import pairs, write_run
-from train import tokenizer
-from train.batches import Batch
-from train.loader import Undecodable, batches
-from train.order import Order, Sampler
-from train.samples import Samples
-from train.settings import DataSettings, TokenizerSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from altalign import memory, storage
+from altalign import storage
 from altalign.curation import CurateConfig
-from altalign.memory import MB, Free
-from pipelines import curate
-from pipelines.curate import Step, each
-from pipelines.units import Run
+from altalign.machine import memory
+from altalign.machine.memory import MB, Free
+from altalign.pipelines import curate
+from altalign.pipelines.curate import Step, each
+from altalign.pipelines.run.units import Run
 
 UNITS = [{"name": f"{number:05d}", "seconds": 10.0} for number in range(10)]
 STEP = Step("fetch/units", lambda _: UNITS, each(lambda _run, _unit: {}), seconds=lambda _, units: sum(unit["seconds"] for unit in units))

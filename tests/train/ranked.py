@@ -11,10 +11,10 @@ from torch import distributed
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from altalign.train.step.accumulation import gradients, towers_of
+from altalign.train.step.loss import contrastive_loss, pair_losses
 from tests.train.pairs import drawn
 from tests.train.small_model import gradients_of, pairs, small_model
-from train.accumulation import gradients, towers_of
-from train.loss import contrastive_loss, pair_losses
 
 LOSSES = {  # how many pairs each rank has; two ranks: a group of those two
     "three ranks, uneven": ((4, 3, 3), {"negatives": 1.0}),

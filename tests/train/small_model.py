@@ -9,14 +9,14 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from train.batch_norm import BatchNorm
+from altalign.train.model.batch_norm import BatchNorm
 
 WIDTH, WORDS, VOCABULARY, SIDE = 6, 5, 20, 8
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """What train.batches.Batch has that a step needs."""
+    """What altalign.train.data.batches.Batch has that a step needs."""
 
     keys: list[str]
     images: torch.Tensor

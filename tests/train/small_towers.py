@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from train.model import DualEncoder
-from train.settings import ImageTowerSettings, TextTowerSettings
+from altalign.train.model.dual_encoder import DualEncoder
+from altalign.train.settings import ImageTowerSettings, TextTowerSettings
 
 VOCABULARY = 50
 TOKENS_AT_MOST = 16

@@ -2,10 +2,10 @@
 
 import torch
 
+from altalign.train.model.dual_encoder import DualEncoder
+from altalign.train.settings import ImageTowerSettings, TextTowerSettings
 from tests.train.small_model import gradients_of, pairs
-from tests.train.test_accumulation import assert_same, step
-from train.model import DualEncoder
-from train.settings import ImageTowerSettings, TextTowerSettings
+from tests.train.step.test_accumulation import assert_same, step
 
 
 def encoder(*, dropout: float) -> DualEncoder:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from train import checkpoints
-from train.optimizers import make_optimizer
-from train.settings import OptimizerSettings
+from altalign.train import checkpoints
+from altalign.train.settings import OptimizerSettings
+from altalign.train.step.optimizers import make_optimizer
 
 
 class Model(nn.Module):

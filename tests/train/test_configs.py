@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from train.settings import TrainConfig
+from altalign.train.settings import TrainConfig
 
 CONFIGS = sorted(Path(__file__).parents[2].glob("configs/*.toml"))
 OF_TRAINING = [path for path in CONFIGS if path.name.startswith(("align-", "train-"))]

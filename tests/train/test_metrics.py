@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from train.metrics import Metrics
-from train.settings import TrainConfig
+from altalign.train.metrics import Metrics
+from altalign.train.settings import TrainConfig
 
 VALUES = {"loss": 5.25, "temperature": 0.5, "rate": 1e-3}
 

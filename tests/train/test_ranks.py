@@ -4,7 +4,7 @@ import pytest
 from torch import distributed
 
 from altalign.errors import AltalignError
-from train.ranks import Ranks, joined
+from altalign.train.ranks import Ranks, joined
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
 
-from demo.archive import chunked, read_index, read_record
+from altalign.demo.archive import chunked, read_index, read_record
 from tests.web_server.exchange import Client, Request, State, head
 from tests.web_server.pictures import picture
 

@@ -5,7 +5,7 @@ import gzip
 from collections.abc import Mapping
 from functools import lru_cache
 
-from demo.archive import chunked
+from altalign.demo.archive import chunked
 from tests.web_server.answers import HTML, more
 from tests.web_server.exchange import Client, Request, State, chunk, head, packed
 from tests.web_server.pictures import picture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from demo import web
+from altalign.demo import web
 from tests.web_server.pictures import SIDE_PX, picture
 from tests.web_server.running import WebServer
 

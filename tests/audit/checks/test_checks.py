@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from altalign.audit.checks import ABOUT, FILES_PER_SHARD, run_checks
+from altalign.audit.run_folder import RunFolder
+from altalign.filters import identity, words
 from altalign.key import sample_key
 from altalign.reasons import REASONS, DropReason, Stage
 from altalign.schema import DROPPED
 from altalign.shards import Sample
-from audit.checks import ABOUT, FILES_PER_SHARD, run_checks
-from audit.run_folder import RunFolder
-from filters import identity, words
 from tests.audit import runs
 from tests.audit.runs import checks_of, failing
 
@@ -314,7 +314,7 @@ def test_where_shards_are_sampled_the_files_of_their_images_are_read_first(run: 
     partition = int(row["image_id"][:4], 16) * 8 >> 16
     more = {"key": row["key"], "source": row["source"], "stage": "image", "reason": "image_too_small"}
     pq.write_table(pa.Table.from_pylist([more], DROPPED), run / "dropped" / "image" / f"{partition:05d}-00009.parquet")
-    monkeypatch.setattr("audit.checks.FILES_PER_SHARD", 3)
+    monkeypatch.setattr("altalign.audit.checks.FILES_PER_SHARD", 3)
     assert failing(run, shards_at_most=1).keys() == {"kept_or_dropped"}
     assert len(list((run / "dropped" / "image").iterdir())) > 3
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from filters import pixels
+from altalign.filters import pixels
 from tests.audit import runs
 from tests.audit.runs import checks_of, failing, not_asked
 

@@ -18,9 +18,9 @@ import pytest
 from altalign import cli
 from altalign.curation import TestSet as NamedSet  # a name that pytest does not take for a class of tests
 from altalign.errors import UnreadableError, UsageError
-from pipelines.read import test_sets
+from altalign.pipelines.read import test_sets
 from tests.filters.pictures import FORMATS, encoded, picture
-from tests.pipelines.read.archives import zstd
+from tests.pipelines.read.pages.archives import zstd
 
 PNG = encoded(picture(24, 18), "png")
 

@@ -14,13 +14,13 @@ from typing import Any
 import brotli
 import pytest
 
-from altalign import interrupts
 from altalign.curation import FetchSettings
 from altalign.errors import AltalignError, UsageError
+from altalign.machine import interrupts
+from altalign.pipelines.web.asking import hosts
+from altalign.pipelines.web.client import Client, Response, opened
+from altalign.pipelines.web.http.transport import _tls as tls_of_the_process  # pyright: ignore[reportPrivateUsage]
 from altalign.reasons import DropReason
-from pipelines.web import hosts
-from pipelines.web.client import Client, Response, opened
-from pipelines.web.transport import _tls as tls_of_the_process  # pyright: ignore[reportPrivateUsage]
 from tests.pipelines.web.servers import CLOSE, HANG, RESET, Pointing, Server, Step, Steps, greeting, refused, script, silent
 from tests.web_server.running import certificate
 

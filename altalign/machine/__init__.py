@@ -1,0 +1,1 @@
+"""The machine: cores, memory, threads, processes, signals."""

@@ -1,0 +1,44 @@
+"""Where compiled kernels stay between commands: in the checkout or the user's cache; where neither can be written, only as long as this command."""
+
+import atexit
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from altalign.errors import UsageError
+
+
+def settle(package: Path = Path(__file__).parents[1]) -> None:
+    """Called before kernels are imported, for Numba refuses to when it finds no place; `NUMBA_CACHE_DIR` is one it is told.
+
+    Raises:
+        UsageError: not even temporary files can be written.
+    """
+    import tempfile  # a hundredth of a second, which other commands need not wait for
+
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "numba")
+    told = os.environ.get("NUMBA_CACHE_DIR")
+    places = [*([Path(told)] if told else []), package / "filters" / "__pycache__", home]
+    if any(_can_write(place) for place in places):
+        return
+    try:
+        folder = tempfile.mkdtemp(prefix="altalign-kernels-")
+    except OSError as error:
+        raise UsageError(f"no folder for compiled kernels can be written ({error}); set NUMBA_CACHE_DIR to one that can") from None
+    os.environ["NUMBA_CACHE_DIR"] = folder
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    where = " nor ".join(str(place) for place in places)
+    sys.stderr.write(f"neither {where} can be written, so kernels are compiled each time, for about 20 s; set NUMBA_CACHE_DIR to a folder that can\n")
+
+
+def _can_write(folder: Path) -> bool:
+    """Whether files can be made in a folder, tried as Numba tries it."""
+    import tempfile
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True

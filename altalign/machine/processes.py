@@ -1,0 +1,256 @@
+"""Processes beside a command, for work that holds Python's lock so much that threads wait for it.
+
+Each does one piece of work at a time, for the thread that gave it. They are started when a command first has enough work for them, and end
+with it, however it ends: what they read from is closed then. Signals are the command's to answer; what is given up there is told to them.
+"""
+
+import logging
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from altalign.errors import AltalignError
+from altalign.machine import ahead, interrupts, memory, startup
+
+SECONDS_OF_WORK = 5.0  # that each process is to have before it: it takes about 1.5 of CPU time to start
+THREADS_AT_MOST = 4  # of a process that is one of several: more of them wait for Python's lock
+_LOOK_EVERY_MS = 100  # whether the work is given up
+_ENDS_WITHIN_S = 10.0
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# The whole program of a process: what is imported is found where its parent found it.
+_PROGRAM = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from altalign import processes; processes.serve()"
+
+
+def worth(seconds: float, at_most: int) -> int:
+    """How many are worth having for work that takes one core so many seconds, and that there is memory for; 0 where threads do it as well."""
+    count = min(at_most, int(seconds / SECONDS_OF_WORK))
+    if count > 1:
+        count = min(count, OF_COMMAND.count + memory.for_processes(memory.free()))
+    return count if count > 1 else 0
+
+
+class InProcesses(Generic[Item, Result]):
+    """Calls `work` in a process of the command where they are in use and one is idle, else here. `work`, items and results can be pickled."""
+
+    def __init__(self, work: Callable[[Item], Result]):
+        self.work = work
+
+    @cached_property
+    def pickled(self) -> bytes:
+        """The work for another process: a run of many files has many megabytes."""
+        return pickle.dumps(self.work, pickle.HIGHEST_PROTOCOL)
+
+    def __call__(self, item: Item) -> Result:
+        """What comes of an item.
+
+        Raises:
+            AltalignError: its process was ended from outside.
+        """
+        return OF_COMMAND.call(self, item)
+
+
+class Processes:
+    """The processes of a command."""
+
+    def __init__(self) -> None:
+        self._all: list[_Process] = []
+        self._idle: SimpleQueue[_Process] = SimpleQueue()
+        self._are_used = False
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._all)
+
+    @contextmanager
+    def used(self, count: int) -> Iterator[None]:
+        """All that there are, and at least so many, do the work of this block that is `InProcesses`; with 0, none of it."""
+        for process in [process for process in self._all if not process.is_there]:  # the system has killed it meanwhile: it costs nothing but itself
+            process.close()
+            self._all.remove(process)
+        with suppress(OSError):  # the system starts no more of them: threads do the rest
+            while len(self._all) < count:
+                self._all.append(_Process())
+        self._idle = SimpleQueue()
+        for process in self._all:
+            self._idle.put(process)
+        self._are_used = count > 0
+        try:
+            yield
+        finally:
+            self._are_used = False
+
+    def call(self, work: InProcesses[Item, Result], item: Item) -> Result:
+        """What comes of an item, wherever it is made."""
+        if not self._are_used:
+            return work.work(item)
+        try:
+            process = self._idle.get_nowait()
+        except Empty:
+            return work.work(item)
+        try:
+            return process.call(work, item)
+        finally:
+            self._idle.put(process)
+
+    def close(self) -> None:
+        """End them all."""
+        for process in self._all:
+            process.close()
+        for process in self._all:
+            process.wait()
+        self._all, self._idle = [], SimpleQueue()
+
+
+OF_COMMAND = Processes()
+
+
+class _Process:
+    """One of them, as its parent sees it."""
+
+    def __init__(self) -> None:
+        # A session of its own: Ctrl-C at a terminal is for us.
+        command = [sys.executable, "-P", "-c", _PROGRAM]  # -P: nothing is imported from the working directory
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
+        self._has: InProcesses[Any, Any] | None = None  # what it was given to do last
+        with suppress(BrokenPipeError):  # the first call says so
+            self._send(sys.path)
+
+    def call(self, work: InProcesses[Item, Result], item: Item) -> Result:
+        """What comes of an item there, or its error."""
+        try:
+            pickled = None if self._has is work else work.pickled
+            self._has = None  # until it is known to have read it
+            self._send((pickled, item))
+            try:
+                self._wait()
+            except BaseException:
+                self._send(None)
+                pickle.load(self._answers)  # it has cleaned up then
+                raise
+            is_error, result = pickle.load(self._answers)
+        except (BrokenPipeError, EOFError, pickle.UnpicklingError):
+            raise AltalignError(f"{self._ended()}; run the same command again") from None
+        if is_error:
+            raise result
+        self._has = work
+        return result
+
+    def _send(self, message: Any) -> None:
+        pickle.dump(message, self._requests, pickle.HIGHEST_PROTOCOL)
+        self._requests.flush()
+
+    def _wait(self) -> None:
+        """Until there is an answer, or none will come."""
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        while not poll.poll(_LOOK_EVERY_MS):
+            interrupts.check()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it can be given work."""
+        return self._process.poll() is None
+
+    def _ended(self) -> str:
+        """How it has ended, as a user reads it."""
+        code = self.wait()
+        what = f"process {self._process.pid}, one of those that this command works with,"
+        if code == -signal.SIGKILL:
+            return f"{what} was killed; where the system did it for want of memory, give it more, or set fewer [engine] workers"
+        return f"{what} ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
+
+    def close(self) -> None:
+        """Have it end, at once."""
+        with suppress(BrokenPipeError):
+            self._requests.close()
+        self._answers.close()
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended; where it does not, it is made to."""
+        try:
+            return self._process.wait(_ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+# In the process ------------------------------------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """The life of a process: work by work, until its parent closes what it reads, or is gone."""
+    for number in interrupts.ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    startup.prepare()
+    logging.getLogger().setLevel(logging.CRITICAL)
+    ahead.OF_PROCESS.at_most = THREADS_AT_MOST
+    while (lowest := os.open(os.devnull, os.O_WRONLY)) <= 2:  # where the command's own were closed, ours are to be no pipe of answers
+        pass
+    os.close(lowest)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no answer
+    requests: SimpleQueue[tuple[bytes | None, Any]] = SimpleQueue()
+    given_up = threading.Event()
+    threading.Thread(target=_listen, args=(requests, given_up), daemon=True).start()
+    work: Any = None
+    while True:
+        pickled, item = requests.get()
+        try:
+            if pickled is not None:
+                work = None  # before the next one is there
+                with startup.imports():
+                    work = pickle.loads(pickled)
+                pickled = None
+            with interrupts.part_of(given_up):
+                answer = pickle.dumps((False, work(item)), pickle.HIGHEST_PROTOCOL)
+        except BaseException as error:
+            answer = _pickled(error)
+        try:
+            answers.write(answer)
+            answers.flush()
+        except OSError:  # nobody reads it
+            os._exit(0)
+
+
+def _listen(requests: "SimpleQueue[tuple[bytes | None, Any]]", given_up: threading.Event) -> None:
+    """Take what the parent sends: work, or None where what is being done is given up. Where nothing more can come, all ends: nobody would read it."""
+    while True:
+        try:
+            request = pickle.load(sys.stdin.buffer)
+        except Exception:  # also in the middle of a request
+            os._exit(0)
+        if request is None:
+            given_up.set()
+        else:
+            given_up.clear()
+            requests.put(request)
+
+
+def _pickled(error: BaseException) -> bytes:
+    """An error for the parent, with where it was raised; in words, where what is read of its pickle is another one."""
+    told = "".join(traceback.format_exception(error))
+    with suppress(Exception):
+        error.add_note(told)
+        answer = pickle.dumps((True, error))
+        if str(pickle.loads(answer)[1]) == str(error) and isinstance(error, Exception):
+            return answer
+    in_words = RuntimeError(f"{type(error).__name__}: {error}")
+    in_words.add_note(told)
+    return pickle.dumps((True, in_words))

@@ -1,0 +1,35 @@
+"""What makes a command start, and end, sooner. Each of the three is worth a tenth of a CPU second, of about one."""
+
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from altalign.machine import kernel_cache, memory
+
+
+def prepare() -> None:
+    """Called first in a process that is ours: NumPy's BLAS starts no threads of its own, for units have theirs; and see `memory.prepare`."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    memory.prepare()
+
+
+@contextmanager
+def imports() -> Iterator[None]:
+    """Around heavy imports: nothing is collected meanwhile, for modules are no garbage, and never looked at again."""
+    kernel_cache.settle()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
+
+
+def leave() -> None:
+    """Called last in a process that is ours: the interpreter need not look for garbage in what ends with it."""
+    if "triton" not in sys.modules:  # its bindings complain, at length, of every object that outlives them
+        gc.freeze()

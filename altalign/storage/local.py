@@ -1,0 +1,385 @@
+"""Files on local disks, behind the face of `altalign.storage`, which says what each function promises."""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from glob import glob
+from pathlib import Path
+from typing import BinaryIO, Literal, TypeVar
+from uuid import uuid4
+
+from altalign.errors import FullDiskError, UsageError
+from altalign.machine import interrupts
+from altalign.storage.stamp import Growing, Stamp
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+_AGAIN_BYTES = 1 << 17  # read at a time of a file that is open a second time
+_PARTIAL = ".partial-"  # in the name of a file that is being written
+
+
+def absolute(path: str) -> str:
+    """The path from the root; links stay."""
+    return str(Path(path).absolute())
+
+
+def resolved(path: str) -> str:
+    """The path from the root, wherever links lead."""
+    return str(Path(path).resolve())
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+def open_read(path: str) -> BinaryIO:
+    """A seekable binary file."""
+    return Path(path).open("rb")
+
+
+def open_again(path: str, _: BinaryIO) -> BinaryIO:
+    """The same once more: what was read is in the kernel's cache. Whoever looks at many places in order has most of them at hand."""
+    return Path(path).open("rb", buffering=_AGAIN_BYTES)
+
+
+def ask_for(file: BinaryIO, offset: int, length: int) -> None:
+    """Have the kernel read a range into its cache, where there is such a kernel and such a file."""
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            os.posix_fadvise(file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
+
+
+def read_range(path: str, offset: int, length: int) -> bytes:
+    """`length` bytes from `offset`; fewer at the end of the file."""
+    interrupts.check()
+    with Path(path).open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+    """The bytes of each (offset, length) of one file; fewer at its end."""
+    with Path(path).open("rb", buffering=0) as file:
+        for offset, length in ranges:
+            yield os.pread(file.fileno(), length, offset)
+
+
+def read_bytes(path: str) -> bytes:
+    """A whole file."""
+    return Path(path).read_bytes()
+
+
+def mappable(path: str) -> str:
+    """The file itself."""
+    return path
+
+
+def each(work: Callable[[_T], _R], things: Iterable[_T]) -> Iterator[_R]:
+    """One after the other."""
+    return map(work, things)
+
+
+# What is there -------------------------------------------------------------------------------------------------------
+
+
+def kind(path: str) -> Literal["file", "folder", "other", "missing"]:
+    """What is at a path, wherever links lead."""
+    place = Path(path)
+    return "folder" if place.is_dir() else "file" if place.is_file() else "other" if place.exists() else "missing"
+
+
+def exists(path: str) -> bool:
+    """Whether there is a whole file at `path`."""
+    return Path(path).is_file()
+
+
+def stamp(path: str) -> Stamp:
+    """Size and time of a file."""
+    status = Path(path).stat()
+    return Stamp(status.st_size, status.st_mtime_ns)
+
+
+def names(folder: str, suffix: str = "") -> list[str]:
+    """Sorted names of the whole files of a folder; none where there is no folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(e.name for e in entries if e.name.endswith(suffix) and _PARTIAL not in e.name and e.is_file())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def entries(folder: str) -> list[str]:
+    """Names of all that a folder has in it."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - names alone
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def below(folder: str, name: str) -> list[str]:
+    """Sorted paths of the files of a name anywhere below a folder."""
+    return sorted(map(str, Path(folder).rglob(name)))
+
+
+def files_below(folder: str) -> list[str]:
+    """Paths of all files below a folder."""
+    return [str(path) for path in Path(folder).rglob("*") if path.is_file()]
+
+
+def find(pattern: str) -> list[str]:
+    """What a glob matches; a path that is there as it is written is itself."""
+    return [pattern] if Path(pattern).exists() else glob(pattern, recursive=True)  # noqa: PTH207 - absolute patterns too, which Path.glob refuses
+
+
+def free_bytes(path: str) -> int:
+    """Bytes free where `path` is, or will be."""
+    return shutil.disk_usage(_there(path)).free
+
+
+def is_writable(folder: str) -> bool:
+    """Whether this user may write there."""
+    return os.access(folder, os.W_OK)
+
+
+# Writing -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def write(path: str) -> Iterator[BinaryIO]:
+    """A binary file that is at `path`, whole, once the block ended well.
+
+    Raises:
+        FullDiskError: no space is left.
+    """
+    target = Path(path)
+    partial = target.with_name(f"{target.name}{_PARTIAL}{uuid4().hex[:8]}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(target)
+    except BaseException as error:
+        full = full_disk(error, str(target.parent), writing=target.name)  # while the disk is as it was
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        if full is not None:
+            raise full from error
+        raise
+
+
+class GrowingFile:
+    """A file that is added to at its end."""
+
+    def __init__(self, file: int, target: Path, size: int):
+        self._file, self._target, self.bytes = file, target, size
+
+    def write(self, data: bytes) -> None:
+        """Add bytes; they are the system's when this returns, so that they outlive the process.
+
+        Raises:
+            FullDiskError: no space is left.
+        """
+        left = memoryview(data)
+        with naming_a_full_disk(str(self._target.parent), self._target.name):
+            while left:
+                left = left[os.write(self._file, left) :]
+        self.bytes += len(data)
+
+
+@contextmanager
+def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
+    """A file to be added to: the first `keep` bytes of what is there (None: all of it) stay. Whoever is killed may leave a part of the last write.
+
+    Raises:
+        FullDiskError: no space is left.
+    """
+    target = Path(path)
+    with naming_a_full_disk(str(target.parent), target.name):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        if keep is not None:
+            os.ftruncate(file, keep)
+        yield GrowingFile(file, target, os.fstat(file).st_size)
+    finally:
+        os.close(file)
+
+
+def is_partial(name: str) -> bool:
+    """Whether a file of this name is one whose writing has not ended."""
+    return _PARTIAL in name
+
+
+def delete(path: str) -> None:
+    """Delete a file, or a folder and all in it; nothing where there is none."""
+    if Path(path).is_dir():
+        shutil.rmtree(path)
+    else:
+        Path(path).unlink(missing_ok=True)
+
+
+def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
+    """Delete folders of units so that whoever is killed on the way leaves no unit that seems finished and is not.
+
+    First what says that a stage is done, then every mark of a unit, then the rest; `but` names the endings of files that stay.
+    """
+    for pattern in ("done.json", "*.json"):
+        for folder in folders:
+            for mark in Path(folder).rglob(pattern):
+                mark.unlink(missing_ok=True)
+    for folder in folders:
+        if but:
+            for file in (path for path in Path(folder).rglob("*") if path.is_file() and not path.name.endswith(tuple(but))):
+                file.unlink()
+        else:
+            delete(folder)
+
+
+def sweep(folder: str) -> None:
+    """Delete what writes that never ended have left under a folder. Nobody else may be writing there."""
+    for partial in Path(folder).rglob(f"*{_PARTIAL}*"):
+        partial.unlink(missing_ok=True)
+
+
+# A run as a whole ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(folder: str) -> Iterator[None]:
+    """Hold a run folder against a second command on this machine.
+
+    Raises:
+        UsageError: another one holds it, or nobody may write there.
+    """
+    place = Path(folder, "log", "lock")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(place, blocking=False))
+        except BlockingIOError:
+            raise at_work(folder, f"process {holder_of(place) or 'unknown'}") from None
+        except OSError as error:
+            if not is_forbidden(error):
+                raise
+            raise UsageError(f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose another [run] folder") from None
+        yield
+
+
+def at_work(folder: str, who: str) -> UsageError:
+    """The error of a command whose run another one holds."""
+    return UsageError(f"{folder}: another command is at work on this run ({who}); wait for it, or choose another [run] folder")
+
+
+def holder(folder: str) -> str | None:
+    """The process of this machine that holds a run folder; None where none does."""
+    return holder_of(Path(folder, "log", "lock"))
+
+
+@contextmanager
+def held(place: Path, *, blocking: bool = True) -> Iterator[None]:
+    """Hold a lock of this machine, with our process in it.
+
+    Raises:
+        BlockingIOError: another process holds it, and we do not wait.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("a+", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if blocking else fcntl.LOCK_NB))
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def holder_of(place: Path) -> str | None:
+    """The process that holds a lock of this machine; None where none does."""
+    try:
+        with place.open(encoding="ascii") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return lock.read().strip() or "unknown"
+    except OSError:
+        pass
+    return None
+
+
+@contextmanager
+def temporary(folder: str) -> Iterator[None]:
+    """This folder, for as long as the block lasts, instead of the system's for what libraries and child processes think to be temporary.
+
+    A killed process cannot delete what it left there; the next one does.
+    """
+    import tempfile  # a hundredth of a second, which other commands need not wait for
+
+    delete(folder)
+    Path(folder).mkdir(parents=True)
+    before = tempfile.tempdir, os.environ.get("TMPDIR")
+    tempfile.tempdir = os.environ["TMPDIR"] = str(Path(folder).absolute())
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before[0]
+        os.environ.pop("TMPDIR")
+        if before[1] is not None:
+            os.environ["TMPDIR"] = before[1]
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def local_file(path: str) -> str:
+    """The path itself."""
+    return path
+
+
+# Trouble -------------------------------------------------------------------------------------------------------------
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """Whether this says that no space, or no quota, is left."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_forbidden(error: BaseException) -> bool:
+    """Whether this says that nobody, or not this user, may write there."""
+    return isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def full_disk(error: BaseException, folder: str, *, writing: str = "") -> FullDiskError | None:
+    """What to say of an error that came because no space is left in a folder (empty: nobody knows where); None of any other error."""
+    if not is_full_disk(error):
+        return None
+    what = (f" while writing {writing}" if writing else "") + (f" ({_left(error, folder)})" if folder else "")
+    return FullDiskError(f"{folder or 'the disk'}: no space left on the device{what}; make room and run the same command again, it continues")
+
+
+@contextmanager
+def naming_a_full_disk(folder: str, writing: str) -> Iterator[None]:
+    """Around what writes a file in a folder.
+
+    Raises:
+        FullDiskError: no space is left.
+    """
+    try:
+        yield
+    except OSError as error:
+        if (full := full_disk(error, folder, writing=writing)) is not None:
+            raise full from error
+        raise
+
+
+def _left(error: BaseException, folder: str) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EDQUOT:
+        return "the quota is used up"
+    with suppress(OSError):
+        status = os.statvfs(_there(folder))
+        if status.f_files and not status.f_favail:
+            return "it holds as many files as it can"
+        return f"{status.f_bavail * status.f_frsize:,} bytes free"
+    return "how much is free cannot be told"
+
+
+def _there(path: str) -> Path:
+    """The path, or the first folder above it that is there."""
+    there = Path(path).absolute()
+    return next(folder for folder in (there, *there.parents) if folder.exists())

@@ -1,0 +1,189 @@
+"""Pairs of a run, found by URL, caption or key, and what became of each in every stage."""
+
+import sys
+from typing import Any
+
+import ada_url
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import storage
+from altalign.audit import rows, tries
+from altalign.audit.run_folder import RunFolder
+from altalign.errors import NotFoundError, UnreadableError, UsageError
+from altalign.filters import captions, urls, words
+from altalign.reasons import DropReason, Stage
+from altalign.terminal import shown
+
+STAGES = tuple(Stage)
+MOST = 20
+_WIDTH = max(len(stage.value) for stage in STAGES)
+
+# What was measured, beside the setting that it was held against: "{row[...]}" and "{config...}" are filled in.
+_MEASURED: dict[str, str] = {
+    DropReason.RECORD_BROKEN: "{row[error]} ({row[file]}, offset {row[offset]})",
+    DropReason.ALT_MISSING: "the element has no alt",
+    DropReason.ALT_EMPTY: "nothing, or only white space",
+    DropReason.TEXT_EMPTY: "nothing is left of the caption",
+    DropReason.TEXT_TOO_SHORT: "{words}, [text] words_at_least = {config.text.words_at_least}",
+    DropReason.TEXT_TOO_LONG: "{words}, [text] words_at_most = {config.text.words_at_most}",
+    DropReason.TEXT_ON_TOO_MANY_IMAGES: "on {row[images_per_text]} images, [text] images_per_text_at_most = {config.text.images_per_text_at_most}",
+    DropReason.IMAGE_HAS_TOO_MANY_TEXTS: "{row[texts_per_image]} texts, [image] texts_per_image_at_most = {config.image.texts_per_image_at_most}",
+    DropReason.PAIR_REPEATED: "the same image and caption were kept once, as key {row[kept_key]}",
+    DropReason.NOT_IN_ARCHIVE: "no archive of the run has the image's URL",
+    DropReason.HTTP_STATUS: "the final status was {row[http_code]}",
+    DropReason.HTTP_TIMEOUT: "not whole in time, [fetch] timeout_s = {config.fetch.timeout_s}, retries = {config.fetch.retries}",
+    DropReason.HTTP_UNREACHABLE: "DNS, connection or TLS failed, [fetch] retries = {config.fetch.retries}",
+    DropReason.HTTP_BROKEN: "reset, cut, empty or badly encoded, [fetch] retries = {config.fetch.retries}",
+    DropReason.HTTP_TOO_LARGE: "[fetch] bytes_at_most = {config.fetch.bytes_at_most}",
+    DropReason.HTTP_OPT_OUT: "a header or robots.txt asks not to, [fetch] honour_opt_out, honour_robots",
+    DropReason.HTTP_REFUSED: "[fetch] ports, allow_addresses or blocked_domains",
+    DropReason.IMAGE_UNDECODABLE: "its first bytes are of no known image format",
+    DropReason.IMAGE_DAMAGED: "cut or corrupt",
+    DropReason.IMAGE_TOO_MANY_PIXELS: "{row[width]} x {row[height]} px, [image] pixels_at_most = {config.image.pixels_at_most}",
+    DropReason.IMAGE_TOO_SMALL: "{row[width]} x {row[height]} px, [image] short_side_above_px = {config.image.short_side_above_px}",
+    DropReason.IMAGE_TOO_ELONGATED: "{row[width]} x {row[height]} px, [image] aspect_ratio_below = {config.image.aspect_ratio_below}",
+    DropReason.IMAGE_BLOCKED: "a file of [image] blocked_hashes has its hash",
+    DropReason.IMAGE_NSFW: "score {row[nsfw_score]}, [image.nsfw] drop_at_or_above = {config.image.nsfw.drop_at_or_above}",
+    DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "cosine {row[similarity]:.4f} with {row[test_image]} of test set {row[test_set]}, {threshold}",
+    DropReason.NEAR_DUPLICATE_IN_POOL: "{cosine} the image that stays, key {row[kept_key]}, {threshold}",
+}
+
+
+def wanted(*, url: str | None, text: str | None, key: str | None) -> tuple[pc.Expression, str]:
+    """The condition that rows have to meet, and in words; one of the three is given.
+
+    Raises:
+        UsageError: the key is none.
+    """
+    if key is not None:
+        digits = key.strip().lower()
+        if len(digits) != 32 or set(digits) - set("0123456789abcdef"):
+            raise UsageError(f"--key {key}: not 32 hex digits; give the key or the image_id of a pair")
+        return (pc.field("key") == digits) | (pc.field("image_id") == digits), f"key or image_id {digits}"
+    if url is not None:
+        found = urls.table_urls(pa.array([_utf8(url, "--url")]))[0][0].as_py()
+        return pc.field("image_url").isin([found, url]), f"image_url {found!r}"
+    caption = captions.clean(pa.array([_utf8(text or "", "--text")]))[0].as_py()
+    return pc.field("caption") == caption, f"caption {caption!r}"
+
+
+def _utf8(text: str, option: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{option} {text}: not UTF-8; captions and URLs of a run are") from None
+    return text
+
+
+def tell(run: RunFolder, matches: pc.Expression, what: str) -> None:
+    """Print what became of the pairs that match; of many, the first.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    blocks, found = [], {"kept": 0, "dropped": 0}
+    for verdict, matching in (("kept", rows.samples(run, matches)), ("dropped", rows.dropped(run, matches))):
+        for row in matching:
+            found[verdict] += 1
+            if len(blocks) < MOST:
+                blocks.append([*(_kept(row) if verdict == "kept" else _dropped(run, row)), *_tries(run, row)])
+    if not blocks:
+        raise NotFoundError(f"{run.folder}: nothing found with {what}{_hint(run)}")
+    sys.stdout.write("\n".join("".join(f"{shown(line)}\n" for line in block) for block in blocks))
+    if (more := sum(found.values()) - len(blocks)) > 0:
+        said = f"… and {more:,} more pairs with {what} ({found['kept']:,} kept, {found['dropped']:,} dropped in all)"
+        sys.stdout.write(f"\n{shown(said)}\n")
+
+
+def _hint(run: RunFolder) -> str:
+    parts = []
+    if not run.is_finished:
+        parts.append("the run is not finished")
+    if not run.config.audit.keep_dropped:
+        parts.append("[audit] keep_dropped = false: dropped rows were not kept")
+    parts.append("of what extract drops (no alt-text, no valid URL) only a sample is kept; captions are compared after cleaning, case counts")
+    return "; " + "; ".join(parts)
+
+
+def _pair(row: dict[str, Any]) -> list[str]:
+    values = {"caption": "caption", "image": "image_url", "page": "page_url", "source": "source", "key": "key", "image_id": "image_id"}
+    return [f"{name:<9} {row[column]}" for name, column in values.items() if row[column] is not None]
+
+
+def _kept(row: dict[str, Any]) -> list[str]:
+    shard = row["in"].removesuffix(".parquet") + ".tar"
+    measured = f"{_many(row['words'], 'word')}, {row['width']} x {row['height']} px {row['format']}, {row['bytes']:,} bytes"
+    return [*_pair(row), *(_line(stage.value, "kept") for stage in STAGES), _line("written", f"{shard}, {measured}")]
+
+
+def _dropped(run: RunFolder, row: dict[str, Any]) -> list[str]:
+    names = [stage.value for stage in STAGES]
+    lines = [_line(name, "kept") for name in names[: names.index(row["stage"])]]
+    lines.append(_line(row["stage"], f"dropped: {row['reason']}"))
+    lines += [_line("", f"- {reason}: {_said(run, reason, row)}") for reason in row["failed"] or [row["reason"]]]
+    return [*_pair(row), *lines, _line("row in", row["in"])]
+
+
+def _line(name: str, said: str) -> str:
+    return f"  {name:<{_WIDTH}} {said}"
+
+
+def _tries(run: RunFolder, row: dict[str, Any]) -> list[str]:
+    """When and how the image was asked for, where it came from the web; of many tries the last."""
+    if run.config.fetch.source != "web" or row.get("stage") in (Stage.EXTRACT, Stage.JUDGE):
+        return []
+    of_image = tries.of_image(run, row["image_id"])
+    more = f" (the last {MOST} of {len(of_image)})" if len(of_image) > MOST else ""
+    return [_line("tried", f"{tries.told(each, row['image_url'])}{more if number == 0 else ''}") for number, each in enumerate(of_image[-MOST:])]
+
+
+def _said(run: RunFolder, reason: str, row: dict[str, Any]) -> str:
+    """What was measured, and the setting."""
+    if reason == DropReason.TEXT_HAS_RARE_NGRAM:
+        return f"{_rare_ngrams(run, row['caption'])}, [text] vocabulary_size = {run.config.text.vocabulary_size}"
+    if reason == DropReason.URL_INVALID:
+        return _no_url(row["image_url"])
+    return _MEASURED[reason].format(row=row, config=run.config, words=_many(row["words"], "word"), threshold=_threshold(run), cosine=_cosine(row))
+
+
+def _cosine(row: dict[str, Any]) -> str:
+    return "connected by other images with" if row["similarity"] is None else f"cosine {row['similarity']:.4f} with"
+
+
+def _threshold(run: RunFolder) -> str:
+    """The cosine above which images are near-duplicates, and where it comes from."""
+    settings = run.config.decontaminate
+    if not settings.calibration:
+        return f"[decontaminate] similarity_above = {settings.similarity_above}"
+    learned = storage.read_json(run.path("audit", "near_duplicates", "calibration.json"))
+    return f"above {learned.get('similarity_above')} by [decontaminate] calibration = {settings.calibration!r}"
+
+
+def _no_url(url: str | None) -> str:
+    """Why this is no URL of an image."""
+    if not url:
+        return "there is none"
+    try:
+        scheme = ada_url.URL(url).protocol
+    except ValueError:
+        return "a URL parser refuses it (WHATWG)"
+    return f"the scheme is {scheme.removesuffix(':')}, neither http nor https"
+
+
+def _rare_ngrams(run: RunFolder, caption: str) -> str:
+    """The unigrams and bigrams of a caption that are outside the vocabulary."""
+    path = run.path("tables", "vocabulary.npy")
+    try:
+        table = np.load(storage.mappable(path), mmap_mode="r")
+    except (ValueError, EOFError) as error:
+        raise UnreadableError(f"{path}: not a whole NumPy array") from error
+    hashes = np.array(words.ngram_hashes(caption), np.uint64)
+    is_known = np.searchsorted(table, hashes) < np.searchsorted(table, hashes, "right")
+    rare = list(dict.fromkeys(gram for gram, known in zip(words.ngrams_of(caption), is_known, strict=True) if not known))
+    return "rare: " + ", ".join(f'"{gram}"' for gram in rare[:10]) + (f" and {len(rare) - 10} more" if len(rare) > 10 else "")
+
+
+def _many(number: int | None, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,206 @@
+"""Near-duplicates within the pool: who is compared with whom, and which image of a group stays.
+
+An image is compared with those of its own cell, the nearest of many clusters, and as a visitor with those of the second nearest. That is not
+all pairs: one whose images lie in cells further apart is missed, some in ten thousand at a cosine of 0.975.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numba import njit
+
+from altalign.dedup import clusters
+from altalign.dedup.buckets import nearest_clusters
+from altalign.dedup.near_duplicates import Pairs, TestSide, find_pairs
+
+IMAGES_PER_CELL = 15_000
+CELL_AT_MOST = 60_000  # images and visitors that are joined at once; a larger cell is split
+
+_CLUSTERS_AT_ONCE = 4_096
+_PARTS = 4  # of a cell, for each so many vectors as are joined whole: with its visitors a part has half as many on average
+_HARDLY_SPLIT = 0.9  # of a cell in one of its parts
+_PAIRS_AT_A_TIME = 4_000_000  # should all be near-duplicates: some 400 MB
+
+
+def train_cells(sample: np.ndarray, cells: int) -> np.ndarray:
+    """Centroids of cells, int16[cells, d]; fewer as `clusters.train` says. More than 4,096 are made in two levels.
+
+    Args:
+        sample: int16[n, d], sorted by content.
+        cells: at least 1; `IMAGES_PER_CELL` each are quick to join.
+
+    Raises:
+        ValueError: as `clusters.train`.
+    """
+    if cells <= _CLUSTERS_AT_ONCE:
+        return clusters.train(sample, cells)
+    coarse = clusters.train(sample, int(cells**0.5))
+    sample = sample[sample.any(axis=1)]
+    nearest = nearest_clusters(sample, coarse, 1)[:, 0]
+    parts = [sample[nearest == number] for number in range(len(coarse))]
+    return np.concatenate([clusters.train(part, round(cells * len(part) / len(sample))) for part in parts if len(part)])
+
+
+def join(vectors: np.ndarray, visitors: np.ndarray, *, above: float, at_most: int = CELL_AT_MOST) -> Pairs:
+    """Pairs of a cell that hold its groups together: among its own vectors, and between these and its visitors.
+
+    Not every pair above the threshold, but enough of them to connect what they all connect, each with its own cosine: fewer than there
+    are vectors. Equal vectors need no search. Of a cell of more than `at_most` (images alike by the million) parts are joined as cells are,
+    and pairs may be missed as between cells; one that does not fall into parts is joined whole, in a time that grows with its square.
+
+    Args:
+        vectors: int16[n, d].
+        visitors: int16[m, d]; numbered on from n.
+        above: cosine, strictly greater.
+        at_most: vectors and visitors that are joined whole.
+
+    Returns:
+        The smaller number of each pair (`rows`), the larger one (`tests`), and the cosines.
+
+    Raises:
+        ValueError: as `find_pairs`.
+    """
+    both = np.concatenate([vectors, visitors])
+    distinct, firsts = originals(both)
+    copies = np.flatnonzero((firsts != np.arange(len(both))) & both.any(axis=1) & (above < 1))
+    forest = _Forest(len(both))
+    joined = [forest.join(Pairs(firsts[copies], copies, np.ones(len(copies))))]
+    for pairs in _compared(both[distinct], int((distinct < len(vectors)).sum()), above, at_most):
+        joined.append(forest.join(Pairs(distinct[pairs.rows], distinct[pairs.tests], pairs.cosines)))
+    return _concatenated(joined)
+
+
+def originals(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of rows of an array (of two dimensions, any type) the first of each set of equal ones, rising; and for every row the first that equals it."""
+    rows = np.ascontiguousarray(rows)
+    as_bytes = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).reshape(-1)
+    _, first, inverse = np.unique(as_bytes, return_index=True, return_inverse=True)
+    return np.sort(first), first[inverse]
+
+
+def groups(left: np.ndarray, right: np.ndarray, count: int) -> np.ndarray:
+    """Of `count` numbers, connected by pairs (int64[m] each), the smallest that each is connected with: int64[count]."""
+    parents, is_new = np.arange(count), np.empty(len(left), np.bool_)
+    _union(parents, left, right, is_new)
+    _flatten(parents)
+    return parents
+
+
+def replaced(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which images go, by the pairs of all cells, and which one stays for each: the smallest identity of its group.
+
+    Identities, in arrays of any type that sorts, both ways; those that go in their order.
+    """
+    identities, left, right = _numbered(left, right)
+    staying = groups(left, right, len(identities))
+    goes = staying != np.arange(len(identities))
+    return identities[goes], identities[staying[goes]]
+
+
+def cosines_with_staying(goes: np.ndarray, stays: np.ndarray, left: np.ndarray, right: np.ndarray, cosines: np.ndarray) -> np.ndarray:
+    """The cosine of each image that goes with the one that stays for it, by the pairs that `replaced` had: float64[n].
+
+    NaN where only images between them connect the two, for then no pair has it. Images of a cosine of 1 stand for one another.
+    """
+    identities, left, right = _numbered(left, right)
+    count, same = len(identities), cosines == 1
+    original = groups(left[same], right[same], count)
+    left, right = original[left], original[right]
+    pairs = np.minimum(left, right) * count + np.maximum(left, right)
+    mine, first = original[np.searchsorted(identities, goes)], _places(identities, stays)
+    wanted = first * count + mine  # what stays is the smallest
+    order = np.argsort(pairs, kind="stable")
+    pairs, cosines = pairs[order], cosines[order]
+    place = np.minimum(_places(pairs, wanted), len(pairs) - 1)
+    direct = np.where(pairs[place] == wanted, cosines[place], np.nan)
+    return np.where(first == mine, 1.0, direct)
+
+
+def _numbered(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The identities in pairs, sorted, and the pairs by their places there."""
+    both = np.sort(np.concatenate([left, right]))
+    is_first = np.r_[np.ones(min(1, len(both)), np.bool_), both[1:] != both[:-1]]
+    identities = both[is_first]
+    return identities, _places(identities, left), _places(identities, right)
+
+
+def _places(identities: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    order = np.argsort(wanted)  # a search that goes on from where it was is ten times quicker
+    places = np.empty(len(wanted), np.int64)
+    places[order] = np.searchsorted(identities, wanted[order])
+    return places
+
+
+# Cells -------------------------------------------------------------------------------------------------------------------
+
+
+def _compared(vectors: np.ndarray, own: int, above: float, at_most: int) -> Iterator[Pairs]:
+    """Pairs of a cell with its first `own` vectors, in parts where it is too large."""
+    parts = _parts(vectors, -(-_PARTS * len(vectors) // at_most)) if len(vectors) > at_most else []
+    if not parts or max(len(visited) + len(visiting) for visited, visiting in parts) > _HARDLY_SPLIT * len(vectors):
+        yield from _compared_whole(vectors, own, above)
+        return
+    for numbers_of_own, numbers_of_visitors in parts:
+        numbers = np.concatenate([numbers_of_own, numbers_of_visitors])
+        for pairs in _compared(vectors[numbers], len(numbers_of_own), above, at_most):
+            left, right = numbers[pairs.rows], numbers[pairs.tests]
+            yield Pairs(np.minimum(left, right), np.maximum(left, right), pairs.cosines)
+
+
+def _parts(vectors: np.ndarray, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Numbers of the vectors and of the visitors of each part of a cell."""
+    nearest = nearest_clusters(vectors, clusters.train(vectors, count), 2)
+    if nearest.shape[1] < 2:
+        return []
+    return [(np.flatnonzero(nearest[:, 0] == part), np.flatnonzero(nearest[:, 1] == part)) for part in range(nearest.max() + 1)]
+
+
+def _compared_whole(vectors: np.ndarray, own: int, above: float) -> Iterator[Pairs]:
+    side, step = TestSide.build(vectors[:own], above=above), max(1, _PAIRS_AT_A_TIME // max(1, own))
+    for begin in range(0, len(vectors), step):
+        rows, tests, cosines = find_pairs(vectors[begin : begin + step], side.first(begin + step), above=above)
+        is_once = tests < rows + begin
+        yield Pairs(tests[is_once], rows[is_once] + begin, cosines[is_once])
+
+
+# Groups ------------------------------------------------------------------------------------------------------------------
+
+
+class _Forest:
+    """Pairs that connect what was not connected."""
+
+    def __init__(self, count: int):
+        self._parents = np.arange(count)
+
+    def join(self, pairs: Pairs) -> Pairs:
+        """Those of these pairs, in their order, that connect two groups of before."""
+        is_new = np.empty(len(pairs.rows), np.bool_)
+        _union(self._parents, pairs.rows, pairs.tests, is_new)
+        return Pairs(pairs.rows[is_new], pairs.tests[is_new], pairs.cosines[is_new])
+
+
+def _concatenated(parts: Sequence[Pairs]) -> Pairs:
+    return Pairs(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+@njit(nogil=True, cache=True)
+def _root(parents: np.ndarray, i: int) -> int:
+    while parents[i] != i:
+        parents[i] = parents[parents[i]]
+        i = parents[i]
+    return i
+
+
+@njit(nogil=True, cache=True)
+def _union(parents: np.ndarray, left: np.ndarray, right: np.ndarray, is_new: np.ndarray) -> None:
+    """Connect pairs; the smallest number of a group is its root."""
+    for pair in range(len(left)):
+        a, b = _root(parents, left[pair]), _root(parents, right[pair])
+        is_new[pair] = a != b
+        parents[max(a, b)] = min(a, b)
+
+
+@njit(nogil=True, cache=True)
+def _flatten(parents: np.ndarray) -> None:
+    for i in range(len(parents)):
+        parents[i] = parents[parents[i]]  # a parent is smaller, and so at its root already

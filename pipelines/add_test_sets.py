@@ -1,0 +1,29 @@
+"""`altalign decontaminate RUN --test-set NAME=PATH`: a test set more, and of the run only what rests on it anew."""
+
+from altalign import storage
+from altalign.curation import CurateConfig
+from altalign.errors import UsageError
+from altalign.pipelines import curate
+from altalign.pipelines.engine.engines import check_places, options, started
+from altalign.pipelines.opening import runs
+from altalign.stages import own_files
+
+
+def add(config: CurateConfig, flags: list[str]) -> int:
+    """Drop near-duplicates of the test sets of these settings, and finish the run; `flags` of Beam.
+
+    Test images are read before anything of the run is taken away: one that cannot be read leaves the run as it is.
+    """
+    pipeline_options = options(config.engine, flags)
+    check_places(config)
+    run = runs.find_run(config, config_path=storage.join(config.run.folder, "config.toml"))
+    with storage.locked(run.folder), own_files(run.folder):
+        if not run.is_done("fetch"):
+            raise UsageError(f"{run.folder}: its images are not all fetched yet; name the test set in its settings and go on with `altalign curate`")
+        runs.check_before(run, "decontaminate")  # else what was fetched might go with what is found to be stale
+        with storage.temporary(run.work("temporary")), started(run, pipeline_options):
+            curate.run_step(run, curate.TEST_IMAGES, pipeline_options)
+        if not runs.is_settled(run, rerun="", is_restart=False):
+            curate.finish(run, runs.open_run(run, rerun="", is_restart=False), pipeline_options)
+    curate.show(run)
+    return 0

@@ -1,0 +1,324 @@
+"""`altalign calibrate RUN OUT`: what the search for near-duplicates finds on a run's own images, what it costs, and the threshold that a budget allows.
+
+A map is learned from copies of half of a sample; the other half says how many copies of each kind are found. Images of the pool, which are in the
+run's `work/`, are searched for lower cosines than any threshold, which says how often unrelated images are taken for one another. Nothing of the run
+is changed. What takes long is done in units, under `OUT/.calibrating`, which goes at the end: whoever is killed goes on from there.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from altalign import storage, terminal
+from altalign.curation import CurateConfig
+from altalign.dedup import copies, embed
+from altalign.dedup import thresholds as measures
+from altalign.dedup.thresholds import Buckets, CosineHistogram
+from altalign.errors import UnreadableError, UsageError
+from altalign.filters import pixels
+from altalign.machine import interrupts
+from altalign.machine.threads import in_threads
+from altalign.pipelines.calibrate import labelled_pairs, report
+from altalign.pipelines.calibrate.report import Findings, Looked
+from altalign.pipelines.calibrate.search import SEARCHED_ABOVE, Place, Pool, Search, Tests, lines, threshold
+from altalign.pipelines.engine.engines import threads
+from altalign.pipelines.evidence import near_gallery
+from altalign.pipelines.files import arrays
+from altalign.pipelines.images import calibration_files, measuring
+from altalign.pipelines.images.calibration_files import Calibration
+from altalign.pipelines.near import test_side
+from altalign.pipelines.run import progress
+from altalign.pipelines.run.units import WORK_VERSION, Facts, Run, Unit, map_unit
+from altalign.settings import flatten, stage_of
+from altalign.stages import STAGES, own_files
+
+POOL = 20_000  # images of the pool that are searched for
+SAMPLE_AT_LEAST = 2 * test_side.LESSONS_AT_LEAST
+COPIES_OF_PX = 256  # short side that copies are made of, at least
+COPIES, COPIES_PER_UNIT = "copies", 20
+MIRRORED = "mirrored"  # a copy that no map is shown: the view of that name finds it, or nothing does
+TRANSFORMS = (*copies.TRANSFORMS, MIRRORED)
+LOOKED_AT = 50
+
+_SCRATCH = ".calibrating"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What `altalign calibrate` is asked for: where it goes, labelled pairs and their images (or neither), false positives a pool image, a sample's size."""
+
+    out: str
+    pairs: str
+    images: str
+    false_positives: float
+    sample: int
+
+
+def calibrate(config: CurateConfig, wanted: Wanted) -> int:
+    """Calibrate on a run, and write the calibration."""
+    run = Run(config.run.folder, config, ())
+    with own_files(run.folder):
+        _check(run, wanted)
+    with storage.locked(run.folder), own_files(run.folder):
+        findings = _find(run, wanted, _scratch(run, wanted))
+        _write(findings, wanted.out)
+    report.show(findings, wanted.out, terminal.stdout())
+    return 0
+
+
+def _check(run: Run, wanted: Wanted) -> None:
+    """Refuse what cannot be calibrated on, before any work.
+
+    Raises:
+        UsageError: the run's images are not fetched, or were with other settings; no test sets; the folder holds something else.
+    """
+    if not run.is_done("fetch"):
+        raise UsageError(f"{run.folder}: its images are not fetched yet; `altalign curate` with --until fetch does that, then calibrate")
+    before = dict(flatten(CurateConfig.load(run.path("config.toml")).model_dump(mode="json")))
+    for name, value in flatten(run.config.model_dump(mode="json")):
+        stage = stage_of(CurateConfig, name)
+        if stage in STAGES[: STAGES.index("decontaminate")] and before.get(name) != value:
+            raise UsageError(f"--set {name}: {run.folder} was made with {before.get(name)!r}, and its stage {stage} rests on that; curate a run with the other")
+    measuring.hooks_of(run.config)
+    _check_made(run)
+    if not run.config.decontaminate.test_sets:
+        raise UsageError(f"{run.folder}: no test sets, and a threshold depends on how many test images there are; give --test-set NAME=PATH")
+    test_side.parts(run)
+    if not 0 < wanted.false_positives < inf:
+        raise UsageError(f"--false-positives {wanted.false_positives:g}: not a number above 0; give how many a pool image may have, such as 1e-3")
+    if not SAMPLE_AT_LEAST <= wanted.sample <= POOL:
+        raise UsageError(f"--sample {wanted.sample}: too {'few' if wanted.sample < SAMPLE_AT_LEAST else 'many'}; give {SAMPLE_AT_LEAST} to {POOL:,} images")
+    if bool(wanted.pairs) != bool(wanted.images):
+        raise UsageError("--pairs and --images belong together: the pairs, and the images that they name")
+    if wanted.pairs:
+        labelled_pairs.check(wanted.pairs, wanted.images)
+    _check_out(run, wanted.out)
+
+
+def _check_made(run: Run) -> None:
+    """Refuse images that another layout of work/ holds, or that were described by another file of the embedder's name."""
+    stages = storage.read_json(run.path("run.json")).get("stages", {})
+    extract, fetch = (stages.get(stage, {}).get("reads", {}) for stage in ("extract", "fetch"))
+    repair = "`altalign curate` with --rerun makes its images anew"
+    if extract.get("work_version") != WORK_VERSION:
+        raise UsageError(f"{run.folder}: its work/ is of version {extract.get('work_version')}, this is altalign of version {WORK_VERSION} of it; {repair}")
+    for path in run.config.decontaminate.embedder_files:
+        if fetch.get(f"file {path}") != hashlib.sha256(storage.read_bytes(path)).hexdigest():
+            raise UsageError(f"{path}: another file now than the one that the images of {run.folder} were described with; {repair}")
+
+
+def _check_out(run: Run, out: str) -> None:
+    storage.check(out)
+    if storage.is_inside(out, run.folder):
+        raise UsageError(f"{out}: in the run's own folder {run.folder}, whose files `altalign curate` makes anew; choose another folder")
+    if storage.kind(out) not in ("folder", "missing"):
+        raise UsageError(f"{out}: a file, where the folder of a calibration is meant; choose another")
+    entries = storage.entries(out)
+    if entries and not {calibration_files.FILE, _SCRATCH} & {*entries}:
+        raise UsageError(f"{out}: a folder that is no calibration (it has no {calibration_files.FILE}); choose another, or empty it")
+
+
+def _scratch(run: Run, wanted: Wanted) -> Run:
+    """A run beside the run: the same settings, with the mirrored view of test images, which are decoys; what is there of another calibration goes."""
+    decontaminate = run.config.decontaminate.model_copy(update={"mirrored": True})
+    folder = storage.join(wanted.out, _SCRATCH)
+    scratch = Run(folder, run.config.model_copy(update={"decontaminate": decontaminate}), ())
+    made = [storage.resolved(run.folder), storage.stamp(run.mark("fetch", "done")).to_json(), wanted.sample, COPIES_OF_PX, WORK_VERSION]
+    grounds = {"rests_on": json.dumps([made, scratch.config.model_dump(mode="json", exclude={"engine"})])}
+    if storage.read_json(scratch.path("grounds.json")) != grounds:
+        storage.delete(folder)
+        storage.write_json(scratch.path("grounds.json"), grounds)
+    return scratch
+
+
+def _find(run: Run, wanted: Wanted, scratch: Run) -> Findings:
+    """All that is measured, in order."""
+    settings = run.config.decontaminate
+    _do(scratch, test_side.TESTS, test_side.plan(scratch), test_side.read_tests)
+    tests, pool = _tests(scratch), _pool(run)
+    sample = pool.distinct[: wanted.sample]
+    if len(sample) < SAMPLE_AT_LEAST:
+        raise UsageError(f"{run.folder}: {len(sample)} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn from and to measure on")
+    lessons, measured = sample[: len(sample) // 2], sample[len(sample) // 2 :]
+    of_copies = _copies(run, scratch, [pool.places[i] for i in sample])
+    calibration = _learned(run, pool.features[lessons], of_copies[: len(lessons)])
+    buckets = Buckets(calibration.centroids, settings.nearest_clusters, settings.bucket_clusters if settings.require_bucket else 0)
+
+    search = Search.of(run, calibration, pool, tests)
+    found, decoys = search.histograms()
+    strict = max(settings.similarity_above, SEARCHED_ABOVE)
+    copied = measures.true_near_duplicates(found, decoys, similarity_above=round(strict, 4))
+    fitted = lines(run.folder, found, decoys, copies=copied)
+    views = 1 + settings.mirrored
+    above = threshold(fitted, test_images=len(tests.numbers), views=views, budget=wanted.false_positives)
+    calibration = replace(calibration, similarity_above=above)
+
+    inside, anyhow = _cosines_of_copies(calibration, pool.features[measured], of_copies[len(lessons) :], buckets, views)
+    names = list(TRANSFORMS) * len(measured)
+    labelled = labelled_pairs.measure(wanted.pairs, wanted.images, run.config, calibration, buckets) if wanted.pairs else None
+    return Findings(
+        calibration=calibration,
+        test_sets=_sizes(tests),
+        flat_test_images=tests.flat,
+        views=views,
+        budget=wanted.false_positives,
+        pool_images=len(pool.places),
+        flat_pool_images=pool.flat,
+        repeated_images=int(sample[-1]) + 1 - len(sample),
+        lessons=len(lessons) if calibration.map else 0,
+        copied=len(measured),
+        transforms=names,
+        cosines=inside,
+        above_without_bucket=int(((anyhow > above) & ~(inside > above)).sum()),
+        found=found,
+        taken_for_copies=copied,
+        decoys=decoys,
+        line=fitted[0],
+        line_of_decoys=fitted[1] if len(fitted) > 1 else None,
+        labelled=labelled,
+        looked_at=_looked_at(run, scratch, search, pool, tests, found, above),
+    )
+
+
+def _sizes(tests: Tests) -> dict[str, int]:
+    names = [name for name, _ in tests.names]
+    return {name: names.count(name) for name in dict.fromkeys(names)}
+
+
+def _do(scratch: Run, step: str, units: Sequence[Unit], work: Callable[[Run, Unit], Facts]) -> None:
+    """Do the units of a step that are not finished, and show how far it is."""
+    if not units:
+        return
+    with progress.watched(scratch, step, units, terminal.stderr()):
+        in_threads(lambda unit: map_unit(scratch, step, unit, work), units, threads(scratch.config.engine))
+
+
+# Images ------------------------------------------------------------------------------------------------------------------
+
+
+def _pool(run: Run) -> Pool:
+    """The first images of the run that are not flat."""
+    places: list[Place] = []
+    rows: list[np.ndarray] = []
+    flat = 0
+    for name in run.finished("fetch/units"):
+        interrupts.check()
+        if len(places) == POOL:
+            break
+        features = test_side.features_of(run, name)
+        numbers = np.flatnonzero(features.any(axis=1))[: POOL - len(places)]
+        is_last = len(places) + len(numbers) == POOL
+        flat += (int(numbers[-1]) + 1 if is_last and len(numbers) else len(features)) - len(numbers)
+        for row in test_side.kept_images(run, name).take(numbers).to_pylist():
+            places.append(Place(row["key"], name, row["blob_offset"], row["blob_bytes"], row["found_sha256"]))
+        rows.append(features[numbers])
+    dimensions = measuring.hooks_of(run.config).embedder.dimensions
+    return Pool(places, np.concatenate([np.zeros((0, dimensions), np.int16), *rows]), flat)
+
+
+def _tests(scratch: Run) -> Tests:
+    table = test_side.tests(scratch)
+    numbers = np.flatnonzero(np.array([one is not None and other is not None for one, other in zip(*_views_of(table), strict=True)], np.bool_))
+    if not len(numbers):
+        raise UsageError(f"{len(table):,} test images, and none that is not flat: nothing can be near them; give other test sets")
+    features, mirrored = (np.stack([np.frombuffer(column[i], np.int16) for i in numbers]) for column in _views_of(table))
+    names = [(str(of), str(name)) for of, name in zip(table["test_set"].to_pylist(), table["test_image"].to_pylist(), strict=True)]
+    sha256 = np.array(table["sha256"].to_pylist(), "S64")[numbers]
+    return Tests(names, len(table) - len(numbers), numbers, sha256, features, mirrored)
+
+
+def _views_of(table: Any) -> tuple[list[bytes], list[bytes]]:
+    return table["features"].to_pylist(), table["mirrored"].to_pylist()
+
+
+def _bytes(run: Run, place: Place) -> bytes:
+    data = test_side.fetched(run, place.unit, place.offset, place.bytes)
+    if hashlib.sha256(data).hexdigest() != place.sha256:
+        path = run.work("fetch/units", f"{place.unit}.images")
+        raise UnreadableError(f"{path}: the image at byte {place.offset:,} is not the one that was fetched")
+    return data
+
+
+def _copies(run: Run, scratch: Run, places: Sequence[Place]) -> np.ndarray:
+    """Features of the copies of images, int16[n, transforms, d]; zeros for one that is flat."""
+
+    def make(scratch: Run, unit: Unit) -> Facts:
+        made = [features for place in unit["images"] for features in _features_of_copies(run, Place(*place))]
+        arrays.save(scratch.work(COPIES, f"{unit['name']}.npy"), np.stack(made).reshape(len(unit["images"]), len(TRANSFORMS), -1))
+        return {}
+
+    starts = range(0, len(places), COPIES_PER_UNIT)
+    units: list[Unit] = [{"name": f"{i // COPIES_PER_UNIT:05d}", "images": [list(place) for place in places[i : i + COPIES_PER_UNIT]]} for i in starts]
+    _do(scratch, COPIES, units, make)
+    return np.concatenate([arrays.read(scratch.work(COPIES, f"{unit['name']}.npy")) for unit in units])
+
+
+def _features_of_copies(run: Run, place: Place) -> Iterator[np.ndarray]:
+    embedder, data, most = measuring.hooks_of(run.config).embedder, _bytes(run, place), run.config.image.pixels_at_most
+    short_side_px = max(COPIES_OF_PX, embedder.short_side_px)
+    with measuring.enough_memory(place.key, data, colour=True, pixels_at_most=most, short_side_px=short_side_px):
+        original = pixels.decode(data, pixels_at_most=most, colour=True, short_side_px=short_side_px).pixels
+    assert original is not None  # it was decoded when it was fetched, and its bytes are the same
+    for view in (*(copy for _, copy in copies.copies_of(original)), original[:, ::-1]):
+        interrupts.check()
+        features = embedder.features(view if embedder.colour else pixels.gray(view))
+        yield np.zeros(embedder.dimensions, np.int16) if features is None else features
+
+
+# What is learned and measured --------------------------------------------------------------------------------------------
+
+
+def _learned(run: Run, originals: np.ndarray, of_copies: np.ndarray) -> Calibration:
+    """The map that copies of these images teach, and clusters of the run's own images; the threshold is that of the settings."""
+    settings, mapped = run.config.decontaminate, None
+    if measuring.hooks_of(run.config).embedder.is_mapped:
+        shown = of_copies[:, : len(copies.TRANSFORMS)]
+        has_features = shown.any(axis=2)
+        mapped = embed.learn_map(originals, shown[has_features], np.nonzero(has_features)[0])
+    return Calibration(settings.embedder, settings.similarity_above, mapped, test_side.centroids_of(run, mapped))
+
+
+def _cosines_of_copies(calibration: Calibration, originals: np.ndarray, of_copies: np.ndarray, buckets: Buckets, views: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of each copy with its original, by original, then by transform: the cosine where they share a bucket, and wherever."""
+    count, transforms, dimensions = of_copies.shape
+    vectors = calibration.vectors_or_zeros(of_copies.reshape(-1, dimensions))
+    plain = calibration.vectors(originals)
+    seen = [plain, vectors.reshape(count, transforms, -1)[:, TRANSFORMS.index(MIRRORED)]][:views]
+    return measures.of_best_view(vectors, [np.repeat(view, transforms, axis=0) for view in seen], buckets)
+
+
+# Pairs to look at --------------------------------------------------------------------------------------------------------
+
+
+def _looked_at(run: Run, scratch: Run, search: Search, pool: Pool, tests: Tests, found: CosineHistogram, threshold: float) -> list[Looked]:
+    """The pairs nearest to the threshold, the greatest cosine first, with thumbnails."""
+    counts = found.counts_above()
+    enough = np.flatnonzero(counts >= found.above(threshold).found + LOOKED_AT // 2)
+    from_ = float(found.thresholds()[enough[-1] if len(enough) else 0])
+    pairs = search.around(threshold, from_=min(from_, threshold), pairs=LOOKED_AT)
+    numbers = tests.numbers[pairs.tests].tolist()
+    of_tests = near_gallery.test_thumbnails(scratch, set(numbers))
+    looked_at = []
+    for cosine, row, number in reversed(list(zip(pairs.cosines.tolist(), pairs.rows.tolist(), numbers, strict=True))):
+        interrupts.check()
+        place, (test_set, test_image) = pool.places[row], tests.names[number]
+        looked_at.append(Looked(cosine, place.key, test_set, test_image, near_gallery.thumbnail(_bytes(run, place)), of_tests[number]))
+    return looked_at
+
+
+# Writing -----------------------------------------------------------------------------------------------------------------
+
+
+def _write(findings: Findings, out: str) -> None:
+    """All files of a calibration, its JSON last; what was there of another one goes first."""
+    for path in [*calibration_files.files_of(out), *report.files_of(out)]:
+        storage.delete(path)
+    storage.sweep(out)
+    report.write(findings, out)
+    calibration_files.save(out, findings.calibration, findings.facts())
+    storage.delete(storage.join(out, _SCRATCH))

@@ -1,0 +1,1 @@
+"""The data-set card: README.md and croissant.json."""

@@ -1,0 +1,1 @@
+"""What runs the pipelines: threads, processes, Prism, Spark, Flink, Dataflow."""

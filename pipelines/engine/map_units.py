@@ -1,0 +1,138 @@
+"""Work on units inside a stage: a few at a time in threads of one process; kernels, codecs and Parquet release the GIL.
+
+A stage is one pipeline or a few; what goes between their stages is small: units (JSON), numbers and `(int, bytes)`.
+"""
+
+import collections
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.pvalue import PCollection, PValue
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.windowed_value import WindowedValue
+
+from altalign.machine import interrupts
+from altalign.machine.processes import InProcesses
+from altalign.pipelines.engine.engines import threads, working
+from altalign.pipelines.engine.unit_errors import Reporting
+from altalign.pipelines.run.units import Facts, Run, Unit, map_unit
+
+
+class _Bundle:
+    """The elements that are worked on, and whether one has failed: the others are for nothing then."""
+
+    def __init__(self) -> None:
+        self.queue: collections.deque[Future[list[Any]]] = collections.deque()
+        self.given_up = threading.Event()
+        self._failure: BaseException | None = None
+
+    def part(self, work: Callable[[Any], list[Any]], element: Any) -> list[Any]:
+        """Work on one element, in a thread of the pool."""
+        with interrupts.part_of(self.given_up):
+            try:
+                return work(element)
+            except interrupts.GivenUpError:
+                raise
+            except BaseException as error:
+                self._failure = self._failure or error
+                self.given_up.set()
+                raise
+
+    def oldest(self) -> list[Any]:
+        """What the oldest element has brought. One that was given up raises what has failed."""
+        try:
+            return self.queue.popleft().result()
+        except interrupts.GivenUpError:
+            if self._failure is None:
+                raise
+            raise self._failure from None
+
+
+class Pooled(beam.DoFn):
+    """process(x) -> work(x) in a pool of threads; results in order, at most twice the threads in flight (global window only).
+
+    `held` makes a context that the process is in for as long as there may be work.
+    """
+
+    def __init__(self, work: Callable[[Any], list[Any]], threads: int, held: Callable[[], AbstractContextManager[Any]] = nullcontext):
+        self._work, self._threads, self._held = work, threads, held
+
+    def setup(self) -> None:
+        """Open the pool."""
+        self._bundle = _Bundle()
+        self._stack = ExitStack()
+        self._stack.enter_context(self._held())
+        self._pool = ThreadPoolExecutor(self._threads) if self._threads > 1 else None
+
+    def start_bundle(self) -> None:
+        """Begin with an empty queue."""
+        self._bundle = _Bundle()
+
+    def process(self, element: Any) -> Iterator[Any]:
+        """Hand the element to the pool; yield what older ones have brought."""
+        if self._pool is None:
+            yield from self._work(element)
+            return
+        self._bundle.queue.append(self._pool.submit(self._bundle.part, self._work, element))
+        while len(self._bundle.queue) >= 2 * self._threads:
+            yield from self._bundle.oldest()
+
+    def finish_bundle(self) -> Any:  # an iterator of WindowedValue: Beam's own method returns None, as a type checker reads it
+        """Yield the rest. A failed unit cancels those that have not begun."""
+        try:
+            while self._bundle.queue:
+                for value in self._bundle.oldest():
+                    yield WindowedValue(value, GlobalWindow().max_timestamp(), (GlobalWindow(),))
+        finally:
+            for future in self._bundle.queue:
+                future.cancel()
+
+    def teardown(self) -> None:
+        """Close the pool. What still works then is a part of what has failed."""
+        self._bundle.given_up.set()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._stack.close()
+
+
+def pooled(run: Run, work: Callable[[Any], Iterable[Any]], *, at_once: int = 0, held: Callable[[], AbstractContextManager[Any]] = nullcontext) -> beam.ParDo:
+    """ParDo of `work`, with so many at once in one process (0: with the threads that the engine wants); `held` as `Pooled` has it."""
+    return beam.ParDo(Pooled(Reporting(run, work), at_once or threads(run.config.engine), functools.partial(_held, run, str(Path.cwd()), held)))
+
+
+@contextmanager
+def _held(run: Run, folder: str, held: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+    with working(run, folder), held():
+        yield
+
+
+class MapUnits(beam.PTransform[Any, Any]):
+    """Units in, names of finished units out: a map-only step. `threads` has what `pooled` takes beside the work."""
+
+    def __init__(self, run: Run, step: str, work: Callable[[Run, Unit], Facts], **threads: Any):
+        super().__init__()
+        self._run, self._work, self._threads = run, InProcesses(_MapUnit(run, step, work)), threads
+
+    def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
+        """Do every unit that is not finished."""
+        return input_or_inputs | "DoUnits" >> pooled(self._run, self._work, **self._threads)
+
+
+@dataclass(frozen=True)
+class _MapUnit:
+    """Does a unit of a step, if it is not finished; gives its name."""
+
+    run: Run
+    step: str
+    work: Callable[[Run, Unit], Facts]
+
+    def __call__(self, unit: Unit) -> list[str]:
+        map_unit(self.run, self.step, unit, self.work)
+        return [unit["name"]]

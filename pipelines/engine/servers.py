@@ -1,0 +1,83 @@
+"""Job servers: programs beside a command that take its pipelines to an engine. They end with this process, however that ends.
+
+Beam would start them too, but what it starts outlives a killed parent, and its handler of Ctrl-C can wait for itself.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from altalign.errors import AltalignError
+from altalign.machine import interrupts
+
+# Run by Python before it becomes another program: when our process dies, however it does, the program is killed.
+_END_WITH_PARENT = """
+import ctypes, os, signal, sys
+with_parent = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it
+if with_parent:
+    with_parent(1, int(signal.SIGKILL))
+if os.getppid() != int(sys.argv[1]):  # it has died meanwhile
+    sys.exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+LINES_OF_LOG = 3  # that an error quotes
+
+
+class Server(NamedTuple):
+    """A program that listens for jobs."""
+
+    name: str  # as its users know it
+    command: Callable[[int], list[str]]  # that listens on this port of loopback
+    starts_within_s: float
+
+
+@contextmanager
+def serving(server: Server, log_path: str) -> Iterator[str]:
+    """The endpoint of a server that lives as long as the block.
+
+    Raises:
+        AltalignError: it ends at once, or does not answer.
+    """
+    port = free_port()
+    command = ending_with_us(server.command(port))
+    Path(log_path).parent.mkdir(parents=True, exist_ok=True)
+    with Path(log_path).open("wb") as log:
+        # A session of its own: Ctrl-C at a terminal is for us, and we end it.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    try:
+        _wait_for(process, server, port, log_path)
+        yield f"localhost:{port}"
+    finally:
+        process.kill()  # it keeps nothing: units leave their marks themselves
+        process.wait()
+
+
+def ending_with_us(command: list[str]) -> list[str]:
+    """The command of a child of this process that is killed when this process dies, however it does."""
+    return [sys.executable, "-E", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *command]
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
+
+
+def _wait_for(process: "subprocess.Popen[bytes]", server: Server, port: int, log_path: str) -> None:
+    end = time.monotonic() + server.starts_within_s
+    while time.monotonic() < end and process.poll() is None:
+        with suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
+            return
+        interrupts.check()
+        time.sleep(0.02)
+    said: list[str] = []
+    with suppress(OSError):
+        said = Path(log_path).read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LINES_OF_LOG:]
+    raise AltalignError(f"{server.name} does not answer on port {port}; {log_path} has what it said" + (f": {' / '.join(said)}" if said else ""))

@@ -1,0 +1,247 @@
+"""Grouping by partition number without moving bulk data: a unit writes one spill file and hands on where each bucket's slices lie.
+
+A bucket is a partition of one kind of data. Elements are `(group, bytes)`, a group being a range of buckets that one worker goes
+through in order. With `engine.shuffle = "files"` the bytes name the file and where in it the places of the slices are, and there are
+few groups, for elements cost more than what they say; with "beam" they are the slices themselves, for engines whose workers share no
+fast disk, and a group is one partition, which fits in memory. Either way the slices of a bucket come back in the order of units, so
+that results depend on neither engine nor mode.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, BinaryIO, Literal
+
+import apache_beam as beam
+import numpy as np
+
+from altalign import storage
+from altalign.errors import UnreadableError
+from altalign.pipelines.engine.map_units import pooled
+from altalign.pipelines.run.units import Facts, Run, map_unit
+
+Mode = Literal["files", "beam"]
+Element = tuple[int, bytes]
+
+GROUPS_AT_MOST = 64  # of files
+HELD_BYTES = 16 << 20  # of a unit's slices before they are written
+SLICE = np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")])  # where a slice lies
+# Place of the unit in the order of units, whether its slices lie in a file, offset and number of their places, bytes of the names of both files.
+_HEAD = struct.Struct("<q?qqI")
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """How the buckets are grouped."""
+
+    partitions: int
+    count: int
+    kinds: int
+
+    @classmethod
+    def of(cls, partitions: int, mode: Mode, *, kinds: int = 1) -> "Groups":
+        """For a power of two of partitions."""
+        return cls(partitions, min(partitions, GROUPS_AT_MOST) if mode == "files" else partitions, kinds)
+
+    def bucket(self, partition: Any, kind: int) -> Any:
+        """The bucket of one kind of data of a partition, or of each of an array of partitions."""
+        return partition * self.kinds + kind
+
+    def partitions_of(self, group: int) -> range:
+        """The partitions of a group."""
+        size = self.partitions // self.count
+        return range(group * size, (group + 1) * size)
+
+
+class SpillWriter:
+    """Writes slices to the spill file of a unit; their places at its end.
+
+    Some megabytes are held, and written in the order of buckets, those of one bucket as one slice: whoever merges reads each slice by itself.
+    """
+
+    def __init__(self, file: BinaryIO):
+        self._file, self._end = file, 0
+        self._held: dict[int, list[bytes]] = {}
+        self._held_bytes = 0
+        self._places: list[tuple[int, int, int]] = []
+
+    def add(self, bucket: int, data: Any) -> None:
+        """Write one slice, a contiguous buffer, which may change from now on."""
+        if part := bytes(data):
+            self._held.setdefault(bucket, []).append(part)
+            self._held_bytes += len(part)
+            if self._held_bytes >= HELD_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        slices = sorted(self._held.items())
+        for bucket, parts in slices:
+            size = sum(map(len, parts))
+            self._places.append((bucket, self._end, size))
+            self._end += size
+        self._file.write(b"".join(part for _, parts in slices for part in parts))
+        self._held, self._held_bytes = {}, 0
+
+    def finish(self) -> list[int]:
+        """Write what is held, and the places; returns, for the unit's facts, where these are."""
+        self._flush()
+        places = np.array(self._places, np.int64).reshape(-1, 3)
+        places = places[np.argsort(places[:, 0], kind="stable")]
+        self._file.write(places.tobytes())
+        return [self._end, len(places)]
+
+
+def slices_of(index: str, where: Sequence[int]) -> np.ndarray:
+    """The places that `finish` wrote: SLICE[n], by bucket."""
+    offset, count = where
+    return np.frombuffer(_whole(index, storage.read_range(index, offset, count * SLICE.itemsize), count * SLICE.itemsize), SLICE)
+
+
+def elements(path: str, order: int, index: str, where: Sequence[int], groups: Groups, mode: Mode) -> Iterator[Element]:
+    """One element for each group that has slices in the file of one unit.
+
+    Args:
+        path: the file.
+        order: place of the unit in the order of units.
+        index: the file that has the places of its slices.
+        where: offset and number of these (what `finish` returned).
+        groups: of the buckets.
+        mode: whether to hand on the slices or where their places are.
+    """
+    places = slices_of(index, where)
+    size = groups.partitions // groups.count * groups.kinds
+    cuts = np.searchsorted(places["bucket"], np.arange(groups.count + 1) * size).tolist()
+    names = path.encode() + b"\0" + index.encode()
+    for group, (begin, end) in enumerate(pairwise(cuts)):
+        if begin == end:
+            continue
+        head = _HEAD.pack(order, mode == "files", where[0] + begin * SLICE.itemsize, end - begin, len(names)) + names
+        of_group = places[begin:end]
+        wanted = of_group["offset"].tolist(), of_group["length"].tolist()
+        yield group, head if mode == "files" else b"".join([head, of_group.tobytes(), *_read(path, *wanted)])
+
+
+class _FromUnit:
+    """What one unit handed on."""
+
+    def __init__(self, value: bytes):
+        self.order, self._is_in_file, offset, count, size = _HEAD.unpack_from(value)
+        at = _HEAD.size + size
+        self._path, self._index = value[_HEAD.size : at].decode().split("\0")
+        self._where, self._body = (offset, count), value[at:]
+
+    @cached_property
+    def _places(self) -> np.ndarray:
+        # Of files read when the group is worked on: those of all groups are too many for one process.
+        return slices_of(self._index, self._where) if self._is_in_file else np.frombuffer(self._body, SLICE, self._where[1])
+
+    def _of(self, buckets: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Where the places of each bucket begin and end."""
+        begins, ends = (np.searchsorted(self._places["bucket"], buckets, side) for side in ("left", "right"))
+        return begins, ends
+
+    def sizes(self, buckets: Sequence[int]) -> np.ndarray:
+        """Bytes of each bucket."""
+        begins, ends = self._of(buckets)
+        until = np.concatenate([[0], np.cumsum(self._places["length"], dtype=np.int64)])
+        return until[ends] - until[begins]
+
+    def slices(self, buckets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """(bucket, slice) of these buckets, in the order of bucket and writing."""
+        begins, ends = self._of(buckets)
+        at = [i for begin, end in zip(begins.tolist(), ends.tolist(), strict=True) for i in range(begin, end)]
+        if not at:
+            return
+        buckets_at, lengths = self._places["bucket"][at].tolist(), self._places["length"][at].tolist()
+        if self._is_in_file:
+            found = _read(self._path, self._places["offset"][at].tolist(), lengths)
+        else:
+            ends = self._places.nbytes + np.cumsum(self._places["length"])[at]
+            found = (self._body[end - length : end] for end, length in zip(ends.tolist(), lengths, strict=True))
+        for bucket, length, data in zip(buckets_at, lengths, found, strict=True):
+            yield bucket, _whole(self._path, data, length)
+
+
+class Spilled:
+    """What units handed on for one group."""
+
+    def __init__(self, values: Iterable[bytes]):
+        """Of the values of a group's elements, in any order."""
+        self._units = sorted((_FromUnit(value) for value in values if value), key=lambda unit: unit.order)
+
+    def slices(self, buckets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """(bucket, slice) of these buckets, in the order of units and, within one, of bucket and writing."""
+        for unit in self._units:
+            yield from unit.slices(buckets)
+
+    def arrays(self, buckets: Sequence[int], dtype: Any = np.uint64) -> list[np.ndarray]:
+        """All slices of each bucket as one array, in the same order."""
+        sizes = sum((unit.sizes(buckets) for unit in self._units), np.zeros(len(buckets), np.int64))
+        found = [np.empty(size, np.uint8) for size in sizes.tolist()]
+        rests = {bucket: array.data for bucket, array in zip(buckets, found, strict=True)}
+        for bucket, data in self.slices(buckets):  # each is copied while the CPU's cache has it
+            rests[bucket][: len(data)] = data
+            rests[bucket] = rests[bucket][len(data) :]
+        return [array.view(dtype) for array in found]
+
+
+class Gather(beam.PTransform[Any, Any]):
+    """Collections of elements in, (group, values) out: every group, also one that no element names."""
+
+    def __init__(self, groups: Groups):
+        super().__init__()
+        self._groups = groups
+
+    def expand(self, input_or_inputs: Any) -> Any:  # collections of elements; Beam reads a hint of several wrongly
+        """Group by number of group."""
+        count = self._groups.count  # the number, and not each: a job holds at most so many elements
+        names = beam.FlatMap(lambda _: ((group, b"") for group in range(count))).with_output_types(tuple[int, bytes])
+        every = input_or_inputs[0].pipeline | beam.Impulse() | "NameGroups" >> names
+        return (*input_or_inputs, every) | beam.Flatten() | beam.GroupByKey()
+
+
+class MergePartitions(beam.PTransform[Any, Any]):
+    """Collections of elements in, numbers of finished partitions out: every partition, also one that no element names.
+
+    `merge` makes one partition a unit of `step`, of what the units before handed on.
+    """
+
+    def __init__(self, run: Run, step: str, groups: Groups, merge: Callable[[Run, int, Spilled], Facts]):
+        super().__init__()
+        self._run, self._step, self._groups, self._do = run, step, groups, merge
+
+    def expand(self, input_or_inputs: Any) -> Any:  # collections of elements; Beam reads a hint of several wrongly
+        """Group by number of group, merge the partitions of each."""
+        return input_or_inputs | "GatherGroups" >> Gather(self._groups) | "MergeGroups" >> pooled(self._run, self._merge)
+
+    def _merge(self, grouped: tuple[int, Iterable[bytes]]) -> Iterator[int]:
+        group, values = grouped
+        spilled = Spilled(values)
+        for partition in self._groups.partitions_of(group):
+            map_unit(self._run, self._step, {"name": f"{partition:05d}"}, lambda run, _, p=partition: self._do(run, p, spilled))
+            yield partition
+
+
+def _read(path: str, offsets: Sequence[int], lengths: Sequence[int]) -> Iterator[bytes]:
+    """The slices at these places; those that follow one another in the file are read at once."""
+    stretches: list[tuple[int, list[int]]] = []  # offset, lengths
+    end = -1
+    for offset, length in zip(offsets, lengths, strict=True):
+        if offset != end:
+            stretches.append((offset, []))
+        stretches[-1][1].append(length)
+        end = offset + length
+    found = storage.read_ranges(path, [(offset, sum(of_stretch)) for offset, of_stretch in stretches])
+    for data, (_, of_stretch) in zip(found, stretches, strict=True):
+        at = 0
+        for length in of_stretch:
+            yield data[at : at + length]
+            at += length
+
+
+def _whole(path: str, data: bytes, length: int) -> bytes:
+    if len(data) != length:
+        raise UnreadableError(f"{path}: cut short")
+    return data

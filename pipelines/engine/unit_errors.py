@@ -1,0 +1,146 @@
+"""What goes wrong in a pipeline, as a user reads it: one error, whatever the engine made of it."""
+
+import errno
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from altalign import storage
+from altalign.errors import AltalignError, FullDiskError, UnreadableError, UsageError
+from altalign.machine import interrupts
+from altalign.pipelines.run.units import Run
+
+_DEFECT = "defect"  # of ours, as the kind of trouble
+_OF_A_JAVA_TRACE = re.compile(r"\s*(at [\w.$/<>]+\(|\.\.\. \d+ more|Driver stacktrace)")
+_OF_GRPC = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
+_CHARACTERS_SAID = 300  # of what an engine says in an error; its log has all
+
+
+class Reporting:
+    """Calls `work`; an error is also left in the run, for no exception leaves another process whole."""
+
+    def __init__(self, run: Run, work: Callable[[Any], Iterable[Any]]):
+        self._run, self._work = run, work
+
+    def __call__(self, element: Any) -> list[Any]:
+        """What the work brings for one element."""
+        try:
+            return list(self._work(element))
+        except Exception as error:
+            said = error if isinstance(error, AltalignError) else _readable(error, self._run, "a unit")
+            with suppress(OSError, AltalignError):
+                self._leave(element, error, said)
+            raise
+
+    def _leave(self, element: Any, error: Exception, said: AltalignError | None) -> None:
+        if isinstance(error, interrupts.GivenUpError):
+            return
+        if said is None:  # a defect of ours
+            unit = element["name"] if isinstance(element, dict) else element[0] if isinstance(element, tuple) else element
+            storage.write_bytes(_trace(self._run), "".join(traceback.format_exception(error)).encode())
+            found = {"kind": _DEFECT, "message": f"unit {unit}: {type(error).__name__}: {error}"}
+        else:
+            found = {"kind": type(said).__name__, "message": str(said)}
+        storage.write_json(_path(self._run), found)
+
+
+@contextmanager
+def raised(run: Run, step: str) -> Iterator[None]:
+    """Around a pipeline: whatever it raises becomes one error that a user can read.
+
+    Workers of other processes can send no exception, so a unit writes its trouble where this looks for it.
+    """
+    storage.delete(_path(run))
+    try:
+        with _interruptible():
+            yield
+        storage.delete(_path(run))  # of a unit that failed and was done again
+    except Exception as error:
+        for cause in _chain(error):
+            if isinstance(cause, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
+            if isinstance(cause, AltalignError):
+                raise type(cause)(str(cause).split(" [while running")[0]) from error
+            if isinstance(cause, FileNotFoundError) and cause.filename:
+                raise FileNotFoundError(cause.errno, cause.strerror, cause.filename) from error
+            if (said := _readable(cause, run, step)) is not None:
+                raise said from error
+        raise _of_elsewhere(run, step, error) from error
+
+
+def is_left(run: Run) -> bool:
+    """Whether a unit of the pipeline that runs has left an error."""
+    return bool(storage.read_json(_path(run)))
+
+
+def _path(run: Run) -> str:
+    return run.path("log", "trouble.json")
+
+
+def _trace(run: Run) -> str:
+    return run.path("log", "trace.txt")
+
+
+def _of_elsewhere(run: Run, step: str, error: Exception) -> AltalignError:
+    """The error that a unit left in the run, else what the engine said."""
+    trouble = storage.read_json(_path(run))
+    if trouble and trouble["kind"] != _DEFECT:
+        kind = next((k for k in (UnreadableError, FullDiskError, UsageError) if k.__name__ == trouble["kind"]), AltalignError)
+        return kind(trouble["message"])
+    what = trouble.get("message", "")
+    if not what:
+        what = gist(error)
+        with suppress(OSError, AltalignError):
+            storage.write_bytes(_trace(run), "".join(traceback.format_exception(error)).encode())
+    return AltalignError(f"{run.folder}: {step} failed: {what}; {_trace(run)} has the rest")
+
+
+def gist(error: Exception) -> str:
+    """The kind of an error, and the line of it that tells most."""
+    return f"{type(error).__name__}: {_line(str(error))[:_CHARACTERS_SAID]}".removesuffix(": ")
+
+
+def _line(said: str) -> str:
+    """The line that tells most: of Java's traces the innermost cause, else the first line; of Python's the last; of gRPC's errors their details."""
+    if (details := _OF_GRPC.search(said)) is not None:
+        said = details[1].replace("\\n", "\n")
+    all_lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in all_lines if not _OF_A_JAVA_TRACE.match(line)]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    if causes:
+        return causes[-1]
+    is_java = len(lines) < len(all_lines) or any("Exception: " in line for line in lines[:1])
+    return (lines[0] if is_java else lines[-1]) if lines else ""
+
+
+def _readable(error: BaseException, run: Run, step: str) -> AltalignError | None:
+    """What a user has to know of trouble that the system made; None of what may be a defect of ours."""
+    again = "run the same command again, it continues"
+    if (full := storage.full_disk(error, run.folder)) is not None:
+        return full
+    is_out_of_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    if is_out_of_memory or "can't start new thread" in str(error):
+        return AltalignError(f"{run.folder}: {step}: out of memory ({error}); give the command more, or fewer [engine] workers, and {again}")
+    if isinstance(error, OSError) and error.filename:
+        return AltalignError(f"{error.filename}: {error.strerror} ({step}); put that right and {again}")
+    return None
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """A signal in any moment of a pipeline ends it: Beam swallows some, and calls others an error of a unit."""
+    with interrupts.handled():
+        try:
+            yield
+        except Exception:
+            interrupts.check()
+            raise
+        interrupts.check()
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

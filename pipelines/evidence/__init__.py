@@ -1,0 +1,1 @@
+"""What the audit counts and samples while the stages run."""

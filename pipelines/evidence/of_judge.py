@@ -1,0 +1,76 @@
+"""What `judge` notes for the audit while it has every candidate in hand: combinations of what was measured, strings that tables know by hash, samples."""
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+
+from altalign import storage
+from altalign.filters import identity
+from altalign.pipelines.evidence import caption_scripts, frequent_strings, gallery_rows, pairs_joint
+from altalign.pipelines.evidence.text_joint import JOINT, JointCounts
+from altalign.pipelines.files import parquet
+from altalign.pipelines.run import pool
+from altalign.pipelines.run.units import Run, Unit
+from altalign.pipelines.stages.dropped_texts import Judged
+from altalign.reasons import REASONS, Stage, Verdict
+from altalign.schema import DROPPED
+
+_FEW_BYTES = 1 << 20  # of rows of a batch that may wait as they are: a pair may have as many as the batch
+
+
+class Notes:
+    """The notes of a unit."""
+
+    def __init__(self, run: Run):
+        self.seen = frequent_strings.Seen(frequent_strings.Wanted.of(run))  # is shown what is measured
+        self._one_in = _one_in(run)
+        self._joint: list[JointCounts] = []
+        self._scripts: Counter[tuple[str, str]] = Counter()
+        self._smallest = gallery_rows.Smallest(len(REASONS[Stage.JUDGE]))
+        self._samples = [DROPPED.empty_table()]
+
+    def add(self, candidates: pa.RecordBatch, verdict: Verdict, keys: np.ndarray, combinations: np.ndarray) -> None:
+        """Note candidates: their verdicts, keys (uint8[n, 16]) and combinations (int64[n])."""
+        self._joint.append(JointCounts.of(combinations))
+        self._scripts += caption_scripts.count(parquet.strings(candidates, "caption"), verdict, keys, one_in=self._one_in)
+
+    def add_dropped(self, judged: Judged, source: str) -> None:
+        """Note what is dropped of candidates of this source."""
+        chosen = self._smallest.of(judged.reasons, identity.rows_of(judged.keys, judged.dropped))
+        if len(chosen):
+            rows = judged.only(judged.dropped[chosen]).to_arrow(source)
+            self._samples.append(rows if rows.nbytes < _FEW_BYTES else gallery_rows.smallest_pairs(rows))
+
+    def write(self, run: Run, unit: Unit) -> None:
+        """The files of a unit."""
+        path = run.work("judge/units", unit["name"])
+        storage.write_bytes(f"{path}.joint", JointCounts.total(self._joint).to_bytes())
+        storage.write_json(f"{path}.seen", {**self.seen.to_json(), "scripts": caption_scripts.to_json(self._scripts)})
+        parquet.write(f"{path}.samples", gallery_rows.smallest_pairs(pa.concat_tables(self._samples)), DROPPED)
+
+
+def conclude(run: Run) -> None:
+    """Joint counts by source, distinct pairs by combination, frequent things, the vocabulary's edge, scripts."""
+    by_source: dict[str, list[str]] = {}
+    for unit in pool.units(run):
+        by_source.setdefault(run.source_of(unit["file"]), []).append(run.work("judge/units", f"{unit['name']}.joint"))
+    tables = [_total(run, paths).to_arrow(source) for source, paths in sorted(by_source.items())]
+    parquet.write(run.path("audit", "text_joint.parquet"), pa.concat_tables([JOINT.empty_table(), *tables]), JOINT)
+    paths = [run.work("judge/grouped", f"{name}.pairs") for name in run.finished("judge/grouped")]
+    parquet.write(run.path("audit", "pairs_joint.parquet"), pairs_joint.to_arrow(_total(run, paths)), pairs_joint.PAIRS)
+    strings, of_scripts = frequent_strings.Strings(), Counter[tuple[str, str]]()
+    paths = [run.work("judge/units", f"{unit['name']}.seen") for unit in pool.units(run)]
+    for part in storage.each(storage.read_json, paths, of=run.folder):
+        of_scripts += caption_scripts.from_json(part.pop("scripts"))
+        strings.add(part)
+    caption_scripts.write(run, of_scripts, one_in=_one_in(run))
+    frequent_strings.write(run, strings)
+
+
+def _total(run: Run, paths: list[str]) -> JointCounts:
+    return JointCounts.total(map(JointCounts.from_bytes, storage.each(storage.read_bytes, paths, of=run.folder)))
+
+
+def _one_in(run: Run) -> int:
+    return gallery_rows.one_in(pool.rows(run), caption_scripts.CANDIDATES_AT_MOST)

@@ -1,0 +1,155 @@
+"""Joint counts of what the text rules measure: how many candidates have each combination. Exact, additive, bounded in size.
+
+From them a report can say what other thresholds would keep, without the pool; of distinct pairs, `pairs`.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from altalign.dedup.hash_tables import log2_counts
+from altalign.pipelines.stages.tables import Measured
+from altalign.slider_stops import EXACT_BELOW, WORDS_AT_MOST
+
+_AT_ONCE = 1 << 21  # combinations that are added up at a time
+
+# Names and bits; their comments, and those of JOINT, are lines of docs/reference/files.md (`make docs`).
+_FIELDS = (
+    ("words", 10),  # Unigrams; 1,023 stands for that many or more.
+    ("rarest_log2", 8),  # Eight times log2, rounded, of the smallest count of the caption's n-grams; 0: one is rare; 255: no table, or no n-gram.
+    ("images_per_text", 11),  # 0: within the limit; below 1,024 exact; above that 1,024 + eight times log2.
+    ("texts_per_image", 11),  # The same.
+    ("has_identity", 1),  # 1 where the image has an identity.
+)
+JOINT = pa.schema(
+    [
+        ("source", pa.string()),  # `[[input]] name`, or its kind.
+        *((name, pa.int32()) for name, _ in _FIELDS),
+        ("rows", pa.int64()),  # Candidates with this combination.
+    ]
+)
+
+
+class JointCounts:
+    """Candidates, or pairs, by combination of what was measured."""
+
+    def __init__(self, combinations: np.ndarray | None = None, rows: np.ndarray | None = None):
+        self.combinations = np.zeros(0, np.int64) if combinations is None else combinations
+        self.rows = np.zeros(0, np.int64) if rows is None else rows
+
+    @classmethod
+    def of(cls, combinations: np.ndarray) -> "JointCounts":
+        """Of these combinations (int64[n], as `combined` makes them), one of each row."""
+        return cls(*_counted(combinations))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __add__(self, other: "JointCounts") -> "JointCounts":
+        return JointCounts.total([self, other])
+
+    @classmethod
+    def total(cls, parts: "Iterable[JointCounts]") -> "JointCounts":
+        """The sum of many, a few million combinations in memory at once."""
+        found = list[JointCounts]()
+        for part in parts:
+            found.append(part)
+            if len(found) > 1 and sum(map(len, found[1:])) > max(_AT_ONCE, len(found[0])):
+                found = [_summed(found)]
+        return _summed(found)
+
+    def to_bytes(self) -> bytes:
+        """For a file of a unit."""
+        return np.stack([self.combinations, self.rows]).tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "JointCounts":
+        """The inverse of `to_bytes`."""
+        combinations, rows = np.frombuffer(data, np.int64).reshape(2, -1)
+        return cls(combinations, rows)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The columns of `_FIELDS`, int32, and `rows`, sorted by the former in their order."""
+        columns, packed = {"rows": self.rows}, self.combinations
+        for name, bits in reversed(_FIELDS):
+            columns[name] = (packed & ((1 << bits) - 1)).astype(np.int32)
+            packed = packed >> bits
+        return columns
+
+    def to_arrow(self, source: str) -> pa.Table:
+        """Rows of `JOINT`."""
+        columns = {**{name: pa.array(column) for name, column in self.columns().items()}, "source": pa.repeat(pa.scalar(source), len(self))}
+        return pa.table([columns[name] for name in JOINT.names], schema=JOINT)
+
+
+def combined(candidates: pa.RecordBatch, measured: Measured) -> np.ndarray:
+    """What was measured of each candidate, in one number: int64[n]."""
+    return _packed(
+        measured.words.to_numpy(),
+        measured.rarest,
+        _bounded(measured.images_per_text),
+        _bounded(measured.texts_per_image),
+        candidates["image_identity"].is_valid().to_numpy(zero_copy_only=False),
+    )
+
+
+def combined_of_survivors(words: np.ndarray, rarest: np.ndarray) -> np.ndarray:
+    """The same of rows that passed every rule: text and image are within their limits, and the image has an identity."""
+    within = np.zeros(len(words), np.int64)
+    return _packed(words, rarest, within, within, within + 1)
+
+
+def _packed(words: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    packed = np.zeros(len(words), np.int64)
+    for (_, bits), column in zip(_FIELDS, (np.minimum(words, WORDS_AT_MOST), *others), strict=True):
+        packed = packed << bits | column
+    return packed
+
+
+def _summed(parts: Sequence[JointCounts]) -> JointCounts:
+    combinations = np.concatenate([np.zeros(0, np.int64), *(part.combinations for part in parts)])
+    order = np.argsort(combinations, kind="stable")
+    combinations = combinations[order]
+    first = np.flatnonzero(np.r_[True, combinations[1:] != combinations[:-1]][: len(order)])
+    rows = np.concatenate([np.zeros(0, np.int64), *(part.rows for part in parts)])[order]
+    return JointCounts(combinations[first], np.add.reduceat(rows, first) if len(first) else rows)
+
+
+def _bounded(counts: pa.Int64Array) -> np.ndarray:
+    bounded = counts.fill_null(0).to_numpy()
+    if len(large := np.flatnonzero(bounded >= EXACT_BELOW)):
+        bounded = bounded.copy()
+        bounded[large] = EXACT_BELOW + log2_counts(bounded[large]).astype(np.int64)
+    return bounded
+
+
+def _counted(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct values, sorted, and how often each occurs: few differ, and sorting them all would take ten times as long."""
+    bits = 14
+    while True:
+        values, counts = np.empty(1 << bits, np.int64), np.zeros(1 << bits, np.int64)
+        if _count(packed, values, counts, np.uint64(64 - bits)):
+            break
+        bits += 2
+    at = np.flatnonzero(counts)
+    at = at[np.argsort(values[at])]
+    return values[at], counts[at]
+
+
+@njit(nogil=True, cache=True)
+def _count(packed: np.ndarray, values: np.ndarray, counts: np.ndarray, shift: np.uint64) -> bool:
+    """Count in a table of slots, which is to be empty; False where more than three quarters of them would be taken."""
+    room, last = 3 * len(counts) // 4, np.uint64(len(counts) - 1)
+    for value in packed:
+        slot = np.uint64(value) * np.uint64(0x9E3779B97F4A7C15) >> shift
+        while counts[slot] != 0 and values[slot] != value:
+            slot = (slot + np.uint64(1)) & last
+        if counts[slot] == 0:
+            room -= 1
+            if room < 0:
+                return False
+            values[slot] = value
+        counts[slot] += 1
+    return True

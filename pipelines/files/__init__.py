@@ -1,0 +1,1 @@
+"""Files that stages read and write: Parquet, arrays, ranges of bytes."""

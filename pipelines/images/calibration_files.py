@@ -1,0 +1,121 @@
+"""What decides who is near whom: map, centroids and threshold, as a folder of files.
+
+A run that learns them writes them to `audit/near_duplicates/`, `altalign calibrate` to a folder of its own; either can be named as
+`[decontaminate] calibration`. All is in whole numbers: given the files, every machine finds the same.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from altalign import storage
+from altalign.dedup import embed
+from altalign.dedup.dot_products import squared_norms
+from altalign.errors import UnreadableError, UsageError
+from altalign.pipelines.files import arrays
+
+if TYPE_CHECKING:
+    from altalign.pipelines.images.embedders import Embedder
+
+VERSION = 1
+FILE, MEAN, MATRIX, CENTROIDS = "calibration.json", "map_mean.npy", "map_matrix.npy", "centroids.npy"
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What makes vectors of features, where their clusters are, and which cosine is a near-duplicate's.
+
+    Attributes:
+        embedder: as the setting names it.
+        similarity_above: cosine.
+        map: for `dct`; None: features are vectors.
+        centroids: int16[clusters, d].
+    """
+
+    embedder: str
+    similarity_above: float
+    map: embed.Map | None
+    centroids: np.ndarray
+
+    def vectors(self, features: np.ndarray) -> np.ndarray:
+        """int16[n, d] of features of images that are not flat."""
+        return self.map.embed(features) if self.map else features
+
+    def vectors_or_zeros(self, features: np.ndarray) -> np.ndarray:
+        """int16[n, d] of features of any images; zeros where these are, as a flat image has them."""
+        has_features = features.any(axis=1)
+        vectors = np.zeros((len(features), self.dimensions), np.int16)
+        vectors[has_features] = self.vectors(features[has_features])
+        return vectors
+
+    @property
+    def dimensions(self) -> int:
+        """Of the vectors."""
+        return self.centroids.shape[1]
+
+
+def save(folder: str, calibration: Calibration, facts: dict[str, Any]) -> None:
+    """Write a calibration; `facts` are for people and reports. The JSON comes last."""
+    if calibration.map:
+        arrays.save(storage.join(folder, MEAN), calibration.map.mean)
+        arrays.save(storage.join(folder, MATRIX), calibration.map.matrix)
+    arrays.save(storage.join(folder, CENTROIDS), calibration.centroids)
+    head = {"version": VERSION, "embedder": calibration.embedder, "similarity_above": calibration.similarity_above, "is_mapped": calibration.map is not None}
+    storage.write_json(storage.join(folder, FILE), {**head, **facts})
+
+
+def load(folder: str) -> Calibration:
+    """Read a calibration.
+
+    Raises:
+        UnreadableError: a file of it is missing or damaged.
+    """
+    path = storage.join(folder, FILE)
+    head = storage.read_json(path)
+    if head.get("version") != VERSION or not {"embedder", "similarity_above", "is_mapped"} <= head.keys():
+        raise UnreadableError(f"{path}: no calibration of this version of altalign")
+    above = head["similarity_above"]
+    if not isinstance(above, (int, float)) or not 0 <= above <= 1:
+        raise UnreadableError(f"{path}: similarity_above = {above!r}, which is no cosine from 0 to 1")
+    try:
+        mapped = embed.Map(arrays.read(storage.join(folder, MEAN)), arrays.read(storage.join(folder, MATRIX))) if head["is_mapped"] else None
+    except ValueError as error:
+        raise UnreadableError(f"{folder}: its map is none: {error}") from error
+    return Calibration(head["embedder"], float(above), mapped, _centroids(storage.join(folder, CENTROIDS), mapped))
+
+
+def _centroids(path: str, mapped: embed.Map | None) -> np.ndarray:
+    centroids = arrays.read(path)
+    if centroids.dtype != np.int16 or centroids.ndim != 2 or not len(centroids) or (mapped and centroids.shape[1] != mapped.dimensions):
+        raise UnreadableError(f"{path}: {centroids.dtype} of shape {centroids.shape}, which are no centroids of this calibration")
+    try:
+        squared_norms(centroids)
+    except ValueError as error:
+        raise UnreadableError(f"{path}: no centroids: {error}") from error
+    return centroids
+
+
+def named(folder: str, embedder: "Embedder") -> Calibration:
+    """The calibration that `[decontaminate] calibration` names, for the embedder of the settings.
+
+    Raises:
+        UsageError: it is none, or one of another embedder.
+    """
+    where = f"[decontaminate] calibration = {folder!r}"
+    if not storage.exists(storage.join(folder, FILE)):
+        raise UsageError(f"{where}: no {FILE} is there; give a folder that `altalign calibrate` wrote, relative to the working directory")
+    try:
+        calibration = load(folder)
+    except (UnreadableError, OSError) as error:
+        raise UsageError(f"{where}: cannot be used: {error}") from error
+    if calibration.embedder != embedder.name:
+        raise UsageError(f'{where}: made with embedder = "{calibration.embedder}", here it is "{embedder.name}"; calibrate anew, or set that one')
+    if (calibration.map is not None) != embedder.is_mapped or not (embedder.is_mapped or calibration.dimensions == embedder.dimensions):
+        raise UsageError(f'{where}: cannot be used: its map and centroids do not fit embedder = "{embedder.name}"; calibrate anew')
+    return calibration
+
+
+def files_of(folder: str) -> list[str]:
+    """The files that a calibration may have."""
+    return [storage.join(folder, name) for name in (FILE, MEAN, MATRIX, CENTROIDS)] if folder else []

@@ -1,0 +1,93 @@
+"""What turns a decoded image into a vector, by the name that `[decontaminate] embedder` gives it.
+
+One image at a time: what a model says of an image depends, in its last bits, on what else is in its batch, and so would the result on which
+images came together. A flat image, one without structure, has no vector: it resembles all others that are as empty.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from altalign.dedup import embed, phash
+from altalign.errors import UsageError
+from altalign.filters import pixels
+from altalign.filters.thumbnails import thumbnail
+from altalign.pipelines.images import model_embedders
+
+Pixels = npt.NDArray[np.uint8]
+Vector = npt.NDArray[np.int16]
+
+SHORT_SIDE_PX = 128  # twice the thumbnail of the descriptors and more: `pixels.decode` has the figures
+
+
+@dataclass(frozen=True, eq=False)
+class Embedder:
+    """A descriptor of images.
+
+    Attributes:
+        name: as the setting has it.
+        dimensions: of what `of_image` gives.
+        of_image: from the pixels of an image that is not flat (uint8 of shape (height, width), or (height, width, 3) as RGB, upright and on
+            white) and its thumbnail (uint8[32, 32]) to int16[dimensions]. Of `dct` these are coefficients, which a map makes vectors of; of all
+            others, vectors as they are compared.
+        is_mapped: whether a map is to be learned, or brought by a calibration.
+        colour: whether it wants RGB.
+        short_side_px: what an image is decoded to at least.
+    """
+
+    name: str
+    dimensions: int
+    of_image: Callable[[Pixels, Pixels], Vector]
+    is_mapped: bool = False
+    colour: bool = False
+    short_side_px: int = SHORT_SIDE_PX
+
+    def features(self, image: Pixels) -> Vector | None:
+        """int16[dimensions] of an image; None where it is flat."""
+        small = thumbnail(pixels.gray(image))
+        return None if embed.is_flat(small) else self.of_image(image, small)
+
+
+def load(name: str) -> Embedder:
+    """The embedder of a setting. `images.hooks_of` keeps it for as long as its files are the same.
+
+    Raises:
+        UsageError: its file or a package that it needs is missing, or they do not fit.
+    """
+    return _KINDS[name.split(":")[0]](name)
+
+
+def _dct(name: str) -> Embedder:
+    def of_image(_image: Pixels, small: Pixels) -> Vector:
+        coefficients, _ = embed.dct_coefficients(small[np.newaxis])
+        return coefficients[0]
+
+    return Embedder(name, embed.COEFFICIENTS, of_image, is_mapped=True)
+
+
+def _phash(name: str) -> Embedder:
+    def of_image(image: Pixels, _small: Pixels) -> Vector:
+        return phash.phash(phash.lanczos_thumbnail(pixels.gray(image))[np.newaxis])[0]
+
+    return Embedder(name, phash.BITS, of_image)
+
+
+def _of_model(name: str) -> Embedder:
+    model = model_embedders.load(name)
+    return Embedder(name, model.dimensions, lambda image, _: model.of_image(image), colour=True, short_side_px=model.short_side_px)
+
+
+def _run(name: str) -> Embedder:
+    raise UsageError(f'[decontaminate] embedder = "{name}": a training run of altalign cannot be named yet, this comes with the trainer; give another embedder')
+
+
+_KINDS: dict[str, Callable[[str], Embedder]] = {
+    "dct": _dct,
+    "phash": _phash,
+    "open_clip": _of_model,
+    "timm": _of_model,
+    "onnx": _of_model,
+    "run": _run,
+}

@@ -1,0 +1,85 @@
+"""Images as a shard stores them, in order. What becomes a JPEG is most of the work, and is done by several threads, a little ahead of the tar."""
+
+import hashlib
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+from altalign.curation import ShardsSettings
+from altalign.errors import UnreadableError
+from altalign.filters import pixels
+from altalign.machine import ahead, interrupts
+from altalign.machine.ahead import AHEAD_BYTES
+from altalign.pipelines.files.ranges import Range
+from altalign.pipelines.images.measuring import enough_memory
+
+_ROW_BYTES = 1 << 10  # about what is known of a sample
+
+Row = dict[str, Any]
+
+
+class Found(NamedTuple):
+    """A sample: its row, where its image lies, and the image as it was found; None where it is that of the sample before."""
+
+    row: Row
+    place: Range
+    data: bytes | None
+
+
+class Image(NamedTuple):
+    """An image as it is stored: its bytes, and what the side-car says of them."""
+
+    bytes: bytes
+    measured: dict[str, Any]
+
+
+def images(found: Iterable[Found], settings: ShardsSettings, *, threads: int) -> Generator[tuple[Row, Image]]:
+    """The row of each sample and its image as it is stored; made in this thread alone where there shall be one.
+
+    Raises:
+        UnreadableError: the bytes are not those that were fetched.
+        AltalignError: there is too little memory.
+        Interrupted: a signal has asked the command to end.
+    """
+    with nullcontext() if threads == 1 else ahead.OF_PROCESS.shared(threads) as pool:
+
+        def begin(each: Found) -> ahead.Begun[Image]:
+            if pool is None or _is_stored_as_found(each.row, settings):
+                return ahead.Done(_made(each, settings))
+            return pool.submit(_made, each, settings)
+
+        yield from ahead.in_order(_begun(found, begin), bytes_at_most=0 if pool is None else AHEAD_BYTES)
+
+
+def _begun(found: Iterable[Found], begin: Callable[[Found], ahead.Begun[Image]]) -> Iterator[tuple[Row, ahead.Begun[Image], int]]:
+    """One image for all its samples; of bytes what it has and, about, what a JPEG of its pixels has at most."""
+    image = None
+    for each in found:
+        if each.data is None and image is not None:
+            yield each.row, image, _ROW_BYTES
+        else:
+            image = begin(each)
+            yield each.row, image, _ROW_BYTES + len(each.data or b"") + each.row["width"] * each.row["height"]
+
+
+def _is_stored_as_found(row: Row, settings: ShardsSettings) -> bool:
+    return pixels.is_stored_as_found(row["format"], row["width"], row["height"], portable=settings.portable, resize_short_side_px=settings.resize_short_side_px)
+
+
+def _made(found: Found, settings: ShardsSettings) -> Image:
+    interrupts.check()
+    row, place, data = found
+    assert data is not None
+    sha256 = hashlib.sha256(data).hexdigest()
+    if sha256 != row["found_sha256"]:
+        raise UnreadableError(f"{place.path}: the image at byte {place.offset:,} is not the one that was fetched")
+    if _is_stored_as_found(row, settings):
+        return _image(pixels.Stored(data, row["format"], row["width"], row["height"]), sha256)
+    with enough_memory(row["image_url"], data, colour=True):
+        stored = pixels.to_stored(data, portable=settings.portable, resize_short_side_px=settings.resize_short_side_px)
+    return _image(stored, hashlib.sha256(stored.bytes).hexdigest())
+
+
+def _image(stored: pixels.Stored, sha256: str) -> Image:
+    measured = {"width": stored.width, "height": stored.height, "format": stored.format, "bytes": len(stored.bytes), "sha256": sha256}
+    return Image(stored.bytes, measured)

@@ -1,0 +1,1 @@
+"""Near-duplicates: of test images, and within the pool."""

@@ -1,0 +1,260 @@
+"""Near-duplicates within the pool: of images of a run that are alike, the one of the smallest image_id stays.
+
+Not in ALIGN, and off unless `[dedup] within_pool` asks for it. Vectors are grouped by cell, never the bytes of images; what a cell joins are
+pairs, and the pairs of all cells make the groups of which one image stays (`dedup.within_pool`). Exact copies are found by their bytes, flat
+ones too. An image that goes because of a test image is compared with none: what stays for others has to stay itself.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.pvalue import PCollection
+
+from altalign import storage
+from altalign.dedup import clusters, image_groups
+from altalign.dedup.buckets import nearest_clusters
+from altalign.machine import interrupts
+from altalign.pipelines.engine.map_units import pooled
+from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
+from altalign.pipelines.files import arrays
+from altalign.pipelines.images.calibration_files import Calibration
+from altalign.pipelines.near import test_side
+from altalign.pipelines.run.units import Facts, Run, Unit, map_unit
+
+CELLS, COMPARED, JOINED, REPLACED = (f"decontaminate/{step}" for step in ("cells", "compared", "joined", "replaced"))
+UNITS, FETCH_UNITS_AT_MOST = 256, 64  # so many units or more, of so many fetch units at most: the slices of cells are short, and fewer in larger units
+OWN, VISITORS, BYTES = range(3)  # kinds of slices
+
+# An image has a number that rises with its image_id: the place of its fetch unit in their order, then its own in that.
+_PLACE_BITS = 32
+_IMAGE = [("number", "<i8"), ("key", "u1", 16)]  # key: the first of its pairs
+_DIGEST = np.dtype([*_IMAGE, ("sha256", "u1", 32)])
+_PAIR = np.dtype([("left", "<i8"), ("right", "<i8"), ("cosine", "<f8"), ("key", "u1", 16)])  # left: the smaller number, whose key it is
+KEPT = np.dtype([("key", "u1", 16), ("cosine", "<f8")])  # what stays for an image, and the cosine with it: NaN where only others connect them
+
+Gone = Callable[[Run, str], np.ndarray]  # by the name of a fetch unit: the numbers in it of images that go because of a test image
+
+
+def is_wanted(run: Run) -> bool:
+    """Whether near-duplicates are looked for within the pool."""
+    return run.config.dedup.within_pool != "off"
+
+
+def plan_one(run: Run) -> list[Unit]:
+    """One unit, where there is anything to look for."""
+    return [{"name": "00000"}] if is_wanted(run) else []
+
+
+# Cells -------------------------------------------------------------------------------------------------------------------
+
+
+def make_cells(run: Run, _: Unit) -> Facts:
+    """Find the centroids of cells, by a sample of the images that are not flat."""
+    names = run.finished("fetch/units")
+    found = sum(len(arrays.mapped(run.work("fetch/units", f"{name}.features"))) for name in names)
+    wanted = max(1, round(found / image_groups.IMAGES_PER_CELL))
+    sample = _sample(run, clusters.SAMPLES_PER_CLUSTER * wanted)
+    centroids = image_groups.train_cells(sample, wanted) if len(sample) else np.eye(1, sample.shape[1], dtype=np.int16)
+    arrays.save(run.work(CELLS, "centroids.npy"), centroids)
+    return {"cells": len(centroids)}
+
+
+def _sample(run: Run, count: int) -> np.ndarray:
+    """Vectors of so many images, or of all there are: the first in the order of image_id, which is a hash."""
+    calibration = test_side.calibration_of(run)
+    found = [np.zeros((0, calibration.dimensions), np.int16)]
+    for name in run.finished("fetch/units"):
+        interrupts.check()
+        vectors = calibration.vectors_or_zeros(test_side.features_of(run, name))
+        found.append(vectors[vectors.any(axis=1)][:count])
+        count -= len(found[-1])
+        if not count:
+            break
+    return np.concatenate(found)
+
+
+def groups_of(run: Run) -> Groups:
+    """The buckets of a spill file. A partition is a cell, and an equal share of all digests of bytes."""
+    cells = run.facts(CELLS, "00000")["cells"]
+    return Groups.of(1 << (cells - 1).bit_length(), run.config.engine.shuffle, kinds=3)
+
+
+# Comparing ---------------------------------------------------------------------------------------------------------------
+
+
+def plan(run: Run) -> list[Unit]:
+    """Units of fetch units that follow one another."""
+    names = run.finished("fetch/units") if is_wanted(run) else []
+    size = max(1, min(FETCH_UNITS_AT_MOST, len(names) // UNITS))
+    return [{"name": f"{order:05d}", "order": order, "first": i, "of": names[i : i + size]} for order, i in enumerate(range(0, len(names), size))]
+
+
+class Compare(beam.PTransform[Any, Any]):
+    """Units of images in, numbers of joined partitions out."""
+
+    def __init__(self, run: Run, step: str, gone: Gone):
+        super().__init__()
+        self._run, self._step, self._gone = run, step, gone
+        self._groups = groups_of(run)
+
+    def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
+        """Scatter every unit to cells, join every cell."""
+        spilled = input_or_inputs | "ScatterUnits" >> pooled(self._run, self._scatter).with_output_types(tuple[int, bytes])
+        return (spilled,) | "JoinCells" >> MergePartitions(self._run, JOINED, self._groups, join)
+
+    def _scatter(self, unit: Unit) -> Iterator[Element]:
+        facts = map_unit(self._run, self._step, unit, lambda run, unit: scatter(run, unit, self._gone))
+        path = self._run.work(COMPARED, f"{unit['name']}.spill")
+        yield from elements(path, unit["order"], path, facts["spilled"], self._groups, self._run.config.engine.shuffle)
+
+
+def compared(gone: Gone) -> Callable[[Run, str], Compare]:
+    """The step that compares images but those that are gone."""
+    return lambda run, step: Compare(run, step, gone)
+
+
+def scatter(run: Run, unit: Unit, gone: Gone) -> Facts:
+    """Scatter the images of a unit to their nearest cells and, as visitors, to the second nearest; of equal ones the first alone, the others are its pairs."""
+    calibration, groups = test_side.calibration_of(run), groups_of(run)
+    found, sha256, vectors = _images(run, unit, calibration, gone)
+    by_bytes, same_bytes = _copies(found, sha256)
+    rows = by_bytes[vectors[by_bytes].any(axis=1)] if calibration.similarity_above < 1 else by_bytes[:0]
+    by_vector, same_vector = _copies(found[rows], vectors[rows])
+    rows = rows[by_vector]
+    nearest = nearest_clusters(vectors[rows], arrays.read(run.work(CELLS, "centroids.npy")), 2)
+    with storage.write(run.work(COMPARED, f"{unit['name']}.spill")) as file:
+        spill = SpillWriter(file)
+        for kind, cells in zip((OWN, VISITORS), nearest.T, strict=False):
+            _spill(spill, groups, kind, cells, _filled(_vector_dtype(vectors.shape[1]), found[rows], vector=vectors[rows]))
+        shares = sha256[by_bytes, :4].copy().view(">u4")[:, 0].astype(np.int64) * groups.partitions >> 32
+        _spill(spill, groups, BYTES, shares, _filled(_DIGEST, found[by_bytes], sha256=sha256[by_bytes]))
+        spilled = spill.finish()
+    arrays.save(run.work(COMPARED, f"{unit['name']}.pairs"), np.concatenate([same_bytes, same_vector]))
+    return {"spilled": spilled, "images": len(found), "same_bytes": len(same_bytes)}
+
+
+def _images(run: Run, unit: Unit, calibration: Calibration, gone: Gone) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The images of a unit, of _IMAGE, by number; uint8[n, 32] of their bytes' SHA-256; their vectors."""
+    found, sha256, vectors = [], [], []
+    for place, name in enumerate(unit["of"], start=unit["first"]):
+        interrupts.check()
+        features = test_side.features_of(run, name)
+        numbers = np.setdiff1d(np.arange(len(features)), gone(run, name))
+        kept = test_side.kept_images(run, name).take(numbers)
+        some = np.empty(len(numbers), _IMAGE)
+        some["number"], some["key"] = (place << _PLACE_BITS) + numbers, _unhexed(kept["key"], 16)
+        found.append(some)
+        sha256.append(_unhexed(kept["found_sha256"], 32))
+        vectors.append(calibration.vectors_or_zeros(features[numbers]))
+    return np.concatenate(found), np.concatenate(sha256), np.concatenate(vectors)
+
+
+def _unhexed(column: "pa.ChunkedArray[Any]", size: int) -> np.ndarray:
+    digits: list[Any] = column.to_pylist()
+    return np.frombuffer(bytes.fromhex("".join(digits)), np.uint8).reshape(-1, size)
+
+
+def _copies(found: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the images whose rows are the first of their kind, and of each other one the pair with that."""
+    distinct, first = image_groups.originals(rows)
+    copies = np.flatnonzero(first != np.arange(len(rows)))
+    return distinct, _pairs(found, first[copies], copies, np.ones(len(copies)))
+
+
+def _pairs(found: np.ndarray, one: np.ndarray, other: np.ndarray, cosines: np.ndarray) -> np.ndarray:
+    """Pairs by their rows."""
+    numbers, pairs = found["number"], np.empty(len(one), _PAIR)
+    left, right = np.where(numbers[one] < numbers[other], (one, other), (other, one))
+    pairs["left"], pairs["right"], pairs["cosine"], pairs["key"] = numbers[left], numbers[right], cosines, found["key"][left]
+    return pairs
+
+
+def _vector_dtype(dimensions: int) -> "np.dtype[Any]":
+    return np.dtype([*_IMAGE, ("vector", "<i2", dimensions)])
+
+
+def _filled(dtype: "np.dtype[Any]", found: np.ndarray, **more: np.ndarray) -> np.ndarray:
+    made = np.empty(len(found), dtype)
+    for name, values in {"number": found["number"], "key": found["key"], **more}.items():
+        made[name] = values
+    return made
+
+
+def _spill(spill: SpillWriter, groups: Groups, kind: int, partitions: np.ndarray, entries: np.ndarray) -> None:
+    """Write entries by partition, each partition's in their order."""
+    order = np.argsort(partitions, kind="stable")
+    begins = np.flatnonzero(np.diff(partitions[order], prepend=-1)).tolist()
+    for begin, end in zip(begins, [*begins[1:], len(order)], strict=False):
+        rows = order[begin:end]
+        spill.add(groups.bucket(int(partitions[rows[0]]), kind), entries[rows].tobytes())
+
+
+def join(run: Run, partition: int, spilled: Spilled) -> Facts:
+    """Join a cell and, by their bytes, the images of a share of all digests."""
+    calibration, groups = test_side.calibration_of(run), groups_of(run)
+    with_vectors = _vector_dtype(calibration.dimensions)
+    own, visitors = spilled.arrays([groups.bucket(partition, kind) for kind in (OWN, VISITORS)], with_vectors)
+    near = image_groups.join(own["vector"], visitors["vector"], above=calibration.similarity_above)
+    near = _pairs(np.concatenate([own, visitors]), *near)
+    [digests] = spilled.arrays([groups.bucket(partition, BYTES)], _DIGEST)
+    _, same_bytes = _copies(digests, digests["sha256"])
+    arrays.save(run.work(JOINED, f"{partition:05d}.pairs"), np.concatenate([near, same_bytes]))
+    return {"same_bytes": len(same_bytes), "largest_cell": len(own)}
+
+
+# What stays --------------------------------------------------------------------------------------------------------------
+
+
+def replace(run: Run, _: Unit) -> Facts:
+    """Of all groups the first image stays. The only step that has all pairs in memory: at most 180 bytes each while it works."""
+    files = [run.work(step, f"{name}.pairs") for step in (COMPARED, JOINED) for name in run.finished(step)]
+    goes, stays, cosines = _settled(files)
+    keys, stayed = _keys(files, stays)
+    kept = np.empty(len(goes), KEPT)
+    kept["key"], kept["cosine"] = keys, cosines
+    arrays.save(run.work(REPLACED, "goes.npy"), goes)
+    arrays.save(run.work(REPLACED, "kept.npy"), kept)
+    return {"images_that_go": len(goes), "images_that_stay_for_others": stayed}
+
+
+def _settled(files: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """By the pairs of these files: the images that go, rising, which one stays for each, and the cosine of the two."""
+    left, right, cosines = (np.concatenate([np.zeros(0, _PAIR[name]), *(arrays.mapped(file)[name] for file in files)]) for name in ("left", "right", "cosine"))
+    goes, stays = image_groups.replaced(left, right)
+    return goes, stays, image_groups.cosines_with_staying(goes, stays, left, right, cosines)
+
+
+def _keys(files: list[str], stays: np.ndarray) -> tuple[np.ndarray, int]:
+    """The keys of images that stay, uint8[n, 16], and how many they are. Each is the smaller one of all its pairs, which have its key."""
+    numbers = np.unique(stays)
+    keys = np.empty((len(numbers), 16), np.uint8)
+    for pairs in map(arrays.read, files):
+        places = np.minimum(np.searchsorted(numbers, pairs["left"]), len(numbers) - 1)
+        is_of = numbers[places] == pairs["left"]
+        keys[places[is_of]] = pairs["key"][is_of]
+    return keys[np.searchsorted(numbers, stays)], len(numbers)
+
+
+def replaced_in(run: Run, place: int) -> tuple[np.ndarray, np.ndarray]:
+    """The images of a fetch unit, by its place in their order, for which another stays: their numbers in it, rising, and KEPT of each."""
+    if not is_wanted(run):
+        return np.zeros(0, np.int64), np.zeros(0, KEPT)
+    goes = arrays.mapped(run.work(REPLACED, "goes.npy"))
+    begin, end = np.searchsorted(goes, [place << _PLACE_BITS, (place + 1) << _PLACE_BITS])
+    return goes[begin:end] - (place << _PLACE_BITS), arrays.mapped(run.work(REPLACED, "kept.npy"))[begin:end]
+
+
+def facts_of(run: Run) -> Facts:
+    """What was compared and found, for the summary."""
+    compared, joined = ([facts for _, facts in run.all_facts(step)] for step in (COMPARED, JOINED))
+    found = {name: number for name, number in run.facts(REPLACED, "00000").items() if name != "unit"}
+    return {
+        "cells": run.facts(CELLS, "00000")["cells"],
+        "largest_cell": max((facts["largest_cell"] for facts in joined), default=0),
+        "images_compared": sum(facts["images"] for facts in compared),
+        **found,
+        "images_that_go_by_their_bytes": sum(facts["same_bytes"] for facts in [*compared, *joined]),
+    }

@@ -1,0 +1,1 @@
+"""Web archives: records, pages, image elements."""

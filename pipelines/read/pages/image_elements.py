@@ -1,0 +1,156 @@
+"""Pages: image elements of an HTML document, their URLs and captions, and extract's verdict on each."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+import ada_url
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign.filters import captions
+from altalign.pipelines.read.pages.charset import to_utf8
+from altalign.pipelines.read.pages.html_kernels import COLUMNS, find_images
+from altalign.pipelines.read.pages.html_names import name_table
+from altalign.reasons import DropReason, drop_where, reasons_of
+from altalign.schema import EXTRACTED
+
+PAGE_BYTES = 16 << 20  # a larger page is a broken record; the largest real ones are of a few MB
+IMAGES_AT_MOST = 750_000  # of a page; 40 MB of places
+
+_ASCII_SPACE = "\t\n\f\r "
+_SCHEMES = ("http://", "https://")
+_NO_BASE = ("data:", "javascript:")  # a <base href> of these schemes counts for nothing
+_SETS = COLUMNS.index("srcset")
+_PLACES = 2 * len(COLUMNS)
+_BLOCK = 8_192 * _PLACES
+# URLs that a WHATWG parser leaves as they are (if they hold nothing that `_parsed` looks for): a special scheme, a host of ASCII names whose last is no
+# number, path and query of characters that are never encoded. References to a path, and to one below the base's.
+_PLAIN_URL = re.compile(r"https?://[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]+/[\w!$&()*+,;=:@%~./-]*(?:\?[\w!$&()*+,;=:@%~./?-]*)?", re.ASCII)
+_PLAIN_PATH = re.compile(r"/(?!/)[\w!$&()*+,;=:@%~./-]*", re.ASCII)
+_PLAIN_REFERENCE = re.compile(r"[\w~-][\w!$&()*+,;=@%~./-]*", re.ASCII)
+
+
+class PageError(ValueError):
+    """The page is too much to parse."""
+
+
+class Image(NamedTuple):
+    """An image element: its absolute URL, or null and what stands where the URL should be; alt as written, null where there is none."""
+
+    url: str | None
+    written: str | None
+    alt: str | None
+
+
+def images(body: bytes, page_url: str, http_charset: str | None) -> Iterator[Image]:
+    """Every <img> of the document as a browser with scripting off builds it, in order.
+
+    Raises:
+        PageError: it is too large, or has too many images.
+    """
+    if len(body) > PAGE_BYTES:
+        raise PageError(f"a page of more than {PAGE_BYTES >> 20} MiB")
+    html = to_utf8(body, http_charset)
+    if len(html) > PAGE_BYTES:
+        raise PageError(f"a page of more than {PAGE_BYTES >> 20} MiB in UTF-8")
+    places, base_begin, base_end = find_images(np.frombuffer(html, np.uint8), name_table(), IMAGES_AT_MOST)
+    if not len(places):
+        return
+    if len(places) > IMAGES_AT_MOST * _PLACES:
+        raise PageError(f"a page of more than {IMAGES_AT_MOST:,} images")
+    base = base_url(page_url, _value(html, base_begin, base_end) if base_begin >= 0 else None)
+    for first in range(0, len(places), _BLOCK):
+        numbers = iter(places[first : first + _BLOCK].tolist())
+        for row in zip(*[numbers] * _PLACES, strict=True):
+            written = _source_at(html, row)
+            yield Image(None if written is None else resolve(written, base), written, _value(html, row[-2], row[-1]) if row[-2] >= 0 else None)
+
+
+def _source_at(html: bytes, row: tuple[int, ...]) -> str | None:
+    """As `source_of`, of the places of an image's attributes."""
+    for column in range(len(COLUMNS) - 1):
+        if row[2 * column] >= 0:
+            url = source_of(_value(html, row[2 * column], row[2 * column + 1]), is_set=column >= _SETS)
+            if url is not None:
+                return url
+    return None
+
+
+def _value(html: bytes, begin: int, end: int) -> str:
+    """An attribute's value that stands here, its references decoded."""
+    value = html[begin:end]
+    if b"&" in value or b"\r" in value or b"\0" in value:
+        text = value.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\0", b"\xef\xbf\xbd").decode()
+        return captions.decode_entities_in(text)
+    return value.decode()
+
+
+def source_of(value: str, *, is_set: bool) -> str | None:
+    """The URL that an image's attribute has as written, a `srcset` (`is_set`) as its first; None where it has none but a `data:` URI."""
+    url = _first_of_set(value) if is_set else value.strip()
+    return url if url and url[:5].lower() != "data:" else None
+
+
+def base_url(page_url: str, href: str | None) -> str | None:
+    """What relative URLs of a page are resolved against, without a fragment; None where nothing valid is known.
+
+    Args:
+        page_url: the document's URL.
+        href: of its first <base> that has one.
+    """
+    page = _parsed(page_url, None)
+    base = None if href is None else _parsed(href, page)
+    return page if base is None or base.startswith(_NO_BASE) else base
+
+
+def resolve(url: str, base: str | None) -> str | None:
+    """An absolute http(s) URL as a WHATWG parser serialises it, without its fragment; None where there is none.
+
+    Args:
+        url: absolute, or relative to the base.
+        base: as `base_url` gives it.
+    """
+    absolute = _parsed(url, base)
+    return absolute if absolute is not None and absolute.startswith(_SCHEMES) else None
+
+
+def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    """`schema.EXTRACTED` of rows of (Image, page URL), each with every rule of extract that holds."""
+    found: list[Image] = [row[0] for row in rows]
+    url = cast(pa.StringArray, pa.array([image.url for image in found], pa.string()))
+    alt = cast(pa.StringArray, pa.array([image.alt for image in found], pa.string()))
+    caption = captions.clean(cast(pa.StringArray, alt.fill_null("")))
+    every = [
+        drop_where(alt.is_null(), DropReason.ALT_MISSING),
+        drop_where(pc.and_(alt.is_valid(), pc.equal(caption, pa.scalar(""))), DropReason.ALT_EMPTY),
+        drop_where(url.is_null(), DropReason.URL_INVALID),
+    ]
+    verdict, failed = reasons_of(every)
+    image_url = pc.coalesce(url, pa.array([image.written for image in found], pa.string()))
+    page_url = pa.array([row[1] for row in rows], pa.string())
+    return pa.record_batch([image_url, url, caption, page_url, verdict.dictionary_decode(), failed.dictionary_decode()], schema=EXTRACTED)
+
+
+def _first_of_set(value: str) -> str:
+    """URL of the first image candidate of a `srcset`, as the HTML standard splits it."""
+    words = value.lstrip(_ASCII_SPACE + ",").split(maxsplit=1)
+    return words[0].rstrip(",") if words else ""
+
+
+def _parsed(url: str, base: str | None) -> str | None:
+    """A URL without its fragment, serialised; None where it is not valid."""
+    if "/." not in url and "%2" not in url and "xn--" not in url:  # parts . and .., maybe written as %2e; names that are checked
+        if url.startswith(_SCHEMES):
+            if _PLAIN_URL.fullmatch(url):
+                return url
+        elif base is not None and base.startswith(_SCHEMES):
+            if _PLAIN_REFERENCE.fullmatch(url):
+                return base.partition("?")[0].rpartition("/")[0] + "/" + url
+            if _PLAIN_PATH.fullmatch(url):
+                return base[: base.index("/", len("https://"))] + url
+    try:
+        return (ada_url.normalize_url(url) if base is None else ada_url.join_url(base, url)).partition("#")[0]
+    except ValueError:
+        return None

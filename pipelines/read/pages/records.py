@@ -1,0 +1,332 @@
+"""Records of a web archive one after the other, whatever is broken between them.
+
+An archive is a chain of records, each a gzip member or zstd frame of its own, or not compressed at all. Such a record can be
+read again at its offset. In an archive compressed as a whole only its first record can: of the others the payload has to be kept.
+After a broken record the search for the next goes on behind it.
+"""
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import BinaryIO, NamedTuple
+
+from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
+
+from altalign import storage
+from altalign.pipelines.read.found import readable, unreadable
+from altalign.pipelines.read.pages import gzip_members
+from altalign.pipelines.read.pages.gzip_members import Compression
+
+_PIECE_BYTES = 1 << 17
+_LENGTH = re.compile(rb"[ \t]*\d{1,18}[ \t]*")
+
+
+class Record(NamedTuple):
+    """A record of an archive."""
+
+    offset: int  # bytes from the start of the file; in a file compressed as a whole, about, of what is decompressed
+    can_be_read_again: bool  # whether `first_record` finds it at its offset
+    kind: WarcRecordType
+    url: str  # as given; "" where there is none
+    http: "Http | None"  # of a response
+    payload: bytes  # as much of it as was asked for
+    block_bytes: int  # Content-Length: of the payload and the HTTP head
+
+
+class Http(NamedTuple):
+    """The head of an HTTP response."""
+
+    status: int | None
+    content_type: str  # lower case, without parameters
+    charset: str | None
+    transfer_encoding: str
+    content_encoding: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenRecord:
+    """Where a record begins that cannot be read, and why."""
+
+    offset: int
+    error: str
+
+
+Keep = Callable[[WarcRecordType, Http | None, bool], int]  # bytes of a payload to keep, by kind, head, and whether it can be read again
+
+
+def records(path: str, keep: Keep) -> Iterator[Record | BrokenRecord]:
+    """Every record of an archive in order, each after all of it was read.
+
+    Raises:
+        UnreadableError: no record is in the file, or the disk fails.
+    """
+    with readable(path, "WARC"), storage.open_read(path) as file, storage.open_again(path, file) as again:
+        size = again.seek(0, io.SEEK_END)
+        if not size:
+            return
+        start, compression = gzip_members.first_start(again)
+        if start is None:
+            unreadable(path, "no WARC record in it")
+        if start > 0:
+            yield BrokenRecord(0, "no WARC record")
+        stretch = _Stretch(file, again, compression, keep)
+        while start is not None and start < size:
+            yield from stretch.records(start)
+            start = stretch.goes_on_at
+
+
+def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | None:
+    """The record that begins at an offset with so many bytes of its payload; None where there is none, or a broken one.
+
+    Raises:
+        OSError: the disk fails.
+    """
+    stream = gzip_members.stream(file, gzip_members.compression_at(file, offset)) or file
+    try:
+        for record in ArchiveIterator(stream, parse_http=False):
+            return _taken(record, _head(record).url, offset, lambda *_: payload_bytes, lambda: False, can_be_read_again=True)
+    except OSError as error:
+        gzip_members.check_disk(error)
+        return None
+    return None
+
+
+class _Stretch:
+    """Records from one offset up to the end, or to the first broken one; after that `goes_on_at` says where to go on.
+
+    A record is given only once the next was met, for that is when a broken end or checksum of its member shows.
+    """
+
+    def __init__(self, file: BinaryIO, again: BinaryIO, compression: Compression, keep: Keep):
+        self._file, self._again, self._keep = file, again, keep
+        self._compression: Compression = compression
+        self._size = again.seek(0, io.SEEK_END)
+        self._has_dictionary = gzip_members.has_dictionary(again)
+        self._start_is_counted = False  # a broken record at the start was given before
+        self.goes_on_at: int | None = None
+
+    def records(self, start: int) -> Iterator[Record | BrokenRecord]:
+        """The records, and at the end what is broken."""
+        self._start, self._frame, self.goes_on_at = start, -1, None
+        self._file.seek(start)
+        self._stream = gzip_members.stream(self._file, self._compression)
+        self._waiting: Record | None = None
+        if gzip_members.is_compressed_twice(self._again, start, self._compression):  # the reader would unwrap it, and the search find it once more
+            yield from self._at_compressed_twice()
+            return
+        archive = iter(ArchiveIterator(self._stream or self._file, parse_http=False))
+        while True:
+            try:
+                record = next(archive, None)
+            except OSError as error:
+                gzip_members.check_disk(error)
+                yield from self._at_broken_start(str(error))
+                return
+            if self._waiting is not None:
+                yield self._waiting
+            if record is None:
+                yield from self._at_the_end()
+                return
+            is_first, before = self._waiting is None, self._frame
+            self._waiting = None
+            offset, can_be_read_again = self._place(record)
+            if can_be_read_again and self._has_begun_before(offset, begun_at := start if is_first else record.stream_pos, before):
+                if not (is_first and self._start_is_counted):
+                    yield BrokenRecord(begun_at, "the record breaks off in its head")
+                self._start_is_counted, self.goes_on_at = False, offset
+                return
+            error, url = _head(record)
+            if error and can_be_read_again:
+                yield from self._at_wrong_head(offset, error, before, is_first=is_first)
+                return
+            self._start_is_counted = False
+            try:
+                if error:
+                    raise OSError(error)
+                is_beyond = self._is_in_the_next_member if can_be_read_again and self._stream else lambda: False
+                if self._stream is None and offset + record.content_length > self._size:
+                    raise OSError("Content-Length goes beyond the end of the file")
+                self._waiting = _taken(record, url, offset, self._keep, is_beyond, can_be_read_again=can_be_read_again)
+            except OSError as error:
+                gzip_members.check_disk(error)
+                yield from self._at_broken_record(offset, error, can_be_read_again=can_be_read_again)
+                return
+
+    def _at_broken_record(self, offset: int, error: OSError, *, can_be_read_again: bool) -> Iterator[BrokenRecord]:
+        is_beyond = can_be_read_again and self._is_in_the_next_member()
+        yield BrokenRecord(offset, "Content-Length goes beyond the end of its compressed member" if is_beyond else str(error))
+        self._search(behind=offset if can_be_read_again else self._frame)
+
+    def _at_compressed_twice(self) -> Iterator[BrokenRecord]:
+        if not self._start_is_counted:
+            yield BrokenRecord(self._start, "compressed twice")
+        self._start_is_counted = False
+        self._search(behind=(gzip_members.read_member(self._again, self._start, self._compression).end or self._start + 1) - 1)
+
+    def _at_wrong_head(self, offset: int, error: str, before: int, *, is_first: bool) -> Iterator[BrokenRecord]:
+        """A head that cannot be right. One that is cut has gone on in the next member, so the search begins behind the record before it."""
+        if not (is_first and self._start_is_counted):
+            yield BrokenRecord(offset, error)
+        self._start_is_counted = not is_first and self._stream is not None  # for that is what the search finds
+        self._search(behind=offset if self._stream is None else before)
+
+    def _at_the_end(self) -> Iterator[BrokenRecord]:
+        """The reader takes the archive for ended: at its end, at a last record of which too little is there, or at a gzip member of no bytes."""
+        last, end = self._waiting, self._end_of_last()
+        if end is None:
+            return
+        self._again.seek(end)
+        if not self._again.read(1 << 10).strip(b"\0\r\n\t "):
+            return
+        if not self._start_is_counted and (end == self._start or not gzip_members.is_start(self._again, end, self._compression)):
+            yield BrokenRecord(end, "the file breaks off in the head of a record")
+        self._start_is_counted = False
+        self._search(behind=end if last is None else end - 1)
+
+    def _end_of_last(self) -> int | None:
+        """Where the last record ends; None where that is not known."""
+        last, stopped_at = self._waiting, self._start
+        if self._compression == "gzip":
+            stopped_at = max(self._start, self._frame_now())
+            behind = gzip_members.behind_empty_members(self._again, stopped_at)
+            if behind > stopped_at:
+                return behind
+        if last is None:
+            return stopped_at
+        if not last.can_be_read_again:
+            return None
+        if self._stream is not None:
+            return gzip_members.read_member(self._again, last.offset, self._compression).end
+        return gzip_members.end_of_bare(self._again, last.offset, last.block_bytes)
+
+    def _place(self, record: WarcRecord) -> tuple[int, bool]:
+        """Offset of a record whose head was just read, and whether it can be read there."""
+        if self._stream is None:
+            return record.stream_pos, True
+        frame = self._frame_now()
+        is_first, self._frame = frame != self._frame, frame
+        if is_first and not self._has_dictionary and gzip_members.is_start(self._again, frame, self._compression):
+            return frame, True
+        return self._stream.tell(), False
+
+    def _has_begun_before(self, offset: int, begun_at: int, before: int) -> bool:
+        """Whether the reader took the cut head of another member, and maybe more such, for the first lines of a record's."""
+        return self._stream is not None and before < begun_at < offset and gzip_members.read_member(self._again, begun_at, self._compression).bytes > 0
+
+    def _frame_now(self) -> int:
+        return (self._stream.frame_start_position() or 0) if self._stream else 0
+
+    def _is_in_the_next_member(self) -> bool:
+        """Whether reading a record went on into a member that is the start of another."""
+        frame = self._frame_now()
+        return self._stream is not None and frame != self._frame and gzip_members.is_start(self._again, frame, self._compression)
+
+    def _at_broken_start(self, error: str) -> Iterator[Record | BrokenRecord]:
+        """What is behind the record that waits is no record; or the end of its own member is broken, and so is it."""
+        last = self._waiting
+        if last is None:
+            if not self._start_is_counted:
+                yield BrokenRecord(self._start, error)
+            self._start_is_counted = False
+            self._search(behind=self._start)
+        elif self._stream is None:
+            yield last
+            self.goes_on_at = max(gzip_members.end_of_bare(self._again, last.offset, last.block_bytes), last.offset + 1)
+        elif not last.can_be_read_again:
+            yield last
+            yield BrokenRecord(self._stream.tell(), error)
+            self._search(behind=self._frame)
+        else:
+            yield from self._at_broken_member(last, self._stream.tell(), error)
+
+    def _at_broken_member(self, last: Record, offset: int, error: str) -> Iterator[Record | BrokenRecord]:
+        member = gzip_members.read_member(self._again, last.offset, self._compression)
+        own_bytes = member.head_bytes + last.block_bytes + gzip_members.PAST_THE_END
+        if member.end is None and member.bytes <= own_bytes and self._compression == "gzip":
+            yield BrokenRecord(last.offset, error)
+            self._search(behind=last.offset)
+            return
+        yield last
+        if member.end is None or member.bytes > own_bytes:
+            yield BrokenRecord(offset, error)
+        self.goes_on_at = member.end
+        if member.end is None:
+            self._start_is_counted = True
+            self._search(behind=last.offset)
+
+    def _search(self, *, behind: int) -> None:
+        self.goes_on_at = gzip_members.next_start(self._again, max(behind, self._start) + 1, self._compression)
+
+
+def _taken(record: WarcRecord, url: str, offset: int, keep: Keep, is_beyond: Callable[[], bool], *, can_be_read_again: bool) -> Record:
+    """A record, all of it read, piece by piece while it is not beyond its end: else a length that lies costs all that is behind it.
+
+    Raises:
+        OSError: it is cut, goes on in what is none of its own, or its member or HTTP head is broken.
+    """
+    block_bytes = record.content_length  # of the payload alone once the HTTP head is read
+    http = _http(record) if record.record_type == WarcRecordType.response else None
+    parts, left = [], record.content_length
+    kept = min(keep(record.record_type, http, can_be_read_again), left)
+    while kept and (part := record.reader.read(min(kept, _PIECE_BYTES))):
+        parts.append(part)
+        kept, left = kept - len(part), left - len(part)
+        if left and is_beyond():
+            break
+    else:
+        while left and (read := record.reader.consume(min(left, _PIECE_BYTES))):
+            left -= read
+            if left and is_beyond():
+                break
+    if left or is_beyond():
+        raise OSError(f"the record breaks off {left} bytes before its end")
+    return Record(offset, can_be_read_again, record.record_type, url, http, b"".join(parts), block_bytes)
+
+
+class _Names(NamedTuple):
+    """What is wrong with the names in a head; where among them that of the length is, and the first of the address (None: it has none)."""
+
+    error: str | None
+    length: int = 0
+    url: int | None = None
+
+
+@lru_cache(maxsize=64)  # records of an archive have the same few
+def _named(names: tuple[bytes, ...]) -> _Names:
+    lower = [name.lower() for name in names]
+    lengths, types = lower.count(b"content-length"), lower.count(b"warc-type")
+    if lengths != 1 or types != 1:
+        return _Names(f"{lengths} headers Content-Length and {types} WARC-Type, where one of each is meant")
+    return _Names(None, lower.index(b"content-length"), lower.index(b"warc-target-uri") if b"warc-target-uri" in lower else None)
+
+
+class _Head(NamedTuple):
+    """What is wrong with the headers that every record has once (the reader takes a missing length, or one that is no number, for zero); the URL as given."""
+
+    error: str | None
+    url: str = ""
+
+
+def _head(record: WarcRecord) -> _Head:
+    error, length, url_at = _named(record.headers.keys_bytes())  # all at once: the reader's own look at one name takes as long
+    if error is not None:
+        return _Head(error)
+    values = record.headers.values_bytes()
+    if not _LENGTH.fullmatch(values[length]):
+        return _Head("Content-Length is no number of bytes")
+    url = "" if url_at is None else values[url_at].decode("utf-8", "replace")
+    return _Head(None, url.strip().removeprefix("<").removesuffix(">"))
+
+
+def _http(record: WarcRecord) -> Http | None:
+    record.parse_http(quirks_mode=True)
+    if not record.is_http or record.http_headers is None:
+        return None
+    head = record.http_headers
+    content_type = (record.http_content_type or "").strip().lower()
+    names = [name.lower() for name in head.keys_bytes()]
+    transfer_encoding = (head.get("Transfer-Encoding") or "") if b"transfer-encoding" in names else ""
+    content_encoding = (head.get("Content-Encoding") or "") if b"content-encoding" in names else ""
+    return Http(head.status_code, content_type, record.http_charset, transfer_encoding, content_encoding)

@@ -1,0 +1,114 @@
+"""Web archives: pages give candidates, every successful response and every resource is the place of an image.
+
+All responses of status 200 are places, pages too: an image's URL that shows a page is an image that cannot be decoded, not one that is not
+in the archive. A place's URL is serialised as pages give theirs.
+"""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import BinaryIO
+
+from fastwarc.warc import WarcRecordType
+
+from altalign import storage
+from altalign.pipelines.read.found import Found, Gatherer, readable
+from altalign.pipelines.read.pages import image_elements
+from altalign.pipelines.read.pages.body import BodyError, decoded
+from altalign.pipelines.read.pages.records import BrokenRecord, Http, Record, first_record, records
+
+IMAGE_BYTES = 256 << 20  # of a body; what is beyond is cut off, and then no decoder takes the rest for an image
+_PAGE_TYPES = ("text/html", "application/xhtml+xml")
+_HTTP_BYTES = 1 << 20  # so much more than its body may a page's payload be: chunk sizes
+_PAGE_HEAD_BYTES = 1_024  # of a page that was copied because it may be asked for as an image: enough to see that it is none
+
+
+def read(path: str) -> Iterator[Found]:
+    """All candidates and places of images in an archive.
+
+    Raises:
+        UnreadableError: it is no archive, or the disk fails.
+    """
+    gatherer = Gatherer(path, image_elements.verdicts)
+    for record in records(path, _bytes_to_keep):
+        if isinstance(record, BrokenRecord):
+            gatherer.broken(record.offset, record.error)
+        elif _is_success(record):
+            yield from _take(record, gatherer)
+        elif record.kind == WarcRecordType.response and record.http is not None and record.http.status is None:
+            gatherer.broken(record.offset, "no HTTP status line")
+        if gatherer.full:
+            yield gatherer.take()
+    yield gatherer.take()
+
+
+def image_bytes(path: str, offset: int, opened: BinaryIO | None = None) -> bytes | None:
+    """The image of the WARC record at `offset`; of a file that is open already where one is given.
+
+    Returns:
+        The bytes, content encodings taken off; None where there is no record, or the file ends first.
+
+    Raises:
+        UnreadableError: the disk fails.
+    """
+    with readable(path, "WARC"), nullcontext(opened) if opened else storage.open_read(path) as file:
+        record = first_record(file, offset, IMAGE_BYTES)
+        return None if record is None else _image(record)
+
+
+def _bytes_to_keep(kind: WarcRecordType, http: Http | None, can_be_read_again: bool) -> int:  # noqa: FBT001 - a callback
+    if kind == WarcRecordType.response and http is not None and http.status == 200:
+        if http.content_type in _PAGE_TYPES:
+            return image_elements.PAGE_BYTES + _HTTP_BYTES
+    elif kind != WarcRecordType.resource:
+        return 0
+    return 0 if can_be_read_again else IMAGE_BYTES
+
+
+def _is_success(record: Record) -> bool:
+    if record.kind == WarcRecordType.response:
+        return record.http is not None and record.http.status == 200
+    return record.kind == WarcRecordType.resource
+
+
+def _take(record: Record, gatherer: Gatherer) -> Iterator[Found]:
+    if not record.url:
+        gatherer.broken(record.offset, "no WARC-Target-URI")
+        return
+    url = image_elements.resolve(record.url, None)
+    is_page = record.http is not None and record.http.content_type in _PAGE_TYPES
+    if is_page:
+        try:
+            body = _body(record, image_elements.PAGE_BYTES)
+            yield from _take_page(record, body, gatherer)
+        except (BodyError, image_elements.PageError) as error:
+            gatherer.broken(record.offset, str(error))
+    if url is not None:
+        gatherer.place(url, *((record.offset, None, None) if record.can_be_read_again else (None, None, _copy(record, is_page=is_page))))
+
+
+def _take_page(record: Record, body: bytes, gatherer: Gatherer) -> Iterator[Found]:
+    charset = record.http.charset if record.http else None
+    for image in image_elements.images(body, record.url, charset):
+        gatherer.row((image, record.url), size=len(image.written or "") + len(image.alt or "") + len(record.url))
+        if gatherer.full:
+            yield gatherer.take()
+
+
+def _copy(record: Record, *, is_page: bool) -> bytes:
+    """The image of a record that cannot be read again."""
+    image = _image(record)
+    return image[:_PAGE_HEAD_BYTES] if is_page and b"\0" not in image[:_PAGE_HEAD_BYTES] else image
+
+
+def _image(record: Record) -> bytes:
+    """A record's body; one whose encoding is broken stays as it is."""
+    try:
+        return _body(record, IMAGE_BYTES)
+    except BodyError:
+        return record.payload
+
+
+def _body(record: Record, bytes_at_most: int) -> bytes:
+    if record.http is None:
+        return record.payload
+    return decoded(record.payload, transfer_encoding=record.http.transfer_encoding, content_encoding=record.http.content_encoding, bytes_at_most=bytes_at_most)

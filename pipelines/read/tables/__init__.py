@@ -1,0 +1,1 @@
+"""Tables: Parquet, CSV, TSV and JSON Lines."""

@@ -1,0 +1,261 @@
+"""Tables of text: CSV (RFC 4180), TSV, JSON Lines; each row or line that cannot be read costs that row.
+
+CSV: a header row, quotes doubled inside quotes, UTF-8 with or without a byte order mark, lines ended by LF or CR LF. TSV: a header row, no quoting.
+A line that is no UTF-8 is a broken row. Lines of nothing but white space are no rows.
+"""
+
+import csv
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal
+
+import orjson
+
+from altalign.pipelines.read.found import LINE_BYTES
+
+Form = Literal["csv", "tsv", "jsonl"]
+
+_TOO_LONG = f"longer than {LINE_BYTES >> 20} MiB"
+_LINES_AT_MOST = 1_000  # of a CSV row
+_PATIENCE = 16  # a file may be read so many times over in search of closing quotes
+_LINE_COST = 64  # reading any line again costs about as much as so many bytes
+_NAMES_AT_MOST = 1_000  # of JSON keys that nobody asked for
+_BOM = "\ufeff"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Values of the wanted columns, null where a JSON object lacks one."""
+
+    values: tuple[str | None, ...]
+    size: int  # bytes in the file, at least
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A row that cannot be read: where it begins, in bytes of the text, and why."""
+
+    offset: int
+    error: str
+
+
+class _LineError(csv.Error):
+    pass
+
+
+class _Lines:
+    """Lines of a file with where they begin; those beyond LINE_BYTES, or not in UTF-8, come as `Bad`. Lines can be given back."""
+
+    def __init__(self, file: BinaryIO):
+        self._file, self._offset = file, 0
+        self._given_back: deque[tuple[int, str | Bad]] = deque()
+
+    def next(self) -> tuple[int, str | Bad] | None:
+        """Where a line begins, and the line; None at the end."""
+        if self._given_back:
+            return self._given_back.popleft()
+        start = self._offset
+        line = self._file.readline(LINE_BYTES + 1)
+        self._offset += len(line)
+        if not line:
+            return None
+        if len(line) <= LINE_BYTES:
+            try:
+                text = line.decode()
+            except UnicodeDecodeError as error:
+                return start, Bad(start, f"not UTF-8 (byte {start + error.start}); convert the file")
+            return start, text.removeprefix(_BOM) if start == 0 else text
+        while line and not line.endswith(b"\n"):
+            line = self._file.readline(1 << 20)
+            self._offset += len(line)
+        return start, Bad(start, _TOO_LONG)
+
+    @property
+    def bytes_read(self) -> int:
+        """How far the file was read."""
+        return self._offset
+
+    def give_back(self, lines: Sequence[tuple[int, str | Bad]]) -> None:
+        """Let `next` return these first."""
+        self._given_back.extendleft(reversed(lines))
+
+
+class _Feed:
+    """Lines as the csv module wants them; remembers those of the record being read.
+
+    Lines below an open quote are read again when it is never closed. Rows made for it could have a file read as often as it has lines,
+    so that there is an end to patience: then a quote has to be closed on its line.
+    """
+
+    def __init__(self, lines: _Lines):
+        self._lines, self._cost_of_reading_again = lines, 0
+        self.record: list[tuple[int, str | Bad]] = []
+        self.size = 0
+
+    def __iter__(self) -> "_Feed":
+        return self
+
+    def __next__(self) -> str:
+        if self.record and self._cost_of_reading_again > _PATIENCE * (LINE_BYTES + self._lines.bytes_read):
+            raise _LineError("a quote is not closed on its line, and too many above never were")
+        if len(self.record) == _LINES_AT_MOST:
+            raise _LineError(f"of more than {_LINES_AT_MOST:,} lines; is a quote not closed?")
+        entry = self._lines.next()
+        if entry is None:
+            raise StopIteration
+        self.record.append(entry)
+        _, line = entry
+        if isinstance(line, Bad):
+            raise _LineError(line.error)
+        self.size += len(line)
+        if self.size > LINE_BYTES:
+            raise _LineError(f"{_TOO_LONG}; is a quote not closed?")
+        return line
+
+    def start(self) -> None:
+        self.record, self.size = [], 0
+
+    def give_back(self) -> None:
+        """Read all but the first line again: an unclosed quote must not swallow the rows below it."""
+        if len(self.record) > 1:
+            self._cost_of_reading_again += self.size + _LINE_COST * len(self.record)
+            self._lines.give_back(self.record[1:])
+
+
+def header(file: BinaryIO, form: Literal["csv", "tsv"]) -> list[str] | Bad | None:
+    """Names of the columns; None in a file without rows."""
+    for _, fields, _ in _fields(_Lines(file), form):
+        return fields if isinstance(fields, list) else Bad(0, fields)
+    return None
+
+
+def names_of_first_objects(file: BinaryIO, objects: int, wanted: Sequence[str]) -> tuple[set[str], int]:
+    """Keys of the first `objects` JSON objects, all of those that are wanted, and how many objects there were."""
+    names: set[str] = set()
+    seen = 0
+    lines = _Lines(file)
+    while seen < objects and (entry := lines.next()) is not None:
+        value = None if isinstance(entry[1], Bad) else _parse(entry[1])
+        if isinstance(value, dict):
+            seen += 1
+            names.update(name for name in value if name in wanted or len(names) < _NAMES_AT_MOST)
+    return names, seen
+
+
+def rows(file: BinaryIO, form: Form, columns: Sequence[str]) -> Iterator[Row | Bad]:
+    """Rows of a file in order; `columns` are there ("" gives null)."""
+    if form == "jsonl":
+        yield from _json_rows(_Lines(file), columns)
+        return
+    names: list[str] | None = None
+    places: list[int | None] = []
+    for offset, fields, size in _fields(_Lines(file), form):
+        if isinstance(fields, str):
+            yield Bad(offset, fields)
+        elif names is None:
+            names, places = fields, [fields.index(name) if name else None for name in columns]
+        elif len(fields) != len(names):
+            yield Bad(offset, f"{len(fields)} fields, where the header has {len(names)}")
+        else:
+            yield Row(tuple(None if place is None else fields[place] for place in places), size)
+
+
+def _fields(lines: _Lines, form: Literal["csv", "tsv"]) -> Iterator[tuple[int, list[str] | str, int]]:
+    """Where each record begins, its fields or what is wrong with it, its size."""
+    return _csv_fields(lines) if form == "csv" else _tsv_fields(lines)
+
+
+def _csv_fields(lines: _Lines) -> Iterator[tuple[int, list[str] | str, int]]:
+    csv.field_size_limit(max(csv.field_size_limit(), LINE_BYTES))  # the module's own limit is of the process, and low
+    feed = _Feed(lines)
+    reader = csv.reader(feed, strict=True)
+    while True:
+        feed.start()
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            feed.give_back()
+            yield feed.record[0][0], str(error), 0
+            continue
+        first = feed.record[0][1]
+        if len(feed.record) > 1 or (isinstance(first, str) and first.strip()):
+            yield feed.record[0][0], fields, feed.size
+
+
+def _tsv_fields(lines: _Lines) -> Iterator[tuple[int, list[str] | str, int]]:
+    while (entry := lines.next()) is not None:
+        offset, line = entry
+        if isinstance(line, Bad):
+            yield offset, line.error, 0
+        elif line.strip(" \r\n"):
+            yield offset, line.removesuffix("\n").removesuffix("\r").split("\t"), len(line)
+
+
+def _json_rows(lines: _Lines, columns: Sequence[str]) -> Iterator[Row | Bad]:
+    while (entry := lines.next()) is not None:
+        offset, line = entry
+        if isinstance(line, Bad):
+            yield line
+        elif line and not line.isspace():
+            yield _json_row(offset, line, columns)
+
+
+def _json_row(offset: int, line: str, columns: Sequence[str]) -> Row | Bad:
+    value = _parse(line)
+    if isinstance(value, _NotJson):
+        return Bad(offset, f"no JSON: {value.error}")
+    if not isinstance(value, dict):
+        return Bad(offset, f"{type(value).__name__}, where an object is meant")
+    values = tuple(value.get(name) if name else None for name in columns)
+    for name, each in zip(columns, values, strict=True):
+        if not (each is None or isinstance(each, str)):
+            return Bad(offset, f"{name} is no string but {type(each).__name__}")
+    return Row(values, len(line))
+
+
+@dataclass(frozen=True)
+class _NotJson:
+    error: str
+
+
+def _parse(text: str | bytes) -> Any:
+    """A JSON value, or `_NotJson`."""
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        return _NotJson(str(error))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON by orjson; what that refuses (NaN, half a surrogate pair) by the standard library, half pairs as U+FFFD.
+
+    Raises:
+        ValueError: no JSON, or nested too deeply.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return _whole_pairs(json.loads(text if isinstance(text, str) else text.decode(errors="replace")))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # of int
+        raise ValueError("a number of too many digits") from None
+
+
+def _whole_pairs(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case dict():
+            return {_whole_pairs(key): _whole_pairs(each) for key, each in value.items()}
+        case list():
+            return [_whole_pairs(each) for each in value]
+    return value

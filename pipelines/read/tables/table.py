@@ -1,0 +1,351 @@
+"""Tables: Parquet, CSV, TSV and JSON Lines, the last three also compressed (.gz, .zst).
+
+Text passes read a Parquet table without images straight from its row groups (`is_direct`, `candidates`); every other table
+is read once, by `read`.
+"""
+
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import PurePath
+from typing import Any, BinaryIO, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from altalign import storage
+from altalign.curation import InputSettings
+from altalign.errors import UsageError
+from altalign.filters import captions, urls
+from altalign.pipelines.files import parquet
+from altalign.pipelines.read.compressed import Compression, decompressed
+from altalign.pipelines.read.found import STRETCH_BYTES, STRETCH_ROWS, Found, Gatherer, as_found, kept, readable, unreadable
+from altalign.pipelines.read.tables import footers, lines
+from altalign.schema import CANDIDATE, IMAGE_PLACE
+from altalign.terminal import shown
+
+_FORMS: dict[str, Literal["parquet", "csv", "tsv", "jsonl"]] = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
+_OBJECTS_CHECKED = 1_000
+_NAMES_COMPARED, _NAMES_SHOWN, _NAME_SHOWN = 1_000, 10, 60  # columns that a message compares and shows, and characters of each
+
+
+def form_of(path: str) -> Literal["parquet", "csv", "tsv", "jsonl"]:
+    """The format of a table, by the file's name.
+
+    Raises:
+        UsageError: the name does not say.
+    """
+    name = PurePath(path)
+    compressed = name.suffix.lower() in _COMPRESSIONS
+    form = _FORMS.get((PurePath(name.stem) if compressed else name).suffix.lower())
+    if form is None or (compressed and form == "parquet"):
+        raise UsageError(f"{path}: not the name of a table; it should end in .parquet, .csv, .tsv or .jsonl, the last three also in .gz or .zst after that")
+    return form
+
+
+def is_direct(path: str, settings: InputSettings) -> bool:
+    """Whether row groups of this table are read straight by the text passes: Parquet with any bytes, images not in hand."""
+    return form_of(path) == "parquet" and not settings.image_column and not _is_empty(path)
+
+
+def columns(settings: InputSettings) -> list[str]:
+    """The columns that `candidates` needs, each once."""
+    return list(dict.fromkeys(name for name in _wanted(settings) if name))
+
+
+def check(path: str, settings: InputSettings) -> None:
+    """Refuse a table that does not have the columns that settings name. Of Parquet only the footer is read.
+
+    Raises:
+        UsageError: a column is missing, there twice or of another type; images are asked of a format that holds none.
+        UnreadableError: the file is broken.
+    """
+    form = form_of(path)
+    if form != "parquet" and settings.image_column:
+        raise UsageError(f'{path}: image_column = "{settings.image_column}", but only Parquet tables hold images; leave it empty and fetch the images by URL')
+    if _is_empty(path):
+        return
+    if form == "parquet":
+        with parquet.reading(path) as table:
+            _check_parquet(path, table, settings)
+        return
+    with readable(path, form.upper()), _open(path) as file:
+        if form == "jsonl":
+            names, objects = lines.names_of_first_objects(file, _OBJECTS_CHECKED, columns(settings))
+            if objects:
+                _check_names(path, settings, sorted(names), f"key in the first {objects} objects")
+            return
+        header = lines.header(file, form)
+    if isinstance(header, lines.Bad):
+        unreadable(path, f"its header row cannot be read ({header.error})")
+    if header is not None:
+        _check_names(path, settings, header, "column")
+
+
+def read(path: str, settings: InputSettings) -> Iterator[Found]:
+    """All rows of a table.
+
+    Raises:
+        UnreadableError: the file is broken as a whole.
+        UsageError: as `check`.
+    """
+    form = form_of(path)
+    if form == "parquet":
+        if not _is_empty(path):
+            yield from _read_parquet(path, settings)
+        return
+    check(path, settings)
+    if _is_empty(path):
+        return
+    gatherer = Gatherer(path, lambda rows: kept(from_columns(*string_columns(rows), settings=settings)))
+    with readable(path, form.upper()), _open(path) as file:
+        for row in lines.rows(file, form, _wanted(settings)):
+            if isinstance(row, lines.Bad):
+                gatherer.broken(row.offset, row.error)
+            else:
+                gatherer.row(row.values, size=row.size)
+            if gatherer.full:
+                yield gatherer.take()
+    yield gatherer.take()
+
+
+def row_groups(path: str, settings: InputSettings) -> list[int]:
+    """Rows of each row group of a Parquet table, of which `columns(settings)` will be read.
+
+    Raises:
+        UnreadableError: it is none, or its footer contradicts itself.
+    """
+    with parquet.reading(path) as table:
+        _check_pages(path, table, _checked_chunks(path, table), columns(settings))
+        return parquet.rows_of_groups(table)
+
+
+def candidates(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch:
+    """Candidates of rows of a Parquet table.
+
+    Args:
+        batch: its `columns(settings)`, n rows.
+        settings: which column is what, and whether captions still hold character references.
+
+    Returns:
+        `schema.CANDIDATE`, n rows: captions cleaned, URLs trimmed, and without their fragment where they are valid.
+    """
+    url, caption, page_url = (_strings(batch.column(name)) if name else pa.nulls(batch.num_rows, pa.string()) for name in _wanted(settings))
+    return from_columns(url, caption, urls.valid_utf8(page_url), settings=settings)
+
+
+def from_columns(url: pa.StringArray, caption: pa.StringArray, page_url: pa.StringArray, *, settings: InputSettings) -> pa.RecordBatch:
+    """`schema.CANDIDATE` of columns as they were found."""
+    caption = cast(pa.StringArray, caption.fill_null(""))
+    if settings.decode_entities:
+        caption = captions.decode_entities(caption)
+    image_url, is_valid = urls.table_urls(url)
+    identity = _only_where(is_valid, image_url)
+    return pa.record_batch([image_url, identity, captions.clean(caption), page_url], schema=CANDIDATE)
+
+
+def in_hand(plain: pa.RecordBatch, sha256_hex: Sequence[str | None]) -> pa.RecordBatch:
+    """`schema.CANDIDATE` of candidates whose images are in hand: one without a valid URL is known by the SHA-256 of its bytes (null: no bytes)."""
+    identity = pc.coalesce(plain["image_identity"], pa.array(sha256_hex, pa.string()))
+    return plain.set_column(CANDIDATE.get_field_index("image_identity"), CANDIDATE.field("image_identity"), identity)
+
+
+def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+    """Images of a Parquet table by the numbers of their rows, ascending: (row, bytes), one pass over the row groups that hold them.
+
+    Raises:
+        UnreadableError: the file is broken.
+    """
+    wanted = np.fromiter(rows, np.int64)
+    with parquet.reading(path) as table:
+        rows_of_groups = parquet.rows_of_groups(table)
+        starts = np.cumsum([0, *rows_of_groups])
+        for number in np.unique(np.searchsorted(starts, wanted, side="right") - 1).tolist():
+            row = int(starts[number])
+            batches = table.iter_batches(_rows_a_batch(table), row_groups=[number], columns=[_image_path(table, settings)], use_threads=False)
+            for batch in parquet.exactly(batches, rows_of_groups[number]):
+                column = _binary(batch.column(0))
+                first, last = np.searchsorted(wanted, [row, row + len(column)])
+                for each in wanted[first:last].tolist():
+                    yield each, cast(bytes, column[each - row].as_py())
+                row += len(column)
+
+
+def check_images(path: str, table: pq.ParquetFile, column: str) -> None:
+    """Refuse an open Parquet table whose column, which is there, `images` cannot read.
+
+    Raises:
+        UsageError: it is of another type.
+        pa.ArrowInvalid: the file contradicts itself; `parquet.reading` names it.
+    """
+    _check_bytes(path, table.schema_arrow, column)
+    _check_pages(path, table, _checked_chunks(path, table), [column])
+
+
+def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
+    with parquet.reading(path) as table:
+        rows = sum(parquet.rows_of_groups(table))
+        _check_pages(path, table, _check_parquet(path, table, settings), [*columns(settings), settings.image_column])
+        if not settings.image_column:
+            for batch in parquet.exactly(table.iter_batches(STRETCH_ROWS, columns=columns(settings), use_threads=False), rows):
+                yield as_found(candidates(batch, settings))
+            return
+        row = 0
+        batches = table.iter_batches(_rows_a_batch(table), columns=[*columns(settings), _image_path(table, settings)], use_threads=False)
+        for batch in parquet.exactly(batches, rows):
+            image = _binary(batch.column(settings.image_column))
+            has_bytes = np.asarray(pc.binary_length(image).fill_null(0)) > 0
+            yield _found_in_hand(batch, image, has_bytes, row, settings)
+            row += batch.num_rows
+
+
+def _found_in_hand(batch: pa.RecordBatch, image: pa.BinaryArray, has_bytes: np.ndarray, first_row: int, settings: InputSettings) -> Found:
+    plain = candidates(batch, settings)
+    hashed = [
+        sha256(image[row].as_buffer()).hexdigest() if has_bytes[row] and not known else None
+        for row, known in enumerate(plain["image_identity"].is_valid().to_pylist())
+    ]
+    rows = in_hand(plain, hashed)
+    at = np.flatnonzero(has_bytes)
+    place = [
+        pc.take(rows["image_identity"], pa.array(at, pa.int64())),
+        pa.array(at + first_row, pa.int64()),
+        pa.nulls(len(at), pa.int64()),
+        pa.nulls(len(at), pa.large_binary()),
+    ]
+    return as_found(rows, pa.record_batch(place, schema=IMAGE_PLACE))
+
+
+def _rows_a_batch(table: pq.ParquetFile) -> int:
+    """So many rows of images as make about STRETCH_BYTES: by the largest mean of a row group."""
+    groups = [table.metadata.row_group(i) for i in range(table.num_row_groups)]
+    a_row = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
+    return int(np.clip(STRETCH_BYTES // max(1, a_row), 1, STRETCH_ROWS))
+
+
+def _image_path(table: pq.ParquetFile, settings: InputSettings) -> str:
+    """How Parquet names the column that holds the bytes: of a struct its field."""
+    is_struct = pa.types.is_struct(table.schema_arrow.field(settings.image_column).type)
+    return f"{settings.image_column}.bytes" if is_struct else settings.image_column
+
+
+def _binary(column: Any) -> pa.BinaryArray:
+    """The bytes of a column of bytes, or of a struct whose field bytes has them."""
+    return pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
+
+
+def _strings(column: Any) -> pa.StringArray:
+    """Any column of strings as plain strings."""
+    return cast(pa.StringArray, column if pa.types.is_string(column.type) else column.cast(pa.string(), safe=False))
+
+
+def _only_where(mask: np.ndarray, texts: pa.StringArray) -> pa.StringArray:
+    """The same texts, null where the mask (bool[n]) does not hold: over the same bytes."""
+    bits = np.packbits(np.concatenate([np.zeros(texts.offset, bool), mask]), bitorder="little")
+    offsets, data = cast(list[pa.Buffer], texts.buffers()[1:])
+    return pa.StringArray.from_buffers(len(texts), offsets, data, pa.py_buffer(bits.data), -1, texts.offset)
+
+
+def string_columns(rows: Sequence[tuple[Any, ...]]) -> list[pa.StringArray]:
+    """Columns of rows of (URL, caption, page URL)."""
+    values = zip(*rows, strict=True) if rows else ([], [], [])
+    return [cast(pa.StringArray, pa.array(list(column), pa.string())) for column in values]
+
+
+def _wanted(settings: InputSettings) -> tuple[str, str, str]:
+    return settings.url_column, settings.caption_column, settings.page_url_column
+
+
+def _check_parquet(path: str, table: pq.ParquetFile, settings: InputSettings) -> footers.Chunks:
+    """`check` of an open table; its columns."""
+    chunks, schema = _checked_chunks(path, table), table.schema_arrow
+    _check_names(path, settings, schema.names, "column")
+    for name in columns(settings):
+        if not _is_text(schema.field(name).type):
+            raise UsageError(f"{path}: column {name} is of type {schema.field(name).type}, where strings are meant; name another column or convert this one")
+    if settings.image_column:
+        _check_bytes(path, schema, settings.image_column)
+    return chunks
+
+
+def _check_bytes(path: str, schema: pa.Schema, column: str) -> None:
+    kind = schema.field(column).type
+    if not _is_bytes(kind):
+        raise UsageError(f"{path}: column {column} is of type {kind}, where bytes (or a struct whose field bytes holds them) are meant; name another column")
+
+
+def _checked_chunks(path: str, table: pq.ParquetFile) -> footers.Chunks:
+    """Refuse a footer whose columns have not one value a row: Arrow would give fewer rows without a word. Nested columns have their own count."""
+    flat = {number for number in range(len(table.schema)) if table.schema.column(number).max_repetition_level == 0}
+    with storage.open_read(path) as file:
+        chunks = footers.chunks(file)
+    for chunk in chunks:
+        if chunk.column in flat and chunk.values != chunk.rows:
+            name = table.schema.column(chunk.column).name
+            raise pa.ArrowInvalid(f"{chunk.values} values of {name} in row group {chunk.group}, which has {chunk.rows} rows")
+    return chunks
+
+
+def _check_pages(path: str, table: pq.ParquetFile, chunks: footers.Chunks, names: Collection[str]) -> None:
+    """Refuse a file in which a page of these columns claims more bytes than there are: Arrow would take memory for them first."""
+    paths = {number: table.schema.column(number).path for number in range(len(table.schema))}  # a name may hold a point itself
+    wanted = {number for number, path in paths.items() if any(path == name or path.startswith(f"{name}.") for name in names)}
+    with storage.open_read(path) as file:
+        footers.check_pages(file, chunks, wanted)
+
+
+def _check_names(path: str, settings: InputSettings, names: Sequence[str], what: str) -> None:
+    for setting in ("url_column", "caption_column", "page_url_column", "image_column"):
+        name = getattr(settings, setting)
+        if not name:
+            if setting in ("url_column", "caption_column") and not (setting == "url_column" and settings.image_column):
+                raise UsageError(f"{path}: {setting} is empty; name a column, there are {', '.join(map(_shown, names[:_NAMES_SHOWN]))}")
+        elif name not in names:
+            near = [_shown(each) for each in difflib.get_close_matches(name, names[:_NAMES_COMPARED], 3) or names[:_NAMES_SHOWN]]
+            raise UsageError(
+                f'{path}: no {what} "{name}" ({setting}); did you mean {" or ".join(near)}?' if near else f'{path}: no {what} "{name}" ({setting})'
+            )
+        elif list(names).count(name) > 1:
+            raise UsageError(f'{path}: the {what} "{name}" ({setting}) is there {list(names).count(name)} times; rename one')
+
+
+def _shown(name: str) -> str:
+    """A name that stands in a file, fit for a message of one line."""
+    return shown(name if len(name) <= _NAME_SHOWN else f"{name[:_NAME_SHOWN]}…")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        index = kind.get_field_index("bytes")
+        return index >= 0 and _is_bytes(kind.field(index).type)
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _is_empty(path: str) -> bool:
+    with readable(path, "a table"):
+        return storage.stamp(path).size == 0
+
+
+def _open(path: str) -> BinaryIO:
+    """A table of text, decompressed."""
+    file = storage.open_read(path)
+    compression = _COMPRESSIONS.get(PurePath(path).suffix.lower())
+    if compression is None:
+        return file
+    return decompressed(file, compression)

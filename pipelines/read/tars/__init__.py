@@ -1,0 +1,1 @@
+"""Tars: their members, and WebDataset samples."""

@@ -1,0 +1,178 @@
+"""WebDataset tars (.tar, .tar.gz, .tar.zst): neighbouring members of one name up to the first dot are a sample.
+
+Of a sample: the first image member, the caption of `.txt` or else of `.json`, the `url` of `.json`. No member is held whole beyond a limit,
+compressed or not: an image is cut there, as one of a web archive is; a text breaks its sample.
+"""
+
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import storage
+from altalign.curation import InputSettings
+from altalign.pipelines.read.found import LINE_BYTES, STRETCH_BYTES, STRETCH_ROWS, Found, batch, kept, readable, unreadable
+from altalign.pipelines.read.pages.warc import IMAGE_BYTES
+from altalign.pipelines.read.tables import table
+from altalign.pipelines.read.tables.lines import parse_json
+from altalign.pipelines.read.tars import tar_members
+from altalign.schema import BROKEN, IMAGE_PLACE
+from altalign.terminal import shown
+
+_IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "avif", "bmp", "tif", "tiff")
+_READ = (*_IMAGES, "txt", "json")
+
+
+class _SampleError(ValueError):
+    """The sample cannot be read."""
+
+
+@dataclass(slots=True)
+class _Sample:
+    url: str | None = None
+    caption: str | None = None
+    caption_of_json: str | None = None
+    offset: int = 0  # of the image's bytes in the tar
+    length: int = 0  # of the image, at most IMAGE_BYTES; 0: there is none
+    data: bytes | None = None  # of an image in a compressed tar
+    extensions: set[str] = field(default_factory=set)  # of its members that are read
+
+
+def read(path: str, settings: InputSettings) -> Iterator[Found]:
+    """All samples of a tar, in order of their first members.
+
+    Raises:
+        UnreadableError: it is no tar, or breaks off.
+    """
+    if storage.stamp(path).size == 0:
+        return
+    with readable(path, "tar"), storage.open_read(path) as file:
+        samples: list[_Sample] = []
+        broken: list[tuple[str, int, str]] = []
+        size = 0
+        for offset, sample in _samples(path, file):
+            if isinstance(sample, str):
+                broken.append((path, offset, sample))
+            elif sample.extensions:
+                samples.append(sample)
+                size += len(sample.data or b"") + len(sample.caption or "")
+            if size > STRETCH_BYTES or len(samples) + len(broken) >= STRETCH_ROWS:
+                yield _found(samples, broken, file, settings)
+                samples, broken, size = [], [], 0
+        yield _found(samples, broken, file, settings)
+
+
+def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
+    """Offset and content of each sample, or what is wrong with it."""
+    behind: list[str] = []
+    try:
+        with tar_members.opened(file) as (tar, is_compressed):
+            for _, members in groupby(_members(tar, behind), key=itemgetter(0)):
+                offset, sample, error, others = -1, _Sample(), "", []
+                for _, extension, member in members:
+                    offset = member.offset if offset < 0 else offset
+                    try:
+                        if not _add(sample, tar, member, extension.lower(), is_compressed=is_compressed) and member.isfile():
+                            others.append(member.name)
+                    except _SampleError as problem:
+                        error = str(problem)
+                if others and not sample.extensions:
+                    error = f"no image, .txt or .json of one name before the first dot, but {', '.join(others[:3])}"
+                yield offset, shown(error) if error else sample  # a name may be no UTF-8
+                cast(Any, tar).members.clear()  # tarfile keeps all it has met
+            if behind:
+                yield tar.offset, f"behind the end of the tar is something else ({behind[0]})"
+    except tarfile.TarError as error:
+        if str(error) == "empty file":
+            return
+        unreadable(path, f"cannot be read as tar ({error})")
+
+
+def _members(tar: tarfile.TarFile, behind: list[str]) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
+    """Name of the sample, extension and member, up to the end of the file. Zeros end a tar, and tars are appended to tars. What is no tar goes to `behind`."""
+    try:
+        for member in tar:
+            yield *_split(member.name), member
+    except tar_members.BehindTheEndError as error:
+        behind.append(str(error))
+
+
+def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, extension: str, *, is_compressed: bool) -> bool:
+    """Take a member into its sample; whether it is of any use there."""
+    if extension not in _READ or not member.isfile():
+        return False
+    if member.issparse():
+        raise _SampleError(f"{member.name}: a sparse member")
+    if extension in sample.extensions:
+        raise _SampleError(f"{member.name}: a second .{extension} of one sample; two samples may not have one name")
+    sample.extensions.add(extension)
+    if extension in _IMAGES:
+        if not sample.length:
+            sample.offset, sample.length = member.offset_data, min(member.size, IMAGE_BYTES)
+            sample.data = tar_members.content(tar, member, sample.length) if is_compressed else None
+        return True
+    if member.size > LINE_BYTES:
+        raise _SampleError(f"{member.name}: longer than {LINE_BYTES >> 20} MiB")
+    content = tar_members.content(tar, member, member.size)
+    if extension == "txt":
+        try:
+            sample.caption = content.decode().removeprefix("\ufeff")
+        except UnicodeDecodeError as error:
+            raise _SampleError(f"{member.name}: not UTF-8 (byte {error.start})") from None
+        return True
+    try:
+        value = parse_json(content)
+    except ValueError as error:
+        raise _SampleError(f"{member.name}: no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise _SampleError(f"{member.name}: {type(value).__name__}, where an object is meant")
+    sample.url, sample.caption_of_json = (_text(member.name, value, name) for name in ("url", "caption"))
+    return True
+
+
+def _text(member: str, value: dict[str, Any], name: str) -> str | None:
+    text = value.get(name)
+    if not (text is None or isinstance(text, str)):
+        raise _SampleError(f"{member}: {name} is no string but {type(text).__name__}")
+    return text
+
+
+def _found(samples: list[_Sample], broken: list[tuple[str, int, str]], file: BinaryIO, settings: InputSettings) -> Found:
+    texts = [(sample.url, sample.caption_of_json if sample.caption is None else sample.caption, None) for sample in samples]
+    plain = table.from_columns(*table.string_columns(texts), settings=settings)
+    is_known = plain["image_identity"].is_valid().to_pylist()
+    rows = table.in_hand(plain, [None if known or not sample.length else _sha256(sample, file) for known, sample in zip(is_known, samples, strict=True)])
+    has_image = [bool(sample.length) for sample in samples]
+    in_hand = [sample for sample in samples if sample.length]
+    places = [
+        pc.filter(rows["image_identity"], pa.array(has_image, pa.bool_())),
+        pa.array([None if sample.data is not None else sample.offset for sample in in_hand], pa.int64()),
+        pa.array([None if sample.data is not None else sample.length for sample in in_hand], pa.int64()),
+        pa.array([sample.data for sample in in_hand], pa.large_binary()),
+    ]
+    return Found(kept(rows), batch(broken, BROKEN), pa.record_batch(places, schema=IMAGE_PLACE))
+
+
+def _sha256(sample: _Sample, file: BinaryIO) -> str:
+    if sample.data is not None:
+        return sha256(sample.data).hexdigest()
+    file.seek(sample.offset)
+    hashed = sha256()
+    left = sample.length
+    while left and (piece := file.read(min(left, tar_members.PIECE_BYTES))):
+        hashed.update(piece)
+        left -= len(piece)
+    return hashed.hexdigest()
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Name of the sample, with its folders, and extension."""
+    folder, _, base = name.rpartition("/")
+    stem, _, extension = base.partition(".")
+    return f"{folder}/{stem}", extension

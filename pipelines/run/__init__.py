@@ -1,0 +1,1 @@
+"""A run: its units and marks, the pool, progress."""

@@ -1,0 +1,106 @@
+"""The pool as the text passes read it: units of about 500,000 candidates, in input order."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from altalign import storage
+from altalign.errors import UnreadableError
+from altalign.machine import interrupts
+from altalign.pipelines import read
+from altalign.pipelines.files import parquet
+from altalign.pipelines.read.tables import table
+from altalign.pipelines.run.units import ROWS_PER_UNIT, Run, Unit
+
+
+def units(run: Run) -> list[Unit]:
+    """Ranges of row groups of the files of the pool; `order` is their place in input order, `row` the first one's in its file."""
+    found: list[Unit] = []
+    for name, facts in run.all_facts("extract"):
+        first, row = 0, 0
+        groups: list[int] = facts["row_groups"]
+        while first < len(groups):
+            last, rows = first, groups[first]
+            while last + 1 < len(groups) and rows + groups[last + 1] <= ROWS_PER_UNIT:
+                last += 1
+                rows += groups[last]
+            found.append(
+                {
+                    "name": f"{name}-{first:05d}",
+                    "order": len(found),
+                    "file": int(name),
+                    "direct": facts["direct"],
+                    "first": first,
+                    "last": last,
+                    "row": row,
+                    "rows": rows,
+                }
+            )
+            first, row = last + 1, row + rows
+    return found
+
+
+def path(run: Run, file: int, *, direct: bool) -> str:
+    """The Parquet file of an input file's candidates: itself, or what extract wrote."""
+    return run.files[file].path if direct else run.work("extract", f"{run.files[file].name}.parquet")
+
+
+def write_size(run: Run) -> None:
+    """Keep the number of candidates where every unit can ask for it without reading all marks."""
+    storage.write_json(run.work("extract", "pool", "size.json"), {"rows": sum(sum(facts["row_groups"]) for _, facts in run.all_facts("extract"))})
+
+
+def rows(run: Run) -> int:
+    """Candidates in the pool."""
+    return storage.read_json(run.work("extract", "pool", "size.json"))["rows"]
+
+
+def stamp(run: Run, file: int) -> list[int | str]:
+    """What tells that an input file has not changed.
+
+    Raises:
+        UnreadableError: it is gone.
+    """
+    path = run.files[file].path
+    try:
+        return storage.stamp(path).to_json()
+    except FileNotFoundError:
+        raise UnreadableError(f"{path}: gone since the run began; put it back and run the same command again, it continues") from None
+
+
+def check_unchanged(run: Run, file: int) -> None:
+    """Refuse an input file that is not the one that was extracted: offsets and rows would name other images and captions.
+
+    Raises:
+        UnreadableError: its size or time is another, or it is gone.
+    """
+    source = run.files[file]
+    if stamp(run, file) != run.facts("extract", source.name)["stamp"]:
+        raise UnreadableError(f"{source.path}: changed since the run began to read it; put the old file back, or give --rerun")
+
+
+def candidates(run: Run, unit: Unit) -> Iterator[pa.RecordBatch]:
+    """The candidates of a unit as batches of `schema.CANDIDATE`, in order."""
+    file, direct = unit["file"], unit["direct"]
+    settings = run.config.input[run.files[file].of]
+    if direct:
+        check_unchanged(run, file)
+    for batch in parquet.read_row_groups(path(run, file, direct=direct), unit["first"], unit["last"], table.columns(settings) if direct else None):
+        interrupts.check()
+        yield read.candidates(batch, settings) if direct else batch
+    if direct:
+        check_unchanged(run, file)
+
+
+def partitions(run: Run, rows_per_partition: int, *, at_least: int, at_most: int) -> int:
+    """A power of two of partitions, so that each gets about this many of the pool's rows; the pool alone decides."""
+    wanted = max(1, rows(run) // rows_per_partition)
+    return int(np.clip(1 << int(wanted - 1).bit_length(), at_least, at_most))
+
+
+def sources(run: Run, files: "pa.ChunkedArray[Any]") -> pa.StringArray:
+    """The `source` of rows by the numbers of their files."""
+    of = files.combine_chunks().dictionary_encode()
+    return pa.array([run.source_of(file) for file in of.dictionary.to_numpy().tolist()], pa.string()).take(of.indices)

@@ -1,0 +1,294 @@
+"""Decontaminate: images of the pool that are near-duplicates of test images go, with every caption of theirs; then those of images of the pool.
+
+Map-only: a unit of fetched images is searched against the index of the test side (`test_side`), which every worker maps into its memory. All pairs
+above the threshold are found first, without fail; whether two images share a bucket is then asked of these pairs alone. What `within_pool` finds
+goes in the same pass as what is found here.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from altalign import storage
+from altalign.dedup.buckets import nearest_clusters, share_bucket
+from altalign.dedup.near_duplicates import find_pairs
+from altalign.errors import UnreadableError
+from altalign.failed import FailedCounts
+from altalign.filters import identity
+from altalign.pipelines.evidence import funnel, near_gallery, outcome_joint
+from altalign.pipelines.files import arrays, parquet
+from altalign.pipelines.near import test_side, within_pool
+from altalign.pipelines.near.test_side import Index
+from altalign.pipelines.run.units import Facts, Run, Unit
+from altalign.pipelines.stages.fetch import FETCHED, first_of_each_image, write_dropped
+from altalign.reasons import KEPT, DropReason, Stage
+
+FOUND, UNITS = "decontaminate/found", "decontaminate/units"
+SUMMARY = "found.json"  # in audit/near_duplicates
+TOTALS = ("images", "flat_images", "pairs", "pairs_without_a_bucket", "images_above", "images_without_a_bucket")  # of the facts of FOUND
+
+# For the gallery, pairs that are not above the threshold are looked for too: among so many pairs of the pool, so near to it, and so many kept of a unit.
+BELOW_AMONG, BELOW_WITHIN, BELOW_OF_UNIT = 65_536, 0.1, 25
+
+# Images searched for at a time: the pairs of so many are in memory at once, a few hundred bytes each. Far fewer are above the threshold than below it.
+_AT_A_TIME, _BELOW_AT_A_TIME = 1_024, 256
+
+# Of a unit, the test images near to each image: at most one row a pair. Cosine: 1 where the bytes are the same.
+NEAR = pa.schema([("image", pa.int32()), ("test", pa.int32()), ("cosine", pa.float64()), ("shares_bucket", pa.bool_())])
+
+
+class Near(NamedTuple):
+    """Pairs of an image of a unit and a test image, by image."""
+
+    images: np.ndarray  # int64[n]
+    tests: np.ndarray  # int64[n]
+    cosines: np.ndarray  # float64[n]
+    shares_bucket: np.ndarray  # bool[n]
+
+    def where(self, mask: np.ndarray) -> "Near":
+        """Those of them."""
+        return Near(*(column[mask] for column in self))
+
+    def nearest(self) -> "Near":
+        """Of each image the pair of the largest cosine; of equal ones that of the first test image."""
+        order = np.lexsort((self.tests, -self.cosines, self.images))
+        return self.where(order[np.flatnonzero(np.diff(self.images[order], prepend=-1))])
+
+
+# Finding -----------------------------------------------------------------------------------------------------------------
+
+
+def plan_found(run: Run) -> list[Unit]:
+    """One unit a fetch unit, where there is anything to look for."""
+    units, before = list[Unit](), 0
+    for name, facts in run.all_facts("fetch/units") if run.config.decontaminate.test_sets else ():
+        units.append({"name": name, "looks_below": before < BELOW_AMONG})
+        before += facts["kept"]
+    return units
+
+
+def find(run: Run, unit: Unit) -> Facts:
+    """Find the test images near to the kept images of a fetch unit."""
+    name = unit["name"]
+    features, index = test_side.features_of(run, name), Index.of(run)
+    above = index.calibration.similarity_above
+    same = _same_bytes(index, test_side.kept_images(run, name)["found_sha256"].to_pylist())
+    near = _once(_joined(same, *_blocks(run, index, features, above=above, at_a_time=_AT_A_TIME)))
+    _write(run, f"{name}.parquet", near)
+    below = near.where(near.images < 0)
+    if unit["looks_below"]:
+        wider = _blocks(run, index, features, above=max(0.0, above - BELOW_WITHIN), at_a_time=_BELOW_AT_A_TIME)
+        below = _below(near, wider, tests=len(index.digests))
+    _write(run, f"{name}.below", below)
+    lost, spared = np.unique(near.images), np.setdiff1d(near.images, near.images[near.shares_bucket])
+    return {
+        "images": len(features),
+        "flat_images": int((~features.any(axis=1)).sum()),
+        "pairs": len(near.images),
+        "pairs_below": len(below.images),
+        "pairs_without_a_bucket": int((~near.shares_bucket).sum()),
+        "images_above": len(lost),
+        "images_without_a_bucket": len(spared),
+    }
+
+
+def _blocks(run: Run, index: Index, features: np.ndarray, *, above: float, at_a_time: int) -> Iterator[Near]:
+    """All pairs, by blocks of images, each pair once."""
+    for first in range(0, len(features), at_a_time):
+        near = _once(_near(run, index, features[first : first + at_a_time], above=above))
+        yield near._replace(images=near.images + first)
+
+
+def _near(run: Run, index: Index, features: np.ndarray, *, above: float) -> Near:
+    """All pairs of images that are not flat and views of test images whose cosine is above."""
+    settings, numbers = run.config.decontaminate, np.flatnonzero(features.any(axis=1))
+    vectors = index.calibration.vectors(features[numbers])
+    found = find_pairs(vectors, index.side, above=above)
+    rows, places = np.unique(found.rows, return_inverse=True)
+    of_pool = nearest_clusters(vectors[rows], index.calibration.centroids, settings.nearest_clusters)
+    shares = share_bucket(of_pool[places], index.clusters[found.tests], at_least=settings.bucket_clusters)
+    return Near(numbers[found.rows], index.test_of[found.tests].astype(np.int64), found.cosines, shares)
+
+
+def _same_bytes(index: Index, sha256: list[Any]) -> Near:
+    """Images that are test images to the byte, flat ones too."""
+    mine, tests = np.array(sha256, "S64"), index.digests
+    begin, end = np.searchsorted(tests["sha256"], mine, side="left"), np.searchsorted(tests["sha256"], mine, side="right")
+    images = np.repeat(np.arange(len(mine)), end - begin)
+    rows = np.concatenate([np.zeros(0, np.int64), *(np.arange(*ends) for ends in zip(begin[begin < end], end[begin < end], strict=True))])
+    return Near(images, tests["test"][rows].astype(np.int64), np.ones(len(images)), np.ones(len(images), np.bool_))
+
+
+def _below(near: Near, wider: Iterable[Near], *, tests: int) -> Near:
+    """Of the pairs of a wider search, by blocks, those that are not near, the nearest of them; `tests`: how many test images there are."""
+    below, known = near.where(near.images < 0), near.images * tests + near.tests
+    for block in wider:
+        below = _joined(below, block.where(~np.isin(block.images * tests + block.tests, known)))
+        below = below.where(np.argsort(-below.cosines, kind="stable")[:BELOW_OF_UNIT])
+    return below
+
+
+def _joined(*parts: Near) -> Near:
+    return Near(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _write(run: Run, name: str, near: Near) -> None:
+    columns = [pa.array(column, field.type) for column, field in zip(near, NEAR, strict=True)]
+    parquet.write(run.work(FOUND, name), pa.table(columns, schema=NEAR), NEAR)
+
+
+def _once(near: Near) -> Near:
+    """Each pair once, by image and test image, however many views of it were found: in a bucket before others, then of the largest cosine."""
+    order = np.lexsort((-near.cosines, ~near.shares_bucket, near.tests, near.images))
+    near = near.where(order)
+    return near.where((np.diff(near.images, prepend=-1) != 0) | (np.diff(near.tests, prepend=-1) != 0))
+
+
+# Dropping ----------------------------------------------------------------------------------------------------------------
+
+
+def plan(run: Run) -> list[Unit]:
+    """One unit a fetch unit; `place` is its own in their order."""
+    handed_on = ("counts", "kept", "funnel")
+    return [{"name": name, "place": place, **{fact: facts[fact] for fact in handed_on}} for place, (name, facts) in enumerate(run.all_facts("fetch/units"))]
+
+
+def drop(run: Run, unit: Unit) -> Facts:
+    """Count the rows of a fetch unit, and write those that go and which stay, if any goes."""
+    name, failed_counts = unit["name"], FailedCounts()
+    dropped = _dropped(run, unit) if test_side.is_wanted(run) else None
+    if dropped is None or not len(dropped):
+        _forget(run, name)
+        for stage, source, reason, rows in unit["counts"]:
+            if stage == Stage.IMAGE and reason == KEPT:
+                failed_counts.add_rows(Stage.DECONTAMINATE, source, [], rows)
+        return {"kept": unit["kept"], **failed_counts.facts(), "funnel": funnel.renamed(unit["funnel"], step=Stage.IMAGE, to=Stage.DECONTAMINATE)}
+    stays = np.ones(unit["kept"], np.bool_)
+    stays[dropped["row"].to_numpy()] = False
+    left = _fetched(run, name).filter(pa.array(stays))
+    for source, count in parquet.tally(left["source"]):
+        failed_counts.add_rows(Stage.DECONTAMINATE, source, [], count)
+    failed_counts.add(Stage.DECONTAMINATE, dropped["source"], dropped["failed"])
+    parquet.write(run.work(UNITS, f"{name}.outcome_joint"), outcome_joint.of_near_duplicates(dropped, run.config.image), outcome_joint.JOINT)
+    if run.config.audit.keep_dropped:
+        write_dropped(run.path("dropped", "decontaminate", f"{name}.parquet"), Stage.DECONTAMINATE, dropped)
+    arrays.save(run.work(UNITS, f"{name}.rows"), np.flatnonzero(stays))
+    of_images = funnel.of_images(Stage.DECONTAMINATE.value, left, sizes="blob_bytes")
+    return {"kept": int(stays.sum()), **failed_counts.facts(), "funnel": of_images}
+
+
+def _nearest(run: Run, name: str) -> Near:
+    """The images of a fetch unit that go because of a test image, each with the nearest."""
+    near = Near(*(column.to_numpy() for column in parquet.read_table(run.work(FOUND, f"{name}.parquet")).columns))
+    return (near.where(near.shares_bucket) if run.config.decontaminate.require_bucket else near).nearest()
+
+
+def gone(run: Run, name: str) -> np.ndarray:
+    """The numbers of the images of a fetch unit that go because of a test image."""
+    return _nearest(run, name).images if run.config.decontaminate.test_sets else np.zeros(0, np.int64)
+
+
+def _dropped(run: Run, unit: Unit) -> pa.Table:
+    """The rows that go, of `FETCHED`, with their numbers, the reason, and what they are near to."""
+    rows, parts = _fetched(run, unit["name"]), list[pa.Table]()
+    first_rows = first_of_each_image(rows)
+    image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
+    if run.config.decontaminate.test_sets:
+        near = _nearest(run, unit["name"])
+        goes, which = _rows_of(near.images, image_of)
+        of_test = test_side.names(run).take(near.tests[which])
+        names = {column: of_test[column] for column in test_side.NAMES.names}
+        parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, near.cosines[which], names))
+    numbers, stays = within_pool.replaced_in(run, unit["place"])
+    goes, which = _rows_of(numbers, image_of)
+    parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_IN_POOL, stays["cosine"][which], {"kept_key": identity.hexed(stays["key"][which])}))
+    return pa.concat_tables(parts, promote_options="default").sort_by("row")
+
+
+def _rows_of(images: np.ndarray, image_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of images (their numbers, rising) by the image of each row; and of each its place among the images."""
+    place = np.searchsorted(images, image_of)
+    rows = np.flatnonzero(np.r_[images, -1][place] == image_of)
+    return rows, place[rows]
+
+
+def _going(rows: pa.Table, goes: np.ndarray, reason: DropReason, cosines: np.ndarray, more: "dict[str, Any]") -> pa.Table:
+    """Rows that go for one reason; their similarity is null where the cosine is none."""
+    similarity = pa.array(cosines.astype(np.float32), from_pandas=True)
+    strings = {"reason": pa.array([reason.value] * len(goes), pa.string()), "failed": pa.array([[reason.value]] * len(goes), pa.list_(pa.string()))}
+    table = rows.take(goes)
+    for column, values in {"row": pa.array(goes, pa.int64()), "similarity": similarity, **strings, **more}.items():
+        table = table.append_column(column, values)
+    return table
+
+
+def _forget(run: Run, name: str) -> None:
+    for path in (run.work(UNITS, f"{name}.rows"), run.work(UNITS, f"{name}.outcome_joint"), run.path("dropped", "decontaminate", f"{name}.parquet")):
+        if storage.exists(path):
+            storage.delete(path)
+
+
+def _fetched(run: Run, name: str) -> pa.Table:
+    return parquet.read_table(run.work("fetch/units", f"{name}.parquet")).select(FETCHED.names)
+
+
+def kept(run: Run, name: str) -> pa.Table:
+    """The rows of a fetch unit that go on, of `FETCHED`."""
+    rows, path = _fetched(run, name), run.work(UNITS, f"{name}.rows")
+    return rows.take(arrays.read(path)) if storage.exists(path) else rows
+
+
+def _goes(run: Run) -> Iterator[near_gallery.Pair]:
+    """Every image that goes because of a test image, with the nearest."""
+    for name, facts in run.all_facts(FOUND):
+        if facts["pairs"]:
+            near = _nearest(run, name)
+            for image, test, cosine, shares in zip(*(column.tolist() for column in near), strict=True):
+                yield near_gallery.Pair(cosine, name, image, test, shares)
+
+
+def facts_found(run: Run) -> Facts:
+    """What was looked for and found, of a run whose stage is done: `audit/near_duplicates/found.json`.
+
+    Raises:
+        UnreadableError: it is not there.
+    """
+    path = run.path("audit", "near_duplicates", SUMMARY)
+    if not (facts := storage.read_json(path)):
+        raise UnreadableError(f"{path}: it is not there")
+    return facts
+
+
+def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
+    """How many images go because of each test set: each image because of the nearest test image."""
+    by_image, sets = Counter(pair.test for pair in _goes(run)), test_side.names(run)["test_set"].to_pylist()
+    by_set = Counter[str]()
+    for test, images in by_image.items():
+        by_set[str(sets[test])] += images
+    return {name: by_set[name] for name in test_sets}
+
+
+def conclude(run: Run) -> None:
+    """What became of pairs, `audit/outcome_joint.parquet`; what was looked for and found: the gallery, and `audit/near_duplicates/found.json`."""
+    outcome_joint.write(run, UNITS)
+    if not test_side.is_wanted(run):
+        return
+    if run.config.decontaminate.test_sets:
+        near_gallery.write(run, near_gallery.pairs(run, FOUND), near_gallery.pairs(run, FOUND, ".below"), _goes(run))
+    found = [facts for _, facts in run.all_facts(FOUND)]
+    totals = {name: sum(facts[name] for facts in found) for name in TOTALS} if run.config.decontaminate.test_sets else {}
+    test_sets: dict[str, int] = {}
+    for _, facts in run.all_facts(test_side.TESTS):
+        test_sets[facts["test_set"]] = test_sets.get(facts["test_set"], 0) + facts["images"]
+    learned = {**run.facts(test_side.LEARNED, "00000"), **run.facts(test_side.INDEX, "00000")}
+    learned.pop("unit", None)
+    settings = {
+        "similarity_above": test_side.calibration_of(run).similarity_above,
+        "require_bucket": run.config.decontaminate.require_bucket,
+    }
+    near = {"images_near": _images_near(run, list(test_sets))} if run.config.decontaminate.test_sets else {}
+    in_pool = {"within_pool": within_pool.facts_of(run)} if within_pool.is_wanted(run) else {}
+    storage.write_json(run.path("audit", "near_duplicates", SUMMARY), {"test_sets": test_sets, **near, **learned, **settings, **totals, **in_pool})

@@ -1,0 +1,153 @@
+"""Extract: input files -> the pool of candidates, with a verdict on every image element, record, line and row.
+
+One unit is one input file. A Parquet table without images is its own pool: only its footer is read here, the text passes
+read its row groups. Every other file is read once; its candidates, the places of its images and what it dropped stay in work/.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import cast
+
+import pyarrow as pa
+
+from altalign import storage
+from altalign.errors import AltalignError, UnreadableError
+from altalign.failed import FailedCounts
+from altalign.filters import identity
+from altalign.machine import interrupts
+from altalign.pipelines import read
+from altalign.pipelines.evidence.gallery_rows import smallest_keys
+from altalign.pipelines.files import parquet
+from altalign.pipelines.run import pool
+from altalign.pipelines.run.units import Facts, Run, Unit
+from altalign.pipelines.stages import image_places
+from altalign.reasons import DropReason, Stage
+from altalign.schema import BROKEN, CANDIDATE, DROPPED
+
+SECONDS_PER_BYTE = 30e-9  # of the books in examples/, and of images of mixed formats to their verdict: docs/concepts/where-the-time-goes.md
+SIZES_ASKED = 100
+SAMPLE_PER_REASON = 1_000  # dropped rows kept as a sample: those of the smallest keys, the same whatever the units were
+
+
+def plan(run: Run) -> list[Unit]:
+    """One unit a file, in input order."""
+    return [{"name": file.name, "file": file.number} for file in run.files]
+
+
+def seconds(run: Run, units: Sequence[Unit]) -> float:
+    """What archives take one core, about, by the sizes of the first of them; images of tars are fetched next, by the same processes. Of tables: 0."""
+    files = [run.files[unit["file"]] for unit in units]
+    paths = [file.path for file in files if run.config.input[file.of].kind != "table"]
+    with suppress(OSError, AltalignError):  # what is not to be had is said where it is read
+        sizes = [stamp.size for stamp in storage.stamps(paths[:SIZES_ASKED])]
+        return SECONDS_PER_BYTE * sum(sizes) * len(paths) / max(1, len(sizes))
+    return 0.0
+
+
+def extract(run: Run, unit: Unit) -> Facts:
+    """Read one file: facts of its pool (path, rows of each row group), its counts, and the file's stamp before it was read.
+
+    Raises:
+        UnreadableError: the file cannot be read as a whole, and its input does not skip such files.
+    """
+    file = run.files[unit["file"]]
+    settings = run.config.input[file.of]
+    stamp = pool.stamp(run, file.number)
+    try:
+        is_direct = read.is_direct(file.path, settings) and not settings.skip_unreadable
+        facts = _extract_direct(run, unit) if is_direct else _extract_file(run, unit)
+    except UnreadableError as error:
+        if not settings.skip_unreadable:
+            raise
+        facts = _skip_file(run, unit, error)
+    return {"stamp": stamp, **facts}
+
+
+def _extract_direct(run: Run, unit: Unit) -> Facts:
+    file = run.files[unit["file"]]
+    rows = read.row_groups(file.path, run.config.input[file.of])
+    failed_counts = FailedCounts()
+    failed_counts.add_rows(Stage.EXTRACT, run.source_of(file.number), [], sum(rows))
+    return {"direct": True, "row_groups": rows, **failed_counts.facts()}
+
+
+def _extract_file(run: Run, unit: Unit) -> Facts:
+    file = run.files[unit["file"]]
+    settings, source = run.config.input[file.of], run.source_of(file.number)
+    failed_counts, sample = FailedCounts(), _Sample()
+    found_places = image_places.Collected(file.number, plain=image_places.Kind.ROW if settings.kind == "table" else image_places.Kind.RECORD)
+    with ExitStack() as stack:
+        candidates = stack.enter_context(parquet.writing(pool.path(run, file.number, direct=False), CANDIDATE))
+        broken = stack.enter_context(parquet.writing(run.work("extract", f"{file.name}.broken.parquet"), DROPPED))
+        images = stack.enter_context(storage.write(run.work("extract", f"{file.name}.images")))
+        for found in read.read(file.path, settings):
+            interrupts.check()
+            rows = pa.Table.from_batches([found.rows])
+            verdict = parquet.strings(found.rows, "reason")
+            failed_counts.add(Stage.EXTRACT, pa.repeat(pa.scalar(source), len(rows)), found.rows["failed"])
+            failed_counts.add_rows(Stage.EXTRACT, source, [DropReason.RECORD_BROKEN], found.broken.num_rows)
+            candidates.write(rows.filter(verdict.is_null()).select(CANDIDATE.names))
+            broken.write(_broken_rows(found.broken, source))
+            sample.add(_dropped_rows(rows.filter(verdict.is_valid()), source))
+            found_places.add(found.places, images)
+    storage.write_bytes(run.work("extract", f"{file.name}.places"), found_places.sorted().tobytes())
+    parquet.write(run.work("extract", f"{file.name}.sample.parquet"), sample.rows, DROPPED)
+    return {
+        "direct": False,
+        "row_groups": candidates.row_groups,
+        "places": len(found_places),
+        "broken": failed_counts.counts().dropped(Stage.EXTRACT).get("record_broken", 0),
+        **failed_counts.facts(),
+    }
+
+
+def _skip_file(run: Run, unit: Unit, error: UnreadableError) -> Facts:
+    file = run.files[unit["file"]]
+    source = run.source_of(file.number)
+    failed_counts = FailedCounts()
+    failed_counts.add_rows(Stage.EXTRACT, source, [DropReason.RECORD_BROKEN], 1)
+    broken = pa.record_batch([[file.path], [0], [str(error)]], schema=BROKEN)
+    parquet.write(run.work("extract", f"{file.name}.broken.parquet"), _broken_rows(broken, source), DROPPED)
+    return {"direct": False, "row_groups": [], "broken": 1, **failed_counts.facts()}
+
+
+class _Sample:
+    """The dropped rows of the smallest keys, up to SAMPLE_PER_REASON of each reason."""
+
+    def __init__(self) -> None:
+        self.rows = DROPPED.empty_table()
+
+    def add(self, rows: pa.Table) -> None:
+        """Let these rows compete."""
+        if len(rows):
+            self.rows = smallest_keys(pa.concat_tables([self.rows, rows]), SAMPLE_PER_REASON)
+
+
+def _broken_rows(broken: pa.RecordBatch, source: str) -> pa.Table:
+    failed = pa.array([[DropReason.RECORD_BROKEN.value]] * broken.num_rows, pa.list_(pa.string()))
+    columns = {name: broken[name] for name in BROKEN.names}
+    return parquet.table({**columns, "source": source, "stage": Stage.EXTRACT.value, "reason": DropReason.RECORD_BROKEN.value, "failed": failed}, DROPPED)
+
+
+def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
+    rows = rows.combine_chunks()
+    identities, captions = (parquet.strings(rows, name) for name in ("image_identity", "caption"))
+    image_ids, keys = identity.ids(identities, cast(pa.StringArray, captions.fill_null("")))
+    columns = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url", "reason", "failed")}
+    ids = {"key": identity.hexed(keys), "image_id": identity.hexed(image_ids, identities.is_valid())}
+    return parquet.table({**ids, **columns, "source": source, "stage": Stage.EXTRACT.value}, DROPPED)
+
+
+def conclude(run: Run) -> None:
+    """`dropped/extract/`: every broken record, and a content-hashed sample of the rest."""
+    pool.write_size(run)
+    if not run.config.audit.keep_dropped:
+        return
+    sample = _Sample()
+    for file in run.files:
+        broken = run.work("extract", f"{file.name}.broken.parquet")
+        if run.facts("extract", file.name).get("broken"):
+            storage.write_bytes(run.path("dropped", "extract", f"broken-{file.name}.parquet"), storage.read_bytes(broken))
+        if storage.exists(run.work("extract", f"{file.name}.sample.parquet")):
+            sample.add(parquet.read_table(run.work("extract", f"{file.name}.sample.parquet")))
+    parquet.write_any(run.path("dropped", "extract", "sample.parquet"), sample.rows, DROPPED)

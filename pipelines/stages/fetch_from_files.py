@@ -1,0 +1,170 @@
+"""Images that are in hand: ranged reads of the WARC, tar and Parquet files of the input.
+
+Rows of Parquet tables are gathered first, one pass over each table, so that no row group is read twice.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, assert_never
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.pvalue import PCollection, PValue
+
+from altalign import storage
+from altalign.filters import identity
+from altalign.pipelines import read
+from altalign.pipelines.engine.engines import create
+from altalign.pipelines.engine.map_units import pooled
+from altalign.pipelines.files import parquet
+from altalign.pipelines.files.ranges import Range, Ranges
+from altalign.pipelines.images import measuring
+from altalign.pipelines.images.measuring import Outcome
+from altalign.pipelines.read.tables import table
+from altalign.pipelines.run import pool
+from altalign.pipelines.run.units import Facts, Run, Unit, map_unit
+from altalign.pipelines.stages import judge
+from altalign.pipelines.stages.image_places import Kind
+from altalign.reasons import DropReason
+
+_ROW_INDEX = np.dtype([("row", "<i8"), ("offset", "<i8"), ("length", "<i8")])
+
+
+# Gathering rows of tables --------------------------------------------------------------------------------------------
+
+
+def gather(run: Run, file: int, wanted: np.ndarray) -> Facts:
+    """Copy the images of these rows of a table (sorted numbers of rows) to a blob, with an index of row, offset and length."""
+    source = run.files[file]
+    index, end = [], 0
+    pool.check_unchanged(run, file)
+    with storage.write(run.work("fetch/gathered", f"{source.name}.images")) as blob:
+        for row, data in table.images(source.path, run.config.input[source.of], wanted.tolist()) if len(wanted) else ():
+            blob.write(data)
+            index.append((row, end, len(data)))
+            end += len(data)
+    pool.check_unchanged(run, file)
+    storage.write_bytes(run.work("fetch/gathered", f"{source.name}.index"), np.array(index, _ROW_INDEX).tobytes())
+    return {"images": len(index), "bytes": end}
+
+
+def plan_gather(run: Run) -> list[Unit]:
+    """One unit a table of images."""
+    inputs = [run.config.input[file.of] for file in run.files]
+    return [{"name": file.name} for file, settings in zip(run.files, inputs, strict=True) if settings.kind == "table" and settings.image_column]
+
+
+def row_places(run: Run, name: str) -> Iterator[tuple[int, np.ndarray]]:
+    """Of one partition of survivors: the rows of each table of images that are needed (file number, sorted rows)."""
+    path = run.work("judge/grouped", f"{name}.parquet")
+    for batch in parquet.read_whole(path, ["image_id", "image_url", "place_file", "place_kind", "place_offset"]):
+        is_row = batch["place_kind"].to_numpy(zero_copy_only=False) == Kind.ROW
+        if run.config.fetch.source == "web":
+            is_row &= ~has_url(pa.Table.from_batches([batch]))
+        files, rows = (batch[c].to_numpy(zero_copy_only=False)[is_row].astype(np.int64) for c in ("place_file", "place_offset"))
+        for file in np.unique(files).tolist():
+            yield file, np.unique(rows[files == file])
+
+
+def has_url(rows: pa.Table) -> np.ndarray:
+    """Whether the identity of each image is its URL (bool[n]): of the others only the bytes in hand are known."""
+    return (identity.image_ids(parquet.strings(rows, "image_url")) == judge.ids_of(rows["image_id"])).all(axis=1)
+
+
+class Gather(beam.PTransform[Any, Any]):
+    """Units of tables in, names of gathered tables out."""
+
+    def __init__(self, run: Run, step: str):
+        super().__init__()
+        self._run, self._step = run, step
+
+    def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
+        """Gather the surviving images of every table."""
+        grouped = input_or_inputs.pipeline | "NamePartitions" >> create(self._run, judge.plan_grouped(self._run))
+        wanted = grouped | "NameRows" >> pooled(self._run, self._rows, at_once=1).with_output_types(tuple[int, bytes])
+        every = input_or_inputs | "NameTables" >> beam.Map(lambda unit: (int(unit["name"]), b"")).with_output_types(tuple[int, bytes])
+        return (wanted, every) | beam.Flatten() | "GroupByTable" >> beam.GroupByKey() | "GatherImages" >> pooled(self._run, self._gather)
+
+    def _rows(self, unit: Unit) -> Iterator[tuple[int, bytes]]:
+        for file, rows in row_places(self._run, unit["name"]):
+            yield file, rows.tobytes()
+
+    def _gather(self, element: tuple[int, Iterable[bytes]]) -> Iterator[int]:
+        file, parts = element
+        map_unit(
+            self._run,
+            "fetch/gathered",
+            {"name": self._run.files[file].name},
+            lambda run, _: gather(run, file, np.unique(np.frombuffer(b"".join(parts), np.int64))),
+        )
+        yield file
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+def fetch_images(run: Run, unit: Unit, rows: pa.Table) -> list[Outcome]:
+    """Read and measure the images of a unit (one row of `judge.GROUPED` each); their bytes go to its blob."""
+    hooks, outcomes, end = measuring.hooks_of(run.config), [], 0
+    with storage.write(run.work("fetch/units", f"{unit['name']}.images")) as blob:
+        for url, data in zip(rows["image_url"].to_pylist(), image_bytes(run, rows), strict=True):
+            if data is None:
+                outcomes.append(Outcome(DropReason.NOT_IN_ARCHIVE))
+                continue
+            measured = measuring.measure(data, url=url, config=run.config.image, hooks=hooks)
+            blob.write(data)
+            outcomes.append(Outcome(None, None, end, len(data), measured))
+            end += len(data)
+    check_unchanged(run, rows)
+    return outcomes
+
+
+def image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | None]:
+    """The bytes of each image, read at its place; None where it has none."""
+    with Ranges(_ranges(run, rows)) as ranges:
+        for wanted in ranges:
+            if wanted is None:
+                yield None
+            elif wanted.length is None:
+                opened = ranges.opened(wanted.path) if storage.is_remote(wanted.path) else None  # of which the store was asked ahead
+                yield read.image_bytes(wanted.path, wanted.offset, opened) or b""
+            else:
+                yield ranges.read(wanted)
+
+
+def check_unchanged(run: Run, rows: pa.Table) -> None:
+    """Refuse files that are not those that were extracted, once images were read there.
+
+    Raises:
+        UnreadableError: naming the file.
+    """
+    for file in rows["place_file"].unique().drop_null().to_numpy().tolist():
+        pool.check_unchanged(run, file)
+
+
+def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
+    """Where the bytes of each image are; without a length where it is the record of a WARC."""
+
+    @cache
+    def gathered(file: int) -> np.ndarray:
+        return np.frombuffer(storage.read_bytes(run.work("fetch/gathered", f"{run.files[file].name}.index")), _ROW_INDEX)
+
+    def range_of(file: int | None, kind: int, offset: int, length: int) -> Range | None:
+        if file is None:
+            return None
+        source = run.files[file]
+        match Kind(kind):
+            case Kind.ROW:
+                place = gathered(file)[np.searchsorted(gathered(file)["row"], offset)]
+                return Range(run.work("fetch/gathered", f"{source.name}.images"), int(place["offset"]), int(place["length"]))
+            case Kind.COPIED:
+                return Range(run.work("extract", f"{source.name}.images"), offset, length)
+            case Kind.RANGE:
+                return Range(source.path, offset, length)
+            case Kind.RECORD:
+                return Range(source.path, offset, None)
+            case unknown:
+                assert_never(unknown)
+
+    return [range_of(*place) for place in zip(*(rows[f"place_{name}"].to_pylist() for name in ("file", "kind", "offset", "length")), strict=True)]

@@ -1,0 +1,93 @@
+"""Images from the web: of a fetch unit, those that no earlier try has brought are asked for, measured as they come, and noted in the journal."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from altalign import storage
+from altalign.curation import FetchSettings
+from altalign.filters import identity
+from altalign.machine import interrupts, memory
+from altalign.pipelines.engine import engines
+from altalign.pipelines.images import measuring
+from altalign.pipelines.images.measuring import Measured, Outcome
+from altalign.pipelines.run.units import Run, Unit, digest
+from altalign.pipelines.stages import fetch_from_files, judge
+from altalign.pipelines.web import client
+from altalign.pipelines.web.kept import journal, log
+
+# A unit waits for its last images longer than it works; while one does, others ask. Measured with two cores and 12,000 images of 72 kB, a fifth of
+# them at hosts that hang: 368 images/s with two units at once, 563 with eight; 534 and 631 where all hosts answer.
+UNITS_AT_ONCE_AT_LEAST, WITH_LITTLE_MEMORY = 8, 4
+IN_FLIGHT_AT_LEAST = 64 * memory.MB
+
+
+def threads(run: Run) -> dict[str, Any]:
+    """For `MapUnits`: the process's client is there as long as units may be, and there are units enough to keep it and all cores busy."""
+    at_least = UNITS_AT_ONCE_AT_LEAST if memory.is_ample() else WITH_LITTLE_MEMORY
+    return {"at_once": max(at_least, 2 * engines.threads(run.config.engine)), "held": partial(opened, run.config.fetch)}
+
+
+def opened(settings: FetchSettings) -> AbstractContextManager[client.Client]:
+    """The client of this process; bodies in flight have at most half of the memory that images may have at all."""
+    there = max(IN_FLIGHT_AT_LEAST, memory.spare().bytes // 2)
+    return client.opened(settings.model_copy(update={"bytes_in_flight_at_most": min(settings.bytes_in_flight_at_most, there)}))
+
+
+def fetch_images(run: Run, unit: Unit, rows: pa.Table) -> list[Outcome]:
+    """Fetch and measure the images of a unit (one row of `judge.GROUPED` each); those without a URL are read where they are.
+
+    Raises:
+        FullDiskError: no space is left for the images.
+        UnreadableError: of an image in hand, the file cannot be read.
+    """
+    urls: list[Any] = rows["image_url"].to_pylist()  # null where there is none
+    image_ids: list[Any] = identity.hexed(judge.ids_of(rows["image_id"])).to_pylist()
+    hooks = measuring.hooks_of(run.config)
+
+    def measure(number: int, data: bytes) -> Measured:
+        return measuring.measure(data, url=urls[number], config=run.config.image, hooks=hooks)
+
+    path = run.work("fetch/units", unit["name"])
+    with journal.opened(path, grounds(run, image_ids), measure) as kept, log.opened(run, unit["name"], image_ids, urls) as told:
+        told.stats(kept.outcomes)
+        missing = np.array([number not in kept.outcomes for number in range(len(urls))], bool)
+        has_url = fetch_from_files.has_url(rows)
+        for number, data in _in_place(run, rows, np.flatnonzero(missing & ~has_url)):
+            kept.in_hand(number, data, measure(number, data))
+        wanted = np.flatnonzero(missing & has_url).tolist()
+        with opened(run.config.fetch) as web:
+            for response in web.fetch([urls[number] for number in wanted]):
+                interrupts.check()
+                number = wanted[response.number]
+                told.tries(number, response)
+                if response.reason is not None:
+                    kept.failed(number, response.reason, response.http_code)
+                elif response.body is not None:
+                    kept.in_hand(number, response.body, measure(number, response.body))
+                told.stats(kept.outcomes)
+                del response  # its bytes count no more once the next is asked for
+        told.stats(kept.outcomes, is_last=True)
+        return [kept.outcomes[number] for number in range(len(urls))]
+
+
+def _in_place(run: Run, rows: pa.Table, numbers: np.ndarray) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of images without a URL."""
+    own = rows.take(numbers)
+    for number, data in zip(numbers.tolist(), fetch_from_files.image_bytes(run, own), strict=True):
+        yield number, data or b""  # the identity of such an image is of its bytes, so that there are some
+    fetch_from_files.check_unchanged(run, own)
+
+
+def grounds(run: Run, image_ids: list[str]) -> journal.Grounds:
+    """What the journal of a unit rests on: of what the stage reads, that which decides what may be fetched, with the images; and the rest."""
+    reads = storage.read_json(run.path("run.json")).get("stages", {}).get("fetch", {}).get("reads", {})
+    of_web = {f"file {name}" for name in run.config.fetch.blocked_domains} | {name for name in reads if name.startswith("fetch.")}
+    return journal.Grounds(
+        asked=digest({"images": image_ids, **{name: value for name, value in reads.items() if name in of_web}}),
+        measured=digest({name: value for name, value in reads.items() if name not in of_web}),
+    )

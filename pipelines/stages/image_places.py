@@ -1,0 +1,75 @@
+"""Where the images of an archive are: fixed-size rows sorted by image_id, so that any range of ids is one slice.
+
+Of several captures of one image the first in input order counts: smallest (file, row).
+"""
+
+from enum import IntEnum
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from altalign.filters import identity
+from altalign.pipelines.files import parquet
+
+
+class Kind(IntEnum):
+    """How the bytes of an image are come by."""
+
+    RECORD = 0  # offset of a WARC record in the input file
+    RANGE = 1  # offset and length in the input file
+    COPIED = 2  # offset and length in the blob that extract wrote beside the file's pool
+    ROW = 3  # row of a Parquet table: gathered into a blob before images are fetched
+
+
+# Ids as 16 bytes: NumPy compares them byte by byte, in the order of their hex.
+PLACE = np.dtype([("image_id", "S16"), ("file", "<u4"), ("kind", "<u4"), ("row", "<i8"), ("offset", "<i8"), ("length", "<i8")])
+
+
+def as_bytes(ids: np.ndarray) -> np.ndarray:
+    """uint8[n, 16] -> S16[n]."""
+    return np.ascontiguousarray(ids).view("S16").ravel()
+
+
+class Collected:
+    """Collects the places that a reader finds in one file; `plain` is the kind of those without a length."""
+
+    def __init__(self, file: int, *, plain: Kind):
+        self._file, self._plain, self._copied, self._rows = file, plain, 0, 0
+        self._parts: list[np.ndarray] = []
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def add(self, found: pa.RecordBatch, images: BinaryIO) -> None:
+        """Take places of `schema.IMAGE_PLACE`; images that cannot be read at an offset are copied to `images`."""
+        part = np.zeros(found.num_rows, PLACE)
+        part["image_id"] = as_bytes(identity.image_ids(parquet.strings(found, "image_identity")))
+        part["file"], part["row"] = self._file, np.arange(self._rows, self._rows + len(part))
+        part["offset"] = found["offset"].fill_null(-1).to_numpy()
+        part["length"] = found["length"].fill_null(-1).to_numpy()
+        part["kind"] = np.where(found["length"].is_valid().to_numpy(zero_copy_only=False), Kind.RANGE, self._plain)
+        for row in np.flatnonzero(found["bytes"].is_valid().to_numpy(zero_copy_only=False)).tolist():
+            data = found["bytes"][row].as_buffer()
+            images.write(data)
+            part[["kind", "offset", "length"]][row] = (Kind.COPIED, self._copied, data.size)
+            self._copied += data.size
+        self._rows += len(part)
+        self._parts.append(part)
+
+    def sorted(self) -> np.ndarray:
+        """All places, sorted by image_id, then input order."""
+        return in_order(np.concatenate(self._parts) if self._parts else np.zeros(0, PLACE))
+
+
+def in_order(places: np.ndarray) -> np.ndarray:
+    """Sorted by image_id, then input order."""
+    return places[np.lexsort((places["row"], places["file"], places["image_id"]))]
+
+
+def first_of_each(places: np.ndarray, image_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each image_id (S16[n]) its first place of the sorted `places`, and whether there is one."""
+    if not len(places):
+        return np.zeros(len(image_ids), PLACE), np.zeros(len(image_ids), bool)
+    at = np.minimum(np.searchsorted(places["image_id"], image_ids), len(places) - 1)
+    return places[at], places["image_id"][at] == image_ids

@@ -1,0 +1,157 @@
+"""Write: kept pairs in the order of (image_id, key) into shards of exactly `samples_per_shard`, side-cars beside them, the manifest last."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from altalign import storage
+from altalign.filters.image_headers import STRICT_PILLOW
+from altalign.pipelines.card import readme
+from altalign.pipelines.card.facts import Facts as CardFacts
+from altalign.pipelines.engine.engines import threads
+from altalign.pipelines.evidence import funnel, gallery_rows
+from altalign.pipelines.files import parquet
+from altalign.pipelines.files.ranges import Range, Ranges
+from altalign.pipelines.images import for_shards
+from altalign.pipelines.near import test_side
+from altalign.pipelines.opening import runs, summary
+from altalign.pipelines.run.units import Facts, Run, Unit
+from altalign.pipelines.stages import decontaminate
+from altalign.schema import FAILED, RULES_VERSION, SCHEMA_VERSION
+from altalign.shards import ShardWriter, write_sidecar
+
+SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/where-the-time-goes.md
+
+
+def plan(run: Run) -> list[Unit]:
+    """One unit a shard: which rows of which fetch units, in order. A shard that somebody deleted or cut is no finished unit."""
+    for name, facts in run.all_facts("write"):
+        if any(not storage.exists(path) or storage.stamp(path).size != size for path, size in _files(run, name, facts).items()):
+            storage.delete(run.mark("write", name))
+    per_shard = run.config.shards.samples_per_shard
+    units = [(name, facts["kept"]) for name, facts in run.all_facts(decontaminate.UNITS) if facts["kept"]]
+    ends = np.cumsum([kept for _, kept in units]).tolist()
+    total = ends[-1] if ends else 0
+    shards: list[Unit] = []
+    for begin in range(0, total, per_shard):
+        end = min(begin + per_shard, total)
+        first = int(np.searchsorted(ends, begin, side="right"))
+        parts = []
+        while first < len(units) and ends[first] - units[first][1] < end:
+            name, kept = units[first]
+            start = ends[first] - kept
+            parts.append([name, max(0, begin - start), min(kept, end - start)])
+            first += 1
+        shards.append({"name": f"{len(shards):05d}", "rows": end - begin, "parts": parts})
+    return shards
+
+
+def seconds(_run: Run, shards: Sequence[Unit]) -> float:
+    """What shards take one core, about."""
+    return SECONDS_PER_SAMPLE * sum(shard["rows"] for shard in shards)
+
+
+def _files(run: Run, name: str, facts: Facts) -> dict[str, int]:
+    """The files of a finished shard and their sizes."""
+    return {run.path("shards", f"{name}.tar"): facts["bytes"], run.path("shards", f"{name}.parquet"): facts["parquet_bytes"]}
+
+
+def write(run: Run, unit: Unit) -> Facts:
+    """Write one shard and its side-car."""
+    name = unit["name"]
+    rows: list[dict[str, Any]] = []
+    source_bytes = Counter[str]()
+    with (
+        STRICT_PILLOW,
+        storage.write(run.path("shards", f"{name}.tar")) as file,
+        closing(for_shards.images(_found(run, unit), run.config.shards, threads=threads(run.config.engine))) as images,
+    ):
+        shard = ShardWriter(file)
+        for row, image in images:
+            before = shard.bytes
+            rows.append(shard.write(image.bytes, {**row, **image.measured}))
+            source_bytes[row["source"]] += shard.bytes - before
+        shard.end()
+    with storage.write(run.path("shards", f"{name}.parquet")) as file:
+        hashed = _Hashed(file)
+        write_sidecar(rows, hashed)  # type: ignore[arg-type]
+    return {
+        "rows": len(rows),
+        "bytes": shard.bytes,
+        "source_bytes": dict(sorted(source_bytes.items())),
+        "sha256": shard.sha256,
+        "parquet_bytes": storage.stamp(run.path("shards", f"{name}.parquet")).size,
+        "parquet_sha256": hashed.sha256,
+        "images": _distinct(rows),
+        "first_image": rows[0]["image_id"],
+        "last_image": rows[-1]["image_id"],
+    }
+
+
+def _found(run: Run, unit: Unit) -> Iterator[for_shards.Found]:
+    """The rows of a shard; an image is read once for all its captions."""
+    for name, begin, end in unit["parts"]:
+        rows = decontaminate.kept(run, name).slice(begin, end - begin).drop_columns("rarest_log2").to_pylist()
+        places = [Range(run.work("fetch/units", f"{name}.images"), row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
+        before = None
+        with Ranges(places) as ranges:
+            for row, place in zip(rows, ranges, strict=True):
+                yield for_shards.Found(row, place, None if place == before else ranges.read(place))
+                before = place
+
+
+def _distinct(rows: list[dict[str, Any]]) -> int:
+    return len({row["image_id"] for row in rows})
+
+
+class _Hashed:
+    """A file that remembers the SHA-256 of what is written to it."""
+
+    def __init__(self, file: Any):
+        self._file, self._digest = file, hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self._digest.update(data)
+        return self._file.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of what was written, in hex."""
+        return self._digest.hexdigest()
+
+
+def conclude(run: Run) -> None:
+    """Counts, summary, the data-set card, and the manifest last.
+
+    Raises:
+        CountsError: the counts of the run do not add up, or the shards hold other than what was kept.
+    """
+    counts, failed_counts = runs.counts_of(run), runs.failed_counts_of(run)
+    shards = list(run.all_facts("write"))
+    pairs = sum(facts["rows"] for _, facts in shards)
+    counts.reconcile(runs.COUNTED_STAGES, pairs=pairs)
+    failed_counts.check(counts)
+    parquet.write(run.path("audit", "failed.parquet"), failed_counts.to_arrow(), FAILED)
+    parquet.write(run.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
+    shared = sum(before["last_image"] == after["first_image"] for (_, before), (_, after) in pairwise(shards))
+    images = sum(facts["images"] for _, facts in shards) - shared
+    size = sum(facts["bytes"] for _, facts in shards)
+    facts = {"stages": counts.summary(runs.COUNTED_STAGES), "pairs": pairs, "images": images, "bytes": size}
+    if test_side.is_wanted(run):
+        facts["near_duplicates"] = decontaminate.facts_found(run)
+    storage.write_json(run.path("summary.json"), facts)
+    funnel.write(run, tars=size, samples=(facts["source_bytes"] for _, facts in shards))
+    gallery_rows.write(run)
+    of_card = readme.write(run.folder, CardFacts(run.config, counts, facts, summary.notes(run)))
+    entries = [{"name": f"{name}.tar", **{key: facts[key] for key in ("rows", "bytes", "sha256", "parquet_sha256")}} for name, facts in shards]
+    settings = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()
+    versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}
+    storage.write_json(run.path("manifest.json"), {"shards": entries, "pairs": pairs, **versions, "settings_sha256": settings, "card": of_card})

@@ -1,0 +1,1 @@
+"""What may be asked at all: addresses, domains, robots.txt."""

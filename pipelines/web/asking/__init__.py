@@ -1,0 +1,1 @@
+"""Who is asked next, how often, and what becomes of it."""

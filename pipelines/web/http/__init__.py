@@ -1,0 +1,1 @@
+"""One request: name, address, connection, response. The only place that knows the HTTP library."""

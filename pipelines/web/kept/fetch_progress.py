@@ -1,0 +1,179 @@
+"""Progress of fetching, from the statistics that units leave in `log/fetch/`: a bar or lines, and `progress.json` for other programs."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console, Group
+
+from altalign import storage
+from altalign.errors import AltalignError
+from altalign.pipelines.run import progress
+from altalign.pipelines.run.units import Run, Unit
+from altalign.terminal import shown
+
+HOSTS_AT_MOST = 20
+HOSTS_COUNTED = 100_000  # beyond so many those with the fewest failures are forgotten
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+@dataclass
+class Totals:
+    """Over all units of a run: images that ended, those that could not be had, those that came and do not decode. Hosts are each unit's worst.
+
+    `responses` counts what was asked for again too, and what was forgotten.
+    """
+
+    responses: int = 0
+    ended: int = 0
+    failed: int = 0
+    no_images: int = 0
+    bytes: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    hosts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, stats: dict[str, Any], times: int = 1) -> None:
+        """Add, or with -1 take away, the statistics of a unit."""
+        self.responses += times * stats.get("responses", 0)
+        self.ended += times * stats.get("count", 0)
+        self.failed += times * stats.get("failed_to_download", 0)
+        self.no_images += times * stats.get("failed_to_resize", 0)
+        self.bytes += times * stats.get("bytes", 0)
+        for counter, name in ((self.statuses, "status_dict"), (self.hosts, "hosts")):
+            for key, number in stats.get(name, {}).items():
+                counter[key] += times * number
+        if len(self.hosts) > 2 * HOSTS_COUNTED:
+            self.hosts = Counter(dict(self.hosts.most_common(HOSTS_COUNTED)))
+
+    def worst_hosts(self) -> dict[str, int]:
+        """Hosts with the most failures."""
+        return {host: number for host, number in self.hosts.most_common(HOSTS_AT_MOST) if number > 0}
+
+    def reasons(self) -> dict[str, int]:
+        """Why images could not be had, the most frequent first."""
+        return {status: number for status, number in self.statuses.most_common() if number > 0 and status.startswith("http_")}
+
+
+class _Statistics:
+    """The totals of files that are rewritten while their units are under way: each look reads those that have changed."""
+
+    def __init__(self, folder: str, units: Sequence[Unit]):
+        self._folder, self._under_way = folder, {unit["name"] for unit in units}
+        self._read: dict[str, tuple[storage.Stamp | None, dict[str, Any]]] = {}
+        self.totals = Totals()
+
+    def look(self) -> Totals:
+        names: list[str] = []
+        with suppress(OSError, AltalignError):
+            names = storage.names(self._folder, "_stats.json")
+        for name in names:
+            if (unit := name.removesuffix("_stats.json")) in self._under_way:
+                with suppress(OSError, AltalignError):  # somebody else's doing: a log is no reason to stop
+                    self._look_at(unit, storage.join(self._folder, name))
+        return self.totals
+
+    def _look_at(self, unit: str, path: str) -> None:
+        seen, before = self._read.get(unit, (None, {}))
+        if (changed := storage.stamp(path)) == seen:
+            return
+        stats = storage.read_json(path)
+        self.totals.add(before, -1)
+        self.totals.add(stats)
+        self._read[unit] = changed, stats
+        if stats.get("count") == stats.get("images"):
+            self._under_way.remove(unit)
+            del self._read[unit]
+
+
+class WebWatch(progress.Watch):
+    """Counts images, not units: a unit waits long for its last ones."""
+
+    def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
+        super().__init__(run, step, units, console)
+        self._images = sum(unit["images"] for unit in units)
+        self._statistics = _Statistics(run.path("log", "fetch"), units)
+        self._before_this = self._statistics.look().responses
+
+    def look(self) -> None:
+        """Look at the statistics until told to stop."""
+        if self._console.is_terminal:
+            self._bar()
+            return
+        line_at, is_over = self._begin + progress.LINE_EVERY_S, False
+        while not is_over:
+            is_over = self.stop.wait(min(SECONDS_BETWEEN_LOOKS, progress.LINE_EVERY_S))
+            self._say()
+            if is_over or time.monotonic() >= line_at:
+                self._console.print(", ".join(self._parts()), soft_wrap=True)
+                line_at += progress.LINE_EVERY_S
+
+    def _say(self) -> None:
+        """Write `progress.json`."""
+        totals, elapsed = self._statistics.look(), time.monotonic() - self._begin
+        said = {
+            "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "units": len(self._rows),
+            "units_finished": len(self._finished()),
+            "images": self._images,
+            "ended": totals.ended,
+            "fetched": totals.ended - totals.failed,
+            "no_images": totals.no_images,
+            "bytes": totals.bytes,
+            "seconds": round(elapsed, 1),
+            "images_per_s": round(self._images_per_s(totals), 1),
+            "seconds_left": self._seconds_left(totals),
+            "reasons": totals.reasons(),
+            "hosts": totals.worst_hosts(),
+        }
+        with suppress(OSError, AltalignError):  # the disk may be full: whoever writes what counts says so
+            storage.write_json(self._run.path("log", "fetch", "progress.json"), said)
+
+    def _images_per_s(self, totals: Totals) -> float:
+        """Of this attempt."""
+        return (totals.responses - self._before_this) / max(1e-3, time.monotonic() - self._begin)
+
+    def _seconds_left(self, totals: Totals) -> int | None:
+        speed = self._images_per_s(totals)
+        return round((self._images - totals.ended) / speed) if speed else None
+
+    def _parts(self) -> list[str]:
+        totals, elapsed = self._statistics.totals, time.monotonic() - self._begin
+        done = f"{self._step}: {len(self._finished())} of {len(self._rows)} units, {totals.ended:,} of {self._images:,} images"
+        left = self._seconds_left(totals)
+        end = f"{elapsed:.1f} s" if self.stop.is_set() else "time left unknown" if left is None else f"about {left} s left"
+        return [done, f"{self._images_per_s(totals):,.0f} images/s", *self._said(), end]
+
+    def _said(self) -> list[str]:
+        """How it goes: share of success, bytes, the most frequent reasons, the hosts with the most failures."""
+        totals = self._statistics.totals
+        found = [f"{(totals.ended - totals.failed) / max(1, totals.ended):.1%} fetched", f"{totals.bytes / 1e6:,.1f} MB"]
+        found += [f"{status} {number:,}" for status, number in list(totals.reasons().items())[:4]]
+        worst = ", ".join(f"{shown(host)} {number:,}" for host, number in list(totals.worst_hosts().items())[:3])
+        return [*found, *([f"most failures: {worst}"] if worst else [])]
+
+    def _bar(self) -> None:
+        from rich.live import Live
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.text import Text
+
+        columns = (
+            TextColumn("{task.description:<16}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("images {task.fields[speed]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        bar, said = Progress(*columns, console=self._console), Text()
+        task = bar.add_task(self._step, total=self._images, speed="")
+        with Live(Group(bar, said), console=self._console):
+            is_over = False
+            while not is_over:
+                is_over = self.stop.wait(SECONDS_BETWEEN_LOOKS)
+                self._say()
+                totals = self._statistics.totals
+                bar.update(task, completed=totals.ended, speed=f"{self._images_per_s(totals):,.0f} images/s")
+                said.plain = ", ".join(self._said())

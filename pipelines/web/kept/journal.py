@@ -1,0 +1,154 @@
+"""The journal of a fetch unit: how fetching each image ended so far, so that nothing in it is asked for a second time.
+
+Two files, each added to at its end: `NAME.images` has the bytes of images as they came, `NAME.journal` a line for each image that ended,
+written after its bytes. A line is the CRC-32 of what follows in eight hex digits, a space, and JSON; the first says what the others rest
+on. Whoever goes on with a unit reads the lines up to the first that is not whole, believes of an image in hand what its SHA-256 says,
+writes the journal anew, and cuts the bytes behind the last image off.
+"""
+
+import hashlib
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from altalign import storage
+from altalign.machine import interrupts
+from altalign.pipelines.images.measuring import Measured, Outcome
+from altalign.reasons import DropReason
+
+VERSION = 2
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What a journal rests on: digests of what was asked for and may be taken, and of what measuring asks for."""
+
+    asked: str
+    measured: str
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What the whole lines of a journal say; no grounds where it has none, or is of another version."""
+
+    grounds: Grounds | None = None
+    outcomes: Mapping[int, Outcome] = field(default_factory=dict)
+
+
+class Journal:
+    """Of a unit under way: `outcomes` by the number of the image."""
+
+    def __init__(self, outcomes: dict[int, Outcome], images: storage.Growing, lines: storage.Growing):
+        self.outcomes = outcomes
+        self._images, self._lines = images, lines
+
+    def in_hand(self, number: int, data: bytes, measured: Measured) -> None:
+        """Keep an image."""
+        offset = self._images.bytes
+        self._images.write(data)
+        self._add(number, Outcome(None, None, offset, len(data), measured))
+
+    def failed(self, number: int, reason: DropReason, http_code: int | None) -> None:
+        """Keep that an image could not be had."""
+        self._add(number, Outcome(reason, http_code))
+
+    def _add(self, number: int, outcome: Outcome) -> None:
+        self._lines.write(_line(_entry(number, outcome)))
+        self.outcomes[number] = outcome
+
+
+@contextmanager
+def opened(path: str, grounds: Grounds, measure: Callable[[int, bytes], Measured]) -> Iterator[Journal]:
+    """Go on with a unit, or begin it; `path` is that of its files without their endings.
+
+    What rests on other requests is forgotten; where only measuring differs, the bytes at hand are measured anew.
+
+    Raises:
+        FullDiskError: no space is left.
+    """
+    before = read(path)
+    outcomes: dict[int, Outcome] = {}
+    if before.grounds is not None and before.grounds.asked == grounds.asked:
+        outcomes = {number: outcome for number, outcome in before.outcomes.items() if outcome.reason is not None}
+        again = measure if before.grounds.measured != grounds.measured else None
+        outcomes |= _still_in_hand(path, {number: outcome for number, outcome in before.outcomes.items() if outcome.reason is None}, again)
+    write(path, grounds, outcomes)
+    end = max((outcome.offset + outcome.bytes for outcome in outcomes.values()), default=0)
+    with storage.growing(f"{path}.images", keep=end) as images, storage.growing(f"{path}.journal") as lines:
+        yield Journal(outcomes, images, lines)
+
+
+def _still_in_hand(path: str, outcomes: Mapping[int, Outcome], measure: Callable[[int, bytes], Measured] | None) -> Iterator[tuple[int, Outcome]]:
+    """Those whose bytes are there as they came, with what is measured of them now."""
+    if not outcomes or not storage.exists(f"{path}.images"):
+        return
+    ranges = [(outcome.offset, outcome.bytes) for outcome in outcomes.values()]
+    for (number, outcome), data in zip(outcomes.items(), storage.read_ranges(f"{path}.images", ranges), strict=True):
+        interrupts.check()
+        if hashlib.sha256(data).hexdigest() == outcome.measured.found_sha256:
+            yield number, outcome._replace(measured=measure(number, data)) if measure else outcome
+
+
+def read(path: str) -> Entries:
+    """What a journal says."""
+    if not storage.exists(f"{path}.journal"):
+        return Entries()
+    lines = (_value(line) for line in storage.read_bytes(f"{path}.journal").split(b"\n"))
+    head = next(lines)
+    if not isinstance(head, dict) or head.get("version") != VERSION:
+        return Entries()
+    outcomes = {}
+    with suppress(TypeError, ValueError):  # a line that is not whole, or none of ours
+        for number, reason, http_code, offset, size, measured in lines:
+            outcomes[number] = Outcome(DropReason(reason) if reason else None, http_code, offset, size, _measured(measured))
+    return Entries(Grounds(head["asked"], head["measured"]), outcomes)
+
+
+def write(path: str, grounds: Grounds, outcomes: Mapping[int, Outcome]) -> None:
+    """A journal as a whole, in the place of the one that is there."""
+    head = {"version": VERSION, "asked": grounds.asked, "measured": grounds.measured}
+    storage.write_bytes(f"{path}.journal", b"".join([_line(head), *(_line(_entry(number, outcome)) for number, outcome in outcomes.items())]))
+
+
+def forget(path: str, numbers: Collection[int]) -> Mapping[int, Outcome]:
+    """Take these images out of a journal, so that they are asked for again; what is left."""
+    before = read(path)
+    left = {number: outcome for number, outcome in before.outcomes.items() if number not in numbers}
+    if before.grounds is not None:
+        write(path, before.grounds, left)
+    return left
+
+
+def names(folder: str) -> list[str]:
+    """Names of the units of a folder that have a journal."""
+    return [Path(name).stem for name in storage.names(folder, ".journal")]
+
+
+def _entry(number: int, outcome: Outcome) -> list[object]:
+    return [number, outcome.reason, outcome.http_code, outcome.offset, outcome.bytes, _as_json(outcome.measured) if outcome.reason is None else []]
+
+
+def _as_json(measured: Measured) -> list[object]:
+    return list(measured._replace(features=measured.features and b64encode(measured.features).decode()))  # type: ignore[arg-type]
+
+
+def _measured(values: list[Any]) -> Measured:
+    measured = Measured(*values)
+    return measured._replace(features=b64decode(measured.features) if measured.features else None)
+
+
+def _line(value: object) -> bytes:
+    text = orjson.dumps(value)
+    return b"%08x %b\n" % (zlib.crc32(text), text)
+
+
+def _value(line: bytes) -> Any:
+    """What a line says; None of one that is not whole."""
+    checksum, _, text = line.partition(b" ")
+    return orjson.loads(text) if text and checksum == b"%08x" % zlib.crc32(text) else None

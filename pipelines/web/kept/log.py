@@ -1,0 +1,119 @@
+"""What a run says of its fetching, in `log/fetch/`: for people and other programs. Nothing of the run rests on it.
+
+- `NAME.jsonl`, of a unit: one line of JSON a try, in the order in which images ended. Added to, so that the history stays.
+- `NAME_stats.json`: how far the unit is, in the form of img2dataset's `write_stats`, with keys of ours behind; rewritten while it is under way.
+- `progress.json`, of the whole run: `altalign.pipelines.web.kept.fetch_progress`.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import ada_url
+import orjson
+
+from altalign import storage
+from altalign.errors import UnreadableError
+from altalign.pipelines.images.measuring import Outcome
+from altalign.pipelines.run.units import Run
+from altalign.pipelines.web.client import Response
+from altalign.reasons import DropReason
+
+SECONDS_BETWEEN_STATS = 1.0
+HOSTS_AT_MOST = 20  # of those with the most failures, in the statistics of a unit
+
+
+class UnitLog:
+    """Of a unit under way."""
+
+    def __init__(self, path: str, image_ids: Sequence[str], urls: Sequence[str | None], lines: storage.Growing):
+        self._path, self._image_ids, self._urls, self._lines = path, image_ids, urls, lines
+        self._before = _stats(path)
+        self._begin_s, self._begin = time.time(), time.monotonic()
+        self._said = self._begin - SECONDS_BETWEEN_STATS
+        self._responses = self._before.get("responses", 0)
+
+    def tries(self, number: int, response: Response) -> None:
+        """Note the tries of an image; of one that was not asked for, why."""
+        self._responses += 1
+        found = [(t.url, t.address, t.started_s, t.seconds, t.status, t.reason, t.detail, t.bytes) for t in response.tries]
+        for url, address, started_s, seconds, status, reason, detail, size in found or [
+            (self._urls[number], None, time.time(), 0.0, response.http_code, response.reason, response.detail, 0)
+        ]:
+            said: dict[str, Any] = {"image_id": self._image_ids[number], "url": url, "address": address, "started": round(started_s, 3)}
+            said |= {"seconds": round(seconds, 3), "status": status, "reason": reason, "detail": detail, "bytes": size}
+            self._lines.write(orjson.dumps(said, option=orjson.OPT_APPEND_NEWLINE))
+
+    def stats(self, outcomes: Mapping[int, Outcome], *, is_last: bool = False) -> None:
+        """Say how far the unit is, where that was not said within the last second."""
+        if is_last or time.monotonic() >= self._said + SECONDS_BETWEEN_STATS:
+            self._said = time.monotonic()
+            of_all_tries = {
+                "duration": round(self._before.get("duration", 0.0) + self._said - self._begin, 3),
+                "start_time": self._before.get("start_time", self._begin_s),
+                "end_time": time.time(),
+                "responses": self._responses,
+            }
+            storage.write_json(f"{self._path}_stats.json", {**statistics(outcomes, self._urls), **of_all_tries})
+
+
+@contextmanager
+def opened(run: Run, name: str, image_ids: Sequence[str], urls: Sequence[str | None]) -> Iterator[UnitLog]:
+    """The log of a unit; a last line that a kill has cut is ended first."""
+    path = run.path("log", "fetch", name)
+    with storage.growing(f"{path}.jsonl") as lines:
+        if lines.bytes and storage.read_range(f"{path}.jsonl", lines.bytes - 1, 1) != b"\n":
+            lines.write(b"\n")
+        yield UnitLog(path, image_ids, urls, lines)
+
+
+def restate(run: Run, name: str, outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> None:
+    """The statistics of a unit that is not under way, from what its journal says now."""
+    path = run.path("log", "fetch", name)
+    storage.write_json(f"{path}_stats.json", {**_stats(path), **statistics(outcomes, urls)})
+
+
+def _stats(path: str) -> dict[str, Any]:
+    """What was said last; nothing where that is not there any more, or no JSON: a log is no reason to stop."""
+    try:
+        return storage.read_json(f"{path}_stats.json")
+    except UnreadableError:
+        return {}
+
+
+def statistics(outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> dict[str, Any]:
+    """What img2dataset counts of a shard, but for times; then images of the unit, bytes in hand, and the hosts with the most failures."""
+    statuses = Counter(map(status_of, outcomes.values()))
+    hosts = Counter(host_of(urls[number]) for number, outcome in outcomes.items() if outcome.reason is not None)
+    failed = sum(hosts.values())
+    return {
+        "count": len(outcomes),
+        "successes": statuses["success"],
+        "failed_to_download": failed,
+        "failed_to_resize": len(outcomes) - failed - statuses["success"],
+        "status_dict": dict(statuses.most_common()),
+        "images": len(urls),
+        "bytes": sum(outcome.bytes for outcome in outcomes.values()),
+        "hosts": dict(sorted(hosts.items(), key=lambda host: (-host[1], host[0]))[:HOSTS_AT_MOST]),
+    }
+
+
+def status_of(outcome: Outcome) -> str:
+    """`success`; a reason of fetching, with the code where that says more; or why the bytes are no whole image."""
+    if outcome.reason is DropReason.HTTP_STATUS:
+        return f"{outcome.reason} {outcome.http_code}"
+    if outcome.reason is not None:
+        return outcome.reason.value
+    if outcome.measured.format is None:
+        return DropReason.IMAGE_UNDECODABLE.value
+    return DropReason.IMAGE_DAMAGED.value if outcome.measured.damage is not None else "success"
+
+
+def host_of(url: str | None) -> str:
+    """The host of an absolute URL."""
+    try:
+        return ada_url.URL(url or "").hostname
+    except ValueError:
+        return ""

@@ -1,0 +1,118 @@
+"""How much memory there is, by the files of a machine, and how work is made to fit it."""
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from altalign.curation import CurateConfig
+from altalign.errors import UsageError
+from altalign.machine import memory
+from altalign.machine.memory import MB, Free
+
+
+def config(**engine: object) -> CurateConfig:
+    return CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": engine}, where="test")
+
+
+def machine(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+MEMINFO = "MemTotal:       8000000 kB\nMemAvailable:   4000000 kB\nSwapFree:       1000000 kB\nHugePages_Total:       0\n"
+
+
+def test_a_machine_without_limits_has_what_is_available_and_what_can_be_swapped(tmp_path: Path) -> None:
+    there = memory.free(machine(tmp_path, {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.stat": "anon 5\n"}))
+    assert there == Free(5_000_000 * 1024, "the machine")
+
+
+@pytest.mark.parametrize(
+    ("lines", "files"),
+    [
+        (
+            "0::/a/b\n",
+            {"a/memory.max": "2000000000", "a/memory.current": "900000000", "a/memory.stat": "anon 1\ninactive_file 300000000\nactive_file 100000000\n"},
+        ),
+        (
+            "5:cpu,cpuacct:/x\n4:memory:/a/b\n0::/\n",
+            {
+                "memory/a/memory.limit_in_bytes": "2000000000",
+                "memory/a/memory.usage_in_bytes": "900000000",
+                "memory/a/memory.stat": "cache 1\ninactive_file 7\ntotal_inactive_file 300000000\ntotal_active_file 100000000\n",
+                "memory/a/b/memory.limit_in_bytes": "9223372036854771712",
+                "memory/a/b/memory.usage_in_bytes": "5",
+            },
+        ),
+    ],
+)
+def test_a_control_group_above_ours_limits_us_too_and_cached_files_count_as_free(tmp_path: Path, lines: str, files: dict[str, str]) -> None:
+    groups = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    there = memory.free(machine(tmp_path, {"proc/meminfo": MEMINFO, "proc/self/cgroup": lines, **groups}))
+    assert there.bytes == 1_500_000_000
+    assert there.of.startswith("control group ")
+    assert there.of.endswith("/a")
+
+
+def test_a_group_without_a_limit_and_a_system_without_such_files_limit_nothing(tmp_path: Path) -> None:
+    machine(tmp_path, {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "max\n", "sys/fs/cgroup/a/memory.current": "5\n"})
+    assert memory.free(tmp_path) == Free(1 << 62, "nothing")
+
+
+def test_address_space_is_compared_by_what_it_leaves_for_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {resource.RLIMIT_AS: 2_000_000_000, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], limits[which]))
+    root = machine(tmp_path, {"proc/self/status": "Name:\tpython\nVmSize:\t  100000 kB\nVmData:\t 50000 kB\n", "proc/meminfo": "MemAvailable: 1800000 kB\n"})
+    assert memory.free(root) == Free(2_000_000_000 - 100_000 * 1024, "ulimit -v", is_address_space=True)
+    limits[resource.RLIMIT_DATA] = 1_000_000_000
+    assert memory.free(root) == Free(1_000_000_000 - 50_000 * 1024, "ulimit -d")
+
+
+@pytest.mark.parametrize(("free", "is_address_space", "workers"), [(8_000, False, 4), (1_000, False, 4), (999, False, 3), (550, False, 1), (1_100, True, 2)])
+def test_there_are_as_many_workers_as_there_is_memory_for(free: int, is_address_space: bool, workers: int) -> None:  # noqa: FBT001 - of the test
+    asked = config(workers=4)
+    fitted = memory.fitted(asked, Free(free * MB, "a test", is_address_space))
+    assert fitted.engine.workers == workers
+    assert (fitted is asked) == (workers == 4)
+
+
+def test_too_little_for_one_worker_is_said_before_any_work() -> None:
+    with pytest.raises(UsageError) as caught:
+        memory.fitted(config(), Free(500 * MB, "ulimit -d"))
+    assert str(caught.value) == "not enough memory: a curation takes 550 MB, and 500 MB are free (ulimit -d); give it more"
+
+
+def test_large_pieces_wait_for_one_another_and_what_never_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = memory._Spare(100 * MB)
+    monkeypatch.setattr(memory, "spare", lambda: shared)
+    order: list[str] = []
+
+    def second() -> None:
+        with memory.reserved(60 * MB):
+            order.append("second")
+
+    with memory.reserved(60 * MB), memory.reserved(5 * MB):
+        thread = threading.Thread(target=second)
+        thread.start()
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+    with pytest.raises(MemoryError, match="101 MB needed, 100 MB free"), memory.reserved(101 * MB):
+        raise AssertionError
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems keep Arrow's own choice")
+@pytest.mark.parametrize(("given", "backend"), [({}, "jemalloc"), ({"ARROW_DEFAULT_MEMORY_POOL": "system"}, "system")])
+def test_arrow_keeps_its_pages_unless_the_user_chose_otherwise(given: dict[str, str], backend: str) -> None:
+    code = "from altalign.machine import startup; startup.prepare(); import pyarrow; print(pyarrow.default_memory_pool().backend_name)"
+    environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"} | given
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert (ran.stdout.strip(), ran.stderr) == (backend, "")

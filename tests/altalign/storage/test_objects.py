@@ -1,0 +1,608 @@
+"""The face of storage over a real S3 server, and over an emulator of GCS."""
+
+import fcntl
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pytest
+
+from altalign import storage
+from altalign.errors import FullDiskError, StoreError, UnreadableError, UsageError
+from altalign.pipelines.files import arrays, parquet
+from altalign.storage import clients, growing, local_copies, locks
+from tests.object_stores import faults
+from tests.object_stores.servers import Server
+
+pytestmark = pytest.mark.engine
+
+ROOT = Path(__file__).parents[3]
+LARGE = 12 << 20  # two parts, at least
+KILLED_WHILE_IT_WRITES = """
+import os, signal, sys
+from altalign import object_clients, storage
+put = object_clients._put
+def killed(place, data):
+    stream = place.client.open_output_stream(place.name)
+    stream.write(data.slice(0, data.size // 2))  # parts are under way
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "while uploading":
+    object_clients._put = killed
+with storage.write(sys.argv[1]) as file:
+    file.write(b"x" * (24 << 20))
+    if sys.argv[2] == "while writing":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+KILLED_WHILE_IT_GROWS = """
+import os, signal, sys
+from altalign import object_growing, storage
+object_growing.PART_BYTES = 1000
+with storage.growing(sys.argv[1]) as file:
+    for number in range(250):
+        file.write(b"%03d\\n" % number)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(params=["s3", "gcs"])
+def store(request: pytest.FixtureRequest) -> Server:
+    return request.getfixturevalue(request.param)
+
+
+def all_names(store: Server) -> list[str]:
+    return sorted(path.removeprefix(f"{store.url}/") for path in storage.files_below(store.url))
+
+
+def run_python(code: str, *arguments: str) -> int:
+    return subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False).returncode
+
+
+# Writing -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["x.bin", "x.gz"])  # Arrow compresses what is named so, where it may
+@pytest.mark.parametrize("size", [0, 1, 5 << 20, LARGE])
+def test_what_is_written_is_read(size: int, name: str, store: Server) -> None:
+    data, path = random.Random(size).randbytes(size), f"{store.url}/deep/{name}"
+    with storage.write(path) as file:
+        file.write(data[: size // 2])
+        assert not storage.exists(path)
+        assert storage.names(f"{store.url}/deep") == []
+        file.write(data[size // 2 :])
+    assert storage.read_bytes(path) == data
+    assert storage.stamp(path).size == size
+    assert storage.exists(path)
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+@pytest.mark.parametrize("trouble", [ValueError("ours"), KeyboardInterrupt(), OSError("the network")])
+def test_a_block_that_fails_midway_leaves_nothing_or_what_was_there_before(trouble: BaseException, size: int, store: Server) -> None:
+    def write_half(name: str) -> None:
+        with storage.write(f"{store.url}/{name}") as file:
+            file.write(b"x" * size)
+            raise trouble
+
+    storage.write_bytes(f"{store.url}/there", b"before")
+    for name in ("there", "new"):
+        with pytest.raises(type(trouble)):
+            write_half(name)
+    assert all_names(store) == ["there"]
+    assert storage.read_bytes(f"{store.url}/there") == b"before"
+
+
+def test_arrow_makes_an_object_of_half_of_it_which_is_why_nothing_is_streamed(store: Server) -> None:
+    place = clients.Place.of(f"{store.url}/half")
+
+    def write_half() -> None:
+        with place.client.open_output_stream(place.name) as stream:
+            stream.write(b"x" * LARGE)
+            raise ValueError("midway")
+
+    with pytest.raises(ValueError, match="midway"):
+        write_half()
+    assert all_names(store) == ["half"]
+
+
+@pytest.mark.parametrize("moment", ["while writing", "while uploading"])
+def test_a_kill_leaves_nothing(moment: str, s3: Server) -> None:
+    assert run_python(KILLED_WHILE_IT_WRITES, f"{s3.url}/x.bin", moment) == -signal.SIGKILL
+    assert all_names(s3) == []
+    storage.write_bytes(f"{s3.url}/x.bin", b"again")
+    assert storage.read_bytes(f"{s3.url}/x.bin") == b"again"
+
+
+@pytest.mark.parametrize("status", [403, 0])
+@pytest.mark.parametrize("what", ["partNumber=1", "partNumber=2", "uploadId", "uploads"])
+def test_an_upload_that_fails_in_any_part_leaves_nothing(what: str, status: int, s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = []
+
+    def fault(method: str, path: str) -> int | None:
+        is_meant = what in path and method in ("PUT", "POST") and not (what == "uploadId" and "partNumber" in path)
+        if is_meant:
+            failed.append(path)
+        return status if is_meant else None
+
+    storage.write_bytes(f"{s3.url}/there.bin", b"before")
+    data, said = random.Random(1).randbytes(LARGE + (15 << 20)), []
+    with faults.before(s3, fault) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        clients.forget_clients()
+        monkeypatch.setattr(clients, "ATTEMPTS", 2)
+        for name in ("new", "there"):
+            with pytest.raises(StoreError) as caught:
+                storage.write_bytes(f"{s3.url}/{name}.bin", data)
+            said.append(str(caught.value).partition(": ")[0])
+    clients.forget_clients()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.environment["AWS_ENDPOINT_URL"])
+    assert failed
+    assert said == [f"{s3.url}/new.bin", f"{s3.url}/there.bin"]
+    assert all_names(s3) == ["there.bin"]
+    assert storage.read_bytes(f"{s3.url}/there.bin") == b"before"
+
+
+def test_a_request_that_fails_now_and_then_is_made_again(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, int] = {}
+
+    def fault(method: str, path: str) -> int | None:
+        asked[method + path] = asked.get(method + path, 0) + 1
+        return 503 if asked[method + path] == 1 else None
+
+    data = random.Random(1).randbytes(LARGE)
+    with faults.before(s3, fault) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        clients.forget_clients()
+        storage.write_bytes(f"{s3.url}/x.bin", data)
+        assert storage.read_bytes(f"{s3.url}/x.bin") == data
+    clients.forget_clients()
+    assert min(count for name, count in asked.items() if "partNumber" in name) > 1
+
+
+def test_a_full_disk_for_temporary_files_is_said(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    monkeypatch.setattr(clients, "ONE_REQUEST_BYTES", 1)
+    full = Path("/dev/full").open("r+b", buffering=0)  # noqa: SIM115 - closed by what writes
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda *_, **__: full)
+    with pytest.raises(FullDiskError, match=r"no space left on the device while writing x\.bin"):
+        storage.write_bytes(f"{s3.url}/x.bin", b"xx")
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_as_one_of_a_disk_is(store: Server, tmp_path: Path) -> None:
+    data = random.Random(2).randbytes(LARGE)
+    (tmp_path / "x").write_bytes(data)
+    storage.write_bytes(f"{store.url}/x", data)
+    rng = random.Random(3)
+    with storage.open_read(f"{store.url}/x") as ours, (tmp_path / "x").open("rb") as theirs, storage.open_again(f"{store.url}/x", ours) as again:
+        for _ in range(200):
+            match rng.randrange(4):
+                case 0:
+                    offset = rng.randrange(LARGE + 10)
+                    assert ours.seek(offset) == theirs.seek(offset)
+                case 1:
+                    size = rng.choice([1, 100, 70_000, 5_000_000])
+                    assert ours.read(size) == theirs.read(size)
+                case 2:
+                    assert ours.readline() == theirs.readline()
+                case _:
+                    offset, size = rng.randrange(LARGE), rng.choice([10, 3_000_000])
+                    storage.ask_for(f"{store.url}/x", ours, offset, size)
+                    again.seek(offset)
+                    assert again.read(size) == data[offset : offset + size]
+            assert ours.tell() == theirs.tell()
+
+
+def test_reading_on_takes_few_requests(s3: Server) -> None:
+    data = random.Random(4).randbytes(40 << 20)
+    storage.write_bytes(f"{s3.url}/x", data)
+    before = len(s3.requests())
+    with storage.open_read(f"{s3.url}/x") as file, storage.open_again(f"{s3.url}/x", file) as again:
+        for begin in range(0, len(data), 1 << 16):
+            assert file.read(1 << 16) == data[begin : begin + (1 << 16)]
+            again.seek(begin)
+            assert again.read(100) == data[begin : begin + 100]
+    assert len(s3.requests()) - before <= 20
+
+
+def test_ranges_are_those_that_were_asked_for(store: Server) -> None:
+    data = random.Random(5).randbytes(LARGE)
+    storage.write_bytes(f"{store.url}/x", data)
+    rng = random.Random(6)
+    ranges = [(rng.randrange(LARGE), rng.choice([0, 5, 100_000])) for _ in range(60)] + [(begin, 10) for begin in range(0, 5_000, 20)]
+    assert list(storage.read_ranges(f"{store.url}/x", ranges)) == [data[offset : offset + length] for offset, length in ranges]
+    assert storage.read_range(f"{store.url}/x", LARGE - 5, 100) == data[-5:]
+    assert list(storage.read_ranges(f"{store.url}/x", [])) == []
+
+
+def test_what_is_not_there_is_named(store: Server) -> None:
+    path = f"{store.url}/none"
+    asks: list[Callable[[], object]] = [
+        lambda: storage.read_bytes(path),
+        lambda: storage.open_read(path),
+        lambda: list(storage.read_ranges(path, [(0, 1)])),
+        lambda: storage.stamp(path),
+        lambda: storage.mappable(path),
+    ]
+    for ask in asks:
+        with pytest.raises(FileNotFoundError) as caught:
+            ask()
+        assert caught.value.filename == path
+    assert storage.read_json(path) == {}
+    storage.delete(path)
+
+
+def test_tables_and_arrays_go_through(store: Server) -> None:
+    rows = pa.table({"x": list(range(1000)), "y": [str(n) * 100 for n in range(1000)]})
+    parquet.write(f"{store.url}/t.parquet", rows, rows.schema)
+    assert parquet.read_table(f"{store.url}/t.parquet").equals(rows)
+    assert sum(batch.num_rows for batch in parquet.read_whole(f"{store.url}/t.parquet", ["x"])) == 1000
+    numbers = pa.array(range(100)).to_numpy()
+    arrays.save(f"{store.url}/a.npy", numbers)
+    assert arrays.mapped(f"{store.url}/a.npy").tolist() == arrays.read(f"{store.url}/a.npy").tolist() == numbers.tolist()
+    storage.write_bytes(f"{store.url}/bad.parquet", b"PAR1 and nothing more")
+    with pytest.raises(UnreadableError, match="cannot be read as Parquet"):
+        parquet.read_table(f"{store.url}/bad.parquet")
+
+
+def test_a_store_that_fails_is_not_taken_for_a_broken_file(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pa.table({"x": [str(n) * 1000 for n in range(5000)]})
+    parquet.write(f"{s3.url}/t.parquet", rows, rows.schema)
+    with faults.before(s3, lambda method, _: 403 if method == "GET" else None) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        clients.forget_clients()
+        with pytest.raises(StoreError, match="access denied"):
+            parquet.read_table(f"{s3.url}/t.parquet")
+    clients.forget_clients()
+
+
+# What is there -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_there(store: Server) -> None:
+    for name in ("a/x.json", "a/y.json", "a/b/z.json", "top"):
+        storage.write_bytes(f"{store.url}/{name}", b"{}")
+    assert storage.names(f"{store.url}/a", ".json") == ["x.json", "y.json"]
+    assert storage.names(f"{store.url}/none") == []
+    assert sorted(storage.entries(store.url)) == ["a", "top"]
+    kinds = {name: storage.kind(f"{store.url}/{name}") for name in ("a", "a/b", "a/x.json", "none", "a/x")}
+    assert kinds == {"a": "folder", "a/b": "folder", "a/x.json": "file", "none": "missing", "a/x": "missing"}
+    assert not storage.exists(f"{store.url}/a")
+    assert storage.below(store.url, "b/z.json") == [f"{store.url}/a/b/z.json"]
+    storage.delete(f"{store.url}/a/x.json")
+    storage.delete(f"{store.url}/a/b")
+    assert all_names(store) == ["a/y.json", "top"]
+    storage.delete(f"{store.url}/a")
+    assert (all_names(store), storage.kind(f"{store.url}/a")) == (["top"], "missing")
+    assert storage.free_bytes(store.url) is None
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["*.csv", "d/*.csv", "d/**/*.csv", "**/*.csv", "d/?.csv", "d/[xy].csv", "d/x.csv", "d/[x].csv", "d/[1].csv", "d/*", "*/x.csv", "none/*", "d/.*", "d/**"],
+)
+def test_a_glob_matches_what_it_does_on_a_disk(pattern: str, s3: Server, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    for name in ("top.csv", "d/x.csv", "d/y.csv", "d/zz.csv", "d/e/x.csv", "d/e/f/w.csv", "d/.hidden.csv", "d/.h/x.csv", "d/[1].csv", "d/x.txt"):
+        (tmp_path / "disk" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "disk" / name).write_bytes(b"x")
+        storage.write_bytes(f"{s3.url}/p/{name}", b"x")
+    on_disk = sorted(path.removeprefix(f"{tmp_path}/disk/").rstrip("/") for path in storage.find(f"{tmp_path}/disk/{pattern}"))
+    in_store = [path.removeprefix(f"{s3.url}/p/") for path in storage.find(f"{s3.url}/p/{pattern}")]
+    assert in_store == [path for path in on_disk if not (pattern == "d/**" and path == "d")]
+
+
+def test_a_file_that_is_written_anew_has_another_stamp(store: Server) -> None:
+    path = f"{store.url}/x"
+    storage.write_bytes(path, b"one")
+    before = storage.stamp(path)
+    assert storage.stamp(path) == before
+    storage.write_bytes(path, b"two")  # within the same second, of the same size
+    assert storage.stamp(path) != before
+    assert storage.stamp(path).to_json() != before.to_json()
+
+
+def test_many_are_asked_for_at_once_and_given_in_order(s3: Server) -> None:
+    paths = [f"{s3.url}/{number:03}.json" for number in range(200)]
+    assert list(storage.each(lambda path: storage.write_json(path, {"path": path}), paths, of=s3.url)) == [None] * 200
+    assert [facts["path"] for facts in storage.each(storage.read_json, paths, of=s3.url)] == paths
+    with pytest.raises(FileNotFoundError):
+        list(storage.each(storage.read_bytes, [*paths, f"{s3.url}/none"], of=s3.url))
+
+
+def test_marks_are_deleted_before_anything_else(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("u/0.json", "u/done.json", "u/0.images", "u/0.journal.part-000000000000000", "u/0.parquet", "v/1.json", "v/1.bin"):
+        storage.write_bytes(f"{s3.url}/{name}", b"{}")
+    deleted: list[str] = []
+    real = clients.delete_object
+    monkeypatch.setattr(clients, "delete_object", lambda path: deleted.append(path.removeprefix(f"{s3.url}/")) or real(path))
+    storage.delete_units([f"{s3.url}/u"], but=(".images", ".journal"))
+    assert (deleted[0], deleted[1], deleted[2:]) == ("u/done.json", "u/0.json", ["u/0.parquet"])
+    storage.delete_units([f"{s3.url}/v"])
+    assert all_names(s3) == ["u/0.images", "u/0.journal.part-000000000000000"]
+
+
+# What grows ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_grows_is_whole_when_its_block_ended(store: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growing, "PART_BYTES", 1000)
+    path, data = f"{store.url}/x.log", bytearray()
+    for keep in (None, None, 3000, 0):
+        data = data if keep is None else data[:keep]
+        with storage.growing(path, keep=keep) as file:
+            assert file.bytes == len(data)
+            for number in range(60):
+                file.write(b"%05d" % number * 20)
+                data += b"%05d" % number * 20
+            assert file.bytes == len(data)
+        assert storage.read_bytes(path) == data
+        assert all_names(store) == ["x.log"]
+
+
+@pytest.mark.parametrize("before", [b"", b"before\n"])
+def test_whoever_is_killed_loses_what_came_since_the_last_part(before: bytes, s3: Server) -> None:
+    path, whole = f"{s3.url}/x.log", before + b"".join(b"%03d\n" % number for number in range(250))
+    if before:
+        storage.write_bytes(path, before)
+    assert run_python(KILLED_WHILE_IT_GROWS, path) == -signal.SIGKILL
+    assert storage.read_bytes(path) == before
+    assert [name for name in all_names(s3) if ".part-" in name]
+    storage.sweep(s3.url)
+    assert all_names(s3) == ["x.log"]
+    left = storage.read_bytes(path)
+    assert left == whole[: len(left)]
+    assert len(left) >= len(before) + 1000
+    with storage.growing(path, keep=len(before) + 4) as file:
+        file.write(b"more")
+    assert storage.read_bytes(path) == whole[: len(before) + 4] + b"more"
+
+
+def test_parts_that_an_object_holds_already_are_not_there_twice(s3: Server) -> None:
+    path = f"{s3.url}/x.log"
+    for begin, data in ((0, b"0123"), (4, b"4567"), (8, b"89"), (20, b"lost: something before it is")):
+        storage.write_bytes(f"{path}.part-{begin:015}", data)
+    storage.write_bytes(path, b"012345")  # killed while parts were made one
+    storage.sweep(s3.url)
+    assert storage.read_bytes(path) == b"0123456789"
+    assert all_names(s3) == ["x.log"]
+
+
+# Copies --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_is_made_once_and_anew_when_the_object_changes(s3: Server) -> None:
+    path = f"{s3.url}/x.npy"
+    storage.write_bytes(path, b"one" * LARGE)
+    before = len(s3.requests())
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(storage.mappable(path))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1
+    assert Path(found[0]).read_bytes() == b"one" * LARGE
+    asked = s3.requests()[before:]
+    assert asked.count("GetObject") == -(-3 * LARGE // (8 << 20))
+    storage.write_bytes(path, b"two" * LARGE)
+    assert storage.mappable(path) != found[0]
+    assert Path(storage.mappable(path)).read_bytes() == b"two" * LARGE
+
+
+def test_a_copy_that_fails_leaves_nothing(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage.write_bytes(f"{s3.url}/x.npy", b"x" * LARGE)
+    with faults.before(s3, lambda method, _: 403 if method == "GET" else None) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        clients.forget_clients()
+        with pytest.raises(StoreError):
+            storage.mappable(f"{s3.url}/x.npy")
+    clients.forget_clients()
+    assert [path.name for path in (local_copies.folder() / "copies").rglob("*") if path.is_file() and path.suffix != ".lock"] == []
+
+
+def test_old_copies_make_room_for_new_ones(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_copies, "COPIES_AT_MOST_BYTES", 250)
+    copies = []
+    for number in range(4):
+        storage.write_bytes(f"{s3.url}/{number}.npy", b"%d" % number * 100)
+        copies.append(Path(storage.mappable(f"{s3.url}/{number}.npy")))
+        if number < 2:
+            os.utime(copies[-1], (number, number))  # long ago
+    assert [copy.exists() for copy in copies] == [False, False, True, True]
+
+
+# Locks ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_held_by_one_command_of_this_machine(store: Server) -> None:
+    run = f"{store.url}/run"
+    assert storage.holder(run) is None
+    with storage.locked(run):
+        assert storage.holder(run) == str(os.getpid())
+        with pytest.raises(UsageError, match=rf"another command is at work on this run \(process {os.getpid()}\)"), storage.locked(run):
+            pass
+    assert storage.holder(run) is None
+    assert all_names(store) == []
+    with storage.locked(run):
+        pass
+
+
+def test_a_run_is_held_by_one_command_of_all_machines(store: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = f"{store.url}/run"
+    with storage.locked(run):
+        monkeypatch.setenv("ALTALIGN_CACHE", str(tmp_path / "another machine"))
+        assert str(storage.holder(run)).startswith(f"{os.getpid()} on ")
+        with pytest.raises(UsageError, match=rf"at work on this run \(process {os.getpid()} on .*, seen \d+ s ago\); wait for it"), storage.locked(run):
+            pass
+        assert len(all_names(store)) == 1
+        monkeypatch.setenv("ALTALIGN_CACHE", str(tmp_path / "cache"))
+    with storage.locked(run):
+        pass
+
+
+def test_a_killed_command_of_this_machine_holds_nothing(s3: Server) -> None:
+    run = f"{s3.url}/run"
+    code = "import os, signal, sys; from altalign import storage\nwith storage.locked(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)"
+    assert run_python(code, run) == -signal.SIGKILL
+    assert len(all_names(s3)) == 1
+    assert storage.holder(run) is None
+    with storage.locked(run):
+        assert len(all_names(s3)) == 1
+    assert all_names(s3) == []
+
+
+def test_a_killed_command_of_another_machine_holds_until_its_lease_ends(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = f"{s3.url}/run"
+    code = "import os, signal, sys; from altalign import storage\nwith storage.locked(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)"
+    assert run_python(code, run) == -signal.SIGKILL
+    monkeypatch.setenv("ALTALIGN_CACHE", str(tmp_path / "another machine"))
+    with pytest.raises(UsageError, match="another command is at work"), storage.locked(run):
+        pass
+    monkeypatch.setattr(locks, "LEASE_S", -1.0)  # it has ended
+    monkeypatch.setattr(locks.HELD, "check", lambda _: None)
+    with storage.locked(run):
+        assert len(all_names(s3)) == 1
+
+
+def test_tickets_are_written_anew_and_whoever_cannot_writes_nothing_more(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = f"{s3.url}/run"
+    monkeypatch.setattr(locks, "REFRESH_EVERY_S", 0.01)
+    renewed = threading.Event()
+    real = locks.HELD.renew
+    times: list[str] = []
+    monkeypatch.setattr(locks.HELD, "renew", lambda folder: (times.append(folder), real(folder), renewed.set() if len(times) > 3 else None))
+    with storage.locked(run):
+        assert renewed.wait(60)
+        storage.write_bytes(f"{run}/x", b"1")
+        monkeypatch.setattr(locks, "LEASE_S", -1.0)  # as if the machine had slept
+        with pytest.raises(StoreError, match="held no longer"):
+            storage.write_bytes(f"{run}/x", b"2")
+        storage.write_bytes(f"{s3.url}/elsewhere", b"2")
+    assert storage.read_bytes(f"{run}/x") == b"1"
+
+
+def test_the_lock_of_this_machine_is_free_after_the_block(s3: Server) -> None:
+    with storage.locked(f"{s3.url}/run"):
+        pass
+    for place in (local_copies.folder() / "locks").iterdir():
+        with place.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_temporary_files_of_a_run_are_on_this_machine(s3: Server) -> None:
+    import tempfile
+
+    before = tempfile.gettempdir()
+    with storage.temporary(f"{s3.url}/run/work/temporary"):
+        inside = Path(tempfile.gettempdir())
+        assert inside.is_relative_to(local_copies.folder())
+        Path(tempfile.mkstemp()[1]).write_bytes(b"x")
+    assert (tempfile.gettempdir(), inside.exists()) == (before, False)
+    Path(storage.local_file(f"{s3.url}/run/log/other.log")).write_text("said", encoding="utf-8")
+
+
+# Trouble -------------------------------------------------------------------------------------------------------------
+
+
+TROUBLE: dict[str, tuple[dict[str, str | None], str]] = {
+    "no bucket": ({}, "there is no bucket absent at ENDPOINT; make it, or give another"),
+    "a wrong secret": (
+        {"AWS_SECRET_ACCESS_KEY": "wrong"},
+        "access denied at ENDPOINT (…); look whether the credentials are right, and may list, read, write and delete there",
+    ),
+    "a wrong key": (
+        {"AWS_ACCESS_KEY_ID": "wrong"},
+        "access denied at ENDPOINT (…); look whether the credentials are right, and may list, read, write and delete there",
+    ),
+    "no credentials": (
+        {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
+        "access denied at ENDPOINT (…); no credentials are in the environment; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    ),
+    "another region": ({"AWS_REGION": "eu-west-1"}, "the store at ENDPOINT refuses the region, AWS_REGION is eu-west-1 (…); set it to that of s3://BUCKET"),
+    "an endpoint that does not answer": (
+        {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"},
+        "the store at ENDPOINT does not answer (…); look at the network and AWS_ENDPOINT_URL, and run the same command again",
+    ),
+}
+
+
+@pytest.mark.parametrize("when", TROUBLE)
+def test_trouble_is_one_line_that_says_what_to_do(when: str, s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment, said = TROUBLE[when]
+    monkeypatch.setattr(clients, "ATTEMPTS", 2)
+    path = "s3://absent/run" if when == "no bucket" else f"{s3.url}/run"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name)
+    clients.forget_clients()
+    for ask, kind in ((lambda: storage.check(path), UsageError), (lambda: storage.write_bytes(f"{path}/x", b"x"), StoreError)):
+        with pytest.raises(kind) as caught:
+            ask()
+        line = str(caught.value)
+        assert "\n" not in line
+        line = re.sub(r" \(.*\)", " (…)", line.replace(os.environ["AWS_ENDPOINT_URL"], "ENDPOINT").replace(s3.bucket, "BUCKET"))
+        assert line.partition(": ")[2] == said
+        assert str(caught.value).startswith(path)
+    clients.forget_clients()
+
+
+def test_a_bucket_of_gcs_that_is_not_there_is_said(gcs: Server) -> None:
+    with pytest.raises(UsageError, match="there is no bucket absent"):
+        storage.check("gs://absent/run")
+    storage.check(f"{gcs.url}/run")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "line"),
+    [
+        ("AWS Error UNKNOWN (HTTP status 507) during PutObject operation: XMinioStorageFull", FullDiskError, "no space left in the store"),
+        ("AWS Error SLOW_DOWN during PutObject operation: reduce your request rate (Request ID: 1)", StoreError, "refuses (reduce your request rate)"),
+        ("google::cloud::Status(PERMISSION_DENIED: 403 forbidden)", StoreError, "access denied"),
+        ("google::cloud::Status(UNAVAILABLE: curl: could not connect)", StoreError, "does not answer"),
+    ],
+)
+def test_what_clients_say_is_sorted(said: str, kind: type[Exception], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    found: Any = clients.trouble(OSError(said), "gs://bucket/x" if "google" in said else "s3://bucket/x")
+    assert type(found) is kind
+    assert line in str(found)
+    assert "Request ID" not in str(found)
+
+
+def test_the_store_is_not_asked_by_the_names_of_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pafs, "S3FileSystem", None)
+    assert storage.join("s3://bucket/run", "work", "x") == "s3://bucket/run/work/x"
+    assert storage.absolute("s3://bucket/run/") == "s3://bucket/run"
+    assert storage.folder_of("s3://bucket/run/x") == "s3://bucket/run"
+    assert json.dumps(storage.Stamp(1, 2, "abc").to_json()) == '[1, "abc"]'
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/a/../b", "s3://bucket/./a", "s3://bucket/a//b", "gs://bucket/..", "gs://bucket/a/."])
+def test_a_path_that_means_another_one_on_a_disk_is_refused_before_the_store_is_asked(path: str) -> None:
+    with pytest.raises(UsageError, match=r"a store has no folders named '', '\.' or '\.\.'; give the path without them"):
+        storage.check(path)
+
+
+def test_machines_that_share_a_cache_are_not_taken_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where home folders are on NFS: its locks may hold on each machine alone."""
+    monkeypatch.setenv("ALTALIGN_CACHE", str(tmp_path))
+    name = local_copies.machine()
+    assert local_copies.machine() == name
+    monkeypatch.setattr(local_copies, "_BOOT_ID", tmp_path / "boot_id")
+    (tmp_path / "boot_id").write_text("another kernel\n", encoding="ascii")
+    assert local_copies.machine() not in ("", name)
+    monkeypatch.setattr(local_copies, "_BOOT_ID", tmp_path / "none")  # of systems that have none
+    assert local_copies.machine() not in ("", name)

@@ -1,0 +1,96 @@
+"""Pages: golden cases, URLs, any bytes, and pages that are refused."""
+
+import json
+from pathlib import Path
+
+import ada_url
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from altalign.pipelines.read.pages import image_elements
+from altalign.pipelines.read.pages.image_elements import PageError
+from tests.pipelines.read.pages.tag_soup import tokens
+
+CASES = Path(__file__).parents[3] / "cases" / "pages"
+PAGE_URL = "http://site.example/dir/page.html"
+
+
+def rows(body: bytes, page_url: str = PAGE_URL, charset: str | None = None) -> list[list[str | None]]:
+    batch = image_elements.verdicts([(image, page_url) for image in image_elements.images(body, page_url, charset)])
+    return [[row["image_url"], row["caption"], row["reason"]] for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("case", sorted(path.stem for path in CASES.glob("*.html")))
+def test_a_golden_page_gives_its_images(case):
+    assert rows((CASES / f"{case}.html").read_bytes()) == json.loads((CASES / f"{case}.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("page_url", "base", "src", "url"),
+    [
+        ("http://a/b/c", None, "x", "http://a/b/x"),
+        ("http://a/b/c", "d/", "x", "http://a/b/d/x"),
+        ("http://a/b/c", "//e/f", "x", "http://e/x"),
+        ("http://a/b/c", "http://[", "x", "http://a/b/x"),
+        ("http://a/b/c", "data:text/plain,x", "x", "http://a/b/x"),
+        ("http://a/b/c", "javascript:x", "x", "http://a/b/x"),
+        ("http://a/b/c", "", "x", "http://a/b/x"),
+        ("no url", None, "x", None),
+        ("no url", "http://b/", "x", "http://b/x"),
+        ("no url", "relative/", "x", None),
+        ("no url", None, "https://c/#f", "https://c/"),
+        ("file:///a", None, "x", None),
+    ],
+)
+def test_relative_urls_are_resolved_as_browsers_do(page_url, base, src, url):
+    assert image_elements.resolve(src, image_elements.base_url(page_url, base)) == url
+
+
+def test_a_page_without_images_has_no_rows():
+    assert rows(b"<p>text") == rows(b"") == rows(b"\x00\xff") == []
+
+
+def test_a_page_that_is_too_large_is_refused():
+    with pytest.raises(PageError, match="16 MiB"):
+        rows(b"<img>" + b" " * image_elements.PAGE_BYTES)
+    with pytest.raises(PageError, match="16 MiB in UTF-8"):
+        rows(b"<img>" + b"\xff" * (image_elements.PAGE_BYTES - 5), charset="latin1")
+
+
+def test_a_page_of_too_many_images_is_refused():
+    with pytest.raises(PageError, match="a page of more than 750,000 images"):
+        rows(b"<img>" * 750_001)
+
+
+def test_images_of_a_page_come_one_after_the_other():
+    found = image_elements.images(b"<img src=a alt=b>" * 20_000, PAGE_URL, None)
+    assert next(found) == image_elements.Image("http://site.example/dir/a", "a", "b")
+    assert sum(1 for _ in found) == 19_999
+
+
+PARTS = tokens(
+    r"http://  https://  HTTP://  //  /  a  A  xn--  -  .  ..  %2e  %20  ?  #  :  :80  :8080  @  \\  \u00e9  '  0  1.2  com  b.c/  [  |  ~  &=  ;  _  \x20  \t"
+)
+BASES = ["http://h.example/", "https://h.example/dir/page?q=/a#f/g", "http://h/#/", "http://h:81?a/b", "file:///a/b"]
+
+
+@settings(derandomize=True, deadline=None, max_examples=1_000)
+@given(st.lists(st.sampled_from(PARTS), max_size=8).map("".join), st.none() | st.sampled_from(BASES))
+def test_urls_are_resolved_as_by_the_url_parser(url, base):
+    try:
+        expected = ada_url.URL(url, base).href.partition("#")[0]
+    except ValueError:
+        expected = ""
+    known = None if base is None else image_elements.base_url(base, None)
+    assert image_elements.resolve(url, known) == (expected if expected.startswith(("http://", "https://")) else None)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(
+    st.binary(max_size=300) | st.text("<>img/ src=\"'alt!-&;é\n", max_size=120).map(str.encode),
+    st.sampled_from([None, "utf-8", "shift_jis", "utf-16", "nothing", "gb18030"]),
+)
+def test_any_bytes_are_a_page(body, charset):
+    for url, caption, reason in rows(body, charset=charset):
+        assert reason is not None or (url and caption)

@@ -1,0 +1,189 @@
+"""WebDataset tars: samples, captions, URLs, where images are, and what is broken."""
+
+import hashlib
+import io
+import json
+import random
+import tarfile
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from altalign.curation import InputSettings
+from altalign.errors import UnreadableError
+from altalign.pipelines import read
+from tests.pipelines.read.pages.archives import compress
+from tests.pipelines.read.pages.archives import read_all as read_all_of
+
+SETTINGS = InputSettings(kind="webdataset", paths=["-"])
+FORMS = [".tar", ".tar.gz", ".tar.zst"]
+
+
+def read_all(path: Path, settings: InputSettings = SETTINGS) -> tuple[list[dict], list[dict], list[dict]]:
+    return read_all_of(path, settings)
+
+
+def write(path: Path, members: list[tuple[str, bytes]]) -> Path:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return compress(path, buffer.getvalue())
+
+
+def bytes_of(path: Path, place: dict) -> bytes:
+    return place["bytes"] if place["bytes"] is not None else path.read_bytes()[place["offset"] : place["offset"] + place["length"]]
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_samples_are_read_in_order_with_the_bytes_of_their_images(tmp_path, form):
+    members = [
+        ("a/0001.jpg", b"one"),
+        ("a/0001.txt", b" a caption "),
+        ("a/0001.json", json.dumps({"url": " http://a/1#x", "caption": "of json"}).encode()),
+        ("b/0001.JSON", json.dumps({"caption": "of json"}).encode()),
+        ("b/0001.PNG", b"two"),
+        ("b/0001.webp", b"second image"),
+        ("c.d/0002.seg.png", b"no image of a sample"),
+        ("c.d/0002.avif", b"three"),
+        ("0003.json", b'{"url": "http://a/3"}'),
+        ("0003.jpg", b""),
+        ("0004.cls", b"1"),
+        ("0005.txt", b"no image"),
+        ("0006.jpeg", b"two"),
+        ("x" * 150 + ".tiff", b"long name"),
+    ]
+    path = write(tmp_path / f"shard{form}", members)
+    rows, broken, places = read_all(path)
+    assert [entry["error"] for entry in broken] == ["no image, .txt or .json of one name before the first dot, but 0004.cls"]
+    assert [(row["image_identity"], row["caption"]) for row in rows] == [
+        ("http://a/1", "a caption"),
+        (sha(b"two"), "of json"),
+        (sha(b"three"), ""),
+        ("http://a/3", ""),
+        (None, "no image"),
+        (sha(b"two"), ""),
+        (sha(b"long name"), ""),
+    ]
+    assert [place["image_identity"] for place in places] == ["http://a/1", sha(b"two"), sha(b"three"), sha(b"two"), sha(b"long name")]
+    found = [bytes_of(path, place) for place in places]
+    assert found == [b"one", b"two", b"three", b"two", b"long name"]
+    assert all((place["bytes"] is None) == (form == ".tar") for place in places)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"url": 1}', b'{"caption": {}}', b"\xff"])
+def test_a_broken_side_car_costs_its_sample(tmp_path, content):
+    path = write(tmp_path / "a.tar", [("1.jpg", b"one"), ("2.jpg", b"two"), ("2.json", content), ("2.txt", b"x"), ("3.jpg", b"three")])
+    rows, broken, places = read_all(path)
+    assert [row["image_identity"] for row in rows] == [place["image_identity"] for place in places] == [sha(b"one"), sha(b"three")]
+    assert [entry["offset"] for entry in broken] == [1_024]
+    assert "2.json" in broken[0]["error"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_tar_cut_in_two_cannot_be_read(tmp_path, form):
+    path = write(tmp_path / f"a{form}", [(f"{number}.jpg", random.Random(number).randbytes(5_000)) for number in range(20)])
+    whole = path.read_bytes()
+    for size in (len(whole) // 2 + 37, len(whole) // 2 - 900, 700):
+        path.write_bytes(whole[:size])
+        with pytest.raises(UnreadableError, match=r"a\.tar"):
+            read_all(path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_damaged_header_or_another_kind_of_file_cannot_be_read(tmp_path, form):
+    write(tmp_path / "a.tar", [(f"{number}.jpg", b"x" * 600) for number in range(4)])
+    data = bytearray((tmp_path / "a.tar").read_bytes())
+    data[2 * 1_536 + 150] ^= 0xFF
+    for spoilt in (bytes(data), b"<html>" * 500):
+        with pytest.raises(UnreadableError, match=f"a{form}"):
+            read_all(compress(tmp_path / f"a{form}", spoilt))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_tar_without_samples_is_no_error(tmp_path, form):
+    assert read_all(write(tmp_path / f"a{form}", [])) == ([], [], [])
+    assert read_all(compress(tmp_path / f"b{form}", b"")) == ([], [], [])
+    (tmp_path / f"c{form}").touch()
+    assert read_all(tmp_path / f"c{form}") == ([], [], [])
+
+
+def test_references_are_decoded_where_settings_say_so(tmp_path):
+    path = write(tmp_path / "a.tar", [("1.jpg", b"one"), ("1.txt", b"Tom &amp; Jerry")])
+    assert read_all(path)[0][0]["caption"] == "Tom &amp; Jerry"
+    assert read_all(path, SETTINGS.model_copy(update={"decode_entities": True}))[0][0]["caption"] == "Tom & Jerry"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("side_car", ["txt", "json"])
+def test_an_endless_caption_costs_its_sample(tmp_path, monkeypatch, form, side_car):
+    monkeypatch.setattr("altalign.pipelines.read.tars.webdataset.LINE_BYTES", 100)
+    rows, broken, places = read_all(write(tmp_path / f"a{form}", [("1.jpg", b"one"), (f"1.{side_car}", b"x" * 101), ("2.jpg", b"two"), ("2.txt", b"x" * 100)]))
+    assert [entry["offset"] for entry in broken] == [0]
+    assert f"1.{side_car}" in broken[0]["error"]
+    assert [row["image_identity"] for row in rows] == [place["image_identity"] for place in places] == [sha(b"two")]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_image_beyond_the_limit_is_cut_whatever_the_compression(tmp_path, monkeypatch, form):
+    monkeypatch.setattr("altalign.pipelines.read.tars.webdataset.IMAGE_BYTES", 10_000)
+    images = [random.Random(size).randbytes(size) for size in (10_000, 10_001, 50_000)]
+    path = write(tmp_path / f"a{form}", [(f"{number}.jpg", image) for number, image in enumerate(images)] + [("last.txt", b"caption")])
+    rows, broken, places = read_all(path)
+    assert broken == []
+    assert [row["image_identity"] for row in rows] == [*(sha(image[:10_000]) for image in images), None]
+    found = [bytes_of(path, place) for place in places]
+    assert found == [image[:10_000] for image in images]
+
+
+@pytest.mark.parametrize("form", [".tar.gz", ".tar.zst"])
+def test_an_image_beyond_the_limit_is_never_held_whole(tmp_path, monkeypatch, form):
+    monkeypatch.setattr("altalign.pipelines.read.tars.webdataset.IMAGE_BYTES", 1 << 20)
+    path = write(tmp_path / f"a{form}", [("1.jpg", bytes(24 << 20)), ("2.jpg", b"two")])
+    tracemalloc.start()
+    try:
+        places = read_all(path)[2]
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [len(place["bytes"]) for place in places] == [1 << 20, 3]
+    assert most < 12 << 20
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+def test_a_header_without_end_cannot_be_read(tmp_path, monkeypatch, form, kind):
+    monkeypatch.setattr("altalign.pipelines.read.tars.tar_members.LINE_BYTES", 1_000)
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, 1_001
+    with pytest.raises(UnreadableError, match="header of 1001 bytes"):
+        read_all(compress(tmp_path / f"a{form}", header.tobuf() + b"x" * 1_024 + bytes(10_240)))
+
+
+def test_many_samples_come_in_bounded_stretches(tmp_path):
+    path = write(tmp_path / "a.tar.gz", [(f"{number}.jpg", b"%d" % number) for number in range(9_000)])
+    stretches = [found.rows.num_rows for found in read.read(str(path), SETTINGS)]
+    assert max(stretches) <= 8_192
+    assert sum(stretches) == 9_000
+
+
+@pytest.mark.parametrize(
+    ("members", "error"),
+    [
+        ([("0.png", b"A"), ("0.txt", b"first"), ("0.png", b"B"), ("0.txt", b"second")], "0.txt: a second .txt"),
+        ([("photo.0.jpg", b"A"), ("photo.0.txt", b"one")], "no image, .txt or .json of one name before the first dot"),
+        ([("2.jpg", b"A"), ("2.txt", b"a \xff caption")], "2.txt: not UTF-8 (byte 2)"),
+    ],
+)
+def test_what_makes_no_sample_is_counted(tmp_path, members, error):
+    rows, broken, places = read_all(write(tmp_path / "a.tar", members))
+    assert (rows, places) == ([], [])
+    assert len(broken) == 1
+    assert error in broken[0]["error"]

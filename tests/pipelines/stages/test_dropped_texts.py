@@ -1,0 +1,70 @@
+"""Rows that the text rules drop, against a plain loop: whatever the batches, and however few of a batch are dropped."""
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from altalign.pipelines.stages import dropped_texts
+from altalign.pipelines.stages.dropped_texts import Judged
+from altalign.pipelines.stages.tables import Measured
+from altalign.reasons import REASONS, Stage, drop_where, reasons_of
+from altalign.schema import CANDIDATE, DROPPED
+
+RULES = REASONS[Stage.JUDGE][:-1]  # the last is asked of groups
+
+
+def batch_of(rows: int, share: float, seed: int) -> tuple[Judged, list[dict[str, Any]]]:
+    """Candidates of which about this share is dropped, and what should stand in the file."""
+    rng = np.random.default_rng(seed)
+    holds = rng.random((len(RULES), rows)) < 1 - (1 - share) ** (1 / len(RULES))
+    _, failed = reasons_of([drop_where(pa.array(mask), rule) for rule, mask in zip(RULES, holds, strict=True)])
+    urls = [None if i % 11 == 3 else f"http://a.example/{seed}/{i}" for i in range(rows)]
+    identities = [url if url and i % 5 else None for i, url in enumerate(urls)]
+    captions = [f"caption {i} 画" * (i % 4) for i in range(rows)]
+    page_urls = [None if i % 2 else f"http://p.example/{i}" for i in range(rows)]
+    columns = [pa.array(column, pa.string()) for column in (urls, identities, captions, page_urls)]
+    words, counts = rng.integers(0, 40, rows, np.int32), rng.integers(0, 3, (2, rows)) * 11
+    ids = rng.integers(0, 256, (2, rows, 16), np.uint8)
+    nullable = [pa.array(each, pa.int64(), mask=each == 0) for each in counts]
+    measured = Measured(pa.array(words, pa.int32()), pa.array(holds[0].tolist(), pa.bool_()), np.zeros(rows, np.uint8), *nullable)
+    expected = []
+    for i in np.flatnonzero(holds.any(axis=0)).tolist():
+        reasons = [rule.value for rule, mask in zip(RULES, holds, strict=True) if mask[i]]
+        found = {"key": ids[1, i].tobytes().hex(), "image_id": ids[0, i].tobytes().hex() if identities[i] else None, "image_url": urls[i]}
+        found |= {"caption": captions[i], "page_url": page_urls[i], "source": "mine", "stage": "judge", "reason": reasons[0], "failed": reasons}
+        found |= {"words": int(words[i]), "images_per_text": int(counts[0, i]) or None, "texts_per_image": int(counts[1, i]) or None}
+        expected.append(dict.fromkeys(DROPPED.names) | found)
+    return Judged(pa.record_batch(columns, schema=CANDIDATE), measured, failed, ids[0], ids[1]), expected
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [],
+        [(5, 0.0)],
+        [(1, 1.0)],
+        [(300, 0.9)],
+        [(300, 0.02), (200, 0.98), (0, 0.0), (100, 0.0), (250, 0.5)],
+        [(20_000, 0.97), (20_000, 0.9), (7, 0.5), (40_000, 0.99), (3, 1.0)],
+    ],
+    ids=["none", "none dropped", "one", "one batch", "few and many", "several row groups"],
+)
+def test_dropped_rows_are_those_of_a_loop(tmp_path: Path, batches: list[tuple[int, float]]) -> None:
+    expected = []
+    with dropped_texts.writing(str(tmp_path / "dropped.parquet"), "mine") as file:
+        for seed, (rows, share) in enumerate(batches):
+            judged, of_batch = batch_of(rows, share, seed)
+            file.write(judged)
+            expected += of_batch
+            some = judged.dropped[::3]
+            assert judged.only(some).to_arrow("mine").to_pylist() == of_batch[::3]
+            assert [RULES[number].value for number in judged.reasons] == [row["reason"] for row in of_batch]
+    table = pq.read_table(tmp_path / "dropped.parquet")
+    assert table.schema == DROPPED
+    assert table.to_pylist() == expected
+    assert duckdb.sql(f"from '{tmp_path}/dropped.parquet'").to_arrow_table().to_pylist() == expected

@@ -1,0 +1,184 @@
+"""Names looked up once for all who ask, kept for a while, and never waited for longer than who asks has time."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from altalign.pipelines.web.http import names
+from altalign.pipelines.web.http.names import NOT_THERE, Names, SystemResolver
+from tests.pipelines.web.asking.virtual import VirtualLoop
+
+
+class Slow:
+    """Takes seconds for a name, and notes when it was asked."""
+
+    def __init__(self, seconds: float = 1.0, error: OSError | None = None):
+        self.seconds, self.error, self.asked, self.is_closed = seconds, error, list[str](), False
+
+    async def addresses(self, host: str) -> Sequence[str]:
+        self.asked.append(host)
+        await asyncio.sleep(self.seconds)
+        if self.error:
+            raise self.error
+        return ["192.0.2.1", "192.0.2.2"]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualLoop]:
+    found = VirtualLoop()
+    yield found
+    found.close()
+
+
+def test_all_who_ask_at_once_share_a_lookup_and_it_is_kept(loop: VirtualLoop) -> None:
+    async def main() -> None:
+        resolver = Slow()
+        found = Names(resolver)
+        assert set(await asyncio.gather(*(found.addresses("a.test") for _ in range(20)))) == {("192.0.2.1", "192.0.2.2")}
+        await asyncio.sleep(names.KEPT_S - 1)
+        await found.addresses("a.test")
+        assert resolver.asked == ["a.test"]
+        await asyncio.sleep(2)
+        await found.addresses("a.test")
+        assert resolver.asked == ["a.test"] * 2
+        await found.close()
+        assert resolver.is_closed
+
+    loop.run_until_complete(main())
+
+
+def test_a_failure_is_told_to_all_and_not_kept(loop: VirtualLoop) -> None:
+    async def main() -> None:
+        resolver = Slow(error=socket.gaierror(socket.EAI_NONAME, "none"))
+        found = Names(resolver)
+        results = await asyncio.gather(*(found.addresses("a.test") for _ in range(3)), return_exceptions=True)
+        assert [getattr(result, "errno", None) in NOT_THERE for result in results] == [True] * 3
+        resolver.error = None
+        assert await found.addresses("a.test")
+        assert len(resolver.asked) == 2
+
+    loop.run_until_complete(main())
+
+
+def test_who_has_no_more_time_leaves_the_others_waiting(loop: VirtualLoop) -> None:
+    async def main() -> None:
+        found = Names(Slow(seconds=10))
+        patient = asyncio.create_task(found.addresses("a.test"))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await found.addresses("a.test")
+        assert await patient == ("192.0.2.1", "192.0.2.2")
+        assert loop.time() == pytest.approx(10)
+
+    loop.run_until_complete(main())
+
+
+def test_a_lookup_that_never_ends_does(loop: VirtualLoop) -> None:
+    async def main() -> None:
+        found = Names(Slow(seconds=1e9))
+        with pytest.raises(TimeoutError):
+            await found.addresses("a.test")
+        assert loop.time() == pytest.approx(names.LOOKUP_S)
+
+    loop.run_until_complete(main())
+
+
+def test_closing_ends_lookups_under_way(loop: VirtualLoop) -> None:
+    async def main() -> None:
+        found = Names(Slow(seconds=1e9))
+        asking = asyncio.create_task(found.addresses("a.test"))
+        await asyncio.sleep(0.1)
+        await found.close()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    loop.run_until_complete(main())
+
+
+def test_only_so_many_names_are_kept(loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "KEPT_AT_MOST", 3)
+
+    async def main() -> None:
+        resolver = Slow(seconds=0)
+        found = Names(resolver)
+        for host in "abcda":
+            await found.addresses(host)
+        assert resolver.asked == list("abcda")
+        await found.addresses("d")
+        assert resolver.asked == list("abcda")
+
+    loop.run_until_complete(main())
+
+
+def test_the_system_knows_this_machine() -> None:
+    async def main() -> None:
+        resolver = SystemResolver()
+        found = await asyncio.gather(*(resolver.addresses("localhost") for _ in range(10)))
+        assert all(set(addresses) & {"127.0.0.1", "::1"} for addresses in found)
+        with pytest.raises(socket.gaierror):
+            await resolver.addresses("x" * 300 + ".test")
+        resolver.close()
+
+    before = threading.active_count()
+    asyncio.run(main())
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("resolving", "dead"), [(lambda: SystemResolver(threads_at_most=4), 3), (SystemResolver, 150)])
+def test_lookups_that_hang_hold_up_neither_the_others_nor_the_end(monkeypatch: pytest.MonkeyPatch, resolving: Callable[[], SystemResolver], dead: int) -> None:
+    """A fifth of all names may be dead, and each of those takes as long as hundreds of others."""
+    release = threading.Event()
+
+    def getaddrinfo(host: bytes, *_: object, **__: object) -> list[tuple[object, ...]]:
+        if host.startswith(b"hang"):
+            release.wait()
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.9", 0))]
+
+    async def main() -> None:
+        resolver = resolving()
+        hanging = [asyncio.create_task(resolver.addresses(f"hang{n}")) for n in range(dead)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            assert await resolver.addresses("a.test") == ["192.0.2.9"]
+        for task in hanging:
+            task.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+        assert await resolver.addresses("b.test") == ["192.0.2.9"]
+        resolver.close()
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(names, "CLOSED_WITHIN_S", 0.1)
+    asyncio.run(main())
+    left = [thread for thread in threading.enumerate() if thread.name == "altalign-names"]
+    assert len(left) == dead
+    assert all(thread.daemon for thread in left)
+    release.set()
+    for thread in left:
+        thread.join()
+
+
+def test_where_no_more_threads_can_be_had_those_that_are_there_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, begun = threading.Thread.start, list[threading.Thread]()
+
+    def start(thread: threading.Thread) -> None:
+        if begun:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        real(thread)
+
+    async def main() -> None:
+        resolver = SystemResolver()
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", start)
+            found = await asyncio.gather(*(resolver.addresses("localhost") for _ in range(10)))
+        assert all(set(addresses) & {"127.0.0.1", "::1"} for addresses in found)
+        resolver.close()
+
+    asyncio.run(main())
+    assert not begun[0].is_alive()

@@ -1,0 +1,131 @@
+"""What a tower sees of an image: the pixels that curation saw, resized as Pillow would, cropped and flipped by seed, epoch and key alone."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from altalign.filters import pixels
+from altalign.train.data.augment import UndecodableError, chosen, decode, evaluation_pixels, resize, training_pixels
+from tests.train.run_folders import picture
+
+KEY = "0123456789abcdef0123456789abcdef"
+
+
+def encoded(image: Image.Image, image_format: str, **given: object) -> bytes:
+    data = io.BytesIO()
+    image.save(data, image_format, **given)
+    return data.getvalue()
+
+
+def image_of(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data))
+
+
+def turned(orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(image_of(picture(1, (40, 24))), "JPEG", exif=exif)
+
+
+def kinds() -> dict[str, bytes]:
+    colour = image_of(picture(1, (60, 41), "PNG")).convert("RGB")
+    fade = Image.linear_gradient("L").resize(colour.size)
+    clear = colour.copy()
+    clear.putalpha(fade)
+    palette = colour.quantize(16)
+    return {
+        "jpeg": encoded(colour, "JPEG"),
+        "jpeg_progressive": encoded(colour, "JPEG", progressive=True),
+        "jpeg_420": encoded(colour, "JPEG", subsampling=2),
+        "jpeg_gray": encoded(colour.convert("L"), "JPEG"),
+        "jpeg_cmyk": encoded(colour.convert("CMYK"), "JPEG"),
+        "png": encoded(colour, "PNG"),
+        "png_clear": encoded(clear, "PNG"),
+        "png_palette": encoded(palette, "PNG"),
+        "png_palette_clear": encoded(palette, "PNG", transparency=3),
+        "png_gray_clear": encoded(clear.convert("LA"), "PNG"),
+        "png_bit": encoded(colour.convert("1"), "PNG"),
+        "png_16": encoded(Image.fromarray(np.asarray(fade).astype(np.uint16) * 257), "PNG"),
+        "webp": encoded(clear, "WEBP"),
+        "gif": encoded(palette, "GIF", transparency=2),
+        "gif_moving": encoded(palette, "GIF", save_all=True, append_images=[palette.rotate(180)]),
+        "avif": encoded(colour, "AVIF"),
+        "bmp": encoded(colour, "BMP"),
+        "tiff": encoded(clear, "TIFF"),
+        "tiff_float": encoded(Image.fromarray(np.linspace(-3, 7, 60 * 41, dtype=np.float32).reshape(41, 60)), "TIFF"),
+        **{f"turned_{number}": turned(number) for number in range(1, 9)},
+    }
+
+
+KINDS = kinds()
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_pixels_are_those_that_curation_saw(name: str) -> None:
+    seen = pixels.decode(KINDS[name], pixels_at_most=10**6, colour=True, short_side_px=10**4)
+    assert seen.damage is None
+    assert np.array_equal(decode(KINDS[name]), seen.pixels if seen.pixels.ndim == 3 else np.repeat(seen.pixels[..., None], 3, axis=2))
+
+
+@pytest.mark.parametrize("name", ["jpeg", "png"])
+def test_what_does_not_decode_whole_is_said_in_one_line(name: str) -> None:
+    sound = KINDS[name]
+    for data, says in (
+        (sound[: len(sound) * 3 // 4], "remature end|truncated"),
+        (sound[:20], "(?i)truncated|no known"),
+        (b"<html>", "^no known image format$"),
+        (b"", "^no known"),
+    ):
+        with pytest.raises(UndecodableError, match=says) as error:
+            decode(data)
+        assert "\n" not in str(error.value)
+
+
+@given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 60), st.integers(0, 99))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_resized_as_pillow_resizes_but_for_one_level(width: int, height: int, side: int, seed: int) -> None:
+    found = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    expected = np.asarray(Image.fromarray(found).resize((side, side), Image.Resampling.BILINEAR)).astype(int)
+    assert np.abs(resize(found, side).permute(1, 2, 0).numpy().astype(int) - expected).max() <= 1
+
+
+def test_a_crop_is_cut_where_chosen_and_flipped_where_chosen() -> None:
+    data = KINDS["jpeg"]
+    whole = resize(decode(data), 40)
+    flips = set()
+    for epoch in range(12):
+        left, top, is_flipped = chosen(9, seed=5, epoch=epoch, key=KEY)
+        expected = whole[:, top : top + 32, left : left + 32]
+        given = {"resize_px": 40, "crop_px": 32, "seed": 5, "epoch": epoch, "key": KEY}
+        assert training_pixels(data, flip=False, **given).equal(expected)
+        assert training_pixels(data, flip=True, **given).equal(expected.flip(2) if is_flipped else expected)
+        flips.add(is_flipped)
+    assert flips == {True, False}
+
+
+def test_evaluation_takes_the_middle() -> None:
+    data = KINDS["jpeg"]
+    assert evaluation_pixels(data, resize_px=346, crop_px=289).equal(resize(decode(data), 346)[:, 28:317, 28:317])
+    assert evaluation_pixels(data, resize_px=32, crop_px=32).equal(resize(decode(data), 32))
+
+
+def test_seed_epoch_and_key_alone_choose_and_each_of_them_does() -> None:
+    first = chosen(10**6, seed=1, epoch=2, key=KEY)
+    assert chosen(10**6, seed=1, epoch=2, key=KEY) == first
+    others = [chosen(10**6, seed=2, epoch=2, key=KEY), chosen(10**6, seed=1, epoch=3, key=KEY)]
+    others += [chosen(10**6, seed=1, epoch=2, key=key) for key in (KEY[:-1] + "e", "1" + KEY[1:])]
+    assert len({first, *others}) == 5
+
+
+def test_every_place_and_both_flips_are_as_likely() -> None:
+    found = np.array([chosen(58, seed=0, epoch=epoch, key=f"{epoch % 7:032x}") for epoch in range(5800)])
+    for edge in (0, 1):
+        counts = np.bincount(found[:, edge], minlength=58)
+        assert len(counts) == 58
+        assert ((counts - 100) ** 2 / 100).sum() < 112  # chi-squared of 57 degrees of freedom: once in 50,000
+    assert abs(found[:, 2].sum() - 2900) < 200  # 5 standard deviations
+    assert abs(np.corrcoef(found.T)[np.triu_indices(3, 1)]).max() < 0.07  # 5 of 1 / sqrt(n)

@@ -1,0 +1,30 @@
+"""The folder of a run: what a command that is run again may change."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from altalign.errors import UsageError
+from altalign.train import training_folder
+from altalign.train.settings import TrainConfig
+
+
+def config(folder: Path, batch_norm: str, **loop: Any) -> TrainConfig:
+    return TrainConfig.model_validate({"run": {"folder": str(folder)}, "image_tower": {"batch_norm": batch_norm}, "loop": {"chunk": 32, **loop}})
+
+
+@pytest.mark.parametrize("batch_norm", ["ghost", "frozen"])
+def test_the_chunk_is_free_where_statistics_are_not_of_it(tmp_path: Path, batch_norm: str) -> None:
+    training_folder.open_run(config(tmp_path, batch_norm))
+    (tmp_path / "run.json").write_text("{}")  # the run has begun
+    training_folder.check_folder(config(tmp_path, batch_norm, chunk=64, compile=True))
+
+
+@pytest.mark.parametrize("batch_norm", ["local", "sync"])
+def test_the_chunk_stays_where_batch_norm_has_its_statistics(tmp_path: Path, batch_norm: str) -> None:
+    training_folder.open_run(config(tmp_path, batch_norm))
+    (tmp_path / "run.json").write_text("{}")  # the run has begun
+    training_folder.check_folder(config(tmp_path, batch_norm, compile=True))
+    with pytest.raises(UsageError, match=r"this run has loop\.chunk = 32, not 64"):
+        training_folder.check_folder(config(tmp_path, batch_norm, chunk=64))

@@ -1,0 +1,1 @@
+"""From shards to batches: index, order, samples, tokenizer, loader."""

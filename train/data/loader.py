@@ -1,0 +1,358 @@
+"""Batches of one process, read and decoded by processes of its own, in an order that depends on neither how many these are nor how many train.
+
+A global batch is what the sampler has under its number; rank r of R has its pairs r * N // R … (r + 1) * N // R - 1. Workers make pieces of
+that, and the batch is put together here.
+
+A pair whose image cannot be decoded is reported, and a spare of the same source takes its place (`Order.spare`): a pure function of the seed
+and the place in the run, so that every worker and rank count has the same. The spare may be of an image that the batch has already.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from multiprocessing.util import Finalize
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from altalign import storage
+from altalign.errors import AltalignError, UnreadableError, UsageError
+from altalign.machine import interrupts
+from altalign.train.data import augment
+from altalign.train.data.batches import Batch, padded
+from altalign.train.data.order import Numbers, Order
+from altalign.train.data.samples import Samples, key_of
+from altalign.train.data.tokenizer import CaptionTokenizer
+from altalign.train.settings import DataSettings
+
+_PIECE = 64  # pairs that a worker makes at a time, at least
+_PIECES_AT_MOST = 32  # of a batch: each piece on its way keeps three files open, of 1,024 that a process may have
+_AHEAD = 2  # pieces of each worker, at least, that are made before they are asked for
+_UNDECODABLE = "undecodable.jsonl"
+_SPARES_AT_MOST = 100  # one after the other: then it is not this image or that
+
+
+class GlobalBatches(Protocol):
+    """`order.Sampler`, or `order.DistinctImages`."""
+
+    order: Order
+    size: int
+
+    def batch(self, number: int) -> tuple[Numbers, Numbers]:
+        """Pairs and epochs of a global batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Undecodable:
+    """A pair whose image cannot be decoded, where it was to be, and what took its place."""
+
+    batch: int
+    place: int  # in the global batch
+    key: str
+    shard: str
+    error: str
+    spare: str  # its key
+
+    def to_json(self) -> dict[str, int | str]:
+        """One line of undecodable.jsonl."""
+        return {"batch": self.batch, "place": self.place, "key": self.key, "shard": self.shard, "error": self.error, "spare": self.spare}
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Pairs that are next to each other in a global batch."""
+
+    batch: int
+    first: int  # place in the global batch
+    pairs: Numbers
+    epochs: Numbers
+    is_last: bool  # of its batch, on this rank
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a worker made of a piece."""
+
+    batch: Batch
+    undecodable: list[Undecodable]
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """An error, for the process that trains to raise: torch would put a traceback into its words."""
+
+    error: Exception
+
+
+def batches(
+    samples: Samples,
+    sampler: GlobalBatches,
+    tokenizer: CaptionTokenizer,
+    settings: DataSettings,
+    *,
+    seed: int,
+    first_batch: int,
+    after_batch: int | None = None,
+    rank: int = 0,
+    ranks: int = 1,
+    undecodable: Callable[[Undecodable], None],
+    pinned: bool = False,
+) -> Generator[Batch, None, None]:
+    """This rank's share of the global batches `first_batch` … `after_batch` - 1 (None: without end). Closing the iterator ends the workers.
+
+    Args:
+        samples: what the numbers of the sampler are of.
+        sampler: global batches by their numbers.
+        tokenizer: of captions.
+        settings: sizes, flips, workers.
+        seed: of augmentation.
+        first_batch: counted from 0 at the start of the training, so that a run goes on where a checkpoint was.
+        after_batch: the first that is not asked for.
+        rank: of this process.
+        ranks: how many processes train.
+        undecodable: told of each undecodable pair of this rank, in order, before the batch is given.
+        pinned: batches are in memory that a GPU copies from while other work goes on.
+
+    Raises:
+        UsageError: there are more processes than pairs in a global batch.
+        UnreadableError: a tar is not as the index has it, or 100 spares one after the other do not decode.
+        AltalignError: a worker ended by itself: the machine has too little memory, say.
+    """
+    if sampler.size < ranks:
+        raise UsageError(f"[loop] global_batch = {sampler.size:,}, and {ranks:,} processes train: some would have no pair; give more, or start fewer")
+    maker = _Maker(samples, sampler.order, sampler.size, tokenizer, settings, seed)
+    local = -(-sampler.size // ranks)
+    size = max(_PIECE, -(-local // _PIECES_AT_MOST))
+    pieces = _pieces(sampler, range(first_batch, after_batch) if after_batch is not None else count(first_batch), rank, ranks, size)
+    made = _made_here(maker, pieces) if settings.workers == 0 else _made_by_workers(maker, pieces, settings.workers, -(-local // size))
+    parts: list[Batch] = []
+    try:
+        for piece, one in made:
+            for found in one.undecodable:
+                undecodable(found)
+            parts.append(one.batch)
+            if piece.is_last:
+                yield _joined(parts, pinned=pinned)
+                parts = []
+    finally:
+        made.close()
+
+
+def ahead(batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
+    """The same batches, each put together by a thread while the one before is trained on: copying gigabytes takes a second that a GPU need not wait.
+
+    Closing it closes them. What they read is then of that thread alone.
+    """
+    with ThreadPoolExecutor(1, "batches") as thread:
+        try:
+            coming = thread.submit(next, batches, None)
+            while (batch := coming.result()) is not None:
+                coming = thread.submit(next, batches, None)
+                yield batch
+        finally:
+            thread.submit(batches.close).result()
+
+
+def log_undecodable(folder: str) -> Callable[[Undecodable], None]:
+    """Adds a line to undecodable.jsonl of a local folder for each that is not there already: after a resume some batches come again."""
+    path, known = storage.join(folder, _UNDECODABLE), set(_lines(folder))
+
+    def add(found: Undecodable) -> None:
+        line = _json_line(found.to_json())
+        if line not in known:
+            known.add(line)
+            with storage.growing(path) as file:
+                file.write(f"{line}\n".encode())
+
+    return add
+
+
+def undecodable_so_far(folder: str) -> int:
+    """How many lines `log_undecodable` has written there, of all processes."""
+    return len(_lines(folder))
+
+
+def _lines(folder: str) -> list[str]:
+    path = storage.join(folder, _UNDECODABLE)
+    return storage.read_bytes(path).decode().splitlines() if storage.exists(path) else []
+
+
+def _json_line(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _pieces(sampler: GlobalBatches, numbers: Iterable[int], rank: int, ranks: int, size: int) -> Iterator[_Piece]:
+    begin, end = rank * sampler.size // ranks, (rank + 1) * sampler.size // ranks
+    for number in numbers:
+        pairs, epochs = sampler.batch(number)
+        for first in range(begin, end, size):
+            after = min(end, first + size)
+            yield _Piece(number, first, pairs[first:after], epochs[first:after], after == end)
+
+
+class _Maker(Dataset[Any]):
+    """Makes pieces, in whatever process it is."""
+
+    def __init__(self, samples: Samples, order: Order, size: int, tokenizer: CaptionTokenizer, settings: DataSettings, seed: int):
+        self._samples, self._order, self._size, self._tokenizer, self._settings, self._seed = samples, order, size, tokenizer, settings, seed
+
+    def __getitem__(self, piece: _Piece) -> "tuple[_Piece, _Made | _Failed]":
+        try:
+            return piece, self._made(piece)
+        except AltalignError as error:
+            return piece, _Failed(error)
+        except Exception as error:
+            error.add_note(traceback.format_exc())  # which does not travel by itself
+            return piece, _Failed(error)
+
+    def _made(self, piece: _Piece) -> _Made:
+        numbers, rows = piece.pairs.copy(), self._samples.pairs(piece.pairs)
+        side = self._settings.crop_px
+        images = torch.empty(len(numbers), side, side, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+        captions, keys, found = [], [], []
+        for place, (data, caption) in enumerate(self._samples.read(rows)):
+            row, attempt, epoch = rows[place], 0, int(piece.epochs[place])
+            lost: list[tuple[str, str, str]] = []
+            while True:
+                key = key_of(row)
+                try:
+                    images[place] = self._pixels(data, epoch, key)
+                    break
+                except augment.UndecodableError as error:
+                    lost.append((key, self._samples.shard_of(row), str(error)))
+                if attempt == _SPARES_AT_MOST:
+                    raise UnreadableError(
+                        f"{lost[-1][1]}: {key}: {lost[-1][2]}; so were {attempt} others that were to take its place: what is wrong with the shards?"
+                    )
+                numbers[place] = self._order.spare(int(numbers[place]), piece.batch * self._size + piece.first + place, attempt)
+                row = self._samples.pairs(numbers[place : place + 1])[0]
+                ((data, caption),) = self._samples.read(self._samples.pairs(numbers[place : place + 1]))
+                attempt += 1
+            found += [Undecodable(piece.batch, piece.first + place, *one, spare=key) for one in lost]
+            captions.append(caption)
+            keys.append(key)
+        tokens, mask = padded(self._tokenizer.encode(captions), self._tokenizer.tokens_at_most)
+        return _Made(Batch(keys, self._samples.sources_of(numbers), piece.epochs.tolist(), images, tokens, mask), found)
+
+    def _pixels(self, data: bytes, epoch: int, key: str) -> torch.Tensor:
+        chosen = self._settings
+        return augment.training_pixels(data, resize_px=chosen.resize_px, crop_px=chosen.crop_px, flip=chosen.flip, seed=self._seed, epoch=epoch, key=key)
+
+
+def _made_here(maker: _Maker, pieces: Iterator[_Piece]) -> "Generator[tuple[_Piece, _Made], None, None]":
+    for piece in pieces:
+        yield _checked(maker[piece])
+
+
+def _made_by_workers(maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of_batch: int) -> "Generator[tuple[_Piece, _Made], None, None]":
+    """Pieces in order, made by processes that a server forks, which has neither threads nor a GPU: forking this process might deadlock."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["altalign.train.data.loader"])
+    ahead = max(_AHEAD, -(-pieces_of_batch // workers))  # a batch is made while another is trained on
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # more workers than cores: so it was asked for
+        loader = DataLoader(
+            maker,
+            batch_size=None,
+            sampler=_Once(pieces),
+            num_workers=workers,
+            prefetch_factor=ahead,
+            collate_fn=_as_it_is,
+            multiprocessing_context=context,
+            worker_init_fn=_begin_worker,
+        )
+        running: Any = iter(loader)
+    ending = Finalize(None, _end, (running,), exitpriority=0)  # and before Python waits for its children
+    try:
+        while True:
+            try:
+                one = next(running)
+            except StopIteration:
+                return
+            except (RuntimeError, OSError, EOFError) as error:  # what befalls a worker at its work comes as `_Failed`
+                raise _worker_ended(error) from None
+            yield _checked(one)
+    finally:
+        ending()
+
+
+def _end(running: Any) -> None:
+    """Ends the workers of an iterator of DataLoader. Not by deleting it: tracebacks hold it. One that does not end hears no SIGTERM."""
+    running._shutdown_workers()
+    for worker in running._workers:
+        if worker.is_alive():
+            worker.kill()
+        worker.join()
+
+
+class _Once:
+    """What DataLoader takes for a sampler: goes through the pieces once."""
+
+    def __init__(self, pieces: Iterator[_Piece]):
+        self._pieces = pieces
+
+    def __iter__(self) -> Iterator[_Piece]:
+        return self._pieces
+
+
+def _as_it_is(one: Any) -> Any:
+    return one
+
+
+def _begin_worker(_: int) -> None:
+    """Signals that end the command are for the process that trains: it ends its workers itself, and they end where it was killed.
+
+    Torch's own watch is on the server that forked a worker, and the server lives for as long as any worker does.
+    """
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    for number in interrupts.ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _checked(one: "tuple[_Piece, _Made | _Failed]") -> "tuple[_Piece, _Made]":
+    piece, made = one
+    if isinstance(made, _Failed):
+        raise made.error
+    return piece, made
+
+
+def _worker_ended(error: Exception) -> AltalignError:
+    words = next(iter(str(error).splitlines()), "").rstrip(". ")
+    return AltalignError(f"a process that reads and decodes pairs has ended ({words}); is memory or /dev/shm full? fewer [data] workers need less")
+
+
+def _joined(parts: Sequence[Batch], *, pinned: bool) -> Batch:
+    """One batch of pieces, its tokens as long as the longest's."""
+    if len(parts) == 1 and not pinned:
+        return parts[0]
+    width = max(part.tokens.shape[1] for part in parts)
+    rows = sum(map(len, parts))
+    _, colours, height, across = parts[0].images.shape
+    images = torch.empty(rows, height, across, colours, dtype=torch.uint8, pin_memory=pinned).permute(0, 3, 1, 2)
+    tokens, mask = (torch.zeros(rows, width, dtype=kind, pin_memory=pinned) for kind in (torch.int64, torch.bool))
+    first = 0
+    for part in parts:
+        after = first + len(part)
+        images[first:after] = part.images
+        tokens[first:after, : part.tokens.shape[1]], mask[first:after, : part.mask.shape[1]] = part.tokens, part.mask
+        first = after
+    keys, sources, epochs = ([one for part in parts for one in getattr(part, name)] for name in ("keys", "sources", "epochs"))
+    return Batch(keys, sources, epochs, images, tokens, mask)

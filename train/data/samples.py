@@ -1,0 +1,155 @@
+"""The pairs of a training run: which there are, and their bytes, one read of a tar each; and the pairs that are held out, image by image."""
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from altalign import storage
+from altalign.errors import UnreadableError
+from altalign.shards import pair_range, read_pair
+from altalign.train.data import index
+from altalign.train.data.index import Pairs, Runs
+
+_OPEN_AT_MOST = 128  # tars, of each process
+_AT_A_TIME = 64  # images that are held out, with their captions, that are read together of a store
+
+
+class HeldOut(NamedTuple):
+    """An image that is held out, with all its captions."""
+
+    image_id: str
+    image: bytes
+    captions: list[str]
+
+
+class Samples:
+    """The pairs that are trained on, numbered source by source in the order of their names. Of several processes: each maps the index anew.
+
+    Attributes:
+        runs: shards, and the digests of the manifests.
+        sources: pairs of each source.
+        facts: what index.json has.
+    """
+
+    def __init__(self, folder: str, runs: Runs, facts: Mapping[str, Any]):
+        self._folder, self.runs, self.facts = folder, runs, facts
+        self.sources: dict[str, int] = {name: source["pairs"] for name, source in facts["sources"].items()}
+        self._ends = np.cumsum(list(self.sources.values()), dtype=np.int64)
+        self._mapped: list[Pairs] | None = None
+        self._tars = _Tars()
+
+    @classmethod
+    def open(cls, folder: str, runs: Sequence[str], *, held_out: float = 0.0, pairs: int = 0) -> "Samples":
+        """Open finished runs, with their index in a local folder, which is made where it is not there; raises as `Runs.open` and `index.build`.
+
+        With `held_out` = 1 all pairs of the runs are held out: a set for evaluation.
+        """
+        opened = Runs.open(runs)
+        return cls(folder, opened, index.build(folder, opened, held_out=held_out, pairs=pairs))
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mapped": None, "_tars": _Tars()}
+
+    def pairs(self, numbers: npt.NDArray[np.int64]) -> Pairs:
+        """What the index has of pairs: `index.PAIR`[n] of int64[n]."""
+        if self._mapped is None:
+            self._mapped = [index.read_pairs(storage.join(self._folder, source["file"])) for source in self.facts["sources"].values()]
+        found = np.empty(len(numbers), index.PAIR)
+        which = np.searchsorted(self._ends, numbers, side="right")
+        for source in np.unique(which):
+            of_source = which == source
+            mapped = self._mapped[source]
+            found[of_source] = mapped[numbers[of_source] - (self._ends[source] - len(mapped))]
+        return found
+
+    def sources_of(self, numbers: npt.NDArray[np.int64]) -> list[str]:
+        """The source of each pair."""
+        names = list(self.sources)
+        return [names[source] for source in np.searchsorted(self._ends, numbers, side="right")]
+
+    def images_of(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """The first 64 bits of the `image_id` of each pair: two images that share them are one to whoever goes by this."""
+        return self.pairs(numbers)["image_id"][:, 0].astype(np.uint64)
+
+    def read(self, pairs: Pairs) -> list[tuple[bytes, str]]:
+        """Image and caption of each pair; many at a time of an object store.
+
+        Raises:
+            UnreadableError: a tar is not there, or not as the index has it.
+        """
+        of = next((folder for folder in self.runs.manifests if storage.is_remote(folder)), "")
+        return list(storage.each(self._read, list(pairs), of=of))
+
+    def shard_of(self, pair: np.void) -> str:
+        """Path of the tar of a pair."""
+        return self.runs.shards[pair["shard"]].tar
+
+    def held_out(self, images_at_most: int = 0) -> Iterator[HeldOut]:
+        """The images that are held out, in the order of their ids, each with its captions in the order of their keys.
+
+        With `images_at_most` those of the smallest ids, which are hashes. Holds the index of all that are held out in memory.
+        """
+        pairs = np.asarray(index.read_pairs(storage.join(self._folder, index.HELD_OUT)))
+        pairs = pairs[np.lexsort([pairs[column][:, half] for column in ("key", "image_id") for half in (1, 0)])]
+        begins = [0, *(np.flatnonzero((pairs["image_id"][1:] != pairs["image_id"][:-1]).any(axis=1)) + 1).tolist(), len(pairs)] if len(pairs) else [0]
+        if images_at_most:
+            begins = begins[: images_at_most + 1]
+        for first in range(0, len(begins) - 1, _AT_A_TIME):
+            part = begins[first : first + _AT_A_TIME + 1]
+            read = iter(self.read(pairs[part[0] : part[-1]]))
+            for begin, end in pairwise(part):
+                found = [next(read) for _ in range(begin, end)]
+                yield HeldOut(pairs[begin]["image_id"].tobytes().hex(), found[0][0], [caption for _, caption in found])
+
+    def captions(self, at_most: int = 0) -> Iterator[list[str]]:
+        """Captions of the pairs that are trained on, in the order of the runs, a shard at a time; with `at_most` those of so many smallest keys."""
+        last_key = self.facts["last_key"]
+        if 0 < at_most < len(self):
+            files = [storage.join(self._folder, source["file"]) for source in self.facts["sources"].values()]
+            last_key = index.nth_key(files, at_most)[0].hex()
+        return index.captions(self.runs, held_out=self.facts["asked"]["held_out"], last_key=last_key)
+
+    def _read(self, pair: np.void) -> tuple[bytes, str]:
+        path = self.shard_of(pair)
+        sizes = {"tar_bytes": int(pair["image_bytes"]), "caption_bytes": int(pair["caption_bytes"])}
+        try:
+            data = self._tars.read(path, *pair_range(int(pair["block"]) * index.BLOCK, **sizes))
+            return read_pair(data, key=key_of(pair), **sizes)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise UnreadableError(f"{path}: {why}") from None
+
+
+def key_of(pair: np.void) -> str:
+    """The sample's key, 32 hex digits."""
+    return pair["key"].tobytes().hex()
+
+
+class _Tars:
+    """Local tars stay open, those that were read last; objects are asked for ranges. Of one thread where files are local."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        if storage.is_remote(path):
+            return storage.read_range(path, offset, length)
+        file = self._open.pop(path, None)
+        if file is None:
+            if len(self._open) >= _OPEN_AT_MOST:
+                os.close(self._open.popitem(last=False)[1])
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._open[path] = file
+        return os.pread(file, length, offset)
+
+    def __del__(self) -> None:
+        for file in self._open.values():
+            os.close(file)

@@ -1,0 +1,133 @@
+"""Batch norm whose statistics are of groups of images, of a chunk, of a chunk on all devices, or fixed; and the running statistics, once a step.
+
+A training step goes through the towers twice and in chunks (train/step/accumulation.py). So a forward in training mode
+normalises with its own statistics and never touches the running ones: it adds to sums inside `with collecting(model)`,
+and `apply_collected` moves the running statistics once, by the mean over all groups of the global batch.
+
+Variances are biased: the running ones too, as Keras has them (torch: unbiased).
+A last group that is smaller than the others stays a group, and counts in the running statistics by its images.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from timm.layers import BatchNormAct2d  # pyright: ignore[reportPrivateImportUsage]
+from torch import distributed, nn
+from torch.nn import functional
+
+from altalign.train.model.normalise import How, normalise
+
+Statistics = Literal["ghost", "local", "sync", "frozen"]
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """What timm's BatchNormAct2d is, its activation included, with statistics as this module has them.
+
+    It takes the weights, activation and settings of the layer it replaces, a BatchNormAct2d; the names of its state stay timm's.
+
+    `momentum` is torch's: the share of the new, 1 - Keras' momentum. In evaluation every kind uses the running statistics.
+    """
+
+    momentum: float  # type: ignore[assignment]  # torch's may be None, as running statistics may: these are not
+    running_mean: torch.Tensor  # type: ignore[assignment]
+    running_var: torch.Tensor  # type: ignore[assignment]
+    num_batches_tracked: torch.Tensor  # type: ignore[assignment]
+    drop: nn.Module
+    act: nn.Module
+
+    def __init__(self, replaced: Any, *, statistics: Statistics, group: int) -> None:
+        super().__init__(replaced.num_features, eps=replaced.eps, momentum=replaced.momentum, device=replaced.weight.device, dtype=replaced.weight.dtype)
+        self.load_state_dict(replaced.state_dict())
+        self.drop, self.act = replaced.drop, replaced.act
+        self.statistics: Statistics = statistics
+        self.group = group
+        self.collects = False
+        self.sums = torch.empty(0)  # of means, of variances, of images, in a row; no buffer: neither saved nor broadcast
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
+        """Normalise and activate images (n, channels, height, width)."""
+        if not self.training or self.statistics == "frozen":
+            fixed = functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps)
+            return self.act(self.drop(fixed))
+        count = input.shape[0]
+        group = max(1, min(self.group, count) if self.statistics == "ghost" else count)
+        rest = count % group
+        if not rest:
+            return self._with_own_statistics(input, group)
+        return torch.cat([self._with_own_statistics(input[:-rest], group), self._with_own_statistics(input[-rest:], rest)])
+
+    def _with_own_statistics(self, images: torch.Tensor, group: int) -> torch.Tensor:
+        """Normalise and activate whole groups."""
+        swish = type(self.act) is nn.SiLU and type(self.drop) is nn.Identity
+        sync = self.statistics == "sync" and distributed.is_available() and distributed.is_initialized()
+        normalised, mean, variance = normalise(images, self.weight, self.bias, How(self.eps, group, swish, sync))
+        if self.collects:
+            self.sums.add_(torch.cat([mean.sum(0) * group, variance.sum(0) * group, mean.new_full((1,), images.shape[0])]))
+        return normalised if swish else self.act(self.drop(normalised))
+
+    def own_sums(self) -> torch.Tensor:
+        """The sums (2 x channels + 1), where the running statistics are: the same tensor again and again, for what is compiled."""
+        if not self.sums.numel():
+            self.sums = self.running_var.new_zeros(2 * self.num_features + 1)
+        self.sums = self.sums.to(self.running_var)
+        return self.sums
+
+    def step(self, total: torch.Tensor) -> None:
+        """Move the running statistics by one step; `total` has the layer's sums. No image among them: no move."""
+        means, variances, images = total.split([self.num_features, self.num_features, 1])
+        share = torch.where(images > 0, self.momentum, 0.0).to(self.running_mean)
+        for running, sums in ((self.running_mean, means), (self.running_var, variances)):
+            running.lerp_((sums / images.clamp(min=1)).to(running), share)
+        self.num_batches_tracked.add_((images > 0).squeeze())
+
+
+def convert(module: nn.Module, *, statistics: Statistics, group: int) -> None:
+    """Put a BatchNorm in the place of each of timm's, with its weights and activation."""
+    for name, child in module.named_children():
+        if isinstance(child, BatchNormAct2d):
+            setattr(module, name, BatchNorm(child, statistics=statistics, group=group))
+        else:
+            convert(child, statistics=statistics, group=group)
+
+
+def _collecting_layers(model: nn.Module) -> list[BatchNorm]:
+    """Layers of which a forward in training mode has statistics of its own."""
+    return [layer for layer in model.modules() if isinstance(layer, BatchNorm) and layer.training and layer.statistics != "frozen"]
+
+
+@contextmanager
+def collecting(model: nn.Module) -> Iterator[None]:
+    """Forwards in training mode inside add the statistics of their groups to the model's sums.
+
+    For forwards alone, each image's once: a backward inside would add again what activation checkpointing computes again.
+    """
+    layers = _collecting_layers(model)
+    for layer in layers:
+        layer.own_sums()
+        layer.collects = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.collects = False
+
+
+def collected(model: nn.Module) -> torch.Tensor:
+    """The sums since the last `apply_collected`, of all layers in a row, to be added over ranks; empty where no layer has statistics of its own."""
+    layers = _collecting_layers(model)
+    sums = [layer.own_sums() for layer in layers]
+    return torch.cat(sums) if sums else next(model.parameters()).new_empty(0).detach()
+
+
+@torch.no_grad()
+def apply_collected(model: nn.Module, total: torch.Tensor) -> None:
+    """Move the running statistics to momentum x running + (1 - momentum) x mean over groups, and empty the sums.
+
+    `total` is what `collected` gave, added over ranks; the model is in training mode, as it was then.
+    """
+    layers = _collecting_layers(model)
+    for layer, sums in zip(layers, total.split([2 * layer.num_features + 1 for layer in layers]), strict=True):
+        layer.step(sums)
+        layer.own_sums().zero_()

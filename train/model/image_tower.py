@@ -1,0 +1,112 @@
+"""EfficientNet B0 to B7 and L2 with global pooling, without the 1x1 convolution of its head (ALIGN section 5), of timm's blocks and names."""
+
+from functools import partial
+from typing import Any, Self
+
+import torch
+from timm.layers import Conv2dSame  # pyright: ignore[reportPrivateImportUsage]
+from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channels  # pyright: ignore[reportPrivateImportUsage]
+from torch import nn
+from torch.nn import functional
+
+from altalign.train.model import batch_norm, weights
+from altalign.train.settings import ImageTowerSettings
+
+STAGES = [  # of B0: EfficientNet, table 1
+    ["ds_r1_k3_s1_e1_c16_se0.25"],
+    ["ir_r2_k3_s2_e6_c24_se0.25"],
+    ["ir_r2_k5_s2_e6_c40_se0.25"],
+    ["ir_r3_k3_s2_e6_c80_se0.25"],
+    ["ir_r3_k5_s1_e6_c112_se0.25"],
+    ["ir_r4_k5_s2_e6_c192_se0.25"],
+    ["ir_r1_k3_s1_e6_c320_se0.25"],
+]
+FACTORS = {  # of channels, of blocks
+    "b0": (1.0, 1.0),
+    "b1": (1.0, 1.1),
+    "b2": (1.1, 1.2),
+    "b3": (1.2, 1.4),
+    "b4": (1.4, 1.8),
+    "b5": (1.6, 2.2),
+    "b6": (1.8, 2.6),
+    "b7": (2.0, 3.1),
+    "l2": (4.3, 5.3),  # Noisy Student, table 7
+}
+HALF_OF_THE_RANGE = 127.5  # pixels 0..255 become -1..1, as in COYO-ALIGN
+
+
+class ImageTower(EfficientNet):
+    """Images to features.
+
+    The names of its state are those of timm's tf_efficientnet_*, less `conv_head`, `bn2` and `classifier`.
+
+    Attributes:
+        num_features: width of the features.
+    """
+
+    num_features: int
+    conv_stem: nn.Conv2d
+
+    def __init__(self, settings: ImageTowerSettings) -> None:
+        own_width, own_depth = FACTORS[settings.architecture]
+        super().__init__(
+            block_args=decode_arch_def(STAGES, settings.depth or own_depth),
+            num_classes=0,
+            num_features=0,
+            round_chs_fn=partial(round_channels, multiplier=settings.width or own_width),
+            pad_type="same",
+            act_layer=nn.SiLU,
+            norm_layer=partial(nn.BatchNorm2d, eps=settings.batch_norm_epsilon, momentum=1 - settings.batch_norm_momentum),
+            drop_path_rate=settings.drop_path,
+        )
+        batch_norm.convert(self, statistics=settings.batch_norm, group=settings.ghost_group)
+        _convert_strided(self, as_if_even=settings.padding == "keras")
+        self.frozen = settings.frozen
+        if settings.weights:
+            unused = ("conv_head.", "bn2.", "classifier.")
+            weights.read_into(self, settings.weights, setting="[image_tower] weights", prefixes=("image_tower.",), unused=unused)
+        if settings.frozen:
+            self.requires_grad_(requires_grad=False).eval()
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
+        """As torch's, but a frozen tower stays in evaluation: its running statistics, and no path dropped."""
+        return super().train(mode and not self.frozen)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Features (n, num_features) of images (n, 3, height, width), uint8 or floats from 0 to 255."""
+        pixels = x.to(self.conv_stem.weight.dtype) / HALF_OF_THE_RANGE - 1
+        return self.global_pool(self.forward_features(pixels))
+
+
+class StridedConvolution(nn.Conv2d):
+    """A convolution of stride 2 that pads as TensorFlow does (SAME), or as Keras does where it does not know the size: as if it were even.
+
+    SAME pads an odd side on both ends alike, which the convolution does itself: at 289 pixels (145, 73, 37, 19, 10) nothing is copied.
+    """
+
+    def __init__(self, replaced: Any, *, as_if_even: bool) -> None:
+        factory = {"device": replaced.weight.device, "dtype": replaced.weight.dtype}
+        kernel, has_bias = (replaced.kernel_size[0], replaced.kernel_size[1]), replaced.bias is not None
+        super().__init__(replaced.in_channels, replaced.out_channels, kernel, stride=2, groups=replaced.groups, bias=has_bias, **factory)
+        self.load_state_dict(replaced.state_dict())
+        self.as_if_even = as_if_even
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
+        """Images (n, channels, height, width) of half the size, rounded up (as if even: a kernel of 3 or 5 loses an odd last row)."""
+        before, after = zip(*(self._padding(side) for side in input.shape[-2:]), strict=True)
+        padded, padding = input, before
+        if before != after:
+            padded, padding = functional.pad(input, (before[1], after[1], before[0], after[0])), (0, 0)
+        return functional.conv2d(padded, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+    def _padding(self, side: int) -> tuple[int, int]:
+        half = self.kernel_size[0] // 2
+        return (half, half) if side % 2 and not self.as_if_even else (half - 1, half)
+
+
+def _convert_strided(module: nn.Module, *, as_if_even: bool) -> None:
+    for name, child in module.named_children():
+        if isinstance(child, Conv2dSame):
+            setattr(module, name, StridedConvolution(child, as_if_even=as_if_even))
+        else:
+            _convert_strided(child, as_if_even=as_if_even)

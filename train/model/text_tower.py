@@ -1,0 +1,56 @@
+"""BERT from scratch, and the [CLS] of its last layer (ALIGN section 5)."""
+
+from functools import partial
+from typing import Self
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers import BertConfig, BertModel
+
+from altalign.train.model import weights
+from altalign.train.settings import TextTowerSettings
+
+FEED_FORWARD = 4  # times the width: BERT, section 3
+
+
+class TextTower(nn.Module):
+    """Tokens to the [CLS] of the last layer. The names of its state are those of transformers' BertModel, less its pooler."""
+
+    def __init__(self, settings: TextTowerSettings, *, vocabulary: int, tokens_at_most: int) -> None:
+        super().__init__()
+        config = BertConfig(
+            vocab_size=vocabulary,
+            hidden_size=settings.width,
+            num_hidden_layers=settings.layers,
+            num_attention_heads=settings.heads,
+            intermediate_size=FEED_FORWARD * settings.width,
+            hidden_dropout_prob=settings.dropout,
+            attention_probs_dropout_prob=settings.dropout,
+            max_position_embeddings=tokens_at_most,
+            attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
+        )
+        self.bert = BertModel(config, add_pooling_layer=False)
+        self.num_features: int = settings.width
+        self.frozen = settings.frozen
+        if settings.weights:
+            prefixes, unused = ("text_tower.", "bert."), ("pooler.", "cls.", "embeddings.position_ids")
+            weights.read_into(self.bert, settings.weights, setting="[text_tower] weights", prefixes=prefixes, unused=unused)
+        if settings.frozen:
+            self.requires_grad_(requires_grad=False).eval()
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
+        """As torch's, but a frozen tower stays in evaluation: nothing is dropped."""
+        return super().train(mode and not self.frozen)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:  # noqa: FBT001, FBT002 - timm's signature
+        """Compute each layer's activations again instead of keeping them (transformers' own switch changes its name with versions)."""
+        for layer in self.bert.encoder.layer:
+            layer.__dict__.pop("forward", None)
+            if enable:
+                layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Features (n, width) of tokens, int64 (n, length); `mask` is true where there is a token, [CLS] the first."""
+        attended = mask[:, None, None, :].expand(-1, 1, tokens.shape[1], -1)  # ready made, or transformers looks into it: a wait for the GPU
+        return self.bert(input_ids=tokens, attention_mask=attended).last_hidden_state[:, 0]

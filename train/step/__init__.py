@@ -1,0 +1,1 @@
+"""One optimiser step: loss over the global batch, exact accumulation, optimisers, schedule."""

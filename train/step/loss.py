@@ -1,0 +1,200 @@
+"""ALIGN's loss (section 4.1, equations 1 and 2): normalised softmax over the global batch, image to text and text to image.
+
+A rank holds the logits of its images against the texts of all ranks, a block at a time: rows of them are its images' candidates,
+columns a part of the candidates of each text. So one pass over the blocks serves both directions, texts alone are gathered, and two vectors
+of the global batch's length join the columns' parts. The backward computes the blocks again. Everything else (the match, label smoothing,
+weights of pairs, mixed targets) is of vectors (n,), in plain autograd:
+
+    loss of image i = logsumexp_j s_ij - (1 - smoothing) s_ii - smoothing mean_j s_ij        s_ij = x_i . y_j / temperature
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from altalign.train.step.global_batch import GlobalBatch, Group, global_batch
+
+Directions = Literal["sum", "mean"]
+Hidden = bool | torch.Tensor  # all or none of a block, or (rows, columns)
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Targets of pairs that were mixed, each with another of the same process: `share` (n,) on the own match, the rest on `partner`'s (n,)."""
+
+    partner: torch.Tensor
+    share: torch.Tensor
+
+
+def contrastive_loss(
+    images: torch.Tensor,
+    texts: torch.Tensor,
+    temperature: torch.Tensor,
+    *,
+    label_smoothing: float | torch.Tensor,
+    directions: Directions,
+    negatives: float = 1.0,
+    block: int = 2048,
+    weights: torch.Tensor | None = None,
+    targets: Mixed | None = None,
+    group: Group = None,
+) -> torch.Tensor:
+    """This process's part of the loss of the global batch: the sum over its pairs, by the number N of all pairs. The parts of all ranks add up.
+
+    The gradients of embeddings are those of the global loss, through the gather; the temperature's is this process's part.
+    A collective: all ranks call it, and its backward, in the same order.
+
+    Args:
+        images: embeddings of this process's images (n, d), of length 1; n may differ between ranks, and is at least 1.
+        texts: of their captions.
+        temperature: sigma (), above 0.
+        label_smoothing: the match has 1 - this + this/N, each other candidate this/N; or one for each pair (n,).
+        directions: add image-to-text and text-to-image, or average them.
+        negatives: share of the other pairs that each is set against (table 8): the next round(negatives (N - 1)) in a circle, in both directions.
+            N in the smoothing is then the number of candidates.
+        block: rows and columns of logits in memory at a time. Logits are float32, under autocast too; float64 where embeddings are.
+        weights: factor of each pair's loss (n,).
+        targets: of mixed pairs; only with all negatives.
+        group: the ranks; default all.
+    """
+    losses = pair_losses(
+        images, texts, temperature, label_smoothing=label_smoothing, directions=directions, negatives=negatives, block=block, targets=targets, group=group
+    )
+    weighted = losses.of_pairs if weights is None else losses.of_pairs * weights
+    return weighted.sum() / losses.pairs
+
+
+@dataclass(frozen=True)
+class PairLosses:
+    """Losses (n,) of this process's pairs, and the number of pairs of the global batch."""
+
+    of_pairs: torch.Tensor
+    pairs: int
+
+
+def pair_losses(
+    images: torch.Tensor,
+    texts: torch.Tensor,
+    temperature: torch.Tensor,
+    *,
+    label_smoothing: float | torch.Tensor,
+    directions: Directions,
+    negatives: float = 1.0,
+    block: int = 2048,
+    targets: Mixed | None = None,
+    group: Group = None,
+) -> PairLosses:
+    """The loss of each pair against the global batch, as in `contrastive_loss`; under `torch.no_grad` for the numbers alone.
+
+    Raises:
+        ValueError: shapes are not those of pairs, a rank has none, or mixed targets are given with fewer negatives.
+    """
+    if images.shape != texts.shape or images.ndim != 2:
+        raise ValueError(f"embeddings of shapes {tuple(images.shape)} and {tuple(texts.shape)} are no pairs")
+    if targets is not None and negatives < 1:
+        raise ValueError(f"mixed targets with negatives = {negatives}: a partner may be no candidate; give 1")
+    with torch.autocast(images.device.type, enabled=False):
+        kind = torch.promote_types(torch.promote_types(images.dtype, texts.dtype), torch.float32)
+        images, texts, scale = images.to(kind), texts.to(kind), 1 / temperature.to(kind)
+        whole = global_batch(len(images), images.device, group)
+        after = round(negatives * (whole.size - 1))
+        by_image, of_images, by_text, of_texts = _Candidates.apply(images, texts, scale, whole, after, block)  # type: ignore[misc]
+        matches = (images * texts).sum(1) * scale
+        to_text = to_image = matches
+        if targets is not None:
+            share, partner = targets.share, targets.partner
+            to_text = share * matches + (1 - share) * (images * texts[partner]).sum(1) * scale
+            to_image = share * matches + (1 - share) * (images[partner] * texts).sum(1) * scale
+        losses = by_image + by_text - (1 - label_smoothing) * (to_text + to_image) - label_smoothing * (of_images + of_texts)
+    return PairLosses(losses if directions == "sum" else losses / 2, whole.size)
+
+
+class _Candidates(torch.autograd.Function):
+    """Of each image and each text of this process, over its candidates in the global batch: logsumexp and mean of the logits. Four vectors (n,)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        images: torch.Tensor,
+        texts: torch.Tensor,
+        scale: torch.Tensor,
+        whole: GlobalBatch,
+        after: int,
+        block: int,
+    ) -> tuple[torch.Tensor, ...]:
+        of_all, scaled = whole.gathered(texts), images * scale
+        by_image, by_text = (images.new_full((count,), -torch.inf) for count in (len(images), whole.size))
+        of_images, of_texts = torch.zeros_like(by_image), torch.zeros_like(by_text)
+        for rows, columns, from_images, from_texts in _blocks(whole, after, block, images.device):
+            logits = scaled[rows] @ of_all[columns].T
+            _count(logits, from_images, by_image[rows], of_images[rows])
+            _count(logits.T, from_texts, by_text[columns], of_texts[columns])
+        by_text, of_texts = whole.summed_in_logarithms(by_text), whole.summed(of_texts)
+        ctx.save_for_backward(images, of_all, scale, by_image, by_text)
+        ctx.whole, ctx.after, ctx.block = whole, after, block
+        return by_image, of_images / (after + 1), by_text[whole.own].clone(), of_texts[whole.own] / (after + 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        images, of_all, scale, by_image, by_text = ctx.saved_tensors
+        to_image, to_mean_of_image = gradients[0], gradients[1] / (ctx.after + 1)
+        to_text, to_mean_of_text = ctx.whole.gathered(torch.stack([gradients[2], gradients[3] / (ctx.after + 1)], 1)).unbind(1)
+        scaled, towards_images, towards_texts = images * scale, torch.zeros_like(images), torch.zeros_like(of_all)
+        with torch.autocast(images.device.type, enabled=False):
+            for rows, columns, from_images, from_texts in _blocks(ctx.whole, ctx.after, ctx.block, images.device):
+                logits = scaled[rows] @ of_all[columns].T
+                towards = _towards(logits, from_images, by_image[rows], to_image[rows], to_mean_of_image[rows])
+                towards = _towards(logits.T, from_texts, by_text[columns], to_text[columns], to_mean_of_text[columns]).T.add_(towards)
+                towards_images[rows].addmm_(towards, of_all[columns])
+                towards_texts[columns].addmm_(towards.T, scaled[rows])
+        of_scale = (images * towards_images).sum()
+        return towards_images.mul_(scale), ctx.whole.summed_own(towards_texts), of_scale, None, None, None
+
+
+def _count(logits: torch.Tensor, hidden: Hidden, by: torch.Tensor, sums: torch.Tensor) -> None:
+    """Add a block's candidates to the logsumexps and sums of its rows, in place."""
+    if hidden is True:
+        return
+    if isinstance(hidden, torch.Tensor):
+        sums += logits.masked_fill(hidden, 0).sum(1)
+        logits = logits.masked_fill(hidden, -torch.inf)
+    else:
+        sums += logits.sum(1)
+    torch.logaddexp(by, logits.logsumexp(1), out=by)
+
+
+def _towards(logits: torch.Tensor, hidden: Hidden, by: torch.Tensor, to_by: torch.Tensor, to_sum: torch.Tensor) -> torch.Tensor:
+    """The gradient of a block's logits, of those of its rows' logsumexps and sums."""
+    if hidden is True:
+        return torch.zeros_like(logits)
+    towards = torch.addcmul(to_sum[:, None], torch.exp(logits - by[:, None]), to_by[:, None])
+    return towards.masked_fill_(hidden, 0) if isinstance(hidden, torch.Tensor) else towards  # not times 0: there exp may be inf
+
+
+def _blocks(whole: GlobalBatch, after: int, block: int, device: torch.device) -> Iterator[tuple[slice, slice, Hidden, Hidden]]:
+    """Rows of this process (slices of its own), columns of the global batch, and what is hidden from images and, transposed, from texts."""
+    for row in range(0, own := whole.sizes[whole.rank], block):
+        rows = slice(row, min(row + block, own))
+        images = range(whole.first + rows.start, whole.first + rows.stop)
+        for column in range(0, whole.size, block):
+            texts = range(column, min(column + block, whole.size))
+            from_images, from_texts = _hidden(images, texts, after, whole.size, device), _hidden(texts, images, after, whole.size, device)
+            if from_images is not True or from_texts is not True:
+                yield rows, slice(texts.start, texts.stop), from_images, from_texts
+
+
+def _hidden(rows: range, columns: range, after: int, size: int, device: torch.device) -> Hidden:
+    """Which columns are no candidates of a row: neither its own nor one of the `after` next in a circle of `size`."""
+    if after >= size - 1:
+        return False
+    least, span = (columns[0] - rows[-1]) % size, len(rows) + len(columns) - 2  # of the ways from rows on to columns
+    if least + span <= after:
+        return False
+    if least > after and least + span < size:
+        return True
+    ways = torch.arange(columns.start, columns.stop, device=device)[None] - torch.arange(rows.start, rows.stop, device=device)[:, None]
+    return ways.remainder_(size) > after

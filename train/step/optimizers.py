@@ -1,0 +1,232 @@
+"""LAMB, LARS, AdamW and SGD over the parts of a dual encoder: which parameters decay, and whose step is scaled by their own norm, is said outright.
+
+A parameter is of one kind: `norm` (scale or shift of a batch, layer or group norm), `bias` (of anything else) or `weight`. What is frozen is in no group.
+Of a group are, beside what torch keeps there: `param_names`, `part`, `kinds`, `trust` (LAMB and LARS) and `factor`, which the loop multiplies the rate with.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import torch
+from torch import Tensor, nn
+
+from altalign.errors import UsageError
+from altalign.train.model.dual_encoder import PARTS, Part, part_of
+from altalign.train.settings import OptimizerSettings
+
+KINDS = ("weight", "bias", "norm")
+LARS_TRUST = 0.001  # You et al. 2017 (arXiv 1708.03888), section 5: the trust coefficient
+
+_many: Any = torch  # `_foreach_*` are private by name alone: torch's own optimisers are made of them
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm)  # timm's are subclasses of them
+_NUMBERS_AT_A_TIME = 1 << 26  # of the parameters stepped together: two copies of as many are scratch memory, 512 MiB
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """What happens to a group of parameters."""
+
+    part: str
+    kinds: tuple[str, ...]
+    weight_decay: float
+    has_trust_ratio: bool
+    rate_factor: float
+    tensors: int
+    numbers: int
+
+
+def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """The optimiser of a model's parameters that are not frozen; its rate is 0 until the loop sets `group["lr"]`.
+
+    Args:
+        model: a DualEncoder, wrapped or not.
+        settings: the method, its numbers, and what is excluded.
+
+    Raises:
+        UsageError: every parameter is frozen.
+        ValueError: a parameter is of no part of the model.
+    """
+    groups = _groups(model, settings)
+    if not groups:
+        raise UsageError("[image_tower] frozen, [text_tower] frozen: no parameter is left to train; set one of them to false")
+    betas = (settings.beta1, settings.beta2)
+    if settings.name == "lamb":
+        return Lamb(groups, betas=betas, epsilon=settings.epsilon)
+    if settings.name == "lars":
+        return Lars(groups, momentum=settings.momentum, epsilon=settings.epsilon)
+    if settings.name == "adamw":
+        return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=settings.epsilon)
+    if settings.name == "sgd":
+        return torch.optim.SGD(groups, lr=0.0, momentum=settings.momentum)
+    assert_never(settings.name)
+
+
+def describe(optimizer: torch.optim.Optimizer) -> list[GroupRow]:
+    """A row a group, in the order of the parts."""
+    return [
+        GroupRow(
+            part=group["part"],
+            kinds=tuple(group["kinds"]),
+            weight_decay=group["weight_decay"],
+            has_trust_ratio=group["trust"],
+            rate_factor=group["factor"],
+            tensors=len(group["params"]),
+            numbers=sum(parameter.numel() for parameter in group["params"]),
+        )
+        for group in optimizer.param_groups
+    ]
+
+
+def clip(model: nn.Module, norm: float) -> Tensor:
+    """Scale all gradients so that their norm together is not above `norm` (0: leave them); returns the norm that they had, (), on their device."""
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    total = nn.utils.get_total_norm(gradients)
+    if norm:
+        _many._foreach_mul_(gradients, (norm / total).clamp(max=1.0))
+    return total
+
+
+# Groups --------------------------------------------------------------------------------------------------------------
+
+
+def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
+    """Parameters that are treated alike, those of a part together."""
+    adapts = settings.name in ("lamb", "lars")
+    norms = _names_of_norms(model)
+    found: dict[tuple[Part, bool, bool], list[tuple[str, nn.Parameter, str]]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            part, kind = part_of(name), _kind(name, norms)
+            is_temperature = part == "temperature"
+            decays = settings.weight_decay > 0 and not is_temperature and kind not in settings.decay_excludes
+            trusts = adapts and not is_temperature and kind not in settings.trust_excludes
+            found.setdefault((part, decays, trusts), []).append((name, parameter, kind))
+    return [
+        {
+            "params": [(name, parameter) for name, parameter, _ in found[part, decays, trusts]],
+            "part": part,
+            "kinds": [kind for kind in KINDS if any(kind == of for _, _, of in found[part, decays, trusts])],
+            "weight_decay": settings.weight_decay if decays else 0.0,
+            "trust": trusts,
+            "factor": settings.rate_factors.get(part, 1.0),
+        }
+        for part, decays, trusts in sorted(found, key=lambda key: (PARTS.index(key[0]), not key[1], not key[2]))
+    ]
+
+
+def _names_of_norms(model: nn.Module) -> set[str]:
+    """Names of the scales and shifts of batch, layer and group norms."""
+    modules = ((prefix, module) for prefix, module in model.named_modules() if isinstance(module, _NORMS))
+    return {f"{prefix}.{name}" if prefix else name for prefix, module in modules for name, _ in module.named_parameters(recurse=False)}
+
+
+def _kind(name: str, norms: set[str]) -> Any:
+    if name in norms:
+        return "norm"
+    return "bias" if name.rpartition(".")[2] == "bias" else "weight"
+
+
+# Methods -------------------------------------------------------------------------------------------------------------
+
+
+class _Stepped(torch.optim.Optimizer):
+    """What LAMB and LARS share: the walk over parameters that have gradients, as many at a time as scratch memory is meant for.
+
+    `steps` of every group is the number of steps taken, the same in all: a parameter that got no gradient in some of them counts them all the same.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], defaults: dict[str, Any]):
+        super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0, "trust": True, "steps": 0, **defaults})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # torch's overloads return the closure's loss
+        """Take a step with the gradients as they are.
+
+        Raises:
+            ValueError: a closure is given.
+        """
+        if closure is not None:
+            raise ValueError("closures are for methods that evaluate the loss again; call backward before")
+        for group in self.param_groups:
+            group["steps"] += 1
+            for parameters in _at_a_time(parameter for parameter in group["params"] if parameter.grad is not None):
+                self._step(parameters, [parameter.grad for parameter in parameters if parameter.grad is not None], group)
+
+    def _step(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _state(self, parameters: list[Tensor], name: str) -> list[Tensor]:
+        """This state of each parameter, zeros where it has none yet."""
+        for parameter in parameters:
+            if name not in self.state[parameter]:
+                self.state[parameter][name] = torch.zeros_like(parameter)
+        return [self.state[parameter][name] for parameter in parameters]
+
+
+class Lamb(_Stepped):
+    """LAMB: You et al. 2019 (arXiv 1904.00962), algorithm 2, with corrected moments, as in TensorFlow Addons; nothing is clipped.
+
+    update = m / (sqrt(v) + epsilon) + weight_decay * w; w -= rate * |w| / |update| * update, the ratio 1 where a norm is 0 or in a group without trust.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], *, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-6):
+        super().__init__(groups, {"betas": betas, "epsilon": epsilon})
+
+    def _step(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+        (beta1, beta2), steps = group["betas"], group["steps"]
+        means, squares = self._state(parameters, "mean"), self._state(parameters, "square")
+        _many._foreach_lerp_(means, gradients, 1 - beta1)
+        _many._foreach_mul_(squares, beta2)
+        _many._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+
+        corrected1, corrected2 = 1 - beta1**steps, math.sqrt(1 - beta2**steps)
+        divisors = _many._foreach_sqrt(squares)
+        _many._foreach_mul_(divisors, corrected1 / corrected2)
+        _many._foreach_add_(divisors, corrected1 * group["epsilon"])
+        updates = _many._foreach_div(means, divisors)
+        if group["weight_decay"]:
+            _many._foreach_add_(updates, parameters, alpha=group["weight_decay"])
+        if group["trust"]:
+            weights, moves = torch.stack(_many._foreach_norm(parameters)), torch.stack(_many._foreach_norm(updates))
+            ratios = torch.where((weights > 0) & (moves > 0), weights / moves, 1.0)
+            _many._foreach_addcmul_(parameters, updates, ratios.unbind(), value=-group["lr"])
+        else:
+            _many._foreach_add_(parameters, updates, alpha=-group["lr"])
+
+
+class Lars(_Stepped):
+    """LARS: You et al. 2017 (arXiv 1708.03888), algorithm 1.
+
+    velocity = momentum * velocity + rate * ratio * (g + weight_decay * w); w -= velocity, where ratio = 0.001 * |w| / (|g| + weight_decay * |w| + epsilon);
+    1 where a norm is 0 or in a group without trust.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], *, momentum: float = 0.9, epsilon: float = 1e-6):
+        super().__init__(groups, {"momentum": momentum, "epsilon": epsilon})
+
+    def _step(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+        velocities, decay = self._state(parameters, "velocity"), group["weight_decay"]
+        moves = _many._foreach_add(gradients, parameters, alpha=decay)
+        if group["trust"]:
+            weights, slopes = torch.stack(_many._foreach_norm(parameters)), torch.stack(_many._foreach_norm(gradients))
+            ratios = torch.where((weights > 0) & (slopes > 0), LARS_TRUST * weights / (slopes + decay * weights + group["epsilon"]), 1.0)
+            _many._foreach_mul_(moves, ratios.unbind())
+        _many._foreach_mul_(velocities, group["momentum"])
+        _many._foreach_add_(velocities, moves, alpha=group["lr"])
+        _many._foreach_sub_(parameters, velocities)
+
+
+def _at_a_time(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Parameters in order, in runs of so many numbers."""
+    run: list[Tensor] = []
+    numbers = 0
+    for parameter in parameters:
+        if run and numbers + parameter.numel() > _NUMBERS_AT_A_TIME:
+            yield run
+            run, numbers = [], 0
+        run.append(parameter)
+        numbers += parameter.numel()
+    if run:
+        yield run
