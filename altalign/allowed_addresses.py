@@ -26,7 +26,11 @@ def allowed(entry: str) -> Allowed:
     try:
         if with_port is None:
             return Allowed(ipaddress.ip_network(entry), None)
-        address = ipaddress.IPv4Address(with_port["v4"]) if with_port["v6"] is None else ipaddress.IPv6Address(with_port["v6"])
+        address = (
+            ipaddress.IPv4Address(with_port["v4"])
+            if with_port["v6"] is None
+            else ipaddress.IPv6Address(with_port["v6"])
+        )
         if not 1 <= int(with_port["port"]) <= 65_535:
             raise ValueError(f"port {with_port['port']}")
         return Allowed(ipaddress.ip_network(address), int(with_port["port"]))

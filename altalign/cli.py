@@ -30,7 +30,8 @@ VERBS = {
     "demo": ("altalign.demo.main:main", "write the demo web; serve it on loopback"),
 }
 
-AFTER_A_CURATION = "altalign.audit.command:after_curation"  # by its name, as verbs are: pipelines know nothing of the audit
+# by its name, as verbs are: pipelines know nothing of the audit
+AFTER_A_CURATION = "altalign.audit.command:after_curation"
 
 
 def usage() -> str:
@@ -57,11 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _main(argv)
     except KeyboardInterrupt as error:
         name = "" if error.args in ((), ("SIGINT",)) else f" ({error})"
-        anew = next((f" without {flag}" for flag in ("--restart", "--rerun") if flag in (sys.argv if argv is None else argv)), "")
+        anew = next(
+            (f" without {flag}" for flag in ("--restart", "--rerun") if flag in (sys.argv if argv is None else argv)),
+            "",
+        )
         code = error.exit_code if isinstance(error, interrupts.Interrupted) else 130
         return _fail(f"interrupted{name}; run the same command again{anew}, it continues", code)
     finally:
-        if "altalign.machine.processes" in sys.modules:  # else there are none, and importing it takes a hundredth of a second
+        # else there are none, and importing it takes a hundredth of a second
+        if "altalign.machine.processes" in sys.modules:
             sys.modules["altalign.machine.processes"].OF_COMMAND.close()
         if argv is None:
             startup.leave()
@@ -73,12 +78,14 @@ def _main(argv: Sequence[str] | None) -> int:
     is_debug = "--debug" in ours
     if is_debug:
         args.remove("--debug")
-    logging.getLogger().setLevel(logging.WARNING if is_debug else logging.CRITICAL)  # the libraries' remarks are not for the user
+    # the libraries' remarks are not for the user
+    logging.getLogger().setLevel(logging.WARNING if is_debug else logging.CRITICAL)
     try:
         code = _run(args)
         sys.stdout.flush()
     except SystemExit as leave:
-        # argparse leaves so after its own message; rich, with 1 and in silence, when the reader of our output left: it has closed stdout then
+        # argparse leaves so after its own message; rich, with 1 and in silence, when the reader of our output left: it
+        # has closed stdout then
         if leave.code == 1 and isinstance(leave.__context__, BrokenPipeError):
             return 0
         raise
@@ -126,7 +133,10 @@ def _trouble(error: Exception) -> tuple[str, int]:
     if isinstance(error, AltalignError):
         return str(error), error.exit_code
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        return f"out of memory{f' ({error})' if str(error) else ''}; give the command more and run it again, it continues", AltalignError.exit_code
+        return (
+            f"out of memory{f' ({error})' if str(error) else ''}; give the command more and run it again, it continues",
+            AltalignError.exit_code,
+        )
     if not isinstance(error, OSError):
         said = str(error).strip().splitlines() or [""]
         return (
@@ -135,7 +145,10 @@ def _trouble(error: Exception) -> tuple[str, int]:
         )
     if (full := full_disk(error, error.filename or "")) is not None:
         return str(full), AltalignError.exit_code
-    return f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}; --debug shows where", AltalignError.exit_code
+    return (
+        f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}; --debug shows where",
+        AltalignError.exit_code,
+    )
 
 
 def _fail(message: str, code: int) -> int:

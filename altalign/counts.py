@@ -17,7 +17,8 @@ class Counts:
     """Rows by (stage, source, reason), with "kept" as the reason of what stays.
 
     Raises:
-        CountsError: a stage is given a reason that is none of its own, so that received = kept + dropped could not be shown.
+        CountsError: a stage is given a reason that is none of its own, so that received = kept + dropped could not be
+            shown.
     """
 
     def __init__(self, rows: Mapping[tuple[str, str, str], int] | None = None):
@@ -34,7 +35,9 @@ class Counts:
     def add_rows(self, stage: Stage, source: str, reason: str, rows: int) -> None:
         """Count rows of one reason."""
         if reason != KEPT and reason not in REASONS[stage]:
-            raise CountsError(f"counts: {stage.value} has no drop reason {str(reason)!r} ({rows} pairs of {source!r}); this is a defect, please report it")
+            raise CountsError(
+                f"counts: {stage.value} has no drop reason {str(reason)!r} ({rows} pairs of {source!r}); this is a defect, please report it"
+            )
         if rows:
             self._rows[stage.value, source, str(reason)] += rows
 
@@ -66,7 +69,9 @@ class Counts:
     def to_arrow(self) -> pa.Table:
         """Table of `schema.COUNTS`; only what occurred, in the order of stages, sources and reasons."""
         columns = zip(*self.to_json(), strict=True) if self._rows else ([], [], [], [])
-        return pa.table([pa.array(list(column), field.type) for column, field in zip(columns, COUNTS, strict=True)], schema=COUNTS)
+        return pa.table(
+            [pa.array(list(column), field.type) for column, field in zip(columns, COUNTS, strict=True)], schema=COUNTS
+        )
 
     def dropped(self, stage: Stage) -> dict[str, int]:
         """Rows of each drop reason of a stage that occurred, in the order of the rules."""
@@ -91,7 +96,15 @@ class Counts:
 
     def summary(self, stages: Iterable[Stage]) -> list[dict[str, object]]:
         """`summary.json`'s "stages"."""
-        return [{"stage": stage.value, "received": self.received(stage), "kept": self.kept(stage), "dropped": self.dropped(stage)} for stage in stages]
+        return [
+            {
+                "stage": stage.value,
+                "received": self.received(stage),
+                "kept": self.kept(stage),
+                "dropped": self.dropped(stage),
+            }
+            for stage in stages
+        ]
 
     def reconcile(self, stages: Sequence[Stage], *, pairs: int | None = None) -> None:
         """Check that each stage, for each source, received what the one before it kept, and that the last one kept `pairs`.
@@ -113,7 +126,9 @@ class Counts:
                     )
         if pairs is not None and pairs != self.kept(stages[-1]):
             kept = self.kept(stages[-1])
-            raise CountsError(f"counts do not add up: {stages[-1].value} kept {kept} pairs, the shards hold {pairs}; this is a defect, please report it")
+            raise CountsError(
+                f"counts do not add up: {stages[-1].value} kept {kept} pairs, the shards hold {pairs}; this is a defect, please report it"
+            )
 
 
 def _order(entry: tuple[tuple[str, str, str], int]) -> tuple[int, str, int]:

@@ -13,7 +13,9 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from altalign import __version__, allowed_addresses
 from altalign.settings import ReadBy, Settings
 
-Extract, Tables, Judge, Fetch, Decontaminate, Write = map(ReadBy, ("extract", "tables", "judge", "fetch", "decontaminate", "write"))
+Extract, Tables, Judge, Fetch, Decontaminate, Write = map(
+    ReadBy, ("extract", "tables", "judge", "fetch", "decontaminate", "write")
+)
 
 LARGEST = 2**63 - 1  # what TOML, Arrow and Parquet hold
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -109,8 +111,9 @@ class ImageSettings(Settings):
 class FetchSettings(Settings):
     """Where images come from (ours; the paper does not say).
 
-    Those that decide what may be fetched, and whether what came is taken, are part of what a run rests on. Those of patience and pace are not:
-    they decide how many images have come so far, and a run may be continued, or tried again, with more of either.
+    Those that decide what may be fetched, and whether what came is taken, are part of what a run rests on. Those of
+    patience and pace are not: they decide how many images have come so far, and a run may be continued, or tried again,
+    with more of either.
     """
 
     source: Annotated[Literal["archive", "web"], Fetch] = "archive"
@@ -180,7 +183,9 @@ def _form(entry: Any) -> str:
     return "(table)" if isinstance(entry, (dict, TestSet)) else "(path)"
 
 
-TestSetEntry = Annotated[Annotated[str, Field(min_length=1), Tag("(path)")] | Annotated[TestSet, Tag("(table)")], Discriminator(_form)]
+TestSetEntry = Annotated[
+    Annotated[str, Field(min_length=1), Tag("(path)")] | Annotated[TestSet, Tag("(table)")], Discriminator(_form)
+]
 
 
 class DecontaminateSettings(Settings):
@@ -209,7 +214,10 @@ class DecontaminateSettings(Settings):
     @property
     def named_sets(self) -> "list[TestSet]":
         """The test sets, each with a name: that of its file or folder where nothing is said."""
-        return [TestSet(name=Path(entry).name or entry, path=entry) if isinstance(entry, str) else entry for entry in self.test_sets]
+        return [
+            TestSet(name=Path(entry).name or entry, path=entry) if isinstance(entry, str) else entry
+            for entry in self.test_sets
+        ]
 
     @property
     def embedder_files(self) -> list[str]:
@@ -287,14 +295,18 @@ class CardSettings(Settings):
     @classmethod
     def _is_one_line(cls, value: str) -> str:
         if not value.isprintable() or value != value.strip():
-            raise ValueError(f"{value!r} is no line of text; give one without line breaks, control characters or spaces at its ends")
+            raise ValueError(
+                f"{value!r} is no line of text; give one without line breaks, control characters or spaces at its ends"
+            )
         return value
 
     @field_validator("licence")
     @classmethod
     def _licence_is_an_identifier(cls, value: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9.+-]*", value):
-            raise ValueError(f'{value!r} is no identifier of a licence; give one of SPDX or Hugging Face, such as "CC-BY-4.0", "other" or "unknown"')
+            raise ValueError(
+                f'{value!r} is no identifier of a licence; give one of SPDX or Hugging Face, such as "CC-BY-4.0", "other" or "unknown"'
+            )
         return value
 
     @field_validator("languages")

@@ -3,8 +3,8 @@
 import struct
 import zlib
 
-# Pillow's plug-ins parse in Python, hence the lookup, type and arithmetic errors.
-# MemoryError is not among them: of an image within the limits, no plug-in raises it for corrupt bytes, so it tells of the machine.
+# Pillow's plug-ins parse in Python, hence the lookup, type and arithmetic errors. MemoryError is not among them: of an
+# image within the limits, no plug-in raises it for corrupt bytes, so it tells of the machine.
 DECODER_ERRORS = (
     OSError,
     SyntaxError,

@@ -26,10 +26,19 @@ class FailedCounts:
         if rows:
             self._rows[stage.value, source, tuple(map(str, failed))] += rows
 
-    def add(self, stage: Stage, sources: "pa.Array[Any] | pa.ChunkedArray[Any]", failed: "pa.Array[Any] | pa.ChunkedArray[Any]") -> None:
+    def add(
+        self,
+        stage: Stage,
+        sources: "pa.Array[Any] | pa.ChunkedArray[Any]",
+        failed: "pa.Array[Any] | pa.ChunkedArray[Any]",
+    ) -> None:
         """Count n rows, of each the reasons that hold (lists of strings)."""
         joined: Any = pc.binary_join(failed, _BETWEEN)
-        tally = pa.table({"source": sources, "failed": joined}).group_by(["source", "failed"], use_threads=False).aggregate([([], "count_all")])
+        tally = (
+            pa.table({"source": sources, "failed": joined})
+            .group_by(["source", "failed"], use_threads=False)
+            .aggregate([([], "count_all")])
+        )
         for row in tally.to_pylist():
             self.add_rows(stage, row["source"], row["failed"].split(), row["count_all"])
 
@@ -51,7 +60,9 @@ class FailedCounts:
             CountsError: they differ.
         """
         if self.counts() != counts:
-            raise CountsError("counts do not add up: rows by every rule that holds are not the rows by reason; this is a defect, please report it")
+            raise CountsError(
+                "counts do not add up: rows by every rule that holds are not the rows by reason; this is a defect, please report it"
+            )
 
     def facts(self) -> dict[str, Any]:
         """For the mark of a unit: they, and the counts that they are."""
@@ -59,7 +70,10 @@ class FailedCounts:
 
     def to_json(self) -> list[list[Any]]:
         """Rows as lists, in a fixed order."""
-        return [[stage, source, list(failed), rows] for (stage, source, failed), rows in sorted(self._rows.items(), key=_order)]
+        return [
+            [stage, source, list(failed), rows]
+            for (stage, source, failed), rows in sorted(self._rows.items(), key=_order)
+        ]
 
     @classmethod
     def from_json(cls, entries: Iterable[Sequence[Any]]) -> "FailedCounts":
@@ -72,7 +86,9 @@ class FailedCounts:
     def to_arrow(self) -> pa.Table:
         """Table of `schema.FAILED`; only what occurred, in the order of stages, sources and reasons."""
         columns = zip(*self.to_json(), strict=True) if self._rows else ([], [], [], [])
-        return pa.table([pa.array(list(column), field.type) for column, field in zip(columns, FAILED, strict=True)], schema=FAILED)
+        return pa.table(
+            [pa.array(list(column), field.type) for column, field in zip(columns, FAILED, strict=True)], schema=FAILED
+        )
 
 
 def combinations(failed: "pa.DictionaryArray[Any, Any]") -> Iterator[tuple[list[str], int]]:

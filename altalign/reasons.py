@@ -1,6 +1,7 @@
 """Stages that drop candidates, their reasons in the order in which the first that holds is *the* reason, and verdicts.
 
-A verdict is a column of Arrow strings: null keeps, a reason drops. It is one of dictionary type, which takes a byte a row however many are dropped.
+A verdict is a column of Arrow strings: null keeps, a reason drops. It is one of dictionary type, which takes a byte a
+row however many are dropped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,8 @@ class Stage(StrEnum):
 class DropReason(StrEnum):
     """Why a candidate was dropped. Within a stage the order here is the order in which rules are asked.
 
-    Docstrings stand in docs/reference/reasons.md (`make docs`); the first setting that one names is what the rule is held against.
+    Docstrings stand in docs/reference/reasons.md (`make docs`); the first setting that one names is what the rule is
+    held against.
     """
 
     RECORD_BROKEN = "record_broken"
@@ -128,7 +130,8 @@ REASONS: Mapping[Stage, tuple[DropReason, ...]] = {
 }
 
 
-# What may go well another time. An answer that is final is not asked for again: another status than 429 and 5xx, an opt-out, a refusal.
+# What may go well another time. An answer that is final is not asked for again: another status than 429 and 5xx, an
+# opt-out, a refusal.
 PASSING = (DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE, DropReason.HTTP_BROKEN)
 
 
@@ -139,9 +142,14 @@ def drop_where(mask: pa.BooleanArray, reason: DropReason) -> Verdict:
         ValueError: the mask has a null, which would keep the row silently.
     """
     if mask.null_count:
-        raise ValueError(f"{reason}: the mask has {mask.null_count} nulls; decide them (fill_null) before asking for a verdict")
+        raise ValueError(
+            f"{reason}: the mask has {mask.null_count} nulls; decide them (fill_null) before asking for a verdict"
+        )
     size = mask.offset + len(mask)
-    of_reason = pa.Array.from_buffers(pa.int8(), len(mask), [mask.buffers()[1], pa.py_buffer(bytes(size))], offset=mask.offset)  # the mask says which are valid
+    # the mask says which are valid
+    of_reason = pa.Array.from_buffers(
+        pa.int8(), len(mask), [mask.buffers()[1], pa.py_buffer(bytes(size))], offset=mask.offset
+    )
     return pa.DictionaryArray.from_arrays(of_reason, pa.array([reason.value], pa.string()))
 
 
@@ -149,7 +157,8 @@ def reasons_of(verdicts: Sequence[Verdict]) -> tuple[Verdict, "pa.DictionaryArra
     """The one verdict of n rows (the first that is not null), and every reason that holds (lists, as a dictionary of those that occur).
 
     Args:
-        verdicts: at least one and at most 63, each of one rule (it knows one reason), of the same length, in the order of `REASONS`.
+        verdicts: at least one and at most 63, each of one rule (it knows one reason), of the same length, in the order
+            of `REASONS`.
 
     Raises:
         ValueError: a verdict knows two reasons.

@@ -1,7 +1,7 @@
 """Arrow schema of what each stage reads and writes, and the versions of schema and rules.
 
-Column names are spelled here and nowhere else; stages bind them, filters never see them. The comment behind a column of DROPPED, SAMPLE,
-COUNTS and FAILED is its line in docs/reference/files.md (`make docs`).
+Column names are spelled here and nowhere else; stages bind them, filters never see them. The comment behind a column of
+DROPPED, SAMPLE, COUNTS and FAILED is its line in docs/reference/files.md (`make docs`).
 """
 
 import pyarrow as pa
@@ -27,12 +27,14 @@ EXTRACTED = pa.schema(
 CANDIDATE = pa.schema([field for field in EXTRACTED if field.name not in ("reason", "failed")])
 
 # Where an archive, tar or table holds the image of an identity, in input order. Either a place in the file itself
-# (offset in bytes: of the record of a WARC, of the image's bytes in a tar, or the row of a Parquet table; length in bytes, null for
-# a WARC record) or, where the file cannot be read at an offset, the bytes themselves.
-IMAGE_PLACE = pa.schema([("image_identity", pa.string()), ("offset", pa.int64()), ("length", pa.int64()), ("bytes", pa.large_binary())])
+# (offset in bytes: of the record of a WARC, of the image's bytes in a tar, or the row of a Parquet table; length in
+# bytes, null for a WARC record) or, where the file cannot be read at an offset, the bytes themselves.
+IMAGE_PLACE = pa.schema(
+    [("image_identity", pa.string()), ("offset", pa.int64()), ("length", pa.int64()), ("bytes", pa.large_binary())]
+)
 
-# A record, line or row that cannot be read. Offset: bytes from the start of the file (uncompressed where the file cannot be read at
-# an offset), or the number of the row.
+# A record, line or row that cannot be read. Offset: bytes from the start of the file (uncompressed where the file
+# cannot be read at an offset), or the number of the row.
 BROKEN = pa.schema([("file", pa.string()), ("offset", pa.int64()), ("error", pa.string())])
 
 # One row a dropped candidate, the same columns for every stage; null where a value was not measured.
@@ -47,7 +49,8 @@ DROPPED = pa.schema(
         ("stage", pa.string()),  # The stage that dropped it.
         ("reason", pa.string()),  # The first rule that holds.
         ("failed", pa.list_(pa.string())),  # Every rule of the stage that holds.
-        ("kept_key", pa.string()),  # Of a repeated pair, and of an image near to another of the pool: what was kept instead.
+        # Of a repeated pair, and of an image near to another of the pool: what was kept instead.
+        ("kept_key", pa.string()),
         ("words", pa.int32()),  # Unigrams of the caption.
         ("images_per_text", pa.int64()),  # Images of the text, where above the limit.
         ("texts_per_image", pa.int64()),  # Texts of the image, where above the limit.
@@ -55,9 +58,11 @@ DROPPED = pa.schema(
         ("width", pa.int32()),  # Pixels, as stored in the file.
         ("height", pa.int32()),  # The same.
         ("nsfw_score", pa.float32()),  # Of the classifier.
-        ("similarity", pa.float32()),  # Of a near-duplicate: the cosine, 1 of the same bytes; null where only other images connect two of the pool.
+        # Of a near-duplicate: the cosine, 1 of the same bytes; null where only other images connect two of the pool.
+        ("similarity", pa.float32()),
         ("test_set", pa.string()),  # Of a near-duplicate of a test image: the set by its name.
-        ("test_image", pa.string()),  # The nearest image of it: its path in the set; `FILE#ROW` of a table, `FILE/MEMBER` of a tar.
+        # The nearest image of it: its path in the set; `FILE#ROW` of a table, `FILE/MEMBER` of a tar.
+        ("test_image", pa.string()),
         ("file", pa.string()),  # Of a broken record: the input file.
         ("offset", pa.int64()),  # Of a broken record: bytes from the start of the file, or the number of the row.
         ("error", pa.string()),  # Of a broken record: why it cannot be read.
@@ -75,7 +80,8 @@ SAMPLE = pa.schema(
         ("source", pa.string()),  # `[[input]] name`, or its kind.
         ("width", pa.int32()),  # Pixels of the stored image.
         ("height", pa.int32()),  # The same.
-        ("format", pa.string()),  # Of the stored image: `jpeg`; with `portable = false` also `png`, `webp`, `gif`, `avif`, `bmp`, `tiff`.
+        # Of the stored image: `jpeg`; with `portable = false` also `png`, `webp`, `gif`, `avif`, `bmp`, `tiff`.
+        ("format", pa.string()),
         ("bytes", pa.int64()),  # Of the stored image.
         ("sha256", pa.string()),  # Of the stored image, in hex.
         ("found_sha256", pa.string()),  # Of the bytes as found.
@@ -98,7 +104,8 @@ FAILED = pa.schema(
     [
         ("stage", pa.string()),  # `extract`, `judge`, `fetch`, `image` or `decontaminate`.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
-        ("failed", pa.list_(pa.string())),  # Every rule of the stage that holds, in their order; the first is the reason. Empty: the stage keeps them.
+        # Every rule of the stage that holds, in their order; the first is the reason. Empty: the stage keeps them.
+        ("failed", pa.list_(pa.string())),
         ("rows", pa.int64()),  # How many.
     ]
 )

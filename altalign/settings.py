@@ -55,7 +55,9 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise UsageError("\n".join(sentence(cls, values, where, overridden, mistake) for mistake in error.errors())) from None
+            raise UsageError(
+                "\n".join(sentence(cls, values, where, overridden, mistake) for mistake in error.errors())
+            ) from None
 
 
 def dump(values: Mapping[str, Any]) -> str:
@@ -94,9 +96,15 @@ def stage_of(cls: type[BaseModel], name: str) -> str | None:
 def _read(path: Path | str) -> dict[str, Any]:
     try:
         is_remote = storage.is_remote(str(path))  # below: editors of Windows begin a file with a mark
-        return tomllib.loads(storage.read_bytes(str(path)).decode("utf-8-sig") if is_remote else Path(path).read_text(encoding="utf-8-sig"))
+        return tomllib.loads(
+            storage.read_bytes(str(path)).decode("utf-8-sig")
+            if is_remote
+            else Path(path).read_text(encoding="utf-8-sig")
+        )
     except IsADirectoryError:
-        raise UsageError(f"{path}: a folder, where a settings file (TOML) is meant; give the path of the file") from None
+        raise UsageError(
+            f"{path}: a folder, where a settings file (TOML) is meant; give the path of the file"
+        ) from None
     except FileNotFoundError:
         raise UsageError(f"{path}: no such settings file; give the path of a TOML file") from None
     except OSError as error:

@@ -37,7 +37,8 @@ class _Place:
     names: tuple[str, ...]  # of sections and settings, outermost first
     sections: tuple[str, ...]  # those of the names that are sections
     number: int | None  # of the [[section]], from 1; None where there is but one
-    setting: str  # what is mistaken in the section, as "ports" or "ports entry 2"; empty where it is the section itself
+    # what is mistaken in the section, as "ports" or "ports entry 2"; empty where it is the section itself
+    setting: str
     owner: type[BaseModel]  # class that has, or should have, the last name
 
     @property
@@ -64,11 +65,19 @@ def settings_of(annotation: Any) -> type[BaseModel] | None:
     return next(filter(None, map(settings_of, get_args(annotation))), None)
 
 
-def sentence(cls: type[BaseModel], values: Mapping[str, Any], where: str, overridden: Sequence[tuple[str, ...]], mistake: ErrorDetails) -> str:
+def sentence(
+    cls: type[BaseModel],
+    values: Mapping[str, Any],
+    where: str,
+    overridden: Sequence[tuple[str, ...]],
+    mistake: ErrorDetails,
+) -> str:
     """One line for one mistake in `values`, which are of the file `where` but for those that `--set` gave."""
     kind, value = mistake["type"], mistake["input"]
     place = _place(cls, values, mistake)
-    given = [name for name in overridden if all(ours == theirs for ours, theirs in zip(name, place.names, strict=False))]
+    given = [
+        name for name in overridden if all(ours == theirs for ours, theirs in zip(name, place.names, strict=False))
+    ]
     here = place.on_command_line(given[-1]) if given else place.in_file(where)
     if kind == "extra_forbidden":
         return f"{here}: no such {'setting' if place.setting else 'section'} ({_hint(cls, place)})"
@@ -145,7 +154,13 @@ def _example(place: _Place, value: Any) -> str:
     default = field.get_default(call_default_factory=True) if field and not field.is_required() else None
     if isinstance(default, list) and place.is_entry:
         default = next(iter(default), None)
-    if default in (None, "", []) and field and get_origin(field.annotation) is list and isinstance(value, str) and not place.is_entry:
+    if (
+        default in (None, "", [])
+        and field
+        and get_origin(field.annotation) is list
+        and isinstance(value, str)
+        and not place.is_entry
+    ):
         default = [value]
     return f", such as {_shown(default)}" if default not in (None, "", []) else ""
 

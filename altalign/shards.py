@@ -1,11 +1,12 @@
 """The shard format: a tar of samples and its Parquet side-car, written and read without Beam or torch.
 
-A sample is three members in this order: KEY.<image's extension>, KEY.txt (the caption, UTF-8, no newline at the end) and KEY.json (the
-side-car's row as one line of UTF-8 JSON, keys in the order of `SAMPLE`, no newline). A URL that is null is "" in the JSON: Hugging Face
-`datasets` takes a key's type from the first five samples, and fails where those are null and a later one is not.
+A sample is three members in this order: KEY.<image's extension>, KEY.txt (the caption, UTF-8, no newline at the end)
+and KEY.json (the side-car's row as one line of UTF-8 JSON, keys in the order of `SAMPLE`, no newline). A URL that is
+null is "" in the JSON: Hugging Face `datasets` takes a key's type from the first five samples, and fails where those
+are null and a later one is not.
 
-The bytes depend on the samples alone: USTAR headers of one fixed time, owner and mode, two zero blocks at the end. Names are far below
-100 bytes and images below 8 GiB, so that no extended header is ever needed.
+The bytes depend on the samples alone: USTAR headers of one fixed time, owner and mode, two zero blocks at the end.
+Names are far below 100 bytes and images below 8 GiB, so that no extended header is ever needed.
 """
 
 import functools
@@ -22,8 +23,17 @@ import pyarrow.parquet as pq
 
 from altalign.schema import SAMPLE
 
-# The extension of each image format; readers that know jpg alone (open_clip: jpg, png, jpeg, webp) are why it is not jpeg.
-EXTENSIONS: Mapping[str, str] = {"jpeg": "jpg", "png": "png", "webp": "webp", "gif": "gif", "avif": "avif", "bmp": "bmp", "tiff": "tiff"}
+# The extension of each image format; readers that know jpg alone (open_clip: jpg, png, jpeg, webp) are why it is not
+# jpeg.
+EXTENSIONS: Mapping[str, str] = {
+    "jpeg": "jpg",
+    "png": "png",
+    "webp": "webp",
+    "gif": "gif",
+    "avif": "avif",
+    "bmp": "bmp",
+    "tiff": "tiff",
+}
 
 _BLOCK = tarfile.BLOCKSIZE
 _HELD_BYTES = 1 << 20  # before they are written
@@ -74,13 +84,15 @@ class ShardWriter:
 
         Args:
             image: the bytes to store.
-            row: the columns of `SAMPLE`; `tar_offset` and `tar_bytes` are filled in here, whatever they hold, and an empty URL becomes null.
+            row: the columns of `SAMPLE`; `tar_offset` and `tar_bytes` are filled in here, whatever they hold, and an
+                empty URL becomes null.
 
         Returns:
             The side-car's row, in the order of `SAMPLE`.
 
         Raises:
-            ValueError: the row has other columns than `SAMPLE`, or nulls but in the URLs; its key is not 32 hex digits, its format is unknown,
+            ValueError: the row has other columns than `SAMPLE`, or nulls but in the URLs; its key is not 32 hex digits,
+                its format is unknown,
                 its text is no Unicode (a lone surrogate), or the image has 8 GiB. Nothing is written then.
         """
         row = _in_order(row, tar_offset=self.bytes + _BLOCK, tar_bytes=len(image))
@@ -116,7 +128,9 @@ class ShardWriter:
 
 def write_sidecar(rows: Iterable[Mapping[str, Any]], file: BinaryIO) -> None:
     """Write the side-car of a shard: Parquet (zstd) of the rows that `ShardWriter.write` returned, in the order of the tar."""
-    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], SAMPLE), file, compression="zstd", compression_level=3)
+    pq.write_table(
+        pa.Table.from_pylist([dict(row) for row in rows], SAMPLE), file, compression="zstd", compression_level=3
+    )
 
 
 def read_sample(tar_file: BinaryIO, row: Mapping[str, Any]) -> Sample:
@@ -128,7 +142,9 @@ def read_sample(tar_file: BinaryIO, row: Mapping[str, Any]) -> Sample:
     tar_file.seek(row["tar_offset"])
     image = tar_file.read(row["tar_bytes"])
     if len(image) != row["tar_bytes"]:
-        raise ValueError(f"{row['key']}: the tar ends {row['tar_bytes'] - len(image)} bytes before its image does; read it again from where it was written")
+        raise ValueError(
+            f"{row['key']}: the tar ends {row['tar_bytes'] - len(image)} bytes before its image does; read it again from where it was written"
+        )
     return Sample(image, row["caption"], dict(row))
 
 
@@ -145,8 +161,14 @@ def read_pair(data: bytes, *, key: str, tar_bytes: int, caption_bytes: int) -> t
     """
     _, length = pair_range(0, tar_bytes, caption_bytes)
     header = data[length - caption_bytes - _BLOCK : length - caption_bytes]
-    if len(data) != length or not header.startswith(f"{key}.txt\0".encode()) or header[124:135] != b"%011o" % caption_bytes:
-        raise ValueError(f"{key}: the tar does not have this pair where its side-car says; read it again from where it was written")
+    if (
+        len(data) != length
+        or not header.startswith(f"{key}.txt\0".encode())
+        or header[124:135] != b"%011o" % caption_bytes
+    ):
+        raise ValueError(
+            f"{key}: the tar does not have this pair where its side-car says; read it again from where it was written"
+        )
     return data[:tar_bytes], data[length - caption_bytes :].decode()
 
 
@@ -185,7 +207,9 @@ def extension(image_format: str) -> str:
 def _in_order(row: Mapping[str, Any], *, tar_offset: int, tar_bytes: int) -> dict[str, Any]:
     row = {**row, "tar_offset": tar_offset, "tar_bytes": tar_bytes}
     if row.keys() != set(_COLUMNS):
-        raise ValueError(f"a sample has the columns {', '.join(_COLUMNS)}; these differ: {', '.join(sorted(row.keys() ^ set(_COLUMNS)))}")
+        raise ValueError(
+            f"a sample has the columns {', '.join(_COLUMNS)}; these differ: {', '.join(sorted(row.keys() ^ set(_COLUMNS)))}"
+        )
     row = {name: row[name] or None if name in _NULLABLE else row[name] for name in _COLUMNS}
     unknown = [name for name, value in row.items() if value is None and name not in _NULLABLE]
     if unknown:
@@ -215,7 +239,8 @@ def _header(name: str, size: int) -> bytes:
     header, name_bytes, size_digits = bytearray(plain), name.encode("ascii"), b"%011o" % size
     header[: len(name)] = name_bytes
     header[124:135] = size_digits
-    header[148:155] = b"%06o\0" % (total + sum(name_bytes) + sum(size_digits))  # the checksum, taken with blanks in its own place
+    # the checksum, taken with blanks in its own place
+    header[148:155] = b"%06o\0" % (total + sum(name_bytes) + sum(size_digits))
     return bytes(header)
 
 

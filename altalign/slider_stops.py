@@ -15,9 +15,39 @@ ASPECT_AT_MOST = 1_001  # hundredths; the same
 ABOVE_ALL = 2**31 - 1
 
 # What became of a pair that `judge` kept.
-OUTCOMES = (KEPT, NEAR_DUPLICATE, NOT_SEARCHED, FAILS_OTHERWISE) = ("kept", "near_duplicate", "not_searched", "fails_otherwise")
+OUTCOMES = (KEPT, NEAR_DUPLICATE, NOT_SEARCHED, FAILS_OTHERWISE) = (
+    "kept",
+    "near_duplicate",
+    "not_searched",
+    "fails_otherwise",
+)
 
-_SHORT_SIDES = (0, 32, 64, 96, 100, 128, 160, 192, 200, 224, 240, 256, 288, 320, 336, 384, 400, 448, 512, 600, 640, 768, 800, 1_024)
+_SHORT_SIDES = (
+    0,
+    32,
+    64,
+    96,
+    100,
+    128,
+    160,
+    192,
+    200,
+    224,
+    240,
+    256,
+    288,
+    320,
+    336,
+    384,
+    400,
+    448,
+    512,
+    600,
+    640,
+    768,
+    800,
+    1_024,
+)
 _ASPECTS = (125, 150, 175, 200, 225, 250, 300, 350, 400, 500, 600, 800, 1_000)  # hundredths
 
 

@@ -9,7 +9,8 @@ from altalign.errors import DamagedError, UnreadableError
 
 STAGES = ("extract", "tables", "judge", "fetch", "decontaminate", "write")
 
-REPORT = ("report.html", "audit/checks.json", "audit/report.json")  # of the run as it is; `altalign audit` writes it, the next rerun takes it away
+# of the run as it is; `altalign audit` writes it, the next rerun takes it away
+REPORT = ("report.html", "audit/checks.json", "audit/report.json")
 
 # What each stage leaves outside work/; a folder, or a file.
 OUTPUTS = {
@@ -23,7 +24,13 @@ OUTPUTS = {
         "audit/edge_ngrams.parquet",
         "audit/scripts.parquet",
     ),
-    "fetch": ("dropped/fetch", "dropped/image", "audit/image_joint.parquet", "audit/image_values.parquet", "audit/hosts.parquet"),
+    "fetch": (
+        "dropped/fetch",
+        "dropped/image",
+        "audit/image_joint.parquet",
+        "audit/image_values.parquet",
+        "audit/hosts.parquet",
+    ),
     "decontaminate": ("dropped/decontaminate", "audit/near_duplicates", "audit/outcome_joint.parquet"),
     "write": (
         "shards",
@@ -37,7 +44,8 @@ OUTPUTS = {
         *REPORT,
     ),
 }
-OF_FETCHED = ("test_images", "lessons")  # in work/: what rests on no later stage than fetch, and stays when those are run anew
+# in work/: what rests on no later stage than fetch, and stays when those are run anew
+OF_FETCHED = ("test_images", "lessons")
 _WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written anew whenever the first is not there
 
 _UNIT = re.compile(r"\d+(-\d+)*")  # names of units; done.json, and what a file system or an editor leaves, are none
@@ -91,4 +99,12 @@ def maker(path: str) -> str | None:
         return "fetch"
     if path in _WRITTEN_AT_THE_END:
         return STAGES[-1]
-    return next((stage for stage, outputs in OUTPUTS.items() for output in outputs if path == output or path.startswith(f"{output}/")), None)
+    return next(
+        (
+            stage
+            for stage, outputs in OUTPUTS.items()
+            for output in outputs
+            if path == output or path.startswith(f"{output}/")
+        ),
+        None,
+    )

@@ -13,7 +13,10 @@ def shown(text: str) -> str:
     r"""Text as a terminal may have it: control and format characters (line breaks too) and lone surrogates written out, as `\x1b`."""
     if text.isprintable():
         return text
-    return "".join(character if character.isprintable() else character.encode("unicode_escape").decode("ascii") for character in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
 
 
 def lines_shown(text: str) -> str:

@@ -16,7 +16,9 @@ def main(argv: Sequence[str]) -> int:
     about = "Delete RUN/work of a finished run; a later run with other settings begins with the input again."
     parser = argparse.ArgumentParser(prog="altalign clean", description=about)
     parser.add_argument("run", metavar="RUN", help="folder of a run")
-    parser.add_argument("--unfinished", action="store_true", help="also of a run that is not finished: it will begin anew")
+    parser.add_argument(
+        "--unfinished", action="store_true", help="also of a run that is not finished: it will begin anew"
+    )
     arguments = parser.parse_args(argv)
     with own_files(arguments.run):
         run = RunFolder.open(arguments.run)
@@ -28,5 +30,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _clean(run: RunFolder, *, is_any: bool) -> None:
     if not run.is_finished and not is_any:
-        raise UsageError(f"{run.folder}: not finished, and without work/ it would begin anew; finish it, or give --unfinished")
+        raise UsageError(
+            f"{run.folder}: not finished, and without work/ it would begin anew; finish it, or give --unfinished"
+        )
     storage.delete_units([run.path("work")])

@@ -30,7 +30,9 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("other", metavar="RUN_B", nargs="?", help="another run, which RUN is compared with")
-    parser.add_argument("--json", action="store_true", help="print the checks, or what differs, as JSON and write nothing")
+    parser.add_argument(
+        "--json", action="store_true", help="print the checks, or what differs, as JSON and write nothing"
+    )
     parser.add_argument("--shards", type=_positive, default=None, metavar="N", help="look into N shards at most (all)")
     arguments = parser.parse_args(argv)
     if arguments.other is not None:
@@ -62,7 +64,9 @@ def after_curation(folder: str) -> int:
             checks = _written(run) or write(run, shards_at_most=SHARDS_AFTER_A_CURATION)
     except (AltalignError, OSError, MemoryError) as error:
         said = shown(str(error) or "out of memory")
-        sys.stderr.write(f"altalign: no report was written: {said}; the run is whole, and `altalign audit {shown(folder)}` tries again\n")
+        sys.stderr.write(
+            f"altalign: no report was written: {said}; the run is whole, and `altalign audit {shown(folder)}` tries again\n"
+        )
         return 0
     _say(run, checks)
     return _exit_code(checks)
@@ -71,11 +75,13 @@ def after_curation(folder: str) -> int:
 def write(run: RunFolder, *, shards_at_most: int | None) -> "list[Check]":
     """Check a run and write what the report is made of: `audit/checks.json`, `audit/report.json`, and last `report.html`."""
     with startup.imports():
-        from altalign.audit.report import numbers, page  # Arrow, NumPy, templates: half a second, which --help need not wait for
+        # Arrow, NumPy, templates: half a second, which --help need not wait for
+        from altalign.audit.report import numbers, page
 
     checks = _checks(run, shards_at_most)
     found = numbers.gather(run, checks)
-    storage.write_bytes(run.path(CHECKS), (json.dumps(_told(checks), indent=1) + "\n").encode())  # in ASCII: names of files may be of bytes
+    # in ASCII: names of files may be of bytes
+    storage.write_bytes(run.path(CHECKS), (json.dumps(_told(checks), indent=1) + "\n").encode())
     storage.write_bytes(run.path(NUMBERS), (json.dumps(found.to_json(), indent=1) + "\n").encode())
     storage.write_bytes(run.path(PAGE), page.html(found))
     return checks
@@ -84,7 +90,9 @@ def write(run: RunFolder, *, shards_at_most: int | None) -> "list[Check]":
 def _finished(folder: str) -> RunFolder:
     run = RunFolder.open(folder)
     if not run.is_finished:
-        raise UsageError(f"{run.folder}: not finished, so there is nothing to report yet; `altalign status` says how far it is, `altalign curate` finishes it")
+        raise UsageError(
+            f"{run.folder}: not finished, so there is nothing to report yet; `altalign status` says how far it is, `altalign curate` finishes it"
+        )
     return run
 
 
@@ -99,7 +107,9 @@ def _written(run: RunFolder) -> "list[Check] | None":
     from altalign.audit.checks import Check
     from altalign.audit.report import files
 
-    if not storage.exists(run.path(PAGE)) or files.generator(run).encode() not in storage.read_range(run.path(PAGE), 0, 1_000):
+    if not storage.exists(run.path(PAGE)) or files.generator(run).encode() not in storage.read_range(
+        run.path(PAGE), 0, 1_000
+    ):
         return None
     try:
         return [Check(**check) for check in storage.read_json(run.path(CHECKS))["checks"]]

@@ -42,13 +42,18 @@ class Side:
         with own_files(folder):
             run = RunFolder.open(folder)
             if not run.is_finished:
-                raise UsageError(f"{folder}: not finished; run the same `altalign curate` again to finish it, then compare")
+                raise UsageError(
+                    f"{folder}: not finished; run the same `altalign curate` again to finish it, then compare"
+                )
             manifest, path = storage.read_json(run.path("manifest.json")), run.path("config.toml")
             try:
                 settings = dict(flatten(tomllib.loads(storage.read_bytes(path).decode())))
             except ValueError as error:
                 raise UnreadableError(f"{path}: not TOML: {error}") from None
-            versions = {"altalign": run.facts.get("altalign"), **{name: manifest.get(name) for name in ("rules_version", "schema_version")}}
+            versions = {
+                "altalign": run.facts.get("altalign"),
+                **{name: manifest.get(name) for name in ("rules_version", "schema_version")},
+            }
             counts: dict[tuple[str, str], int] = {}
             for rows in run_parquet.row_groups(run.path("counts.parquet"), COUNTS.names):
                 for row in rows.to_pylist():
@@ -85,7 +90,7 @@ def main(run_a: str, run_b: str, *, as_json: bool = False) -> int:
     return 0
 
 
-# What differs --------------------------------------------------------------------------------------------------------------
+# What differs ---------------------------------------------------------------------------------------------------------
 
 
 def settings_that_differ(a: Side, b: Side) -> list[tuple[str, str, str]]:
@@ -120,10 +125,14 @@ def notes(a: Side, b: Side) -> list[str]:
         "pairs are joined by key: image and cleaned caption; of what extract drops (no alt-text, no URL) only a sample is kept, so it is in no pool here",
     ]
     if a.settings["rules_version"] != b.settings["rules_version"]:
-        found.append("the rules are of two versions: where they clean a caption or read a URL in two ways, one pair is two, each in one pool alone")
+        found.append(
+            "the rules are of two versions: where they clean a caption or read a URL in two ways, one pair is two, each in one pool alone"
+        )
     for name, side in (("A", a), ("B", b)):
         if not side.keeps_dropped:
-            found.append(f"{name} has [audit] keep_dropped = false: why it dropped a pair, or whether it ever saw it, cannot be told; its counts are exact")
+            found.append(
+                f"{name} has [audit] keep_dropped = false: why it dropped a pair, or whether it ever saw it, cannot be told; its counts are exact"
+            )
     return found
 
 
@@ -137,18 +146,27 @@ def _verdict(name: str, side: Side) -> str:
     return side.absent if name == ABSENT_NAME else name
 
 
-# As JSON, and for people -----------------------------------------------------------------------------------------------------
+# As JSON, and for people ----------------------------------------------------------------------------------------------
 
 
 def _as_json(a: Side, b: Side, joined: Joined) -> dict[str, Any]:
     return {
         "runs": [a.run.folder, b.run.folder],
         "settings": [{"name": name, "a": before, "b": after} for name, before, after in settings_that_differ(a, b)],
-        "counts": [{"stage": stage, "reason": reason, "a": before, "b": after} for stage, reason, before, after in counts_side_by_side(a, b)],
+        "counts": [
+            {"stage": stage, "reason": reason, "a": before, "b": after}
+            for stage, reason, before, after in counts_side_by_side(a, b)
+        ],
         "totals": {name: [side.summary.get(name) for side in (a, b)] for name in ("pairs", "images", "bytes")},
         "verdicts": [{"from": before, "to": after, "pairs": number} for before, after, number in _named(joined, a, b)],
         "examples": [
-            {"from": _verdict(each.before, a), "to": _verdict(each.after, b), "key": each.key, "caption": each.caption, "image_url": each.image_url}
+            {
+                "from": _verdict(each.before, a),
+                "to": _verdict(each.after, b),
+                "key": each.key,
+                "caption": each.caption,
+                "image_url": each.image_url,
+            }
             for each in joined.examples
         ],
         "notes": notes(a, b),
@@ -172,7 +190,15 @@ def _print(a: Side, b: Side, joined: Joined) -> None:
         is_first, is_last = reason == "received", reason == KEPT
         more = f"{after - before:+,}" if after != before else ""
         style = "bold" if is_first else "green" if is_last else None
-        table.add_row(shown(stage) if is_first else "", shown(reason), f"{before:,}", f"{after:,}", more, style=style, end_section=is_last)
+        table.add_row(
+            shown(stage) if is_first else "",
+            shown(reason),
+            f"{before:,}",
+            f"{after:,}",
+            more,
+            style=style,
+            end_section=is_last,
+        )
     out.print(table)
     totals = ((name, a.summary.get(name, 0), b.summary.get(name, 0)) for name in ("pairs", "images", "bytes"))
     out.print("; ".join(f"{before:,} {name}, then {after:,}" for name, before, after in totals), soft_wrap=True)
@@ -200,7 +226,9 @@ def _print_stages(a: Side, b: Side, joined: Joined) -> None:
     for names, number in joined.pairs.items():
         before, after = (name.partition(":")[0] for name in names)
         pairs[before, after] = pairs.get((before, after), 0) + number
-    table = _table("A \\ B", numbers=tuple(shown(_verdict(name, b)) for name in stages if any(after == name for _, after in pairs)))
+    table = _table(
+        "A \\ B", numbers=tuple(shown(_verdict(name, b)) for name in stages if any(after == name for _, after in pairs))
+    )
     for before in stages:
         cells = [pairs.get((before, after)) for after in stages if any(of == after for _, of in pairs)]
         if any(cells):
@@ -218,7 +246,11 @@ def _print_changes(a: Side, b: Side, joined: Joined) -> None:
         out.print("no pair has another verdict")
         return
     for (before, after), number in sorted(changes, key=lambda change: (-change[1], change[0])):
-        out.print(f"{number:,} {'pair' if number == 1 else 'pairs'}: {shown(_verdict(before, a))} -> {shown(_verdict(after, b))}", style="bold", soft_wrap=True)
+        out.print(
+            f"{number:,} {'pair' if number == 1 else 'pairs'}: {shown(_verdict(before, a))} -> {shown(_verdict(after, b))}",
+            style="bold",
+            soft_wrap=True,
+        )
         for each in joined.examples:
             if (each.before, each.after) == (before, after):
                 cut = each.caption[:CAPTION_AT_MOST] + ("…" if len(each.caption) > CAPTION_AT_MOST else "")

@@ -1,7 +1,8 @@
 """What became of every pair in two runs: verdicts joined by key, a range of keys at a time, from side-cars and dropped rows.
 
-Each run's (key, verdict) go to temporary files by the first bits of the key, 22 bytes a row; two files of one range are then sorted and merged. So
-memory is that of one range, whatever the runs have. `dropped/extract` is a sample and `pair_repeated` says the same pair once more: neither is read.
+Each run's (key, verdict) go to temporary files by the first bits of the key, 22 bytes a row; two files of one range are
+then sorted and merged. So memory is that of one range, whatever the runs have. `dropped/extract` is a sample and
+`pair_repeated` says the same pair once more: neither is read.
 """
 
 import tempfile
@@ -70,11 +71,14 @@ def join(runs: Sequence[RunFolder], rows: int) -> Joined:
         for place in range(1 << bits):
             interrupts.check()
             _merge([_range(Path(folder), number, place) for number in range(2)], tally, found, len(names))
-        of = {(names[cell // len(names)], names[cell % len(names)]): int(tally[cell]) for cell in np.flatnonzero(tally).tolist()}
+        of = {
+            (names[cell // len(names)], names[cell % len(names)]): int(tally[cell])
+            for cell in np.flatnonzero(tally).tolist()
+        }
         return Joined(of, _examples(files, found, names))
 
 
-# Verdicts of a run, by ranges of keys ------------------------------------------------------------------------------------
+# Verdicts of a run, by ranges of keys ---------------------------------------------------------------------------------
 
 
 def _range(folder: Path, number: int, place: int) -> np.ndarray:
@@ -91,7 +95,9 @@ def _spill(run: RunFolder, folder: Path, number: int, bits: int, verdicts: dict[
             if not files or files[-1] != path:
                 files.append(path)
             records["file"] = len(files) - 1
-            of = (records["high"] >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(records), np.int64)
+            of = (
+                (records["high"] >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(records), np.int64)
+            )
             records = records[np.argsort(of, kind="stable")]
             ends = np.cumsum(np.bincount(of, minlength=1 << bits)).tolist()
             for place, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
@@ -117,10 +123,17 @@ def _records(run: RunFolder, verdicts: dict[str, int]) -> Iterator[tuple[str, np
 
 
 def _dropped(rows: pa.Table, stage: str, path: str, verdicts: dict[str, int]) -> np.ndarray:
-    is_other: Any = pc.fill_null(pc.not_equal(rows["reason"], pa.scalar(DropReason.PAIR_REPEATED.value)), pa.scalar(True))  # noqa: FBT003 - Arrow's
+    is_other: Any = pc.fill_null(
+        pc.not_equal(rows["reason"], pa.scalar(DropReason.PAIR_REPEATED.value)), pa.scalar(True)
+    )
     rows = rows.filter(is_other)
-    encoded: Any = pa.chunked_array(rows["reason"].chunks, pa.string()).combine_chunks().fill_null("").dictionary_encode()
-    numbers = np.array([verdicts.setdefault(f"{stage}: {reason}", len(verdicts)) for reason in encoded.dictionary.to_pylist()], np.uint16)
+    encoded: Any = (
+        pa.chunked_array(rows["reason"].chunks, pa.string()).combine_chunks().fill_null("").dictionary_encode()
+    )
+    numbers = np.array(
+        [verdicts.setdefault(f"{stage}: {reason}", len(verdicts)) for reason in encoded.dictionary.to_pylist()],
+        np.uint16,
+    )
     records = np.zeros(len(rows), _RECORD)
     records["high"], records["low"] = _halves(rows["key"], path)
     records["verdict"] = numbers[encoded.indices.to_numpy()] if len(rows) else 0
@@ -142,7 +155,7 @@ def _halves(keys: "pa.ChunkedArray[Any]", path: str) -> tuple[np.ndarray, np.nda
     return halves[:, 0], halves[:, 1]
 
 
-# The join ----------------------------------------------------------------------------------------------------------------
+# The join -------------------------------------------------------------------------------------------------------------
 
 
 class _Found(NamedTuple):

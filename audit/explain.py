@@ -10,7 +10,10 @@ from altalign.stages import own_files
 
 def main(argv: Sequence[str]) -> int:
     """Find a pair and say what became of it."""
-    parser = argparse.ArgumentParser(prog="altalign explain", description="What happened to a pair in every stage of a run, with the measured values.")
+    parser = argparse.ArgumentParser(
+        prog="altalign explain",
+        description="What happened to a pair in every stage of a run, with the measured values.",
+    )
     parser.add_argument("run", metavar="RUN", help="folder of a run")
     wanted = parser.add_mutually_exclusive_group(required=True)
     wanted.add_argument("--url", help="the image's URL")

@@ -103,18 +103,29 @@ def _hint(run: RunFolder) -> str:
         parts.append("the run is not finished")
     if not run.config.audit.keep_dropped:
         parts.append("[audit] keep_dropped = false: dropped rows were not kept")
-    parts.append("of what extract drops (no alt-text, no valid URL) only a sample is kept; captions are compared after cleaning, case counts")
+    parts.append(
+        "of what extract drops (no alt-text, no valid URL) only a sample is kept; captions are compared after cleaning, case counts"
+    )
     return "; " + "; ".join(parts)
 
 
 def _pair(row: dict[str, Any]) -> list[str]:
-    values = {"caption": "caption", "image": "image_url", "page": "page_url", "source": "source", "key": "key", "image_id": "image_id"}
+    values = {
+        "caption": "caption",
+        "image": "image_url",
+        "page": "page_url",
+        "source": "source",
+        "key": "key",
+        "image_id": "image_id",
+    }
     return [f"{name:<9} {row[column]}" for name, column in values.items() if row[column] is not None]
 
 
 def _kept(row: dict[str, Any]) -> list[str]:
     shard = row["in"].removesuffix(".parquet") + ".tar"
-    measured = f"{_many(row['words'], 'word')}, {row['width']} x {row['height']} px {row['format']}, {row['bytes']:,} bytes"
+    measured = (
+        f"{_many(row['words'], 'word')}, {row['width']} x {row['height']} px {row['format']}, {row['bytes']:,} bytes"
+    )
     return [*_pair(row), *(_line(stage.value, "kept") for stage in STAGES), _line("written", f"{shard}, {measured}")]
 
 
@@ -136,7 +147,10 @@ def _tries(run: RunFolder, row: dict[str, Any]) -> list[str]:
         return []
     of_image = tries.of_image(run, row["image_id"])
     more = f" (the last {MOST} of {len(of_image)})" if len(of_image) > MOST else ""
-    return [_line("tried", f"{tries.told(each, row['image_url'])}{more if number == 0 else ''}") for number, each in enumerate(of_image[-MOST:])]
+    return [
+        _line("tried", f"{tries.told(each, row['image_url'])}{more if number == 0 else ''}")
+        for number, each in enumerate(of_image[-MOST:])
+    ]
 
 
 def _said(run: RunFolder, reason: str, row: dict[str, Any]) -> str:
@@ -145,7 +159,9 @@ def _said(run: RunFolder, reason: str, row: dict[str, Any]) -> str:
         return f"{_rare_ngrams(run, row['caption'])}, [text] vocabulary_size = {run.config.text.vocabulary_size}"
     if reason == DropReason.URL_INVALID:
         return _no_url(row["image_url"])
-    return _MEASURED[reason].format(row=row, config=run.config, words=_many(row["words"], "word"), threshold=_threshold(run), cosine=_cosine(row))
+    return _MEASURED[reason].format(
+        row=row, config=run.config, words=_many(row["words"], "word"), threshold=_threshold(run), cosine=_cosine(row)
+    )
 
 
 def _cosine(row: dict[str, Any]) -> str:
@@ -181,8 +197,14 @@ def _rare_ngrams(run: RunFolder, caption: str) -> str:
         raise UnreadableError(f"{path}: not a whole NumPy array") from error
     hashes = np.array(words.ngram_hashes(caption), np.uint64)
     is_known = np.searchsorted(table, hashes) < np.searchsorted(table, hashes, "right")
-    rare = list(dict.fromkeys(gram for gram, known in zip(words.ngrams_of(caption), is_known, strict=True) if not known))
-    return "rare: " + ", ".join(f'"{gram}"' for gram in rare[:10]) + (f" and {len(rare) - 10} more" if len(rare) > 10 else "")
+    rare = list(
+        dict.fromkeys(gram for gram, known in zip(words.ngrams_of(caption), is_known, strict=True) if not known)
+    )
+    return (
+        "rare: "
+        + ", ".join(f'"{gram}"' for gram in rare[:10])
+        + (f" and {len(rare) - 10} more" if len(rare) > 10 else "")
+    )
 
 
 def _many(number: int | None, what: str) -> str:

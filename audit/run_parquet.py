@@ -22,7 +22,9 @@ def row_groups(path: str, columns: Sequence[str] | None = None) -> Iterator[pa.T
         yield from row_groups_of(file, path, columns)
 
 
-def row_groups_of(file: "BinaryIO | pa.NativeFile", path: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+def row_groups_of(
+    file: "BinaryIO | pa.NativeFile", path: str, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
     """The same of a file that is open."""
     with _naming(path):
         yield from _row_groups(pq.ParquetFile(file), columns)
@@ -40,8 +42,11 @@ def _row_groups(parquet: pq.ParquetFile, columns: Sequence[str] | None) -> Itera
     if missing := [name for name in columns or () if name not in parquet.schema_arrow.names]:
         raise pa.ArrowInvalid(f"no column {missing[0]}")
     for group in range(parquet.num_row_groups):
-        rows: pa.Table = parquet.read_row_group(group, columns=list(columns) if columns is not None else None, use_threads=False)
-        if len(rows) != (said := parquet.metadata.row_group(group).num_rows):  # where pages are damaged Arrow may end early without a word
+        rows: pa.Table = parquet.read_row_group(
+            group, columns=list(columns) if columns is not None else None, use_threads=False
+        )
+        # where pages are damaged Arrow may end early without a word
+        if len(rows) != (said := parquet.metadata.row_group(group).num_rows):
             raise pa.ArrowInvalid(f"{len(rows)} rows where its footer says {said}")
         yield rows
 

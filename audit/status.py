@@ -14,7 +14,9 @@ MOST = 8  # reasons, and hosts, that are named
 
 def main(argv: Sequence[str]) -> int:
     """Print the state of every stage."""
-    parser = argparse.ArgumentParser(prog="altalign status", description="How far a run is: units, rows, failures, time left; from its files.")
+    parser = argparse.ArgumentParser(
+        prog="altalign status", description="How far a run is: units, rows, failures, time left; from its files."
+    )
     parser.add_argument("run", metavar="RUN", help="folder of a run")
     folder = parser.parse_args(argv).run
     with own_files(folder):
@@ -39,7 +41,13 @@ def _print(run: RunFolder) -> None:
         done, planned, rows = _units(run, stage)
         left = "" if facts["finished"] else _left(facts["started"], done, planned)
         table.add_row(
-            stage, state, f"{done:,} of {planned:,}" if planned else "", f"{rows:,}" if rows else "", f"{facts['seconds']:.1f} s", left, str(facts["attempts"])
+            stage,
+            state,
+            f"{done:,} of {planned:,}" if planned else "",
+            f"{rows:,}" if rows else "",
+            f"{facts['seconds']:.1f} s",
+            left,
+            str(facts["attempts"]),
         )
     out.print(table)
     for line in _from_the_web(run):
@@ -68,12 +76,24 @@ def _from_the_web(run: RunFolder) -> list[str]:
         return []
     is_under_way = said["units_finished"] < said["units"]
     ended, images = said["ended"], said["images"]
-    parts = [f"fetch: {ended:,} of {images:,} images", f"{said['fetched'] / max(1, ended):.1%} fetched", f"{said['bytes'] / 1e6:,.1f} MB"]
+    parts = [
+        f"fetch: {ended:,} of {images:,} images",
+        f"{said['fetched'] / max(1, ended):.1%} fetched",
+        f"{said['bytes'] / 1e6:,.1f} MB",
+    ]
     if is_under_way:
         left = said["seconds_left"]
-        parts += [f"{said['images_per_s']:,.0f} images/s", "time left unknown" if left is None else f"about {left} s left", f"as of {said['updated']}"]
+        parts += [
+            f"{said['images_per_s']:,.0f} images/s",
+            "time left unknown" if left is None else f"about {left} s left",
+            f"as of {said['updated']}",
+        ]
     found = {"not fetched": said["reasons"], "most failures": said["hosts"]}
-    lines = [f"  {what}: {', '.join(f'{shown(name)} {number:,}' for name, number in list(of.items())[:MOST])}" for what, of in found.items() if of]
+    lines = [
+        f"  {what}: {', '.join(f'{shown(name)} {number:,}' for name, number in list(of.items())[:MOST])}"
+        for what, of in found.items()
+        if of
+    ]
     return [", ".join(parts), *lines]
 
 

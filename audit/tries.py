@@ -39,4 +39,6 @@ def told(each: dict[str, Any], url: str) -> str:
     status = f" {each['status']}" if each["status"] else ""
     end = f"{each['reason']}{status}: {each['detail']}" if each["reason"] else f"fetched, {each['bytes']:,} bytes"
     at = f", at {each['address']}" if each["address"] else ""
-    return f"{when} UTC, {each['seconds']:.2f} s: {end}{at}" + (f", redirected to {each['url']}" if each["url"] != url else "")
+    return f"{when} UTC, {each['seconds']:.2f} s: {end}{at}" + (
+        f", redirected to {each['url']}" if each["url"] != url else ""
+    )

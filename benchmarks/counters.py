@@ -29,7 +29,9 @@ def main() -> int:
 
 def counters(run: Path) -> dict[str, Any]:
     """Units, partitions, bytes of each step, entries of each table and what they were chosen from."""
-    units, merged, judged, grouped = (run / "work" / step for step in ("tables/units", "tables/merged", "judge/units", "judge/grouped"))
+    units, merged, judged, grouped = (
+        run / "work" / step for step in ("tables/units", "tables/merged", "judge/units", "judge/grouped")
+    )
     of_judge = spilled(judged, ".survivors", OF_JUDGE)
     return {
         "units": _files(units, ".json"),
@@ -59,7 +61,11 @@ def spilled(units: Path, ending: str, kinds: Sequence[str]) -> dict[str, int]:
 def table(facts: Path) -> dict[str, int]:
     """Entries of a table, distinct keys that it was chosen from, and the bytes of its files."""
     found = json.loads(facts.read_text(encoding="utf-8"))
-    return {"entries": found["rows"], "distinct": found["distinct"], "bytes": _sizes(facts.parent.glob(f"{facts.stem}*.npy"))}
+    return {
+        "entries": found["rows"],
+        "distinct": found["distinct"],
+        "bytes": _sizes(facts.parent.glob(f"{facts.stem}*.npy")),
+    }
 
 
 def _files(folder: Path, suffix: str) -> int:

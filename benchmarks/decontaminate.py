@@ -2,8 +2,8 @@
 
     python -m benchmarks.decontaminate [--rounds 3]
 
-The pool is searched for near-duplicates of 120,000 test images: 100,000 images of it, and a million. Vectors are those of
-`benchmarks.near_duplicates`; images are JPEGs of the web's size.
+The pool is searched for near-duplicates of 120,000 test images: 100,000 images of it, and a million. Vectors are those
+of `benchmarks.near_duplicates`; images are JPEGs of the web's size.
 """
 
 import argparse
@@ -44,16 +44,31 @@ def compete(arguments: argparse.Namespace, folder: Path) -> None:
     web = images_of("web", IMAGES, folder) / "web-000.tar"
     small, large = (f"{count:,} images" for count in arguments.pools)
     with scratch(folder) as place:
-        programs = [Program(DESCRIBED, (str(OURS), "-m", "benchmarks.our_decontamination", "describe", str(web)), says=last_json)]
+        programs = [
+            Program(
+                DESCRIBED, (str(OURS), "-m", "benchmarks.our_decontamination", "describe", str(web)), says=last_json
+            )
+        ]
         for count in arguments.pools:
             vectors = [str(path) for path in generated(arguments.tests, count, 64, folder)]
             argv = (str(OURS), "-m", "benchmarks.our_decontamination", "search", str(place), *vectors)
-            programs.append(Program(f"{count:,} images", argv, prepare=lambda: shutil.rmtree(place / "run", ignore_errors=True), says=last_json))
+            programs.append(
+                Program(
+                    f"{count:,} images",
+                    argv,
+                    prepare=lambda: shutil.rmtree(place / "run", ignore_errors=True),
+                    says=last_json,
+                )
+            )
         done = interleave(programs, arguments.rounds, warm_up=False)
     growth = ratio(done, "us_per_image", large, small)
     of_decoding = [(r[DESCRIBED]["describe_us"] + r[large]["us_per_image"]) / r[DESCRIBED]["decode_us"] for r in done]
     targets = [
-        target("describing and searching an image, of decoding it", sorted(of_decoding)[len(of_decoding) // 2], at_most=OF_DECODING_AT_MOST),
+        target(
+            "describing and searching an image, of decoding it",
+            sorted(of_decoding)[len(of_decoding) // 2],
+            at_most=OF_DECODING_AT_MOST,
+        ),
         target(f"cost of an image of {large}, of that of {small}", growth["median"], at_most=FLAT_AT_MOST),
         target("peak memory in GB", max(r[large]["peak_bytes"] or 0 for r in done) / 1e9, at_most=GB_AT_MOST),
     ]

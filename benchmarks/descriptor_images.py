@@ -31,7 +31,10 @@ class Images:
 
 def read(path: Path) -> Images:
     """The distinct images of a file with the column `image_bytes`."""
-    by_digest = {hashlib.sha256(data).digest(): data for data in pq.read_table(path, columns=["image_bytes"])["image_bytes"].to_pylist()}
+    by_digest = {
+        hashlib.sha256(data).digest(): data
+        for data in pq.read_table(path, columns=["image_bytes"])["image_bytes"].to_pylist()
+    }
     return Images([by_digest[digest] for digest in sorted(by_digest)])
 
 

@@ -2,10 +2,11 @@
 
     python -m benchmarks.descriptors [--data FOLDER]
 
-On photographs (clothing.parquet) and clip art (openclipart.parquet). The map of dct is learned from 250 photographs and 90 drawings that are used for
-nothing else; 250 other images of each set are copied in 28 ways. A false positive is a pair of two images of one set. Pairs are of images that
-are not flat, no bytes twice, and one of those whose thumbnails correlate above 0.98 (copies: all descriptors find them). Recoloured variants of one
-drawing, flags and signs are left and count as false, so clip art's figures are pessimistic.
+On photographs (clothing.parquet) and clip art (openclipart.parquet). The map of dct is learned from 250 photographs and
+90 drawings that are used for nothing else; 250 other images of each set are copied in 28 ways. A false positive is a
+pair of two images of one set. Pairs are of images that are not flat, no bytes twice, and one of those whose thumbnails
+correlate above 0.98 (copies: all descriptors find them). Recoloured variants of one drawing, flags and signs are left
+and count as false, so clip art's figures are pessimistic.
 """
 
 import argparse
@@ -24,7 +25,8 @@ from benchmarks.report import target, write
 from benchmarks.rows import MissingError
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
-SETS = {"photographs": ("clothing.parquet", 250), "clip art": ("openclipart.parquet", 90)}  # and how many to learn from
+# and how many to learn from
+SETS = {"photographs": ("clothing.parquet", 250), "clip art": ("openclipart.parquet", 90)}
 COPIED = 250
 RATES = (1e-5, 1e-6)  # false positives a comparison
 USUAL_BITS = 10  # of imagehash: a distance up to this is a match
@@ -78,13 +80,27 @@ def compete(data: Path) -> None:
         for name in SETS:
             arrays = described(place, name)
             kept = distinct(arrays["thumbnail"])
-            images[name] = {"compared": int(kept.sum()), "comparisons": int(kept.sum() * (kept.sum() - 1) // 2), "copied": COPIED}
+            images[name] = {
+                "compared": int(kept.sum()),
+                "comparisons": int(kept.sum() * (kept.sum() - 1) // 2),
+                "copied": COPIED,
+            }
             tables[name] = {descriptor: recall(arrays, descriptor, kept) for descriptor in USUAL}
             usual[name] = {descriptor: at_usual(arrays, descriptor, kept) for descriptor in USUAL}
             show(name, images[name], tables[name], usual[name])
     targets = [lead(name, tables[name]) for name in SETS]
     facts = {name: {d: [found._asdict() for found in table] for d, table in tables[name].items()} for name in SETS}
-    print(write("descriptors", done, targets, is_full=data == SHARED_DATA, images=images, usual_threshold=usual, recall=facts))
+    print(
+        write(
+            "descriptors",
+            done,
+            targets,
+            is_full=data == SHARED_DATA,
+            images=images,
+            usual_threshold=usual,
+            recall=facts,
+        )
+    )
 
 
 def ours(data: Path, place: Path) -> Program:
@@ -158,24 +174,38 @@ def at_usual(arrays: Mapping[str, npt.NDArray[np.integer]], descriptor: str, kep
     values = unit(arrays[descriptor][kept].astype(np.float64))
     above = sum(int((values[i + 1 :] @ values[i] >= threshold).sum()) for i in range(len(values)))
     comparisons = len(values) * (len(values) - 1) // 2
-    return {"recall": float((of_copies(arrays, descriptor) >= threshold).mean()), "false_positives": above, "rate": above / comparisons}
+    return {
+        "recall": float((of_copies(arrays, descriptor) >= threshold).mean()),
+        "false_positives": above,
+        "rate": above / comparisons,
+    }
 
 
 def lead(name: str, table: Mapping[str, list[Found]]) -> Figures:
     """The target: dct ahead of each of the others at the smallest rate."""
     at = len(RATES) - 1
     best = max(found[at].recall for descriptor, found in table.items() if descriptor != "dct")
-    return target(f"recall of dct above the best other's, {name}, {RATES[at]:g} false positives a comparison", table["dct"][at].recall - best, at_least=0.01)
+    return target(
+        f"recall of dct above the best other's, {name}, {RATES[at]:g} false positives a comparison",
+        table["dct"][at].recall - best,
+        at_least=0.01,
+    )
 
 
 def show(name: str, images: Figures, table: Mapping[str, list[Found]], usual: Mapping[str, Figures]) -> None:
     """Print both tables of a set, as Markdown."""
-    print(f"\n{name}: {images['compared']:,} images, {images['comparisons']:,} pairs; {images['copied']} x {len(TRANSFORMS)} copies\n")
-    print(f"| descriptor | {' | '.join(f'recall at {rate:g} (threshold)' for rate in RATES)} | recall at its usual threshold | false positives there |")
+    print(
+        f"\n{name}: {images['compared']:,} images, {images['comparisons']:,} pairs; {images['copied']} x {len(TRANSFORMS)} copies\n"
+    )
+    print(
+        f"| descriptor | {' | '.join(f'recall at {rate:g} (threshold)' for rate in RATES)} | recall at its usual threshold | false positives there |"
+    )
     print("|---" * (3 + len(RATES)) + "|")
     for descriptor, found in table.items():
         cells = [f"{one.recall:.3f} ({one.threshold:.3f})" for one in found]
-        print(f"| {descriptor} | {' | '.join(cells)} | {usual[descriptor]['recall']:.3f} | {usual[descriptor]['rate']:.1e} |")
+        print(
+            f"| {descriptor} | {' | '.join(cells)} | {usual[descriptor]['recall']:.3f} | {usual[descriptor]['rate']:.1e} |"
+        )
     print(f"\n| transform, at {RATES[-1]:g} | {' | '.join(table)} |\n" + "|---" * (1 + len(table)) + "|")
     for transform in TRANSFORMS:
         print(f"| {transform} | {' | '.join(f'{found[-1].by_transform[transform]:.2f}' for found in table.values())} |")

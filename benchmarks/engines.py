@@ -2,8 +2,8 @@
 
     make bench-engines [FLAGS='--rows 5000000 --rounds 1']
 
-Start-up is apart: the same command on a thousand rows, which costs what starting an engine and its pipelines costs. What every engine left
-is compared, by SHA-256 of each file.
+Start-up is apart: the same command on a thousand rows, which costs what starting an engine and its pipelines costs.
+What every engine left is compared, by SHA-256 of each file.
 """
 
 import argparse
@@ -33,12 +33,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--folder", type=Path, default=CACHE, help="where rows are, or are put; what runs leave goes to a folder below it and is deleted")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=CACHE,
+        help="where rows are, or are put; what runs leave goes to a folder below it and is deleted",
+    )
     parser.add_argument("--without-peer", action="store_true", help="leave Spark SQL out")
     arguments = parser.parse_args()
     os.environ.setdefault("ALTALIGN_PRISM", str(ROOT / ".cache" / "prism" / "prism"))
     try:
-        return compete(arguments.rows, arguments.rounds, arguments.folder.absolute(), with_peer=not arguments.without_peer)
+        return compete(
+            arguments.rows, arguments.rounds, arguments.folder.absolute(), with_peer=not arguments.without_peer
+        )
     except (MissingError, ProgramError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -53,16 +60,26 @@ def compete(count: int, rounds: int, folder: Path, *, with_peer: bool) -> int:
         if with_peer:
             programs.append(peer("spark", script("peer_spark.py"), data, place, name="Spark SQL"))
         done = interleave(programs, rounds, warm_up=False)
-        start_up = interleave([_on(engine, few, place, {}, name=f"{engine} start-up") for engine in ENGINES], 1, warm_up=False)[0]
+        start_up = interleave(
+            [_on(engine, few, place, {}, name=f"{engine} start-up") for engine in ENGINES], 1, warm_up=False
+        )[0]
     done = [_with_start_up(each, start_up) for each in done]
     median = {name: statistics.median(each[name]["beside_start_up_cpu_s"] for each in done) for name in done[0]}
     targets = [
-        target(f"CPU seconds beside start-up, {engine}, of those of embedded", median[engine] / median["embedded"], at_most=CPU_OF_EMBEDDED_AT_MOST)
+        target(
+            f"CPU seconds beside start-up, {engine}, of those of embedded",
+            median[engine] / median["embedded"],
+            at_most=CPU_OF_EMBEDDED_AT_MOST,
+        )
         for engine in ENGINES[1:]
     ]
     if with_peer:
         targets += [
-            target(f"CPU seconds of Spark SQL, times those of {engine}", median["Spark SQL"] / median[engine], at_least=SPARK_SQL_AT_LEAST)
+            target(
+                f"CPU seconds of Spark SQL, times those of {engine}",
+                median["Spark SQL"] / median[engine],
+                at_least=SPARK_SQL_AT_LEAST,
+            )
             for engine in ENGINES
         ]
     targets.append(target("different trees of files that engines leave", len(set(digests.values())), at_most=1))
@@ -78,13 +95,17 @@ def _on(engine: str, data: Path, place: Path, digests: dict[str, str], *, name: 
         digests[engine] = digest(place / "run")
         return program.says(output)
 
-    return Program(program.name, program.argv, place, prepare=lambda: shutil.rmtree(place / "run", ignore_errors=True), says=says)
+    return Program(
+        program.name, program.argv, place, prepare=lambda: shutil.rmtree(place / "run", ignore_errors=True), says=says
+    )
 
 
 def digest(run: Path) -> str:
     """SHA-256 over names and bytes of the files that are the same on every engine."""
     whole = hashlib.sha256()
-    for path in sorted(path for path in run.rglob("*") if path.is_file() and path.relative_to(run).parts[0] not in _NOT_OF_ENGINES):
+    for path in sorted(
+        path for path in run.rglob("*") if path.is_file() and path.relative_to(run).parts[0] not in _NOT_OF_ENGINES
+    ):
         whole.update(str(path.relative_to(run)).encode() + b"\0")
         with path.open("rb") as file:
             whole.update(hashlib.file_digest(file, "sha256").digest())

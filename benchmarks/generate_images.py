@@ -2,10 +2,11 @@
 
     python -m benchmarks.generate_images FOLDER --kind web|damaged|mixed [--images 300] [--seed 2021]
 
-web: JPEGs of the web's size (long side 640 to 1,600, quality 85, every third progressive). damaged: 8 baseline and 8 progressive ones of
-them, each harmed in five ways, in a folder a way. mixed: all formats, long side 64 to 800, one in a hundred damaged, every one with a
-caption that passes ALIGN's rules and a URL. A few hundred pictures a format are drawn and encoded; the rest are these with another
-comment in the bytes, so that each has a SHA-256 of its own and costs what the others cost.
+web: JPEGs of the web's size (long side 640 to 1,600, quality 85, every third progressive). damaged: 8 baseline and 8
+progressive ones of them, each harmed in five ways, in a folder a way. mixed: all formats, long side 64 to 800, one in a
+hundred damaged, every one with a caption that passes ALIGN's rules and a URL. A few hundred pictures a format are drawn
+and encoded; the rest are these with another comment in the bytes, so that each has a SHA-256 of its own and costs what
+the others cost.
 
 Pictures are photographs where the shared data lie beside the checkout, else drawings of the demo.
 """
@@ -32,7 +33,19 @@ from altalign.demo.scenes import random_scene
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 PER_TAR = 10_000
 # Of a hundred images; CMYK and turned JPEGs and palettes as the demo has them.
-FORMS = {"jpeg": 55, "progressive": 14, "turned": 1, "cmyk": 1, "png": 7, "png8": 5, "webp": 9, "gif": 3, "avif": 3, "bmp": 1, "tiff": 1}
+FORMS = {
+    "jpeg": 55,
+    "progressive": 14,
+    "turned": 1,
+    "cmyk": 1,
+    "png": 7,
+    "png8": 5,
+    "webp": 9,
+    "gif": 3,
+    "avif": 3,
+    "bmp": 1,
+    "tiff": 1,
+}
 BASES = {"jpeg": 240, "progressive": 100}  # pictures of a form; 40 of all others
 SUFFIX = {"progressive": "jpg", "turned": "jpg", "cmyk": "jpg", "jpeg": "jpg", "png8": "png"}
 DAMAGES: dict[str, Callable[[bytes, Random], bytes]] = {
@@ -59,11 +72,16 @@ def main() -> int:
         part = list(itertools.islice(images, 1))
         if not part:
             break
-        with tarfile.open(arguments.folder / f"{arguments.kind}-{number:03}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        with tarfile.open(
+            arguments.folder / f"{arguments.kind}-{number:03}.tar", "w", format=tarfile.USTAR_FORMAT
+        ) as tar:
             for name, data, caption in itertools.islice(itertools.chain(part, images), PER_TAR):
                 stem = name.rpartition(".")[0]
                 row = json.dumps({"url": f"https://images.example/{name}"}).encode()
-                for member, content in ((name, data), *(((f"{stem}.txt", caption.encode()), (f"{stem}.json", row)) if caption else ())):
+                for member, content in (
+                    (name, data),
+                    *(((f"{stem}.txt", caption.encode()), (f"{stem}.json", row)) if caption else ()),
+                ):
                     header = tarfile.TarInfo(member)
                     header.size = len(content)
                     tar.addfile(header, io.BytesIO(content))
@@ -77,13 +95,23 @@ def web(count: int, rng: Random) -> Iterator[Image_]:
     """JPEGs of the web's size."""
     picture = pictures(rng)
     for number in range(count):
-        yield f"{number:06}.jpg", _web_jpeg(picture(rng.randint(640, 1600)), is_progressive=number % 3 == 2), _caption(number, rng)
+        yield (
+            f"{number:06}.jpg",
+            _web_jpeg(picture(rng.randint(640, 1600)), is_progressive=number % 3 == 2),
+            _caption(number, rng),
+        )
 
 
 def damaged(_count: int, rng: Random) -> Iterator[Image_]:
     """The ways of `DAMAGES`, for 8 baseline and 8 progressive JPEGs each, and these as they were."""
     picture = pictures(rng)
-    sound = [(f"{'progressive' if number % 2 else 'baseline'}-{number}.jpg", _web_jpeg(picture(1000), is_progressive=number % 2 == 1)) for number in range(16)]
+    sound = [
+        (
+            f"{'progressive' if number % 2 else 'baseline'}-{number}.jpg",
+            _web_jpeg(picture(1000), is_progressive=number % 2 == 1),
+        )
+        for number in range(16)
+    ]
     for way, harm in (("sound", lambda data, _: data), *DAMAGES.items()):
         for name, data in sound:
             yield f"{way}/{name}", harm(data, rng), ""
@@ -109,7 +137,11 @@ def pictures(rng: Random) -> Callable[[int], Image.Image]:
 
     def next_of(long_side_px: int) -> Image.Image:
         ratio = rng.uniform(0.55, 1)
-        width, height = (long_side_px, round(long_side_px * ratio)) if rng.random() < 0.7 else (round(long_side_px * ratio), long_side_px)
+        width, height = (
+            (long_side_px, round(long_side_px * ratio))
+            if rng.random() < 0.7
+            else (round(long_side_px * ratio), long_side_px)
+        )
         if not photographs:
             shrunk = min(1, SHADE_PX / long_side_px)
             return draw(random_scene(rng), round(width * shrunk), round(height * shrunk), rng).resize((width, height))
@@ -118,7 +150,9 @@ def pictures(rng: Random) -> Callable[[int], Image.Image]:
         part = rng.uniform(0.8, 1)
         box = [round(side * part) for side in photograph.size]
         left, top = (rng.randint(0, side - piece) for side, piece in zip(photograph.size, box, strict=True))
-        return ImageOps.fit(photograph.crop((left, top, left + box[0], top + box[1])), (width, height), Image.Resampling.LANCZOS)
+        return ImageOps.fit(
+            photograph.crop((left, top, left + box[0], top + box[1])), (width, height), Image.Resampling.LANCZOS
+        )
 
     return next_of
 
@@ -128,10 +162,16 @@ def _photographs() -> Iterator[bytes]:
     if not (SHARED / "near_duplicates_images.parquet").is_file():
         return
     rows = pq.read_table(SHARED / "near_duplicates_images.parquet").to_pylist()
-    large = [row["image_bytes"] for row in rows if row["image"].endswith(".jpg") and ("base_images" in row["image"] or row["image"].endswith("_0.jpg"))]
+    large = [
+        row["image_bytes"]
+        for row in rows
+        if row["image"].endswith(".jpg") and ("base_images" in row["image"] or row["image"].endswith("_0.jpg"))
+    ]
     yield from large
     if (SHARED / "clothing.parquet").is_file():
-        small = pq.ParquetFile(SHARED / "clothing.parquet").read_row_group(0, ["image_bytes"])["image_bytes"].to_pylist()
+        small = (
+            pq.ParquetFile(SHARED / "clothing.parquet").read_row_group(0, ["image_bytes"])["image_bytes"].to_pylist()
+        )
         yield from small[:: len(small) // len(large)]
 
 

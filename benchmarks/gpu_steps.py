@@ -12,7 +12,8 @@ import torch
 
 from benchmarks.train_contestants import PEERS, Contestant, Sizes, Way, open_clip, ours
 
-PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "B200": 2250e12, "A100": 312e12}  # dense bfloat16, of the makers' data sheets
+# dense bfloat16, of the makers' data sheets
+PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "B200": 2250e12, "A100": 312e12}
 WARM_UP, STEPS = 3, 8
 FLOPS_OF = 16  # pairs whose arithmetic is counted
 
@@ -91,7 +92,10 @@ class Plan:
             if "sizes" in self.parts:
                 for batch in (small, middle, large):
                     yield f"{model} altalign {batch}", self._measurement(mine, batch)
-                yield f"{model} altalign, batch norm over the batch, {middle}", self._measurement(partial(mine, batch_norm="local"), middle)
+                yield (
+                    f"{model} altalign, batch norm over the batch, {middle}",
+                    self._measurement(partial(mine, batch_norm="local"), middle),
+                )
             if "compiled" in self.parts:
                 for batch in (middle, large):
                     yield f"{model} altalign, compiled, {batch}", self._measurement(mine, batch, compiled=True)
@@ -99,24 +103,39 @@ class Plan:
                 yield from self._of_peer(f"{model} {peer}", partial(PEERS[peer], sizes), middle)
             if "global" in self.parts:
                 whole = self.whole - self.whole % middle
-                yield f"{model} altalign, global batch {whole:,}", self._measurement(partial(mine, chunk=middle), whole, steps=(1, 1))
+                yield (
+                    f"{model} altalign, global batch {whole:,}",
+                    self._measurement(partial(mine, chunk=middle), whole, steps=(1, 1)),
+                )
                 if "open_clip" in self.peers:
                     made = partial(open_clip, sizes, accumulate=whole // middle)
-                    yield f"{model} open_clip, global batch {whole:,}", self._measurement(made, whole, steps=(1, 1), channels_last=True)
+                    yield (
+                        f"{model} open_clip, global batch {whole:,}",
+                        self._measurement(made, whole, steps=(1, 1), channels_last=True),
+                    )
 
     def flops(self) -> dict[str, float]:
         """Arithmetic of a pair's forward and backward through the towers, by model: convolutions and products of matrices, as torch counts it."""
         return {model: self._flops(sizes) for model, sizes in self.models.items()}
 
-    def _of_peer(self, title: str, made: Callable[..., Contestant], batch: int) -> Iterator[tuple[str, Callable[[], list[Figures]]]]:
+    def _of_peer(
+        self, title: str, made: Callable[..., Contestant], batch: int
+    ) -> Iterator[tuple[str, Callable[[], list[Figures]]]]:
         if "peers" in self.parts:
             yield f"{title} {batch}", self._measurement(made, batch)
             yield f"{title}, channels last, {batch}", self._measurement(made, batch, channels_last=True)
         if "compiled peers" in self.parts:
-            yield f"{title}, channels last, compiled, {batch}", self._measurement(made, batch, channels_last=True, compiled=True)
+            yield (
+                f"{title}, channels last, compiled, {batch}",
+                self._measurement(made, batch, channels_last=True, compiled=True),
+            )
 
-    def _measurement(self, made: Callable[..., Contestant], batch: int, *, steps: tuple[int, int] | None = None, **way: Any) -> Callable[[], list[Figures]]:
-        return partial(measured, self.device, partial(made, replace(self.way, **way), batch), batch, steps or self.steps)
+    def _measurement(
+        self, made: Callable[..., Contestant], batch: int, *, steps: tuple[int, int] | None = None, **way: Any
+    ) -> Callable[[], list[Figures]]:
+        return partial(
+            measured, self.device, partial(made, replace(self.way, **way), batch), batch, steps or self.steps
+        )
 
     def _flops(self, sizes: Sizes) -> float:
         from torch.utils.flop_counter import FlopCounterMode
@@ -139,7 +158,11 @@ def measured(device: Device, made: Callable[[], Contestant], batch: int, steps: 
     for _ in range(steps[1]):
         contestant.step()
     device.wait()
-    facts = {"batch": batch, "start_s": time.perf_counter() - began, "parameters": sum(one.numel() for one in contestant.model.parameters())}
+    facts = {
+        "batch": batch,
+        "start_s": time.perf_counter() - began,
+        "parameters": sum(one.numel() for one in contestant.model.parameters()),
+    }
     found: list[Figures] = []
     for _ in range(steps[0]):
         start = time.perf_counter()

@@ -66,7 +66,10 @@ def interleave(programs: Sequence[Program], rounds: int, *, warm_up: bool = True
             os.sync()  # what was written before is not this program's cost
             measured, output = measure(program.argv, program.folder)
             figures[program.name] = {"work_cpu_s": measured["cpu_s"]} | measured | program.says(output)
-            print(f"{f'round {number}' if number else 'warm-up':<8} {program.name:<28} {_brief(figures[program.name])}", flush=True)
+            print(
+                f"{f'round {number}' if number else 'warm-up':<8} {program.name:<28} {_brief(figures[program.name])}",
+                flush=True,
+            )
         if number:
             done.append(figures)
     return done
@@ -83,7 +86,11 @@ def summary(rounds: Sequence[Round]) -> dict[str, dict[str, dict[str, float]]]:
     for program in dict.fromkeys(name for done in rounds for name in done):
         ran = [done[program] for done in rounds if program in done]
         columns = {name: [run.get(name) for run in ran] for name in ran[0]}
-        figures[program] = {name: _spread(values) for name, values in columns.items() if all(isinstance(value, int | float) for value in values)}
+        figures[program] = {
+            name: _spread(values)
+            for name, values in columns.items()
+            if all(isinstance(value, int | float) for value in values)
+        }
     return figures
 
 

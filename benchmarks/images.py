@@ -2,8 +2,8 @@
 
     python -m benchmarks.images [--rounds 3]
 
-Each program reads the same tar of JPEGs of the web's size. `no` is img2dataset's default without resizing, which encodes every image anew;
-`skip_reencode` keeps the bytes, as ours does.
+Each program reads the same tar of JPEGs of the web's size. `no` is img2dataset's default without resizing, which
+encodes every image anew; `skip_reencode` keeps the bytes, as ours does.
 """
 
 import argparse
@@ -42,10 +42,30 @@ def compete(rounds: int, folder: Path) -> None:
         print(f"{way:<14} refuses, of 16 each: {refused[way]}")
     noticed = {way: sum(counts.values()) - counts["sound"] for way, counts in refused.items()}
     faster = {way: ratio(done, "images_per_cpu_s", "altalign", way) for way in TIMES_AT_LEAST}
-    targets = [target(f"images a CPU second, times img2dataset's ({way})", faster[way]["median"], at_least=least) for way, least in TIMES_AT_LEAST.items()]
-    targets.append(target("damaged images noticed, of 80", noticed["altalign"], at_least=1 + max(noticed[way] for way in TIMES_AT_LEAST)))
+    targets = [
+        target(f"images a CPU second, times img2dataset's ({way})", faster[way]["median"], at_least=least)
+        for way, least in TIMES_AT_LEAST.items()
+    ]
+    targets.append(
+        target(
+            "damaged images noticed, of 80",
+            noticed["altalign"],
+            at_least=1 + max(noticed[way] for way in TIMES_AT_LEAST),
+        )
+    )
     targets.append(target("sound images refused, of 16", refused["altalign"]["sound"], at_most=0))
-    print(write("images", done, targets, is_full=rounds >= ROUNDS, images=IMAGES, passes=PASSES, times_peers=faster, refused=refused))
+    print(
+        write(
+            "images",
+            done,
+            targets,
+            is_full=rounds >= ROUNDS,
+            images=IMAGES,
+            passes=PASSES,
+            times_peers=faster,
+            refused=refused,
+        )
+    )
 
 
 def generated(kind: str, images: int, folder: Path) -> Path:
@@ -53,7 +73,9 @@ def generated(kind: str, images: int, folder: Path) -> Path:
     made = folder / f"images-{kind}-{images}"
     if not made.is_dir():
         partial = made.with_suffix(".partial")
-        measure([str(OURS), "-m", "benchmarks.generate_images", str(partial), "--kind", kind, "--images", str(images)], ROOT)
+        measure(
+            [str(OURS), "-m", "benchmarks.generate_images", str(partial), "--kind", kind, "--images", str(images)], ROOT
+        )
         partial.rename(made)
     return made
 

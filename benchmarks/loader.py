@@ -2,8 +2,8 @@
 
     python -m benchmarks.loader [--rounds 2]
 
-Images are of the web's size. Both give uint8 batches at 289 px of 346 and token numbers; time counts from the first batch on, so that neither pays
-for its start. Both run in `.venv-readers`, which has torch, webdataset and torchvision.
+Images are of the web's size. Both give uint8 batches at 289 px of 346 and token numbers; time counts from the first
+batch on, so that neither pays for its start. Both run in `.venv-readers`, which has torch, webdataset and torchvision.
 """
 
 import argparse
@@ -46,7 +46,9 @@ def compete(rounds: int, folder: Path) -> None:
     run = _run(generated("web", IMAGES, folder) / "web-000.tar", folder / f"loader-{PAIRS}")
     done = interleave([_program(way, run) for way in ("altalign", "webdataset")], rounds, warm_up=False)
     faster = ratio(done, "images_per_s", "altalign", "webdataset")
-    targets = [target("images a second with two workers, times webdataset's", faster["median"], at_least=TIMES_AT_LEAST)]
+    targets = [
+        target("images a second with two workers, times webdataset's", faster["median"], at_least=TIMES_AT_LEAST)
+    ]
     print(
         write(
             "loader",
@@ -65,7 +67,22 @@ def compete(rounds: int, folder: Path) -> None:
 
 def _program(way: str, run: Path) -> Program:
     module = "benchmarks.our_loader" if way == "altalign" else "benchmarks.peer_loader"
-    return Program(way, [str(READERS), "-m", module, str(run), "--batch", str(BATCH), "--workers", str(WORKERS), "--epochs", str(EPOCHS)], says=last_json)
+    return Program(
+        way,
+        [
+            str(READERS),
+            "-m",
+            module,
+            str(run),
+            "--batch",
+            str(BATCH),
+            "--workers",
+            str(WORKERS),
+            "--epochs",
+            str(EPOCHS),
+        ],
+        says=last_json,
+    )
 
 
 def _run(tar: Path, folder: Path) -> Path:
@@ -76,7 +93,10 @@ def _run(tar: Path, folder: Path) -> Path:
         images = [members.extractfile(member).read() for member in members if member.name.endswith(".jpg")]  # pyright: ignore[reportOptionalMemberAccess]
     partial = folder.with_suffix(".partial")
     (partial / "shards").mkdir(parents=True, exist_ok=True)
-    shards = [_shard(partial / "shards" / f"{first // PER_SHARD:05}", images, range(first, first + PER_SHARD)) for first in range(0, PAIRS, PER_SHARD)]
+    shards = [
+        _shard(partial / "shards" / f"{first // PER_SHARD:05}", images, range(first, first + PER_SHARD))
+        for first in range(0, PAIRS, PER_SHARD)
+    ]
     manifest = {"shards": shards, "pairs": PAIRS, "schema_version": SCHEMA_VERSION}
     (partial / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     partial.rename(folder)
@@ -86,18 +106,45 @@ def _run(tar: Path, folder: Path) -> Path:
 def _shard(stem: Path, images: list[bytes], numbers: range) -> dict[str, Any]:
     with stem.with_suffix(".tar").open("wb") as file:
         writer = ShardWriter(file)
-        rows = [writer.write(images[number % len(images)], _row(number, images[number % len(images)])) for number in numbers]
+        rows = [
+            writer.write(images[number % len(images)], _row(number, images[number % len(images)])) for number in numbers
+        ]
         writer.end()
     with stem.with_suffix(".parquet").open("wb") as file:
         write_sidecar(rows, file)
     sidecar = hashlib.sha256(stem.with_suffix(".parquet").read_bytes()).hexdigest()
-    return {"name": f"{stem.name}.tar", "rows": len(rows), "bytes": writer.bytes, "sha256": writer.sha256, "parquet_sha256": sidecar}
+    return {
+        "name": f"{stem.name}.tar",
+        "rows": len(rows),
+        "bytes": writer.bytes,
+        "sha256": writer.sha256,
+        "parquet_sha256": sidecar,
+    }
 
 
 def _row(number: int, image: bytes) -> dict[str, Any]:
-    url, caption, digest = f"https://images.example/{number}.jpg", f"a picture with the number {number} in its name", hashlib.sha256(image).hexdigest()
-    texts = {"key": sample_key(url, caption), "image_id": image_id(url), "image_url": url, "caption": caption, "page_url": None, "source": "web"}
-    sizes = {"width": 0, "height": 0, "format": "jpeg", "bytes": len(image), "words": 9, "tar_offset": 0, "tar_bytes": 0}
+    url, caption, digest = (
+        f"https://images.example/{number}.jpg",
+        f"a picture with the number {number} in its name",
+        hashlib.sha256(image).hexdigest(),
+    )
+    texts = {
+        "key": sample_key(url, caption),
+        "image_id": image_id(url),
+        "image_url": url,
+        "caption": caption,
+        "page_url": None,
+        "source": "web",
+    }
+    sizes = {
+        "width": 0,
+        "height": 0,
+        "format": "jpeg",
+        "bytes": len(image),
+        "words": 9,
+        "tar_offset": 0,
+        "tar_bytes": 0,
+    }
     return {**texts, **sizes, "sha256": digest, "found_sha256": digest}
 
 

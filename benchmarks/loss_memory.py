@@ -2,9 +2,9 @@
 
     python -m benchmarks.loss_memory [--pairs 4096 8192 16384] [--rounds 1]
 
-Embeddings of 640 components in float32, label smoothing 0.1, both directions. `loss_bytes` is the process's peak less what it
-holds just before the loss: embeddings are not in it, their gradients are. The dense loss is PyTorch's: a product, and `cross_entropy` of it and of its
-transpose. Linux only.
+Embeddings of 640 components in float32, label smoothing 0.1, both directions. `loss_bytes` is the process's peak less
+what it holds just before the loss: embeddings are not in it, their gradients are. The dense loss is PyTorch's: a
+product, and `cross_entropy` of it and of its transpose. Linux only.
 """
 
 import argparse
@@ -56,19 +56,41 @@ def compete(sizes: list[int], rounds: int) -> None:
         target(f"memory of the loss, of the dense one's, {most:,} pairs", memory["median"], at_most=MEMORY_AT_MOST),
         target(f"seconds of the loss, of the dense one's, {most:,} pairs", seconds["median"], at_most=TIME_AT_MOST),
     ]
-    facts = {"pairs": sizes, "width": WIDTH, "block": BLOCK, "torch": torch.__version__, "memory_of_dense": memory, "seconds_of_dense": seconds}
-    print(write("loss_memory", done, targets, environments=WITH_TORCH, is_full=tuple(sizes) == PAIRS and rounds >= ROUNDS, **facts))
+    facts = {
+        "pairs": sizes,
+        "width": WIDTH,
+        "block": BLOCK,
+        "torch": torch.__version__,
+        "memory_of_dense": memory,
+        "seconds_of_dense": seconds,
+    }
+    print(
+        write(
+            "loss_memory",
+            done,
+            targets,
+            environments=WITH_TORCH,
+            is_full=tuple(sizes) == PAIRS and rounds >= ROUNDS,
+            **facts,
+        )
+    )
 
 
 def program(kind: str, pairs: int) -> Program:
     """One loss in a process of its own."""
-    return Program(f"{kind} {pairs}", (str(READERS), "-m", "benchmarks.loss_memory", "--one", kind, "--pairs", str(pairs)), says=last_json)
+    return Program(
+        f"{kind} {pairs}",
+        (str(READERS), "-m", "benchmarks.loss_memory", "--one", kind, "--pairs", str(pairs)),
+        says=last_json,
+    )
 
 
 def figures(kind: str, pairs: int) -> dict[str, float]:
     """Peak memory and seconds of a forward and a backward."""
     generator = torch.Generator().manual_seed(pairs)
-    images, texts = (functional.normalize(torch.randn(pairs, WIDTH, generator=generator), dim=1).requires_grad_() for _ in range(2))
+    images, texts = (
+        functional.normalize(torch.randn(pairs, WIDTH, generator=generator), dim=1).requires_grad_() for _ in range(2)
+    )
     temperature = torch.tensor(TEMPERATURE, requires_grad=True)
     before, begin = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize(), time.perf_counter()
     if kind == "blocks":
@@ -77,7 +99,11 @@ def figures(kind: str, pairs: int) -> dict[str, float]:
         logits, own = images @ texts.T / temperature, torch.arange(pairs)
         loss = sum(functional.cross_entropy(way, own, label_smoothing=SMOOTHING) for way in (logits, logits.T))
     loss.backward()
-    return {"loss_s": time.perf_counter() - begin, "loss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before, "loss": loss.item()}
+    return {
+        "loss_s": time.perf_counter() - begin,
+        "loss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before,
+        "loss": loss.item(),
+    }
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python -m benchmarks.near_duplicates [--tests 120000] [--rounds 3]
 
-Each program searches the same vectors for the same pairs, and must find all of them. At the size of the published run ours also
-searches 500,000 test images.
+Each program searches the same vectors for the same pairs, and must find all of them. At the size of the published run
+ours also searches 500,000 test images.
 """
 
 import argparse
@@ -42,17 +42,27 @@ def compete(tests: int, rounds: int, folder: Path) -> int:
     """All rounds of this many test images; 1 where ours finds other pairs than there are."""
     is_full = tests == TESTS and rounds >= ROUNDS
     with scratch(folder) as place:
-        programs = [program(way, tests, dimensions, folder, place) for dimensions in TIMES_FLAT_AT_LEAST for way in WAYS]
+        programs = [
+            program(way, tests, dimensions, folder, place) for dimensions in TIMES_FLAT_AT_LEAST for way in WAYS
+        ]
         if is_full:
             programs.append(program("altalign", MORE_TESTS, 64, folder, place))
         done = interleave(programs, rounds)
         differing = {dimensions: differ(place, tests, dimensions) for dimensions in TIMES_FLAT_AT_LEAST}
-    faster = {d: {way: ratio(done, "us_per_image", name(way, tests, d), name("altalign", tests, d)) for way in list(WAYS)[1:]} for d in TIMES_FLAT_AT_LEAST}
+    faster = {
+        d: {way: ratio(done, "us_per_image", name(way, tests, d), name("altalign", tests, d)) for way in list(WAYS)[1:]}
+        for d in TIMES_FLAT_AT_LEAST
+    }
     targets = [
-        target(f"times the speed of faiss's flat search, {d} dimensions", faster[d]["faiss flat"]["median"], at_least=least)
+        target(
+            f"times the speed of faiss's flat search, {d} dimensions", faster[d]["faiss flat"]["median"], at_least=least
+        )
         for d, least in TIMES_FLAT_AT_LEAST.items()
     ]
-    targets += [target(f"pairs missed or invented, {d} dimensions, of {found['pairs']}", found["altalign"], at_most=0) for d, found in differing.items()]
+    targets += [
+        target(f"pairs missed or invented, {d} dimensions, of {found['pairs']}", found["altalign"], at_most=0)
+        for d, found in differing.items()
+    ]
     targets += linear(done, tests) if is_full else []
     facts = {"tests": tests, "pool": POOL, "above": ABOVE, "times_peers": faster, "pairs": differing}
     print(write("near_duplicates", done, targets, is_full=is_full, **facts))
@@ -62,7 +72,13 @@ def compete(tests: int, rounds: int, folder: Path) -> int:
 def linear(done: list[Round], tests: int) -> list[Figures]:
     """Whether cost grows with the test side and no faster."""
     times = ratio(done, "us_per_image", name("altalign", MORE_TESTS, 64), name("altalign", tests, 64))
-    return [target(f"time a test image at {MORE_TESTS:,}, of that at {tests:,}", times["median"] * tests / MORE_TESTS, at_most=LINEAR_AT_MOST)]
+    return [
+        target(
+            f"time a test image at {MORE_TESTS:,}, of that at {tests:,}",
+            times["median"] * tests / MORE_TESTS,
+            at_most=LINEAR_AT_MOST,
+        )
+    ]
 
 
 def name(way: str, tests: int, dimensions: int) -> str:
@@ -75,14 +91,25 @@ def program(way: str, tests: int, dimensions: int, folder: Path, place: Path) ->
     vectors = [str(path) for path in generated(tests, POOL, dimensions, folder)]
     pairs = str(place / f"{way}-{tests}-{dimensions}.npy")
     ours, peer = (str(OURS), "-m", "benchmarks.our_search"), (str(PEERS), "-m", "benchmarks.peer_search")
-    argv = [*ONE_THREAD, *(ours if way == "altalign" else peer), *vectors, pairs, *(("--way", WAYS[way]) if WAYS[way] else ())]
+    argv = [
+        *ONE_THREAD,
+        *(ours if way == "altalign" else peer),
+        *vectors,
+        pairs,
+        *(("--way", WAYS[way]) if WAYS[way] else ()),
+    ]
     return Program(name(way, tests, dimensions), argv, says=last_json)
 
 
 def differ(place: Path, tests: int, dimensions: int) -> dict[str, int]:
     """How many pairs there are, and how many each program misses or invents."""
-    exact, *others = ({tuple(pair) for pair in np.load(place / f"{way}-{tests}-{dimensions}.npy").tolist()} for way in ("GEMM", "altalign", "faiss flat"))
-    return {"pairs": len(exact)} | {way: len(exact ^ found) for way, found in zip(("altalign", "faiss flat"), others, strict=True)}
+    exact, *others = (
+        {tuple(pair) for pair in np.load(place / f"{way}-{tests}-{dimensions}.npy").tolist()}
+        for way in ("GEMM", "altalign", "faiss flat")
+    )
+    return {"pairs": len(exact)} | {
+        way: len(exact ^ found) for way, found in zip(("altalign", "faiss flat"), others, strict=True)
+    }
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     python -m benchmarks.our_decontamination search FOLDER TESTS.npy POOL.npy
     python -m benchmarks.our_decontamination describe IMAGES.tar [--passes 3]
 
-`search` writes work/ of a run in FOLDER, as `fetch` and the reading of test images leave it, out of vectors int16[n, 64]; then it runs the steps that
-build the index, find pairs and drop rows. `describe` decodes images to what the image rules ask for, and times the descriptor apart.
+`search` writes work/ of a run in FOLDER, as `fetch` and the reading of test images leave it, out of vectors int16[n,
+64]; then it runs the steps that build the index, find pairs and drop rows. `describe` decodes images to what the image
+rules ask for, and times the descriptor apart.
 """
 
 import argparse
@@ -45,18 +46,26 @@ def main() -> int:
     of_describe.add_argument("images", type=Path)
     of_describe.add_argument("--passes", type=int, default=3)
     arguments = parser.parse_args()
-    figures = search(arguments.folder, arguments.tests, arguments.pool) if arguments.way == "search" else describe(arguments.images, arguments.passes)
+    figures = (
+        search(arguments.folder, arguments.tests, arguments.pool)
+        if arguments.way == "search"
+        else describe(arguments.images, arguments.passes)
+    )
     print(json.dumps(figures))
     return 0
 
 
-# Search ------------------------------------------------------------------------------------------------------------------
+# Search ---------------------------------------------------------------------------------------------------------------
 
 
 def search(folder: Path, tests: Path, pool: Path) -> dict[str, float]:
     """Seconds to build the index, and CPU time of finding and dropping an image of the pool."""
     config = CurateConfig.from_values(
-        {"run": {"folder": str(folder / "run")}, "input": [{"kind": "table", "paths": ["none.parquet"]}], "decontaminate": {"test_sets": ["tests"]}},
+        {
+            "run": {"folder": str(folder / "run")},
+            "input": [{"kind": "table", "paths": ["none.parquet"]}],
+            "decontaminate": {"test_sets": ["tests"]},
+        },
         where="benchmark",
     )
     run = Run(config.run.folder, config, ())
@@ -73,7 +82,12 @@ def search(folder: Path, tests: Path, pool: Path) -> dict[str, float]:
             curate.run_step(run, steps[name], pipeline_options)
         done = time.process_time()
     dropped = images - sum(facts["kept"] for _, facts in run.all_facts(decontaminate.UNITS))
-    return {"images": images, "dropped": dropped, "build_s": built - begin, "us_per_image": (done - built) / images * 1e6}
+    return {
+        "images": images,
+        "dropped": dropped,
+        "build_s": built - begin,
+        "us_per_image": (done - built) / images * 1e6,
+    }
 
 
 def _write_pool(run: Run, path: Path) -> int:
@@ -82,12 +96,25 @@ def _write_pool(run: Run, path: Path) -> int:
         some, name = vectors[begin : begin + IMAGES_PER_UNIT], f"{number:05d}-00000"
         count = len(some)
         ids = [f"{begin + i:032x}" for i in range(count)]
-        columns = {"key": ids, "image_id": ids, "caption": ["a caption of five words"] * count, "source": ["table"] * count}
-        columns |= {"found_sha256": [f"{begin + i:064x}" for i in range(count)], "image_url": [f"https://img.example/{i}.jpg" for i in ids]}
-        table = pa.table({field.name: pa.array(columns.get(field.name, [None] * count), field.type) for field in FETCHED}, schema=FETCHED)
+        columns = {
+            "key": ids,
+            "image_id": ids,
+            "caption": ["a caption of five words"] * count,
+            "source": ["table"] * count,
+        }
+        columns |= {
+            "found_sha256": [f"{begin + i:064x}" for i in range(count)],
+            "image_url": [f"https://img.example/{i}.jpg" for i in ids],
+        }
+        table = pa.table(
+            {field.name: pa.array(columns.get(field.name, [None] * count), field.type) for field in FETCHED},
+            schema=FETCHED,
+        )
         parquet.write(run.work("fetch/units", f"{name}.parquet"), table, FETCHED)
         arrays.save(run.work("fetch/units", f"{name}.features"), _coefficients(some))
-        storage.write_json(run.mark("fetch/units", name), {"kept": count, "counts": [["image", "table", "kept", count]]})
+        storage.write_json(
+            run.mark("fetch/units", name), {"kept": count, "counts": [["image", "table", "kept", count]]}
+        )
     return len(vectors)
 
 
@@ -104,17 +131,25 @@ def _write_tests(run: Run, vectors: np.ndarray) -> None:
         "features": pa.array([row.tobytes() for row in _coefficients(vectors)], pa.binary()),
         "mirrored": pa.nulls(len(vectors), pa.binary()),
     }
-    parquet.write(run.work(test_side.TESTS, "00000.parquet"), pa.table(columns, schema=test_side.TEST_IMAGE), test_side.TEST_IMAGE)
-    storage.write_json(run.mark(test_side.TESTS, "00000"), {"digest": "", "test_set": "tests", "images": len(vectors), "flat": 0})
+    parquet.write(
+        run.work(test_side.TESTS, "00000.parquet"), pa.table(columns, schema=test_side.TEST_IMAGE), test_side.TEST_IMAGE
+    )
+    storage.write_json(
+        run.mark(test_side.TESTS, "00000"), {"digest": "", "test_set": "tests", "images": len(vectors), "flat": 0}
+    )
 
 
 def _write_calibration(run: Run, pool: np.ndarray) -> None:
-    mapped = embed.Map(np.zeros(embed.COEFFICIENTS, np.int32), np.eye(embed.DIMENSIONS, embed.COEFFICIENTS, dtype=np.int32))
+    mapped = embed.Map(
+        np.zeros(embed.COEFFICIENTS, np.int32), np.eye(embed.DIMENSIONS, embed.COEFFICIENTS, dtype=np.int32)
+    )
     centroids = clusters.train(mapped.embed(_coefficients(pool[:65_536])), 1_024)
-    calibration_files.save(run.path("audit", "near_duplicates"), calibration_files.Calibration("dct", ABOVE, mapped, centroids), {})
+    calibration_files.save(
+        run.path("audit", "near_duplicates"), calibration_files.Calibration("dct", ABOVE, mapped, centroids), {}
+    )
 
 
-# Describing --------------------------------------------------------------------------------------------------------------
+# Describing -----------------------------------------------------------------------------------------------------------
 
 
 def describe(path: Path, passes: int) -> dict[str, float]:
@@ -126,12 +161,18 @@ def describe(path: Path, passes: int) -> dict[str, float]:
             for wanted in ranges:
                 data = ranges.read(wanted)
                 begin = time.process_time()
-                decoded = pixels.decode(data, pixels_at_most=10**9, colour=False, short_side_px=embedder.short_side_px).pixels
+                decoded = pixels.decode(
+                    data, pixels_at_most=10**9, colour=False, short_side_px=embedder.short_side_px
+                ).pixels
                 between = time.process_time()
                 if decoded is not None:
                     embedder.features(decoded)
                 if number:
-                    decoding, describing, images = decoding + between - begin, describing + time.process_time() - between, images + 1
+                    decoding, describing, images = (
+                        decoding + between - begin,
+                        describing + time.process_time() - between,
+                        images + 1,
+                    )
     return {"images": images, "decode_us": decoding / images * 1e6, "describe_us": describing / images * 1e6}
 
 

@@ -2,9 +2,10 @@
 
     python -m benchmarks.our_descriptors FOLDER NAME=FILE=LEARNED=COPIED …
 
-Of each file's images that are not flat the first LEARNED are what the map is learned from, of all files together, and the next COPIED are copied.
-For each NAME, FOLDER/NAME.npz gets `place` (of each image that is not for learning), `thumbnail`, and a pair of arrays a descriptor: `dct`, `phash`
-(n, d) of these images and `dct_copies`, `phash_copies` (COPIED, 28, d) of copies of the first COPIED of them; zeros where there is no embedding.
+Of each file's images that are not flat the first LEARNED are what the map is learned from, of all files together, and
+the next COPIED are copied. For each NAME, FOLDER/NAME.npz gets `place` (of each image that is not for learning),
+`thumbnail`, and a pair of arrays a descriptor: `dct`, `phash` (n, d) of these images and `dct_copies`, `phash_copies`
+(COPIED, 28, d) of copies of the first COPIED of them; zeros where there is no embedding.
 """
 
 import argparse
@@ -60,7 +61,12 @@ def part(name: str, path: str, learned: str, copied: str) -> Part:
 def lesson(parts: list[Part]) -> Map:
     """The map that is learned from the first images of all parts."""
     originals = np.concatenate([each.thumbnails[each.places[: each.learned]] for each in parts])
-    copies = [thumbnail(gray(copy)) for each in parts for place in each.places[: each.learned] for _, copy in copies_of(each.images.pixels(place))]
+    copies = [
+        thumbnail(gray(copy))
+        for each in parts
+        for place in each.places[: each.learned]
+        for _, copy in copies_of(each.images.pixels(place))
+    ]
     coefficients, is_flat = dct_coefficients(np.stack(copies))
     copy_of = np.repeat(np.arange(len(originals)), len(TRANSFORMS))
     return learn_map(dct_coefficients(originals)[0], coefficients[~is_flat], copy_of[~is_flat])
@@ -70,7 +76,9 @@ def describe(each: Part, learned: Map, folder: Path) -> None:
     """Write a part's arrays."""
     places = each.places[each.learned :]
     copies = (gray(copy) for place in places[: each.copied] for _, copy in copies_of(each.images.pixels(place)))
-    box, lanczos = (np.stack(made) for made in zip(*((thumbnail(copy), lanczos_thumbnail(copy)) for copy in copies), strict=True))
+    box, lanczos = (
+        np.stack(made) for made in zip(*((thumbnail(copy), lanczos_thumbnail(copy)) for copy in copies), strict=True)
+    )
     shape = (each.copied, len(TRANSFORMS), -1)
     np.savez(
         folder / f"{each.name}.npz",

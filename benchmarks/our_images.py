@@ -32,7 +32,14 @@ def main() -> int:
         groups, reasons = judge(arguments.path)
     cpu, wall, images = time.process_time() - cpu, time.perf_counter() - wall, len(groups) * arguments.passes
     refused = Counter(group for group, reason in zip(groups, reasons, strict=True) if reason)
-    figures = {"images": images, "cpu_s": cpu, "wall_s": wall, "images_per_cpu_s": images / cpu, "refused": refused, "reasons": Counter(filter(None, reasons))}
+    figures = {
+        "images": images,
+        "cpu_s": cpu,
+        "wall_s": wall,
+        "images_per_cpu_s": images / cpu,
+        "refused": refused,
+        "reasons": Counter(filter(None, reasons)),
+    }
     print(json.dumps(figures))
     return 0
 

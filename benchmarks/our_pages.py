@@ -2,8 +2,8 @@
 
     python -m benchmarks.our_pages ARCHIVE... [--repeat 1]
 
-Included: finding out where records are that can be read again, charsets, URLs, captions, verdicts, places of images, Arrow batches.
-A first pass over the archives is not counted, for kernels load on first use.
+Included: finding out where records are that can be read again, charsets, URLs, captions, verdicts, places of images,
+Arrow batches. A first pass over the archives is not counted, for kernels load on first use.
 """
 
 import sys
@@ -30,7 +30,10 @@ def pages_in(archives: list[Path]) -> timed_pages.Counts:
     pages = 0
     for archive in archives:
         with archive.open("rb") as file:
-            pages += sum(record.http_content_type == "text/html" for record in ArchiveIterator(file, record_types=WarcRecordType.response))
+            pages += sum(
+                record.http_content_type == "text/html"
+                for record in ArchiveIterator(file, record_types=WarcRecordType.response)
+            )
     return {"pages": pages}
 
 

@@ -25,7 +25,8 @@ def main() -> int:
     parser.add_argument("--passes", type=int, default=10, help="times over the pool")
     arguments = parser.parse_args()
     tests, pool = np.load(arguments.tests), np.load(arguments.pool)
-    find_pairs(pool[:1], TestSide.build(tests[:1], above=ABOVE), above=ABOVE)  # kernels are compiled, or read, on first use
+    # kernels are compiled, or read, on first use
+    find_pairs(pool[:1], TestSide.build(tests[:1], above=ABOVE), above=ABOVE)
     begin = time.process_time()
     side = TestSide.build(tests, above=ABOVE)
     built = time.process_time()
@@ -35,7 +36,11 @@ def main() -> int:
     rows = [pairs.rows + number * BLOCK for number, pairs in enumerate(found)]
     np.save(arguments.pairs, np.stack([np.concatenate(rows), np.concatenate([pairs.tests for pairs in found])], axis=1))
     beside = sum(array.nbytes for array in side.arrays().values()) - side.vectors.nbytes
-    figures = {"build_s": built - begin, "index_bytes": beside, "us_per_image": (searched - built) / arguments.passes / len(pool) * 1e6}
+    figures = {
+        "build_s": built - begin,
+        "index_bytes": beside,
+        "us_per_image": (searched - built) / arguments.passes / len(pool) * 1e6,
+    }
     print(json.dumps(figures | {"columns": 2 * side.strips.shape[1]}))
     return 0
 

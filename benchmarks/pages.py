@@ -15,7 +15,10 @@ from benchmarks.report import target, write
 
 ROUNDS, REPEAT = 11, 10  # one round of a second says little on a machine that others share
 TIMES_AT_LEAST = 1.0
-PROGRAMS = {"altalign": (str(OURS), "-m", "benchmarks.our_pages"), "plain loop": (str(PEERS), "-m", "benchmarks.peer_pages")}
+PROGRAMS = {
+    "altalign": (str(OURS), "-m", "benchmarks.our_pages"),
+    "plain loop": (str(PEERS), "-m", "benchmarks.peer_pages"),
+}
 
 
 def main() -> int:
@@ -24,7 +27,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--repeat", type=int, default=REPEAT, help="times over the archives in one run")
     parser.add_argument("--archive", type=Path, nargs="+", help="other archives than the books")
-    parser.add_argument("--folder", type=Path, default=CACHE, help="taken for the sake of the other parts; nothing is written")
+    parser.add_argument(
+        "--folder", type=Path, default=CACHE, help="taken for the sake of the other parts; nothing is written"
+    )
     arguments = parser.parse_args()
     archives = arguments.archive or sorted((ROOT / "examples" / "handbook").glob("*.warc.gz"))
     try:
@@ -44,7 +49,11 @@ def program(name: str, archives: list[Path], repeat: int) -> Program:
 
     def says(output: str) -> Figures:
         found = last_json(output)
-        return {"work_cpu_s": found["cpu_s"], "pages": found["pages"], "pages_per_cpu_s": found["pages"] / found["cpu_s"]}
+        return {
+            "work_cpu_s": found["cpu_s"],
+            "pages": found["pages"],
+            "pages_per_cpu_s": found["pages"] / found["cpu_s"],
+        }
 
     return Program(name, [*PROGRAMS[name], *map(str, archives), "--repeat", str(repeat)], says=says)
 

@@ -2,8 +2,9 @@
 
     python -m benchmarks.peer_descriptors FOLDER NAME=FILE=COPIED …
 
-For each NAME, FOLDER/NAME-imagehash.npz gets `phash`, `dhash` (n, 64) and `phash_copies`, `dhash_copies` (COPIED, 28, 64), +1 and -1, by the
-places in FOLDER/NAME.npz. Needs imagehash in an environment of its own, and of ours what makes the copies, which needs NumPy and Pillow alone.
+For each NAME, FOLDER/NAME-imagehash.npz gets `phash`, `dhash` (n, 64) and `phash_copies`, `dhash_copies` (COPIED, 28,
+64), +1 and -1, by the places in FOLDER/NAME.npz. Needs imagehash in an environment of its own, and of ours what makes
+the copies, which needs NumPy and Pillow alone.
 """
 
 import argparse
@@ -39,7 +40,9 @@ def main() -> int:
         originals = bits((images.pixels(place) for place in places), seconds)
         copies = bits((copy for place in places[: int(copied)] for _, copy in copies_of(images.pixels(place))), seconds)
         hashed += len(places) + int(copied) * len(TRANSFORMS)
-        arrays = {f"{hash_name}_copies": rows.reshape(int(copied), len(TRANSFORMS), -1) for hash_name, rows in copies.items()}
+        arrays = {
+            f"{hash_name}_copies": rows.reshape(int(copied), len(TRANSFORMS), -1) for hash_name, rows in copies.items()
+        }
         np.savez(arguments.folder / f"{name}-imagehash.npz", **originals, **arrays)
     print(json.dumps({f"{name}_us": total / hashed * 1e6 for name, total in seconds.items()}))
     return 0

@@ -2,9 +2,10 @@
 
     python -m benchmarks.peer_images FOLDER_OR_TAR [--way no|skip_reencode|keep_ratio] [--passes 1]
 
-Needs img2dataset in an environment of its own (it wants opencv below 5, webdataset below 0.3, albumentations below 2) and nothing of ours
-but `image_members`. One thread, for its resizer redirects standard output and error of the whole process for the time of each image.
-`no` is its default without resizing, which encodes every image anew; `skip_reencode` keeps the bytes of JPEGs, as we do.
+Needs img2dataset in an environment of its own (it wants opencv below 5, webdataset below 0.3, albumentations below 2)
+and nothing of ours but `image_members`. One thread, for its resizer redirects standard output and error of the whole
+process for the time of each image. `no` is its default without resizing, which encodes every image anew;
+`skip_reencode` keeps the bytes of JPEGs, as we do.
 """
 
 import argparse
@@ -40,7 +41,14 @@ def main() -> int:
         groups, errors = judge(arguments.path, resize)
     cpu, wall, images = time.process_time() - cpu, time.perf_counter() - wall, len(groups) * arguments.passes
     refused = Counter(group for group, error in zip(groups, errors, strict=True) if error)
-    figures = {"images": images, "cpu_s": cpu, "wall_s": wall, "images_per_cpu_s": images / cpu, "refused": refused, "reasons": Counter(filter(None, errors))}
+    figures = {
+        "images": images,
+        "cpu_s": cpu,
+        "wall_s": wall,
+        "images_per_cpu_s": images / cpu,
+        "refused": refused,
+        "reasons": Counter(filter(None, errors)),
+    }
     print(json.dumps(figures))
     return 0
 

@@ -27,7 +27,12 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=int, required=True)
     arguments = parser.parse_args()
     tars = [str(path) for path in sorted((arguments.run / "shards").glob("*.tar"))]
-    dataset = wds.WebDataset(tars * arguments.epochs, shardshuffle=False).decode("pil").to_tuple("jpg", "txt").map_tuple(_transform(), _Tokens())
+    dataset = (
+        wds.WebDataset(tars * arguments.epochs, shardshuffle=False)
+        .decode("pil")
+        .to_tuple("jpg", "txt")
+        .map_tuple(_transform(), _Tokens())
+    )
     running = iter(DataLoader(dataset.batched(arguments.batch), batch_size=None, num_workers=arguments.workers))
     next(running)
     began = time.perf_counter()
@@ -40,7 +45,9 @@ def main() -> int:
 def _transform() -> Any:
     """PILToTensor, not ToTensor: it leaves uint8, and is the faster."""
     resize = transforms.Resize((346, 346), transforms.InterpolationMode.BILINEAR, antialias=True)
-    return transforms.Compose([resize, transforms.RandomCrop(289), transforms.RandomHorizontalFlip(), transforms.PILToTensor()])
+    return transforms.Compose(
+        [resize, transforms.RandomCrop(289), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
+    )
 
 
 class _Tokens:
@@ -48,7 +55,9 @@ class _Tokens:
 
     def __init__(self) -> None:
         pieces = ["[PAD]", "[UNK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
-        self._tokenizer = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
+        self._tokenizer = Tokenizer(
+            models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]")
+        )
         self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         self._tokenizer.enable_padding(length=64)
         self._tokenizer.enable_truncation(64)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.peer_pages ARCHIVE... [--repeat 1]
 
-Needs fastwarc and selectolax and nothing of ours but `timed_pages`. It does what is needed and no more: every page is taken for UTF-8,
-`src` stays as it is written, nothing is checked, counted or cleaned, and images in the archive are passed over. A first pass is not
-counted, as with ours.
+Needs fastwarc and selectolax and nothing of ours but `timed_pages`. It does what is needed and no more: every page is
+taken for UTF-8, `src` stays as it is written, nothing is checked, counted or cleaned, and images in the archive are
+passed over. A first pass is not counted, as with ours.
 """
 
 import sys

@@ -2,8 +2,8 @@
 
     python -m benchmarks.peer_search TESTS.npy POOL.npy PAIRS.npy --way flat|gemm
 
-Needs faiss in the environment of the peers, and nothing of ours but `search`. The matrix product proposes pairs, which whole numbers decide:
-they are what the others' are compared with.
+Needs faiss in the environment of the peers, and nothing of ours but `search`. The matrix product proposes pairs, which
+whole numbers decide: they are what the others' are compared with.
 """
 
 import argparse
@@ -37,11 +37,17 @@ def main() -> int:
     built = time.process_time()
     found = [search(unit_pool[first : first + BLOCK]) for first in range(0, len(pool), BLOCK)]
     searched = time.process_time()
-    pairs = np.concatenate([np.stack([rows + number * BLOCK, columns], axis=1) for number, (rows, columns) in enumerate(found)])
+    pairs = np.concatenate(
+        [np.stack([rows + number * BLOCK, columns], axis=1) for number, (rows, columns) in enumerate(found)]
+    )
     if arguments.way == "gemm":
         pairs = decided(pairs, pool, tests)
     np.save(arguments.pairs, pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))])
-    print(json.dumps({"build_s": built - begin, "index_bytes": index_bytes, "us_per_image": (searched - built) / len(pool) * 1e6}))
+    print(
+        json.dumps(
+            {"build_s": built - begin, "index_bytes": index_bytes, "us_per_image": (searched - built) / len(pool) * 1e6}
+        )
+    )
     return 0
 
 
@@ -92,7 +98,9 @@ def decided(pairs: np.ndarray, pool: np.ndarray, tests: np.ndarray) -> np.ndarra
         ArithmeticError: a cosine is too near the threshold to be told by float64 of whole numbers.
     """
     left, right = pool[pairs[:, 0]].astype(np.int64), tests[pairs[:, 1]].astype(np.int64)
-    cosines = (left * right).sum(axis=1) / np.sqrt((left * left).sum(axis=1).astype(float) * (right * right).sum(axis=1).astype(float))
+    cosines = (left * right).sum(axis=1) / np.sqrt(
+        (left * left).sum(axis=1).astype(float) * (right * right).sum(axis=1).astype(float)
+    )
     if (np.abs(cosines - ABOVE) < UNSURE).any():
         raise ArithmeticError("a cosine is the threshold, as far as float64 tells")
     return pairs[cosines > ABOVE]

@@ -1,7 +1,8 @@
 """A program and all that it starts, measured: wall and CPU seconds, memory, open files, and what the rest of the machine did meanwhile.
 
-CPU seconds are the kernel's, of the program and of all that it started, also of what outlives it a little (a JVM); without /proc, of those that
-it waited for. Memory and files are read from /proc every 50 ms, summed over the tree; where there is no /proc they are None.
+CPU seconds are the kernel's, of the program and of all that it started, also of what outlives it a little (a JVM);
+without /proc, of those that it waited for. Memory and files are read from /proc every 50 ms, summed over the tree;
+where there is no /proc they are None.
 """
 
 import ctypes
@@ -31,15 +32,16 @@ class ProgramError(Exception):
 def measure(argv: Sequence[str], folder: Path) -> tuple[Figures, str]:
     """Run a program to its end in a folder: its figures, and what it printed.
 
-    wall_s, cpu_s, cores_busy (the one by the other); peak_bytes (resident), peak_unmapped_bytes (the same without pages of mapped
-    files), open_files (most of any one process); load (of the machine, a minute's mean, before), others_cores (cores that everything
-    else kept busy, the hypervisor included).
+    wall_s, cpu_s, cores_busy (the one by the other); peak_bytes (resident), peak_unmapped_bytes (the same without pages
+    of mapped files), open_files (most of any one process); load (of the machine, a minute's mean, before), others_cores
+    (cores that everything else kept busy, the hypervisor included).
 
     Raises:
         ProgramError: it ended with another code than 0.
     """
     if PROC.is_dir():
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a program leaves running becomes our child, whose CPU seconds we are told
+        # what a program leaves running becomes our child, whose CPU seconds we are told
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     others = _descendants({os.getpid()})
     load, busy, begin, before = os.getloadavg()[0], _busy_seconds(), time.perf_counter(), _cpu_of_children()
     process = subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -58,7 +60,14 @@ def measure(argv: Sequence[str], folder: Path) -> tuple[Figures, str]:
     if process.returncode:
         raise ProgramError(f"{' '.join(argv)}: ended with {process.returncode}\n{output[-OUTPUT_SHOWN:]}")
     others_cores = None if busy is None or busy_after is None else max(0.0, busy_after - busy - cpu) / wall
-    return {"wall_s": wall, "cpu_s": cpu, "cores_busy": cpu / wall, **watch.figures(), "load": load, "others_cores": others_cores}, output
+    return {
+        "wall_s": wall,
+        "cpu_s": cpu,
+        "cores_busy": cpu / wall,
+        **watch.figures(),
+        "load": load,
+        "others_cores": others_cores,
+    }, output
 
 
 class Watch:
@@ -89,8 +98,14 @@ class Watch:
             self._samples += 1
             states = [_status(pid) for pid in self._pids]
             # A process' own high-water mark sees what falls between two samples.
-            self._keep("peak_bytes", sum(state.get("VmRSS", 0) for state in states), *(state.get("VmHWM", 0) for state in states))
-            self._keep("peak_unmapped_bytes", sum(state.get("RssAnon", 0) + state.get("RssShmem", 0) for state in states))
+            self._keep(
+                "peak_bytes",
+                sum(state.get("VmRSS", 0) for state in states),
+                *(state.get("VmHWM", 0) for state in states),
+            )
+            self._keep(
+                "peak_unmapped_bytes", sum(state.get("RssAnon", 0) + state.get("RssShmem", 0) for state in states)
+            )
             self._keep("open_files", *(_open_files(pid) for pid in self._pids))
 
     def _keep(self, name: str, *values: int) -> None:
@@ -103,7 +118,11 @@ def _status(pid: int) -> dict[str, int]:
         lines = (PROC / str(pid) / "status").read_text().splitlines()
     except OSError:
         return {}
-    return {name: int(value.split()[0]) * 1024 for name, _, value in (line.partition(":") for line in lines) if value.endswith(" kB")}
+    return {
+        name: int(value.split()[0]) * 1024
+        for name, _, value in (line.partition(":") for line in lines)
+        if value.endswith(" kB")
+    }
 
 
 def _open_files(pid: int) -> int:

@@ -15,12 +15,35 @@ from benchmarks.processes import PROC, Figures
 
 RESULTS = ROOT / "benchmarks" / "results"
 OUR_PACKAGES = (
-    *("aiohttp", "altalign", "apache-beam", "fastwarc", "numba", "numpy", "pillow", "pyarrow", "selectolax", "simplejpeg"),
+    *(
+        "aiohttp",
+        "altalign",
+        "apache-beam",
+        "fastwarc",
+        "numba",
+        "numpy",
+        "pillow",
+        "pyarrow",
+        "selectolax",
+        "simplejpeg",
+    ),
     *("timm", "tokenizers", "torch", "transformers"),
     *("open_clip_torch", "torchvision", "webdataset"),  # peers that live in our environment
 )
 WITH_TORCH = {"ours": (READERS, OUR_PACKAGES)}  # environments of what runs on torch, peers among them
-PEER_PACKAGES = ("duckdb", "faiss-cpu", "fastwarc", "imagehash", "img2dataset", "numpy", "opencv-python-headless", "polars", "pyarrow", "pyspark", "selectolax")
+PEER_PACKAGES = (
+    "duckdb",
+    "faiss-cpu",
+    "fastwarc",
+    "imagehash",
+    "img2dataset",
+    "numpy",
+    "opencv-python-headless",
+    "polars",
+    "pyarrow",
+    "pyspark",
+    "selectolax",
+)
 INNERMOST = re.compile(r"\{[^{}\[\]]*\}|\[[^{}\[\]]*\]")  # of JSON: it reads best on one line
 
 
@@ -44,8 +67,9 @@ def write(
 ) -> Path:
     """`results/PART.json`: facts, machine, versions, medians with ranges, every round.
 
-    A run that is not `is_full`, of another size than the published one or fewer rounds, is for looking at and goes to the cache; `to` says where else.
-    `environments` are the Pythons that ran, by whose they are, with the packages that count; left out: ours and that of the peers.
+    A run that is not `is_full`, of another size than the published one or fewer rounds, is for looking at and goes to
+    the cache; `to` says where else. `environments` are the Pythons that ran, by whose they are, with the packages that
+    count; left out: ours and that of the peers.
     """
     ran = environments or {"ours": (OURS, OUR_PACKAGES), "peers": (PEERS, PEER_PACKAGES)}
     document = {
@@ -80,8 +104,16 @@ def rounded(value: Any) -> Any:
 
 def machine() -> Figures:
     """Cores, memory and kind of processor; nothing that names the machine."""
-    cpu = next((line.partition(":")[2].strip() for line in _lines(PROC / "cpuinfo") if line.startswith("model name")), platform.processor())
-    return {"cores": os.cpu_count(), "cpu": cpu, "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "system": platform.system()}
+    cpu = next(
+        (line.partition(":")[2].strip() for line in _lines(PROC / "cpuinfo") if line.startswith("model name")),
+        platform.processor(),
+    )
+    return {
+        "cores": os.cpu_count(),
+        "cpu": cpu,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": platform.system(),
+    }
 
 
 def _lines(path: Path) -> list[str]:
@@ -92,5 +124,7 @@ def versions(python: Path, packages: Iterable[str]) -> dict[str, str]:
     """The Python of an environment, and what it has of these packages."""
     code = "import json, sys; from importlib.metadata import distributions; print(json.dumps({found.name.lower(): found.version for found in distributions()}))"
     found = json.loads(subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout)
-    python_version = subprocess.run([str(python), "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    python_version = subprocess.run(
+        [str(python), "--version"], capture_output=True, text=True, check=True
+    ).stdout.split()[1]
     return {"python": python_version, **{name: found[name] for name in packages if name in found}}

@@ -42,5 +42,7 @@ def script(name: str) -> Path:
     """
     path = SHARED_BENCH / name
     if not path.is_file():
-        raise MissingError(f"{path}: not there; this benchmark needs the generator and the peers of the shared bench folder beside the checkout")
+        raise MissingError(
+            f"{path}: not there; this benchmark needs the generator and the peers of the shared bench folder beside the checkout"
+        )
     return path

@@ -2,9 +2,10 @@
 
     python -m benchmarks.scale [--rounds 3] [--large-rounds 1] [--duckdb]
 
-By hand: a quarter of an hour on two cores, and 100 M rows need 30 GB of disk. The larger runs come last: what they write and read fills the
-memory that files are kept in, and whoever ran next would pay for emptying it. A run's counters (bytes spilled, partitions, tables) are kept
-with its figures: the arithmetic of docs/concepts/scale.md is checked against them.
+By hand: a quarter of an hour on two cores, and 100 M rows need 30 GB of disk. The larger runs come last: what they
+write and read fills the memory that files are kept in, and whoever ran next would pay for emptying it. A run's counters
+(bytes spilled, partitions, tables) are kept with its figures: the arithmetic of docs/concepts/scale.md is checked
+against them.
 """
 
 import argparse
@@ -32,8 +33,15 @@ def main() -> int:
     parser.add_argument("--small", type=int, default=SMALL, help="rows with polars")
     parser.add_argument("--large", type=int, default=LARGE, help="rows without")
     parser.add_argument("--large-vocabulary", type=int, default=LARGE_VOCABULARY)
-    parser.add_argument("--duckdb", action="store_true", help="duckdb too, at the smaller size (12 GB of memory, minutes a round)")
-    parser.add_argument("--folder", type=Path, default=CACHE, help="where rows are, or are put; what runs leave goes to a folder below it and is deleted")
+    parser.add_argument(
+        "--duckdb", action="store_true", help="duckdb too, at the smaller size (12 GB of memory, minutes a round)"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=CACHE,
+        help="where rows are, or are put; what runs leave goes to a folder below it and is deleted",
+    )
     arguments = parser.parse_args()
     if arguments.small >= arguments.large or arguments.large_vocabulary == text.VOCABULARY_SIZE:
         parser.error("the two sizes, and the two vocabularies, must differ")
@@ -49,31 +57,65 @@ def compete(arguments: argparse.Namespace, folder: Path) -> None:
     """The smaller size with its peers, then the larger one with both vocabularies."""
     large, small = rows(arguments.large, folder), rows(arguments.small, folder)
     size, k = _millions(arguments.large), _millions(arguments.large_vocabulary)
-    names = {"small": f"altalign {_millions(arguments.small)}", "large": f"altalign {size}", "wide": f"altalign {size}, K = {k}"}
+    names = {
+        "small": f"altalign {_millions(arguments.small)}",
+        "large": f"altalign {size}",
+        "wide": f"altalign {size}, K = {k}",
+    }
     with scratch(folder) as place:
         peers = {name: script(f"peer_{name}.py") for name in ("polars", "duckdb")[: 1 + arguments.duckdb]}
-        beside_peers = [counted(names["small"], small, place, text.VOCABULARY_SIZE), *(text.peer(name, path, small, place) for name, path in peers.items())]
-        alone = [counted(names["large"], large, place, text.VOCABULARY_SIZE), counted(names["wide"], large, place, arguments.large_vocabulary)]
+        beside_peers = [
+            counted(names["small"], small, place, text.VOCABULARY_SIZE),
+            *(text.peer(name, path, small, place) for name, path in peers.items()),
+        ]
+        alone = [
+            counted(names["large"], large, place, text.VOCABULARY_SIZE),
+            counted(names["wide"], large, place, arguments.large_vocabulary),
+        ]
         done_small = interleave(beside_peers, arguments.rounds)
         done_large = interleave(alone, arguments.large_rounds, warm_up=False)
     done = [*done_small, *done_large]
-    counters = {name: [r[name].pop("counters") for r in done if name in r][-1] for name in names.values()}  # equal in all rounds
+    # equal in all rounds
+    counters = {name: [r[name].pop("counters") for r in done if name in r][-1] for name in names.values()}
     of_peers = {name: ratio(done_small, "work_cpu_s", names["small"], name) for name in peers}
     cpu_s = {run: figures["work_cpu_s"]["median"] for run, figures in summary(done).items()}
     times = arguments.large / arguments.small
     row_cost = {name: cpu_s[names[name]] / cpu_s[names["small"]] / times for name in ("large", "wide")}
-    peaks = {figure: max((r[names[run]][figure] or 0) for r in done_large for run in ("large", "wide")) for figure in ("peak_unmapped_bytes", "open_files")}
+    peaks = {
+        figure: max((r[names[run]][figure] or 0) for r in done_large for run in ("large", "wide"))
+        for figure in ("peak_unmapped_bytes", "open_files")
+    }
     peak = max(r[names["small"]]["peak_bytes"] or 0 for r in done_small)
     targets = [
-        target(f"CPU seconds, of those of polars, {arguments.small:,} rows", of_peers["polars"]["median"], at_most=text.CPU_OF_POLARS_AT_MOST[SMALL]),
+        target(
+            f"CPU seconds, of those of polars, {arguments.small:,} rows",
+            of_peers["polars"]["median"],
+            at_most=text.CPU_OF_POLARS_AT_MOST[SMALL],
+        ),
         target(f"peak memory in GB, {arguments.small:,} rows", peak / 1e9, at_most=text.BYTES_AT_MOST / 1e9),
-        target(f"CPU seconds a row, of those at {arguments.small:,} rows, {names['large']}", row_cost["large"], at_most=1.25),
-        target(f"CPU seconds a row, of those at {arguments.small:,} rows, {names['wide']}", row_cost["wide"], at_most=1.5),
-        target(f"peak memory beside mapped files in GB, {size} rows", peaks["peak_unmapped_bytes"] / 1e9, at_most=UNMAPPED_BYTES_AT_MOST / 1e9),
+        target(
+            f"CPU seconds a row, of those at {arguments.small:,} rows, {names['large']}",
+            row_cost["large"],
+            at_most=1.25,
+        ),
+        target(
+            f"CPU seconds a row, of those at {arguments.small:,} rows, {names['wide']}", row_cost["wide"], at_most=1.5
+        ),
+        target(
+            f"peak memory beside mapped files in GB, {size} rows",
+            peaks["peak_unmapped_bytes"] / 1e9,
+            at_most=UNMAPPED_BYTES_AT_MOST / 1e9,
+        ),
         target(f"open files, {size} rows", peaks["open_files"], at_most=OPEN_FILES_AT_MOST),
     ]
     is_full = (arguments.small, arguments.large, arguments.large_vocabulary) == (SMALL, LARGE, LARGE_VOCABULARY)
-    facts = {"small": arguments.small, "large": arguments.large, "cpu_of_peers": of_peers, "cpu_a_row_of_small": row_cost, "counters": counters}
+    facts = {
+        "small": arguments.small,
+        "large": arguments.large,
+        "cpu_of_peers": of_peers,
+        "cpu_a_row_of_small": row_cost,
+        "counters": counters,
+    }
     print(write("scale", done, targets, is_full=is_full, **facts))
 
 
@@ -81,7 +123,9 @@ def counted(name: str, data: Path, place: Path, vocabulary_size: int) -> Program
     """The text stages, and what their run folder says of itself."""
     program = text.ours(name, data, place, vocabulary_size)
     command = [str(OURS), "-m", "benchmarks.counters", str(place / "run")]
-    return replace(program, says=lambda output: program.says(output) | {"counters": last_json(measure(command, ROOT)[1])})
+    return replace(
+        program, says=lambda output: program.says(output) | {"counters": last_json(measure(command, ROOT)[1])}
+    )
 
 
 def _millions(count: int) -> str:

@@ -1,7 +1,7 @@
 """What all programs of the search benchmark are given. NumPy alone: peers run in an environment of their own.
 
-A mixture stands for what embedders make: more than half of all vectors near a few of many centres, columns that fall off, and in the pool copies
-of test images, just above the threshold and just below.
+A mixture stands for what embedders make: more than half of all vectors near a few of many centres, columns that fall
+off, and in the pool copies of test images, just above the threshold and just below.
 """
 
 from pathlib import Path
@@ -23,7 +23,9 @@ def generated(tests: int, pool: int, dimensions: int, folder: Path) -> tuple[Pat
         partial.mkdir(parents=True, exist_ok=True)
         rng = np.random.default_rng(dimensions)
         centres = rng.normal(size=(CENTRES, dimensions)) * np.arange(1, dimensions + 1) ** -0.5 / 2
-        of_tests = np.concatenate([_drawn(rng, centres, min(AT_A_TIME, tests - first)) for first in range(0, tests, AT_A_TIME)])
+        of_tests = np.concatenate(
+            [_drawn(rng, centres, min(AT_A_TIME, tests - first)) for first in range(0, tests, AT_A_TIME)]
+        )
         of_pool = _drawn(rng, centres, pool)
         copies = min(int(pool * COPIES), tests)
         of_pool[rng.permutation(pool)[:copies]] = _near(rng, of_tests[rng.permutation(tests)[:copies]])
@@ -36,7 +38,9 @@ def generated(tests: int, pool: int, dimensions: int, folder: Path) -> tuple[Pat
 def _drawn(rng: np.random.Generator, centres: np.ndarray, count: int) -> np.ndarray:
     dimensions = centres.shape[1]
     chosen = np.minimum((rng.pareto(1.2, count) * 20).astype(np.int64), len(centres) - 1)
-    return _quantised(centres[chosen] + SPREAD * rng.normal(size=(count, dimensions)) * np.arange(1, dimensions + 1) ** -0.3)
+    return _quantised(
+        centres[chosen] + SPREAD * rng.normal(size=(count, dimensions)) * np.arange(1, dimensions + 1) ** -0.3
+    )
 
 
 def _near(rng: np.random.Generator, vectors: np.ndarray) -> np.ndarray:

@@ -2,7 +2,8 @@
 
     python -m benchmarks.tables [--write]
 
-Prints them; `--write` puts each between its marks in its document, `<!-- benchmarks: text -->` and `<!-- end -->`. A test holds the two together.
+Prints them; `--write` puts each between its marks in its document, `<!-- benchmarks: text -->` and `<!-- end -->`. A
+test holds the two together.
 """
 
 import argparse
@@ -35,7 +36,9 @@ def main() -> int:
 
 def filled(document: str) -> str:
     """The document with the tables of today's results between its marks."""
-    return MARKS.sub(lambda found: f"<!-- benchmarks: {found['part']} -->\n{markdown(found['part'])}\n<!-- end -->", document)
+    return MARKS.sub(
+        lambda found: f"<!-- benchmarks: {found['part']} -->\n{markdown(found['part'])}\n<!-- end -->", document
+    )
 
 
 def markdown(part: str) -> str:
@@ -49,14 +52,22 @@ def markdown(part: str) -> str:
 def shown(found: dict[str, Any]) -> str:
     """The same of what a part has found."""
     part = found["part"]
-    pieces = [figures(found["figures"], COLUMNS[part]), targets(found["targets"]), *(make(found) for make in FURTHER.get(part, ())), origin(found)]
+    pieces = [
+        figures(found["figures"], COLUMNS[part]),
+        targets(found["targets"]),
+        *(make(found) for make in FURTHER.get(part, ())),
+        origin(found),
+    ]
     return "\n\n".join(pieces)
 
 
 def figures(programs: dict[str, Any], columns: Sequence[Column]) -> str:
     """A line a program: medians, with the range where there were several rounds."""
     shown = [column for column in columns if any(column[1] in found for found in programs.values())]
-    lines = ([f"`{name}`", *(_spread(found.get(figure), show) for _, figure, show in shown)] for name, found in programs.items())
+    lines = (
+        [f"`{name}`", *(_spread(found.get(figure), show) for _, figure, show in shown)]
+        for name, found in programs.items()
+    )
     return _table(["", *(heading for heading, _, _ in shown)], lines)
 
 
@@ -69,7 +80,10 @@ def _spread(found: dict[str, float] | None, show: Callable[[float], str]) -> str
 
 def targets(found: Iterable[dict[str, Any]]) -> str:
     """What should be, and is."""
-    return _table(["Target", "Wanted", "Measured", ""], ([t["what"], t["target"], f"{t['value']:.3g}", "" if t["met"] else "**missed**"] for t in found))
+    return _table(
+        ["Target", "Wanted", "Measured", ""],
+        ([t["what"], t["target"], f"{t['value']:.3g}", "" if t["met"] else "**missed**"] for t in found),
+    )
 
 
 def refused(found: dict[str, Any]) -> str:
@@ -92,7 +106,11 @@ def recalls(found: dict[str, Any]) -> str:
 
 def by_transform(found: dict[str, Any]) -> str:
     """Recall of each transform at the lowest rate, by descriptor: of both sets."""
-    columns = [(images, descriptor, rates[-1]["by_transform"]) for images, of in found["recall"].items() for descriptor, rates in of.items()]
+    columns = [
+        (images, descriptor, rates[-1]["by_transform"])
+        for images, of in found["recall"].items()
+        for descriptor, rates in of.items()
+    ]
     names = dict.fromkeys(name for _, _, shares in columns for name in shares)
     lines = ([name, *(f"{shares[name]:.2f}" for _, _, shares in columns)] for name in names)
     return _table(["Copy", *(f"{images}, `{descriptor}`" for images, descriptor, _ in columns)], lines)
@@ -102,7 +120,10 @@ def counters(found: dict[str, Any]) -> str:
     """What runs left, by number and bytes: a line a counter."""
     runs = {name: _flat(counts) for name, counts in found["counters"].items()}
     names = dict.fromkeys(name for counts in runs.values() for name in counts)
-    return _table(["Counter", *(f"`{name}`" for name in runs)], ([name, *(f"{counts.get(name, 0):,}" for counts in runs.values())] for name in names))
+    return _table(
+        ["Counter", *(f"`{name}`" for name in runs)],
+        ([name, *(f"{counts.get(name, 0):,}" for counts in runs.values())] for name in names),
+    )
 
 
 def _flat(counts: dict[str, Any], prefix: str = "") -> dict[str, int]:
@@ -118,7 +139,11 @@ def origin(found: dict[str, Any]) -> str:
     machine, versions = found["machine"], {**found["versions"].get("peers", {}), **found["versions"]["ours"]}
     shown = [name for name in VERSIONS[found["part"]] if name in versions]
     runs = sum(len(done) for done in found["rounds"])
-    disturbed = f" Others kept more than a quarter of the cores busy in {len(found['disturbed'])} of {runs} runs." if found["disturbed"] else ""
+    disturbed = (
+        f" Others kept more than a quarter of the cores busy in {len(found['disturbed'])} of {runs} runs."
+        if found["disturbed"]
+        else ""
+    )
     names = ", ".join(f"{name} {versions[name]}" for name in shown)
     device = f"{found['device']}, " if "device" in found else ""
     return f"{found['date']}, {device}{machine['cores']} cores ({machine['cpu']}), {machine['memory_bytes'] / 1e9:.0f} GB.{disturbed} {names}."
@@ -126,7 +151,9 @@ def origin(found: dict[str, Any]) -> str:
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     rows = [head, ["---"] * len(head), *lines]
-    return "\n".join("|".join(["", *(f" {cell} " if cell else " " for cell in row), ""]).replace(" --- ", "---") for row in rows)
+    return "\n".join(
+        "|".join(["", *(f" {cell} " if cell else " " for cell in row), ""]).replace(" --- ", "---") for row in rows
+    )
 
 
 def _seconds(value: float) -> str:
@@ -157,17 +184,34 @@ def _thousands(value: float) -> str:
     return f"{value / 1e3:,.0f} k"
 
 
-MEMORY: list[Column] = [("Peak memory", "peak_bytes", _gigabytes), ("Without mapped files", "peak_unmapped_bytes", _gigabytes)]
+MEMORY: list[Column] = [
+    ("Peak memory", "peak_bytes", _gigabytes),
+    ("Without mapped files", "peak_unmapped_bytes", _gigabytes),
+]
 TIME: list[Column] = [("CPU s", "work_cpu_s", _seconds), ("Wall s", "wall_s", _seconds)]
-STAGES: list[Column] = [(f"{stage} s", f"{stage}_s", _seconds) for stage in ("extract", "tables", "judge", "fetch", "decontaminate", "write")]
+STAGES: list[Column] = [
+    (f"{stage} s", f"{stage}_s", _seconds)
+    for stage in ("extract", "tables", "judge", "fetch", "decontaminate", "write")
+]
 TEXT: list[Column] = [*TIME, ("Rows/s", "rows_per_s", _thousands), *MEMORY]
 COLUMNS: dict[str, list[Column]] = {
     "text": TEXT,
     "scale": [*TEXT, ("Open files", "open_files", _whole)],
-    "engines": [*TIME, ("Start-up, CPU s", "start_up_cpu_s", _seconds), ("Beside it, CPU s", "beside_start_up_cpu_s", _seconds), MEMORY[0]],
+    "engines": [
+        *TIME,
+        ("Start-up, CPU s", "start_up_cpu_s", _seconds),
+        ("Beside it, CPU s", "beside_start_up_cpu_s", _seconds),
+        MEMORY[0],
+    ],
     "pages": [("Pages a CPU s", "pages_per_cpu_s", _whole), *MEMORY[:1]],
     "images": [("Images a CPU s", "images_per_cpu_s", _whole), *MEMORY[:1]],
-    "web": [("Images", "fetched", _whole), ("Images/s", "images_per_s", _whole), *TIME, MEMORY[0], ("Last image to end, s", "tail_s", _seconds)],
+    "web": [
+        ("Images", "fetched", _whole),
+        ("Images/s", "images_per_s", _whole),
+        *TIME,
+        MEMORY[0],
+        ("Last image to end, s", "tail_s", _seconds),
+    ],
     "near_duplicates": [
         ("CPU us an image", "us_per_image", _whole),
         ("Built in s", "build_s", _hundredths),
@@ -186,8 +230,19 @@ COLUMNS: dict[str, list[Column]] = {
     "train_step": [("Pairs a CPU s", "samples_per_cpu_s", _seconds), ("Pairs/s", "samples_per_s", _seconds), MEMORY[0]],
     "loader": [("Images/s", "images_per_s", _whole), *TIME, MEMORY[0]],
     "loss_memory": [("Memory of the loss", "loss_bytes", _megabytes), ("Its seconds", "loss_s", _seconds), TIME[0]],
-    "train_gpu": [("Pairs/s", "samples_per_s", _whole), ("Peak GPU memory", "peak_bytes", _gigabytes), ("Of the GPU's arithmetic", "utilisation", _share)],
-    "whole": [("Images", "fetched", _whole), ("Images/s", "images_per_s", _whole), *TIME, ("Cores busy", "cores_busy", _seconds), MEMORY[0], *STAGES],
+    "train_gpu": [
+        ("Pairs/s", "samples_per_s", _whole),
+        ("Peak GPU memory", "peak_bytes", _gigabytes),
+        ("Of the GPU's arithmetic", "utilisation", _share),
+    ],
+    "whole": [
+        ("Images", "fetched", _whole),
+        ("Images/s", "images_per_s", _whole),
+        *TIME,
+        ("Cores busy", "cores_busy", _seconds),
+        MEMORY[0],
+        *STAGES,
+    ],
 }
 VERSIONS = {
     "text": ("altalign", "python", "numba", "pyarrow", "polars", "duckdb"),
@@ -195,7 +250,16 @@ VERSIONS = {
     "engines": ("altalign", "python", "apache-beam", "numba", "pyarrow", "pyspark"),
     "pages": ("altalign", "python", "numba", "fastwarc", "selectolax"),
     "images": ("altalign", "python", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),
-    "web": ("altalign", "python", "aiohttp", "apache-beam", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),
+    "web": (
+        "altalign",
+        "python",
+        "aiohttp",
+        "apache-beam",
+        "pillow",
+        "simplejpeg",
+        "img2dataset",
+        "opencv-python-headless",
+    ),
     "near_duplicates": ("altalign", "python", "numba", "numpy", "faiss-cpu"),
     "decontaminate": ("altalign", "python", "numba", "numpy", "pillow", "simplejpeg"),
     "descriptors": ("altalign", "python", "numba", "numpy", "pillow", "imagehash"),
@@ -205,7 +269,11 @@ VERSIONS = {
     "train_gpu": ("altalign", "python", "torch", "timm", "transformers", "open_clip_torch"),
     "whole": ("altalign", "python", "apache-beam", "pillow", "simplejpeg"),
 }
-FURTHER: dict[str, list[Callable[[dict[str, Any]], str]]] = {"images": [refused], "scale": [counters], "descriptors": [recalls, by_transform]}
+FURTHER: dict[str, list[Callable[[dict[str, Any]], str]]] = {
+    "images": [refused],
+    "scale": [counters],
+    "descriptors": [recalls, by_transform],
+}
 MARKS = re.compile(rf"<!-- benchmarks: (?P<part>{'|'.join(COLUMNS)}) -->\n.*?<!-- end -->", re.DOTALL)
 
 

@@ -2,8 +2,9 @@
 
     python -m benchmarks.text [--rows 5000000] [--rounds 3]
 
-Ours does more than they: it groups survivors by image, drops repeated pairs, and writes keys, reasons and measured values of every
-dropped row. CPU seconds of ours are of the whole process; those of a peer end with its last step, its totals left out.
+Ours does more than they: it groups survivors by image, drops repeated pairs, and writes keys, reasons and measured
+values of every dropped row. CPU seconds of ours are of the whole process; those of a peer end with its last step, its
+totals left out.
 """
 
 import argparse
@@ -43,7 +44,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--folder", type=Path, default=CACHE, help="where rows are, or are put; what runs leave goes to a folder below it and is deleted")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=CACHE,
+        help="where rows are, or are put; what runs leave goes to a folder below it and is deleted",
+    )
     arguments = parser.parse_args()
     try:
         return compete(arguments.rows, arguments.rounds, arguments.folder.absolute())
@@ -57,20 +63,32 @@ def compete(count: int, rounds: int, folder: Path) -> int:
     peers = {name: script(f"peer_{name}.py") for name in ("polars", "duckdb")}
     data = rows(count, folder)
     with scratch(folder) as place:
-        done = interleave([ours("altalign", data, place), *(peer(name, path, data, place) for name, path in peers.items())], rounds)
+        done = interleave(
+            [ours("altalign", data, place), *(peer(name, path, data, place) for name, path in peers.items())], rounds
+        )
         verdicts = compare(place / "run", place / "duckdb.parquet")
     by_polars = ratio(done, "work_cpu_s", "altalign", "polars")
-    targets = [target(f"CPU seconds, of those of polars, {count:,} rows", by_polars["median"], at_most=CPU_OF_POLARS_AT_MOST.get(count, 1.0))]
+    targets = [
+        target(
+            f"CPU seconds, of those of polars, {count:,} rows",
+            by_polars["median"],
+            at_most=CPU_OF_POLARS_AT_MOST.get(count, 1.0),
+        )
+    ]
     if all(peak := [r["altalign"]["peak_bytes"] for r in done]):
         targets.append(target(f"peak memory in GB, {count:,} rows", max(peak) / 1e9, at_most=BYTES_AT_MOST / 1e9))
-    targets.append(target(f"verdicts that differ from duckdb's, of {verdicts['rows']:,} rows", verdicts["differ"], at_most=0))
+    targets.append(
+        target(f"verdicts that differ from duckdb's, of {verdicts['rows']:,} rows", verdicts["differ"], at_most=0)
+    )
     of_peers = {name: ratio(done, "work_cpu_s", "altalign", name) for name in peers}
     facts = {"rows": count, "vocabulary_size": VOCABULARY_SIZE, "cpu_of_peers": of_peers, "verdicts": verdicts}
     print(write("text", done, targets, is_full=count == ROWS and rounds >= ROUNDS, **facts))
     return bool(verdicts["differ"])
 
 
-def ours(name: str, data: Path, place: Path, vocabulary_size: int = VOCABULARY_SIZE, flags: Sequence[str] = ()) -> Program:
+def ours(
+    name: str, data: Path, place: Path, vocabulary_size: int = VOCABULARY_SIZE, flags: Sequence[str] = ()
+) -> Program:
     """The text stages of altalign; its run is in `run` of the place."""
     config, run = place / f"{name.replace(' ', '-')}.toml", place / "run"
     config.write_text(CONFIG.format(rows=data, vocabulary_size=vocabulary_size), encoding="utf-8")
@@ -78,10 +96,18 @@ def ours(name: str, data: Path, place: Path, vocabulary_size: int = VOCABULARY_S
     def says(_: str) -> Figures:
         stages = json.loads((run / "run.json").read_text(encoding="utf-8"))["stages"]
         work_s = sum(stage["seconds"] for stage in stages.values())
-        return {"work_s": work_s, "rows_per_s": _count(data) / work_s, **{f"{stage}_s": facts["seconds"] for stage, facts in stages.items()}}
+        return {
+            "work_s": work_s,
+            "rows_per_s": _count(data) / work_s,
+            **{f"{stage}_s": facts["seconds"] for stage, facts in stages.items()},
+        }
 
     return Program(
-        name, [*ALTALIGN, "curate", config.name, "--until", "judge", *flags], place, prepare=lambda: shutil.rmtree(run, ignore_errors=True), says=says
+        name,
+        [*ALTALIGN, "curate", config.name, "--until", "judge", *flags],
+        place,
+        prepare=lambda: shutil.rmtree(run, ignore_errors=True),
+        says=says,
     )
 
 
@@ -92,7 +118,18 @@ def peer(engine: str, path: Path, data: Path, place: Path, *, name: str = "") ->
         found = last_json(output)
         return {"work_s": found["wall_s"], "work_cpu_s": found["cpu_s"], "rows_per_s": _count(data) / found["wall_s"]}
 
-    argv = [str(PEERS), str(path), str(data), f"{engine}.parquet", "--ties", "keep", "--mode", "hash", "--k", str(VOCABULARY_SIZE)]
+    argv = [
+        str(PEERS),
+        str(path),
+        str(data),
+        f"{engine}.parquet",
+        "--ties",
+        "keep",
+        "--mode",
+        "hash",
+        "--k",
+        str(VOCABULARY_SIZE),
+    ]
     return Program(name or engine, [*argv, "--threads", str(os.cpu_count())], place, says=says)
 
 

@@ -15,7 +15,8 @@ def main(description: str | None, read: Counting, *, afterwards: Counting = lamb
 
     Args:
         description: of the command.
-        read: reads archives; what it counted in them. A first pass is not timed, for kernels and libraries load on first use.
+        read: reads archives; what it counted in them. A first pass is not timed, for kernels and libraries load on
+            first use.
         afterwards: counts what `read` does not, when the time is taken.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -28,5 +29,7 @@ def main(description: str | None, read: Counting, *, afterwards: Counting = lamb
         counts = read(arguments.archives)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     every = {**counts, **afterwards(arguments.archives)}
-    print(json.dumps({"cpu_s": cpu, "wall_s": wall, **{name: count * arguments.repeat for name, count in every.items()}}))
+    print(
+        json.dumps({"cpu_s": cpu, "wall_s": wall, **{name: count * arguments.repeat for name, count in every.items()}})
+    )
     return 0

@@ -1,9 +1,10 @@
 """Whose training steps are compared: altalign's, open_clip's, Hugging Face AlignModel's, of the same towers on the same batch.
 
-A step is forward, loss, backward, optimiser; images and captions are in the device's memory. What differs is theirs: open_clip keeps the 1x1
-convolution of EfficientNet's head, AlignModel's embeddings are as wide as its image tower's features; both have batch norm over the batch and no label
-smoothing, and their captions are padded to the longest there may be, ours to their batch's longest. Neither trainer of theirs knows channels last:
-they are measured without it, as they come, and with it.
+A step is forward, loss, backward, optimiser; images and captions are in the device's memory. What differs is theirs:
+open_clip keeps the 1x1 convolution of EfficientNet's head, AlignModel's embeddings are as wide as its image tower's
+features; both have batch norm over the batch and no label smoothing, and their captions are padded to the longest there
+may be, ours to their batch's longest. Neither trainer of theirs knows channels last: they are measured without it, as
+they come, and with it.
 """
 
 import itertools
@@ -103,8 +104,18 @@ def open_clip(sizes: Sizes, way: Way, batch: int, *, accumulate: int = 1) -> Con
     name = f"benchmark-{sizes.model}"
     with tempfile.TemporaryDirectory() as folder:
         BertConfig(**_bert(sizes)).save_pretrained(folder)
-        vision = {"timm_model_name": f"tf_efficientnet_{sizes.architecture}", "timm_model_pretrained": False, "timm_pool": "avg", "timm_proj": "linear"}
-        text = {"hf_model_name": folder, "hf_model_pretrained": False, "hf_proj_type": "linear", "hf_pooler_type": "cls_last_hidden_state_pooler"}
+        vision = {
+            "timm_model_name": f"tf_efficientnet_{sizes.architecture}",
+            "timm_model_pretrained": False,
+            "timm_pool": "avg",
+            "timm_proj": "linear",
+        }
+        text = {
+            "hf_model_name": folder,
+            "hf_model_pretrained": False,
+            "hf_proj_type": "linear",
+            "hf_pooler_type": "cls_last_hidden_state_pooler",
+        }
         config = {
             "embed_dim": sizes.embeddings,
             "init_logit_scale": 0.0,
@@ -120,7 +131,11 @@ def open_clip(sizes: Sizes, way: Way, batch: int, *, accumulate: int = 1) -> Con
     def encoded() -> tuple[Any, Any, Any]:
         with way.autocast():
             found = forward(images, tokens)
-        return found[:3] if isinstance(found, tuple) else (found["image_features"], found["text_features"], found["logit_scale"])
+        return (
+            found[:3]
+            if isinstance(found, tuple)
+            else (found["image_features"], found["text_features"], found["logit_scale"])
+        )
 
     def loss_of(*embeddings_and_scale: Any) -> torch.Tensor:
         with way.autocast():
@@ -135,7 +150,12 @@ def open_clip(sizes: Sizes, way: Way, batch: int, *, accumulate: int = 1) -> Con
                 kept = [encoded()[:2] for _ in range(accumulate)]
         for number in range(accumulate):
             *own, scale = encoded()
-            both = [torch.cat([*(k[side] for k in kept[:number]), own[side], *(k[side] for k in kept[number + 1 :])]) if kept else own[side] for side in (0, 1)]
+            both = [
+                torch.cat([*(k[side] for k in kept[:number]), own[side], *(k[side] for k in kept[number + 1 :])])
+                if kept
+                else own[side]
+                for side in (0, 1)
+            ]
             loss = loss_of(*both, scale)
             loss.backward()
         optimizer.step()
@@ -150,7 +170,13 @@ def align_model(sizes: Sizes, way: Way, batch: int) -> Contestant:
 
     (channels, blocks), features = FACTORS[sizes.architecture], FEATURES[sizes.architecture]
     pool = max(features, sizes.px)  # `hidden_dim` is the side of its pooling: not less than the map's
-    vision = {"width_coefficient": channels, "depth_coefficient": blocks, "image_size": sizes.px, "hidden_dim": pool, "drop_connect_rate": 0.0}
+    vision = {
+        "width_coefficient": channels,
+        "depth_coefficient": blocks,
+        "image_size": sizes.px,
+        "hidden_dim": pool,
+        "drop_connect_rate": 0.0,
+    }
     model: Any = AlignModel(AlignConfig(text_config=_bert(sizes), vision_config=vision, projection_dim=features))
     forward, optimizer = _ready(model, way)
     images, tokens, mask = peer_inputs(sizes, way, batch)
@@ -176,23 +202,41 @@ def batch_of(sizes: Sizes, pairs: int, device: str) -> Batch:
     lengths[0] = sizes.tokens
     mask = torch.arange(sizes.tokens, device=device) < lengths
     tokens = torch.randint(5, sizes.vocabulary, (pairs, sizes.tokens), generator=generator, device=device) * mask
-    images = torch.empty(pairs, sizes.px, sizes.px, 3, dtype=torch.uint8, device=device).random_(0, 256, generator=generator).permute(0, 3, 1, 2)
-    return Batch([f"{number:032x}" for number in range(pairs)], ["benchmark"] * pairs, [0] * pairs, images, tokens, mask)
+    images = (
+        torch.empty(pairs, sizes.px, sizes.px, 3, dtype=torch.uint8, device=device)
+        .random_(0, 256, generator=generator)
+        .permute(0, 3, 1, 2)
+    )
+    return Batch(
+        [f"{number:032x}" for number in range(pairs)], ["benchmark"] * pairs, [0] * pairs, images, tokens, mask
+    )
 
 
 def peer_inputs(sizes: Sizes, way: Way, pairs: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """What the peers' loaders give, ready made: floats from -1 to 1, and captions padded to the longest there may be."""
     held = batch_of(sizes, pairs, way.device)
     padding = (0, sizes.tokens_at_most - sizes.tokens)
-    images = (held.images.float() / 127.5 - 1).contiguous(memory_format=torch.channels_last if way.channels_last else torch.contiguous_format)
+    images = (held.images.float() / 127.5 - 1).contiguous(
+        memory_format=torch.channels_last if way.channels_last else torch.contiguous_format
+    )
     return images, torch.nn.functional.pad(held.tokens, padding), torch.nn.functional.pad(held.mask, padding).long()
 
 
 def _bert(sizes: Sizes) -> dict[str, Any]:
     """BERT's sizes as transformers names them."""
     layers, width, heads = sizes.text
-    towers = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": 4 * width}
-    return {**towers, "vocab_size": sizes.vocabulary, "max_position_embeddings": sizes.tokens_at_most, "pad_token_id": 0}
+    towers = {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * width,
+    }
+    return {
+        **towers,
+        "vocab_size": sizes.vocabulary,
+        "max_position_embeddings": sizes.tokens_at_most,
+        "pad_token_id": 0,
+    }
 
 
 def _ready(model: Any, way: Way) -> tuple[Any, torch.optim.Optimizer]:

@@ -2,7 +2,8 @@
 
     python -m benchmarks.train_step [--rounds 2] [--batch 32] [--px 96] [--tokens 64]
 
-All run in `.venv-readers`, on one torch. Each peer runs as its own trainer has it, channels first, and channels last, as ours is always. Samples are by CPU
+All run in `.venv-readers`, on one torch. Each peer runs as its own trainer has it, channels first, and channels last,
+as ours is always. Samples are by CPU
 seconds: on one thread these are the seconds of a machine that does nothing else.
 """
 
@@ -49,10 +50,19 @@ def compete(sizes: dict[str, int], rounds: int) -> int:
     for name in PEERS.keys() - peers:
         print(f"{name}: not installed here, left out")
     ways = {name: [name, CHANNELS_LAST.format(name)] for name in peers}
-    done = interleave([program(name, sizes) for name in (OUR_STEP, OVER_THE_BATCH, *chain(*ways.values()))], rounds, warm_up=False)
+    done = interleave(
+        [program(name, sizes) for name in (OUR_STEP, OVER_THE_BATCH, *chain(*ways.values()))], rounds, warm_up=False
+    )
     times = {name: ratio(done, FIGURE, OUR_STEP, name) for name in (OVER_THE_BATCH, *chain(*ways.values()))}
-    targets = [target(f"times the pairs a CPU second of {way}", times[way]["median"], at_least=TIMES_PEERS_AT_LEAST) for way in chain(*ways.values())]
-    is_full = sizes == {"batch": BATCH, "px": PX, "tokens": TOKENS, "steps": STEPS} and rounds >= ROUNDS and len(peers) == len(PEERS)
+    targets = [
+        target(f"times the pairs a CPU second of {way}", times[way]["median"], at_least=TIMES_PEERS_AT_LEAST)
+        for way in chain(*ways.values())
+    ]
+    is_full = (
+        sizes == {"batch": BATCH, "px": PX, "tokens": TOKENS, "steps": STEPS}
+        and rounds >= ROUNDS
+        and len(peers) == len(PEERS)
+    )
     print(write("train_step", done, targets, environments=WITH_TORCH, is_full=is_full, **sizes, times_peers=times))
     return 0
 

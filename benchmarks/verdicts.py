@@ -2,8 +2,8 @@
 
     python -m benchmarks.verdicts RUN PEER.parquet
 
-A row is (url, text, verdict), the verdict a bit for every rule that holds, in the peers' numbers; rows are compared as a multiset.
-`pair_repeated` has no bit: the peers do not ask it, and of ours only rows without another reason have it.
+A row is (url, text, verdict), the verdict a bit for every rule that holds, in the peers' numbers; rows are compared as
+a multiset. `pair_repeated` has no bit: the peers do not ask it, and of ours only rows without another reason have it.
 """
 
 import argparse
@@ -13,8 +13,15 @@ from typing import Any
 
 import duckdb
 
-BITS = {"text_too_short": 1, "text_too_long": 2, "text_has_rare_ngram": 4, "text_on_too_many_images": 8, "image_has_too_many_texts": 16}
-NOT_ASKED = ("url_invalid", "text_empty")  # rules that the peers do not have: no row of the generator should fail them
+BITS = {
+    "text_too_short": 1,
+    "text_too_long": 2,
+    "text_has_rare_ngram": 4,
+    "text_on_too_many_images": 8,
+    "image_has_too_many_texts": 16,
+}
+# rules that the peers do not have: no row of the generator should fail them
+NOT_ASKED = ("url_invalid", "text_empty")
 NO_BIT_OF_THEIRS = 128
 MEMORY = "3GB"
 EXAMPLES = 5
@@ -35,7 +42,9 @@ def compare(run: Path, peer: Path) -> dict[str, Any]:
     """Rows on both sides, how many are on one side alone (with examples), and rows per verdict bit of ours."""
     with duckdb.connect() as db:
         dropped, kept = run / "dropped" / "judge", run / "work" / "judge" / "grouped"
-        db.execute(f"set memory_limit='{MEMORY}'; set temp_directory='{peer.with_suffix('.compare')}'; set preserve_insertion_order=false")
+        db.execute(
+            f"set memory_limit='{MEMORY}'; set temp_directory='{peer.with_suffix('.compare')}'; set preserve_insertion_order=false"
+        )
         bits = " + ".join(f"{bit} * list_contains(failed, '{reason}')::int" for reason, bit in BITS.items())
         bits += f" + {NO_BIT_OF_THEIRS} * list_has_any(failed, {list(NOT_ASKED)})::int"
         db.execute(
@@ -56,10 +65,18 @@ def compare(run: Path, peer: Path) -> dict[str, Any]:
         examples = [
             {"side": side, "url": url, "text": text, "verdict": verdict}
             for side in ("ours", "theirs")
-            for url, text, verdict in db.execute(f"select * from {side} where hash(url, text, verdict) in (select h from uneven) limit {EXAMPLES}").fetchall()
+            for url, text, verdict in db.execute(
+                f"select * from {side} where hash(url, text, verdict) in (select h from uneven) limit {EXAMPLES}"
+            ).fetchall()
             if differ
         ]
-    return {"rows": rows, "rows_of_peer": theirs, "differ": differ, "failed": dict(zip(BITS, failed, strict=True)), "examples": examples}
+    return {
+        "rows": rows,
+        "rows_of_peer": theirs,
+        "differ": differ,
+        "failed": dict(zip(BITS, failed, strict=True)),
+        "examples": examples,
+    }
 
 
 def _row(db: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:

@@ -2,10 +2,10 @@
 
     python -m benchmarks.web [--rounds 3]
 
-Both ask `benchmarks.web_server` for the same images, with 64 connections a process: first at 80 hosts that answer, then at these and 20
-that never do. altalign (the stage `fetch` of `altalign curate`) has all its checks on, robots.txt of every host among them, and tries
-again as it does by default; img2dataset reads no robots.txt and tries once, its own default. Both give up a try after 3 seconds.
-Seconds are by the stage's and the shards' own clocks, start-up left out.
+Both ask `benchmarks.web_server` for the same images, with 64 connections a process: first at 80 hosts that answer, then
+at these and 20 that never do. altalign (the stage `fetch` of `altalign curate`) has all its checks on, robots.txt of
+every host among them, and tries again as it does by default; img2dataset reads no robots.txt and tries once, its own
+default. Both give up a try after 3 seconds. Seconds are by the stage's and the shards' own clocks, start-up left out.
 """
 
 import argparse
@@ -76,26 +76,57 @@ def compete(rounds: int, folder: Path, place: Path) -> None:
         answering, rows = server.hosts[: HOSTS - HANGING], {}
         for suffix, hosts, count in (("", answering, IMAGES), (HANG, server.hosts, IMAGES_HANGING)):
             rows[suffix] = write_rows(place / f"rows{len(hosts)}.parquet", server.port, hosts, count, "/{}.jpg")
-        pairs = [[ours(server, table, place, suffix), peer(server, table, place, FAST, suffix)] for suffix, table in rows.items()]
-        done = [before | now for before, now in zip(*(interleave(pair, rounds, warm_up=False) for pair in pairs), strict=True)]
+        pairs = [
+            [ours(server, table, place, suffix), peer(server, table, place, FAST, suffix)]
+            for suffix, table in rows.items()
+        ]
+        done = [
+            before | now
+            for before, now in zip(*(interleave(pair, rounds, warm_up=False) for pair in pairs), strict=True)
+        ]
         large = write_rows(place / "large.parquet", server.port, answering, LARGE, "/large/{}.bmp")
-        once = [peer(server, rows[""], place, SLOW, ""), ours(server, large, place, LARGE_IMAGES, timeout_s=LARGE_TIMEOUT_S)]
+        once = [
+            peer(server, rows[""], place, SLOW, ""),
+            ours(server, large, place, LARGE_IMAGES, timeout_s=LARGE_TIMEOUT_S),
+        ]
         done[0] |= interleave(once, 1, warm_up=False)[0]
-    facts = {"images": IMAGES, "images_hanging": IMAGES_HANGING, "hosts": HOSTS, "timeout_s": TIMEOUT_S, "threads": THREADS}
+    facts = {
+        "images": IMAGES,
+        "images_hanging": IMAGES_HANGING,
+        "hosts": HOSTS,
+        "timeout_s": TIMEOUT_S,
+        "threads": THREADS,
+    }
     print(write("web", done, targets(done), is_full=rounds >= ROUNDS, **facts))
 
 
 def targets(done: Sequence[Round]) -> list[Figures]:
     """What should be."""
     found = []
-    for way, suffix, least, rounds in ((FAST, "", 1.0, done), (SLOW, "", 1.0, done[:1]), (FAST, HANG, TIMES_AT_LEAST_HANGING, done)):
+    for way, suffix, least, rounds in (
+        (FAST, "", 1.0, done),
+        (SLOW, "", 1.0, done[:1]),
+        (FAST, HANG, TIMES_AT_LEAST_HANGING, done),
+    ):
         times = ratio(rounds, "images_per_s", f"altalign{suffix}", f"{way}{suffix}")["median"]
         found.append(target(f"images/s, times those of {way}{suffix}", times, at_least=least))
     for suffix in ("", HANG):
-        found.append(target(f"seconds from the last image to the end{suffix}", max(r[f"altalign{suffix}"]["tail_s"] for r in done), at_most=TIMEOUT_S))
+        found.append(
+            target(
+                f"seconds from the last image to the end{suffix}",
+                max(r[f"altalign{suffix}"]["tail_s"] for r in done),
+                at_most=TIMEOUT_S,
+            )
+        )
     large = done[0][f"altalign{LARGE_IMAGES}"]
     if large["peak_bytes"]:
-        found.append(target(f"peak memory in GB, {THREADS} connections{LARGE_IMAGES}", large["peak_bytes"] / 1e9, at_most=BYTES_AT_MOST / 1e9))
+        found.append(
+            target(
+                f"peak memory in GB, {THREADS} connections{LARGE_IMAGES}",
+                large["peak_bytes"] / 1e9,
+                at_most=BYTES_AT_MOST / 1e9,
+            )
+        )
     return found
 
 
@@ -140,7 +171,9 @@ def serving(tar: Path) -> Iterator[Server]:
 def write_rows(path: Path, port: int, hosts: Sequence[str], count: int, form: str) -> Path:
     """A table of URLs, each once, hosts in turn, with captions that all rules keep."""
     urls = [f"http://{hosts[number % len(hosts)]}:{port}{form.format(number)}" for number in range(count)]
-    pq.write_table(pa.table({"url": urls, "caption": [f"the picture of number {number}" for number in range(count)]}), path)
+    pq.write_table(
+        pa.table({"url": urls, "caption": [f"the picture of number {number}" for number in range(count)]}), path
+    )
     return path
 
 
@@ -150,7 +183,9 @@ def write_rows(path: Path, port: int, hosts: Sequence[str], count: int, form: st
 def ours(server: Server, rows: Path, place: Path, suffix: str, *, timeout_s: int = TIMEOUT_S) -> Program:
     """`altalign curate`, stage `fetch`; what is before it is done once, and copied."""
     config, judged, run = place / f"{rows.stem}.toml", place / f"{rows.stem}-judged", place / "run"
-    config.write_text(CONFIG.format(rows=rows, port=server.port, timeout_s=timeout_s, threads=THREADS), encoding="utf-8")
+    config.write_text(
+        CONFIG.format(rows=rows, port=server.port, timeout_s=timeout_s, threads=THREADS), encoding="utf-8"
+    )
     command = [*ALTALIGN, "curate", str(config), "--set", f"run.folder={run}"]
 
     def prepare() -> None:
@@ -163,7 +198,10 @@ def ours(server: Server, rows: Path, place: Path, suffix: str, *, timeout_s: int
 
     def says(_: str) -> Figures:
         tail_s = time.time() - max(path.stat().st_mtime for path in run.glob("work/fetch/units/*.images"))
-        served, seconds = server.report(), json.loads((run / "run.json").read_text(encoding="utf-8"))["stages"]["fetch"]["seconds"]
+        served, seconds = (
+            server.report(),
+            json.loads((run / "run.json").read_text(encoding="utf-8"))["stages"]["fetch"]["seconds"],
+        )
         return figures(served, served["images"], seconds) | {"tail_s": tail_s}
 
     return Program(f"altalign{suffix}", [*command, "--until", "fetch"], place, prepare, says)
@@ -193,7 +231,12 @@ def peer(server: Server, rows: Path, place: Path, way: str, suffix: str) -> Prog
 
 def figures(served: Figures, images: int, seconds: float) -> Figures:
     """What a run comes to."""
-    return {"fetched": images, "work_s": seconds, "images_per_s": images / seconds, **{f"server_{name}": value for name, value in served.items()}}
+    return {
+        "fetched": images,
+        "work_s": seconds,
+        "images_per_s": images / seconds,
+        **{f"server_{name}": value for name, value in served.items()},
+    }
 
 
 if __name__ == "__main__":

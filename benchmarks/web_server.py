@@ -2,9 +2,9 @@
 
     python -m benchmarks.web_server TAR [--hosts 100] [--hanging 20]
 
-Host number N is the address 127.0.1.N; the last `hanging` of them take a request and say nothing. `/K.jpg` is the tar's image number K
-(they repeat), `/large/K.bmp` one of 20 MB, anything else 404. Prints a line of JSON with its port and hosts. At each line of standard input
-it prints what it has done since the line before; it ends with its standard input.
+Host number N is the address 127.0.1.N; the last `hanging` of them take a request and say nothing. `/K.jpg` is the tar's
+image number K (they repeat), `/large/K.bmp` one of 20 MB, anything else 404. Prints a line of JSON with its port and
+hosts. At each line of standard input it prints what it has done since the line before; it ends with its standard input.
 
 Standard library alone, and a protocol without streams: it must cost little beside what is measured.
 """
@@ -123,7 +123,25 @@ class Connection(asyncio.Protocol):
 def bmp(side_px: int) -> bytes:
     """A picture of noise as BMP, 3 bytes a pixel."""
     row = (side_px * 3 + 3) // 4 * 4
-    header = struct.pack("<2sIHHIIiiHHIIiiII", b"BM", 54 + row * side_px, 0, 0, 54, 40, side_px, side_px, 1, 24, 0, row * side_px, 2835, 2835, 0, 0)
+    header = struct.pack(
+        "<2sIHHIIiiHHIIiiII",
+        b"BM",
+        54 + row * side_px,
+        0,
+        0,
+        54,
+        40,
+        side_px,
+        side_px,
+        1,
+        24,
+        0,
+        row * side_px,
+        2835,
+        2835,
+        0,
+        0,
+    )
     return header + os.urandom(row) * side_px
 
 
@@ -142,7 +160,9 @@ async def serve(site: Site, hosts: int, hanging: int) -> None:
     names, port, servers = [f"127.0.1.{number}" for number in range(1, hosts + 1)], 0, []
     for number, name in enumerate(names):
         hangs = number >= hosts - hanging
-        servers.append(await loop.create_server(lambda hangs=hangs: Connection(site, hangs=hangs), name, port, backlog=1024))
+        servers.append(
+            await loop.create_server(lambda hangs=hangs: Connection(site, hangs=hangs), name, port, backlog=1024)
+        )
         port = port or servers[0].sockets[0].getsockname()[1]
     print(json.dumps({"port": port, "hosts": names}), flush=True)
     while await loop.run_in_executor(None, sys.stdin.readline):

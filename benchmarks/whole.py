@@ -67,7 +67,14 @@ def curation(name: str, config: Path, run: Path, folder: Path) -> Program:
         seconds = {f"{stage}_s": facts["seconds"] for stage, facts in ran["stages"].items()}
         fetched = next(stage["received"] for stage in summary["stages"] if stage["stage"] == "image")
         work_s = sum(seconds.values())
-        return {"work_s": work_s, "images_per_s": fetched / work_s, "fetched": fetched, "pairs": summary["pairs"], "shard_bytes": summary["bytes"], **seconds}
+        return {
+            "work_s": work_s,
+            "images_per_s": fetched / work_s,
+            "fetched": fetched,
+            "pairs": summary["pairs"],
+            "shard_bytes": summary["bytes"],
+            **seconds,
+        }
 
     argv = [*ALTALIGN, "curate", str(config), "--set", f"run.folder={run}"]
     return Program(name, argv, folder, prepare=lambda: shutil.rmtree(run, ignore_errors=True), says=says)

@@ -1,7 +1,7 @@
 """Spherical k-means in whole numbers: the same sample gives the same centroids, to the bit, on every machine.
 
-Dot products are exact and sums of int16 do not depend on their order; what is left to floats is done one correctly rounded
-operation after another.
+Dot products are exact and sums of int16 do not depend on their order; what is left to floats is done one correctly
+rounded operation after another.
 """
 
 import numpy as np
@@ -19,8 +19,9 @@ _FRACTION_BITS = 8  # of a mean: its square still fits in 63 bits
 def train(sample: np.ndarray, clusters: int, *, iterations: int = ITERATIONS) -> np.ndarray:
     """Centroids of a sample of vectors, int16[clusters, d] of norm SCALE but for rounding.
 
-    There are fewer where the sample has fewer than SAMPLES_PER_CLUSTER vectors for each, and where it has fewer distinct ones. The result depends
-    on the order of the sample: sort it by content. Vectors of zeros belong nowhere and are left out.
+    There are fewer where the sample has fewer than SAMPLES_PER_CLUSTER vectors for each, and where it has fewer
+    distinct ones. The result depends on the order of the sample: sort it by content. Vectors of zeros belong nowhere
+    and are left out.
 
     Args:
         sample: int16[n, d], about all of one norm.

@@ -1,8 +1,9 @@
 """Copies of an image as the web makes them: recoded, resized, cropped, recoloured, written on, framed, turned.
 
-The descriptor's map is learned from them, and recall is counted on them by the transform's name. The web makes more kinds than these;
-a map finds little of what it was not shown, so a kind that is taken from the list is a kind that is no longer found.
-Everything random comes from the pixels and the transform's name, so an image has the same copies in every run.
+The descriptor's map is learned from them, and recall is counted on them by the transform's name. The web makes more
+kinds than these; a map finds little of what it was not shown, so a kind that is taken from the list is a kind that is
+no longer found. Everything random comes from the pixels and the transform's name, so an image has the same copies in
+every run.
 """
 
 import hashlib
@@ -26,7 +27,8 @@ def copies_of(pixels: Pixels) -> Iterator[tuple[str, Pixels]]:
     """The name of each transform and the copy it makes, in the order of `TRANSFORMS`.
 
     Args:
-        pixels: a decoded image, RGB, uint8[height, width, 3], of a side of 1 px at least. Copies of 256 px on the short side are as good as
+        pixels: a decoded image, RGB, uint8[height, width, 3], of a side of 1 px at least. Copies of 256 px on the short
+            side are as good as
             larger ones for a descriptor of 32 x 32, and cost less.
 
     Yields:
@@ -82,7 +84,14 @@ def _written_on(image: Image.Image, random: np.random.Generator) -> Image.Image:
     written = image.copy()
     size = max(6, min(image.size) // 10)
     place = int(random.integers(max(1, image.width // 2))), int(random.integers(max(1, image.height - size)))
-    ImageDraw.Draw(written).text(place, _words(random, 2), WHITE, ImageFont.load_default(size), stroke_width=max(1, size // 12), stroke_fill=BLACK)
+    ImageDraw.Draw(written).text(
+        place,
+        _words(random, 2),
+        WHITE,
+        ImageFont.load_default(size),
+        stroke_width=max(1, size // 12),
+        stroke_fill=BLACK,
+    )
     return written
 
 
@@ -91,7 +100,9 @@ def _captioned(image: Image.Image, random: np.random.Generator) -> Image.Image:
     written, height = image.copy(), max(1, image.height // 10)
     draw = ImageDraw.Draw(written)
     draw.rectangle((0, image.height - height, image.width, image.height), BLACK)
-    draw.text((height // 2, image.height - height), _words(random, 4), WHITE, ImageFont.load_default(max(6, height * 2 // 3)))
+    draw.text(
+        (height // 2, image.height - height), _words(random, 4), WHITE, ImageFont.load_default(max(6, height * 2 // 3))
+    )
     return written
 
 
@@ -108,7 +119,9 @@ def _words(random: np.random.Generator, count: int) -> str:
     return " ".join(WORDS[i] for i in random.integers(len(WORDS), size=count))
 
 
-def _framed(image: Image.Image, _: np.random.Generator, *, x: float, y: float, colour: tuple[int, int, int]) -> Image.Image:
+def _framed(
+    image: Image.Image, _: np.random.Generator, *, x: float, y: float, colour: tuple[int, int, int]
+) -> Image.Image:
     """On a larger ground: that share of the width more at the left and at the right, of the height above and below."""
     left, top = round(image.width * x), round(image.height * y)
     ground = Image.new("RGB", (image.width + 2 * left, image.height + 2 * top), colour)

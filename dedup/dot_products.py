@@ -1,8 +1,8 @@
 # ruff: noqa: ARG001  (numba types a call by the names of the parameters; the code reads them from `arguments`)
 """Dot products of int16 vectors, exact in 32 bits: four vectors at a time against 32 that are packed for it.
 
-A multiplication and an addition of neighbouring columns is one instruction of every CPU of today, and takes twice the columns of a
-float's. Sums of whole numbers do not depend on their order, so every CPU gives the same.
+A multiplication and an addition of neighbouring columns is one instruction of every CPU of today, and takes twice the
+columns of a float's. Sums of whole numbers do not depend on their order, so every CPU gives the same.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,9 @@ def squared_norms(vectors: np.ndarray) -> np.ndarray:
     norms = np.zeros(len(vectors), np.int64)
     _square(np.ascontiguousarray(vectors), norms)
     if len(norms) and norms.max() > NORM_AT_MOST**2:
-        raise ValueError(f"the norm of vector {norms.argmax()} is {norms.max() ** 0.5:,.0f}; at most {NORM_AT_MOST:,} keeps dot products in 32 bits")
+        raise ValueError(
+            f"the norm of vector {norms.argmax()} is {norms.max() ** 0.5:,.0f}; at most {NORM_AT_MOST:,} keeps dot products in 32 bits"
+        )
     return norms
 
 
@@ -85,7 +87,7 @@ def largest(vectors: np.ndarray, others: np.ndarray, k: int) -> tuple[np.ndarray
     return places, products
 
 
-# Kernels -----------------------------------------------------------------------------------------------------------------
+# Kernels --------------------------------------------------------------------------------------------------------------
 
 
 def _add_products(builder: Any, sums: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
@@ -94,25 +96,35 @@ def _add_products(builder: Any, sums: ir.Value, left: ir.Value, right: ir.Value)
     products = builder.mul(builder.sext(left, wide), builder.sext(right, wide))
     nothing = ir.Constant(wide, ir.Undefined)
     even, odd = (ir.Constant(ir.VectorType(_I32, STRIP), [2 * i + first for i in range(STRIP)]) for first in (0, 1))
-    return builder.add(sums, builder.add(builder.shuffle_vector(products, nothing, even), builder.shuffle_vector(products, nothing, odd)))
+    return builder.add(
+        sums,
+        builder.add(builder.shuffle_vector(products, nothing, even), builder.shuffle_vector(products, nothing, odd)),
+    )
 
 
 def _on_all_lanes(builder: Any, pair: ir.Value) -> ir.Value:
     """Two columns of one vector, beside each of a strip."""
     nothing = ir.Constant(_SUMS, ir.Undefined)
     lane = builder.insert_element(nothing, pair, ir.Constant(_I32, 0))
-    return builder.bitcast(builder.shuffle_vector(lane, nothing, ir.Constant(ir.VectorType(_I32, STRIP), None)), _COLUMNS)
+    return builder.bitcast(
+        builder.shuffle_vector(lane, nothing, ir.Constant(ir.VectorType(_I32, STRIP), None)), _COLUMNS
+    )
 
 
 def _multiply_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
     data = [context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 2, 4)]
-    rows, strips, sums = (builder.bitcast(pointer, kind.as_pointer()) for pointer, kind in zip(data, (_I32, _COLUMNS, _SUMS), strict=True))
+    rows, strips, sums = (
+        builder.bitcast(pointer, kind.as_pointer()) for pointer, kind in zip(data, (_I32, _COLUMNS, _SUMS), strict=True)
+    )
     row, strip, pairs = arguments[1], arguments[3], arguments[5]
     tile = [[cgutils.alloca_once_value(builder, ir.Constant(_SUMS, None)) for _ in range(STRIPS)] for _ in range(ROWS)]
     for sum_of in (one for line in tile for one in line):
         builder.store(ir.Constant(_SUMS, None), sum_of)  # the slot is the function's: a loop around comes here again
     with cgutils.for_range(builder, pairs) as loop:
-        at = [builder.gep(strips, [builder.add(builder.mul(builder.add(strip, _I64(s)), pairs), loop.index)]) for s in range(STRIPS)]
+        at = [
+            builder.gep(strips, [builder.add(builder.mul(builder.add(strip, _I64(s)), pairs), loop.index)])
+            for s in range(STRIPS)
+        ]
         columns = [builder.load(place, align=2) for place in at]
         for r, line in enumerate(tile):
             place = builder.gep(rows, [builder.add(builder.mul(builder.add(row, _I64(r)), pairs), loop.index)])
@@ -128,24 +140,32 @@ def _multiply_tile(context: Any, builder: Any, signature: Any, arguments: Any) -
 def _most(builder: Any, vectors: Sequence[ir.Value]) -> ir.Value:
     """The largest of all lanes. LLVM finds it in a plain loop too, but not always."""
     most = reduce(lambda a, b: builder.select(builder.icmp_signed(">", a, b), a, b), vectors)
-    largest_lane = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I32, [_SUMS]), f"llvm.vector.reduce.smax.v{STRIP}i32")
+    largest_lane = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(_I32, [_SUMS]), f"llvm.vector.reduce.smax.v{STRIP}i32"
+    )
     return builder.call(largest_lane, [most])
 
 
 @intrinsic
-def multiply_tile(_typing_context: Any, rows: Any, row: Any, strips: Any, strip: Any, sums: Any, pairs: Any) -> tuple[Any, Any]:
+def multiply_tile(
+    _typing_context: Any, rows: Any, row: Any, strips: Any, strip: Any, sums: Any, pairs: Any
+) -> tuple[Any, Any]:
     """`multiply_tile(rows, row, strips, strip, sums, pairs) -> int32`: dot products of ROWS vectors, from `row` on, with those of STRIPS strips.
 
-    `rows` as `padded` makes them, `strips` as `packed` does, `pairs` half their columns. Fills the int32 `sums`, TILE of them, row by
-    row, and returns the largest.
+    `rows` as `padded` makes them, `strips` as `packed` does, `pairs` half their columns. Fills the int32 `sums`, TILE
+    of them, row by row, and returns the largest.
     """
     return types.int32(rows, types.int64, strips, types.int64, sums, types.int64), _multiply_tile
 
 
 def _most_of_row(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
-    sums = builder.bitcast(context.make_array(signature.args[0])(context, builder, arguments[0]).data, _SUMS.as_pointer())
+    sums = builder.bitcast(
+        context.make_array(signature.args[0])(context, builder, arguments[0]).data, _SUMS.as_pointer()
+    )
     first = builder.mul(arguments[1], _I64(STRIPS))
-    return _most(builder, [builder.load(builder.gep(sums, [builder.add(first, _I64(s))]), align=4) for s in range(STRIPS)])
+    return _most(
+        builder, [builder.load(builder.gep(sums, [builder.add(first, _I64(s))]), align=4) for s in range(STRIPS)]
+    )
 
 
 @intrinsic
@@ -172,7 +192,9 @@ def _largest(rows: np.ndarray, strips: np.ndarray, count: int, places: np.ndarra
             multiply_tile(rows, row, strips, strip, sums, strips.shape[1])
             for r in range(min(ROWS, n - row)):
                 if most_of_row(sums, r) > products[row + r, k - 1]:
-                    _keep_largest(sums[r * PER_ROW : (r + 1) * PER_ROW], strip * STRIP, count, places[row + r], products[row + r])
+                    _keep_largest(
+                        sums[r * PER_ROW : (r + 1) * PER_ROW], strip * STRIP, count, places[row + r], products[row + r]
+                    )
 
 
 @njit(nogil=True, cache=True)

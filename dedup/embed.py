@@ -1,7 +1,8 @@
 """The descriptor `dct`: the 192 lowest frequencies of a 32 x 32 thumbnail, and the map that makes a vector of 64 dimensions of them.
 
-All is in integers: the same pixels give the same coefficients, and the same map the same vectors, on every machine. Only learning a map is
-in floating point; what is learned is rounded once and written, and from then on the file decides.
+All is in integers: the same pixels give the same coefficients, and the same map the same vectors, on every machine.
+Only learning a map is in floating point; what is learned is rounded once and written, and from then on the file
+decides.
 """
 
 from dataclasses import dataclass
@@ -12,25 +13,38 @@ import numpy.typing as npt
 from numba import njit
 
 SIDE_PX = 32
-PER_GRAY_LEVEL = 8  # coefficients are in eighths of a gray level, of the orthonormal DCT: 4,080 gray levels at most, so 32,640
+# coefficients are in eighths of a gray level, of the orthonormal DCT: 4,080 gray levels at most, so 32,640
+PER_GRAY_LEVEL = 8
 DIMENSIONS = 64
-NORM = 32_767  # length of a vector, as near as int16 comes to it: within 0.01 % at 64 dimensions. A dot product of two of them fits int32.
+# length of a vector, as near as int16 comes to it: within 0.01 % at 64 dimensions. A dot product of two of them fits
+# int32.
+NORM = 32_767
 DIMENSIONS_AT_MOST = 4_096  # of vectors: squares are summed in 64 bits
 
 _FLAT_BELOW = 10  # gray levels of deviation; below it clip art resembles all other that is as empty
 _WITHIN_RIDGE, _TOTAL_RIDGE = 0.05, 0.05
 
-# The lowest frequencies (down, across) by u² + v², without (0, 0), the mean: brightness is what copies change first. They are the same turned by
-# 90 degrees, and none is above 15.
+# The lowest frequencies (down, across) by u² + v², without (0, 0), the mean: brightness is what copies change first.
+# They are the same turned by 90 degrees, and none is above 15.
 _FREQUENCIES = 16
 FREQUENCIES: npt.NDArray[np.int64] = np.array(
-    sorted(((u, v) for u in range(_FREQUENCIES) for v in range(_FREQUENCIES) if u or v), key=lambda f: (f[0] ** 2 + f[1] ** 2, f))[:192]
+    sorted(
+        ((u, v) for u in range(_FREQUENCIES) for v in range(_FREQUENCIES) if u or v),
+        key=lambda f: (f[0] ** 2 + f[1] ** 2, f),
+    )[:192]
 )
 COEFFICIENTS = len(FREQUENCIES)
 
 _COSINE_BITS = 20  # 255 x 32 x 0.25 x 2^20 is just below 2^31
 _COSINES: npt.NDArray[np.int32] = np.array(
-    [[round(cos((2 * x + 1) * u * pi / 64) * (0.25 if u else sqrt(1 / 32)) * 2**_COSINE_BITS) for x in range(SIDE_PX)] for u in range(_FREQUENCIES)], np.int32
+    [
+        [
+            round(cos((2 * x + 1) * u * pi / 64) * (0.25 if u else sqrt(1 / 32)) * 2**_COSINE_BITS)
+            for x in range(SIDE_PX)
+        ]
+        for u in range(_FREQUENCIES)
+    ],
+    np.int32,
 )
 _SHIFT = 2 * _COSINE_BITS - 3  # leaves eighths
 
@@ -46,8 +60,8 @@ def dct_coefficients(luma: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int16]
         luma: thumbnails, uint8[n, 32, 32].
 
     Returns:
-        int16[n, 192], in the order of `FREQUENCIES`, in eighths of a gray level, rounded to the nearest (halves to even); and bool[n]: the
-        deviation of the pixels is below 10 gray levels. What is flat has no embedding.
+        int16[n, 192], in the order of `FREQUENCIES`, in eighths of a gray level, rounded to the nearest (halves to
+        even); and bool[n]: the deviation of the pixels is below 10 gray levels. What is flat has no embedding.
 
     Raises:
         ValueError: an array of another shape or type.
@@ -60,7 +74,9 @@ def dct_coefficients(luma: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int16]
 
 
 @njit(nogil=True, cache=True)
-def _transform(luma: np.ndarray, cosines: np.ndarray, frequencies: np.ndarray, coefficients: np.ndarray, is_flat: np.ndarray) -> None:
+def _transform(
+    luma: np.ndarray, cosines: np.ndarray, frequencies: np.ndarray, coefficients: np.ndarray, is_flat: np.ndarray
+) -> None:
     half = np.int64(1) << (_SHIFT - 1)
     down = np.empty((_FREQUENCIES, SIDE_PX), np.int32)
     for i in range(len(luma)):
@@ -136,7 +152,9 @@ class Map:
             ValueError: an array of another shape or type.
         """
         if coefficients.dtype != np.int16 or coefficients.shape[1:] != (COEFFICIENTS,):
-            raise ValueError(f"coefficients are int16 of shape (n, {COEFFICIENTS}), these are {coefficients.dtype} of shape {coefficients.shape}")
+            raise ValueError(
+                f"coefficients are int16 of shape (n, {COEFFICIENTS}), these are {coefficients.dtype} of shape {coefficients.shape}"
+            )
         vectors = np.empty((len(coefficients), self.dimensions), np.int16)
         _project(np.ascontiguousarray(coefficients), self.mean, self.matrix, vectors)
         return vectors
@@ -146,7 +164,9 @@ def _check_integers(name: str, array: np.ndarray, shape: tuple[int, ...], at_mos
     if array.dtype != np.int32 or array.shape != shape:
         raise ValueError(f"the {name} of a map is int32 of shape {shape}, this is {array.dtype} of shape {array.shape}")
     if array.size and max(int(array.max()), -int(array.min())) > at_most:
-        raise ValueError(f"the {name} of a map is at most {at_most:,} off 0, this one goes from {array.min():,} to {array.max():,}")
+        raise ValueError(
+            f"the {name} of a map is at most {at_most:,} off 0, this one goes from {array.min():,} to {array.max():,}"
+        )
 
 
 @njit(nogil=True, cache=True)
@@ -171,7 +191,8 @@ def _normalize(wholes: np.ndarray, vectors: np.ndarray) -> None:
 
 @njit(nogil=True)
 def _to_norm(values: np.ndarray, vector: np.ndarray) -> None:
-    # Scaled by a power of two to 25 bits, so that squares can be summed and the whole root of the sum is exact to 2^-24. Halves away from 0.
+    # Scaled by a power of two to 25 bits, so that squares can be summed and the whole root of the sum is exact to
+    # 2^-24. Halves away from 0.
     greatest = np.int64(0)
     for d in range(len(values)):
         greatest = max(greatest, abs(values[d]))
@@ -204,10 +225,14 @@ def quantized(features: npt.NDArray[np.floating]) -> npt.NDArray[np.int16]:
         ValueError: an array of another shape, or a value that is not finite; no vector would be right.
     """
     if features.ndim != 2 or not 1 <= features.shape[1] <= DIMENSIONS_AT_MOST:
-        raise ValueError(f"features have the shape (n, d), d from 1 to {DIMENSIONS_AT_MOST:,}; these have {features.shape}")
+        raise ValueError(
+            f"features have the shape (n, d), d from 1 to {DIMENSIONS_AT_MOST:,}; these have {features.shape}"
+        )
     exact = features.astype(np.float64)
     if not np.isfinite(exact).all():
-        raise ValueError(f"row {int(np.flatnonzero(~np.isfinite(exact).all(axis=1))[0]):,} of the features has a value that is not finite")
+        raise ValueError(
+            f"row {int(np.flatnonzero(~np.isfinite(exact).all(axis=1))[0]):,} of the features has a value that is not finite"
+        )
     greatest = np.abs(exact).max(axis=1, initial=0.0, keepdims=True)
     wholes = np.rint(exact / np.where(greatest > 0, greatest, 1.0) * 2.0**30).astype(np.int64)
     vectors = np.empty(features.shape, np.int16)
@@ -215,15 +240,23 @@ def quantized(features: npt.NDArray[np.floating]) -> npt.NDArray[np.int16]:
     return vectors
 
 
-def learn_map(originals: npt.NDArray[np.int16], copies: npt.NDArray[np.int16], copy_of: npt.NDArray[np.integer], *, dimensions: int = DIMENSIONS) -> Map:
+def learn_map(
+    originals: npt.NDArray[np.int16],
+    copies: npt.NDArray[np.int16],
+    copy_of: npt.NDArray[np.integer],
+    *,
+    dimensions: int = DIMENSIONS,
+) -> Map:
     """The map that holds copies together and other images apart.
 
-    Its rows are the leading generalised eigenvectors of the images' scatter against that of their copies (Fisher's discriminant, a class an
-    image), of unit scatter within. Both scatters have 5 % of their diagonal added: so a map of few images is not fitted to their accidents, and has
-    all its dimensions. It depends on which images and copies there are, not on their order; the eigenvectors are the machine's linear algebra's.
+    Its rows are the leading generalised eigenvectors of the images' scatter against that of their copies (Fisher's
+    discriminant, a class an image), of unit scatter within. Both scatters have 5 % of their diagonal added: so a map of
+    few images is not fitted to their accidents, and has all its dimensions. It depends on which images and copies there
+    are, not on their order; the eigenvectors are the machine's linear algebra's.
 
     Args:
-        originals: coefficients of images of the run, int16[n, 192], none of them flat; those without copies count in their scatter.
+        originals: coefficients of images of the run, int16[n, 192], none of them flat; those without copies count in
+            their scatter.
         copies: of copies of them, int16[m, 192], below two million.
         copy_of: of which original each is, int[m].
         dimensions: of the vectors, at most 192.
@@ -243,10 +276,14 @@ def learn_map(originals: npt.NDArray[np.int16], copies: npt.NDArray[np.int16], c
 def _check_lesson(originals: np.ndarray, copies: np.ndarray, copy_of: np.ndarray, dimensions: int) -> None:
     for name, array in (("originals", originals), ("copies", copies)):
         if array.dtype != np.int16 or array.shape[1:] != (COEFFICIENTS,):
-            raise ValueError(f"{name} are int16 of shape (n, {COEFFICIENTS}), these are {array.dtype} of shape {array.shape}")
+            raise ValueError(
+                f"{name} are int16 of shape (n, {COEFFICIENTS}), these are {array.dtype} of shape {array.shape}"
+            )
     if len(originals) < 2 or not 1 <= len(copies) < _EXACT_ROWS_AT_MOST:
         given = f"from {len(originals):,} and {len(copies):,}"
-        raise ValueError(f"a map is learned from two images or more and 1 to {_EXACT_ROWS_AT_MOST - 1:,} copies, not {given}")
+        raise ValueError(
+            f"a map is learned from two images or more and 1 to {_EXACT_ROWS_AT_MOST - 1:,} copies, not {given}"
+        )
     if copy_of.shape != (len(copies),) or copy_of.min() < 0 or copy_of.max() >= len(originals):
         raise ValueError(f"copy_of must name one of {len(originals):,} originals for each of {len(copies):,} copies")
     if not 1 <= dimensions <= COEFFICIENTS:
@@ -262,7 +299,8 @@ def _scatter(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], 
 def _discriminants(total: npt.NDArray[np.float64], within: npt.NDArray[np.float64]) -> npt.NDArray[np.floating]:
     """All generalised eigenvectors of the two, leading first, a row each; its entry farthest from 0 is positive."""
     total = total + np.diag(_TOTAL_RIDGE * np.diag(total))
-    within = within + np.diag(_WITHIN_RIDGE * np.diag(within) + 1.0)  # what rounding varies by: no coefficient is without any
+    # what rounding varies by: no coefficient is without any
+    within = within + np.diag(_WITHIN_RIDGE * np.diag(within) + 1.0)
     inverse = np.linalg.inv(np.linalg.cholesky(within))
     symmetric = inverse @ total @ inverse.T
     _, vectors = np.linalg.eigh((symmetric + symmetric.T) / 2)

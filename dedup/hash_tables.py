@@ -25,7 +25,9 @@ class HashTable:
 
     def __init__(self, hashes: np.ndarray, counts: np.ndarray | None = None):
         self.hashes, self.counts = hashes, counts
-        self._table = hashes if len(hashes) >= _WINDOW else np.concatenate([hashes, np.full(_WINDOW - len(hashes), _MOST)])
+        self._table = (
+            hashes if len(hashes) >= _WINDOW else np.concatenate([hashes, np.full(_WINDOW - len(hashes), _MOST)])
+        )
         bits = max(1, (len(hashes) // _PER_BUCKET).bit_length())
         self._shift = np.uint64(64 - bits)
         self._index = np.empty(1 << bits, np.uint32 if len(hashes) < 2**32 else np.uint64)
@@ -38,8 +40,8 @@ class HashTable:
     def measure_rows(self, hashes: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Whether any of each row's hashes is not in the table (bool[n]), and the smallest count of its hashes (uint8[n]).
 
-        Rows end at `ends` (int64[n]) of `hashes` (uint64[m]). The smallest count is 0 where a hash is missing and 255, the most
-        that 8 bits hold, where a row has none.
+        Rows end at `ends` (int64[n]) of `hashes` (uint64[m]). The smallest count is 0 where a hash is missing and 255,
+        the most that 8 bits hold, where a row has none.
 
         Raises:
             ValueError: the table's counts are not in 8 bits.
@@ -50,7 +52,9 @@ class HashTable:
         if self._lines is not None:
             lines.measure_rows(self._lines, hashes, ends, is_missing, smallest)
         else:
-            _measure_rows(hashes, ends, self._table, len(self), self._index, self._shift, self.counts, is_missing, smallest)
+            _measure_rows(
+                hashes, ends, self._table, len(self), self._index, self._shift, self.counts, is_missing, smallest
+            )
         return is_missing, smallest
 
     def lookup(self, hashes: np.ndarray) -> np.ndarray:
@@ -79,7 +83,9 @@ def _count_smaller(context: Any, builder: Any, signature: Any, arguments: Any) -
     start = builder.gep(context.make_array(signature.args[0])(context, builder, table).data, [begin])
     found = builder.load(builder.bitcast(start, entries.as_pointer()), align=8)
     lane = builder.insert_element(ir.Constant(entries, ir.Undefined), h, ir.Constant(ir.IntType(32), 0))
-    every = builder.shuffle_vector(lane, ir.Constant(entries, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), _WINDOW), None))
+    every = builder.shuffle_vector(
+        lane, ir.Constant(entries, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), _WINDOW), None)
+    )
     bits = builder.bitcast(builder.icmp_unsigned("<", found, every), ir.IntType(_WINDOW))
     return builder.zext(builder.ctpop(bits), ir.IntType(64))
 
@@ -92,7 +98,8 @@ def _smaller(_typing_context: Any, table: Any, begin: Any, h: Any) -> tuple[Any,
 
 @njit(nogil=True)
 def _place_of(h: np.uint64, table: np.ndarray, size: int, index: np.ndarray, shift: np.uint64) -> np.uint64:
-    # Of the first entry that is not less than h, or of the last. Where it is in the window cannot be foreseen: no branch depends on it.
+    # Of the first entry that is not less than h, or of the last. Where it is in the window cannot be foreseen: no
+    # branch depends on it.
     last, most = np.uint64(len(table) - _WINDOW), np.uint64(size - 1)
     begin = min(np.uint64(index[h >> shift]), last)
     place = begin + _smaller(table, begin, h)
@@ -102,7 +109,15 @@ def _place_of(h: np.uint64, table: np.ndarray, size: int, index: np.ndarray, shi
 
 
 @njit(nogil=True, cache=True)
-def _lookup(hashes: np.ndarray, table: np.ndarray, size: int, index: np.ndarray, shift: np.uint64, counts: np.ndarray, found: np.ndarray) -> None:
+def _lookup(
+    hashes: np.ndarray,
+    table: np.ndarray,
+    size: int,
+    index: np.ndarray,
+    shift: np.uint64,
+    counts: np.ndarray,
+    found: np.ndarray,
+) -> None:
     # Unsigned places: numba would ask each whether it counts from the end.
     for i in range(len(hashes)):
         place = _place_of(hashes[i], table, size, index, shift)

@@ -1,7 +1,8 @@
 """Near-duplicates within the pool: who is compared with whom, and which image of a group stays.
 
-An image is compared with those of its own cell, the nearest of many clusters, and as a visitor with those of the second nearest. That is not
-all pairs: one whose images lie in cells further apart is missed, some in ten thousand at a cosine of 0.975.
+An image is compared with those of its own cell, the nearest of many clusters, and as a visitor with those of the second
+nearest. That is not all pairs: one whose images lie in cells further apart is missed, some in ten thousand at a cosine
+of 0.975.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,8 @@ IMAGES_PER_CELL = 15_000
 CELL_AT_MOST = 60_000  # images and visitors that are joined at once; a larger cell is split
 
 _CLUSTERS_AT_ONCE = 4_096
-_PARTS = 4  # of a cell, for each so many vectors as are joined whole: with its visitors a part has half as many on average
+# of a cell, for each so many vectors as are joined whole: with its visitors a part has half as many on average
+_PARTS = 4
 _HARDLY_SPLIT = 0.9  # of a cell in one of its parts
 _PAIRS_AT_A_TIME = 4_000_000  # should all be near-duplicates: some 400 MB
 
@@ -44,9 +46,10 @@ def train_cells(sample: np.ndarray, cells: int) -> np.ndarray:
 def join(vectors: np.ndarray, visitors: np.ndarray, *, above: float, at_most: int = CELL_AT_MOST) -> Pairs:
     """Pairs of a cell that hold its groups together: among its own vectors, and between these and its visitors.
 
-    Not every pair above the threshold, but enough of them to connect what they all connect, each with its own cosine: fewer than there
-    are vectors. Equal vectors need no search. Of a cell of more than `at_most` (images alike by the million) parts are joined as cells are,
-    and pairs may be missed as between cells; one that does not fall into parts is joined whole, in a time that grows with its square.
+    Not every pair above the threshold, but enough of them to connect what they all connect, each with its own cosine:
+    fewer than there are vectors. Equal vectors need no search. Of a cell of more than `at_most` (images alike by the
+    million) parts are joined as cells are, and pairs may be missed as between cells; one that does not fall into parts
+    is joined whole, in a time that grows with its square.
 
     Args:
         vectors: int16[n, d].
@@ -97,10 +100,13 @@ def replaced(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return identities[goes], identities[staying[goes]]
 
 
-def cosines_with_staying(goes: np.ndarray, stays: np.ndarray, left: np.ndarray, right: np.ndarray, cosines: np.ndarray) -> np.ndarray:
+def cosines_with_staying(
+    goes: np.ndarray, stays: np.ndarray, left: np.ndarray, right: np.ndarray, cosines: np.ndarray
+) -> np.ndarray:
     """The cosine of each image that goes with the one that stays for it, by the pairs that `replaced` had: float64[n].
 
-    NaN where only images between them connect the two, for then no pair has it. Images of a cosine of 1 stand for one another.
+    NaN where only images between them connect the two, for then no pair has it. Images of a cosine of 1 stand for one
+    another.
     """
     identities, left, right = _numbered(left, right)
     count, same = len(identities), cosines == 1
@@ -131,7 +137,7 @@ def _places(identities: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return places
 
 
-# Cells -------------------------------------------------------------------------------------------------------------------
+# Cells ----------------------------------------------------------------------------------------------------------------
 
 
 def _compared(vectors: np.ndarray, own: int, above: float, at_most: int) -> Iterator[Pairs]:
@@ -152,7 +158,10 @@ def _parts(vectors: np.ndarray, count: int) -> list[tuple[np.ndarray, np.ndarray
     nearest = nearest_clusters(vectors, clusters.train(vectors, count), 2)
     if nearest.shape[1] < 2:
         return []
-    return [(np.flatnonzero(nearest[:, 0] == part), np.flatnonzero(nearest[:, 1] == part)) for part in range(nearest.max() + 1)]
+    return [
+        (np.flatnonzero(nearest[:, 0] == part), np.flatnonzero(nearest[:, 1] == part))
+        for part in range(nearest.max() + 1)
+    ]
 
 
 def _compared_whole(vectors: np.ndarray, own: int, above: float) -> Iterator[Pairs]:
@@ -163,7 +172,7 @@ def _compared_whole(vectors: np.ndarray, own: int, above: float) -> Iterator[Pai
         yield Pairs(tests[is_once], rows[is_once] + begin, cosines[is_once])
 
 
-# Groups ------------------------------------------------------------------------------------------------------------------
+# Groups ---------------------------------------------------------------------------------------------------------------
 
 
 class _Forest:

@@ -1,8 +1,9 @@
 # ruff: noqa: ARG001  (numba types a call by the names of the parameters; the code reads them from `arguments`)
 """A table of hashes and their counts laid out for probing: one line of the CPU's cache answers whether a hash is there, and how often.
 
-A line has eight entries of 64 bits: the low 56 bits of a hash, and its count in 8. The lines are in the order of the hashes, so the number
-of a hash's line says the bits that the entry leaves out. An entry whose line is full is in one of the next few.
+A line has eight entries of 64 bits: the low 56 bits of a hash, and its count in 8. The lines are in the order of the
+hashes, so the number of a hash's line says the bits that the entry leaves out. An entry whose line is full is in one of
+the next few.
 """
 
 from typing import Any
@@ -16,7 +17,8 @@ intrinsic: Any = extending.intrinsic  # what it makes is called with other param
 _A_LINE = 8  # entries
 _PER_LINE = 5  # on average; with fewer the lines need more of the cache, with more the next line is asked more often
 _FARTHEST = 8  # lines from an entry's own to where it is, at most
-_LINES_AT_LEAST = 4_096  # two hashes alike in 56 bits are at least 15 lines apart: farther than any is from its own, or looked for
+# two hashes alike in 56 bits are at least 15 lines apart: farther than any is from its own, or looked for
+_LINES_AT_LEAST = 4_096
 ENTRIES_AT_MOST = 1 << 23  # 107 MB of lines: more would be too much for the memory of each process
 
 _ENTRIES = ir.VectorType(ir.IntType(64), _A_LINE)
@@ -38,7 +40,9 @@ def build(hashes: np.ndarray, counts: np.ndarray) -> np.ndarray | None:
     return lines if _fill(hashes, counts, np.uint64(number), lines) else None
 
 
-def measure_rows(lines: np.ndarray, hashes: np.ndarray, ends: np.ndarray, is_missing: np.ndarray, smallest: np.ndarray) -> None:
+def measure_rows(
+    lines: np.ndarray, hashes: np.ndarray, ends: np.ndarray, is_missing: np.ndarray, smallest: np.ndarray
+) -> None:
     """Fill, of rows of hashes that end at `ends`, whether any hash is missing (bool[n]), and the smallest count (uint8[n]: 0 of a missing one, 255 of none)."""
     _measure_rows(lines, np.uint64(len(lines) // _A_LINE - _FARTHEST - 1), hashes, ends, is_missing, smallest)
 
@@ -68,10 +72,14 @@ def _find_in_line(context: Any, builder: Any, signature: Any, arguments: Any) ->
     start = builder.gep(context.make_array(signature.args[0])(context, builder, lines).data, [begin])
     found = builder.load(builder.bitcast(start, _ENTRIES.as_pointer()), align=8)
     lane = builder.insert_element(ir.Constant(_ENTRIES, ir.Undefined), entry, ir.Constant(ir.IntType(32), 0))
-    every = builder.shuffle_vector(lane, ir.Constant(_ENTRIES, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), _A_LINE), None))
+    every = builder.shuffle_vector(
+        lane, ir.Constant(_ENTRIES, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), _A_LINE), None)
+    )
     # An empty place, which has no count, is none of a hash whose 56 bits are 0: less 1 it is the most there is.
     less_one = builder.sub(builder.xor(found, every), ir.Constant(_ENTRIES, [1] * _A_LINE))
-    bits = builder.bitcast(builder.icmp_unsigned("<", less_one, ir.Constant(_ENTRIES, [255] * _A_LINE)), ir.IntType(_A_LINE))
+    bits = builder.bitcast(
+        builder.icmp_unsigned("<", less_one, ir.Constant(_ENTRIES, [255] * _A_LINE)), ir.IntType(_A_LINE)
+    )
     return builder.zext(bits, ir.IntType(64))
 
 
@@ -84,11 +92,20 @@ def _in_line(_typing_context: Any, lines: Any, begin: Any, entry: Any) -> tuple[
 @intrinsic
 def _lowest_bit(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
     """`_lowest_bit(bits) -> uint64`: the number of the lowest bit that is 1, of at least one."""
-    return types.uint64(types.uint64), lambda _context, builder, _signature, arguments: builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+    return types.uint64(types.uint64), lambda _context, builder, _signature, arguments: builder.cttz(
+        arguments[0], ir.Constant(ir.IntType(1), 1)
+    )
 
 
 @njit(nogil=True, cache=True)
-def _measure_rows(lines: np.ndarray, number: np.uint64, hashes: np.ndarray, ends: np.ndarray, is_missing: np.ndarray, smallest: np.ndarray) -> None:
+def _measure_rows(
+    lines: np.ndarray,
+    number: np.uint64,
+    hashes: np.ndarray,
+    ends: np.ndarray,
+    is_missing: np.ndarray,
+    smallest: np.ndarray,
+) -> None:
     # Unsigned places: numba would ask each whether it counts from the end.
     line_size, begin = np.uint64(_A_LINE), np.uint64(0)
     for row in range(len(ends)):

@@ -1,7 +1,7 @@
 """The merging side of exact counting: one partition at a time; and the histogram that gives a threshold.
 
-A partition is scattered to buckets that stay in the CPU's cache, and each bucket counted in a hash table. Sorting it takes up to
-four times as long, by the CPU.
+A partition is scattered to buckets that stay in the CPU's cache, and each bucket counted in a hash table. Sorting it
+takes up to four times as long, by the CPU.
 """
 
 from collections import Counter
@@ -111,7 +111,8 @@ def merge_ngrams(hashes: np.ndarray, hot: np.ndarray) -> tuple[np.ndarray, np.nd
         hot: uint64[m, 2] of (hash, count).
 
     Returns:
-        The hashes seen twice or more, sorted; their counts (int64); the histogram of all counts, those seen once included.
+        The hashes seen twice or more, sorted; their counts (int64); the histogram of all counts, those seen once
+        included.
     """
     hot = hot[np.argsort(hot[:, 0])]
     buckets = _Buckets.of(hashes, hashes, hot[:, 0])
@@ -137,7 +138,9 @@ def merge_pairs(pairs: np.ndarray, *, limit: int) -> tuple[np.ndarray, np.ndarra
     slots = buckets.slots
     keys, distinct = np.empty(len(pairs), np.uint64), np.empty(len(pairs), np.int64)
     table = np.empty(slots, np.uint64), np.empty(slots, np.uint64), np.empty(slots, np.int64)
-    found = _count_distinct(*buckets, *table, np.empty((slots, 2), np.uint64), np.empty(slots, np.bool_), keys, distinct)
+    found = _count_distinct(
+        *buckets, *table, np.empty((slots, 2), np.uint64), np.empty(slots, np.bool_), keys, distinct
+    )
     keys, distinct = keys[:found], distinct[:found]
     over = np.flatnonzero(distinct > limit)
     over = over[np.argsort(keys[over])]
@@ -166,7 +169,9 @@ def _differing(keys: np.ndarray, first: np.uint64) -> np.uint64:
 
 
 @njit(nogil=True, cache=True)
-def _scatter(entries: np.ndarray, keys: np.ndarray, shared: np.uint64, bits: np.uint64, scattered: np.ndarray, ends: np.ndarray) -> None:
+def _scatter(
+    entries: np.ndarray, keys: np.ndarray, shared: np.uint64, bits: np.uint64, scattered: np.ndarray, ends: np.ndarray
+) -> None:
     down = np.uint64(64) - bits
     for i in range(len(keys)):
         ends[(keys[i] << shared) >> down] += 1
@@ -194,8 +199,9 @@ def _count(
 ) -> int:
     """Count hashes and sorted hot ones, bucket by bucket.
 
-    Fills `keys` and `counts` of those seen twice or more, sorted, and returns how many they are; tallies all counts, those of _DENSE and
-    more together. The number of a slot is the bits of a hash that follow the bucket's, so a table in the order of its slots is nearly sorted.
+    Fills `keys` and `counts` of those seen twice or more, sorted, and returns how many they are; tallies all counts,
+    those of _DENSE and more together. The number of a slot is the bits of a hash that follow the bucket's, so a table
+    in the order of its slots is nearly sorted.
     """
     up, down = shared + bits, np.uint64(64) - bits
     often, begin, hot_begin = 0, 0, 0
@@ -210,7 +216,8 @@ def _count(
         for i in range(hot_begin, hot_end):
             slot_counts[_slot(hot[i, 0], up, slot_bits, slot_keys, slot_counts)] += np.int64(hot[i, 1])
         first = often
-        for slot in range(1 << slot_bits):  # no branch, for it could not be foreseen: what is seen once is written too, then overwritten
+        # no branch, for it could not be foreseen: what is seen once is written too, then overwritten
+        for slot in range(1 << slot_bits):
             count = slot_counts[slot]
             tally[np.uint64(min(count, _DENSE))] += 1
             keys[np.uint64(often)], counts[np.uint64(often)] = slot_keys[slot], count
@@ -222,7 +229,9 @@ def _count(
 
 
 @njit(nogil=True)
-def _slot(key: np.uint64, up: np.uint64, slot_bits: np.uint64, slot_keys: np.ndarray, slot_counts: np.ndarray) -> np.uint64:
+def _slot(
+    key: np.uint64, up: np.uint64, slot_bits: np.uint64, slot_keys: np.ndarray, slot_counts: np.ndarray
+) -> np.uint64:
     """The slot of a key, which is put there where it is not yet; a count of 0 is an empty slot."""
     mask, slot = (np.uint64(1) << slot_bits) - np.uint64(1), (key << up) >> (np.uint64(64) - slot_bits)
     while slot_counts[slot] != 0 and slot_keys[slot] != key:
@@ -257,7 +266,8 @@ def _count_distinct(
 ) -> int:
     """Fill `keys` and `distinct` (how many different others each has) bucket by bucket; returns how many keys.
 
-    The first other of a key stands beside it, for most keys have one alone; the rest of the pairs are in a table of their own.
+    The first other of a key stands beside it, for most keys have one alone; the rest of the pairs are in a table of
+    their own.
     """
     up, found, begin = shared + bits, 0, 0
     for bucket in range(len(ends)):
@@ -271,7 +281,8 @@ def _count_distinct(
             if slot_counts[of_key] == 0:
                 slot_counts[of_key], slot_firsts[of_key] = 1, other
             elif slot_firsts[of_key] != other:
-                slot = ((key << up) ^ (other * np.uint64(0x9E3779B97F4A7C15))) >> down  # by both, for a key may have any number of others
+                # by both, for a key may have any number of others
+                slot = ((key << up) ^ (other * np.uint64(0x9E3779B97F4A7C15))) >> down
                 while slot_taken[slot] and (slot_pairs[slot, 0] != key or slot_pairs[slot, 1] != other):
                     slot = (slot + np.uint64(1)) & mask
                 slot_counts[of_key] += not slot_taken[slot]

@@ -1,9 +1,9 @@
 """All pairs of a block of the pool and the test side whose cosine is above a threshold: none is missed.
 
-The test side is rotated so that its first columns hold most of it. With q = (q1, q2) and x = (x1, x2), cut after some columns,
-q.x <= q1.x1 + |q2| |x2|: one short dot product bounds the cosine of a pair, and nearly every pair ends there. What is left is bounded
-by more columns, then decided in whole numbers. Bounds are rounded up by more than floats can err, so what a CPU or its BLAS rounds
-costs time, never a pair.
+The test side is rotated so that its first columns hold most of it. With q = (q1, q2) and x = (x1, x2), cut after some
+columns, q.x <= q1.x1 + |q2| |x2|: one short dot product bounds the cosine of a pair, and nearly every pair ends there.
+What is left is bounded by more columns, then decided in whole numbers. Bounds are rounded up by more than floats can
+err, so what a CPU or its BLAS rounds costs time, never a pair.
 """
 
 from dataclasses import dataclass, fields
@@ -13,7 +13,18 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from altalign.dedup.dot_products import PER_ROW, ROWS, STRIP, STRIPS, TILE, most_of_row, multiply_tile, packed, padded, squared_norms
+from altalign.dedup.dot_products import (
+    PER_ROW,
+    ROWS,
+    STRIP,
+    STRIPS,
+    TILE,
+    most_of_row,
+    multiply_tile,
+    packed,
+    padded,
+    squared_norms,
+)
 
 DIMENSIONS_AT_MOST = 16_384  # with more, floats may err by more than the bounds allow for
 
@@ -59,7 +70,8 @@ class TestSide:
         """Of int16[n, d], any number of them: as quick as can be for this threshold, and right for any.
 
         Raises:
-            ValueError: not int16 of two dimensions, more than DIMENSIONS_AT_MOST columns, or a norm above NORM_AT_MOST of dot_products.
+            ValueError: not int16 of two dimensions, more than DIMENSIONS_AT_MOST columns, or a norm above NORM_AT_MOST
+                of dot_products.
         """
         vectors = np.ascontiguousarray(vectors)
         norms, dimensions = squared_norms(vectors), vectors.shape[1]
@@ -79,26 +91,34 @@ class TestSide:
     def first(self, count: int) -> "TestSide":
         """The first of it, without copying."""
         strips = -(-count // PER_ROW) * STRIPS
-        return TestSide(self.vectors[:count], self.norms[:count], self.rotation, self.strips[:strips], self.second[:count])
+        return TestSide(
+            self.vectors[:count], self.norms[:count], self.rotation, self.strips[:strips], self.second[:count]
+        )
 
 
 def find_pairs(block: np.ndarray, test_side: TestSide, *, above: float) -> Pairs:
     """All pairs of int16[n, d] and the test side whose cosine is above, as `is_above` decides; a vector of zeros is in none.
 
-    Blocks of 1,000 or more are quickest. Memory is that of the pairs found, about 100 bytes each while they are put together.
+    Blocks of 1,000 or more are quickest. Memory is that of the pairs found, about 100 bytes each while they are put
+    together.
 
     Raises:
-        ValueError: not int16 of the test side's columns, a norm above NORM_AT_MOST of dot_products, or a threshold outside of 0 to 1.
+        ValueError: not int16 of the test side's columns, a norm above NORM_AT_MOST of dot_products, or a threshold
+            outside of 0 to 1.
     """
     if not 0 <= above <= 1:
         raise ValueError(f"a threshold of {above} is no cosine from 0 to 1")
     block = np.ascontiguousarray(block)
     norms = squared_norms(block)
     if block.shape[1] != test_side.vectors.shape[1]:
-        raise ValueError(f"the block's vectors have {block.shape[1]} dimensions, those of the test side {test_side.vectors.shape[1]}")
+        raise ValueError(
+            f"the block's vectors have {block.shape[1]} dimensions, those of the test side {test_side.vectors.shape[1]}"
+        )
     found = [np.zeros((0, 3), np.int64)]
     for begin in range(0, len(block), _ROWS_AT_A_TIME):
-        some = _candidates(block[begin : begin + _ROWS_AT_A_TIME], norms[begin : begin + _ROWS_AT_A_TIME], test_side, above)
+        some = _candidates(
+            block[begin : begin + _ROWS_AT_A_TIME], norms[begin : begin + _ROWS_AT_A_TIME], test_side, above
+        )
         some[:, 0] += begin
         found.append(some[np.lexsort((some[:, 1], some[:, 0]))])
     rows, tests, products = np.concatenate(found).T
@@ -118,8 +138,9 @@ def nearest(pairs: Pairs) -> Pairs:
 def is_above(products: np.ndarray, norms: np.ndarray, other_norms: np.ndarray, above: float) -> np.ndarray:
     """Whether cosines are strictly above a threshold, exactly.
 
-    A cosine is a dot product by the root of two squared norms, all int64[n]. The threshold is the decimal number that `above` prints
-    as, 39/40 for 0.975, not the binary one near it. Where a norm is 0 there is no cosine, and it is not above.
+    A cosine is a dot product by the root of two squared norms, all int64[n]. The threshold is the decimal number that
+    `above` prints as, 39/40 for 0.975, not the binary one near it. Where a norm is 0 there is no cosine, and it is not
+    above.
     """
     cosines = _cosines(products, norms, other_norms)
     is_pair = cosines > above
@@ -139,10 +160,12 @@ def _is_above(product: int, norm: int, other_norm: int, above: Fraction) -> bool
 def _cosines(products: np.ndarray, norms: np.ndarray, other_norms: np.ndarray) -> np.ndarray:
     """float64; -1 where a norm is 0. One rounding after another of correctly rounded operations: the same on every CPU."""
     product_of_norms = np.sqrt(norms.astype(np.float64) * other_norms.astype(np.float64))
-    return np.divide(products.astype(np.float64), product_of_norms, out=np.full(len(products), -1.0), where=product_of_norms > 0)
+    return np.divide(
+        products.astype(np.float64), product_of_norms, out=np.full(len(products), -1.0), where=product_of_norms > 0
+    )
 
 
-# Bounds ------------------------------------------------------------------------------------------------------------------
+# Bounds ---------------------------------------------------------------------------------------------------------------
 
 
 def _leading_directions(vectors: np.ndarray, norms: np.ndarray) -> np.ndarray:
@@ -152,7 +175,11 @@ def _leading_directions(vectors: np.ndarray, norms: np.ndarray) -> np.ndarray:
         return np.zeros((dimensions, 0), np.float32)
     step = max(1, count // (_SAMPLE_OF_LONG if dimensions > _LONG else _SAMPLE))
     unit = _unit(vectors[::step], norms[::step]).astype(np.float64)
-    directions = np.linalg.svd(unit, full_matrices=False)[2].T if dimensions > _LONG else np.linalg.eigh(unit.T @ unit)[1][:, ::-1]
+    directions = (
+        np.linalg.svd(unit, full_matrices=False)[2].T
+        if dimensions > _LONG
+        else np.linalg.eigh(unit.T @ unit)[1][:, ::-1]
+    )
     return np.ascontiguousarray(directions[:, : _SECOND - 1], np.float32)
 
 
@@ -189,7 +216,8 @@ def _limit(columns: int, dimensions: int, above: float) -> int:
     """No pair above the threshold has a dot product of bounding columns (their number: `columns`) as small as this."""
     leading = columns - 1
     error = _error(leading, dimensions)
-    rounding = 2 * 0.51 * leading**0.5 * (1 + error) / _SCALE + 0.27 * leading / _SCALE**2  # to whole numbers, half a unit a column
+    # to whole numbers, half a unit a column
+    rounding = 2 * 0.51 * leading**0.5 * (1 + error) / _SCALE + 0.27 * leading / _SCALE**2
     return int(np.floor((above - 2 * error - error**2 - rounding - _UNSURE) * _SCALE**2)) - 1
 
 
@@ -206,15 +234,21 @@ def _best_width(rotated: np.ndarray, norms: np.ndarray, dimensions: int, above: 
     return min(_WIDTHS, key=cost)
 
 
-# The search --------------------------------------------------------------------------------------------------------------
+# The search -----------------------------------------------------------------------------------------------------------
 
 
 def _candidates(block: np.ndarray, norms: np.ndarray, test_side: TestSide, above: float) -> np.ndarray:
     """Row, test row and dot product of all pairs above the threshold, or too near to it for floats: int64[m, 3]."""
-    rotated, (width, dimensions) = _rotated(block, norms, test_side.rotation), (2 * test_side.strips.shape[1], block.shape[1])
+    rotated, (width, dimensions) = (
+        _rotated(block, norms, test_side.rotation),
+        (2 * test_side.strips.shape[1], block.shape[1]),
+    )
     first, second = (_bounding(rotated, norms, dimensions, of_bound) for of_bound in (width, _SECOND))
     limits = np.array([_limit(bounding.shape[1], dimensions, above) for bounding in (first, second)])
-    rows, tests = (padded(first), second, block, norms), (test_side.strips, test_side.second, test_side.vectors, test_side.norms)
+    rows, tests = (
+        (padded(first), second, block, norms),
+        (test_side.strips, test_side.second, test_side.vectors, test_side.norms),
+    )
     found = np.empty((4 * TILE, 3), np.int64)
     count, strip, row = _search(rows, tests, limits, above - _UNSURE, found, 0, 0, 0)
     while strip < len(test_side.strips):
@@ -227,7 +261,9 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @njit(nogil=True, cache=True)
-def _search(rows: Arrays, tests: Arrays, limits: np.ndarray, floor: float, found: np.ndarray, count: int, strip: int, row: int) -> tuple[int, int, int]:
+def _search(
+    rows: Arrays, tests: Arrays, limits: np.ndarray, floor: float, found: np.ndarray, count: int, strip: int, row: int
+) -> tuple[int, int, int]:
     """Fill `found` from `count` on, from a tile on; returns the count and the tile to go on from when there is room again."""
     sums, first, strips = np.empty(TILE, np.int32), rows[0], tests[0]
     while strip < len(strips):
@@ -246,7 +282,15 @@ def _search(rows: Arrays, tests: Arrays, limits: np.ndarray, floor: float, found
 
 @njit(nogil=True, cache=True)
 def _look_closer(
-    bounds: np.ndarray, row: int, first_test: int, rows: Arrays, tests: Arrays, limits: np.ndarray, floor: float, found: np.ndarray, count: int
+    bounds: np.ndarray,
+    row: int,
+    first_test: int,
+    rows: Arrays,
+    tests: Arrays,
+    limits: np.ndarray,
+    floor: float,
+    found: np.ndarray,
+    count: int,
 ) -> int:
     """The pairs of one row and a tile's tests that the first bound leaves: bounded again, then multiplied in full."""
     (_, second, vectors, norms), (_, test_second, test_vectors, test_norms) = rows, tests
@@ -256,7 +300,10 @@ def _look_closer(
         test = first_test + i
         if test_second.shape[1] and _product(second[row], test_second[test]) <= limits[1]:
             continue
-        product, norm = _product(vectors[row], test_vectors[test]), np.float64(norms[row]) * np.float64(test_norms[test])
+        product, norm = (
+            _product(vectors[row], test_vectors[test]),
+            np.float64(norms[row]) * np.float64(test_norms[test]),
+        )
         if norm > 0 and product > floor * np.sqrt(norm):
             found[count, 0], found[count, 1], found[count, 2] = row, test, product
             count += 1

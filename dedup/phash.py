@@ -1,6 +1,7 @@
 """The descriptor `phash`: the bits of the package imagehash, by the batch, as vectors of +1 and -1.
 
-64 bits cannot tell drawings apart at a million comparisons an image; it is here because so many lists and tools speak it.
+64 bits cannot tell drawings apart at a million comparisons an image; it is here because so many lists and tools speak
+it.
 """
 
 from math import cos, pi
@@ -16,7 +17,8 @@ BITS = HASH_SIDE * HASH_SIDE
 
 _COSINE_BITS, _SPLIT = 30, 22
 _COSINES: npt.NDArray[np.int64] = np.array(
-    [[round(cos((2 * x + 1) * u * pi / 64) * 2**_COSINE_BITS) for x in range(SIDE_PX)] for u in range(HASH_SIDE)], np.int64
+    [[round(cos((2 * x + 1) * u * pi / 64) * 2**_COSINE_BITS) for x in range(SIDE_PX)] for u in range(HASH_SIDE)],
+    np.int64,
 )
 
 
@@ -28,9 +30,9 @@ def lanczos_thumbnail(gray: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 def phash(luma: npt.NDArray[np.uint8]) -> npt.NDArray[np.int16]:
     """Perceptual hashes, 8 x 8: +1 where a frequency is above the median of the 64 lowest, -1 where not; row by row as imagehash has them.
 
-    The cosine of two is 1 - d / 32, d the number of bits that differ. Frequencies are sums over 1,024 pixels, in integers, to 3e-4 of a gray level at
-    the worst. Where they are exactly equal (the odd ones of a symmetrical picture are all 0) imagehash's bits are the rounding errors of its
-    transform; here those equal to the median are -1.
+    The cosine of two is 1 - d / 32, d the number of bits that differ. Frequencies are sums over 1,024 pixels, in
+    integers, to 3e-4 of a gray level at the worst. Where they are exactly equal (the odd ones of a symmetrical picture
+    are all 0) imagehash's bits are the rounding errors of its transform; here those equal to the median are -1.
 
     Args:
         luma: `lanczos_thumbnail`s, uint8[n, 32, 32].
@@ -53,7 +55,8 @@ def phash(luma: npt.NDArray[np.uint8]) -> npt.NDArray[np.int16]:
 
 @njit(nogil=True, cache=True)
 def _transform(luma: np.ndarray, cosines: np.ndarray, frequencies: np.ndarray) -> None:
-    # 30 bits of cosine twice and 18 of pixels are more than 64: the sums of columns are split, and 22 bits dropped at the end.
+    # 30 bits of cosine twice and 18 of pixels are more than 64: the sums of columns are split, and 22 bits dropped at
+    # the end.
     down = np.empty((HASH_SIDE, SIDE_PX), np.int64)
     low_bits = (np.int64(1) << _SPLIT) - 1
     for i in range(len(luma)):

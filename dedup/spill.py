@@ -1,7 +1,7 @@
 """The writing side of exact counting: hashes scattered to partitions by their top bits, in buffers that a thread keeps.
 
-A partition is the top bits of a hash, so partitions in order are one sorted table. A small cache of hot n-grams takes what
-occurs most before anything is stored; which n-grams are hot changes what is written, never what the merge finds.
+A partition is the top bits of a hash, so partitions in order are one sorted table. A small cache of hot n-grams takes
+what occurs most before anything is stored; which n-grams are hot changes what is written, never what the merge finds.
 """
 
 from collections.abc import Callable
@@ -105,7 +105,15 @@ def _choose_hot(ngrams: np.ndarray, hot: np.ndarray) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _scatter(ngrams: np.ndarray, begin: int, shift: np.uint64, hot: np.ndarray, hot_counts: np.ndarray, buffers: np.ndarray, ends: np.ndarray) -> int:
+def _scatter(
+    ngrams: np.ndarray,
+    begin: int,
+    shift: np.uint64,
+    hot: np.ndarray,
+    hot_counts: np.ndarray,
+    buffers: np.ndarray,
+    ends: np.ndarray,
+) -> int:
     """Scatter from `begin` on; returns where it had to stop because a buffer is full."""
     mask, room = np.uint64(len(hot) - 1), np.uint64(buffers.shape[1])
     for i in range(begin, len(ngrams)):
@@ -122,7 +130,9 @@ def _scatter(ngrams: np.ndarray, begin: int, shift: np.uint64, hot: np.ndarray, 
 
 
 @njit(nogil=True, cache=True)
-def _scatter_pairs(keys: np.ndarray, others: np.ndarray, begin: int, shift: np.uint64, buffers: np.ndarray, ends: np.ndarray) -> int:
+def _scatter_pairs(
+    keys: np.ndarray, others: np.ndarray, begin: int, shift: np.uint64, buffers: np.ndarray, ends: np.ndarray
+) -> int:
     room = buffers.shape[1]
     for i in range(begin, len(keys)):
         p = keys[i] >> shift

@@ -15,12 +15,14 @@ from altalign.dedup.buckets import nearest_clusters, share_bucket
 
 PER_UNIT = 10_000  # bins of a histogram; the thresholds that it is asked about are its edges
 
-FIT_FROM, FIT_TO = 1e-3, 1e-5  # rates that a line is fitted through: it is straight there, and the few true duplicates of a sample do not bend it
+# rates that a line is fitted through: it is straight there, and the few true duplicates of a sample do not bend it
+FIT_FROM, FIT_TO = 1e-3, 1e-5
 _DECOYS_FALL_SHORT = 12  # times at most, measured on clip art; on photographs 4
 _PAIRS_AT_A_TIME = 8_192  # as floats
 _FIT_POINTS, _FIT_POINTS_AT_LEAST, _FIT_PAIRS_AT_LEAST = 20, 4, 10
 
-_EDGES: npt.NDArray[np.float64] = np.arange(-PER_UNIT, PER_UNIT + 1) / PER_UNIT  # the floats that their decimals are read as
+# the floats that their decimals are read as
+_EDGES: npt.NDArray[np.float64] = np.arange(-PER_UNIT, PER_UNIT + 1) / PER_UNIT
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,11 @@ def _beta_quantile(probability: float, a: int, b: int) -> float:
 def _beta(x: float, a: int, b: int) -> float:
     """The regularised incomplete beta function: its continued fraction, from the side where that converges fast."""
     front = exp(a * log(x) + b * log1p(-x) + lgamma(a + b) - lgamma(a) - lgamma(b))
-    return front * _beta_fraction(x, a, b) / a if x < (a + 1) / (a + b + 2) else 1 - front * _beta_fraction(1 - x, b, a) / b
+    return (
+        front * _beta_fraction(x, a, b) / a
+        if x < (a + 1) / (a + b + 2)
+        else 1 - front * _beta_fraction(1 - x, b, a) / b
+    )
 
 
 def _beta_fraction(x: float, a: int, b: int) -> float:
@@ -72,7 +78,10 @@ def _beta_fraction(x: float, a: int, b: int) -> float:
     numerator, denominator = 1.0, 1 / (1 - (a + b) * x / (a + 1))
     value = denominator
     for m in count(1):
-        for term in (m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)), -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
             numerator, denominator = 1 + term / numerator, 1 / (1 + term * denominator)
             value *= numerator * denominator
         if abs(numerator * denominator - 1) < 1e-14:
@@ -80,10 +89,12 @@ def _beta_fraction(x: float, a: int, b: int) -> float:
     return value
 
 
-# Recall ------------------------------------------------------------------------------------------------------------------
+# Recall ---------------------------------------------------------------------------------------------------------------
 
 
-def recall_by_transform(transforms: Sequence[str], cosines: npt.NDArray[np.floating], *, similarity_above: float) -> dict[str, Share]:
+def recall_by_transform(
+    transforms: Sequence[str], cosines: npt.NDArray[np.floating], *, similarity_above: float
+) -> dict[str, Share]:
     """How many copies of each transform are found, in the order in which transforms first come.
 
     Args:
@@ -98,7 +109,9 @@ def recall_by_transform(transforms: Sequence[str], cosines: npt.NDArray[np.float
     return found
 
 
-def recall_and_precision(cosines: npt.NDArray[np.floating], is_near: npt.NDArray[np.bool_], *, similarity_above: float) -> tuple[Share, Share]:
+def recall_and_precision(
+    cosines: npt.NDArray[np.floating], is_near: npt.NDArray[np.bool_], *, similarity_above: float
+) -> tuple[Share, Share]:
     """Recall and precision on labelled pairs.
 
     Args:
@@ -165,7 +178,7 @@ def of_best_view(
     return inside, anyhow
 
 
-# False positives ---------------------------------------------------------------------------------------------------------
+# False positives ------------------------------------------------------------------------------------------------------
 
 
 class CosineHistogram:
@@ -186,7 +199,9 @@ class CosineHistogram:
 
     def __add__(self, other: "CosineHistogram") -> "CosineHistogram":
         if self.found_above != other.found_above:
-            raise ValueError(f"histograms of cosines above {self.found_above} and above {other.found_above} do not add up")
+            raise ValueError(
+                f"histograms of cosines above {self.found_above} and above {other.found_above} do not add up"
+            )
         return CosineHistogram(self.found_above, self.comparisons + other.comparisons, self._tally + other._tally)
 
     def without(self, pairs: int) -> "CosineHistogram":
@@ -276,15 +291,17 @@ def fit(histogram: CosineHistogram) -> Line:
     x, y = np.log((1 - histogram.thresholds()[chosen]) / 2), np.log(rates)
     slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
     if slope <= 0:
-        raise ValueError("the rate of false positives does not fall as the threshold rises; no threshold can be read from it")
+        raise ValueError(
+            "the rate of false positives does not fall as the threshold rises; no threshold can be read from it"
+        )
     return Line(slope, float(y.mean() - slope * x.mean()), float(rates.max()), float(rates.min()))
 
 
 def true_near_duplicates(found: CosineHistogram, decoys: CosineHistogram, *, similarity_above: float) -> int:
     """How many of the pairs above a strict threshold are no false positives, for all that decoys say: those beyond 12 times as many as decoys have.
 
-    In a pool that holds test images they are so many, where the test side is small, that a line through them would be level. Decoys fall short of
-    the rate of false positives up to 12 times.
+    In a pool that holds test images they are so many, where the test side is small, that a line through them would be
+    level. Decoys fall short of the rate of false positives up to 12 times.
     """
     share = decoys.above(similarity_above)
     unrelated = _DECOYS_FALL_SHORT * share.found / share.asked * found.comparisons if share.asked else 0.0
@@ -304,24 +321,31 @@ def smallest_threshold(line: Line, *, test_images: int, views: int, budget: floa
     """
     comparisons = test_images * views
     if comparisons < 1 or budget <= 0:
-        raise ValueError(f"no threshold can be chosen for {test_images} test images in {views} views and a budget of {budget} false positives a pool image")
+        raise ValueError(
+            f"no threshold can be chosen for {test_images} test images in {views} views and a budget of {budget} false positives a pool image"
+        )
     root = 1 - 2 * exp((log(budget / comparisons) - line.intercept) / line.slope) if budget < comparisons else 0.0
-    step = max(0, ceil(PER_UNIT * root) - 1)  # the formula's answer to within its rounding; then as the budget is stated
+    # the formula's answer to within its rounding; then as the budget is stated
+    step = max(0, ceil(PER_UNIT * root) - 1)
     while false_positives_per_image(line, step / PER_UNIT, test_images=test_images, views=views) > budget:
         step += 1
     if step == PER_UNIT:
-        raise ValueError(f"no threshold below 1 keeps {budget} false positives a pool image among {test_images:,} test images in {views} views: allow more")
+        raise ValueError(
+            f"no threshold below 1 keeps {budget} false positives a pool image among {test_images:,} test images in {views} views: allow more"
+        )
     return step / PER_UNIT
 
 
-# Decoys and pairs to look at ---------------------------------------------------------------------------------------------
+# Decoys and pairs to look at ------------------------------------------------------------------------------------------
 
 
-def is_own_mirror(vectors: npt.NDArray[np.int16], mirrored: npt.NDArray[np.int16], *, similarity_above: float) -> npt.NDArray[np.bool_]:
+def is_own_mirror(
+    vectors: npt.NDArray[np.int16], mirrored: npt.NDArray[np.int16], *, similarity_above: float
+) -> npt.NDArray[np.bool_]:
     """Which images look like themselves in a mirror: no decoys, for a copy of such an image is rightly found.
 
-    Mirrored test images are decoys: nothing in the pool should be near one. What is, counts as false without any label; for photographs the true
-    rate is 2 to 4 times theirs.
+    Mirrored test images are decoys: nothing in the pool should be near one. What is, counts as false without any label;
+    for photographs the true rate is 2 to 4 times theirs.
 
     Args:
         vectors: of images, int16[n, d].

@@ -1,6 +1,7 @@
 """Writes WARC files, a gzip member a record, and an index (CDXJ) of them; reads single records by it.
 
-Bytes depend on what is written alone: record ids are UUIDs of their names, dates count on from a fixed one, gzip has no time.
+Bytes depend on what is written alone: record ids are UUIDs of their names, dates count on from a fixed one, gzip has no
+time.
 """
 
 import gzip
@@ -38,11 +39,20 @@ class Archive:
         self.captures: list[Capture] = []
         self._file: BinaryIO = path.open("wb")
         self._records = 0
-        self._add("warcinfo", "", b"software: altalign demo\r\nformat: WARC File Format 1.1\r\n", "application/warc-fields")
+        self._add(
+            "warcinfo", "", b"software: altalign demo\r\nformat: WARC File Format 1.1\r\n", "application/warc-fields"
+        )
 
-    def response(self, url: str, body: bytes, media_type: str, *, status: int = 200, headers: tuple[str, ...] = ()) -> None:
+    def response(
+        self, url: str, body: bytes, media_type: str, *, status: int = 200, headers: tuple[str, ...] = ()
+    ) -> None:
         """Add an HTTP response; `headers` are further lines, `body` is as transferred."""
-        self._note(url, status, media_type, self._add("response", url, http(body, media_type, status, headers), "application/http; msgtype=response"))
+        self._note(
+            url,
+            status,
+            media_type,
+            self._add("response", url, http(body, media_type, status, headers), "application/http; msgtype=response"),
+        )
 
     def resource(self, url: str, body: bytes, media_type: str) -> None:
         """Add a body without HTTP headers."""
@@ -96,7 +106,11 @@ class Archive:
 def http(body: bytes, media_type: str, status: int, headers: tuple[str, ...]) -> bytes:
     """An HTTP response message."""
     reason = {200: "OK", 301: "Moved Permanently", 404: "Not Found"}[status]
-    length = () if any(line.lower().startswith("transfer-encoding") for line in headers) else (f"Content-Length: {len(body)}",)
+    length = (
+        ()
+        if any(line.lower().startswith("transfer-encoding") for line in headers)
+        else (f"Content-Length: {len(body)}",)
+    )
     head = (f"HTTP/1.1 {status} {reason}", f"Content-Type: {media_type}", *headers, *length, "", "")
     return "\r\n".join(head).encode("latin-1") + body
 
@@ -112,10 +126,17 @@ def write_index(path: Path, captures: list[Capture]) -> None:
     lines = []
     for capture in captures:
         parts = urlsplit(capture.url)
-        place = {"url": capture.url, "mime": capture.media_type, "status": str(capture.status), "filename": capture.file}
+        place = {
+            "url": capture.url,
+            "mime": capture.media_type,
+            "status": str(capture.status),
+            "filename": capture.file,
+        }
         stamp = "".join(filter(str.isdigit, capture.moment))
         fields = json.dumps({**place, "offset": str(capture.offset), "length": str(capture.length)})
-        lines.append(f"{','.join(reversed(parts.netloc.split('.')))}){parts.path or '/'}{'?' if parts.query else ''}{parts.query} {stamp} {fields}\n")
+        lines.append(
+            f"{','.join(reversed(parts.netloc.split('.')))}){parts.path or '/'}{'?' if parts.query else ''}{parts.query} {stamp} {fields}\n"
+        )
     path.write_text("".join(sorted(lines)), encoding="utf-8", newline="\n")
 
 
@@ -124,7 +145,14 @@ def read_index(path: Path) -> Iterator[Capture]:
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             fields: dict[str, Any] = json.loads(line.split(" ", 2)[2])
-            yield Capture(fields["url"], int(fields["status"]), fields["mime"], fields["filename"], int(fields["offset"]), int(fields["length"]))
+            yield Capture(
+                fields["url"],
+                int(fields["status"]),
+                fields["mime"],
+                fields["filename"],
+                int(fields["offset"]),
+                int(fields["length"]),
+            )
 
 
 def read_record(folder: Path, capture: Capture) -> tuple[str, bytes]:

@@ -8,7 +8,13 @@ from altalign.demo.scenes import Group, Scene
 
 _NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
 _PLURALS = {"cross": "crosses"}
-_AT = {"centre": "in the centre", "top": "at the top", "bottom": "at the bottom", "left": "on the left", "right": "on the right"}
+_AT = {
+    "centre": "in the centre",
+    "top": "at the top",
+    "bottom": "at the bottom",
+    "left": "on the left",
+    "right": "on the right",
+}
 _ORDERS = {"row": "in a row", "column": "in a column", "scattered": "scattered"}
 _RELATIONS = {"left": ("to the left of", "to the right of"), "above": ("above", "below")}
 
@@ -44,7 +50,13 @@ _TWO = (
     "{bare} & {other}, {ground} background",
 )
 
-BOILERPLATE = ("click here to see more", "View full size image", "image for this article", "please wait, loading", "Advertisement: learn more")
+BOILERPLATE = (
+    "click here to see more",
+    "View full size image",
+    "image for this article",
+    "please wait, loading",
+    "Advertisement: learn more",
+)
 TOO_SHORT = ("logo", "photo", "thumbnail", "red star", "Click here", "1920x1080", "banner 2", "img")
 
 
@@ -92,7 +104,13 @@ def rare_text(told: str, rng: Random) -> str:
     """A text with a token that occurs nowhere else."""
     token = "".join(rng.choices("bcdfghjkmnpqvwxz", k=12))
     number = rng.randint(10**6, 10**8)
-    texts = (f"image tid {rng.randint(10, 99)}&id {token}", f"{told} {token}", f"IMG {number} copy.jpg", f"{told}, item no. {number}", f"file {token} 2.jpg")
+    texts = (
+        f"image tid {rng.randint(10, 99)}&id {token}",
+        f"{told} {token}",
+        f"IMG {number} copy.jpg",
+        f"{told}, item no. {number}",
+        f"file {token} 2.jpg",
+    )
     return rng.choice(texts)
 
 

@@ -13,7 +13,8 @@ from PIL import Image, ImageChops, ImageDraw, ImageOps
 
 from altalign.demo.scenes import COLOURS, Group, Scene
 
-Spot = tuple[Group, float, float, float]  # group, centre in shares of width and height, radius in shares of the short side
+# group, centre in shares of width and height, radius in shares of the short side
+Spot = tuple[Group, float, float, float]
 
 SHADE_PX = 960
 _AXIS = {"left": -1, "right": 1, "top": -1, "bottom": 1}
@@ -71,7 +72,9 @@ def bomb(side: int = 20_000) -> bytes:
     pixels = b"".join(squeeze.compress(row) for _ in range(side)) + squeeze.flush()
     header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", pixels), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
 
 
 def _near(colour: tuple[int, int, int], rng: Random, by: int = 10) -> tuple[int, int, int]:
@@ -87,12 +90,16 @@ def _spots(scene: Scene, rng: Random) -> list[Spot]:
         return [(group, x, y, radius) if scene.arrangement == "left" else (group, y, x, radius) for group, x, y in ends]
     group = scene.groups[0]
     if group.count > 1:
-        radius = rng.uniform(0.36, 0.44) / (group.count + 1) if scene.arrangement != "scattered" else rng.uniform(0.09, 0.12)
+        radius = (
+            rng.uniform(0.36, 0.44) / (group.count + 1) if scene.arrangement != "scattered" else rng.uniform(0.09, 0.12)
+        )
         return [(group, x, y, radius) for x, y in _places_of_several(scene.arrangement, group.count, rng)]
     side = sum(_AXIS[word] for word in scene.arrangement.split() if word in ("left", "right"))
     level = sum(_AXIS[word] for word in scene.arrangement.split() if word in ("top", "bottom"))
     radius, reach = (rng.uniform(0.09, 0.12), 0.3) if scene.size == "small" else (rng.uniform(0.24, 0.29), 0.2)
-    return [(group, 0.5 + side * reach + rng.uniform(-0.04, 0.04), 0.5 + level * reach + rng.uniform(-0.04, 0.04), radius)]
+    return [
+        (group, 0.5 + side * reach + rng.uniform(-0.04, 0.04), 0.5 + level * reach + rng.uniform(-0.04, 0.04), radius)
+    ]
 
 
 def _places_of_several(order: str, count: int, rng: Random) -> list[tuple[float, float]]:
@@ -104,7 +111,9 @@ def _places_of_several(order: str, count: int, rng: Random) -> list[tuple[float,
     return line if order == "row" else [(y, x) for x, y in line]
 
 
-def _texture(pen: ImageDraw.ImageDraw, texture: str, ground: tuple[int, int, int], width: int, height: int, rng: Random) -> None:
+def _texture(
+    pen: ImageDraw.ImageDraw, texture: str, ground: tuple[int, int, int], width: int, height: int, rng: Random
+) -> None:
     if texture == "plain":
         return
     shift = 34 if sum(ground) < 384 else -34
@@ -150,10 +159,29 @@ def _outline(shape: str) -> tuple[tuple[float, float], ...]:
             return ((-0.78, -0.78), (0.78, -0.78), (0.78, 0.78), (-0.78, 0.78))
         case "cross":
             a, b = 0.3, 0.95
-            return ((-a, -b), (a, -b), (a, -a), (b, -a), (b, a), (a, a), (a, b), (-a, b), (-a, a), (-b, a), (-b, -a), (-a, -a))
+            return (
+                (-a, -b),
+                (a, -b),
+                (a, -a),
+                (b, -a),
+                (b, a),
+                (a, a),
+                (a, b),
+                (-a, b),
+                (-a, a),
+                (-b, a),
+                (-b, -a),
+                (-a, -a),
+            )
         case "heart":
             steps = [math.tau * step / 40 for step in range(40)]
-            return tuple((math.sin(t) ** 3, -(13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t)) / 16 - 0.1) for t in steps)
+            return tuple(
+                (
+                    math.sin(t) ** 3,
+                    -(13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t)) / 16 - 0.1,
+                )
+                for t in steps
+            )
         case _:
             raise ValueError(f"{shape}: no such shape")
 
@@ -175,7 +203,9 @@ def _sheets() -> list[Image.Image]:
     numbers = np.random.default_rng(2021)
     sheets = []
     for cells in (6, 8, 11, 14):
-        light = Image.fromarray(numbers.integers(96, 161, (cells, cells), dtype=np.uint8)).resize((SHADE_PX, SHADE_PX), Image.Resampling.BICUBIC)
+        light = Image.fromarray(numbers.integers(96, 161, (cells, cells), dtype=np.uint8)).resize(
+            (SHADE_PX, SHADE_PX), Image.Resampling.BICUBIC
+        )
         grain = Image.fromarray(numbers.integers(124, 133, (SHADE_PX, SHADE_PX), dtype=np.uint8))
         sheet = ImageChops.add(light, grain, 1, -128)
         sheets.append(Image.merge("RGB", (sheet, sheet, sheet)))

@@ -19,13 +19,20 @@ def _phrases(keys: tuple[str, ...], values: str) -> dict[str, str]:
 
 
 # Shapes: gender, singular, plural (Russian also: after 2 to 4, after 5; its plural is not used).
-_DE_SHAPES = _table(COMMON_SHAPES, "er Kreis Kreise, es Quadrat Quadrate, es Dreieck Dreiecke, er Stern Sterne, es Herz Herzen")
+_DE_SHAPES = _table(
+    COMMON_SHAPES, "er Kreis Kreise, es Quadrat Quadrate, es Dreieck Dreiecke, er Stern Sterne, es Herz Herzen"
+)
 _DE_COLOURS = _phrases(COMMON_COLOURS, "rot, blau, grün, gelb, weiß, schwarz")
 _DE_PLACES = _phrases(COMMON_PLACES, "in der Mitte, oben, unten, links, rechts")
-_FR_SHAPES = _table(COMMON_SHAPES, "m cercle cercles, m carré carrés, m triangle triangles, f étoile étoiles, m cœur cœurs")
+_FR_SHAPES = _table(
+    COMMON_SHAPES, "m cercle cercles, m carré carrés, m triangle triangles, f étoile étoiles, m cœur cœurs"
+)
 _FR_COLOURS = _table(COMMON_COLOURS, "rouge rouge, bleu bleue, vert verte, jaune jaune, blanc blanche, noir noire")
 _FR_PLACES = _phrases(COMMON_PLACES, "au centre, en haut, en bas, à gauche, à droite")
-_ES_SHAPES = _table(COMMON_SHAPES, "m círculo círculos, m cuadrado cuadrados, m triángulo triángulos, f estrella estrellas, m corazón corazones")
+_ES_SHAPES = _table(
+    COMMON_SHAPES,
+    "m círculo círculos, m cuadrado cuadrados, m triángulo triángulos, f estrella estrellas, m corazón corazones",
+)
 _ES_COLOURS = _table(COMMON_COLOURS, "rojo roja rojos rojas, azul azul azules azules, verde verde verdes verdes, amarillo amarilla amarillos amarillas,"
                      "blanco blanca blancos blancas, negro negra negros negras")  # fmt: skip
 _ES_PLACES = _phrases(COMMON_PLACES, "en el centro, arriba, abajo, a la izquierda, a la derecha")
@@ -91,16 +98,27 @@ def _russian(scene: Scene, rng: Random) -> str:
     return _say(scene, rng, noun, _RU_PLACES, f"на {_RU_COLOURS[scene.ground][5]} фоне", "и", "рисунок: ")
 
 
-def _say(scene: Scene, rng: Random, noun: Callable[..., str], places: Mapping[str, str], on: str, and_: str, title: str) -> str:
+def _say(
+    scene: Scene, rng: Random, noun: Callable[..., str], places: Mapping[str, str], on: str, and_: str, title: str
+) -> str:
     """The phrasings that these European languages share."""
     first = noun(scene.groups[0])
     if len(scene.groups) == 2:
         second = noun(scene.groups[1])
-        return rng.choice((f"{first} {and_} {second}", f"{first} {and_} {second} {on}", f"{title}{second} {and_} {first}"))
+        return rng.choice(
+            (f"{first} {and_} {second}", f"{first} {and_} {second} {on}", f"{title}{second} {and_} {first}")
+        )
     if scene.groups[0].count > 1:
         return rng.choice((first, f"{first} {on}", f"{title}{first}"))
     place = places[scene.arrangement]
-    return rng.choice((f"{first} {on}", f"{first} {on}, {place}", f"{noun(scene.groups[0], article=False)}, {place}", f"{title}{first} {on}"))
+    return rng.choice(
+        (
+            f"{first} {on}",
+            f"{first} {on}, {place}",
+            f"{noun(scene.groups[0], article=False)}, {place}",
+            f"{title}{first} {on}",
+        )
+    )
 
 
 def _japanese(scene: Scene, rng: Random) -> str:
@@ -111,7 +129,9 @@ def _japanese(scene: Scene, rng: Random) -> str:
     if scene.groups[0].count > 1:
         count = ("二つ", "三つ", "四つ", "五つ")[scene.groups[0].count - 2]
         return rng.choice(("{0}が{1}", "{2}に{0}が{1}", "{1}の{0}")).format(nouns[0], count, ground)
-    return rng.choice(("{1}に{0}", "{2}に{0}", "{1}の{2}に{0}があります", "{0}の絵")).format(nouns[0], ground, _JA_PLACES[scene.arrangement])
+    return rng.choice(("{1}に{0}", "{2}に{0}", "{1}の{2}に{0}があります", "{0}の絵")).format(
+        nouns[0], ground, _JA_PLACES[scene.arrangement]
+    )
 
 
 def _chinese(scene: Scene, rng: Random) -> str:
@@ -122,7 +142,9 @@ def _chinese(scene: Scene, rng: Random) -> str:
     if scene.groups[0].count > 1:
         count = "两三四五"[scene.groups[0].count - 2]
         return rng.choice(("{1}个{0}", "{2}上有{1}个{0}", "图片:{1}个{0}")).format(nouns[0], count, ground)
-    return rng.choice(("{1}上的{0}", "{2}有一个{0}", "{1},{2}有一个{0}", "图片:{0}")).format(nouns[0], ground, _ZH_PLACES[scene.arrangement])
+    return rng.choice(("{1}上的{0}", "{2}有一个{0}", "{1},{2}有一个{0}", "图片:{0}")).format(
+        nouns[0], ground, _ZH_PLACES[scene.arrangement]
+    )
 
 
 LANGUAGES: Mapping[str, Callable[[Scene, Random], str]] = {

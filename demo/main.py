@@ -12,13 +12,18 @@ from altalign.errors import UsageError
 def main(argv: Sequence[str]) -> int:
     """Write the demo web where there is none yet, and serve it if asked."""
     parser = argparse.ArgumentParser(
-        prog="altalign demo", description="Write a small web of drawn pictures and their captions, as WARC files, from a seed and without a network."
+        prog="altalign demo",
+        description="Write a small web of drawn pictures and their captions, as WARC files, from a seed and without a network.",
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="where to write it")
     parser.add_argument(
-        "--serve", action="store_true", help="then serve it on 127.0.0.1 until interrupted; its pairs with the addresses there go to DIR/served.csv"
+        "--serve",
+        action="store_true",
+        help="then serve it on 127.0.0.1 until interrupted; its pairs with the addresses there go to DIR/served.csv",
     )
-    parser.add_argument("--port", type=int, default=8642, help="port to serve on, 8642 where nothing is said; 0 finds a free one")
+    parser.add_argument(
+        "--port", type=int, default=8642, help="port to serve on, 8642 where nothing is said; 0 finds a free one"
+    )
     arguments = parser.parse_args(argv)
 
     from altalign.demo import serve, web  # what draws: --help need not wait for it
@@ -29,7 +34,8 @@ def main(argv: Sequence[str]) -> int:
     elif folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder}: a folder that holds something else; choose another, or empty it")
     else:
-        partial = folder.with_name(f"{folder.name}.partial")  # a demo web that was interrupted leaves no folder that seems whole
+        # a demo web that was interrupted leaves no folder that seems whole
+        partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         summary = web.write(partial)
         if folder.exists():

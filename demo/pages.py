@@ -18,7 +18,8 @@ BAD_REFERENCES = (
     "about:blank",
 )
 
-# How an element is written: weight, and the HTML with {s} for the reference and {a} for the alt attribute, its leading blank included.
+# How an element is written: weight, and the HTML with {s} for the reference and {a} for the alt attribute, its leading
+# blank included.
 _FORMS: dict[str, tuple[float, str]] = {
     "plain": (40, '<img src="{s}"{a}>'),
     "xhtml": (8, '<img{a} src="{s}" width="300" />'),
@@ -68,12 +69,16 @@ def random_form(rng: Random) -> str:
     return rng.choices(list(_FORMS), [weight for weight, _ in _FORMS.values()])[0]
 
 
-def html(url: str, language: str, title: str, elements: list[Element], rng: Random, *, meta_charset: str = "") -> tuple[str, int]:
+def html(
+    url: str, language: str, title: str, elements: list[Element], rng: Random, *, meta_charset: str = ""
+) -> tuple[str, int]:
     """The page at `url` with these elements; and how many image elements it has (some forms write two)."""
     parts = urlsplit(url)
     base = f"{parts.scheme}://{parts.netloc}/media/" if rng.random() < 0.08 else ""
     head = f'<meta charset="{meta_charset}">' if meta_charset else ""
-    head += f'<title>{escape(title)}</title><link rel=stylesheet href="/style.css">' + (f'<base href="{base}">' if base else "")
+    head += f'<title>{escape(title)}</title><link rel=stylesheet href="/style.css">' + (
+        f'<base href="{base}">' if base else ""
+    )
     body = [f"<h1>{escape(title)}</h1>"]
     for element in elements:
         text = _FORMS[element.form][1].format(s=_source(element.url, base or url, rng), a=_alt(element.alt, rng))
@@ -81,7 +86,9 @@ def html(url: str, language: str, title: str, elements: list[Element], rng: Rand
     if rng.random() < 0.3:
         body.insert(rng.randint(1, len(body)), rng.choice(_DECOYS))
     count = sum(map(times, elements))
-    return f'<!DOCTYPE html>\n<html lang="{language}"><head>{head}</head>\n<body>\n' + "\n".join(body) + "\n</body></html>\n", count
+    return f'<!DOCTYPE html>\n<html lang="{language}"><head>{head}</head>\n<body>\n' + "\n".join(
+        body
+    ) + "\n</body></html>\n", count
 
 
 def _source(url: str, base: str, rng: Random) -> str:

@@ -40,8 +40,8 @@ class Group:
 class Scene:
     """One shape at a place, several like ones in an order, or two shapes side by side.
 
-    `arrangement` is a place (one group of one), "row", "column" or "scattered" (one group of several), or "left" or "above": where the first of
-    two groups is, seen from the second.
+    `arrangement` is a place (one group of one), "row", "column" or "scattered" (one group of several), or "left" or
+    "above": where the first of two groups is, seen from the second.
     """
 
     groups: tuple[Group, ...]
@@ -67,7 +67,9 @@ def random_scene(rng: Random, *, common: bool = False, distinctive: bool = False
     if kind < 0.55:
         second = Group(rng.choice([shape for shape in shapes if shape != first.shape]), rng.choice(on_ground))
         return Scene((first, second), rng.choice(("left", "above")), ground, texture=texture)
-    return Scene((first,), rng.choice(COMMON_PLACES if common else PLACES), ground, rng.choice(("small", "large")), texture)
+    return Scene(
+        (first,), rng.choice(COMMON_PLACES if common else PLACES), ground, rng.choice(("small", "large")), texture
+    )
 
 
 def _stands_out(colour: str, ground: str, *, in_brightness: bool) -> bool:

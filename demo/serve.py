@@ -38,7 +38,9 @@ def serve(folder: Path, port: int = PORT) -> None:
     with server(folder, port) as running:
         write_served(folder, running.server_port)
         hosts = sorted({name.partition("/")[0] for name in running.captures})
-        sys.stdout.write(f"{folder}: served at http://{_ADDRESS}:{running.server_port}/HOST/PATH until Ctrl-C; hosts: {hosts[0]} … {hosts[-1]}\n")
+        sys.stdout.write(
+            f"{folder}: served at http://{_ADDRESS}:{running.server_port}/HOST/PATH until Ctrl-C; hosts: {hosts[0]} … {hosts[-1]}\n"
+        )
         sys.stdout.write(f"{folder / SERVED}: its pairs with these addresses\n")
         if running.server_port != PORT:
             allowed = f'fetch.allow_addresses=["{_ADDRESS}:{running.server_port}"]'
@@ -55,7 +57,9 @@ def write_served(folder: Path, port: int) -> None:
         UsageError: the demo web was written without its pairs.
     """
     if not (folder / PAIRS).is_file():
-        raise UsageError(f"{folder}: a demo web without {PAIRS}, of an older version; delete the folder, and write it again with `altalign demo {folder}`")
+        raise UsageError(
+            f"{folder}: a demo web without {PAIRS}, of an older version; delete the folder, and write it again with `altalign demo {folder}`"
+        )
     with (folder / PAIRS).open(encoding="utf-8", newline="") as file:
         pairs = [(row["url"], row["caption"], row["page_url"]) for row in csv.DictReader(file)]
     partial = folder / f"{SERVED}.partial"  # who reads it meanwhile has the old one or the new
@@ -75,7 +79,8 @@ def server(folder: Path, port: int = 0) -> "DemoServer":
     if not (folder / INDEX).is_file():
         raise UsageError(f"{folder}: no demo web there ({INDEX} is missing); write one with `altalign demo {folder}`")
     captures: dict[str, Capture] = {}
-    for capture in sorted(read_index(folder / INDEX), key=lambda capture: (capture.file, capture.offset)):  # the first capture counts
+    # the first capture counts
+    for capture in sorted(read_index(folder / INDEX), key=lambda capture: (capture.file, capture.offset)):
         captures.setdefault(_name(capture.url), capture)
 
     try:
@@ -83,7 +88,9 @@ def server(folder: Path, port: int = 0) -> "DemoServer":
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
-        raise UsageError(f"port {port} of {_ADDRESS}: {(error.strerror or '').lower()}; choose another with --port") from error
+        raise UsageError(
+            f"port {port} of {_ADDRESS}: {(error.strerror or '').lower()}; choose another with --port"
+        ) from error
 
 
 class DemoServer(ThreadingHTTPServer):

@@ -1,6 +1,7 @@
 """Writes the demo web: a small pool of pages and images in which everything that a curation drops occurs, and a test set to decontaminate it of.
 
-`altalign.curation` has the defaults of a curation; a pool this small needs lower limits: `VOCABULARY_SIZE` and `TEXTS_PER_IMAGE_AT_MOST`.
+`altalign.curation` has the defaults of a curation; a pool this small needs lower limits: `VOCABULARY_SIZE` and
+`TEXTS_PER_IMAGE_AT_MOST`.
 """
 
 import csv
@@ -38,20 +39,39 @@ _OTHER_SITES = (
     ("ja", "shift_jis", "meta"),
     ("zh", "gb18030", "header"),
 )
-_ENGLISH_CHARSETS = (("utf-8", "meta"), ("utf-8", "header"), ("utf-8", "nowhere"), ("utf-8-sig", "nowhere"), ("iso-8859-1", "header"))
+_ENGLISH_CHARSETS = (
+    ("utf-8", "meta"),
+    ("utf-8", "header"),
+    ("utf-8", "nowhere"),
+    ("utf-8-sig", "nowhere"),
+    ("iso-8859-1", "header"),
+)
 
 # What an image element is, and what becomes of an image; weights.
 _ELEMENTS = {
     "new": 46, "again": 21, "repeated": 4, "alt missing": 4, "alt empty": 4, "bad url": 1.5, "short": 4, "long": 2.5, "boilerplate": 4, "rare": 4.5,
 }  # fmt: skip
-_IMAGES = {"sound": 850, "twin": 18, "small": 40, "elongated": 25, "damaged": 20, "undecodable": 20, "missing": 28, "gone": 3, "moved": 3, "bomb": 2}
+_IMAGES = {
+    "sound": 850,
+    "twin": 18,
+    "small": 40,
+    "elongated": 25,
+    "damaged": 20,
+    "undecodable": 20,
+    "missing": 28,
+    "gone": 3,
+    "moved": 3,
+    "bomb": 2,
+}
 _FORMS = {
     "jpeg": 800, "progressive": 80, "png": 25, "png8": 15, "webp": 40, "gif": 20, "avif": 8, "bmp": 4, "tiff": 4, "turned": 5, "cmyk": 4,
 }  # fmt: skip
 _SMALL = ((16, 16), (32, 32), (64, 48), (120, 90), (180, 180), (150, 240), (200, 200), (200, 300), (480, 200))
 _ELONGATED = ((603, 201), (660, 220), (220, 660), (900, 210), (210, 800))
 _BARELY_KEPT = ((201, 201), (201, 300), (602, 201), (204, 611))
-_NOT_FOUND = b"<!DOCTYPE html><title>Not found</title><h1>Not found</h1><p><img src=/sad.png alt='a page that was not found'>"
+_NOT_FOUND = (
+    b"<!DOCTYPE html><title>Not found</title><h1>Not found</h1><p><img src=/sad.png alt='a page that was not found'>"
+)
 _SVG = b'<svg xmlns="http://www.w3.org/2000/svg" width="300" height="300"><circle cx="150" cy="150" r="90" fill="red"/></svg>'
 
 
@@ -112,9 +132,15 @@ class _Web:
     def __init__(self, folder: Path, rng: Random) -> None:
         self.folder, self.rng = folder, rng
         self.archives = [Archive(folder / f"demo-{number}.warc.gz") for number in range(_ARCHIVES)]
-        kinds = [("en", *_ENGLISH_CHARSETS[number % len(_ENGLISH_CHARSETS)]) for number in range(_ENGLISH_SITES)] + list(_OTHER_SITES)
+        kinds = [
+            ("en", *_ENGLISH_CHARSETS[number % len(_ENGLISH_CHARSETS)]) for number in range(_ENGLISH_SITES)
+        ] + list(_OTHER_SITES)
         self.sites = [
-            _Site(f"{'https' if number % 3 else 'http'}://{kind[0]}-{number:02}.example", *kind, self.archives[number % _ARCHIVES])
+            _Site(
+                f"{'https' if number % 3 else 'http'}://{kind[0]}-{number:02}.example",
+                *kind,
+                self.archives[number % _ARCHIVES],
+            )
             for number, kind in enumerate(kinds)
         ]
         self.test_set: list[tuple[Scene, bytes, Image.Image]] = []
@@ -138,19 +164,26 @@ class _Web:
         url = f"{site.address}/{('', 'gallery/', 'a/b/')[number % 3]}page-{number}.html"
         elements = [self._element(site) for _ in range(self.rng.randint(1, 5))]
         if site.logo and number < _LOGO_TEXTS:
-            elements.insert(0, Element(site.logo.url, captions.caption(random_scene(self.rng), "en", self.rng), "plain"))
+            elements.insert(
+                0, Element(site.logo.url, captions.caption(random_scene(self.rng), "en", self.rng), "plain")
+            )
         meta = site.charset if site.declared == "meta" else ""
         text, count = pages.html(url, site.language, f"Page {number}", elements, self.rng, meta_charset=meta)
         header = f"; charset={site.charset}" if site.declared == "header" else ""
         media_type = ("application/xhtml+xml" if number % 25 == 7 else "text/html") + header
         body, headers = self._transfer(text.encode(site.charset, "xmlcharrefreplace"))
-        places = [site.archive] if number % 10 else [site.archive, self.rng.choice(self.archives)]  # some are captured twice
+        # some are captured twice
+        places = [site.archive] if number % 10 else [site.archive, self.rng.choice(self.archives)]
         for place in places[: 2 if self.rng.random() < 0.15 else 1]:
             place.response(url, body, media_type, headers=headers)
             self.pages += 1
             self.elements += count
             shown = [element for element in elements for _ in range(pages.times(element))]
-            self.pairs += [(element.url, element.alt, url) for element in shown if element.alt and element.url not in pages.BAD_REFERENCES]
+            self.pairs += [
+                (element.url, element.alt, url)
+                for element in shown
+                if element.alt and element.url not in pages.BAD_REFERENCES
+            ]
         self._write_companions(site, url, number)
 
     def break_records(self, *ways: str) -> None:
@@ -158,7 +191,11 @@ class _Web:
         told = '<img src="/lost.jpg" alt="an image on a page that is lost">' * 20
         for number, (place, how) in enumerate(zip(self.archives, ways, strict=False)):
             if how:
-                place.broken(how, f"https://lost.example/{number}.html", f"<title>Lost {self.rng.getrandbits(4000):x}</title>{told}".encode())
+                place.broken(
+                    how,
+                    f"https://lost.example/{number}.html",
+                    f"<title>Lost {self.rng.getrandbits(4000):x}</title>{told}".encode(),
+                )
                 self.broken += 1
 
     def finish(self) -> Summary:
@@ -301,7 +338,9 @@ class _Web:
         place = site.archive
         if number % 20 == 0:
             place.request(url)
-            place.response(f"{site.address}/old-{number}.html", b"", "text/html", status=301, headers=(f"Location: {url}",))
+            place.response(
+                f"{site.address}/old-{number}.html", b"", "text/html", status=301, headers=(f"Location: {url}",)
+            )
         if number % 20 == 5:
             place.response(f"{site.address}/gone-{number}.html", _NOT_FOUND, "text/html", status=404)
         if number == 0:

@@ -1,8 +1,8 @@
 """Writes the parts of the documents that the code knows: `make docs`.
 
-A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. What it says comes from where the fact is: types, defaults and ranges
-from the settings classes, and descriptions from the docstring below a setting or reason, of an exception, or the comment behind a column.
-`tests/docs/test_docs.py` fails while a document is not what this writes.
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. What it says comes from where the fact is: types,
+defaults and ranges from the settings classes, and descriptions from the docstring below a setting or reason, of an
+exception, or the comment behind a column. `tests/docs/test_docs.py` fails while a document is not what this writes.
 """
 
 import ast
@@ -12,9 +12,9 @@ import re
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -63,7 +63,11 @@ SCHEMAS = {
     "audit/edge_ngrams.parquet": ("altalign.pipelines.evidence.frequent_strings", "EDGE_NGRAMS", ("EDGE_NGRAMS",)),
     "audit/scripts.parquet": ("altalign.pipelines.evidence.caption_scripts", "SCRIPTS", ("SCRIPTS",)),
     "audit/hosts.parquet": ("altalign.pipelines.evidence.image_hosts", "HOSTS", ("HOSTS",)),
-    "audit/near_duplicates/similarity.parquet": ("altalign.pipelines.evidence.near_gallery", "SIMILARITY", ("SIMILARITY",)),
+    "audit/near_duplicates/similarity.parquet": (
+        "altalign.pipelines.evidence.near_gallery",
+        "SIMILARITY",
+        ("SIMILARITY",),
+    ),
     "audit/outcome_joint.parquet": ("altalign.pipelines.evidence.outcome_joint", "JOINT", ("JOINT",)),
     "audit/funnel.parquet": ("altalign.pipelines.evidence.funnel", "FUNNEL", ("FUNNEL",)),
     "audit/failed.parquet": ("altalign.schema", "FAILED", ("FAILED",)),
@@ -72,13 +76,29 @@ SCHEMAS = {
 
 # Numbers that the arithmetic of docs/concepts/scale.md rests on.
 CONSTANTS = (
-    ("altalign.pipelines.run.units", "ROWS_PER_UNIT", "candidates of a unit, at most (a larger row group of a table is one unit)"),
+    (
+        "altalign.pipelines.run.units",
+        "ROWS_PER_UNIT",
+        "candidates of a unit, at most (a larger row group of a table is one unit)",
+    ),
     ("altalign.pipelines.run.units", "IMAGES_PER_UNIT", "images of a fetch unit, at most"),
-    ("altalign.pipelines.stages.tables", "ROWS_PER_PARTITION", "candidates of the pool for each partition of the tables"),
+    (
+        "altalign.pipelines.stages.tables",
+        "ROWS_PER_PARTITION",
+        "candidates of the pool for each partition of the tables",
+    ),
     ("altalign.pipelines.stages.judge", "ROWS_PER_PARTITION", "candidates of the pool for each partition of survivors"),
     ("altalign.pipelines.stages.extract", "SAMPLE_PER_REASON", "dropped rows of each reason that `extract` keeps"),
-    ("altalign.pipelines.read.test_sets", "FILES_PER_PART", "images of a test set that are read as one unit, where they are files"),
-    ("altalign.pipelines.near.test_side", "LESSONS", "images of the run that the map is learned from, with 28 copies each"),
+    (
+        "altalign.pipelines.read.test_sets",
+        "FILES_PER_PART",
+        "images of a test set that are read as one unit, where they are files",
+    ),
+    (
+        "altalign.pipelines.near.test_side",
+        "LESSONS",
+        "images of the run that the map is learned from, with 28 copies each",
+    ),
     ("altalign.dedup.clusters", "SAMPLES_PER_CLUSTER", "images of the run for each cluster"),
 )
 
@@ -106,7 +126,9 @@ def written(text: str, parts: Mapping[str, Table]) -> str:
     """
     places = [place["name"] for place in PART.finditer(text)]
     if sorted(places) != sorted(parts):
-        raise ValueError(f"generated parts {sorted(parts)}, places for {sorted(places)}; a place is <!-- generated: NAME -->, then <!-- end -->")
+        raise ValueError(
+            f"generated parts {sorted(parts)}, places for {sorted(places)}; a place is <!-- generated: NAME -->, then <!-- end -->"
+        )
     return PART.sub(lambda place: f"{place['begin']}\n{markdown(parts[place['name']])}\n{place['end']}", text)
 
 
@@ -127,18 +149,40 @@ def docstrings(module: ModuleType) -> dict[str, str]:
         statements = owner.body if isinstance(owner, ast.ClassDef) else []
         for statement, below in pairwise(statements):
             match statement, below:
-                case ((ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)])), ast.Expr(value=ast.Constant(value=str(text)))):
+                case (
+                    (ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)])),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
                     found[f"{owner.name}.{name}"] = " ".join(text.split())  # type: ignore[union-attr]
     return found
 
 
 def comments(module: ModuleType, name: str) -> dict[str, str]:
-    """The comment behind each ("column", …) of a list that a module gives this name: column -> description."""
+    """The comment behind or above each ("column", …) of a list that a module gives this name: column -> description."""
     source = inspect.getsource(module)
     lines = source.splitlines()
-    values = [node.value for node in ast.parse(source).body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name]
-    entries = [node for value in values for node in ast.walk(value) if isinstance(node, ast.Tuple) and isinstance(node.elts[0], ast.Constant)]
-    return {ast.literal_eval(node.elts[0]): lines[(node.end_lineno or 1) - 1].partition("  # ")[2] for node in entries}
+    values = [
+        node.value
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+    ]
+    entries = [
+        node
+        for value in values
+        for node in ast.walk(value)
+        if isinstance(node, ast.Tuple) and isinstance(node.elts[0], ast.Constant)
+    ]
+    return {
+        ast.literal_eval(node.elts[0]): comment(lines, node.lineno - 1, (node.end_lineno or 1) - 1) for node in entries
+    }
+
+
+def comment(lines: Sequence[str], first: int, last: int) -> str:
+    """The comment behind an entry of a list, else the lines of comment above it."""
+    if behind := lines[last].partition("  # ")[2]:
+        return behind
+    above = list(takewhile(lambda line: line.startswith("#"), (line.strip() for line in reversed(lines[:first]))))
+    return " ".join(line.removeprefix("# ") for line in reversed(above))
 
 
 # Settings ------------------------------------------------------------------------------------------------------------
@@ -156,7 +200,14 @@ def sections(config: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
 
 def section_of(field: FieldInfo) -> type[BaseModel] | None:
     """The class of a field that is a section."""
-    return next((a for a in (field.annotation, *get_args(field.annotation)) if isinstance(a, type) and issubclass(a, BaseModel)), None)
+    return next(
+        (
+            a
+            for a in (field.annotation, *get_args(field.annotation))
+            if isinstance(a, type) and issubclass(a, BaseModel)
+        ),
+        None,
+    )
 
 
 def settings_tables(config: type[BaseModel], home: ModuleType, *, has_stages: bool) -> dict[str, Table]:
@@ -168,9 +219,22 @@ def settings_tables(config: type[BaseModel], home: ModuleType, *, has_stages: bo
         for name, field in cls.model_fields.items():
             if section_of(field) is None:
                 dotted = f"{section}.{name}"
-                default = "required" if field.is_required() else f"`{shown_value(field.get_default(call_default_factory=True))}`"
+                default = (
+                    "required"
+                    if field.is_required()
+                    else f"`{shown_value(field.get_default(call_default_factory=True))}`"
+                )
                 stage = [stage_of(config, dotted) or ""] if has_stages else []
-                rows.append([f"`{name}`", shown_type(field.annotation), default, shown_range(field), *stage, described.get(f"{cls.__name__}.{name}", "")])
+                rows.append(
+                    [
+                        f"`{name}`",
+                        shown_type(field.annotation),
+                        default,
+                        shown_range(field),
+                        *stage,
+                        described.get(f"{cls.__name__}.{name}", ""),
+                    ]
+                )
         if rows:
             heading = f"[[{section}]]" if section in ARRAYS else f"[{section}]"
             found[heading] = [head, *rows]
@@ -234,7 +298,9 @@ def reasons_table(stage: Stage) -> Table:
         given = [place for place in places.get(reason.name, []) if place.startswith("pipelines/read/") == is_reader]
         place = GIVEN_ELSEWHERE.get(reason) or next(iter(given), NOT_YET)
         setting = next((name for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", meaning)), "")
-        rows.append([f"`{reason.value}`", place if place == NOT_YET else f"`{place}`", setting and f"`{setting}`", meaning])
+        rows.append(
+            [f"`{reason.value}`", place if place == NOT_YET else f"`{place}`", setting and f"`{setting}`", meaning]
+        )
     return [["Reason", "Function", "Setting", "Meaning"], *rows]
 
 
@@ -242,8 +308,14 @@ def functions() -> dict[str, list[str]]:
     """Where rules drop: name of a reason -> "path: function" of each function that calls drop_where (or one of its name) with it."""
     found: dict[str, list[str]] = {}
     for path in (path for folder in ("filters", "pipelines") for path in sorted((ROOT / folder).rglob("*.py"))):
-        for function in (node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)):
-            calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and "drop_where" in ast.unparse(node.func)]
+        for function in (
+            node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)
+        ):
+            calls = [
+                node
+                for node in ast.walk(function)
+                if isinstance(node, ast.Call) and "drop_where" in ast.unparse(node.func)
+            ]
             for argument in (argument for call in calls for argument in call.args):
                 owner, _, name = ast.unparse(argument).partition(".")
                 if owner == DropReason.__name__:
@@ -258,15 +330,27 @@ def schema_table(module: str, name: str, lists: Iterable[str]) -> Table:
     """Columns: name, type, description."""
     home = import_module(module)
     described = {column: text for entries in lists for column, text in comments(home, entries).items()}
-    kinds = {field.name: str(field.type).replace("item: ", "").replace("element: ", "") for field in getattr(home, name)}
-    return [["Column", "Type", "Meaning"], *([f"`{column}`", kind, described.get(column, "")] for column, kind in kinds.items())]
+    kinds = {
+        field.name: str(field.type).replace("item: ", "").replace("element: ", "") for field in getattr(home, name)
+    }
+    return [
+        ["Column", "Type", "Meaning"],
+        *([f"`{column}`", kind, described.get(column, "")] for column, kind in kinds.items()),
+    ]
 
 
 def errors_table() -> Table:
     """How a command can end: name of the error, in the order of the module, exit code, first line of its docstring."""
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.AltalignError)]
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.AltalignError)
+    ]
     rows = [[f"`{kind.__name__}`", str(kind.exit_code), (kind.__doc__ or "").partition("\n")[0]] for kind in kinds]
-    return [["Error", "Exit code", "When"], ["", "0", "Done."], *rows, ["", str(128 + signal.SIGINT), "Interrupted; of another signal 128 and its number."]]
+    return [
+        ["Error", "Exit code", "When"],
+        ["", "0", "Done."],
+        *rows,
+        ["", str(128 + signal.SIGINT), "Interrupted; of another signal 128 and its number."],
+    ]
 
 
 def messages_tables() -> dict[str, Table]:
@@ -275,7 +359,11 @@ def messages_tables() -> dict[str, Table]:
     for case in tomllib.loads((ROOT / "tests" / "cases" / "errors.toml").read_text(encoding="utf-8"))["error"]:
         table = found.setdefault(case["group"], [["When", "Exit code", "Message"]])
         when = case["when"]
-        when = when[0].upper() + when[1:] if when.split()[0].isalpha() else f"`{when.split()[0]}`{when[len(when.split()[0]) :]}"
+        when = (
+            when[0].upper() + when[1:]
+            if when.split()[0].isalpha()
+            else f"`{when.split()[0]}`{when[len(when.split()[0]) :]}"
+        )
         table.append([when, str(case["code"]), "<br>".join(f"`` {line} ``" for line in case["lines"])])
     return found
 
@@ -287,7 +375,10 @@ def checks_table() -> Table:
         what = things.replace("(s)", "s")
         flags = re.findall(r"--re[a-z]+(?: write)?", repair)
         rows.setdefault((what, f"`{flags[0]}`" if flags else repair), []).append(f"`{name}`")
-    return [["Check", "What is looked at", "Where it fails"], *([", ".join(names), what, repair] for (what, repair), names in rows.items())]
+    return [
+        ["Check", "What is looked at", "Where it fails"],
+        *([", ".join(names), what, repair] for (what, repair), names in rows.items()),
+    ]
 
 
 def not_asked_table() -> Table:
@@ -299,7 +390,10 @@ def not_asked_table() -> Table:
 def constants_table() -> Table:
     """Numbers of the code: name, value, meaning."""
     rows = [(import_module(module), name, meaning) for module, name, meaning in CONSTANTS]
-    return [["Constant", "Value", "What"], *([f"`{path_of(home)}`: `{name}`", f"{getattr(home, name):,}", meaning] for home, name, meaning in rows)]
+    return [
+        ["Constant", "Value", "What"],
+        *([f"`{path_of(home)}`: `{name}`", f"{getattr(home, name):,}", meaning] for home, name, meaning in rows),
+    ]
 
 
 def path_of(module: ModuleType) -> str:

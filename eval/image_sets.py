@@ -1,7 +1,8 @@
 """Sets of captioned images for evaluation: Parquet tables, WebDataset tars, or finished runs of ours. Needs no torch.
 
-A set is listed once (captions, and where each image is), and its images are read when it is gone through, as often as that is done.
-An image is its bytes (in a run: its `image_id`): rows or samples of the same are one image with all their captions.
+A set is listed once (captions, and where each image is), and its images are read when it is gone through, as often as
+that is done. An image is its bytes (in a run: its `image_id`): rows or samples of the same are one image with all their
+captions.
 """
 
 import json
@@ -70,7 +71,9 @@ class ImageSet:
             yield CaptionedImage(data, image.captions, image.place.name)
 
 
-def parquet_set(patterns: Sequence[str], *, image_column: str = "image", caption_column: str = "caption", images_at_most: int = 0) -> ImageSet:
+def parquet_set(
+    patterns: Sequence[str], *, image_column: str = "image", caption_column: str = "caption", images_at_most: int = 0
+) -> ImageSet:
     """Images of Parquet tables.
 
     Args:
@@ -90,7 +93,8 @@ def parquet_set(patterns: Sequence[str], *, image_column: str = "image", caption
 def webdataset_set(patterns: Sequence[str], *, images_at_most: int = 0) -> ImageSet:
     """Images of WebDataset tars: a sample is an image and its captions, the members of one name up to its first dot.
 
-    Captions are `captions` (a list) or `caption` (a string, or a list) of KEY.json, or, where that gives none, the lines of KEY.txt.
+    Captions are `captions` (a list) or `caption` (a string, or a list) of KEY.json, or, where that gives none, the
+    lines of KEY.txt.
 
     Args:
         patterns: paths or globs of tars, not compressed.
@@ -130,7 +134,9 @@ def read_places(places: Sequence[Place]) -> Iterator[bytes]:
         with _reading(place.path, "tar"):
             data = storage.read_range(place.path, place.offset, place.length or 0)
         if len(data) != place.length:
-            raise UnreadableError(f"{place.path}: ends within {place.name}; it was changed since it was listed, or is cut: give a whole one")
+            raise UnreadableError(
+                f"{place.path}: ends within {place.name}; it was changed since it was listed, or is cut: give a whole one"
+            )
         yield data
 
 
@@ -139,7 +145,12 @@ def read_places(places: Sequence[Place]) -> Iterator[bytes]:
 _Row = tuple[str | None, Place, list[str]]  # identity (None: no image), place, captions
 
 
-def _listed(rows: Iterable[_Row], read: Callable[[Sequence[Place]], Iterator[bytes]], images_at_most: int, patterns: Sequence[str]) -> ImageSet:
+def _listed(
+    rows: Iterable[_Row],
+    read: Callable[[Sequence[Place]], Iterator[bytes]],
+    images_at_most: int,
+    patterns: Sequence[str],
+) -> ImageSet:
     """Images by identity, at their first place, with the captions of all rows (a row that says the same again adds none); those chosen."""
     images: dict[str, Listed] = {}
     left_out: Counter[str] = Counter()
@@ -154,7 +165,9 @@ def _listed(rows: Iterable[_Row], read: Callable[[Sequence[Place]], Iterator[byt
             listed += [caption for caption in captions if caption not in listed] if listed else captions
     if not images:
         why = ", ".join(f"{number:,} rows with {reason}" for reason, number in left_out.items()) or "no rows"
-        raise UnreadableError(f"{', '.join(patterns)}: no image with a caption ({why}); look at the files and the names of columns")
+        raise UnreadableError(
+            f"{', '.join(patterns)}: no image with a caption ({why}); look at the files and the names of columns"
+        )
     chosen = set(images)
     if 0 < images_at_most < len(images):
         chosen = set(sorted(images, key=lambda identity: sha256(identity.encode()).digest())[:images_at_most])
@@ -168,10 +181,14 @@ def _found(patterns: Sequence[str]) -> Iterator[str]:
         storage.check(pattern)
         paths = sorted(storage.find(pattern))
         if not paths:
-            raise UsageError(f"[[evaluation.retrieval]] paths: nothing is at {pattern!r}; give paths relative to the working directory, or globs")
+            raise UsageError(
+                f"[[evaluation.retrieval]] paths: nothing is at {pattern!r}; give paths relative to the working directory, or globs"
+            )
         for path in paths:
             if storage.kind(path) == "folder":
-                raise UsageError(f"[[evaluation.retrieval]] paths: {path}: a folder; give its files, as a glob: {storage.join(path, '*')}")
+                raise UsageError(
+                    f"[[evaluation.retrieval]] paths: {path}: a folder; give its files, as a glob: {storage.join(path, '*')}"
+                )
             if path not in seen:
                 seen.add(path)
                 yield path
@@ -225,7 +242,9 @@ def _batches_of(path: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]
         for number, column in enumerate(columns):
             if names.count(column) != 1:
                 wrong = "more than one" if column in names else "no"
-                raise UsageError(f"[[evaluation.retrieval]] {path}: {wrong} column {column!r} (there are {', '.join(names[:10])}); name another")
+                raise UsageError(
+                    f"[[evaluation.retrieval]] {path}: {wrong} column {column!r} (there are {', '.join(names[:10])}); name another"
+                )
             _check_type(path, column, table.schema_arrow.field(column).type, is_image=number == 0)
         yield from table.iter_batches(batch_size=_ROWS, columns=list(columns), use_threads=False)
 
@@ -234,11 +253,19 @@ def _check_type(path: str, column: str, type_: pa.DataType, *, is_image: bool) -
     if is_image:
         of = type_.field("bytes").type if pa.types.is_struct(type_) and type_.get_field_index("bytes") >= 0 else type_
         if not (pa.types.is_binary(of) or pa.types.is_large_binary(of)):
-            raise UsageError(f"[[evaluation.retrieval]] {path}: column {column!r} is {type_}, not bytes of images; name another image_column")
+            raise UsageError(
+                f"[[evaluation.retrieval]] {path}: column {column!r} is {type_}, not bytes of images; name another image_column"
+            )
         return
-    of = type_.value_type if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_dictionary(type_) else type_
+    of = (
+        type_.value_type
+        if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_dictionary(type_)
+        else type_
+    )
     if not (pa.types.is_string(of) or pa.types.is_large_string(of)):
-        raise UsageError(f"[[evaluation.retrieval]] {path}: column {column!r} is {type_}, not captions or lists of them; name another caption_column")
+        raise UsageError(
+            f"[[evaluation.retrieval]] {path}: column {column!r} is {type_}, not captions or lists of them; name another caption_column"
+        )
 
 
 def _image_bytes(batch: pa.RecordBatch, column: str, path: str) -> list[bytes | None]:
@@ -262,7 +289,11 @@ class _Found:
 
     def row(self, path: str) -> _Row:
         listed = self.columns.get("captions") or self.columns.get("caption") or self.txt.splitlines()
-        captions = [one for one in ([listed] if isinstance(listed, str) else listed) if isinstance(one, str)] if isinstance(listed, list | str) else []
+        captions = (
+            [one for one in ([listed] if isinstance(listed, str) else listed) if isinstance(one, str)]
+            if isinstance(listed, list | str)
+            else []
+        )
         identity, place = self.image or (None, Place(path, 0, 0, f"{path}/{self.key}"))
         return identity, place, captions
 
@@ -316,17 +347,23 @@ def _run_rows(folder: str) -> Iterator[_Row]:
     storage.check(folder)
     manifest = storage.read_json(storage.join(folder, "manifest.json"))
     if not isinstance(manifest.get("shards"), list):
-        raise UsageError(f"[[evaluation.retrieval]] {folder}: no finished run (it has no manifest.json); give the [run] folder of a curation, or finish it")
+        raise UsageError(
+            f"[[evaluation.retrieval]] {folder}: no finished run (it has no manifest.json); give the [run] folder of a curation, or finish it"
+        )
     for shard in manifest["shards"]:
         tar = storage.join(folder, "shards", shard["name"])
         sidecar = f"{tar.removesuffix('.tar')}.parquet"
         try:
             with storage.open_read(sidecar) as file:
-                table = pq.read_table(file, columns=["key", "image_id", "format", "caption", "tar_offset", "tar_bytes"], use_threads=False)
+                table = pq.read_table(
+                    file, columns=["key", "image_id", "format", "caption", "tar_offset", "tar_bytes"], use_threads=False
+                )
             rows = table.to_pylist()
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise DamagedError(f"{sidecar}: not as it was written ({reason}); `altalign curate` with --rerun write makes it anew") from error
+            raise DamagedError(
+                f"{sidecar}: not as it was written ({reason}); `altalign curate` with --rerun write makes it anew"
+            ) from error
         for row in rows:
             place = Place(tar, row["tar_offset"], row["tar_bytes"], f"{tar}/{row['key']}")
             yield row["image_id"], place, [row["caption"]]

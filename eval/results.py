@@ -41,8 +41,12 @@ def retrieval_table(metrics: Metrics) -> "Table":
         table.add_column(name, justify="right")
     for name, values in metrics.items():
         if name.startswith(_RETRIEVAL):
-            table.add_row(shown(name.removeprefix(_RETRIEVAL)), "captions by image", *_cells(values, "image_to_text", "captions"))
-            table.add_row(_below(values), "images by caption", *_cells(values, "text_to_image", "images"), end_section=True)
+            table.add_row(
+                shown(name.removeprefix(_RETRIEVAL)), "captions by image", *_cells(values, "image_to_text", "captions")
+            )
+            table.add_row(
+                _below(values), "images by caption", *_cells(values, "text_to_image", "images"), end_section=True
+            )
     return table
 
 

@@ -45,7 +45,8 @@ def retrieval(
 
     Args:
         pairs: images, each with at least one caption; an image comes once.
-        decode: an image file's bytes to pixels, of one shape for all; raises ValueError or OSError of what is no image. Called in threads.
+        decode: an image file's bytes to pixels, of one shape for all; raises ValueError or OSError of what is no image.
+            Called in threads.
         encode_image: pixels (n, …) to embeddings (n, d) of length 1.
         encode_text: n captions to embeddings (n, d) of length 1.
         batch: images, or captions, that are encoded at a time.
@@ -87,9 +88,9 @@ def retrieval(
 def recalls(images: Tensor, texts: Tensor, owner: Tensor, ks: Sequence[int] = KS) -> dict[str, float]:
     """Recall@k of images by captions and of captions by images, in percent of the queries.
 
-    A caption's hit is its image among the k best images; an image's is any of its captions among the k best captions. A candidate of another image that
-    scores the same comes first (so that a model that embeds all alike finds nothing), and so does one whose score is not a number; a query whose own
-    candidates have no score misses.
+    A caption's hit is its image among the k best images; an image's is any of its captions among the k best captions. A
+    candidate of another image that scores the same comes first (so that a model that embeds all alike finds nothing),
+    and so does one whose score is not a number; a query whose own candidates have no score misses.
 
     Args:
         images: (n, d) float32.
@@ -98,8 +99,8 @@ def recalls(images: Tensor, texts: Tensor, owner: Tensor, ks: Sequence[int] = KS
         ks: of recall@k.
 
     Returns:
-        `image_to_text_rK` and `text_to_image_rK` of every k; `rsum`, their sum; `mean_recall`, their mean; `chance_r1`, recall@1 of a random order (the
-        same in both directions); `images` and `captions`, how many there are.
+        `image_to_text_rK` and `text_to_image_rK` of every k; `rsum`, their sum; `mean_recall`, their mean; `chance_r1`,
+        recall@1 of a random order (the same in both directions); `images` and `captions`, how many there are.
 
     Raises:
         ValueError: shapes or owners do not agree, or an image has no caption.
@@ -134,7 +135,9 @@ def _ranks(queries: Tensor, candidates: Tensor, owners: Tensor, owners_of_candid
         columns = order[first[rows] + torch.arange(len(rows), device=rows.device) - (numbers.cumsum(0) - numbers)[rows]]
         own = scores[rows, columns]
         own = torch.where(own.isnan(), -torch.inf, own)
-        best = torch.full((len(some), 1), -torch.inf, device=scores.device).scatter_reduce(0, rows[:, None], own[:, None], "amax")
+        best = torch.full((len(some), 1), -torch.inf, device=scores.device).scatter_reduce(
+            0, rows[:, None], own[:, None], "amax"
+        )
         scores[rows, columns] = -torch.inf  # so that they are not above the best
         before = len(candidates) - (scores < best).sum(1)
         ranks.append(torch.where(best[:, 0] > -torch.inf, 1 + before, _NEVER))
@@ -143,7 +146,9 @@ def _ranks(queries: Tensor, candidates: Tensor, owners: Tensor, owners_of_candid
 
 def _check(images: Tensor, texts: Tensor, owner: Tensor) -> None:
     if images.ndim != 2 or texts.ndim != 2 or images.shape[1] != texts.shape[1] or owner.shape != texts.shape[:1]:
-        raise ValueError(f"images {tuple(images.shape)}, texts {tuple(texts.shape)}, owner {tuple(owner.shape)}: not (n, d), (m, d), (m,)")
+        raise ValueError(
+            f"images {tuple(images.shape)}, texts {tuple(texts.shape)}, owner {tuple(owner.shape)}: not (n, d), (m, d), (m,)"
+        )
     if not torch.equal(owner.unique(), torch.arange(len(images), device=owner.device)):
         raise ValueError(f"owner: not every row of {len(images)} images, and no other number, is in it")
 

@@ -1,10 +1,10 @@
 # ruff: noqa: ARG001  (numba types a call by the names of the parameters; the code reads them from `arguments`)
 """Memory for kernels: loads and stores at an address, unaligned, little-endian and unchecked.
 
-Numba counts references at every call that passes an array, which costs more than most of our kernels do; so a kernel takes the
-addresses of its arrays once and hands those to its helpers. The caller sees to it that the bytes are there and stay alive
-(kernels copy what they read to scratch memory with PADDING behind it).
-Numba's cache does not see that a helper changed in another file: after an edit here or in utf8.py remove the `*.nbi` files.
+Numba counts references at every call that passes an array, which costs more than most of our kernels do; so a kernel
+takes the addresses of its arrays once and hands those to its helpers. The caller sees to it that the bytes are there
+and stay alive (kernels copy what they read to scratch memory with PADDING behind it). Numba's cache does not see that a
+helper changed in another file: after an edit here or in utf8.py remove the `*.nbi` files.
 """
 
 from typing import Any
@@ -35,8 +35,14 @@ def _load_wide(builder: Any, arguments: Any, kind: ir.Type) -> ir.Value:
 
 def _compare(builder: Any, arguments: Any, operator: str) -> ir.Value:
     found = builder.load(_pointer(builder, arguments, BYTES_64), align=1)
-    byte = builder.shuffle_vector(builder.insert_element(UNDEFINED, arguments[2], ir.Constant(ir.IntType(32), 0)), UNDEFINED, FIRST_LANE)
-    bits = builder.icmp_unsigned("!=", builder.and_(found, byte), ZEROS) if operator == "&" else builder.icmp_unsigned(operator, found, byte)
+    byte = builder.shuffle_vector(
+        builder.insert_element(UNDEFINED, arguments[2], ir.Constant(ir.IntType(32), 0)), UNDEFINED, FIRST_LANE
+    )
+    bits = (
+        builder.icmp_unsigned("!=", builder.and_(found, byte), ZEROS)
+        if operator == "&"
+        else builder.icmp_unsigned(operator, found, byte)
+    )
     return builder.bitcast(bits, WORD)
 
 
@@ -53,25 +59,33 @@ def address_of(_typing_context: Any, array: Any) -> tuple[Any, Any]:
 @intrinsic
 def load8(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
     """`load8(address, at) -> int64`: the byte at `address + at`."""
-    return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(builder, arguments, BYTE)
+    return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(
+        builder, arguments, BYTE
+    )
 
 
 @intrinsic
 def load16(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
     """`load16(address, at) -> int64`: the two bytes from `address + at` on, unsigned."""
-    return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(builder, arguments, ir.IntType(16))
+    return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(
+        builder, arguments, ir.IntType(16)
+    )
 
 
 @intrinsic
 def load32(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
     """`load32(address, at) -> int64`: the four bytes from `address + at` on, unsigned."""
-    return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(builder, arguments, ir.IntType(32))
+    return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(
+        builder, arguments, ir.IntType(32)
+    )
 
 
 @intrinsic
 def load64(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
     """`load64(address, at) -> uint64`: the eight bytes from `address + at` on, the first in the low bits."""
-    return types.uint64(types.intp, types.intp), lambda _context, builder, _signature, arguments: builder.load(_pointer(builder, arguments, WORD), align=1)
+    return types.uint64(types.intp, types.intp), lambda _context, builder, _signature, arguments: builder.load(
+        _pointer(builder, arguments, WORD), align=1
+    )
 
 
 @intrinsic
@@ -79,7 +93,9 @@ def load_index(_typing_context: Any, address: Any, k: Any) -> tuple[Any, Any]:
     """`load_index(address, k) -> int64`: the k-th of an array of 8-byte integers."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
-        return builder.load(_pointer(builder, (arguments[0], builder.mul(arguments[1], ir.Constant(WORD, 8))), WORD), align=1)
+        return builder.load(
+            _pointer(builder, (arguments[0], builder.mul(arguments[1], ir.Constant(WORD, 8))), WORD), align=1
+        )
 
     return types.int64(types.intp, types.intp), codegen
 
@@ -132,19 +148,25 @@ def fill(_typing_context: Any, to: Any, size: Any, byte: Any) -> tuple[Any, Any]
 @intrinsic
 def any_bit64(_typing_context: Any, address: Any, at: Any, bits: Any) -> tuple[Any, Any]:
     """`any_bit64(address, at, bits: uint8) -> uint64`: which of 64 bytes have one of these bits; the first byte in bit 0."""
-    return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(builder, arguments, "&")
+    return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(
+        builder, arguments, "&"
+    )
 
 
 @intrinsic
 def equal64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any, Any]:
     """`equal64(address, at, byte: uint8) -> uint64`: which of 64 bytes are this one; the first byte in bit 0."""
-    return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(builder, arguments, "==")
+    return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(
+        builder, arguments, "=="
+    )
 
 
 @intrinsic
 def below64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any, Any]:
     """`below64(address, at, byte: uint8) -> uint64`: which of 64 bytes are less than this one; the first byte in bit 0."""
-    return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(builder, arguments, "<")
+    return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(
+        builder, arguments, "<"
+    )
 
 
 @njit(nogil=True)
@@ -162,7 +184,9 @@ def between64(address: int, at: int, least: np.uint8, end: np.uint8) -> np.uint6
 @intrinsic
 def first_bit(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
     """`first_bit(bits: uint64) -> intp`: how many zeros stand below the lowest one; 64 where there is no one."""
-    return types.intp(types.uint64), lambda _context, builder, _signature, arguments: builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+    return types.intp(types.uint64), lambda _context, builder, _signature, arguments: builder.cttz(
+        arguments[0], ir.Constant(ir.IntType(1), 0)
+    )
 
 
 @intrinsic

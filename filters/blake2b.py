@@ -1,8 +1,9 @@
 # ruff: noqa: ARG001  (numba types a call by the names of the parameters; the code reads them from `arguments`)
 """The kernel behind `altalign.filters.identity.ids`: BLAKE2b-128 (RFC 7693) of many short messages, several at a time.
 
-The messages stand side by side in the lanes of vectors, as many as one of the CPU's registers holds. A lane whose message has ended
-takes the next one, so that no lane waits for a longer neighbour. A message is `first`, or `first`, a zero byte, `second`.
+The messages stand side by side in the lanes of vectors, as many as one of the CPU's registers holds. A lane whose
+message has ended takes the next one, so that no lane waits for a longer neighbour. A message is `first`, or `first`, a
+zero byte, `second`.
 """
 
 from typing import Any
@@ -13,7 +14,8 @@ from numba import njit, types
 
 from altalign.filters.bits import address_of, copy, fill, intrinsic, load64
 
-LANES = 8 if binding.get_host_cpu_features().get("avx512f") else 4  # where sixteen registers hold the state, two a word would take a third more time
+# where sixteen registers hold the state, two a word would take a third more time
+LANES = 8 if binding.get_host_cpu_features().get("avx512f") else 4
 BLOCK_BYTES = 128
 _IV = (
     0x6A09E667F3BCC908,
@@ -39,7 +41,17 @@ _SIGMA = (
     (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
     (14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3),
 )  # RFC 7693, section 2.7; the last two rounds repeat the first two
-_MIXED = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15), (0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))  # section 3.2
+# section 3.2
+_MIXED = (
+    (0, 4, 8, 12),
+    (1, 5, 9, 13),
+    (2, 6, 10, 14),
+    (3, 7, 11, 15),
+    (0, 5, 10, 15),
+    (1, 6, 11, 12),
+    (2, 7, 8, 13),
+    (3, 4, 9, 14),
+)
 _START = np.array([_IV[0] ^ 0x01010010, *_IV[1:]], np.uint64)  # fan-out 1, depth 1, no key, digest of 16 bytes
 _ALL = np.uint64(2**64 - 1)
 _VECTOR = ir.VectorType(ir.IntType(64), LANES)
@@ -66,7 +78,8 @@ def _turned(builder: Any, x: Any, bits: int) -> Any:
 def _compress(_typing_context: Any, states: Any, words: Any, sizes: Any, lasts: Any) -> tuple[Any, Any]:
     """One block of every lane (RFC 7693, section 3.2), over addresses of uint64 arrays.
 
-    Args: states[8, LANES], changed; words[16, LANES]; sizes[LANES], bytes so far; lasts[LANES], all ones where it is the last block.
+    Args: states[8, LANES], changed; words[16, LANES]; sizes[LANES], bytes so far; lasts[LANES], all ones where it is
+    the last block.
     """
 
     def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
@@ -78,7 +91,10 @@ def _compress(_typing_context: Any, states: Any, words: Any, sizes: Any, lasts: 
         state = [builder.load(row(states, k), align=8) for k in range(8)]
         m = [builder.load(row(words, k), align=8) for k in range(16)]
         v = [*state, *(_vector(word) for word in _IV)]
-        v[12], v[14] = builder.xor(v[12], builder.load(sizes, align=8)), builder.xor(v[14], builder.load(lasts, align=8))
+        v[12], v[14] = (
+            builder.xor(v[12], builder.load(sizes, align=8)),
+            builder.xor(v[14], builder.load(lasts, align=8)),
+        )
         for sigma in _SIGMA:
             for k, at in enumerate(_MIXED):
                 _mix(builder, v, at, m[sigma[2 * k]], m[sigma[2 * k + 1]])
@@ -105,15 +121,23 @@ def _fill_block(block: int, skip: int, first: int, first_size: int, second: int,
 
 
 @njit(nogil=True, cache=True)
-def hash_rows(first: np.ndarray, first_offsets: np.ndarray, second: np.ndarray, second_offsets: np.ndarray, digests: np.ndarray) -> None:
+def hash_rows(
+    first: np.ndarray, first_offsets: np.ndarray, second: np.ndarray, second_offsets: np.ndarray, digests: np.ndarray
+) -> None:
     """Digests (uint64[n, 2], little-endian) of n messages.
 
-    Parts are bytes (uint8) between offsets (int64[n + 1]); where `second_offsets` is empty the messages are the first parts alone.
+    Parts are bytes (uint8) between offsets (int64[n + 1]); where `second_offsets` is empty the messages are the first
+    parts alone.
     """
     first_at, second_at, is_joined, started = address_of(first), address_of(second), second_offsets.size > 0, 0
-    states, words, block = np.empty((8, LANES), np.uint64), np.empty((16, LANES), np.uint64), np.empty(BLOCK_BYTES, np.uint8)
+    states, words, block = (
+        np.empty((8, LANES), np.uint64),
+        np.empty((16, LANES), np.uint64),
+        np.empty(BLOCK_BYTES, np.uint8),
+    )
     sizes, lasts = np.zeros(LANES, np.uint64), np.zeros(LANES, np.uint64)
-    rows, skips = np.full(LANES, -1), np.zeros(LANES, np.int64)  # the message in each lane, -1 for none, and how much of it is done
+    # the message in each lane, -1 for none, and how much of it is done
+    rows, skips = np.full(LANES, -1), np.zeros(LANES, np.int64)
     while True:
         for lane in range(LANES):
             if rows[lane] < 0:
@@ -124,7 +148,12 @@ def hash_rows(first: np.ndarray, first_offsets: np.ndarray, second: np.ndarray, 
                     states[k, lane] = _START[k]
                 started += 1
             row = rows[lane]
-            begin, second_begin, size, second_size = first_offsets[row], 0, int(first_offsets[row + 1] - first_offsets[row]), -1
+            begin, second_begin, size, second_size = (
+                first_offsets[row],
+                0,
+                int(first_offsets[row + 1] - first_offsets[row]),
+                -1,
+            )
             if is_joined:
                 second_begin, second_size = second_offsets[row], int(second_offsets[row + 1] - second_offsets[row])
             _fill_block(address_of(block), skips[lane], first_at + begin, size, second_at + second_begin, second_size)

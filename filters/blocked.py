@@ -1,8 +1,9 @@
 """Block lists: hashes of images that must not be in a data set. Pure: text in, a list out, images asked against it.
 
-A list has one hash a line, in hex of either case; `#` begins a comment and blank lines are none. A hash of the bytes as found is told by
-its length: 64 digits SHA-256, 32 digits MD5. A PDQ hash, which has 64 digits too, is written `pdq:` and the digits; `sha256:` and `md5:`
-may be written likewise. A list of PDQ hashes alone gets its prefixes by `sed 's/^/pdq:/' list > list-with-prefixes`.
+A list has one hash a line, in hex of either case; `#` begins a comment and blank lines are none. A hash of the bytes as
+found is told by its length: 64 digits SHA-256, 32 digits MD5. A PDQ hash, which has 64 digits too, is written `pdq:`
+and the digits; `sha256:` and `md5:` may be written likewise. A list of PDQ hashes alone gets its prefixes by `sed
+'s/^/pdq:/' list > list-with-prefixes`.
 """
 
 import hashlib
@@ -15,12 +16,14 @@ import numpy.typing as npt
 
 from altalign.errors import UsageError
 
-# Hamming distance of 256 bits, and quality of 0 to 100, that PDQ's authors recommend to start with: matching is <= 31, and hashes of a
-# quality <= 49 are to be discarded (https://github.com/facebook/ThreatExchange/tree/main/pdq; the algorithm: hashing.pdf there).
+# Hamming distance of 256 bits, and quality of 0 to 100, that PDQ's authors recommend to start with: matching is <= 31,
+# and hashes of a quality <= 49 are to be discarded (https://github.com/facebook/ThreatExchange/tree/main/pdq; the
+# algorithm: hashing.pdf there).
 PDQ_DISTANCE_AT_MOST = 31
 PDQ_QUALITY_AT_LEAST = 50
-# Measured on 95 photographs of 720 px, bits that differ from the hash of a full RGB decode (median, greatest): gray decoded to at least
-# 128 px 16, 44; 256 px 6, 20; 512 px 4, 16. At 128 px an image would be missed for its decoding alone.
+# Measured on 95 photographs of 720 px, bits that differ from the hash of a full RGB decode (median, greatest): gray
+# decoded to at least 128 px 16, 44; 256 px 6, 20; 512 px 4, 16. At 128 px an image would be missed for its decoding
+# alone.
 PDQ_SHORT_SIDE_PX = 512
 
 _LINE = re.compile(r"(?:(?P<kind>[a-z0-9]+):)?\s*(?P<digits>[0-9a-f]+)")
@@ -77,7 +80,9 @@ class BlockList:
         Returns:
             None where the bytes are not on the list and a PDQ hash could not be asked for want of pixels.
         """
-        if found_sha256 in self.sha256 or (self.md5 and hashlib.md5(data, usedforsecurity=False).hexdigest() in self.md5):
+        if found_sha256 in self.sha256 or (
+            self.md5 and hashlib.md5(data, usedforsecurity=False).hexdigest() in self.md5
+        ):
             return True
         if not len(self.pdq):
             return False

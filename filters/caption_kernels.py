@@ -4,7 +4,19 @@ import numpy as np
 from numba import njit
 
 from altalign.filters import unicode_data
-from altalign.filters.bits import address_of, any_bit64, below64, between64, copy, count_bits, equal64, first64, first_bit, load8, store8
+from altalign.filters.bits import (
+    address_of,
+    any_bit64,
+    below64,
+    between64,
+    copy,
+    count_bits,
+    equal64,
+    first64,
+    first_bit,
+    load8,
+    store8,
+)
 from altalign.filters.utf8 import decode, entry_of, place_of
 
 SPACES = 1  # white space or controls to mend
@@ -12,13 +24,21 @@ TEXT = 2  # perhaps not NFC, or not UTF-8: the row is left to Python
 
 CONTROL, WHITE_SPACE = unicode_data.CONTROL, unicode_data.WHITE_SPACE
 NFC_CHECK, COMBINING = unicode_data.NFC_CHECK, unicode_data.COMBINING
-# First bytes of U+00C0 to U+02FF and U+0400 to U+047F, which are of no class that is looked for; each with the byte behind the last.
+# First bytes of U+00C0 to U+02FF and U+0400 to U+047F, which are of no class that is looked for; each with the byte
+# behind the last.
 LATIN, LATIN_END, CYRILLIC, CYRILLIC_END = np.uint8(0xC3), np.uint8(0xCC), np.uint8(0xD0), np.uint8(0xD2)
 SPACE, DELETE, HIGH, FIRST_LEAD = np.uint8(0x20), np.uint8(0x7F), np.uint8(0x80), np.uint8(0xC0)
 
 
 @njit(nogil=True, cache=True)
-def look(data: np.ndarray, offsets: np.ndarray, blocks: np.ndarray, entries: np.ndarray, combining: np.ndarray, needs: np.ndarray) -> int:
+def look(
+    data: np.ndarray,
+    offsets: np.ndarray,
+    blocks: np.ndarray,
+    entries: np.ndarray,
+    combining: np.ndarray,
+    needs: np.ndarray,
+) -> int:
     """Fill `needs` (uint8[n]) with what each row needs: 0, SPACES, TEXT or both. Returns how many rows need anything.
 
     Shapes: data uint8[bytes], offsets int64[n + 1], and the three columns of the Unicode table.
@@ -29,7 +49,14 @@ def look(data: np.ndarray, offsets: np.ndarray, blocks: np.ndarray, entries: np.
     copy(address_of(edge), address_of(data) + edge_from, data.size - edge_from)
     for row in range(offsets.size - 1):
         need = _look_at_row(
-            address_of(data), data.size, address_of(edge), offsets[row], offsets[row + 1], address_of(blocks), address_of(entries), address_of(combining)
+            address_of(data),
+            data.size,
+            address_of(edge),
+            offsets[row],
+            offsets[row + 1],
+            address_of(blocks),
+            address_of(entries),
+            address_of(combining),
         )
         needs[row] = need
         found += need != 0
@@ -37,7 +64,9 @@ def look(data: np.ndarray, offsets: np.ndarray, blocks: np.ndarray, entries: np.
 
 
 @njit(nogil=True)
-def _look_at_row(data: int, size: int, edge: int, start: int, end: int, blocks: int, entries: int, combining: int) -> int:
+def _look_at_row(
+    data: int, size: int, edge: int, start: int, end: int, blocks: int, entries: int, combining: int
+) -> int:
     need, stray = 0, 0  # stray: continuation bytes less those that code points have; 0 at the end if all is valid
     last_mark = np.int64(0)  # end of the last combining mark << 8 | its class
     before = np.uint64(1)  # the last byte was a space; the row's begin counts as one
@@ -45,7 +74,9 @@ def _look_at_row(data: int, size: int, edge: int, start: int, end: int, blocks: 
         source, base = (data, chunk) if chunk + 64 <= size else (edge, chunk - max(0, size - 64))
         row = first64(end - chunk)
         spaces = equal64(source, base, SPACE) & row
-        if (below64(source, base, SPACE) | equal64(source, base, DELETE) | (spaces & (spaces << np.uint64(1) | before))) & row:
+        if (
+            below64(source, base, SPACE) | equal64(source, base, DELETE) | (spaces & (spaces << np.uint64(1) | before))
+        ) & row:
             need |= SPACES
         before = spaces >> np.uint64(63)
         high = any_bit64(source, base, HIGH) & row
@@ -53,7 +84,9 @@ def _look_at_row(data: int, size: int, edge: int, start: int, end: int, blocks: 
             continue
         leads = ~below64(source, base, FIRST_LEAD) & high
         stray += count_bits(high ^ leads)
-        plain = (between64(source, base, LATIN, LATIN_END) | between64(source, base, CYRILLIC, CYRILLIC_END)) & (high ^ leads) >> np.uint64(1)
+        plain = (between64(source, base, LATIN, LATIN_END) | between64(source, base, CYRILLIC, CYRILLIC_END)) & (
+            high ^ leads
+        ) >> np.uint64(1)
         stray -= count_bits(plain)
         leads &= ~plain
         while leads:
@@ -73,8 +106,11 @@ def _look_at_row(data: int, size: int, edge: int, start: int, end: int, blocks: 
 
 
 @njit(nogil=True)
-def _look_at_point(entry: int, point: int, at: int, size: int, last_mark: int, blocks: int, combining: int) -> tuple[int, int]:
-    # Need of a code point of some class, and the new `last_mark`: quick check and order of marks as in UAX #15, section 9.
+def _look_at_point(
+    entry: int, point: int, at: int, size: int, last_mark: int, blocks: int, combining: int
+) -> tuple[int, int]:
+    # Need of a code point of some class, and the new `last_mark`: quick check and order of marks as in UAX #15, section
+    # 9.
     if entry & (CONTROL | WHITE_SPACE):
         return SPACES, last_mark
     need = TEXT if entry & NFC_CHECK else 0
@@ -111,7 +147,15 @@ def rebuild(
             to += end - start
             of_fixed += 1
         elif needs[row]:
-            to = _mend(address_of(data), offsets[row], offsets[row + 1], address_of(blocks), address_of(entries), address_of(out), to)
+            to = _mend(
+                address_of(data),
+                offsets[row],
+                offsets[row + 1],
+                address_of(blocks),
+                address_of(entries),
+                address_of(out),
+                to,
+            )
         else:
             first = row
             while row + 1 < needs.size and needs[row + 1] == 0:

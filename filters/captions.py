@@ -1,7 +1,7 @@
 """Clean captions: entities decoded, controls removed, NFC, white space made single spaces, as product.md section 3 has it.
 
-Most captions are clean as they come. One kernel reads every byte and says which rows are not; a batch without such rows is
-returned as it is. Rows in which only spaces and controls are wrong are mended by a second kernel, the others here.
+Most captions are clean as they come. One kernel reads every byte and says which rows are not; a batch without such rows
+is returned as it is. Rows in which only spaces and controls are wrong are mended by a second kernel, the others here.
 """
 
 import re
@@ -18,9 +18,13 @@ from altalign.filters.caption_kernels import SPACES, TEXT
 from altalign.filters.unicode_data import CONTROL, WHITE_SPACE
 from altalign.filters.words import text_buffers
 
-REFERENCE = re.compile(r"&(?:#(?:[xX](?P<hex>[0-9A-Fa-f]+)|(?P<decimal>[0-9]+));?|(?P<name>[A-Za-z][A-Za-z0-9]*)(?P<end>[;=]?))")
+REFERENCE = re.compile(
+    r"&(?:#(?:[xX](?P<hex>[0-9A-Fa-f]+)|(?P<decimal>[0-9]+));?|(?P<name>[A-Za-z][A-Za-z0-9]*)(?P<end>[;=]?))"
+)
 # Characters that references to C1 controls stand for (HTML Standard, numeric character reference end state)
-WINDOWS_1252 = {byte: bytes([byte]).decode("cp1252") for byte in range(0x80, 0xA0) if byte not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
+WINDOWS_1252 = {
+    byte: bytes([byte]).decode("cp1252") for byte in range(0x80, 0xA0) if byte not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)
+}
 MOST_DIGITS = 7  # of 1114111, the last code point; more digits are not worth reading
 REPLACEMENT = "\ufffd"
 LAST_WHITE_SPACE = 0x3000  # nor are there controls behind it
@@ -31,7 +35,8 @@ def clean(captions: "pa.Array[Any]") -> pa.StringArray:
     """Captions as they are stored: no control characters, NFC, white space as single spaces, none at the ends; case kept.
 
     Args:
-        captions: n strings of any Arrow kind, dictionaries of strings too; null becomes "", bytes that are not UTF-8 become U+FFFD.
+        captions: n strings of any Arrow kind, dictionaries of strings too; null becomes "", bytes that are not UTF-8
+            become U+FFFD.
 
     Returns:
         n captions without nulls; of the same buffers where nothing was to be done.
@@ -48,8 +53,14 @@ def clean(captions: "pa.Array[Any]") -> pa.StringArray:
     fixed = _clean_texts(data, offsets, needs)
     if not needs.any():
         return captions
-    fixed_data, fixed_offsets = np.frombuffer(b"".join(fixed), np.uint8), np.cumsum([0, *map(len, fixed)], dtype=np.int64)
-    out, out_offsets = np.empty(int(offsets[-1] - offsets[0]) + fixed_data.size, np.uint8), np.empty(len(captions) + 1, np.int64)
+    fixed_data, fixed_offsets = (
+        np.frombuffer(b"".join(fixed), np.uint8),
+        np.cumsum([0, *map(len, fixed)], dtype=np.int64),
+    )
+    out, out_offsets = (
+        np.empty(int(offsets[-1] - offsets[0]) + fixed_data.size, np.uint8),
+        np.empty(len(captions) + 1, np.int64),
+    )
     size = caption_kernels.rebuild(data, offsets, blocks, entries, needs, fixed_data, fixed_offsets, out, out_offsets)
     return _array(out[:size], out_offsets)
 
@@ -58,7 +69,8 @@ def decode_entities(captions: "pa.Array[Any]") -> pa.StringArray:
     """Captions with HTML character references decoded once, as in an attribute's value; comes before `clean`.
 
     Args:
-        captions: n strings of any Arrow kind, dictionaries of strings too; null becomes "", and in rows that hold "&" bytes that
+        captions: n strings of any Arrow kind, dictionaries of strings too; null becomes "", and in rows that hold "&"
+            bytes that
             are not UTF-8 become U+FFFD.
 
     Returns:
@@ -86,7 +98,8 @@ def decode_entities(captions: "pa.Array[Any]") -> pa.StringArray:
 def decode_entities_in(text: str) -> str:
     """One string with HTML character references decoded once, as in an attribute's value.
 
-    There a name without its semicolon stays as it is before "=" and before letters and digits (`html.unescape` decodes it).
+    There a name without its semicolon stays as it is before "=" and before letters and digits (`html.unescape` decodes
+    it).
     """
     return REFERENCE.sub(_character, text) if "&" in text else text
 
@@ -109,7 +122,9 @@ def _clean_texts(data: np.ndarray, offsets: np.ndarray, needs: np.ndarray) -> li
     # Clean texts of the rows that need TEXT; those found to be clean lose that need.
     rows = np.flatnonzero(needs & TEXT)
     texts, clean_rows, view = [], [], data.data
-    for row, start, end, need in zip(rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), needs[rows].tolist(), strict=True):
+    for row, start, end, need in zip(
+        rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), needs[rows].tolist(), strict=True
+    ):
         found = bytes(view[start:end])
         text = found.decode(errors="replace")
         cleaned = _clean_text(text) if need & SPACES else unicodedata2.normalize("NFC", text)
@@ -130,7 +145,10 @@ def _clean_text(text: str) -> str:
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     # Runs of control characters that are not white space, and of white space, of the frozen Unicode version.
     entries = {chr(point): unicode_data.entry(chr(point)) for point in range(LAST_WHITE_SPACE + 1)}
-    kinds = [[c for c in entries if entries[c] & (CONTROL | WHITE_SPACE) == CONTROL], [c for c in entries if entries[c] & WHITE_SPACE]]
+    kinds = [
+        [c for c in entries if entries[c] & (CONTROL | WHITE_SPACE) == CONTROL],
+        [c for c in entries if entries[c] & WHITE_SPACE],
+    ]
     controls, white_space = (re.compile(f"[{re.escape(''.join(kind))}]+") for kind in kinds)
     return controls, white_space
 
@@ -148,5 +166,9 @@ def _text(data: np.ndarray, offsets: np.ndarray, row: int) -> str:
 
 def _array(data: np.ndarray, offsets: np.ndarray) -> pa.StringArray:
     if data.size > BYTES_AT_MOST:
-        raise ValueError(f"captions of one batch hold {data.size} bytes, more than the {BYTES_AT_MOST} of an Arrow string array: use smaller batches")
-    return pa.StringArray.from_buffers(offsets.size - 1, pa.py_buffer(offsets.astype(np.int32).data), pa.py_buffer(data.data))
+        raise ValueError(
+            f"captions of one batch hold {data.size} bytes, more than the {BYTES_AT_MOST} of an Arrow string array: use smaller batches"
+        )
+    return pa.StringArray.from_buffers(
+        offsets.size - 1, pa.py_buffer(offsets.astype(np.int32).data), pa.py_buffer(data.data)
+    )

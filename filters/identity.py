@@ -40,7 +40,9 @@ def ids(identities: pa.StringArray, captions: pa.StringArray) -> tuple[np.ndarra
         ValueError: captions with nulls, or not as many as identities.
     """
     if captions.null_count or len(captions) != len(identities):
-        raise ValueError(f"keys of {len(identities)} identities, {len(captions)} captions, of these {captions.null_count} nulls: give one caption each")
+        raise ValueError(
+            f"keys of {len(identities)} identities, {len(captions)} captions, of these {captions.null_count} nulls: give one caption each"
+        )
     buffers = _filled_buffers(identities)
     return _digests(*buffers, np.empty(0, np.uint8), np.empty(0, np.int64)), _digests(*buffers, *text_buffers(captions))
 
@@ -56,14 +58,20 @@ def hexed(rows: np.ndarray, is_known: pa.BooleanArray | None = None) -> pa.Strin
     _write_hex(np.ascontiguousarray(rows).reshape(-1), digits)
     offsets = np.arange(0, len(digits) + 1, 32, dtype=np.int32)
     found = pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets.data), pa.py_buffer(digits.data))
-    return found if is_known is None or is_known.true_count == len(rows) else pc.if_else(is_known, found, pa.scalar(None, pa.string()))
+    return (
+        found
+        if is_known is None or is_known.true_count == len(rows)
+        else pc.if_else(is_known, found, pa.scalar(None, pa.string()))
+    )
 
 
 def _filled_buffers(identities: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
     return text_buffers(cast(pa.StringArray, identities.fill_null("")) if identities.null_count else identities)
 
 
-def _digests(first: np.ndarray, first_offsets: np.ndarray, second: np.ndarray, second_offsets: np.ndarray) -> np.ndarray:
+def _digests(
+    first: np.ndarray, first_offsets: np.ndarray, second: np.ndarray, second_offsets: np.ndarray
+) -> np.ndarray:
     second.setflags(write=False)  # one signature of the kernel
     digests = np.empty((len(first_offsets) - 1, 2), np.uint64)
     hash_rows(first, first_offsets, second, second_offsets, digests)

@@ -1,6 +1,7 @@
 """Image-based filtering (ALIGN section 3), one function a rule: Arrow columns in, verdict out (null keeps).
 
-A null is a value nobody could measure: it is not decided by the rule, so the rule keeps it, and another one has the reason.
+A null is a value nobody could measure: it is not decided by the rule, so the rule keeps it, and another one has the
+reason.
 """
 
 from fractions import Fraction
@@ -39,8 +40,8 @@ def too_small(width: pa.Int32Array, height: pa.Int32Array, *, short_side_above_p
 def too_elongated(width: pa.Int32Array, height: pa.Int32Array, *, aspect_ratio_below: float) -> Verdict:
     """Drops a ratio of long to short side that is not strictly below the limit (ALIGN section 3: smaller than 3).
 
-    Exact: the limit counts as the decimal fraction it is written as (2.1 is 21/10, and 100 x 210 goes), in Python's integers, which
-    hold any product. Images come at hundreds a second, so a loop over rows costs nothing.
+    Exact: the limit counts as the decimal fraction it is written as (2.1 is 21/10, and 100 x 210 goes), in Python's
+    integers, which hold any product. Images come at hundreds a second, so a loop over rows costs nothing.
     """
     limit = Fraction(str(aspect_ratio_below))
     is_elongated = [
@@ -57,7 +58,9 @@ def blocked(is_blocked: pa.BooleanArray) -> Verdict:
 
 def nsfw(score: pa.FloatArray, *, drop_at_or_above: float) -> Verdict:
     """Drops a score at or above the threshold. The score is compared as it is stored, in 32 bits, without rounding the threshold."""
-    return _drop_where_known(pc.greater_equal(score.cast(pa.float64()), pa.scalar(drop_at_or_above)), DropReason.IMAGE_NSFW)
+    return _drop_where_known(
+        pc.greater_equal(score.cast(pa.float64()), pa.scalar(drop_at_or_above)), DropReason.IMAGE_NSFW
+    )
 
 
 def judge_images(

@@ -13,11 +13,23 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from PIL import AvifImagePlugin, BmpImagePlugin, ExifTags, GifImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
+from PIL import (
+    AvifImagePlugin,
+    BmpImagePlugin,
+    ExifTags,
+    GifImagePlugin,
+    Image,
+    ImageFile,
+    JpegImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
 
 from altalign.decoder_errors import DECODER_ERRORS
 
-ROW_AT_MOST_PX = 1 << 20  # ours; above 33 million Pillow cannot count the bits of a row, and BMP's run lengths may skip 255 rows in two bytes
+# ours; above 33 million Pillow cannot count the bits of a row, and BMP's run lengths may skip 255 rows in two bytes
+ROW_AT_MOST_PX = 1 << 20
 
 # The plug-in is chosen by our own sniffing: no probing of forty others, and no lying file extension.
 _OPENERS: Mapping[str, type[ImageFile.ImageFile]] = {
@@ -31,9 +43,21 @@ _OPENERS: Mapping[str, type[ImageFile.ImageFile]] = {
 }
 
 _GIF_HEAD_BYTES = 1 << 20  # ours
-_BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)  # sizes of the header that follows the file's: keeps texts that begin with BM out
+# sizes of the header that follows the file's: keeps texts that begin with BM out
+_BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)
 _AVIF_BRANDS = (b"avif", b"avis")
-_TIFF_COMPRESSIONS = ("raw", "tiff_lzw", "tiff_jpeg", "jpeg", "tiff_adobe_deflate", "tiff_deflate", "packbits", "lzma", "zstd", "webp")
+_TIFF_COMPRESSIONS = (
+    "raw",
+    "tiff_lzw",
+    "tiff_jpeg",
+    "jpeg",
+    "tiff_adobe_deflate",
+    "tiff_deflate",
+    "packbits",
+    "lzma",
+    "zstd",
+    "webp",
+)
 
 
 def sniff(data: bytes) -> str | None:
@@ -70,15 +94,19 @@ def opened(kind: str, data: bytes) -> tuple[ImageFile.ImageFile, int, int]:
 def check_decodable(image: ImageFile.ImageFile, width: int) -> None:
     """Refuse what is not to be given to a decoder; `width` as stored.
 
-    On every machine alike a row that decoders take so much memory for, or so many bits, that they raise MemoryError themselves. And a TIFF of
-    a fax's or another rare compression: of damage in it libtiff says nothing, and gives what was in the memory before.
+    On every machine alike a row that decoders take so much memory for, or so many bits, that they raise MemoryError
+    themselves. And a TIFF of a fax's or another rare compression: of damage in it libtiff says nothing, and gives what
+    was in the memory before.
 
     Raises:
         ValueError: it is such an image.
     """
     if width > ROW_AT_MOST_PX:
         raise ValueError(f"a row of {width} pixels, longer than {ROW_AT_MOST_PX}")
-    if isinstance(image, TiffImagePlugin.TiffImageFile) and image.info.get("compression", "raw") not in _TIFF_COMPRESSIONS:
+    if (
+        isinstance(image, TiffImagePlugin.TiffImageFile)
+        and image.info.get("compression", "raw") not in _TIFF_COMPRESSIONS
+    ):
         raise ValueError(f"compression {image.info['compression']}, in which damage goes unnoticed")
 
 
@@ -105,8 +133,9 @@ def words_of(error: BaseException) -> str:
 class _StrictPillow:
     """For the time of a block: no warnings, no pixel limit but ours, no half-read files, one thread a decoder, and nothing that libtiff prints.
 
-    All five are variables of Pillow's modules, `warnings` and libtiff, so the blocks of several threads share them: the first to come sets
-    them, the last to go puts back what was there. Whoever opens image after image holds a block around them all, or each would pay for both.
+    All five are variables of Pillow's modules, `warnings` and libtiff, so the blocks of several threads share them: the
+    first to come sets them, the last to go puts back what was there. Whoever opens image after image holds a block
+    around them all, or each would pay for both.
     """
 
     def __init__(self) -> None:

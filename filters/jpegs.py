@@ -1,6 +1,7 @@
 """JPEG bytes of an image, encoded while other threads run.
 
-Pillow gives Python's lock away while it encodes to a file of the system, and keeps it for one of Python's. A file in memory is one of the system.
+Pillow gives Python's lock away while it encodes to a file of the system, and keeps it for one of Python's. A file in
+memory is one of the system.
 """
 
 import errno

@@ -1,7 +1,8 @@
 """Writes unicode_16.npz: `python -m altalign.filters.make_unicode_data`.
 
-Sources, all of Unicode 16.0: categories, combining classes and NFC of unicodedata2 16.0.0, scripts of fonttools 4.60 (whose
-later code points unicodedata2 does not assign), lower case of simple_lower_case_16.txt, White_Space from PropList.txt.
+Sources, all of Unicode 16.0: categories, combining classes and NFC of unicodedata2 16.0.0, scripts of fonttools 4.60
+(whose later code points unicodedata2 does not assign), lower case of simple_lower_case_16.txt, White_Space from
+PropList.txt.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,19 @@ from altalign.filters import unicode_data
 from altalign.filters.unicode_data import BLOCK, CODE_POINTS, UnicodeTable
 
 ZERO_WIDTH_SPACE = 0x200B
-WHITE_SPACE = {*range(0x9, 0xE), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
+WHITE_SPACE = {
+    *range(0x9, 0xE),
+    0x20,
+    0x85,
+    0xA0,
+    0x1680,
+    *range(0x2000, 0x200B),
+    0x2028,
+    0x2029,
+    0x202F,
+    0x205F,
+    0x3000,
+}
 UNSPACED_SCRIPTS = {"Hani", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"}  # product.md section 3, words
 CLASS_OF_CATEGORY = {
     "L": unicode_data.LETTER,
@@ -25,7 +38,8 @@ CLASS_OF_CATEGORY = {
     "Cf": unicode_data.FORMAT,
     "Cc": unicode_data.CONTROL,
 }
-LAST_SYLLABLE_PARTS = (range(0x1161, 0x1176), range(0x11A8, 0x11C3))  # Hangul vowels and final consonants: they compose by rule
+# Hangul vowels and final consonants: they compose by rule
+LAST_SYLLABLE_PARTS = (range(0x1161, 0x1176), range(0x11A8, 0x11C3))
 
 
 def build() -> UnicodeTable:
@@ -36,7 +50,11 @@ def build() -> UnicodeTable:
     combining = np.array([unicodedata2.combining(chr(point)) for point in range(CODE_POINTS)], np.uint8)
     both = np.stack([entries, combining], axis=1).reshape(-1, BLOCK * 2)
     _, first, blocks = np.unique(both, axis=0, return_index=True, return_inverse=True)
-    return UnicodeTable(blocks.ravel().astype(np.uint16), entries.reshape(-1, BLOCK)[first].ravel(), combining.reshape(-1, BLOCK)[first].ravel())
+    return UnicodeTable(
+        blocks.ravel().astype(np.uint16),
+        entries.reshape(-1, BLOCK)[first].ravel(),
+        combining.reshape(-1, BLOCK)[first].ravel(),
+    )
 
 
 def simple_lower_case() -> dict[int, int]:
@@ -49,7 +67,11 @@ def simple_lower_case() -> dict[int, int]:
 def nfc_doubtful() -> set[int]:
     """Code points whose NFC_Quick_Check is No (NFC changes them) or Maybe (they compose with what stands before)."""
     changed = {point for point in _characters() if unicodedata2.normalize("NFC", chr(point)) != chr(point)}
-    return changed | {ord(second) for _, second in compositions()} | {point for part in LAST_SYLLABLE_PARTS for point in part}
+    return (
+        changed
+        | {ord(second) for _, second in compositions()}
+        | {point for part in LAST_SYLLABLE_PARTS for point in part}
+    )
 
 
 def compositions() -> Iterator[tuple[str, str]]:
@@ -95,7 +117,12 @@ def main() -> None:
     """Write the tables beside this file."""
     np.savez_compressed(Path(__file__).with_name("unicode_16.npz"), **build()._asdict())
     scripts = build_scripts()
-    np.savez_compressed(Path(__file__).with_name("scripts_16.npz"), starts=scripts["starts"], scripts=scripts["scripts"], names=scripts["names"])
+    np.savez_compressed(
+        Path(__file__).with_name("scripts_16.npz"),
+        starts=scripts["starts"],
+        scripts=scripts["scripts"],
+        names=scripts["names"],
+    )
 
 
 if __name__ == "__main__":

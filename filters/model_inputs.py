@@ -17,7 +17,8 @@ class ModelInput(Settings):
     """The input of a model: `(pixel * scale - mean) / std`, float32, one image at a time.
 
     Attributes:
-        input_size: height and width in pixels, or one number for both; the image is squeezed into it, whatever its shape.
+        input_size: height and width in pixels, or one number for both; the image is squeezed into it, whatever its
+        shape.
         mean: of each channel, in the order of `channels`, after `scale`.
         std: the same.
         layout: nchw = (1, 3, height, width), nhwc = (1, height, width, 3).

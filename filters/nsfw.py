@@ -18,7 +18,8 @@ class Classifier(ModelInput):
 
     Attributes:
         output_index: which number of the first output is the score.
-        activation: what turns the output into a probability: softmax over its numbers, sigmoid of one, or none where the model has it.
+        activation: what turns the output into a probability: softmax over its numbers, sigmoid of one, or none where
+        the model has it.
     """
 
     output_index: Annotated[int, Field(ge=0)]

@@ -1,7 +1,8 @@
 """Bytes of an image -> format, size, soundness and pixels, in one decode; and the bytes that a shard stores.
 
-A JPEG is decoded scaled in the DCT by simplejpeg, everything else (and whatever surprises simplejpeg) by Pillow. Nothing here depends
-on the process's warning filters or on Pillow's module settings, which are set for the time of a call and put back.
+A JPEG is decoded scaled in the DCT by simplejpeg, everything else (and whatever surprises simplejpeg) by Pillow.
+Nothing here depends on the process's warning filters or on Pillow's module settings, which are set for the time of a
+call and put back.
 """
 
 import threading
@@ -23,7 +24,8 @@ JPEG_QUALITY = 95
 JPEG_SIDE_AT_MOST_PX = 65_500  # JPEG_MAX_DIMENSION of libjpeg
 LARGE_PIXELS = 25_000_000  # ours: about 100 MB as RGBA; larger images are decoded one at a time in a process
 
-# libjpeg's remarks that mean lost image data; its other ones (junk between markers, an odd revision number) leave the image whole.
+# libjpeg's remarks that mean lost image data; its other ones (junk between markers, an odd revision number) leave the
+# image whole.
 _JPEG_DAMAGE = ("premature end", "bad huffman code", "bad arithmetic code", "instead of rst")
 
 # What makes an image of each EXIF orientation upright.
@@ -37,9 +39,9 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 
-# Peak of Pillow 12 and ours, in bytes a pixel of an image decoded to gray and scaled down, measured at 9 megapixels (BMP with transparency: as PNG).
-# By mode as Pillow opens it, "RGBA" with transparency of any kind, "" any other. A JPEG is scaled while it is decoded; 8 is of a progressive CMYK one,
-# whose coefficients are kept.
+# Peak of Pillow 12 and ours, in bytes a pixel of an image decoded to gray and scaled down, measured at 9 megapixels
+# (BMP with transparency: as PNG). By mode as Pillow opens it, "RGBA" with transparency of any kind, "" any other. A
+# JPEG is scaled while it is decoded; 8 is of a progressive CMYK one, whose coefficients are kept.
 _BYTES_PER_PIXEL: Mapping[str, Mapping[str, int]] = {
     "jpeg": {"": 8},
     "png": {"L": 1, "1": 2, "P": 2, "RGB": 5, "RGBA": 12, "": 7},
@@ -47,7 +49,8 @@ _BYTES_PER_PIXEL: Mapping[str, Mapping[str, int]] = {
     "gif": {"P": 2, "L": 2, "RGBA": 9, "": 5},
     "avif": {"RGB": 9, "": 16},
     "bmp": {"RGBA": 12, "": 5},
-    "tiff": {"L": 3, "RGB": 8, "CMYK": 9, "RGBA": 12, "LAB": 10, "": 30},  # a strip of the whole image counted in; "": 32 bits a pixel, or 16
+    # a strip of the whole image counted in; "": 32 bits a pixel, or 16
+    "tiff": {"L": 3, "RGB": 8, "CMYK": 9, "RGBA": 12, "LAB": 10, "": 30},
 }
 _BYTES_PER_COPY = 4  # of a pixel: where it becomes RGB, is turned, or is not scaled
 
@@ -64,7 +67,8 @@ class Decoded:
         height: the same.
         damage: the decoder's words, where a known format does not decode whole.
         orientation: 1 to 8 as EXIF counts; 1 where there is none or it is no such number.
-        pixels: uint8 of shape (height, width), or (height, width, 3) as RGB; upright (EXIF orientation applied), on white, and perhaps scaled
+        pixels: uint8 of shape (height, width), or (height, width, 3) as RGB; upright (EXIF orientation applied), on
+        white, and perhaps scaled
             down, the short side never below `short_side_px` by that. None: not decoded, or damaged.
     """
 
@@ -91,14 +95,16 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
 
     Args:
         data: the bytes as found.
-        pixels_at_most: an image of more pixels (width x height) is not decoded: pixels and damage are None, format and size known.
+        pixels_at_most: an image of more pixels (width x height) is not decoded: pixels and damage are None, format and
+            size known.
         colour: RGB instead of gray (the luma of ITU-R 601).
-        short_side_px: a larger image may be scaled down to no less than this. 128 is twice the thumbnail of the DCT descriptor:
+        short_side_px: a larger image may be scaled down to no less than this. 128 is twice the thumbnail of the DCT
+            descriptor:
             its cosine with that of a full decode is then .9996 in the median, against .9985 at 64.
 
     Returns:
-        Format, stored size, damage and pixels. Bytes never raise: what a decoder cannot take is `damage`, and so is an image with a row
-        longer than `image_headers.ROW_AT_MOST_PX`.
+        Format, stored size, damage and pixels. Bytes never raise: what a decoder cannot take is `damage`, and so is an
+        image with a row longer than `image_headers.ROW_AT_MOST_PX`.
 
     Raises:
         MemoryError: the machine has too little for an image within the limits; the verdict must not depend on it.
@@ -125,10 +131,11 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
 def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stored:
     """What a shard stores for an image that `decode` found sound.
 
-    Bytes stay as found (EXIF orientation included, so width and height are those before it) when the image is a JPEG, or need not be one
-    (`portable` false), and is not to be made smaller. All else becomes a JPEG of quality 95 without metadata: first frame, upright, on
-    white, and by area down to `resize_short_side_px` (0: as large as it is; never enlarged). So with `portable` false an image that has
-    to be made smaller becomes a JPEG too: we have no other encoder. A side above 65,500 px, more than a JPEG can have, is made that.
+    Bytes stay as found (EXIF orientation included, so width and height are those before it) when the image is a JPEG,
+    or need not be one (`portable` false), and is not to be made smaller. All else becomes a JPEG of quality 95 without
+    metadata: first frame, upright, on white, and by area down to `resize_short_side_px` (0: as large as it is; never
+    enlarged). So with `portable` false an image that has to be made smaller becomes a JPEG too: we have no other
+    encoder. A side above 65,500 px, more than a JPEG can have, is made that.
 
     Raises:
         ValueError: the bytes are no sound image.
@@ -149,7 +156,8 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
                 upright_size = (width, height) if orientation < 5 else (height, width)
                 size = _size_after(*upright_size, short_side_px=short_side_px)
                 if upright.size != size:
-                    upright = upright.resize(size, Image.Resampling.BOX)  # integers and ratios only: the same bytes on every machine
+                    # integers and ratios only: the same bytes on every machine
+                    upright = upright.resize(size, Image.Resampling.BOX)
                 stored = jpegs.encoded(upright, quality=JPEG_QUALITY)
         except DECODER_ERRORS as error:
             raise ValueError(words_of(error)) from error
@@ -197,7 +205,9 @@ def _one_at_a_time(pixels: int) -> AbstractContextManager[Any]:
     return _LARGE if pixels > LARGE_PIXELS else nullcontext()
 
 
-def _upright(image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_side_px: int) -> tuple[npt.NDArray[np.uint8], int]:
+def _upright(
+    image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_side_px: int
+) -> tuple[npt.NDArray[np.uint8], int]:
     """Pixels as `Decoded` describes them, and the orientation. Raises one of `DECODER_ERRORS` where the image does not decode whole."""
     orientation = orientation_of(image)
     pixels = _scaled_in_the_dct(image, data, colour=colour, short_side_px=short_side_px)
@@ -220,7 +230,9 @@ def _upright_image(image: ImageFile.ImageFile, data: bytes, *, short_side_px: in
     return loaded, orientation
 
 
-def _loaded(image: ImageFile.ImageFile, orientation: int, *, colour: bool, short_side_px: int) -> tuple[Image.Image, int]:
+def _loaded(
+    image: ImageFile.ImageFile, orientation: int, *, colour: bool, short_side_px: int
+) -> tuple[Image.Image, int]:
     """The image as Pillow decodes it, on white, and its orientation: a PNG may hold its EXIF behind the pixels."""
     if isinstance(image, JpegImagePlugin.JpegImageFile):
         image.draft("RGB" if colour else "L", (short_side_px, short_side_px))
@@ -235,15 +247,20 @@ def _is_turned_by_pillow(image: ImageFile.ImageFile) -> bool:
     return isinstance(image, TiffImagePlugin.TiffImageFile)
 
 
-def _scaled_in_the_dct(image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_side_px: int) -> npt.NDArray[np.uint8] | None:
+def _scaled_in_the_dct(
+    image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_side_px: int
+) -> npt.NDArray[np.uint8] | None:
     """Pixels of a sound JPEG; None: let Pillow try (another format, a colour space such as CMYK, or a remark of the decoder that need not be damage).
 
-    After a remark it is Pillow that tells sound from cut: libjpeg reports its first remark alone, which may hide a second.
+    After a remark it is Pillow that tells sound from cut: libjpeg reports its first remark alone, which may hide a
+    second.
     """
     if not isinstance(image, JpegImagePlugin.JpegImageFile) or image.mode not in ("L", "RGB"):
         return None
     try:
-        pixels = simplejpeg.decode_jpeg(data, "RGB" if colour else "GRAY", min_height=short_side_px, min_width=short_side_px, strict=True)
+        pixels = simplejpeg.decode_jpeg(
+            data, "RGB" if colour else "GRAY", min_height=short_side_px, min_width=short_side_px, strict=True
+        )
     except ValueError as error:
         if any(remark in str(error).lower() for remark in _JPEG_DAMAGE):
             raise

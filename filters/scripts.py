@@ -36,6 +36,10 @@ def main_scripts(captions: pa.StringArray) -> pa.StringArray:
     is_letter = entries[blocks[points >> 6].astype(np.int64) << 6 | points & 63] & unicode_data.LETTER > 0
     script = numbers[np.searchsorted(starts, points, side="right") - 1]
     counted = is_letter & (script > 0)
-    letters = np.bincount(rows[counted] * len(names) + script[counted], minlength=len(texts) * len(names)).reshape(-1, len(names))
+    letters = np.bincount(rows[counted] * len(names) + script[counted], minlength=len(texts) * len(names)).reshape(
+        -1, len(names)
+    )
     most = letters.argmax(axis=1) if len(texts) else np.zeros(0, np.int64)
-    return pa.array([names[number] if of_row[number] else NONE for number, of_row in zip(most, letters, strict=True)], pa.string())
+    return pa.array(
+        [names[number] if of_row[number] else NONE for number, of_row in zip(most, letters, strict=True)], pa.string()
+    )

@@ -10,7 +10,8 @@ SIDE_PX = 32
 def thumbnail(gray: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The mean of each of 32 x 32 equal parts of an image, by area: a pixel on an edge counts in both parts by its share. Halves round up.
 
-    The thumbnail of a mirrored image is the mirrored thumbnail, exactly. Images smaller than 32 px are enlarged by the same rule.
+    The thumbnail of a mirrored image is the mirrored thumbnail, exactly. Images smaller than 32 px are enlarged by the
+    same rule.
 
     Args:
         gray: uint8[height, width], both at least 1.

@@ -1,6 +1,7 @@
 """Image URLs of tables: taken as written, white space at the ends removed, and without their fragment where they are valid.
 
-Valid: http or https, and accepted by a WHATWG parser (ada). A kernel decides the plain ones, which are nearly all; the rest are parsed.
+Valid: http or https, and accepted by a WHATWG parser (ada). A kernel decides the plain ones, which are nearly all; the
+rest are parsed.
 """
 
 from typing import Any, cast
@@ -11,7 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from altalign.filters.bits import address_of, any_bit64, between64, bit_length, equal64, first64, first_bit, load8, load64
+from altalign.filters.bits import (
+    address_of,
+    any_bit64,
+    between64,
+    bit_length,
+    equal64,
+    first64,
+    first_bit,
+    load8,
+    load64,
+)
 from altalign.filters.words import text_buffers
 
 _PLAIN, _DOUBTFUL = 0, 1
@@ -34,7 +45,8 @@ _WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2
 def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, np.ndarray]:
     """The URLs of a column, and whether each is valid (bool[n]).
 
-    Invalid ones stay as written but for white space at their ends; null stays null. A column that needs no change comes back as it is.
+    Invalid ones stay as written but for white space at their ends; null stays null. A column that needs no change comes
+    back as it is.
     """
     texts = cast(pa.StringArray, urls if pa.types.is_string(urls.type) else urls.cast(pa.string(), safe=False))
     data, offsets = text_buffers(texts)
@@ -65,7 +77,10 @@ def valid_utf8(texts: pa.StringArray) -> pa.StringArray:
         texts.validate(full=True)
     except pa.ArrowInvalid:
         written = cast(list[bytes | None], texts.cast(pa.binary()).to_pylist())
-        return cast(pa.StringArray, pa.array([None if text is None else text.decode(errors="replace") for text in written], pa.string()))
+        return cast(
+            pa.StringArray,
+            pa.array([None if text is None else text.decode(errors="replace") for text in written], pa.string()),
+        )
     return texts
 
 
@@ -83,8 +98,8 @@ def _parsed(url: str) -> tuple[str, bool]:
 def _look(data: np.ndarray, offsets: np.ndarray, kinds: np.ndarray) -> bool:
     """Fill `kinds` (uint8[n]): plain (valid, to be kept as it is), or doubtful. Returns whether all bytes are ASCII.
 
-    Plain: a scheme, a host of ASCII names whose last label cannot be a number, a path of any bytes but `#`, and nothing at the
-    ends that could be white space.
+    Plain: a scheme, a host of ASCII names whose last label cannot be a number, a path of any bytes but `#`, and nothing
+    at the ends that could be white space.
     """
     address, is_ascii = address_of(data), True
     for row in range(len(kinds)):
@@ -127,7 +142,8 @@ def _after_host(address: int, begin: int, end: int, size: int) -> int:
     if at + 64 > size:
         return _after_any_host(address, at, end)
     stops = equal64(address, at, _SLASH) | equal64(address, at, _QUESTION_MARK) | ~first64(end - at)
-    before = ~stops & (stops - _ONE)  # the host, of at most 63 bytes; what is longer, or has other bytes than most, is looked at one by one
+    # the host, of at most 63 bytes; what is longer, or has other bytes than most, is looked at one by one
+    before = ~stops & (stops - _ONE)
     hyphens = equal64(address, at, _HYPHEN_MINUS) & before
     dots = equal64(address, at, _FULL_STOP) & before
     names = between64(address, at, _SMALL_A, _BEHIND_Z) | between64(address, at, _ZERO, _BEHIND_NINE)

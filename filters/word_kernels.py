@@ -1,8 +1,9 @@
 """The kernel behind `altalign.filters.words.scan`: words, n-grams and their hashes, over the buffers of an Arrow array.
 
-A block of rows is copied to scratch memory, folded, and each byte gets a sign (below). Words are then runs of bytes without
-`GAP`, cut before `BREAK`; they are found 64 bytes at a time and hashed 8 bytes at a time. A row whose words are not its own
-bytes (format characters inside, a typographic apostrophe, lower case of another length) is written anew behind the block.
+A block of rows is copied to scratch memory, folded, and each byte gets a sign (below). Words are then runs of bytes
+without `GAP`, cut before `BREAK`; they are found 64 bytes at a time and hashed 8 bytes at a time. A row whose words are
+not its own bytes (format characters inside, a typographic apostrophe, lower case of another length) is written anew
+behind the block.
 """
 
 import numpy as np
@@ -46,8 +47,10 @@ BLOCK_ROWS = 1024
 BLOCK_BYTES = 1 << 15  # text, signs and words of a block stay in the core's own cache
 NOWHERE = np.uint64(1 << 62)
 
-MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # Stafford's variant 13 of the MurmurHash3 finaliser
-STEP_1, STEP_2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)  # primes with about half of their bits set
+# Stafford's variant 13 of the MurmurHash3 finaliser
+MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+# primes with about half of their bits set
+STEP_1, STEP_2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
 BIGRAM = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
 
 
@@ -94,7 +97,8 @@ def hash_text(text: int, start: int, size: int) -> np.uint64:
 
 @njit(nogil=True)
 def _fold_ascii(source: np.ndarray, text: np.ndarray, signs: np.ndarray) -> None:
-    # One loop without branches, which the compiler turns into vector code. Non-ASCII bytes are gaps until they are looked at.
+    # One loop without branches, which the compiler turns into vector code. Non-ASCII bytes are gaps until they are
+    # looked at.
     for i in range(source.size):
         byte = source[i]
         byte = np.uint8(byte + np.uint8(32)) if np.uint8(byte - np.uint8(65)) < np.uint8(26) else byte
@@ -120,7 +124,8 @@ def _sign(entry: int, after_single: int) -> tuple[int, bool]:
 
 @njit(nogil=True)
 def _joins_next(data: int, at: int, end: int, blocks: int, entries: int) -> bool:
-    # Whether the first code point at or after `at` that is no format character is a letter an apostrophe can stand before.
+    # Whether the first code point at or after `at` that is no format character is a letter an apostrophe can stand
+    # before.
     while at < end:
         point, size = decode(data, at, end)
         entry = entry_of(point, blocks, entries)
@@ -138,7 +143,8 @@ def _is_lower(byte: int) -> bool:
 @njit(nogil=True)
 def _look_closer(text: int, signs: int, start: int, end: int, blocks: int, entries: int) -> bool:
     # Folds and signs what is not ASCII, and apostrophes, in place; False where the row must be written anew.
-    single, joinable = np.int64(-1), np.int64(-1)  # behind the last word without spaces; behind the last other letter or mark
+    # behind the last word without spaces; behind the last other letter or mark
+    single, joinable = np.int64(-1), np.int64(-1)
     for chunk in range(start, end, 64):
         look = (~below64(text, chunk, FIRST_LEAD) | equal64(text, chunk, ASCII_APOSTROPHE)) & first64(end - chunk)
         while look:
@@ -146,10 +152,13 @@ def _look_closer(text: int, signs: int, start: int, end: int, blocks: int, entri
             look &= look - np.uint64(1)
             lead, second = load8(text, at), load8(text, at + 1) ^ 0x80
             if lead == APOSTROPHE:
-                if (joinable == at or (at > start and _is_lower(load8(text, at - 1)))) and _joins_next(text, at + 1, end, blocks, entries):
+                if (joinable == at or (at > start and _is_lower(load8(text, at - 1)))) and _joins_next(
+                    text, at + 1, end, blocks, entries
+                ):
                     store8(signs, at, WEAK)
                 continue
-            if 0xC2 <= lead < 0xE0 and second < 0x40 and at + 1 < end and single != at:  # a short cut for Latin, Greek, Cyrillic, Arabic ...
+            # a short cut for Latin, Greek, Cyrillic, Arabic ...
+            if 0xC2 <= lead < 0xE0 and second < 0x40 and at + 1 < end and single != at:
                 entry = load32(entries, (load16(blocks, (lead & 0x1F) * 2) << 6 | second) * 4)
                 if entry & (LETTER | FOLD) == LETTER:
                     store8(signs, at, load8(signs, at) & BREAK)
@@ -163,12 +172,18 @@ def _look_closer(text: int, signs: int, start: int, end: int, blocks: int, entri
 
 
 @njit(nogil=True)
-def _look_at_point(text: int, signs: int, at: int, end: int, single: int, joinable: int, blocks: int, entries: int) -> tuple[bool, int, int]:
+def _look_at_point(
+    text: int, signs: int, at: int, end: int, single: int, joinable: int, blocks: int, entries: int
+) -> tuple[bool, int, int]:
     # The same for the code point at `at`; also `single` and `joinable` from then on.
     point, size = decode(text, at, end)
     entry = entry_of(point, blocks, entries)
     after = at + size
-    if entry & FORMAT or (point == TYPOGRAPHIC_APOSTROPHE and after < end and (load8(text, after) >= 0x80 or _is_lower(load8(text, after)))):
+    if entry & FORMAT or (
+        point == TYPOGRAPHIC_APOSTROPHE
+        and after < end
+        and (load8(text, after) >= 0x80 or _is_lower(load8(text, after)))
+    ):
         return False, single, joinable
     if entry & FOLD:
         folded = (point + entry) & FOLD
@@ -186,8 +201,11 @@ def _look_at_point(text: int, signs: int, at: int, end: int, single: int, joinab
 
 
 @njit(nogil=True)
-def _write_anew(data: int, here: int, end: int, text: int, signs: int, at: int, blocks: int, entries: int) -> tuple[int, int]:
-    # Folded text from `at` on, all gaps; behind it the words' own bytes. Returns where the text and where the words end.
+def _write_anew(
+    data: int, here: int, end: int, text: int, signs: int, at: int, blocks: int, entries: int
+) -> tuple[int, int]:
+    # Folded text from `at` on, all gaps; behind it the words' own bytes. Returns where the text and where the words
+    # end.
     words_at = at + (end - here) * 3 // 2 + 1  # the longest growth is from 2 bytes to 3
     fill(signs + at, words_at - at, GAP_BIT)
     to = words_at
@@ -233,7 +251,8 @@ def _find_words(signs: int, end: int, starts: int, stops: int) -> None:
 
 @njit(nogil=True)
 def _write_bits(bits: np.uint64, base: int, to: int) -> int:
-    # Position of each bit, from `base` on; the address behind the last. Writes 12 always: their number cannot be predicted.
+    # Position of each bit, from `base` on; the address behind the last. Writes 12 always: their number cannot be
+    # predicted.
     end = to + 8 * count_bits(bits)
     for i in range(12):
         store64(to, i * 8, np.uint64(base + first_bit(bits)))
@@ -255,7 +274,9 @@ def _is_weak(signs: int, start: int, stop: int) -> bool:
 
 
 @njit(nogil=True)
-def _hash_words(text: int, signs: int, starts: int, stops: int, k: int, end: int, ngrams: int, made: int) -> tuple[int, int]:
+def _hash_words(
+    text: int, signs: int, starts: int, stops: int, k: int, end: int, ngrams: int, made: int
+) -> tuple[int, int]:
     # N-grams of one row: its words are those from the k-th on that start before `end`. Returns the new `made` and k.
     n, previous = 0, np.uint64(0)
     while True:
@@ -274,8 +295,11 @@ def _hash_words(text: int, signs: int, starts: int, stops: int, k: int, end: int
 
 
 @njit(nogil=True)
-def _prepare(data: int, base: int, offsets: int, rows: int, text: int, signs: int, where: np.ndarray, blocks: int, entries: int) -> tuple[int, int]:
-    # Signs of a block whose ASCII is folded, and where each row is. Returns the end of all, and where rows written anew begin.
+def _prepare(
+    data: int, base: int, offsets: int, rows: int, text: int, signs: int, where: np.ndarray, blocks: int, entries: int
+) -> tuple[int, int]:
+    # Signs of a block whose ASCII is folded, and where each row is. Returns the end of all, and where rows written anew
+    # begin.
     size = load_index(offsets, rows) - base
     split = (size + PADDING) & ~63
     fill(signs + size, split - size, GAP_BIT)
@@ -316,11 +340,17 @@ def scan_rows(
 ) -> None:
     """Fill words, texts, ngrams and ends (as `altalign.filters.words.Scan` has them) for the rows between the offsets.
 
-    Shapes: data uint8[bytes], offsets int64[n + 1], blocks and entries of the Unicode table, text and signs uint8[room], starts
-    and stops uint64[room]: what `altalign.filters.words` reserves for the longest block.
+    Shapes: data uint8[bytes], offsets int64[n + 1], blocks and entries of the Unicode table, text and signs
+    uint8[room], starts and stops uint64[room]: what `altalign.filters.words` reserves for the longest block.
     """
     rows = offsets.size - 1
-    text_at, signs_at, starts_at, stops_at, ngrams_at = address_of(text), address_of(signs), address_of(starts), address_of(stops), address_of(ngrams)
+    text_at, signs_at, starts_at, stops_at, ngrams_at = (
+        address_of(text),
+        address_of(signs),
+        address_of(starts),
+        address_of(stops),
+        address_of(ngrams),
+    )
     where = np.empty((BLOCK_ROWS, 4), np.int64)  # of each row: text from, text to, whether written anew, words to
     first, made = 0, 0
     while first < rows:
@@ -329,16 +359,31 @@ def scan_rows(
             last += 1
         _fold_ascii(data[base : offsets[last]], text, signs)
         end, split = _prepare(
-            address_of(data), base, address_of(offsets) + first * 8, last - first, text_at, signs_at, where, address_of(blocks), address_of(entries)
+            address_of(data),
+            base,
+            address_of(offsets) + first * 8,
+            last - first,
+            text_at,
+            signs_at,
+            where,
+            address_of(blocks),
+            address_of(entries),
         )
         _find_words(signs_at, end, starts_at, stops_at)
         here, anew = 0, 0
         while starts[anew] < split:
             anew += 1
         for row in range(first, last):
-            begin, stop, is_anew, words_end = where[row - first, 0], where[row - first, 1], where[row - first, 2], where[row - first, 3]
+            begin, stop, is_anew, words_end = (
+                where[row - first, 0],
+                where[row - first, 1],
+                where[row - first, 2],
+                where[row - first, 3],
+            )
             before = made
-            made, k = _hash_words(text_at, signs_at, starts_at, stops_at, anew if is_anew else here, words_end, ngrams_at, made)
+            made, k = _hash_words(
+                text_at, signs_at, starts_at, stops_at, anew if is_anew else here, words_end, ngrams_at, made
+            )
             here, anew = here if is_anew else k, k if is_anew else anew
             words[row] = (made - before + 1) >> 1
             texts[row] = hash_text(text_at, begin, stop - begin)

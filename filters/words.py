@@ -1,7 +1,8 @@
 """Words of captions: the one definition, for columns (`scan`) and for one caption in plain Python (`words_of`, `ngram_hashes`).
 
-A word is as product.md section 3 has it, of the folded caption. Unigrams, bigrams and whole folded captions are known by a
-64-bit hash of our own; HASH_VERSION stands in every table of hashes. Expect 0.03 colliding pairs among a thousand million n-grams.
+A word is as product.md section 3 has it, of the folded caption. Unigrams, bigrams and whole folded captions are known
+by a 64-bit hash of our own; HASH_VERSION stands in every table of hashes. Expect 0.03 colliding pairs among a thousand
+million n-grams.
 """
 
 from itertools import pairwise
@@ -64,7 +65,11 @@ def scan(captions: pa.StringArray, scratch: Scratch) -> Scan:
     n, size = len(captions), int(offsets[-1] - offsets[0])
     block = max(BLOCK_BYTES, int(np.diff(offsets).max(initial=0)))
     room = 4 * block + 16 * BLOCK_ROWS + 4 * PADDING  # the block, its rows written anew, and their gaps
-    words, texts, ends = scratch.take("words", n, np.int32)[:n], scratch.take("texts", n, np.uint64)[:n], scratch.take("ends", n, np.int64)[:n]
+    words, texts, ends = (
+        scratch.take("words", n, np.int32)[:n],
+        scratch.take("texts", n, np.uint64)[:n],
+        scratch.take("ends", n, np.int64)[:n],
+    )
     ngrams = scratch.take("ngrams", size + 2, np.uint64)  # a row of b bytes has at most b
     word_kernels.scan_rows(
         data,
@@ -86,7 +91,11 @@ def text_buffers(captions: pa.StringArray | pa.LargeStringArray) -> tuple[np.nda
     """Bytes (uint8, read-only, as they lie in Arrow's buffer) and offsets (int64[n + 1]) of an array, its slice taken into account."""
     _, offsets_buffer, data_buffer = captions.buffers()
     n, kind = len(captions), np.dtype(np.int64 if pa.types.is_large_string(captions.type) else np.int32)
-    data = np.frombuffer(memoryview(data_buffer), np.uint8) if data_buffer is not None and data_buffer.size else np.empty(0, np.uint8)
+    data = (
+        np.frombuffer(memoryview(data_buffer), np.uint8)
+        if data_buffer is not None and data_buffer.size
+        else np.empty(0, np.uint8)
+    )
     data.setflags(write=False)  # one signature of the kernels, whoever made the buffer
     if n == 0 or offsets_buffer is None:
         return data, np.zeros(n + 1, np.int64)
@@ -101,12 +110,21 @@ def folded(caption: str) -> str:
 
 def words_of(caption: str) -> list[str]:
     """Folded words of a caption, format characters removed and every apostrophe written '."""
-    visible = [(character, entry) for character in folded(caption) if not (entry := unicode_data.entry(character)) & FORMAT]
+    visible = [
+        (character, entry) for character in folded(caption) if not (entry := unicode_data.entry(character)) & FORMAT
+    ]
     words: list[str] = []
     word, state = "", 0  # state: class of what the word ends with; SINGLE where it is of a script without spaces
     for i, (character, entry) in enumerate([*visible, ("", 0)]):
         following = visible[i + 1][1] if i + 1 < len(visible) else 0
-        if character in APOSTROPHES and character and state & (LETTER | MARK) and not state & SINGLE and following & LETTER and not following & SINGLE:
+        if (
+            character in APOSTROPHES
+            and character
+            and state & (LETTER | MARK)
+            and not state & SINGLE
+            and following & LETTER
+            and not following & SINGLE
+        ):
             word, state = word + "'", CONNECTOR
         elif state & SINGLE and entry & (MARK | MODIFIER_LETTER):
             word += character

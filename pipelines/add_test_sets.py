@@ -19,7 +19,9 @@ def add(config: CurateConfig, flags: list[str]) -> int:
     run = runs.find_run(config, config_path=storage.join(config.run.folder, "config.toml"))
     with storage.locked(run.folder), own_files(run.folder):
         if not run.is_done("fetch"):
-            raise UsageError(f"{run.folder}: its images are not all fetched yet; name the test set in its settings and go on with `altalign curate`")
+            raise UsageError(
+                f"{run.folder}: its images are not all fetched yet; name the test set in its settings and go on with `altalign curate`"
+            )
         runs.check_before(run, "decontaminate")  # else what was fetched might go with what is found to be stale
         with storage.temporary(run.work("temporary")), started(run, pipeline_options):
             curate.run_step(run, curate.TEST_IMAGES, pipeline_options)

@@ -27,7 +27,8 @@ def main(argv: Sequence[str]) -> int:
     config = _fitted(CurateConfig.load(arguments.config, arguments.set))
 
     with startup.imports():
-        from altalign.pipelines import curate  # Beam, kernels, codecs: most of a second, which --help and a wrong setting need not wait for
+        # Beam, kernels, codecs: most of a second, which --help and a wrong setting need not wait for
+        from altalign.pipelines import curate
 
     return curate.curate(config, arguments, flags) or (0 if arguments.dry_run else _reported(config))
 
@@ -42,16 +43,28 @@ def retry(argv: Sequence[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run")
     parser.add_argument(
-        "--reason", action="append", default=[], metavar="REASON", help="ask again for what failed for this, of any status; repeatable, or several with commas"
+        "--reason",
+        action="append",
+        default=[],
+        metavar="REASON",
+        help="ask again for what failed for this, of any status; repeatable, or several with commas",
     )
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting of the run; repeatable")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="override a setting of the run; repeatable",
+    )
     own, flags = _parted(argv)
     arguments = parser.parse_args(own)
     reasons = [reason.strip() for named in arguments.reason for reason in named.split(",")]
     _check_reasons(reasons)
     config = _fitted(_config_of_run(arguments.run, arguments.set))
     if config.fetch.source != "web":
-        raise UsageError(f'{config.run.folder}: [fetch] source = "{config.fetch.source}": its images were in hand, so that there is nothing to ask for again')
+        raise UsageError(
+            f'{config.run.folder}: [fetch] source = "{config.fetch.source}": its images were in hand, so that there is nothing to ask for again'
+        )
     _check_work(config.run.folder)
 
     with startup.imports():
@@ -68,9 +81,26 @@ def decontaminate(argv: Sequence[str]) -> int:
         epilog=_TO_BEAM,
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run whose images are fetched")
-    parser.add_argument("--test-set", action="append", required=True, metavar="NAME=PATH", help="folder of images, Parquet files or tars; repeatable")
-    parser.add_argument("--image-column", default="image", metavar="COLUMN", help="of Parquet files: the column of the image's bytes (image)")
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting of the run; repeatable")
+    parser.add_argument(
+        "--test-set",
+        action="append",
+        required=True,
+        metavar="NAME=PATH",
+        help="folder of images, Parquet files or tars; repeatable",
+    )
+    parser.add_argument(
+        "--image-column",
+        default="image",
+        metavar="COLUMN",
+        help="of Parquet files: the column of the image's bytes (image)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="override a setting of the run; repeatable",
+    )
     own, flags = _parted(argv)
     config = _with_test_sets(parser.parse_args(own))
 
@@ -89,30 +119,74 @@ def calibrate(argv: Sequence[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run whose images are fetched")
     parser.add_argument("out", metavar="OUT", help="folder of the calibration: its files, and report.html")
-    parser.add_argument("--test-set", action="append", default=[], metavar="NAME=PATH", help="a test set beside those of the run; repeatable")
-    parser.add_argument("--image-column", default="image", metavar="COLUMN", help="of Parquet files: the column of the image's bytes (image)")
-    parser.add_argument("--pairs", default="", metavar="PARQUET", help="labelled pairs: columns image_a, image_b, relation (exact, near, or another)")
-    parser.add_argument("--images", default="", metavar="PARQUET", help="the images of the pairs: columns image, image_bytes")
-    parser.add_argument("--false-positives", type=float, default=1e-3, metavar="N", help="that a pool image may be expected to have (1e-3)")
-    parser.add_argument("--sample", type=int, default=2_000, metavar="IMAGES", help="to make copies of: half teach the map, half are looked for (2000)")
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting of the run; repeatable")
+    parser.add_argument(
+        "--test-set",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="a test set beside those of the run; repeatable",
+    )
+    parser.add_argument(
+        "--image-column",
+        default="image",
+        metavar="COLUMN",
+        help="of Parquet files: the column of the image's bytes (image)",
+    )
+    parser.add_argument(
+        "--pairs",
+        default="",
+        metavar="PARQUET",
+        help="labelled pairs: columns image_a, image_b, relation (exact, near, or another)",
+    )
+    parser.add_argument(
+        "--images", default="", metavar="PARQUET", help="the images of the pairs: columns image, image_bytes"
+    )
+    parser.add_argument(
+        "--false-positives",
+        type=float,
+        default=1e-3,
+        metavar="N",
+        help="that a pool image may be expected to have (1e-3)",
+    )
+    parser.add_argument(
+        "--sample",
+        type=int,
+        default=2_000,
+        metavar="IMAGES",
+        help="to make copies of: half teach the map, half are looked for (2000)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="override a setting of the run; repeatable",
+    )
     own, flags = _parted(argv)
     arguments = parser.parse_args(own)
     if flags:
-        raise UsageError(f"-- {flags[0]}: calibrating runs in this process, whichever engine the run was made on, and has no flags for Beam; leave them out")
+        raise UsageError(
+            f"-- {flags[0]}: calibrating runs in this process, whichever engine the run was made on, and has no flags for Beam; leave them out"
+        )
     arguments.set.insert(0, 'engine.runner="embedded"')  # of this process are the threads, too
     config = _with_test_sets(arguments)
 
     with startup.imports():
         from altalign.pipelines.calibrate import calibration as on_run
 
-    asked = on_run.Wanted(arguments.out.rstrip("/") or "/", arguments.pairs, arguments.images, arguments.false_positives, arguments.sample)
+    asked = on_run.Wanted(
+        arguments.out.rstrip("/") or "/", arguments.pairs, arguments.images, arguments.false_positives, arguments.sample
+    )
     return on_run.calibrate(config, asked)
 
 
 def _with_test_sets(arguments: argparse.Namespace) -> "CurateConfig":
     """The settings of a run whose `work/` is there, with the test sets of a command line."""
-    config = _fitted(_config_of_run(arguments.run, arguments.set, [_test_set(named, arguments.image_column) for named in arguments.test_set]))
+    config = _fitted(
+        _config_of_run(
+            arguments.run, arguments.set, [_test_set(named, arguments.image_column) for named in arguments.test_set]
+        )
+    )
     _check_work(config.run.folder)
     return config
 
@@ -131,7 +205,9 @@ def _reported(config: "CurateConfig") -> int:
 
 def _check_work(folder: str) -> None:
     if storage.kind(storage.join(folder, "work")) == "missing":
-        raise UsageError(f"{folder}: work/ was deleted, and what was fetched with it; `altalign curate` with --restart runs everything anew")
+        raise UsageError(
+            f"{folder}: work/ was deleted, and what was fetched with it; `altalign curate` with --restart runs everything anew"
+        )
 
 
 def _check_reasons(named: Sequence[str]) -> None:
@@ -177,7 +253,9 @@ def _config_of_run(folder: str, overrides: Sequence[str], test_sets: Sequence[di
     before = values["decontaminate"]["test_sets"]
     for each, known in ((each, known) for each in test_sets for known in config.decontaminate.named_sets):
         if each["name"] == known.name and each["path"] != known.path:
-            raise UsageError(f"--test-set {each['name']}={each['path']}: the run has a test set of that name ({known.path}); give another name")
+            raise UsageError(
+                f"--test-set {each['name']}={each['path']}: the run has a test set of that name ({known.path}); give another name"
+            )
     values["decontaminate"]["test_sets"] = [*before, *(each for each in test_sets if each not in before)]
     return CurateConfig.from_values(values, where="--test-set")
 
@@ -187,7 +265,10 @@ def _fitted(config: "CurateConfig") -> "CurateConfig":
     there = memory.free()
     fitted = memory.fitted(config, there)
     if fitted is not config:
-        terminal.stderr().print(f"{there.bytes // memory.MB:,} MB of memory are free ({there.of}), so workers = {fitted.engine.workers}", soft_wrap=True)
+        terminal.stderr().print(
+            f"{there.bytes // memory.MB:,} MB of memory are free ({there.of}), so workers = {fitted.engine.workers}",
+            soft_wrap=True,
+        )
     return fitted
 
 
@@ -205,9 +286,13 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         epilog=_TO_BEAM,
     )
     parser.add_argument("config", metavar="CONFIG", type=Path, help="settings (TOML)")
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting; repeatable")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting; repeatable"
+    )
     parser.add_argument("--until", choices=STAGES, default=STAGES[-1], help="stop after this stage")
-    parser.add_argument("--dry-run", action="store_true", help="show files, units, resolved settings and the disk needed; do nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show files, units, resolved settings and the disk needed; do nothing"
+    )
     rerun_help = "run STAGE and what follows anew; without a name, the first stage whose settings or files changed"
     parser.add_argument("--rerun", nargs="?", choices=("", *STAGES), const="", metavar="STAGE", help=rerun_help)
     parser.add_argument("--restart", action="store_true", help="run everything anew")

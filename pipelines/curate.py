@@ -31,7 +31,8 @@ class Step(NamedTuple):
     plan: Callable[[Run], list[Unit]]
     transform: Transform
     watch: Callable[[Run], type[progress.Watch]] = lambda _: progress.Watch
-    seconds: Callable[[Run, Sequence[Unit]], float] = lambda _run, _units: 0.0  # of one core, about, in units that hold Python's lock too much for threads
+    # of one core, about, in units that hold Python's lock too much for threads
+    seconds: Callable[[Run, Sequence[Unit]], float] = lambda _run, _units: 0.0
 
 
 def each(work: Callable[[Run, Unit], Facts]) -> Transform:
@@ -97,7 +98,9 @@ def curate(config: CurateConfig, arguments: argparse.Namespace, flags: list[str]
     return 0
 
 
-def finish(run: Run, grounds: Mapping[str, Grounds], pipeline_options: PipelineOptions, *, until: str = STAGES[-1]) -> None:
+def finish(
+    run: Run, grounds: Mapping[str, Grounds], pipeline_options: PipelineOptions, *, until: str = STAGES[-1]
+) -> None:
     """Run the stages that are not done, up to this one. The run is open, and held."""
     with storage.temporary(run.work("temporary")):
         if not run.is_done(STAGES[-1]):

@@ -1,8 +1,9 @@
 """`altalign retry RUN`: the images that could not be had are asked for again, and the run is finished anew.
 
-A journal keeps how fetching each image ended; what is taken out of it is asked for again, and nothing else is. The manifest goes first,
-then what rests on the fetched images, then the mark of each unit before its journal changes: whoever is killed on the way leaves a run that
-`altalign curate` finishes and in which a second retry finds what the first has not taken out.
+A journal keeps how fetching each image ended; what is taken out of it is asked for again, and nothing else is. The
+manifest goes first, then what rests on the fetched images, then the mark of each unit before its journal changes:
+whoever is killed on the way leaves a run that `altalign curate` finishes and in which a second retry finds what the
+first has not taken out.
 """
 
 from collections import Counter
@@ -70,7 +71,9 @@ def forget(run: Run, failed: Mapping[str, Sequence[int]]) -> None:
             storage.delete(run.mark("fetch/units", unit["name"]))
             outcomes = journal.forget(run.work("fetch/units", unit["name"]), failed[unit["name"]])
             rows = fetch.survivors(run, unit)
-            log.restate(run, unit["name"], outcomes, rows.take(fetch.first_of_each_image(rows))["image_url"].to_pylist())
+            log.restate(
+                run, unit["name"], outcomes, rows.take(fetch.first_of_each_image(rows))["image_url"].to_pylist()
+            )
 
 
 def _came(run: Run, asked: Mapping[str, Sequence[int]]) -> str:
@@ -78,9 +81,15 @@ def _came(run: Run, asked: Mapping[str, Sequence[int]]) -> str:
     ended = Counter[str]()
     for name, numbers in asked.items():
         outcomes = journal.read(run.work("fetch/units", name)).outcomes
-        ended.update("came" if outcomes[number].reason is None else log.status_of(outcomes[number]) for number in numbers)
+        ended.update(
+            "came" if outcomes[number].reason is None else log.status_of(outcomes[number]) for number in numbers
+        )
     came = f"{ended.pop('came', 0):,} came"
-    return f"{sum(map(len, asked.values())):,} asked again: {', '.join([came, *(f'{n:,} {why}' for why, n in ended.most_common())])}" if asked else ""
+    return (
+        f"{sum(map(len, asked.values())):,} asked again: {', '.join([came, *(f'{n:,} {why}' for why, n in ended.most_common())])}"
+        if asked
+        else ""
+    )
 
 
 def _said(failed: Mapping[str, Sequence[int]], reasons: Sequence[str]) -> str:

@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.object_stores import servers
 from tests.object_stores.servers import Server
 
-# A shell that starts us in the background has both ignored, which our children would inherit: tests of interrupts would then test nothing.
+# A shell that starts us in the background has both ignored, which our children would inherit: tests of interrupts would
+# then test nothing.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -29,7 +30,14 @@ def prism() -> str:
     """Path of a Prism binary: ALTALIGN_PRISM, or what `make prism` built."""
     found = os.environ.get("ALTALIGN_PRISM") or str(Path(__file__).parents[1] / ".cache" / "prism" / "prism")
     if not Path(found).is_file():
-        pytest.skip("no Prism binary: " + ("build one with `make prism`" if shutil.which("go") else "Go is not installed, so `make prism` cannot build one"))
+        pytest.skip(
+            "no Prism binary: "
+            + (
+                "build one with `make prism`"
+                if shutil.which("go")
+                else "Go is not installed, so `make prism` cannot build one"
+            )
+        )
     return found
 
 
@@ -37,7 +45,14 @@ def built(name: str, variable: str) -> str:
     """Path of a server that tests run against: what the variable says, or what `make NAME` built."""
     found = os.environ.get(variable) or str(Path(__file__).parents[1] / ".cache" / name / name)
     if not Path(found).is_file():
-        pytest.skip(f"no {name}: " + (f"build it with `make {name}`" if shutil.which("go") else f"Go is not installed, so `make {name}` cannot build it"))
+        pytest.skip(
+            f"no {name}: "
+            + (
+                f"build it with `make {name}`"
+                if shutil.which("go")
+                else f"Go is not installed, so `make {name}` cannot build it"
+            )
+        )
     return found
 
 
@@ -51,7 +66,9 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """An emulator of GCS on loopback."""
-    with servers.fake_gcs(built("fake-gcs-server", "ALTALIGN_FAKE_GCS_SERVER"), tmp_path_factory.mktemp("gcs")) as server:
+    with servers.fake_gcs(
+        built("fake-gcs-server", "ALTALIGN_FAKE_GCS_SERVER"), tmp_path_factory.mktemp("gcs")
+    ) as server:
         yield server
 
 

@@ -18,7 +18,10 @@ from altalign.machine import memory, startup
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-LOCKED = {package["name"]: package["version"] for package in tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]}
+LOCKED = {
+    package["name"]: package["version"]
+    for package in tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
+}
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -38,7 +41,11 @@ def arguments() -> dict[str, str]:
 
 def environment() -> dict[str, str]:
     """Of the last stage."""
-    last = [rest for name, rest in instructions()[max(i for i, (name, _) in enumerate(instructions()) if name == "FROM") :] if name == "ENV"]
+    last = [
+        rest
+        for name, rest in instructions()[max(i for i, (name, _) in enumerate(instructions()) if name == "FROM") :]
+        if name == "ENV"
+    ]
     return dict(word.split("=", 1) for word in shlex.split(" ".join(last)))
 
 
@@ -48,7 +55,11 @@ def copied() -> list[str]:
 
 
 def test_whatever_is_copied_is_in_the_checkout_and_not_ignored() -> None:
-    ignored = [line for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    ignored = [
+        line
+        for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    ]
     assert ignored[0] == "*"
     for source in copied():
         assert (ROOT / source).exists(), source
@@ -64,7 +75,9 @@ def test_all_of_our_packages_are_in_the_wheel() -> None:
 def test_versions_are_those_of_the_lock_file() -> None:
     assert arguments()["BEAM"] == LOCKED["apache-beam"] == importlib.metadata.version("apache-beam")
     python = tuple(map(int, arguments()["PYTHON"].split(".")))
-    at_least, below = (tuple(map(int, part.split("."))) for part in re.findall(r"[\d.]+", PROJECT["project"]["requires-python"]))
+    at_least, below = (
+        tuple(map(int, part.split("."))) for part in re.findall(r"[\d.]+", PROJECT["project"]["requires-python"])
+    )
     assert at_least <= python < below
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = {"filters", "dedup", "pipelines", "audit", "demo", "train", "eval"}  # `altalign.filters` is a link in altalign/; `altalign` is the contract
+# `altalign.filters` is a link in altalign/; `altalign` is the contract
+PACKAGES = {"filters", "dedup", "pipelines", "audit", "demo", "train", "eval"}
 OURS = {"altalign", "benchmarks", "tests"} | PACKAGES
 MAY_IMPORT = {
     "altalign": {"altalign"},

@@ -45,7 +45,9 @@ def finished(run_folder: str) -> list[int]:
     return sorted(int(number) for number in numbers if number.isdecimal())  # others are partial, or somebody's copies
 
 
-def save(run_folder: str, step: int, model: nn.Module, optimizer: Optimizer, state: Mapping[str, Any], *, keep: int) -> None:
+def save(
+    run_folder: str, step: int, model: nn.Module, optimizer: Optimizer, state: Mapping[str, Any], *, keep: int
+) -> None:
     """Write the checkpoint after `step` steps beside its place, then move it there; the `keep` newest stay.
 
     Raises:
@@ -57,13 +59,18 @@ def save(run_folder: str, step: int, model: nn.Module, optimizer: Optimizer, sta
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         tensors, numbers = _state_of(optimizer)
-        _write_tensors({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, partial / "model.safetensors")
+        _write_tensors(
+            {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
+            partial / "model.safetensors",
+        )
         _write_tensors(tensors, partial / "optimizer.safetensors")
         for name, value in (("optimizer.json", numbers), ("state.json", {"step": step, **state})):
             storage.write_json(str(partial / name), value)
         for name in ("config.toml", "tokenizer.json"):
             shutil.copyfile(Path(run_folder, name), partial / name)
-        storage.write_json(str(partial / "manifest.json"), {path.name: _sha256(path) for path in sorted(partial.iterdir())})
+        storage.write_json(
+            str(partial / "manifest.json"), {path.name: _sha256(path) for path in sorted(partial.iterdir())}
+        )
         shutil.rmtree(place, ignore_errors=True)  # of a try that went back to an older one
         partial.rename(place)
     for old in finished(run_folder)[:-keep]:
@@ -77,7 +84,9 @@ def newest(run_folder: str) -> Path | None:
         try:
             check(place)
         except DamagedError as error:
-            terminal.stderr().print(f"{terminal.shown(str(error))}; going on from the one before", style="yellow", soft_wrap=True)
+            terminal.stderr().print(
+                f"{terminal.shown(str(error))}; going on from the one before", style="yellow", soft_wrap=True
+            )
         else:
             return place
     return None
@@ -100,7 +109,11 @@ def check(place: Path) -> None:
     except UnreadableError:
         digests = {}
     for name in ("manifest.json", *sorted(_FILES | digests.keys())):
-        is_whole = digests.keys() >= _FILES if name == "manifest.json" else (place / name).is_file() and _sha256(place / name) == digests[name]
+        is_whole = (
+            digests.keys() >= _FILES
+            if name == "manifest.json"
+            else (place / name).is_file() and _sha256(place / name) == digests[name]
+        )
         if not is_whole:
             raise DamagedError(f"{place / name}: not as it was written; delete the folder {place}, or bring it back")
 
@@ -120,7 +133,9 @@ def load_model(place: Path, model: nn.Module) -> None:
         model.load_state_dict(load_file(place / "model.safetensors"))
     except (SafetensorError, RuntimeError) as error:
         said = str(error).strip().splitlines()[-1].strip()
-        raise DamagedError(f"{place / 'model.safetensors'}: not the weights of the model that config.toml describes ({said})") from None
+        raise DamagedError(
+            f"{place / 'model.safetensors'}: not the weights of the model that config.toml describes ({said})"
+        ) from None
 
 
 def load_optimizer(place: Path, optimizer: Optimizer) -> None:
@@ -139,7 +154,8 @@ def load_optimizer(place: Path, optimizer: Optimizer) -> None:
     for parameter, entries in optimizer.state.items():
         for key, value in entries.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
-                entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)  # in its memory format, of which the order of sums is
+                # in its memory format, of which the order of sums is
+                entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _state_of(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -153,7 +169,10 @@ def _state_of(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 tensors[f"{names[number]}/{key}"] = value.detach().cpu().contiguous()
             else:
                 numbers[f"{names[number]}/{key}"] = value
-    groups = [{key: value for key, value in group.items() if key not in ("params", "param_names") and _is_plain(value)} for group in layout["param_groups"]]
+    groups = [
+        {key: value for key, value in group.items() if key not in ("params", "param_names") and _is_plain(value)}
+        for group in layout["param_groups"]
+    ]
     return tensors, {"state": numbers, "groups": groups}
 
 

@@ -16,9 +16,13 @@ _NEEDED = ("torch", "timm", "transformers", "tokenizers", "safetensors", "tensor
 
 def main(argv: Sequence[str]) -> int:
     """Train, or go on training."""
-    parser = _parser("train", "Train a dual encoder on curated shards; run again, it goes on from its newest checkpoint.")
+    parser = _parser(
+        "train", "Train a dual encoder on curated shards; run again, it goes on from its newest checkpoint."
+    )
     parser.epilog = "On several GPUs: torchrun … -m altalign train CONFIG"
-    parser.add_argument("--dry-run", action="store_true", help="say what would be trained, on what and how; write nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be trained, on what and how; write nothing"
+    )
     arguments = parser.parse_args(argv)
     config = _settings(arguments)
 
@@ -35,7 +39,9 @@ def main(argv: Sequence[str]) -> int:
 
 def evaluate(argv: Sequence[str]) -> int:
     """Evaluate a checkpoint of a training run."""
-    parser = _parser("eval", "Evaluate the newest checkpoint of a training run: writes RUN/eval/metrics.json and prints a table.")
+    parser = _parser(
+        "eval", "Evaluate the newest checkpoint of a training run: writes RUN/eval/metrics.json and prints a table."
+    )
     parser.add_argument("--checkpoint", metavar="STEP", type=int, help="evaluate the checkpoint after this many steps")
     arguments = parser.parse_args(argv)
     config = _settings(arguments)
@@ -68,7 +74,9 @@ def _trouble_named() -> Iterator[None]:
 def _parser(verb: str, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"altalign {verb}", description=description)
     parser.add_argument("config", metavar="CONFIG", help="a settings file (TOML) of training")
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting; repeatable")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting; repeatable"
+    )
     return parser
 
 
@@ -83,5 +91,7 @@ def _settings(arguments: argparse.Namespace) -> "TrainConfig":
     config = TrainConfig.load(arguments.config, arguments.set)
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        raise UsageError(f"training needs {', '.join(missing)}, not installed here: pip install 'altalign[train]' (in a checkout: make train)")
+        raise UsageError(
+            f"training needs {', '.join(missing)}, not installed here: pip install 'altalign[train]' (in a checkout: make train)"
+        )
     return config

@@ -35,7 +35,10 @@ class Encoders:
         self._model, self._tokenizer, self._ranks = model, tokenizer, ranks
         self._autocast = autocast(config, ranks.device)
         chosen = config.evaluation
-        sizes = {"resize_px": chosen.resize_px or config.data.resize_px, "crop_px": chosen.crop_px or config.data.crop_px}
+        sizes = {
+            "resize_px": chosen.resize_px or config.data.resize_px,
+            "crop_px": chosen.crop_px or config.data.crop_px,
+        }
         self.decode: Callable[[bytes], Tensor] = partial(augment.evaluation_pixels, **sizes)
 
     def encode_image(self, images: Tensor) -> Tensor:
@@ -70,7 +73,14 @@ class Encoders:
 class Evaluation:
     """The sets of the settings, listed once, and what a model makes of them."""
 
-    def __init__(self, config: TrainConfig, model: DualEncoder, tokenizer: CaptionTokenizer, samples: Samples | None, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        model: DualEncoder,
+        tokenizer: CaptionTokenizer,
+        samples: Samples | None,
+        ranks: Ranks,
+    ) -> None:
         self._config, self._model, self._is_first = config, model, ranks.is_first
         self._encoders = Encoders(config, model, tokenizer, ranks)
         self._sets = {chosen.name: _set(chosen, samples) for chosen in config.evaluation.retrieval}
@@ -97,7 +107,9 @@ class Evaluation:
         if found.undecodable and self._is_first:
             first, *more = map(terminal.shown, found.undecodable)
             others = f" and {len(more):,} more" if more else ""
-            terminal.stderr().print(f"{terminal.shown(name)}: cannot be decoded, left out: {first}{others}", style="yellow", soft_wrap=True)
+            terminal.stderr().print(
+                f"{terminal.shown(name)}: cannot be decoded, left out: {first}{others}", style="yellow", soft_wrap=True
+            )
         return found.metrics
 
 
@@ -107,7 +119,9 @@ def _set(chosen: RetrievalSettings, samples: Samples | None) -> Iterable[Caption
             assert samples is not None
             if not samples.facts["held_out_pairs"]:
                 share = samples.facts["asked"]["held_out"]
-                raise UsageError(f"[[evaluation.retrieval]] {chosen.name!r}: [data] held_out = {share:g} keeps no image of these runs; give a larger share")
+                raise UsageError(
+                    f"[[evaluation.retrieval]] {chosen.name!r}: [data] held_out = {share:g} keeps no image of these runs; give a larger share"
+                )
             return _HeldOut(samples, chosen.images_at_most)
         case "run":
             return sets.run_set(chosen.paths, images_at_most=chosen.images_at_most)
@@ -142,9 +156,11 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
     training_folder.check_trained(config)
     with joined(config.loop.device) as ranks:
         place = ranks.told(_checkpoint(config, step) if ranks.is_first else None)
-        holds_out = any(chosen.kind == "held_out" for chosen in config.evaluation.retrieval)  # else the shards need not be here
+        # else the shards need not be here
+        holds_out = any(chosen.kind == "held_out" for chosen in config.evaluation.retrieval)
         manifests = {"manifests": Runs.open(config.data.runs).manifests} if holds_out else {}
-        training_folder.check_checkpoint(config, place, checkpoints.state_of(place), manifests)  # before an index is made of others
+        # before an index is made of others
+        training_folder.check_checkpoint(config, place, checkpoints.state_of(place), manifests)
         words = tokenizer.read(str(place / "tokenizer.json"), tokens_at_most=config.tokenizer.tokens_at_most)
         model = model_of(config, vocabulary=words.vocabulary)
         checkpoints.load_model(place, model)
@@ -160,7 +176,9 @@ def _checkpoint(config: TrainConfig, step: int | None) -> Path:
     place = checkpoints.newest(config.run.folder) if step is None else checkpoints.folder_of(config.run.folder, step)
     if place is None or not (place / "manifest.json").is_file():
         there = ", ".join(map(str, checkpoints.finished(config.run.folder))) or "none"
-        raise UsageError(f"{config.run.folder}: no checkpoint{'' if step is None else f' of step {step}'} (there: {there}); train first, or give another step")
+        raise UsageError(
+            f"{config.run.folder}: no checkpoint{'' if step is None else f' of step {step}'} (there: {there}); train first, or give another step"
+        )
     if step is not None:
         checkpoints.check(place)
     return place

@@ -84,7 +84,8 @@ def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) 
         undecodable=loader.log_undecodable(config.run.folder),
         pinned=ranks.device.type == "cuda",
     )
-    return loader.ahead(batches) if config.data.workers else batches  # without workers a thread would read tars at the same time as evaluation
+    # without workers a thread would read tars at the same time as evaluation
+    return loader.ahead(batches) if config.data.workers else batches
 
 
 def _stepped(config: TrainConfig, learner: Learner, step: int, batch: Batch, ranks: Ranks) -> dict[str, float]:
@@ -101,7 +102,14 @@ def _stepped(config: TrainConfig, learner: Learner, step: int, batch: Batch, ran
 
 def _save(config: TrainConfig, data: TrainingData, learner: Learner, step: int, ranks: Ranks) -> None:
     if ranks.is_first:
-        checkpoints.save(config.run.folder, step, learner.model, learner.optimizer, data.state(step), keep=config.loop.keep_checkpoints)
+        checkpoints.save(
+            config.run.folder,
+            step,
+            learner.model,
+            learner.optimizer,
+            data.state(step),
+            keep=config.loop.keep_checkpoints,
+        )
     ranks.wait()
 
 
@@ -121,7 +129,9 @@ def _restored(config: TrainConfig, data: TrainingData, learner: Learner, ranks: 
     return state["step"]
 
 
-def _ended(config: TrainConfig, evaluated: evaluation.Evaluation, ranks: Ranks, lines: metrics.Metrics | metrics.Unwritten) -> None:
+def _ended(
+    config: TrainConfig, evaluated: evaluation.Evaluation, ranks: Ranks, lines: metrics.Metrics | metrics.Unwritten
+) -> None:
     """Evaluate what was learned, and say where it is."""
     step = config.schedule.steps
     found = evaluated.of_model()
@@ -132,8 +142,13 @@ def _ended(config: TrainConfig, evaluated: evaluation.Evaluation, ranks: Ranks, 
             evaluation.report(config, step, found)
         training_folder.end(config)
         if lost := loader.undecodable_so_far(config.run.folder):
-            terminal.stderr().print(f"{lost:,} times a pair could not be decoded and another took its place: see undecodable.jsonl", style="yellow")
-        terminal.stdout().print(f"trained: {terminal.shown(str(checkpoints.folder_of(config.run.folder, step)))}", soft_wrap=True)
+            terminal.stderr().print(
+                f"{lost:,} times a pair could not be decoded and another took its place: see undecodable.jsonl",
+                style="yellow",
+            )
+        terminal.stdout().print(
+            f"trained: {terminal.shown(str(checkpoints.folder_of(config.run.folder, step)))}", soft_wrap=True
+        )
 
 
 def _about(config: TrainConfig, data: TrainingData, learner: Learner, first: int) -> str:

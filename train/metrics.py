@@ -25,7 +25,11 @@ class Metrics:
         self._path = training_folder.path(config, "metrics.jsonl")
         self._steps, self._pairs = config.schedule.steps, config.loop.global_batch
         # the evaluation after the last step is made again by a command that finds nothing else to do
-        kept = [line for line in _lines(self._path) if line["step"] <= first_step and ("loss" in line or line["step"] < self._steps)]
+        kept = [
+            line
+            for line in _lines(self._path)
+            if line["step"] <= first_step and ("loss" in line or line["step"] < self._steps)
+        ]
         storage.write_bytes(self._path, "".join(map(_json, kept)).encode())
         self._events = SummaryWriter(training_folder.path(config, "tensorboard"), purge_step=first_step + 1)
         self._console = console
@@ -44,7 +48,12 @@ class Metrics:
 
     def evaluated(self, step: int, metrics: Mapping[str, Mapping[str, float]]) -> None:
         """The metrics of an evaluation after `step` steps."""
-        self._append({"step": step, **{f"{name}/{key}": value for name, values in metrics.items() for key, value in values.items()}})
+        self._append(
+            {
+                "step": step,
+                **{f"{name}/{key}": value for name, values in metrics.items() for key, value in values.items()},
+            }
+        )
         self._last = time.monotonic()  # the next line's speed is that of training
 
     def close(self) -> None:

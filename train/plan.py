@@ -27,11 +27,16 @@ def describe(config: TrainConfig) -> int:
     out = terminal.stdout()
     out.print(f"{pairs:,} pairs in {len(runs.shards):,} shards{_less(config)}", soft_wrap=True)
     steps, batch, chunk = config.schedule.steps, config.loop.global_batch, config.loop.chunk
-    out.print(f"{steps:,} steps of {batch:,} pairs, {steps * batch / max(1, pairs):.1f} epochs; {chunk:,} pairs of a device in its towers at a time")
+    out.print(
+        f"{steps:,} steps of {batch:,} pairs, {steps * batch / max(1, pairs):.1f} epochs; {chunk:,} pairs of a device in its towers at a time"
+    )
     numbers = sum(parameter.numel() for parameter in model.parameters())
     optimizer = optimizers.make_optimizer(model, config.optimizer)
     kept = numbers + MOMENTS[config.optimizer.name] * sum(row.numbers for row in optimizers.describe(optimizer))
-    out.print(f"{numbers:,} parameters, embeddings of {model.width:,}; a checkpoint has about {kept * 4 / 1e6:,.0f} MB", soft_wrap=True)
+    out.print(
+        f"{numbers:,} parameters, embeddings of {model.width:,}; a checkpoint has about {kept * 4 / 1e6:,.0f} MB",
+        soft_wrap=True,
+    )
     out.print(_groups(config, optimizer))
     return 0
 
@@ -51,5 +56,7 @@ def _groups(config: TrainConfig, optimizer: torch.optim.Optimizer) -> Table:
         table.add_column(name, justify="right")
     for row in optimizers.describe(optimizer):
         trust = "yes" if row.has_trust_ratio else "no"
-        table.add_row(row.part, ", ".join(row.kinds), f"{row.numbers:,}", f"{row.weight_decay:g}", trust, f"x {row.rate_factor:g}")
+        table.add_row(
+            row.part, ", ".join(row.kinds), f"{row.numbers:,}", f"{row.weight_decay:g}", trust, f"x {row.rate_factor:g}"
+        )
     return table

@@ -12,7 +12,8 @@ from torch import distributed
 
 from altalign.errors import AltalignError, UsageError
 
-# A rank waits this long for the others, in the worst case while rank 0 trains a tokenizer and indexes billions of pairs.
+# A rank waits this long for the others, in the worst case while rank 0 trains a tokenizer and indexes billions of
+# pairs.
 WAIT = timedelta(hours=12)
 
 _T = TypeVar("_T")
@@ -82,7 +83,9 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
     on_gpu = has_gpu and device != "cpu"
     ranks, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     if on_gpu and local >= torch.cuda.device_count():
-        raise UsageError(f"process {local} of this machine has no GPU, there are {torch.cuda.device_count()}; give torchrun --nproc-per-node that many")
+        raise UsageError(
+            f"process {local} of this machine has no GPU, there are {torch.cuda.device_count()}; give torchrun --nproc-per-node that many"
+        )
     chosen = torch.device("cuda", local) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(chosen)
@@ -92,7 +95,8 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
     try:
         distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=WAIT, device_id=chosen if on_gpu else None)
         yield Ranks(distributed.get_rank(), ranks, chosen)
-        distributed.destroy_process_group()  # not after an error: NCCL would wait there for the others, which wait for this one
+        # not after an error: NCCL would wait there for the others, which wait for this one
+        distributed.destroy_process_group()
     except RuntimeError as error:
         said = " ".join(str(error).split())
         if not isinstance(error, distributed.DistError) and "gloo" not in said:  # which has no type of error for it

@@ -58,7 +58,9 @@ class DataSettings(Settings):
     @model_validator(mode="after")
     def _crop_fits(self) -> Self:
         if self.crop_px > self.resize_px:
-            raise ValueError(f"crop_px ({self.crop_px}) is above resize_px ({self.resize_px}); lower the one or raise the other")
+            raise ValueError(
+                f"crop_px ({self.crop_px}) is above resize_px ({self.resize_px}); lower the one or raise the other"
+            )
         if self.source_weights and not sum(self.source_weights.values()):
             raise ValueError("source_weights are all 0: nothing would be drawn; give one source a weight above 0")
         return self
@@ -129,7 +131,9 @@ class TextTowerSettings(Settings):
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
         if self.width % self.heads:
-            raise ValueError(f"width ({self.width}) is no multiple of heads ({self.heads}); give another number of heads")
+            raise ValueError(
+                f"width ({self.width}) is no multiple of heads ({self.heads}); give another number of heads"
+            )
         return self
 
 
@@ -165,13 +169,16 @@ class OptimizerSettings(Settings):
     """LAMB, LARS and AdamW: added to divisors."""
     momentum: Share = 0.9
     """SGD and LARS."""
-    decay_excludes: list[Literal["bias", "norm"]] = Field(default_factory=lambda: ["norm"])  # as COYO-ALIGN: batch norm alone
+    # as COYO-ALIGN: batch norm alone
+    decay_excludes: list[Literal["bias", "norm"]] = Field(default_factory=lambda: ["norm"])
     """Parameters without weight decay: biases; scales and shifts of batch and layer norm. The temperature never decays."""
     trust_excludes: list[Literal["bias", "norm"]] = Field(default_factory=list)
     """LAMB and LARS: parameters whose step is not scaled by their own norm. The temperature's never is."""
     clip_norm: AtLeast0 = 0.0  # the paper does not say
     """Scale gradients so that their norm together is not above this. `0`: off."""
-    rate_factors: dict[Literal["image_tower", "image_projection", "text_tower", "text_projection", "temperature"], AtLeast0] = Field(default_factory=dict)
+    rate_factors: dict[
+        Literal["image_tower", "image_projection", "text_tower", "text_projection", "temperature"], AtLeast0
+    ] = Field(default_factory=dict)
     """Factor of the learning rate of each part of the model; 1 where none is given."""
 
 
@@ -196,7 +203,9 @@ class ScheduleSettings(Settings):
     @model_validator(mode="after")
     def _warmup_ends(self) -> Self:
         if self.warmup_steps > self.steps:
-            raise ValueError(f"warmup_steps ({self.warmup_steps}) is above steps ({self.steps}); lower the one or raise the other")
+            raise ValueError(
+                f"warmup_steps ({self.warmup_steps}) is above steps ({self.steps}); lower the one or raise the other"
+            )
         if self.floor > self.peak:
             raise ValueError(f"floor ({self.floor:g}) is above peak ({self.peak:g}); lower the one or raise the other")
         return self
@@ -246,7 +255,11 @@ class RetrievalSettings(Settings):
     @model_validator(mode="after")
     def _has_paths(self) -> Self:
         if (self.kind == "held_out") == bool(self.paths):
-            raise ValueError('held_out takes no paths: they are those of [data] runs; leave them out, or give kind = "run"' if self.paths else "give paths")
+            raise ValueError(
+                'held_out takes no paths: they are those of [data] runs; leave them out, or give kind = "run"'
+                if self.paths
+                else "give paths"
+            )
         return self
 
 
@@ -288,10 +301,16 @@ class TrainConfig(Settings):
     def _parts_agree(self) -> Self:
         tower, chunk = self.image_tower, self.loop.chunk
         if tower.batch_norm == "ghost" and chunk % tower.ghost_group and chunk < self.loop.global_batch:
-            raise ValueError(f"[loop] chunk ({chunk}) is no multiple of [image_tower] ghost_group ({tower.ghost_group}); give a multiple")
+            raise ValueError(
+                f"[loop] chunk ({chunk}) is no multiple of [image_tower] ghost_group ({tower.ghost_group}); give a multiple"
+            )
         if any(chosen.kind == "held_out" for chosen in self.evaluation.retrieval) and not self.data.held_out:
-            raise ValueError("[[evaluation.retrieval]] kind = held_out, and [data] held_out = 0: no pair is held out; give a share")
+            raise ValueError(
+                "[[evaluation.retrieval]] kind = held_out, and [data] held_out = 0: no pair is held out; give a share"
+            )
         resize, crop = self.evaluation.resize_px or self.data.resize_px, self.evaluation.crop_px or self.data.crop_px
         if crop > resize:
-            raise ValueError(f"[evaluation] crop_px ({crop}) is above resize_px ({resize}; 0: as in [data]); lower the one or raise the other")
+            raise ValueError(
+                f"[evaluation] crop_px ({crop}) is above resize_px ({resize}; 0: as in [data]); lower the one or raise the other"
+            )
         return self

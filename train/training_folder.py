@@ -15,13 +15,25 @@ from altalign.errors import DamagedError, UnreadableError, UsageError
 from altalign.settings import dump, flatten
 from altalign.train.settings import TrainConfig
 
-# Settings that a run may go on with other values of: they change neither the samples, nor what is learned from them.
-# A chunk of another size draws other dropout, and rounds sums in another order; no more, where batch norm does not take its statistics of chunks.
+# Settings that a run may go on with other values of: they change neither the samples, nor what is learned from them. A
+# chunk of another size draws other dropout, and rounds sums in another order; no more, where batch norm does not take
+# its statistics of chunks.
 FREE = (
-    *("data.workers", "loop.device", "loop.compile", "loop.activation_checkpointing", "loop.log_every", "loop.evaluate_every"),
+    *(
+        "data.workers",
+        "loop.device",
+        "loop.compile",
+        "loop.activation_checkpointing",
+        "loop.log_every",
+        "loop.evaluate_every",
+    ),
     *("loop.checkpoint_every", "loop.keep_checkpoints", "loss.block", "evaluation."),
 )
-_LINEAGE = {"manifests": "the curated [data] runs (their manifest.json) are", "tokenizer_sha256": "tokenizer.json is", "pairs": "the number of pairs is"}
+_LINEAGE = {
+    "manifests": "the curated [data] runs (their manifest.json) are",
+    "tokenizer_sha256": "tokenizer.json is",
+    "pairs": "the number of pairs is",
+}
 
 
 def path(config: TrainConfig, *parts: str) -> str:
@@ -39,7 +51,9 @@ def check_folder(config: TrainConfig) -> None:
     if "\0" in folder:
         raise UsageError(f"[run] folder = {folder!r}: a path with a zero byte; give another")
     if storage.is_remote(folder):
-        raise UsageError(f"[run] folder = {folder!r}: a training run is written to a local disk; give a local folder, and copy its checkpoints")
+        raise UsageError(
+            f"[run] folder = {folder!r}: a training run is written to a local disk; give a local folder, and copy its checkpoints"
+        )
     kind = storage.kind(folder)
     if kind not in ("folder", "missing"):
         raise UsageError(f"[run] folder = {folder!r}: a file, where the folder of a run is meant; choose another")
@@ -48,7 +62,9 @@ def check_folder(config: TrainConfig) -> None:
         if _has_begun(config):
             check_same(config, before)
     elif any(name != "log" and not storage.is_partial(name) for name in storage.entries(folder)):
-        raise UsageError(f"{folder}: a folder that is no training run of altalign (it has no config.toml); choose another [run] folder, or empty it")
+        raise UsageError(
+            f"{folder}: a folder that is no training run of altalign (it has no config.toml); choose another [run] folder, or empty it"
+        )
 
 
 def open_run(config: TrainConfig) -> None:
@@ -67,7 +83,9 @@ def check_trained(config: TrainConfig) -> None:
         UsageError: saying what to do.
     """
     if not storage.exists(path(config, "config.toml")):
-        raise UsageError(f"{config.run.folder}: no training run is there; train first, or give its folder in [run] folder")
+        raise UsageError(
+            f"{config.run.folder}: no training run is there; train first, or give its folder in [run] folder"
+        )
     check_same(config, _settings(path(config, "config.toml")))
 
 
@@ -101,9 +119,13 @@ def _settings(place: str) -> dict[str, Any]:
     try:
         values = tomllib.loads(storage.read_bytes(place).decode())
     except ValueError as error:
-        raise UsageError(f"{place}: not the settings of a training run ({error}); choose another [run] folder") from None
+        raise UsageError(
+            f"{place}: not the settings of a training run ({error}); choose another [run] folder"
+        ) from None
     if values.keys() - TrainConfig.model_fields.keys():
-        raise UsageError(f"{place}: not the settings of a training run, but of something else; choose another [run] folder")
+        raise UsageError(
+            f"{place}: not the settings of a training run, but of something else; choose another [run] folder"
+        )
     return dict(flatten(values))
 
 
@@ -124,13 +146,17 @@ def check_same(config: TrainConfig, before: Mapping[str, Any]) -> None:
     changed = _changed(config, before)
     for name, (old, new) in changed.items():
         more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-        raise UsageError(f"{config.run.folder}: this run has {name} = {old!r}, not {new!r}{more}; give it as it was, or choose another [run] folder")
+        raise UsageError(
+            f"{config.run.folder}: this run has {name} = {old!r}, not {new!r}{more}; give it as it was, or choose another [run] folder"
+        )
 
 
 def _check_lineage(folder: str, before: Mapping[str, Any], lineage: Mapping[str, Any]) -> None:
     for name, value in lineage.items():
         if before.get(name, value) != value:
-            raise UsageError(f"{folder}: {_LINEAGE.get(name, name)} not as this run began with; bring back what was there, or choose another [run] folder")
+            raise UsageError(
+                f"{folder}: {_LINEAGE.get(name, name)} not as this run began with; bring back what was there, or choose another [run] folder"
+            )
 
 
 def begin(config: TrainConfig, lineage: Mapping[str, Any], *, step: int, ranks: int, device: str) -> None:
@@ -179,9 +205,13 @@ def _facts(config: TrainConfig) -> dict[str, Any]:
     try:
         facts = storage.read_json(place)
     except UnreadableError as error:
-        raise DamagedError(f"{error}; bring it back, or delete it: the checkpoints know what they were trained on") from None
+        raise DamagedError(
+            f"{error}; bring it back, or delete it: the checkpoints know what they were trained on"
+        ) from None
     if not isinstance(facts.get("attempts", []), list):
-        raise DamagedError(f"{place}: attempts are no list; bring it back, or delete it: the checkpoints know what they were trained on")
+        raise DamagedError(
+            f"{place}: attempts are no list; bring it back, or delete it: the checkpoints know what they were trained on"
+        )
     return facts
 
 

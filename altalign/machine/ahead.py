@@ -1,8 +1,8 @@
 """Work that is begun ahead, by threads that a process shares, and whose results come in order.
 
-A shard is worked on by one thread. Where most of its time goes into pieces that need not wait for one another, they can be begun before they
-are wanted: so where fewer shards are left than the process has threads all of them are busy, and a thread that waits for Python's lock does
-not keep a core idle.
+A shard is worked on by one thread. Where most of its time goes into pieces that need not wait for one another, they can
+be begun before they are wanted: so where fewer shards are left than the process has threads all of them are busy, and a
+thread that waits for Python's lock does not keep a core idle.
 """
 
 import sys
@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-AHEAD_BYTES = 16 << 20  # of the images of a shard that were begun with and are not wanted yet; a larger one is waited for at once
+# of the images of a shard that were begun with and are not wanted yet; a larger one is waited for at once
+AHEAD_BYTES = 16 << 20
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -51,8 +52,8 @@ class Done(Generic[Result]):
 def in_order(begun: Iterable[tuple[Key, Begun[Result], int]], *, bytes_at_most: int) -> Generator[tuple[Key, Result]]:
     """Keys and results of what an iterator begins (the third is about how many bytes it and its result take), in its order.
 
-    The iterator is ahead by as many bytes as may be held, so with 0 everything ends before the next begins. What has not begun when this
-    is closed, or ends with an error, is cancelled.
+    The iterator is ahead by as many bytes as may be held, so with 0 everything ends before the next begins. What has
+    not begun when this is closed, or ends with an error, is cancelled.
     """
     waiting: deque[tuple[Key, Begun[Result], int]] = deque()
     held = 0

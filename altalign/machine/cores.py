@@ -18,7 +18,9 @@ def _quotas(root: Path) -> list[int]:
     for place, is_first_version in control_groups.of_process("cpu", root):
         try:
             if is_first_version:
-                quota, period = ((place / f"cpu.cfs_{name}_us").read_text(encoding="utf-8").strip() for name in ("quota", "period"))
+                quota, period = (
+                    (place / f"cpu.cfs_{name}_us").read_text(encoding="utf-8").strip() for name in ("quota", "period")
+                )
             else:
                 quota, period = (place / "cpu.max").read_text(encoding="utf-8").split()
         except (OSError, ValueError):

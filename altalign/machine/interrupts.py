@@ -1,7 +1,7 @@
 """Signals that end a command: Ctrl-C, SIGTERM, SIGHUP. The first lets it end cleanly, the second ends it at once.
 
-The first raises `Interrupted` in the main thread; threads that work meet it where they call `check`. There they also meet that
-the work they are a part of was given up (`part_of`).
+The first raises `Interrupted` in the main thread; threads that work meet it where they call `check`. There they also
+meet that the work they are a part of was given up (`part_of`).
 """
 
 import os

@@ -25,11 +25,15 @@ def settle(package: Path = Path(__file__).parents[1]) -> None:
     try:
         folder = tempfile.mkdtemp(prefix="altalign-kernels-")
     except OSError as error:
-        raise UsageError(f"no folder for compiled kernels can be written ({error}); set NUMBA_CACHE_DIR to one that can") from None
+        raise UsageError(
+            f"no folder for compiled kernels can be written ({error}); set NUMBA_CACHE_DIR to one that can"
+        ) from None
     os.environ["NUMBA_CACHE_DIR"] = folder
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     where = " nor ".join(str(place) for place in places)
-    sys.stderr.write(f"neither {where} can be written, so kernels are compiled each time, for about 20 s; set NUMBA_CACHE_DIR to a folder that can\n")
+    sys.stderr.write(
+        f"neither {where} can be written, so kernels are compiled each time, for about 20 s; set NUMBA_CACHE_DIR to a folder that can\n"
+    )
 
 
 def _can_write(folder: Path) -> bool:

@@ -1,7 +1,8 @@
 """How much memory there is for a command, what a curation needs, and how its work is made to fit. No result depends on any of it.
 
-Measured with 64-bit Linux, Python 3.11 and 3.12: 500,000 captions took 0.48 GB with one thread and 0.57 GB with two to four, the demo web 0.35, 0.42 and
-0.53 GB with one, two and four; 0.4 GB more of address space, with the settings of `prepare`.
+Measured with 64-bit Linux, Python 3.11 and 3.12: 500,000 captions took 0.48 GB with one thread and 0.57 GB with two to
+four, the demo web 0.35, 0.42 and 0.53 GB with one, two and four; 0.4 GB more of address space, with the settings of
+`prepare`.
 """
 
 import os
@@ -46,7 +47,8 @@ class Free(NamedTuple):
 def prepare() -> None:
     """Called first in a process that is ours, before libraries are loaded: allocators keep pages; where addresses are limited, they reserve few."""
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
-        if sys.platform == "linux":  # the text stages get buffers of the same sizes again and again, and clearing their pages anew takes time
+        # the text stages get buffers of the same sizes again and again, and clearing their pages anew takes time
+        if sys.platform == "linux":
             os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
             os.environ.setdefault("JE_ARROW_MALLOC_CONF", "dirty_decay_ms:10000")
             _mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that every glibc takes
@@ -68,7 +70,11 @@ def _mallopt(option: int, value: int) -> None:
 def free(root: Path = Path("/")) -> Free:
     """The scarcest of what limits memory: the machine, control groups (both versions), `ulimit -v` and `-d`."""
     found = [*_of_machine(root), *_of_groups(root), *_of_limits(root)]
-    return min(found, key=lambda each: each.bytes - each.is_address_space * ADDRESS_SPACE_BYTES, default=Free(1 << 62, _NOTHING))
+    return min(
+        found,
+        key=lambda each: each.bytes - each.is_address_space * ADDRESS_SPACE_BYTES,
+        default=Free(1 << 62, _NOTHING),
+    )
 
 
 def _numbers(file: Path, separator: str = ":") -> dict[str, int]:
@@ -78,7 +84,11 @@ def _numbers(file: Path, separator: str = ":") -> dict[str, int]:
     except OSError:
         return {}
     fields = [(name, rest.split()) for name, found, rest in (line.partition(separator) for line in lines) if found]
-    return {name: int(rest[0]) * (1024 if rest[1:] == ["kB"] else 1) for name, rest in fields if rest and rest[0].isdecimal()}
+    return {
+        name: int(rest[0]) * (1024 if rest[1:] == ["kB"] else 1)
+        for name, rest in fields
+        if rest and rest[0].isdecimal()
+    }
 
 
 def _of_machine(root: Path) -> Iterator[Free]:
@@ -90,20 +100,28 @@ def _of_machine(root: Path) -> Iterator[Free]:
 def _of_groups(root: Path) -> Iterator[Free]:
     """Of the control groups that this process is in."""
     for place, is_first_version in control_groups.of_process("memory", root):
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_") if is_first_version else ("memory.max", "memory.current", "")
+        names = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+            if is_first_version
+            else ("memory.max", "memory.current", "")
+        )
         try:
             limit, usage = ((place / name).read_text(encoding="utf-8").strip() for name in names[:2])
         except OSError:
             continue
         if limit.isdecimal() and int(limit) < 1 << 60:  # "max", or as good as that
             facts = _numbers(place / "memory.stat", " ")
-            files = facts.get(f"{names[2]}inactive_file", 0) + facts.get(f"{names[2]}active_file", 0)  # given back when it is needed
+            # given back when it is needed
+            files = facts.get(f"{names[2]}inactive_file", 0) + facts.get(f"{names[2]}active_file", 0)
             yield Free(int(limit) - int(usage) + files, f"control group {place}")
 
 
 def _of_limits(root: Path) -> Iterator[Free]:
     facts = _numbers(root / "proc/self/status")
-    for limit, used, name in ((resource.RLIMIT_AS, "VmSize", "ulimit -v"), (resource.RLIMIT_DATA, "VmData", "ulimit -d")):
+    for limit, used, name in (
+        (resource.RLIMIT_AS, "VmSize", "ulimit -v"),
+        (resource.RLIMIT_DATA, "VmData", "ulimit -d"),
+    ):
         most = resource.getrlimit(limit)[0]
         if most != resource.RLIM_INFINITY:
             yield Free(max(0, most - facts.get(used, 0)), name, limit == resource.RLIMIT_AS)
@@ -121,10 +139,19 @@ def fitted(config: "CurateConfig", there: Free) -> "CurateConfig":
         UsageError: there is too little for one.
     """
     wanted = (config.engine.workers or cores()) if config.engine.runner == "embedded" else 1
-    fit = next((threads for threads in range(wanted, 0, -1) if needed(threads, is_address_space=there.is_address_space) <= there.bytes), 0)
+    fit = next(
+        (
+            threads
+            for threads in range(wanted, 0, -1)
+            if needed(threads, is_address_space=there.is_address_space) <= there.bytes
+        ),
+        0,
+    )
     if not fit:
         least = needed(1, is_address_space=there.is_address_space) // MB
-        raise UsageError(f"not enough memory: a curation takes {least:,} MB, and {there.bytes // MB:,} MB are free ({there.of}); give it more")
+        raise UsageError(
+            f"not enough memory: a curation takes {least:,} MB, and {there.bytes // MB:,} MB are free ({there.of}); give it more"
+        )
     if fit == wanted:
         return config
     return config.model_copy(update={"engine": config.engine.model_copy(update={"workers": fit})})
@@ -137,7 +164,7 @@ def for_processes(there: Free) -> int:
     return max(0, there.bytes - needed(1, is_address_space=False) - _AMPLE_FREE_BYTES) // PROCESS_BYTES
 
 
-# Large images --------------------------------------------------------------------------------------------------------------
+# Large images ---------------------------------------------------------------------------------------------------------
 
 
 class _Spare:

@@ -1,7 +1,8 @@
 """Processes beside a command, for work that holds Python's lock so much that threads wait for it.
 
-Each does one piece of work at a time, for the thread that gave it. They are started when a command first has enough work for them, and end
-with it, however it ends: what they read from is closed then. Signals are the command's to answer; what is given up there is told to them.
+Each does one piece of work at a time, for the thread that gave it. They are started when a command first has enough
+work for them, and end with it, however it ends: what they read from is closed then. Signals are the command's to
+answer; what is given up there is told to them.
 """
 
 import logging
@@ -31,7 +32,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # The whole program of a process: what is imported is found where its parent found it.
-_PROGRAM = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from altalign import processes; processes.serve()"
+_PROGRAM = (
+    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from altalign import processes; processes.serve()"
+)
 
 
 def worth(seconds: float, at_most: int) -> int:
@@ -78,7 +81,8 @@ class Processes:
     @contextmanager
     def used(self, count: int) -> Iterator[None]:
         """All that there are, and at least so many, do the work of this block that is `InProcesses`; with 0, none of it."""
-        for process in [process for process in self._all if not process.is_there]:  # the system has killed it meanwhile: it costs nothing but itself
+        # the system has killed it meanwhile: it costs nothing but itself
+        for process in [process for process in self._all if not process.is_there]:
             process.close()
             self._all.remove(process)
         with suppress(OSError):  # the system starts no more of them: threads do the rest
@@ -191,7 +195,7 @@ class _Process:
             return self._process.wait()
 
 
-# In the process ------------------------------------------------------------------------------------------------------------
+# In the process -------------------------------------------------------------------------------------------------------
 
 
 def serve() -> None:
@@ -201,7 +205,8 @@ def serve() -> None:
     startup.prepare()
     logging.getLogger().setLevel(logging.CRITICAL)
     ahead.OF_PROCESS.at_most = THREADS_AT_MOST
-    while (lowest := os.open(os.devnull, os.O_WRONLY)) <= 2:  # where the command's own were closed, ours are to be no pipe of answers
+    # where the command's own were closed, ours are to be no pipe of answers
+    while (lowest := os.open(os.devnull, os.O_WRONLY)) <= 2:
         pass
     os.close(lowest)
     answers = os.fdopen(os.dup(1), "wb")

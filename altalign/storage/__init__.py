@@ -1,7 +1,8 @@
 """Files of runs and inputs behind one small face: open, list, write whole, delete. A path is local, or `s3://BUCKET/…` or `gs://BUCKET/…`.
 
-Paths are strings, relative ones to the working directory. Nothing is ever renamed by a caller: a file appears whole when its `write`
-block ends well, or not at all. The exceptions are `growing`: what came over the web, and the log of that.
+Paths are strings, relative ones to the working directory. Nothing is ever renamed by a caller: a file appears whole
+when its `write` block ends well, or not at all. The exceptions are `growing`: what came over the web, and the log of
+that.
 """
 
 import json
@@ -32,7 +33,8 @@ def is_remote(path: str) -> bool:
 def _at(path: str) -> Any:  # one of two modules of the same functions
     if not is_remote(path):
         return local
-    from altalign.storage import objects  # Arrow, and a client of the store: a third of a second that local runs need not wait for
+    # Arrow, and a client of the store: a third of a second that local runs need not wait for
+    from altalign.storage import objects
 
     return objects
 
@@ -55,7 +57,9 @@ def check(path: str) -> None:
         raise UsageError(f"{path!r}: a path with a zero byte; give another")
     if is_remote(path):
         if not path.startswith(_SCHEMES):
-            raise UsageError(f"{path}: no kind of storage that is known; give a local path, s3://BUCKET/… or gs://BUCKET/…")
+            raise UsageError(
+                f"{path}: no kind of storage that is known; give a local path, s3://BUCKET/… or gs://BUCKET/…"
+            )
         _at(path).check(path)
 
 
@@ -251,7 +255,8 @@ def delete(path: str) -> None:
 def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
     """Delete folders of units so that whoever is killed on the way leaves no unit that seems finished and is not.
 
-    First what says that a stage is done, then every mark of a unit, then the rest; `but` names the endings of files that stay. All are of one store.
+    First what says that a stage is done, then every mark of a unit, then the rest; `but` names the endings of files
+    that stay. All are of one store.
     """
     if folders:
         _at(folders[0]).delete_units(folders, but=but)
@@ -282,7 +287,8 @@ def holder(folder: str) -> str | None:
 def temporary(folder: str) -> AbstractContextManager[None]:
     """This folder, for as long as the block lasts, instead of the system's for what libraries and child processes think to be temporary.
 
-    A killed process cannot delete what it left there; the next one does. Of a folder in a store it is one on this machine that stands for it.
+    A killed process cannot delete what it left there; the next one does. Of a folder in a store it is one on this
+    machine that stands for it.
     """
     return _at(folder).temporary(folder)
 

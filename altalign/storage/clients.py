@@ -1,7 +1,7 @@
 """Clients of object stores, one a bucket, and what to say of their trouble. Credentials and endpoints come from the environment alone.
 
-Nothing is streamed to a store: Arrow's stream makes an object of what it was given so far, whatever error ends it (ADR 12). An object is handed
-over whole, by one call in a thread that no signal interrupts.
+Nothing is streamed to a store: Arrow's stream makes an object of what it was given so far, whatever error ends it (ADR
+12). An object is handed over whole, by one call in a thread that no signal interrupts.
 """
 
 import errno
@@ -29,12 +29,16 @@ _GCS_RETRIES_FOR_S = 60
 
 _FULL = re.compile(r"StorageFull|QuotaExceeded|InsufficientStorage|NotEnoughSpace|status 507", re.IGNORECASE)
 _NO_BUCKET = re.compile(r"NO_SUCH_BUCKET|NoSuchBucket|bucket does not exist|The specified bucket", re.IGNORECASE)
-_REGION = re.compile(r"AuthorizationHeaderMalformed|PermanentRedirect|HTTP status 301|IllegalLocationConstraint|region", re.IGNORECASE)
+_REGION = re.compile(
+    r"AuthorizationHeaderMalformed|PermanentRedirect|HTTP status 301|IllegalLocationConstraint|region", re.IGNORECASE
+)
 _DENIED = re.compile(
     r"ACCESS_DENIED|SIGNATURE|INVALID_ACCESS_KEY|InvalidAccessKeyId|UserNotFound|INVALID_CLIENT_TOKEN|ExpiredToken|EXPIRED|\b40[13]\b|PERMISSION|UNAUTH|credentials",
     re.IGNORECASE,
 )
-_NETWORK = re.compile(r"NETWORK_CONNECTION|curlCode|UNAVAILABLE|Could not resolve|connect|REQUEST_TIMEOUT|timed? ?out", re.IGNORECASE)
+_NETWORK = re.compile(
+    r"NETWORK_CONNECTION|curlCode|UNAVAILABLE|Could not resolve|connect|REQUEST_TIMEOUT|timed? ?out", re.IGNORECASE
+)
 
 
 class Place(NamedTuple):
@@ -81,14 +85,17 @@ def forget_clients() -> None:
 
 
 @cache
-def _client(scheme: str, bucket: str, _process: int, *, in_parts: bool) -> pafs.FileSystem:  # clients have threads, which a forked process has not
+# clients have threads, which a forked process has not
+def _client(scheme: str, bucket: str, _process: int, *, in_parts: bool) -> pafs.FileSystem:
     endpoint = endpoint_of(scheme)
     transport, _, host = endpoint.rpartition("://")
     there: dict[str, Any] = {"scheme": transport or "https", "endpoint_override": host.rstrip("/")} if endpoint else {}
     if scheme == "gs":
         from datetime import timedelta
 
-        return pafs.GcsFileSystem(anonymous=bool(endpoint), retry_time_limit=timedelta(seconds=_GCS_RETRIES_FOR_S), **there)
+        return pafs.GcsFileSystem(
+            anonymous=bool(endpoint), retry_time_limit=timedelta(seconds=_GCS_RETRIES_FOR_S), **there
+        )
     return cast(Any, pafs.S3FileSystem)(  # the stubs know not all of it
         region=_region(bucket, endpoint),
         allow_delayed_open=not in_parts,
@@ -175,11 +182,13 @@ def _put(place: Place, data: pa.Buffer) -> None:
 
 def _upload(place: Place, data: pa.Buffer) -> None:
     client = place.client_of_parts if data.size > ONE_REQUEST_BYTES else place.client
-    stream = client.open_output_stream(place.name, compression=None)  # else by the name: what ends in .gz would be compressed
+    # else by the name: what ends in .gz would be compressed
+    stream = client.open_output_stream(place.name, compression=None)
     try:
         stream.write(data)
     finally:
-        stream.close()  # after an error too, which it repeats: of an upload with a part that failed it makes no object
+        # after an error too, which it repeats: of an upload with a part that failed it makes no object
+        stream.close()
 
 
 def get(path: str) -> bytes:
@@ -251,7 +260,8 @@ def check(path: str) -> None:
 def _probe(place: Place) -> None:
     prefix = Place(place.scheme, place.bucket, f"{place.key}/.altalign".lstrip("/"))
     place.client.get_file_info(pafs.FileSelector(prefix.name, allow_not_found=True))
-    if place.client.get_file_info(place.bucket).type == pafs.FileType.NotFound:  # a list of a bucket that is not there may be empty
+    # a list of a bucket that is not there may be empty
+    if place.client.get_file_info(place.bucket).type == pafs.FileType.NotFound:
         raise OSError("NoSuchBucket")
 
 
@@ -263,24 +273,36 @@ def trouble(error: BaseException, path: str) -> AltalignError:
             _probe(place)
         except (OSError, pa.ArrowException) as reason:
             said = _message(reason)
-    is_full, is_gone, is_far, is_elsewhere, is_denied = (kind.search(said) for kind in (_FULL, _NO_BUCKET, _NETWORK, _REGION, _DENIED))
+    is_full, is_gone, is_far, is_elsewhere, is_denied = (
+        kind.search(said) for kind in (_FULL, _NO_BUCKET, _NETWORK, _REGION, _DENIED)
+    )
     is_elsewhere = place.scheme == "s3" and (is_elsewhere or "HTTP status 400" in said)
     said = re.sub(r"^.* operation: (?:\w+ Message: )?(?!No response body)", "", said)
     where, endpoint = f"{place.scheme}://{place.bucket}", endpoint_of(place.scheme)
     at = f" at {endpoint}" if endpoint else ""
     if is_full:
-        return FullDiskError(f"{path}: no space left in the store{at} ({said}); make room and run the same command again, it continues")
+        return FullDiskError(
+            f"{path}: no space left in the store{at} ({said}); make room and run the same command again, it continues"
+        )
     if is_gone:
         return StoreError(f"{path}: there is no bucket {place.bucket}{at}; make it, or give another")
     if is_far:
-        return StoreError(f"{path}: the store{at} does not answer ({said}); look at the network and {_ENDPOINTS[place.scheme]}, and run the same command again")
+        return StoreError(
+            f"{path}: the store{at} does not answer ({said}); look at the network and {_ENDPOINTS[place.scheme]}, and run the same command again"
+        )
     if is_elsewhere:
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "not set"
-        return StoreError(f"{path}: the store{at} refuses the region, AWS_REGION is {region} ({said}); set it to that of {where}")
+        return StoreError(
+            f"{path}: the store{at} refuses the region, AWS_REGION is {region} ({said}); set it to that of {where}"
+        )
     if is_denied:
-        repair = _has_credentials(place.scheme) or f"no credentials are in the environment; {_CREDENTIALS[place.scheme]}"
+        repair = (
+            _has_credentials(place.scheme) or f"no credentials are in the environment; {_CREDENTIALS[place.scheme]}"
+        )
         return StoreError(f"{path}: access denied{at} ({said}); {repair}")
-    return StoreError(f"{path}: the store{at} refuses ({said}); put that right and run the same command again, it continues")
+    return StoreError(
+        f"{path}: the store{at} refuses ({said}); put that right and run the same command again, it continues"
+    )
 
 
 _ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST"}
@@ -297,8 +319,17 @@ def _has_credentials(scheme: str) -> str:
         known = home / ".config" / "gcloud" / "application_default_credentials.json"
         has_any = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS") or known.exists()
     else:
-        names = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
-        has_any = any(os.environ.get(name) for name in names) or (home / ".aws" / "credentials").exists() or (home / ".aws" / "config").exists()
+        names = (
+            "AWS_ACCESS_KEY_ID",
+            "AWS_PROFILE",
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        )
+        has_any = (
+            any(os.environ.get(name) for name in names)
+            or (home / ".aws" / "credentials").exists()
+            or (home / ".aws" / "config").exists()
+        )
     return "look whether the credentials are right, and may list, read, write and delete there" if has_any else ""
 
 

@@ -1,7 +1,8 @@
 """A file that grows in a store, which cannot append: parts are uploaded every few megabytes or seconds, and made one object at the end.
 
-A part has in its name where it begins, so that parts that an object holds already are told from those that come behind it: whoever is killed
-while parts are made one leaves both, and nothing twice. A kill loses what was added since the last part.
+A part has in its name where it begins, so that parts that an object holds already are told from those that come behind
+it: whoever is killed while parts are made one leaves both, and nothing twice. A kill loses what was added since the
+last part.
 """
 
 import re
@@ -102,7 +103,8 @@ def _gather(path: str, file: IO[bytes]) -> tuple[int | None, list[str]]:
     parts = _parts(path)
     for part in parts:
         begin, data = int(part[-_DIGITS:]), clients.get(part)
-        if begin <= file.tell() < begin + len(data):  # else it is in the object already, or something before it is lost
+        # else it is in the object already, or something before it is lost
+        if begin <= file.tell() < begin + len(data):
             file.seek(begin)
             file.write(data)
     return before, parts

@@ -223,7 +223,8 @@ def delete(path: str) -> None:
 def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
     """Delete folders of units so that whoever is killed on the way leaves no unit that seems finished and is not.
 
-    First what says that a stage is done, then every mark of a unit, then the rest; `but` names the endings of files that stay.
+    First what says that a stage is done, then every mark of a unit, then the rest; `but` names the endings of files
+    that stay.
     """
     for pattern in ("done.json", "*.json"):
         for folder in folders:
@@ -231,7 +232,9 @@ def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
                 mark.unlink(missing_ok=True)
     for folder in folders:
         if but:
-            for file in (path for path in Path(folder).rglob("*") if path.is_file() and not path.name.endswith(tuple(but))):
+            for file in (
+                path for path in Path(folder).rglob("*") if path.is_file() and not path.name.endswith(tuple(but))
+            ):
                 file.unlink()
         else:
             delete(folder)
@@ -262,13 +265,17 @@ def locked(folder: str) -> Iterator[None]:
         except OSError as error:
             if not is_forbidden(error):
                 raise
-            raise UsageError(f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose another [run] folder") from None
+            raise UsageError(
+                f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose another [run] folder"
+            ) from None
         yield
 
 
 def at_work(folder: str, who: str) -> UsageError:
     """The error of a command whose run another one holds."""
-    return UsageError(f"{folder}: another command is at work on this run ({who}); wait for it, or choose another [run] folder")
+    return UsageError(
+        f"{folder}: another command is at work on this run ({who}); wait for it, or choose another [run] folder"
+    )
 
 
 def holder(folder: str) -> str | None:
@@ -350,7 +357,9 @@ def full_disk(error: BaseException, folder: str, *, writing: str = "") -> FullDi
     if not is_full_disk(error):
         return None
     what = (f" while writing {writing}" if writing else "") + (f" ({_left(error, folder)})" if folder else "")
-    return FullDiskError(f"{folder or 'the disk'}: no space left on the device{what}; make room and run the same command again, it continues")
+    return FullDiskError(
+        f"{folder or 'the disk'}: no space left on the device{what}; make room and run the same command again, it continues"
+    )
 
 
 @contextmanager

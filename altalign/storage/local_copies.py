@@ -1,6 +1,7 @@
 """What this machine keeps of runs in object stores: copies of what is mapped into memory, temporary files, and who is at work.
 
-All of it is in one folder: `ALTALIGN_CACHE`, else `altalign` in the user's cache. It may be deleted whenever no command is at work.
+All of it is in one folder: `ALTALIGN_CACHE`, else `altalign` in the user's cache. It may be deleted whenever no command
+is at work.
 """
 
 import hashlib

@@ -1,10 +1,11 @@
 """A run folder in a store, held against a second command on any machine by tickets: small objects that their owners write anew while they work.
 
-Whoever wants to work writes a ticket of its own and then looks at all: where another one is fresh, it takes its own back. Of two that come
-at once neither may get it, but never both: S3 and GCS list what was written before. Ages are differences of the store's own times, so that the clocks
-of machines do not matter. On one machine a lock of the system decides at once, and says that tickets of killed commands are dead.
-What does not hold: a command that stands still for longer than `LEASE_S`, as in a machine that is asleep, and then goes on. It notices within
-seconds and writes nothing more, but what it was just uploading may still arrive.
+Whoever wants to work writes a ticket of its own and then looks at all: where another one is fresh, it takes its own
+back. Of two that come at once neither may get it, but never both: S3 and GCS list what was written before. Ages are
+differences of the store's own times, so that the clocks of machines do not matter. On one machine a lock of the system
+decides at once, and says that tickets of killed commands are dead. What does not hold: a command that stands still for
+longer than `LEASE_S`, as in a machine that is asleep, and then goes on. It notices within seconds and writes nothing
+more, but what it was just uploading may still arrive.
 """
 
 import json
@@ -74,7 +75,10 @@ def locked(folder: str) -> Iterator[None]:
 
 @contextmanager
 def _ticket(folder: str) -> Iterator[None]:
-    path, says = f"{folder}/log/{_TICKET}{uuid4().hex}", {"host": socket.gethostname(), "process": os.getpid(), "machine": local_copies.machine()}
+    path, says = (
+        f"{folder}/log/{_TICKET}{uuid4().hex}",
+        {"host": socket.gethostname(), "process": os.getpid(), "machine": local_copies.machine()},
+    )
     try:
         clients.put(path, json.dumps(says).encode())
     except StoreError as error:
@@ -104,7 +108,10 @@ def _check_alone(folder: str, path: str) -> None:
         if other.says.get("machine") == local_copies.machine() or age_s > LEASE_S:
             clients.delete_object(other.path)  # nobody holds it
         else:
-            raise local.at_work(folder, f"process {other.says.get('process')} on {other.says.get('host')}, seen {max(0.0, age_s):.0f} s ago")
+            raise local.at_work(
+                folder,
+                f"process {other.says.get('process')} on {other.says.get('host')}, seen {max(0.0, age_s):.0f} s ago",
+            )
 
 
 def _refresh(folder: str, path: str, says: dict[str, Any], stop: threading.Event) -> None:

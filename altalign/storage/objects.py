@@ -33,7 +33,8 @@ _KNOWN_FOR_S = 60.0
 _MAGIC = re.compile(r"[*?[]")
 
 _Kind = Literal["file", "folder", "missing"]
-_LISTED: dict[str, tuple[float, _Kind]] = {}  # what a glob has just met, so that nobody asks for each of its files again
+# what a glob has just met, so that nobody asks for each of its files again
+_LISTED: dict[str, tuple[float, _Kind]] = {}
 
 
 def absolute(path: str) -> str:
@@ -79,11 +80,15 @@ def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]
         file = clients.opened(path)
     together = list(_together(wanted))
     threads = clients.threads("reads")
-    under_way = [threads.submit(clients.read_at, file, begin, end - begin) for begin, end, _ in islice(together, _AHEAD)]
+    under_way = [
+        threads.submit(clients.read_at, file, begin, end - begin) for begin, end, _ in islice(together, _AHEAD)
+    ]
     for number, (begin, _, parts) in enumerate(together):
         interrupts.check()
         if (coming := number + _AHEAD) < len(together):
-            under_way.append(threads.submit(clients.read_at, file, together[coming][0], together[coming][1] - together[coming][0]))
+            under_way.append(
+                threads.submit(clients.read_at, file, together[coming][0], together[coming][1] - together[coming][0])
+            )
         with asking(path):
             data = under_way.pop(0).result()
         for offset, length in parts:
@@ -186,7 +191,9 @@ def names(folder: str, suffix: str = "") -> list[str]:
 def entries(folder: str) -> list[str]:
     """Names of objects and folders. Of all below, for Arrow's list of one folder of GCS has no folders in it."""
     inside = f"{Place.of(folder).name}/"
-    return sorted({info.path.removeprefix(inside).partition("/")[0] for info in clients.listed(folder, is_recursive=True)})
+    return sorted(
+        {info.path.removeprefix(inside).partition("/")[0] for info in clients.listed(folder, is_recursive=True)}
+    )
 
 
 def below(folder: str, name: str) -> list[str]:
@@ -197,7 +204,11 @@ def below(folder: str, name: str) -> list[str]:
 def files_below(folder: str) -> list[str]:
     """Paths of all objects below a folder: one request for a thousand."""
     scheme = Place.of(folder).scheme
-    return [f"{scheme}://{info.path}" for info in clients.listed(folder, is_recursive=True) if info.type == pafs.FileType.File]
+    return [
+        f"{scheme}://{info.path}"
+        for info in clients.listed(folder, is_recursive=True)
+        if info.type == pafs.FileType.File
+    ]
 
 
 def find(pattern: str) -> list[str]:
@@ -225,7 +236,9 @@ def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
     first, *rest = pattern
     if first == "**":
         is_hidden = names[0].startswith(".")
-        return (bool(rest) and _matches(names, rest)) or (not is_hidden and (_matches(names[1:], pattern) or (not rest and len(names) == 1)))
+        return (bool(rest) and _matches(names, rest)) or (
+            not is_hidden and (_matches(names[1:], pattern) or (not rest and len(names) == 1))
+        )
     is_met = fnmatch.fnmatchcase(names[0], first) and (first.startswith(".") or not names[0].startswith("."))
     return is_met and _matches(names[1:], rest)
 
@@ -264,7 +277,8 @@ def delete(path: str) -> None:
             place.client.delete_file(place.name)
         elif info.type == pafs.FileType.Directory and place.scheme == "s3":
             _delete_folder(path, place)
-        elif info.type == pafs.FileType.Directory:  # GCS has no such request, and Arrow's wants an object that stands for the folder
+        # GCS has no such request, and Arrow's wants an object that stands for the folder
+        elif info.type == pafs.FileType.Directory:
             _all(clients.delete_object, [*files_below(path), f"{absolute(path)}/"])
 
 
@@ -285,7 +299,10 @@ def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
     """Marks first; one list a folder."""
     there = {folder: files_below(folder) for folder in folders}
     marks = [path for paths in there.values() for path in paths if path.endswith(".json")]
-    for some in ([path for path in marks if path.endswith("/done.json")], [path for path in marks if not path.endswith("/done.json")]):
+    for some in (
+        [path for path in marks if path.endswith("/done.json")],
+        [path for path in marks if not path.endswith("/done.json")],
+    ):
         _all(clients.delete_object, some)
     for folder, paths in there.items():
         if but:

@@ -1,6 +1,7 @@
 """An object as a file: read in blocks that grow while it is read on, the next one asked for meanwhile; or in ranges that were asked for before.
 
-A store takes tens of milliseconds to answer, and then sends a megabyte in ten: small reads one after the other are what costs.
+A store takes tens of milliseconds to answer, and then sends a megabyte in ten: small reads one after the other are what
+costs.
 """
 
 import io
@@ -68,7 +69,10 @@ class _Blocks:
         """Ask for the block of an offset, and where reading goes on, for the next."""
         if self.size <= WHOLE_BYTES:
             return self._ask(0, self.size)
-        before = next((begin for begin in reversed(self._blocks) if 0 <= offset - (begin + self._lengths[begin]) <= _NEAR_BYTES), None)
+        before = next(
+            (begin for begin in reversed(self._blocks) if 0 <= offset - (begin + self._lengths[begin]) <= _NEAR_BYTES),
+            None,
+        )
         if before is None:
             return self._ask(offset, min(_FIRST_BYTES, self.size - offset))
         begin = before + self._lengths[before]

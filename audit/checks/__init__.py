@@ -1,7 +1,8 @@
 """Checks of a finished run: its counts add up, its shards are those of the manifest, and every sample passes every rule that can be asked again.
 
-Samples are read again from the tars and side-cars, and everything is measured anew: words, tables, URLs, hashes, pixels. What cannot be asked
-again is in `NOT_ASKED`. A damaged run gives checks that fail; what one needs and is not to be had, a check that could not be asked.
+Samples are read again from the tars and side-cars, and everything is measured anew: words, tables, URLs, hashes,
+pixels. What cannot be asked again is in `NOT_ASKED`. A damaged run gives checks that fail; what one needs and is not to
+be had, a check that could not be asked.
 """
 
 from functools import partial
@@ -33,7 +34,10 @@ _OF_RULE = "sample(s) asked again", _CHANGED
 
 # What is looked at, by the name of the check, and what to do where it fails; "(s)" is an s of several.
 ABOUT = {
-    "settings": ("settings file by its digest, versions", "audit with the altalign that made the run, and take config.toml from where it was written"),
+    "settings": (
+        "settings file by its digest, versions",
+        "audit with the altalign that made the run, and take config.toml from where it was written",
+    ),
     "counts": ("count(s), added up by stage and source, and held against summary.json, manifest and shards", _CHANGED),
     "dropped_rows": ("dropped row(s), as many as the counts say", _CHANGED),
     "kept_or_dropped": ("dropped row(s), none of a pair that is kept", _CHANGED),
@@ -55,7 +59,11 @@ ABOUT = {
     "captions": ("caption(s) as cleaning leaves them", _CHANGED),
     "words": ("number(s) of words, counted again", _CHANGED),
     **dict.fromkeys(
-        (*REASONS[Stage.JUDGE], DropReason.HTTP_TOO_LARGE, *(reason for reason in REASONS[Stage.IMAGE] if reason is not DropReason.IMAGE_NSFW)),
+        (
+            *REASONS[Stage.JUDGE],
+            DropReason.HTTP_TOO_LARGE,
+            *(reason for reason in REASONS[Stage.IMAGE] if reason is not DropReason.IMAGE_NSFW),
+        ),
         _OF_RULE,
     ),
 }
@@ -79,7 +87,8 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
         shards_at_most: how many shards are read, those of the smallest SHA-256; None: all.
 
     Returns:
-        A check of each kind of thing that was looked at, in the order of `ABOUT`. A run that is damaged, or is not finished, has checks that fail.
+        A check of each kind of thing that was looked at, in the order of `ABOUT`. A run that is damaged, or is not
+        finished, has checks that fail.
     """
     findings, notes = Findings(), dict[str, str]()
     manifest = Manifest.read(run, findings)
@@ -97,14 +106,25 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
     return findings.checks(ABOUT, notes)
 
 
-def _check_rows(run: RunFolder, manifest: Manifest, counts: Counts | None, rules: Rules, findings: Findings, *, shards_at_most: int | None) -> dict[str, str]:
+def _check_rows(
+    run: RunFolder,
+    manifest: Manifest,
+    counts: Counts | None,
+    rules: Rules,
+    findings: Findings,
+    *,
+    shards_at_most: int | None,
+) -> dict[str, str]:
     """Read shards and dropped rows; returns what is to be said of the checks that hold."""
     names = _chosen(manifest, shards_at_most)
     rows = sum(manifest.entries[name]["rows"] for name in names)
     bits = max(0, (rows - 1) // KEYS_AT_MOST).bit_length()
     threads = cores()
     read_one = processes.InProcesses(partial(shard.read, rules=rules, threads=threads, bits=bits))
-    with shards_checked.counting(len(names)) as one_is_done, processes.OF_COMMAND.used(processes.worth(SECONDS_PER_SAMPLE * rows, min(threads, len(names)))):
+    with (
+        shards_checked.counting(len(names)) as one_is_done,
+        processes.OF_COMMAND.used(processes.worth(SECONDS_PER_SAMPLE * rows, min(threads, len(names)))),
+    ):
 
         def read(name: str) -> shard.Found:
             found = read_one(name)
@@ -122,8 +142,14 @@ def _check_rows(run: RunFolder, manifest: Manifest, counts: Counts | None, rules
         totals.check_against_shards(run, counts, shards, findings)
     if run.config.audit.keep_dropped:
         findings.saw("kept_or_dropped", 0)
-        near = [(shard.leading(found.first.encode()) >> 16, shard.leading(found.last.encode()) >> 16) for found in shards if found.rows]
-        dropped.check(run, counts, keys, findings, files_at_most=None if is_whole else FILES_PER_SHARD * len(names), near=near)
+        near = [
+            (shard.leading(found.first.encode()) >> 16, shard.leading(found.last.encode()) >> 16)
+            for found in shards
+            if found.rows
+        ]
+        dropped.check(
+            run, counts, keys, findings, files_at_most=None if is_whole else FILES_PER_SHARD * len(names), near=near
+        )
     return _notes(names, manifest, rows, len(keys))
 
 

@@ -21,7 +21,13 @@ _COLUMNS = ("key", "stage", "source", "reason")
 
 
 def check(
-    run: RunFolder, counts: Counts | None, kept: np.ndarray, findings: Findings, *, files_at_most: int | None, near: Sequence[tuple[int, int]] = ()
+    run: RunFolder,
+    counts: Counts | None,
+    kept: np.ndarray,
+    findings: Findings,
+    *,
+    files_at_most: int | None,
+    near: Sequence[tuple[int, int]] = (),
 ) -> bool:
     """Read dropped/ once: rows by stage, source and reason are those of the counts, and no kept key is among them.
 
@@ -33,7 +39,8 @@ def check(
         kept: keys of samples, S32, that are looked for.
         findings: takes what is found.
         files_at_most: of each stage; None: all.
-        near: ranges of the first 16 bits of image_ids: files of these come first, where files are of ranges (all stages but judge).
+        near: ranges of the first 16 bits of image_ids: files of these come first, where files are of ranges (all stages
+            but judge).
 
     Returns:
         Whether all files were read; counts are compared only then.
@@ -52,7 +59,11 @@ def check(
                     if stage is not Stage.EXTRACT:
                         _look_for(rows, kept, path, findings)
             except (UnreadableError, OSError) as error:
-                said = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error).replace(run.path(path), path)
+                said = (
+                    f"{path}: {error.strerror}"
+                    if isinstance(error, OSError)
+                    else str(error).replace(run.path(path), path)
+                )
                 findings.fails("dropped_rows", said)
     if counts is not None and is_whole:
         _compare(counts, seen, findings)
@@ -77,7 +88,9 @@ def _rows(run: RunFolder, path: str) -> Iterator[pa.Table]:
 
 
 def _count(rows: pa.Table, seen: Counter[tuple[str, str, str]]) -> None:
-    for entry in rows.group_by(["stage", "source", "reason"], use_threads=False).aggregate([([], "count_all")]).to_pylist():
+    for entry in (
+        rows.group_by(["stage", "source", "reason"], use_threads=False).aggregate([([], "count_all")]).to_pylist()
+    ):
         seen[str(entry["stage"]), str(entry["source"]), str(entry["reason"])] += entry["count_all"]
 
 
@@ -91,11 +104,16 @@ def _look_for(rows: pa.Table, kept: np.ndarray, path: str, findings: Findings) -
 
 def _compare(counts: Counts, seen: Counter[tuple[str, str, str]], findings: Findings) -> None:
     """Of extract every broken record is there, and of its other reasons a sample."""
-    counted: dict[Any, Any] = {(stage, source, reason): rows for stage, source, reason, rows in counts.to_json() if reason != KEPT}
+    counted: dict[Any, Any] = {
+        (stage, source, reason): rows for stage, source, reason, rows in counts.to_json() if reason != KEPT
+    }
     for name in sorted(counted.keys() | seen.keys()):
         there, said = seen[name], counted.get(name, 0)
         findings.saw("dropped_rows", there)
         is_sample = name[0] == Stage.EXTRACT.value and name[2] != DropReason.RECORD_BROKEN.value
         if there > said or (there < said and not is_sample):
             stage, source, reason = name
-            findings.fails("dropped_rows", f"dropped/{stage}: {there:,} rows of {source!r} as {reason}, counts.parquet says {said:,}")
+            findings.fails(
+                "dropped_rows",
+                f"dropped/{stage}: {there:,} rows of {source!r} as {reason}, counts.parquet says {said:,}",
+            )

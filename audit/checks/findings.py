@@ -39,7 +39,11 @@ def not_asked(checks: Iterable[Check]) -> list[Check]:
 def summed_up(checks: Sequence[Check]) -> str:
     """How many of them failed, or passed, and could not be asked."""
     failing, unknown = len(failed(checks)), len(not_asked(checks))
-    said = f"{failing} of {many(len(checks), 'check(s)')} failed" if failing else f"{many(len(checks) - unknown, 'check(s)')} passed"
+    said = (
+        f"{failing} of {many(len(checks), 'check(s)')} failed"
+        if failing
+        else f"{many(len(checks) - unknown, 'check(s)')} passed"
+    )
     return f"{said}, {unknown} could not be asked" if unknown else said
 
 
@@ -119,5 +123,7 @@ class Findings:
             return Check(name, False, f"{said}; {repair}", of.checked)  # noqa: FBT003 - a field
         if of.hindered:
             more = of.hindered - len(of.hindrances)
-            return Check(name, None, "; ".join(of.hindrances) + (f"; and {more:,} more" if more > 0 else ""), of.checked)
+            return Check(
+                name, None, "; ".join(of.hindrances) + (f"; and {more:,} more" if more > 0 else ""), of.checked
+            )
         return Check(name, True, f"{many(of.checked, things)}{f', {note}' if note else ''}", of.checked)  # noqa: FBT003 - a field

@@ -25,11 +25,17 @@ def check(data: bytes, row: dict[str, Any], rules: Rules, name: str) -> Findings
     findings.saw("image_bytes")
     digest = hashlib.sha256(data).hexdigest()
     if digest != row["sha256"] or len(data) != row["bytes"]:
-        findings.fails("image_bytes", f"{where}: its image has {len(data):,} bytes of SHA-256 {digest}, the side-car says {row['bytes']:,} of {row['sha256']}")
+        findings.fails(
+            "image_bytes",
+            f"{where}: its image has {len(data):,} bytes of SHA-256 {digest}, the side-car says {row['bytes']:,} of {row['sha256']}",
+        )
     try:
         decoded = _decoded(data, limits.pixels_at_most)
     except MemoryError as error:
-        findings.cannot_ask("image_sizes", f"{where}: no memory to decode its image ({error}), so no image rule was asked of it; more memory lets it")
+        findings.cannot_ask(
+            "image_sizes",
+            f"{where}: no memory to decode its image ({error}), so no image rule was asked of it; more memory lets it",
+        )
         return findings
     findings.saw("image_sizes")
     said = (row["format"], row["width"], row["height"])
@@ -48,7 +54,11 @@ def check(data: bytes, row: dict[str, Any], rules: Rules, name: str) -> Findings
 
 def _decoded(data: bytes, pixels_at_most: int) -> pixels.Decoded:
     """The image, gray. Raises MemoryError where there is too little, of which threads share what there is."""
-    needed = 0 if memory.is_ample() else pixels.peak_bytes(data, colour=False, pixels_at_most=pixels_at_most, short_side_px=_SHORT_SIDE_PX)
+    needed = (
+        0
+        if memory.is_ample()
+        else pixels.peak_bytes(data, colour=False, pixels_at_most=pixels_at_most, short_side_px=_SHORT_SIDE_PX)
+    )
     with memory.reserved(needed):
         return pixels.decode(data, pixels_at_most=pixels_at_most, colour=False, short_side_px=_SHORT_SIDE_PX)
 
@@ -57,7 +67,9 @@ def _size(kind: str | None, width: int | None, height: int | None) -> str:
     return f"{kind or 'no image'} of {width} x {height} px"
 
 
-def _check_rules(decoded: pixels.Decoded, row: dict[str, Any], digest: str, rules: Rules, where: str, findings: Findings) -> None:
+def _check_rules(
+    decoded: pixels.Decoded, row: dict[str, Any], digest: str, rules: Rules, where: str, findings: Findings
+) -> None:
     """The image rules, in plain Python, of what is measured now. Size and shape are those of the image as found unless it was made smaller."""
     config, limits = rules.config, rules.config.image
     short, long = sorted((decoded.width or 0, decoded.height or 0))
@@ -76,11 +88,16 @@ def _check_rules(decoded: pixels.Decoded, row: dict[str, Any], digest: str, rule
         if holds:
             setting = _LIMITS.get(rule, "")
             limit = f", [image] {setting} = {getattr(limits, setting)}" if setting else ""
-            findings.fails(rule, f"{where}: {size}{f' ({decoded.damage})' if rule == DropReason.IMAGE_DAMAGED else ''}{limit}")
+            findings.fails(
+                rule, f"{where}: {size}{f' ({decoded.damage})' if rule == DropReason.IMAGE_DAMAGED else ''}{limit}"
+            )
     if config.fetch.source == "web" and is_as_found and row["source"] not in rules.sources_in_hand:
         findings.saw(DropReason.HTTP_TOO_LARGE)
         if row["bytes"] > config.fetch.bytes_at_most:
-            findings.fails(DropReason.HTTP_TOO_LARGE, f"{where}: {row['bytes']:,} bytes, [fetch] bytes_at_most = {config.fetch.bytes_at_most}")
+            findings.fails(
+                DropReason.HTTP_TOO_LARGE,
+                f"{where}: {row['bytes']:,} bytes, [fetch] bytes_at_most = {config.fetch.bytes_at_most}",
+            )
 
 
 @functools.cache
@@ -104,6 +121,9 @@ def _check_form(row: dict[str, Any], digest: str, rules: Rules, where: str, find
     if settings.portable and row["format"] != "jpeg":
         findings.fails("stored_form", f"{where}: {row['format']}, [shards] portable = true")
     elif 0 < settings.resize_short_side_px < short_side:
-        findings.fails("stored_form", f"{where}: a short side of {short_side:,} px, [shards] resize_short_side_px = {settings.resize_short_side_px}")
+        findings.fails(
+            "stored_form",
+            f"{where}: a short side of {short_side:,} px, [shards] resize_short_side_px = {settings.resize_short_side_px}",
+        )
     elif not settings.portable and not settings.resize_short_side_px and digest != row["found_sha256"]:
         findings.fails("stored_form", f"{where}: its image is not that of found_sha256, [shards] portable = false")

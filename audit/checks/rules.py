@@ -30,7 +30,8 @@ TABLES = {
     DropReason.TEXT_ON_TOO_MANY_IMAGES: "over_shared_texts",
     DropReason.IMAGE_HAS_TOO_MANY_TEXTS: "over_captioned_images",
 }
-_NO_ARRAY = (ValueError, EOFError, TypeError, OverflowError, SyntaxError, TokenError)  # what NumPy's reader of headers, which are Python, may raise
+# what NumPy's reader of headers, which are Python, may raise
+_NO_ARRAY = (ValueError, EOFError, TypeError, OverflowError, SyntaxError, TokenError)
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,9 @@ class Rules:
             try:
                 tables[rule] = _table(run, name)
             except (UnreadableError, OSError) as error:
-                findings.fails(rule, str(error) if isinstance(error, UnreadableError) else f"{error.filename}: {error.strerror}")
+                findings.fails(
+                    rule, str(error) if isinstance(error, UnreadableError) else f"{error.filename}: {error.strerror}"
+                )
         return cls(run, tables, _block_list(run.config, findings))
 
     @cached_property
@@ -82,13 +85,17 @@ def _table(run: RunFolder, name: str) -> np.ndarray | None:
     path = run.path("tables", name)
     facts = storage.read_json(f"{path}.json")
     if facts.get("hash_versions") != identity.HASH_VERSIONS or not isinstance(facts.get("rows"), int):
-        raise UnreadableError(f"{path}.json: hashes of version {facts.get('hash_versions')}, rows {facts.get('rows')!r}: not what is understood here")
+        raise UnreadableError(
+            f"{path}.json: hashes of version {facts.get('hash_versions')}, rows {facts.get('rows')!r}: not what is understood here"
+        )
     try:
         hashes = np.load(storage.mappable(f"{path}.npy"), mmap_mode="r", allow_pickle=False)
     except _NO_ARRAY as error:
         raise UnreadableError(f"{path}.npy: not a whole NumPy array") from error
     if hashes.dtype != np.uint64 or hashes.shape != (facts["rows"],):
-        raise UnreadableError(f"{path}.npy: {hashes.dtype} {hashes.shape}, where {path}.json says {facts['rows']:,} hashes")
+        raise UnreadableError(
+            f"{path}.npy: {hashes.dtype} {hashes.shape}, where {path}.json says {facts['rows']:,} hashes"
+        )
     return None if facts.get("all") is True else hashes
 
 
@@ -101,7 +108,8 @@ def _block_list(config: CurateConfig, findings: Findings) -> BlockList:
         except (OSError, UnicodeDecodeError) as error:
             said = (error.strerror if isinstance(error, OSError) else None) or "not text"
             findings.cannot_ask(
-                DropReason.IMAGE_BLOCKED, f"[image] blocked_hashes: {name}: {said}; the list is needed, from the folder that the run was made in"
+                DropReason.IMAGE_BLOCKED,
+                f"[image] blocked_hashes: {name}: {said}; the list is needed, from the folder that the run was made in",
             )
     try:
         return BlockList.parse(texts)
@@ -139,22 +147,42 @@ def _check_texts(batch: pa.Table, rules: Rules, said: Said, findings: Findings) 
     texts, limits, n = _strings(batch, "caption"), rules.config.text, len(batch)
     cleaned = captions.clean(texts)
     findings.rows("captions", ~_equal(texts, cleaned), said(lambda _: "its caption is not as cleaning leaves it"))
-    findings.rows(DropReason.TEXT_EMPTY, _flags(pc.equal(pc.binary_length(texts), pa.scalar(0))), said(lambda _: "its caption is empty"))
+    findings.rows(
+        DropReason.TEXT_EMPTY,
+        _flags(pc.equal(pc.binary_length(texts), pa.scalar(0))),
+        said(lambda _: "its caption is empty"),
+    )
     found = words.scan(texts, words.Scratch())
     counted = batch["words"].to_numpy()
-    findings.rows("words", counted != found.words, said(lambda row: f"words = {counted[row]}, its caption has {found.words[row]}"))
+    findings.rows(
+        "words", counted != found.words, said(lambda row: f"words = {counted[row]}, its caption has {found.words[row]}")
+    )
     short, long = limits.words_at_least, limits.words_at_most
-    findings.rows(DropReason.TEXT_TOO_SHORT, found.words < short, said(lambda row: f"{found.words[row]} words, [text] words_at_least = {short}"))
-    findings.rows(DropReason.TEXT_TOO_LONG, found.words > long, said(lambda row: f"{found.words[row]} words, [text] words_at_most = {long}"))
+    findings.rows(
+        DropReason.TEXT_TOO_SHORT,
+        found.words < short,
+        said(lambda row: f"{found.words[row]} words, [text] words_at_least = {short}"),
+    )
+    findings.rows(
+        DropReason.TEXT_TOO_LONG,
+        found.words > long,
+        said(lambda row: f"{found.words[row]} words, [text] words_at_most = {long}"),
+    )
     shared, vocabulary = rules.tables[DropReason.TEXT_ON_TOO_MANY_IMAGES], rules.tables[DropReason.TEXT_HAS_RARE_NGRAM]
     is_shared = _is_in(found.texts, shared) if shared is not None else np.zeros(n, bool)
     most = limits.images_per_text_at_most
-    findings.rows(DropReason.TEXT_ON_TOO_MANY_IMAGES, is_shared, said(lambda _: f"its caption is on more than {most:,} images, says tables/over_shared_texts"))
+    findings.rows(
+        DropReason.TEXT_ON_TOO_MANY_IMAGES,
+        is_shared,
+        said(lambda _: f"its caption is on more than {most:,} images, says tables/over_shared_texts"),
+    )
     is_rare = np.zeros(n, bool)
     if vocabulary is not None:
         missing = np.concatenate([[0], np.cumsum(~_is_in(found.ngrams, vocabulary))])
         is_rare = np.diff(missing[np.concatenate([[0], found.ends])]) > 0
-    findings.rows(DropReason.TEXT_HAS_RARE_NGRAM, is_rare, said(lambda _: "an n-gram of its caption is not in tables/vocabulary"))
+    findings.rows(
+        DropReason.TEXT_HAS_RARE_NGRAM, is_rare, said(lambda _: "an n-gram of its caption is not in tables/vocabulary")
+    )
 
 
 def _check_identity(batch: pa.Table, rules: Rules, said: Said, findings: Findings) -> pa.StringArray:
@@ -163,16 +191,26 @@ def _check_identity(batch: pa.Table, rules: Rules, said: Said, findings: Finding
     taken, is_valid = urls.table_urls(written)
     sources = batch["source"].to_pylist()
     in_hand = np.array([source in rules.sources_in_hand for source in sources], bool)
-    findings.rows(DropReason.URL_INVALID, ~is_valid & ~in_hand, said(lambda row: f"its URL is none, and source {sources[row]!r} has no images in hand"))
+    findings.rows(
+        DropReason.URL_INVALID,
+        ~is_valid & ~in_hand,
+        said(lambda row: f"its URL is none, and source {sources[row]!r} has no images in hand"),
+    )
     is_other = ~_equal(cast(pa.StringArray, written.fill_null("")), cast(pa.StringArray, taken.fill_null("")))
-    findings.rows("image_url", is_other, said(lambda _: "its URL is not as URLs are kept: it has a fragment, or white space at an end"))
+    findings.rows(
+        "image_url",
+        is_other,
+        said(lambda _: "its URL is not as URLs are kept: it has a fragment, or white space at an end"),
+    )
     unknown = np.array([source not in rules.sources for source in sources], bool)
     findings.rows("source", unknown, said(lambda row: f"source {sources[row]!r} is no [[input]] of config.toml"))
     identities = cast(pa.StringArray, pc.if_else(pa.array(is_valid), taken, _strings(batch, "found_sha256")))
     image_ids, keys = (identity.hexed(each) for each in identity.ids(identities, _strings(batch, "caption")))
     for name, mine in (("image_id", image_ids), ("key", keys)):
         what = f"{name} is not what its image and caption give: "
-        findings.rows(name, ~_equal(_strings(batch, name), mine), said(lambda row, what=what, mine=mine: f"{what}{mine[row]}"))
+        findings.rows(
+            name, ~_equal(_strings(batch, name), mine), said(lambda row, what=what, mine=mine: f"{what}{mine[row]}")
+        )
     return identities
 
 

@@ -41,7 +41,8 @@ class Found:
     last: str = ""
     images: int = 0
     by_source: Counter[str] = field(default_factory=Counter)
-    keys: np.ndarray = field(default_factory=lambda: np.empty(0, "S32"))  # of samples that are looked for among dropped rows
+    # of samples that are looked for among dropped rows
+    keys: np.ndarray = field(default_factory=lambda: np.empty(0, "S32"))
     bytes: int | None = None  # None: the tar is not there
     sha256: str = ""
     parquet_sha256: str = ""
@@ -78,7 +79,7 @@ def leading(key: bytes) -> int:
         return (1 << 32) - 1
 
 
-# The side-car ------------------------------------------------------------------------------------------------------------
+# The side-car ---------------------------------------------------------------------------------------------------------
 
 
 def _sidecar(run: RunFolder, found: Found) -> pa.Table | None:
@@ -93,7 +94,9 @@ def _sidecar(run: RunFolder, found: Found) -> pa.Table | None:
     except UnreadableError as error:
         found.findings.fails("side_cars", str(error))
     except pa.ArrowException as error:
-        found.findings.fails("side_cars", f"{name}: not the columns and text of a side-car ({str(error).splitlines()[0]})")
+        found.findings.fails(
+            "side_cars", f"{name}: not the columns and text of a side-car ({str(error).splitlines()[0]})"
+        )
     except OSError as error:
         found.findings.fails("side_cars", f"{name}: {error.strerror}")
     else:
@@ -107,7 +110,9 @@ def _sidecar(run: RunFolder, found: Found) -> pa.Table | None:
 
 def _check_order(rows: pa.Table, found: Found) -> np.ndarray:
     """The order of (image_id, key) inside the shard, and that no key is there twice; the ends are kept for what is between shards. Returns the keys, S32."""
-    images, keys = (np.array([str(value).encode() for value in rows[name].to_pylist()], "S32") for name in ("image_id", "key"))
+    images, keys = (
+        np.array([str(value).encode() for value in rows[name].to_pylist()], "S32") for name in ("image_id", "key")
+    )
     if not len(keys):
         return keys
     both = np.char.add(images, keys)
@@ -119,18 +124,29 @@ def _check_order(rows: pa.Table, found: Found) -> np.ndarray:
 
 def check_neighbours(before: np.ndarray, after: np.ndarray, path: str, findings: Findings) -> None:
     """Samples that follow each other (image_id and key of each) rise strictly."""
-    findings.rows(DropReason.PAIR_REPEATED, before == after, lambda row: f"{path}: {after[row][-32:].decode()}: the same key twice")
-    findings.rows("order", before > after, lambda row: f"{path}: {after[row][-32:].decode()} comes after {before[row][-32:].decode()}, which it precedes")
+    findings.rows(
+        DropReason.PAIR_REPEATED,
+        before == after,
+        lambda row: f"{path}: {after[row][-32:].decode()}: the same key twice",
+    )
+    findings.rows(
+        "order",
+        before > after,
+        lambda row: f"{path}: {after[row][-32:].decode()} comes after {before[row][-32:].decode()}, which it precedes",
+    )
 
 
-# The tar -----------------------------------------------------------------------------------------------------------------
+# The tar --------------------------------------------------------------------------------------------------------------
 
 
 def _read_tar(run: RunFolder, rows: pa.Table | None, rules: Rules, found: Found, threads: int) -> None:
     """Hold the tar against the side-car, member by member, and each image against its row: the images by threads of their own, in order."""
     name = f"shards/{found.name}.tar"
     with ahead.OF_PROCESS.shared(threads) as pool:
-        begun = ((None, pool.submit(images.check, image, row, rules, name), len(image)) for row, image in _images(run, rows, name, found))
+        begun = (
+            (None, pool.submit(images.check, image, row, rules, name), len(image))
+            for row, image in _images(run, rows, name, found)
+        )
         for _, findings in ahead.in_order(begun, bytes_at_most=ahead.AHEAD_BYTES):
             found.findings.add(findings)
 
@@ -157,7 +173,9 @@ def _each(rows: pa.Table | None) -> Iterator[dict[str, Any]]:
             yield from rows.slice(begin, _ROWS).to_pylist()
 
 
-def _hold_against(members: Iterator[Member], rows: Iterator[dict[str, Any]], name: str, findings: Findings) -> Iterator[tuple[dict[str, Any], bytes]]:
+def _hold_against(
+    members: Iterator[Member], rows: Iterator[dict[str, Any]], name: str, findings: Findings
+) -> Iterator[tuple[dict[str, Any], bytes]]:
     """Three members a row, in order; then neither more members nor more rows."""
     for row in rows:
         interrupts.check()

@@ -46,7 +46,11 @@ class Manifest:
         shards = facts.get("shards")
         if not facts:
             findings.fails("manifest", "manifest.json: it is not there: the run is not finished")
-        elif not isinstance(shards, list) or not all(_is_entry(entry) for entry in shards) or not isinstance(facts.get("pairs"), int):
+        elif (
+            not isinstance(shards, list)
+            or not all(_is_entry(entry) for entry in shards)
+            or not isinstance(facts.get("pairs"), int)
+        ):
             findings.fails("manifest", f"manifest.json: shards (each with {', '.join(_ENTRY)}) and pairs are not in it")
         else:
             return cls(facts, {entry["name"].removesuffix(".tar"): entry for entry in shards})
@@ -54,14 +58,18 @@ class Manifest:
 
 
 def _is_entry(entry: Any) -> bool:
-    return isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in _ENTRY.items()) and bool(_NAME.fullmatch(entry["name"]))
+    return (
+        isinstance(entry, dict)
+        and all(isinstance(entry.get(name), kind) for name, kind in _ENTRY.items())
+        and bool(_NAME.fullmatch(entry["name"]))
+    )
 
 
 def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error).rpartition(": ")[2]
 
 
-# The files that are there --------------------------------------------------------------------------------------------------
+# The files that are there ---------------------------------------------------------------------------------------------
 
 
 def check_files(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
@@ -72,17 +80,24 @@ def check_files(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
         if name != f"{number:05d}":
             findings.fails("manifest", f"manifest.json: shard {number} is named {name!r}, not {number:05d}.tar")
     for name in sorted(there ^ wanted):
-        findings.fails("manifest", f"shards/{name}: {'the manifest does not name it' if name in there else 'it is not there'}")
+        findings.fails(
+            "manifest", f"shards/{name}: {'the manifest does not name it' if name in there else 'it is not there'}"
+        )
     tars = {f"{name}.tar": entry["bytes"] for name, entry in manifest.entries.items() if f"{name}.tar" in there}
     findings.saw("manifest", len(tars))
-    for (name, said), stamp in zip(tars.items(), storage.stamps([run.path("shards", name) for name in tars]), strict=True):
+    for (name, said), stamp in zip(
+        tars.items(), storage.stamps([run.path("shards", name) for name in tars]), strict=True
+    ):
         if stamp.size != said:
             findings.fails("manifest", f"shards/{name}: {stamp.size:,} bytes, the manifest says {said:,}")
     rows, full = [entry["rows"] for entry in manifest.entries.values()], run.config.shards.samples_per_shard
     findings.saw("shard_sizes", len(rows))
     for number, (name, entry) in enumerate(manifest.entries.items()):
         if not (entry["rows"] == full or (number == len(rows) - 1 and 0 < entry["rows"] < full)):
-            findings.fails("shard_sizes", f"manifest.json: {name}.tar has {entry['rows']:,} samples, [shards] samples_per_shard = {full:,}")
+            findings.fails(
+                "shard_sizes",
+                f"manifest.json: {name}.tar has {entry['rows']:,} samples, [shards] samples_per_shard = {full:,}",
+            )
     if manifest.facts["pairs"] != sum(rows):
         findings.fails("manifest", f"manifest.json: pairs = {manifest.facts['pairs']:,}, its shards have {sum(rows):,}")
 
@@ -99,7 +114,10 @@ def check_settings(run: RunFolder, manifest: Manifest, findings: Findings) -> No
         findings.fails("settings", f"config.toml: its SHA-256 is {digest}, the manifest says {said}")
     for name, here in (("rules_version", RULES_VERSION), ("schema_version", SCHEMA_VERSION)):
         if manifest.is_there and (there := manifest.facts.get(name)) != here:
-            findings.fails("settings", f"manifest.json: {name} = {there!r}, this altalign has {here!r}, by which the rows are read again")
+            findings.fails(
+                "settings",
+                f"manifest.json: {name} = {there!r}, this altalign has {here!r}, by which the rows are read again",
+            )
 
 
 def check_card(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
@@ -128,20 +146,29 @@ def check_digests(found: Found, manifest: Manifest, findings: Findings) -> None:
     if found.bytes is not None and found.sha256 != entry["sha256"]:
         findings.fails("digests", f"{name}.tar: its SHA-256 is {found.sha256}, the manifest says {entry['sha256']}")
     if found.parquet_sha256 and found.parquet_sha256 != entry["parquet_sha256"]:
-        findings.fails("digests", f"{name}.parquet: its SHA-256 is {found.parquet_sha256}, the manifest says {entry['parquet_sha256']}")
+        findings.fails(
+            "digests",
+            f"{name}.parquet: its SHA-256 is {found.parquet_sha256}, the manifest says {entry['parquet_sha256']}",
+        )
     if found.rows is not None and found.rows != entry["rows"]:
         findings.fails("shard_sizes", f"{name}.parquet: {found.rows:,} rows, the manifest says {entry['rows']:,}")
 
 
-# Counts ----------------------------------------------------------------------------------------------------------------------
+# Counts ---------------------------------------------------------------------------------------------------------------
 
 
 def check_counts(run: RunFolder, manifest: Manifest, findings: Findings) -> Counts | None:
     """counts.parquet adds up by stage and source; summary.json and the manifest say the same. Returns the counts; None where they cannot be read."""
     try:
-        rows = [row for group in run_parquet.row_groups(run.path("counts.parquet"), COUNTS.names) for row in group.to_pylist()]
+        rows = [
+            row
+            for group in run_parquet.row_groups(run.path("counts.parquet"), COUNTS.names)
+            for row in group.to_pylist()
+        ]
         if wrong := [row for row in rows if not isinstance(row["rows"], int) or row["rows"] <= 0]:
-            raise UnreadableError(f"counts.parquet: rows = {wrong[0]['rows']!r} of {wrong[0]['stage']}, {wrong[0]['reason']}")
+            raise UnreadableError(
+                f"counts.parquet: rows = {wrong[0]['rows']!r} of {wrong[0]['stage']}, {wrong[0]['reason']}"
+            )
         counts = Counts.from_json([[row[name] for name in COUNTS.names] for row in rows])
     except (AltalignError, ValueError, OSError) as error:
         findings.saw("counts")
@@ -167,10 +194,16 @@ def _check_summary(run: RunFolder, manifest: Manifest, counts: Counts, findings:
     said = said if isinstance(said, list) else []
     for number, stage in enumerate(stages):
         if number >= len(said) or said[number] != stage:
-            findings.fails("counts", f"summary.json: {stage['stage']} is {said[number] if number < len(said) else 'missing'}, counts.parquet says {stage}")
+            findings.fails(
+                "counts",
+                f"summary.json: {stage['stage']} is {said[number] if number < len(said) else 'missing'}, counts.parquet says {stage}",
+            )
     source, wanted = "manifest" if manifest.is_there else "counts", {"pairs": counts.kept(tuple(Stage)[-1])}
     if manifest.is_there:
-        wanted |= {"pairs": manifest.facts["pairs"], "bytes": sum(entry["bytes"] for entry in manifest.entries.values())}
+        wanted |= {
+            "pairs": manifest.facts["pairs"],
+            "bytes": sum(entry["bytes"] for entry in manifest.entries.values()),
+        }
     with suppress(UnreadableError):  # of another file
         found = storage.read_json(run.path("audit", "near_duplicates", "found.json"))
         if found != summary.get("near_duplicates", {}):
@@ -182,7 +215,11 @@ def _check_summary(run: RunFolder, manifest: Manifest, counts: Counts, findings:
 
 def check_against_shards(run: RunFolder, counts: Counts, shards: list[Found], findings: Findings) -> None:
     """Of a run whose shards were all read: samples of each source, and distinct images."""
-    kept: dict[Any, Any] = {source: rows for stage, source, reason, rows in counts.to_json() if stage == tuple(Stage)[-1].value and reason == KEPT}
+    kept: dict[Any, Any] = {
+        source: rows
+        for stage, source, reason, rows in counts.to_json()
+        if stage == tuple(Stage)[-1].value and reason == KEPT
+    }
     there: dict[str, int] = {}
     for found in shards:
         for source, rows in found.by_source.items():
@@ -190,7 +227,10 @@ def check_against_shards(run: RunFolder, counts: Counts, shards: list[Found], fi
     findings.saw("counts", len(kept))
     for source in sorted(kept.keys() | there.keys()):
         if kept.get(source, 0) != there.get(source, 0):
-            findings.fails("counts", f"counts.parquet: {kept.get(source, 0):,} pairs of {source!r} are kept, the shards have {there.get(source, 0):,}")
+            findings.fails(
+                "counts",
+                f"counts.parquet: {kept.get(source, 0):,} pairs of {source!r} are kept, the shards have {there.get(source, 0):,}",
+            )
     shared = sum(before.last[:32] == after.first[:32] for before, after in pairwise(shards) if before.last)
     images = sum(found.images for found in shards) - shared
     with suppress(UnreadableError):  # said already

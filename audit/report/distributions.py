@@ -91,7 +91,9 @@ Drawn = tuple[tuple[Bin, ...], tuple[Threshold, ...]]
 Named = Sequence[tuple[str, int]]  # thresholds, each with the first value on its other side, which is an edge
 
 
-def binned(values: Any, kept: Any, rows: Any, edges: Sequence[int], label: Callable[[int, int], str], named: Named = ()) -> Drawn:
+def binned(
+    values: Any, kept: Any, rows: Any, edges: Sequence[int], label: Callable[[int, int], str], named: Named = ()
+) -> Drawn:
     """Bins from each edge to before the next, the last of which takes all that is more, and where thresholds stand.
 
     Empty bins at the end are left out, but those before a threshold and one behind it.
@@ -111,7 +113,9 @@ def binned(values: Any, kept: Any, rows: Any, edges: Sequence[int], label: Calla
     last = [edge - 1 for edge in edges[1:]] + [LARGEST]
     lines = tuple(Threshold(said, edges.index(first)) for said, first in named)
     used = 1 + max([*np.flatnonzero(sums.any(axis=0)).tolist(), *(line.at for line in lines)]) if sums.any() else 0
-    return tuple(Bin(label(edges[i], last[i]), int(sums[1, i]), int(sums[0, i])) for i in range(used)), lines if used else ()
+    return tuple(
+        Bin(label(edges[i], last[i]), int(sums[1, i]), int(sums[0, i])) for i in range(used)
+    ), lines if used else ()
 
 
 def whole(first: int, last: int) -> str:
@@ -133,7 +137,11 @@ def _growing(limit: int, most: int) -> list[int]:
 
 def _of_texts(run: RunFolder) -> list[Distribution]:
     named = (("words", "Words of a caption"), ("rarest", "Rarest n-gram of a caption"))
-    joint = files.table(run, "audit/text_joint.parquet", ("words", "rarest_log2", "images_per_text", "texts_per_image", "has_identity", "rows"))
+    joint = files.table(
+        run,
+        "audit/text_joint.parquet",
+        ("words", "rarest_log2", "images_per_text", "texts_per_image", "has_identity", "rows"),
+    )
     if joint is None:
         return [missing(key, title, "audit/text_joint.parquet") for key, title in named]
     columns = {name: np.asarray(joint[name]).astype(np.int64) for name in joint.column_names}
@@ -141,7 +149,10 @@ def _of_texts(run: RunFolder) -> list[Distribution]:
     words, level = columns["words"], columns["rarest_log2"]
     kept = (words > 0) & (words >= settings.words_at_least) & (words <= max(settings.words_at_most, 0)) & (level > 0)
     kept &= (columns["images_per_text"] == 0) & (columns["texts_per_image"] == 0) & (columns["has_identity"] == 1)
-    return [_words(settings.words_at_least, settings.words_at_most, words, kept, columns["rows"]), _rarest(level, kept, columns["rows"])]
+    return [
+        _words(settings.words_at_least, settings.words_at_most, words, kept, columns["rows"]),
+        _rarest(level, kept, columns["rows"]),
+    ]
 
 
 def _words(least: int, most: int, words: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
@@ -157,7 +168,9 @@ def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distributi
     """By octaves of the count; the level is eight times its log2, rounded."""
     title, is_known = "Rarest n-gram of a caption", level < 255
     if not level[is_known].any():
-        return Distribution("rarest", title, missing="Every n-gram of the pool is in the vocabulary, so none was looked up.")
+        return Distribution(
+            "rarest", title, missing="Every n-gram of the pool is in the vocabulary, so none was looked up."
+        )
     edges = [0, 1, *range(12, 256, 8)]
 
     def label(first: int, _: int) -> str:
@@ -165,7 +178,11 @@ def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distributi
 
     drawn = binned(level[is_known], kept[is_known], rows[is_known], edges, label, [("vocabulary", 1)])
     without = int(rows[~is_known].sum())
-    note = f"By how often the pool has it; bars are octaves. {without:,} candidates without any word are left out." if without else "Bars are octaves."
+    note = (
+        f"By how often the pool has it; bars are octaves. {without:,} candidates without any word are left out."
+        if without
+        else "Bars are octaves."
+    )
     return Distribution("rarest", title, TEXT, *drawn, note=note)
 
 
@@ -176,7 +193,14 @@ def _of_histograms(run: RunFolder) -> list[Distribution]:
     shared, captioned = config.text.images_per_text_at_most, config.image.texts_per_image_at_most
     named: list[tuple[str, str, str, str, int, str]] = [
         ("images_per_text", "Images of a text", "distinct texts", "images_per_text", shared, f"at most {shared:,}"),
-        ("texts_per_image", "Texts of an image", "distinct images", "texts_per_image", captioned, f"at most {captioned:,}"),
+        (
+            "texts_per_image",
+            "Texts of an image",
+            "distinct images",
+            "texts_per_image",
+            captioned,
+            f"at most {captioned:,}",
+        ),
     ]
     found = []
     for key, title, counted, name, limit, label in named:
@@ -188,7 +212,14 @@ def _of_histograms(run: RunFolder) -> list[Distribution]:
         edges = edges if values.all() else [0, *edges]
         drawn = binned(values, values <= limit, rows, edges, whole, [(label, limit + 1)])
         found.append(
-            Distribution(key, title, Names(counted, "within the limit", "above it"), *drawn, is_log=True, note="Over the whole pool, before any rule.")
+            Distribution(
+                key,
+                title,
+                Names(counted, "within the limit", "above it"),
+                *drawn,
+                is_log=True,
+                note="Over the whole pool, before any rule.",
+            )
         )
     return [*found, _ngrams(run, histograms, vocabulary)]
 
@@ -203,7 +234,9 @@ def _ngrams(run: RunFolder, histograms: dict[str, Any], vocabulary: dict[str, An
     named = [] if vocabulary["all"] else [(f"seen {least:,} times or more", least)]
     drawn = binned(values, values >= least, rows, edges, whole, named)
     note = f"Unigrams and bigrams together; {_said_of(vocabulary, int(rows[values >= least].sum()), int(rows.sum()))}."
-    return Distribution(key, title, Names("distinct n-grams", "in the vocabulary", "outside"), *drawn, is_log=True, note=note)
+    return Distribution(
+        key, title, Names("distinct n-grams", "in the vocabulary", "outside"), *drawn, is_log=True, note=note
+    )
 
 
 def _said_of(vocabulary: dict[str, Any], inside: int, of_all: int) -> str:
@@ -211,7 +244,11 @@ def _said_of(vocabulary: dict[str, Any], inside: int, of_all: int) -> str:
     if vocabulary["all"]:
         return "all n-grams are in the vocabulary"
     asked = int(vocabulary.get("vocabulary_size", inside))
-    tied = f", more than vocabulary_size = {asked:,}: those seen as often as the last one are in, too" if inside > asked else ""
+    tied = (
+        f", more than vocabulary_size = {asked:,}: those seen as often as the last one are in, too"
+        if inside > asked
+        else ""
+    )
     return f"the vocabulary has {inside:,} of {of_all:,}{tied}"
 
 
@@ -229,17 +266,24 @@ def _pairs(run: RunFolder, histograms: dict[str, Any], name: str) -> tuple[np.nd
 
 def _of_images(run: RunFolder) -> list[Distribution]:
     named = (("short_side", "Short side of an image"), ("aspect", "Aspect ratio of an image"))
-    joint = files.table(run, "audit/image_joint.parquet", ("short_side_px", "aspect_percent", "fails_otherwise", "rows"))
+    joint = files.table(
+        run, "audit/image_joint.parquet", ("short_side_px", "aspect_percent", "fails_otherwise", "rows")
+    )
     if joint is None:
         return [missing(key, title, "audit/image_joint.parquet") for key, title in named]
     known = joint.filter(pc.is_valid(joint["short_side_px"]))
     without = pc.sum(joint["rows"]).as_py() or 0
     without -= pc.sum(known["rows"]).as_py() or 0
-    short, aspect, rows = (np.asarray(known[name]).astype(np.int64) for name in ("short_side_px", "aspect_percent", "rows"))
+    short, aspect, rows = (
+        np.asarray(known[name]).astype(np.int64) for name in ("short_side_px", "aspect_percent", "rows")
+    )
     limit, below = run.config.image.short_side_above_px, hundredths(run.config.image.aspect_ratio_below)
     kept = (short > limit) & (aspect < below) & ~np.asarray(known["fails_otherwise"]).astype(bool)
     note = f"{without:,} candidates whose image tells no size are left out." if without else ""
-    return [_short_side(limit, short, kept, rows, note), _aspect(below, run.config.image.aspect_ratio_below, aspect, kept, rows, note)]
+    return [
+        _short_side(limit, short, kept, rows, note),
+        _aspect(below, run.config.image.aspect_ratio_below, aspect, kept, rows, note),
+    ]
 
 
 def _short_side(limit: int, short: np.ndarray, kept: np.ndarray, rows: np.ndarray, note: str) -> Distribution:
@@ -263,7 +307,9 @@ def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows:
         return f"{first / 100:.2f}\u2013{(last + 1) / 100:.2f}"
 
     drawn = binned(aspect.clip(100), kept, rows, edges, label, [(f"below {said:g}", below)])
-    return Distribution("aspect", "Aspect ratio of an image", IMAGE, *drawn, note=f"Long side to short side. {note}".strip())
+    return Distribution(
+        "aspect", "Aspect ratio of an image", IMAGE, *drawn, note=f"Long side to short side. {note}".strip()
+    )
 
 
 def _of_values(run: RunFolder) -> list[Distribution]:
@@ -271,8 +317,14 @@ def _of_values(run: RunFolder) -> list[Distribution]:
     values = files.table(run, "audit/image_values.parquet", ("verdict", "format", "bytes_log2", "rows"))
     if values is None:
         return [missing(key, title, "audit/image_values.parquet") for key, title in named]
-    kept, rows = np.asarray(pc.equal(values["verdict"], pa.scalar(KEPT))).astype(bool), np.asarray(values["rows"]).astype(np.int64)
-    return [_bytes(np.asarray(values["bytes_log2"]).astype(np.int64), kept, rows), _formats(values["format"].to_pylist(), kept, rows)]
+    kept, rows = (
+        np.asarray(pc.equal(values["verdict"], pa.scalar(KEPT))).astype(bool),
+        np.asarray(values["rows"]).astype(np.int64),
+    )
+    return [
+        _bytes(np.asarray(values["bytes_log2"]).astype(np.int64), kept, rows),
+        _formats(values["format"].to_pylist(), kept, rows),
+    ]
 
 
 def _bytes(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
@@ -285,7 +337,10 @@ def _bytes(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distributio
 def _octave(power: int) -> str:
     """From a power of two to the next, in bytes."""
     units = ("B", "KiB", "MiB", "GiB")
-    (low, high), (of_low, of_high) = ((2 ** (each % 10) for each in (power, power + 1)), (units[each // 10] for each in (power, power + 1)))
+    (low, high), (of_low, of_high) = (
+        (2 ** (each % 10) for each in (power, power + 1)),
+        (units[each // 10] for each in (power, power + 1)),
+    )
     return f"{low}\u2013{high} {of_high}" if of_low == of_high else f"{low} {of_low}\u2013{high} {of_high}"
 
 
@@ -310,7 +365,14 @@ def _nsfw(run: RunFolder) -> Distribution:
     least = run.config.image.nsfw.drop_at_or_above
     first = min(100, hundredths(least))
     edges = sorted({0, *range(first % 5, 100, 5), first})
-    drawn = binned(score, kept, rows, edges, lambda low, high: f"{low / 100:.2f}" + (" or more" if high == LARGEST else ""), [(f"{least:g} or more", first)])
+    drawn = binned(
+        score,
+        kept,
+        rows,
+        edges,
+        lambda low, high: f"{low / 100:.2f}" + (" or more" if high == LARGEST else ""),
+        [(f"{least:g} or more", first)],
+    )
     return Distribution(key, title, IMAGE, *drawn, note="Of the classifier, of images that decode.")
 
 
@@ -320,11 +382,15 @@ def _nsfw(run: RunFolder) -> Distribution:
 def _cosines(run: RunFolder) -> Distribution:
     key, title, name = "cosine", "Cosine with the nearest test images", "audit/near_duplicates/similarity.parquet"
     if not run.config.decontaminate.test_sets:
-        return Distribution(key, title, missing="No test set was named ([decontaminate] test_sets), so nothing was compared.")
+        return Distribution(
+            key, title, missing="No test set was named ([decontaminate] test_sets), so nothing was compared."
+        )
     found = files.table(run, name, ("cosine_permille", "verdict", "pairs"))
     if found is None:
         return missing(key, title, name)
-    above = files.facts(run, "audit/near_duplicates/found.json").get("similarity_above", run.config.decontaminate.similarity_above)
+    above = files.facts(run, "audit/near_duplicates/found.json").get(
+        "similarity_above", run.config.decontaminate.similarity_above
+    )
     value, pairs = (np.asarray(found[column]).astype(np.int64) for column in ("cosine_permille", "pairs"))
     is_near = np.asarray(pc.equal(found["verdict"], pa.scalar("above"))).astype(bool)
     first = round(above * 1_000_000) // 1_000
@@ -332,7 +398,11 @@ def _cosines(run: RunFolder) -> Distribution:
     edges = sorted({-1_000, *range(first % step, 1_001, step), first})
 
     def label(low: int, high: int) -> str:
-        return f"below {(high + 1) / 1000:.3f}" if low == edges[0] else f"{low / 1000:.3f}" + (" or more" if high == LARGEST else "")
+        return (
+            f"below {(high + 1) / 1000:.3f}"
+            if low == edges[0]
+            else f"{low / 1000:.3f}" + (" or more" if high == LARGEST else "")
+        )
 
     bins, lines = binned(value.clip(-1_000), ~is_near, pairs, edges, label, [(f"above {above:g}", first)])
     begin = next((number for number, each in enumerate(bins) if each.kept or each.dropped), 0)

@@ -72,7 +72,8 @@ class StageReasons:
         kept: rows.
         reasons: those that dropped anything, or hold beside another.
         silent: names of the others.
-        overlap: rows for which two rules hold, by their numbers in `reasons`; on the diagonal, for which one holds. Empty where it was not counted.
+        overlap: rows for which two rules hold, by their numbers in `reasons`; on the diagonal, for which one holds.
+        Empty where it was not counted.
     """
 
     stage: str
@@ -159,7 +160,10 @@ def _sum(counts: Rows, names: list[str], of: Stage, of_reason: str | None) -> tu
 def of_stages(run: RunFolder, counts: Rows) -> list[StageReasons]:
     """The reasons of every stage."""
     combinations = _combinations(run)
-    return [_of_stage(run.config, stage, counts, None if combinations is None else combinations.get(stage.value, {})) for stage in Stage]
+    return [
+        _of_stage(run.config, stage, counts, None if combinations is None else combinations.get(stage.value, {}))
+        for stage in Stage
+    ]
 
 
 def _combinations(run: RunFolder) -> dict[str, Counter[tuple[str, ...]]] | None:
@@ -173,7 +177,9 @@ def _combinations(run: RunFolder) -> dict[str, Counter[tuple[str, ...]]] | None:
     return rows
 
 
-def _of_stage(config: CurateConfig, stage: Stage, counts: Rows, combinations: Mapping[tuple[str, ...], int] | None) -> StageReasons:
+def _of_stage(
+    config: CurateConfig, stage: Stage, counts: Rows, combinations: Mapping[tuple[str, ...], int] | None
+) -> StageReasons:
     rows: Counter[str] = Counter()
     for (of, _, reason), count in counts.items():
         rows[reason] += count if of == stage else 0
@@ -186,7 +192,16 @@ def _of_stage(config: CurateConfig, stage: Stage, counts: Rows, combinations: Ma
             only[failed[0]] += count
     names = [reason.value for reason in REASONS[stage] if rows[reason.value] or holding[reason.value, reason.value]]
     is_known = combinations is not None
-    told = [Reason(name, _told(config, name), rows[name], holding[name, name] if is_known else None, only[name] if is_known else None) for name in names]
+    told = [
+        Reason(
+            name,
+            _told(config, name),
+            rows[name],
+            holding[name, name] if is_known else None,
+            only[name] if is_known else None,
+        )
+        for name in names
+    ]
     overlap = [[holding[one, other] for other in names] for one in names] if is_known else []
     silent = [reason.value for reason in REASONS[stage] if reason.value not in names]
     return StageReasons(stage.value, sum(rows.values()), rows[KEPT], told, silent, overlap)
@@ -211,6 +226,8 @@ def _told(config: CurateConfig, reason: str) -> str:
     for number, word in enumerate(words):
         if number % 2 and "." in word:
             value: Any = reduce(getattr, word.split("."), config)
-            words[number] = f"{word} = {value:_}" if isinstance(value, int) and not isinstance(value, bool) else f"{word} = {value}"
+            words[number] = (
+                f"{word} = {value:_}" if isinstance(value, int) and not isinstance(value, bool) else f"{word} = {value}"
+            )
             break
     return "`".join(words)

@@ -58,16 +58,43 @@ def _against(value: float, paper: float, *, less_is_stricter: bool) -> Mark:
 
 def _texts(config: CurateConfig, vocabulary: dict[str, object]) -> Iterator[OfPaper]:
     text = config.text
-    yield OfPaper("Language", "English (section 3); any (section 8)", "any", "other", "The paper does not say how English was told.")
+    yield OfPaper(
+        "Language",
+        "English (section 3); any (section 8)",
+        "any",
+        "other",
+        "The paper does not say how English was told.",
+    )
     mark = _against(text.words_at_least, 3, less_is_stricter=False)
-    yield OfPaper("Words, at least", "3", f"{text.words_at_least:,}", mark, "The paper names no tokenizer; words here are runs of letters and digits.")
-    yield OfPaper("Words, at most", "20", f"{text.words_at_most:,}", _against(text.words_at_most, 20, less_is_stricter=True))
-    yield OfPaper("Images of a text, at most", "10", f"{text.images_per_text_at_most:,}", _against(text.images_per_text_at_most, 10, less_is_stricter=True))
+    yield OfPaper(
+        "Words, at least",
+        "3",
+        f"{text.words_at_least:,}",
+        mark,
+        "The paper names no tokenizer; words here are runs of letters and digits.",
+    )
+    yield OfPaper(
+        "Words, at most", "20", f"{text.words_at_most:,}", _against(text.words_at_most, 20, less_is_stricter=True)
+    )
+    yield OfPaper(
+        "Images of a text, at most",
+        "10",
+        f"{text.images_per_text_at_most:,}",
+        _against(text.images_per_text_at_most, 10, less_is_stricter=True),
+    )
     captioned = config.image.texts_per_image_at_most
-    yield OfPaper("Texts of an image, at most", "1,000", f"{captioned:,}", _against(captioned, 1_000, less_is_stricter=True))
+    yield OfPaper(
+        "Texts of an image, at most", "1,000", f"{captioned:,}", _against(captioned, 1_000, less_is_stricter=True)
+    )
     said, size = "100,000,000 most frequent unigrams and bigrams", text.vocabulary_size
     if vocabulary.get("all"):
-        yield OfPaper("Vocabulary", said, f"{size:,}", "off", f"The pool has only {vocabulary.get('distinct', 0):,} n-grams: none is rare.")
+        yield OfPaper(
+            "Vocabulary",
+            said,
+            f"{size:,}",
+            "off",
+            f"The pool has only {vocabulary.get('distinct', 0):,} n-grams: none is rare.",
+        )
     else:
         note = "" if size == 100_000_000 else "A share of a small pool is another rule than a share of the web."
         yield OfPaper("Vocabulary", said, f"{size:,}", _against(size, 100_000_000, less_is_stricter=True), note)
@@ -76,13 +103,29 @@ def _texts(config: CurateConfig, vocabulary: dict[str, object]) -> Iterator[OfPa
 def _images(config: CurateConfig) -> Iterator[OfPaper]:
     image = config.image
     side, below = image.short_side_above_px, image.aspect_ratio_below
-    yield OfPaper("Short side, above", "200 px", f"{side:,} px", _against(side, 200, less_is_stricter=False), "200 itself goes, as in the paper.")
-    yield OfPaper("Aspect ratio, below", "3", f"{below:g}", _against(below, 3, less_is_stricter=True), "3 itself goes, as in the paper.")
+    yield OfPaper(
+        "Short side, above",
+        "200 px",
+        f"{side:,} px",
+        _against(side, 200, less_is_stricter=False),
+        "200 itself goes, as in the paper.",
+    )
+    yield OfPaper(
+        "Aspect ratio, below",
+        "3",
+        f"{below:g}",
+        _against(below, 3, less_is_stricter=True),
+        "3 itself goes, as in the paper.",
+    )
     if image.nsfw.model:
         said = f"score of {image.nsfw.drop_at_or_above:g} or more goes"
-        yield OfPaper("Pornographic images", "removed", said, "other", "The paper names neither classifier nor threshold.")
+        yield OfPaper(
+            "Pornographic images", "removed", said, "other", "The paper names neither classifier nor threshold."
+        )
     else:
-        yield OfPaper("Pornographic images", "removed", "not looked for", "off", "No classifier was set ([image.nsfw] model).")
+        yield OfPaper(
+            "Pornographic images", "removed", "not looked for", "off", "No classifier was set ([image.nsfw] model)."
+        )
 
 
 def _near_duplicates(config: CurateConfig, near: dict[str, object]) -> Iterator[OfPaper]:
@@ -92,7 +135,13 @@ def _near_duplicates(config: CurateConfig, near: dict[str, object]) -> Iterator[
         yield OfPaper(rule, paper, "not looked for", "off", "No test set was named ([decontaminate] test_sets).")
         return
     names = ", ".join(test_set.name for test_set in settings.named_sets)
-    yield OfPaper(rule, paper, names, "other", "Only the sets that are named here were looked for; name every set that you report results on.")
+    yield OfPaper(
+        rule,
+        paper,
+        names,
+        "other",
+        "Only the sets that are named here were looked for; name every set that you report results on.",
+    )
     note = "Crops and rotated copies may stay: `altalign calibrate` measures which."
     yield OfPaper("Embedder", "a deep ranking model, not published", settings.embedder, "other", note)
     above = near.get("similarity_above", settings.similarity_above)
@@ -101,8 +150,18 @@ def _near_duplicates(config: CurateConfig, near: dict[str, object]) -> Iterator[
     yield OfPaper("Cosine, above", "0.975", f"{above}{is_calibrated}", mark, "Their number is for their embedder.")
     clusters = int(str(near.get("clusters", settings.clusters)))
     note = f"{settings.clusters:,} were asked for; 64 images make one." if clusters < settings.clusters else ""
-    yield OfPaper("Clusters", "4,096, of the embedder's training images", f"{clusters:,}, of the run's own", "same" if clusters == 4_096 else "other", note)
-    buckets = f"{settings.bucket_clusters} of {settings.nearest_clusters} clusters" if settings.require_bucket else "cosine alone"
+    yield OfPaper(
+        "Clusters",
+        "4,096, of the embedder's training images",
+        f"{clusters:,}, of the run's own",
+        "same" if clusters == 4_096 else "other",
+        note,
+    )
+    buckets = (
+        f"{settings.bucket_clusters} of {settings.nearest_clusters} clusters"
+        if settings.require_bucket
+        else "cosine alone"
+    )
     is_same = settings.require_bucket and (settings.bucket_clusters, settings.nearest_clusters) == (3, 10)
     yield OfPaper("Buckets", "3 of 10 clusters", buckets, "same" if is_same else "other")
 
@@ -141,11 +200,26 @@ def _ours(config: CurateConfig, counts: Rows) -> list[Ours]:
         rows[Stage(stage), reason] = rows.get((Stage(stage), reason), 0) + count
     ours = [reason for reason in DropReason if reason not in OF_PAPER and reason not in REASONS[Stage.FETCH]]
     why = about() | _WHY
-    told = [Ours(reason.value, why[reason], sum(count for (_, name), count in rows.items() if name == reason)) for reason in ours]
+    told = [
+        Ours(reason.value, why[reason], sum(count for (_, name), count in rows.items() if name == reason))
+        for reason in ours
+    ]
     unfetched = sum(rows[Stage.FETCH, reason.value] for reason in REASONS[Stage.FETCH])
-    told.append(Ours("not_in_archive, http_*", "Images that could not be had; the paper does not say how many it lost.", unfetched))
+    told.append(
+        Ours(
+            "not_in_archive, http_*",
+            "Images that could not be had; the paper does not say how many it lost.",
+            unfetched,
+        )
+    )
     if config.shards.portable or config.shards.resize_short_side_px:
-        told.append(Ours("stored images", "Every image is stored as JPEG" + (", made smaller." if config.shards.resize_short_side_px else "."), None))
+        told.append(
+            Ours(
+                "stored images",
+                "Every image is stored as JPEG" + (", made smaller." if config.shards.resize_short_side_px else "."),
+                None,
+            )
+        )
     return told
 
 
@@ -162,6 +236,10 @@ def _warnings(config: CurateConfig, vocabulary: dict[str, object], near: dict[st
         yield f"{near['flat_test_images']:,} test images are flat, and were found by their bytes alone."
     if vocabulary.get("all"):
         yield "No n-gram was rare: the pool has fewer of them than the vocabulary would hold."
-    off = [name for name, is_on in (("X-Robots-Tag", config.fetch.honour_opt_out), ("robots.txt", config.fetch.honour_robots)) if not is_on]
+    off = [
+        name
+        for name, is_on in (("X-Robots-Tag", config.fetch.honour_opt_out), ("robots.txt", config.fetch.honour_robots))
+        if not is_on
+    ]
     if config.fetch.source == "web" and off:
         yield f"{' and '.join(off)} were not honoured while images were fetched."

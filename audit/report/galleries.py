@@ -102,19 +102,33 @@ def _card(run: RunFolder, row: dict[str, Any]) -> Card:
     nsfw = row["nsfw_score"]
     is_nsfw = nsfw is not None and nsfw >= run.config.image.nsfw.drop_at_or_above
     failed = list(row["failed"] or [])
-    return Card(row["caption"] or "", row["image_url"], row["page_url"], row["key"], failed, list(_measured(row)), _picture(row["picture"]), is_nsfw)
+    return Card(
+        row["caption"] or "",
+        row["image_url"],
+        row["page_url"],
+        row["key"],
+        failed,
+        list(_measured(row)),
+        _picture(row["picture"]),
+        is_nsfw,
+    )
 
 
 def _measured(row: dict[str, Any]) -> Iterable[tuple[str, str]]:
     """What was measured, named."""
     if row["words"] is not None:
         yield "words", f"{row['words']:,}"
-    for name, said in (("images_per_text", "images of the text"), ("texts_per_image", "texts of the image"), ("http_code", "HTTP status")):
+    for name, said in (
+        ("images_per_text", "images of the text"),
+        ("texts_per_image", "texts of the image"),
+        ("http_code", "HTTP status"),
+    ):
         if row[name] is not None:
             yield said, f"{row[name]:,}" if name != "http_code" else f"{row[name]}"
     if row["width"] is not None and row["height"] is not None:
         short, long = sorted((row["width"], row["height"]))
-        ratio = f", ratio {long * 100 // short / 100:.2f}" if short else ""  # never rounded up to a limit that it is below
+        # never rounded up to a limit that it is below
+        ratio = f", ratio {long * 100 // short / 100:.2f}" if short else ""
         yield "size", f"{row['width']:,} \u00d7 {row['height']:,} px{ratio}"
     for name, said in (("nsfw_score", "NSFW score"), ("similarity", "cosine")):
         if row[name] is not None:
@@ -130,7 +144,17 @@ def _measured(row: dict[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _near(run: RunFolder) -> dict[str, list[Near]] | None:
-    columns = ("kind", "similarity", "shares_bucket", "image_id", "image_url", "test_set", "test_image", "image", "test")
+    columns = (
+        "kind",
+        "similarity",
+        "shares_bucket",
+        "image_id",
+        "image_url",
+        "test_set",
+        "test_image",
+        "image",
+        "test",
+    )
     rows = files.rows(run, "audit/near_duplicates/gallery.parquet", columns)
     if rows is None:
         return None
@@ -159,7 +183,10 @@ def _picture(data: bytes | None) -> Picture | None:
 def fit(found: Galleries, at_most: int = PICTURES_AT_MOST) -> None:
     """Show pictures as long as there is room: the first of every gallery, then the second of each, and so on."""
     pairs = [[(each.image, each.test) for each in of_kind] for of_kind in (found.near or {}).values()]
-    rows: list[list[tuple[Picture | None, ...]]] = [*([(card.picture,) for card in gallery.cards] for gallery in found.samples or []), *pairs]
+    rows: list[list[tuple[Picture | None, ...]]] = [
+        *([(card.picture,) for card in gallery.cards] for gallery in found.samples or []),
+        *pairs,
+    ]
     left = at_most
     for number in range(max(map(len, rows), default=0)):
         for row in rows:

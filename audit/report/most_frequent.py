@@ -57,7 +57,9 @@ def of_run(run: RunFolder) -> Frequent:
     texts, images = (_values(run, kind) for kind in ("text", "image"))
     hosts, hosts_one_in = _hosts(run)
     scripts, scripts_one_in = _scripts(run)
-    return Frequent(texts, images, _ngrams(run, is_in=True), _ngrams(run, is_in=False), hosts, hosts_one_in, scripts, scripts_one_in)
+    return Frequent(
+        texts, images, _ngrams(run, is_in=True), _ngrams(run, is_in=False), hosts, hosts_one_in, scripts, scripts_one_in
+    )
 
 
 def _values(run: RunFolder, kind: str) -> list[Counted] | None:
@@ -81,7 +83,9 @@ def _hosts(run: RunFolder) -> tuple[list[Host] | None, int]:
     if rows is None:
         return None, 1
     found = [Host(row["host"] or "", row["images"], row["fetched"], row["kept"]) for row in rows]
-    return sorted(found, key=lambda host: (-host.images, host.name)), max((row["sampled_one_in"] for row in rows), default=1)
+    return sorted(found, key=lambda host: (-host.images, host.name)), max(
+        (row["sampled_one_in"] for row in rows), default=1
+    )
 
 
 def _scripts(run: RunFolder) -> tuple[list[Script] | None, int]:
@@ -94,6 +98,11 @@ def _scripts(run: RunFolder) -> tuple[list[Script] | None, int]:
         verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + row["rows"]
     told = []
     for name, verdicts in found.items():
-        dropped = sorted(((reason, count) for reason, count in verdicts.items() if reason != KEPT), key=lambda entry: (-entry[1], entry[0]))
+        dropped = sorted(
+            ((reason, count) for reason, count in verdicts.items() if reason != KEPT),
+            key=lambda entry: (-entry[1], entry[0]),
+        )
         told.append(Script(name, sum(verdicts.values()), verdicts.get(KEPT, 0), dict(dropped)))
-    return sorted(told, key=lambda script: (-script.rows, script.name)), max((row["sampled_one_in"] for row in rows), default=1)
+    return sorted(told, key=lambda script: (-script.rows, script.name)), max(
+        (row["sampled_one_in"] for row in rows), default=1
+    )

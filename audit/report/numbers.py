@@ -73,7 +73,11 @@ class Numbers:
 
     def counting(self, measure: str) -> list[dropping.Step]:
         """The steps of the funnel that have a number of sources: "rows", "images" or "bytes"."""
-        return [step for step in self.funnel if any(getattr(amount, measure) is not None for amount in step.by_source.values())]
+        return [
+            step
+            for step in self.funnel
+            if any(getattr(amount, measure) is not None for amount in step.by_source.values())
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """`audit/report.json`: every number of the page but those of the run's times (run.json has them), without pictures and strings of strangers."""
@@ -84,8 +88,16 @@ class Numbers:
             "funnel": [asdict(step) for step in self.funnel],
             "reasons": [asdict(stage) for stage in self.stages],
             "distributions": [asdict(each) for each in self.distributions],
-            "what_if": {"sliders": moved, "own": asdict(own) if own else None, "notes": self.what_if.notes, "missing": self.what_if.missing},
-            "galleries": {f"{each.stage}/{each.reason}": {"rows": each.rows, "shown": len(each.cards)} for each in self.galleries.samples or []},
+            "what_if": {
+                "sliders": moved,
+                "own": asdict(own) if own else None,
+                "notes": self.what_if.notes,
+                "missing": self.what_if.missing,
+            },
+            "galleries": {
+                f"{each.stage}/{each.reason}": {"rows": each.rows, "shown": len(each.cards)}
+                for each in self.galleries.samples or []
+            },
             "fidelity": asdict(self.fidelity),
         }
 
@@ -106,7 +118,9 @@ def gather(run: RunFolder, checks: Sequence[Check]) -> Numbers:
         funnel=dropping.funnel(run, counts),
         stages=dropping.of_stages(run, counts),
         distributions=distributions.of_run(run),
-        what_if=what_if.of_run(run, kept_by_judge=rows[Stage.JUDGE.value, KEPT], kept_at_the_end=rows[Stage.DECONTAMINATE.value, KEPT]),
+        what_if=what_if.of_run(
+            run, kept_by_judge=rows[Stage.JUDGE.value, KEPT], kept_at_the_end=rows[Stage.DECONTAMINATE.value, KEPT]
+        ),
         galleries=galleries.of_run(run, dict(rows)),
         frequent=most_frequent.of_run(run),
         checks=checks,
@@ -122,7 +136,16 @@ def _facts(run: RunFolder, rows: "Counter[tuple[str, str]]") -> RunFacts:
     received |= {"tables": received[Stage.JUDGE], "write": rows[Stage.DECONTAMINATE.value, KEPT]}
     for name, of_stage in facts["stages"].items():
         seconds, through = of_stage["seconds"], received.get(name)
-        stages.append(StageTime(name, of_stage["started"], seconds, of_stage["attempts"], through, through / seconds if through and seconds else None))
+        stages.append(
+            StageTime(
+                name,
+                of_stage["started"],
+                seconds,
+                of_stage["attempts"],
+                through,
+                through / seconds if through and seconds else None,
+            )
+        )
     versions = (facts["altalign"], __version__, facts["schema_version"], facts["rules_version"])
     return RunFacts(*versions, facts["engine"], facts.get("machine", ""), stages, sum(each.seconds for each in stages))
 

@@ -82,7 +82,15 @@ def _data(numbers: Numbers) -> dict[str, Any]:
     found = numbers.what_if
     if found.judge is None:
         return {"charts": charts}
-    told = {"key": "key", "setting": "setting", "stops": "stops", "labels": "labels", "at": "at", "below": "is_from_below", "text": "is_of_text"}
+    told = {
+        "key": "key",
+        "setting": "setting",
+        "stops": "stops",
+        "labels": "labels",
+        "at": "at",
+        "below": "is_from_below",
+        "text": "is_of_text",
+    }
     sliders = [{short: getattr(slider, name) for short, name in told.items()} for slider in found.sliders]
     return {
         "charts": charts,
@@ -99,7 +107,9 @@ def _data(numbers: Numbers) -> dict[str, Any]:
 
 
 def _fewer(found: Galleries, cards: int) -> Galleries:
-    samples = [replace(each, cards=each.cards[: 2 * cards if each.stage == "kept" else cards]) for each in found.samples or []]
+    samples = [
+        replace(each, cards=each.cards[: 2 * cards if each.stage == "kept" else cards]) for each in found.samples or []
+    ]
     return Galleries(samples, found.near)
 
 
@@ -144,7 +154,11 @@ def _environment() -> Environment:
 def said(value: str, at_most: int = page_text.CAPTION_AT_MOST, is_cut_told: bool = True) -> Markup:  # noqa: FBT001, FBT002 - a filter's
     """A string of strangers, set apart from the direction of what is around it; where it is cut, by how much."""
     shown = page_text.shown(value, at_most)
-    more = Markup(' <span class="cut">\u2026 {} characters more</span>').format(page_text.number(shown.left_out)) if is_cut_told else "\u2026"
+    more = (
+        Markup(' <span class="cut">\u2026 {} characters more</span>').format(page_text.number(shown.left_out))
+        if is_cut_told
+        else "\u2026"
+    )
     cut = more if shown.left_out else ""
     return Markup('<bdi dir="auto">{}</bdi>{}').format(shown.text, cut)
 
@@ -161,13 +175,19 @@ def url(value: str | None, at_most: int = page_text.URL_AT_MOST) -> Markup:
     shown = page_text.shown(value, at_most)
     label = Markup('<bdi dir="ltr">{}{}</bdi>').format(shown.text, "\u2026" if shown.left_out else "")
     target = page_text.link(value)
-    return Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>').format(target, label) if target else label
+    return (
+        Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>').format(target, label)
+        if target
+        else label
+    )
 
 
 def code(value: str) -> Markup:
     """A sentence of ours with its backticks as code."""
     parts = [escape(part) for part in value.split("`")]
-    return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts)
+    )
 
 
 def lines(value: str, at_most: int = 1_000) -> str:

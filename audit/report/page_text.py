@@ -4,7 +4,8 @@ import unicodedata
 from dataclasses import dataclass
 
 CAPTION_AT_MOST, URL_AT_MOST, LINK_AT_MOST = 400, 120, 500  # characters
-# What joins letters, breaks lines or only hints at a direction: scripts need it, and nothing is hidden or turned round by it within <bdi>.
+# What joins letters, breaks lines or only hints at a direction: scripts need it, and nothing is hidden or turned round
+# by it within <bdi>.
 _HARMLESS = frozenset("\u00ad\u061c\u200c\u200d\u200e\u200f")
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 _MARKS = frozenset(("Mn", "Me"))

@@ -71,8 +71,22 @@ def of_text(config: CurateConfig, joint: dict[str, np.ndarray], ngrams: np.ndarr
     shared, captioned = config.text.images_per_text_at_most, config.image.texts_per_image_at_most
     return [
         *_words(config.text.words_at_least, config.text.words_at_most, detail),
-        _looser("images_per_text", "Images of a text, at most", "text.images_per_text_at_most", shared, joint["images_per_text"], detail),
-        _looser("texts_per_image", "Texts of an image, at most", "image.texts_per_image_at_most", captioned, joint["texts_per_image"], detail),
+        _looser(
+            "images_per_text",
+            "Images of a text, at most",
+            "text.images_per_text_at_most",
+            shared,
+            joint["images_per_text"],
+            detail,
+        ),
+        _looser(
+            "texts_per_image",
+            "Texts of an image, at most",
+            "image.texts_per_image_at_most",
+            captioned,
+            joint["texts_per_image"],
+            detail,
+        ),
         _vocabulary(config.text.vocabulary_size, joint["rarest_log2"], ngrams, detail),
     ]
 
@@ -102,7 +116,10 @@ def _words(least: int, most: int, detail: int) -> list[Slider]:
     whole, own = range(61 if detail < 3 else 31), min(most, NO_LIMIT)
     lows = sorted({*whole, *(each for each in _WORDS_TOGETHER if each < least), least})
     limits = sorted({*whole, *_WORDS_TOGETHER, own, WORDS_AT_MOST - 1, NO_LIMIT})
-    low, high = (tuple(lows), tuple(lows), _said(lows), lows.index(least)), (tuple(limits), tuple(limits), _said(limits), limits.index(own))
+    low, high = (
+        (tuple(lows), tuple(lows), _said(lows), lows.index(least)),
+        (tuple(limits), tuple(limits), _said(limits), limits.index(own)),
+    )
     return [
         Slider("words_at_least", "Words, at least", "text.words_at_least", *low, "Both ways.", is_from_below=True),
         Slider("words_at_most", "Words, at most", "text.words_at_most", *high, "Both ways."),
@@ -114,7 +131,8 @@ def _looser(key: str, label: str, setting: str, limit: int, measured: np.ndarray
     most = int(measured.max(initial=0))
     thin = 3 if detail > 3 else 1
     grown = [each for each in _GROWING[::thin] if each > limit and each < most]
-    levels = range(EXACT_BELOW + 87, most, 8 * thin)  # an octave each; the largest number of a level is a limit that is exact
+    # an octave each; the largest number of a level is a limit that is exact
+    levels = range(EXACT_BELOW + 87, most, 8 * thin)
     stops, bounds = [limit, *grown], [0, *grown]
     for level in levels:
         if (largest := _largest_of(level - EXACT_BELOW)) > max(limit, EXACT_BELOW - 1):
@@ -122,7 +140,17 @@ def _looser(key: str, label: str, setting: str, limit: int, measured: np.ndarray
             bounds.append(level)
     stops, bounds = [*stops, NO_LIMIT], [*bounds, NO_LIMIT]
     why = "" if most else "Nothing is above the run's own limit."
-    return Slider(key, label, setting, tuple(stops), tuple(bounds), _said(stops), 0, "Looser only: what is within the limit was not told apart.", why)
+    return Slider(
+        key,
+        label,
+        setting,
+        tuple(stops),
+        tuple(bounds),
+        _said(stops),
+        0,
+        "Looser only: what is within the limit was not told apart.",
+        why,
+    )
 
 
 def _largest_of(level: int) -> int:
@@ -146,7 +174,18 @@ def _vocabulary(size: int, rarest: np.ndarray, ngrams: np.ndarray, detail: int) 
             labels.append(f"{left:,} n-grams (seen {int(ngrams[is_in, 0].min()):,} times or more)")
     why = "" if len(stops) > 1 else "Every n-gram of this pool is in the vocabulary, so that no order of them was kept."
     about = "Stricter only: of n-grams outside the vocabulary the run has kept nothing."
-    return Slider("vocabulary", "Vocabulary", "text.vocabulary_size", tuple(stops), tuple(bounds), tuple(labels), 0, about, why, is_from_below=True)
+    return Slider(
+        "vocabulary",
+        "Vocabulary",
+        "text.vocabulary_size",
+        tuple(stops),
+        tuple(bounds),
+        tuple(labels),
+        0,
+        about,
+        why,
+        is_from_below=True,
+    )
 
 
 def _said(stops: Iterable[int]) -> tuple[str, ...]:

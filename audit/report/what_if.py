@@ -15,7 +15,10 @@ from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
 
 CELLS_AT_MOST = 400_000  # of each kind; together some 2 MB of the page
-KEPT, NOT_SEARCHED = slider_stops.OUTCOMES.index(slider_stops.KEPT), slider_stops.OUTCOMES.index(slider_stops.NOT_SEARCHED)
+KEPT, NOT_SEARCHED = (
+    slider_stops.OUTCOMES.index(slider_stops.KEPT),
+    slider_stops.OUTCOMES.index(slider_stops.NOT_SEARCHED),
+)
 
 # Columns of the joint counts, and the sliders that are asked of each.
 _WORDS_AND_NGRAMS = {"words": ("words_at_least", "words_at_most"), "rarest_log2": ("vocabulary",)}
@@ -33,8 +36,18 @@ class Cells:
     def packed(self) -> dict[str, Any]:
         """For a page: names of the columns, and bytes in base64: pairs (little-endian uint32, or float64 where that is too small), then column after column."""
         wide = bool(len(self.pairs)) and int(self.pairs.max()) >= 2**32
-        data = b"".join([self.pairs.astype("<f8" if wide else "<u4").tobytes(), *(column.tobytes() for column in self.columns.values())])
-        return {"n": len(self.pairs), "wide": wide, "columns": list(self.columns), "data": base64.b64encode(zlib.compress(data, 9)).decode()}
+        data = b"".join(
+            [
+                self.pairs.astype("<f8" if wide else "<u4").tobytes(),
+                *(column.tobytes() for column in self.columns.values()),
+            ]
+        )
+        return {
+            "n": len(self.pairs),
+            "wide": wide,
+            "columns": list(self.columns),
+            "data": base64.b64encode(zlib.compress(data, 9)).decode(),
+        }
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,8 @@ class WhatIf:
     Attributes:
         sliders: in order.
         judge: pairs by the text sliders; None where the run did not count them.
-        outcome: pairs that judge kept, by words, vocabulary, size, shape and outcome (a number of `stops.OUTCOMES`); None likewise.
+        outcome: pairs that judge kept, by words, vocabulary, size, shape and outcome (a number of `stops.OUTCOMES`);
+        None likewise.
         kept_by_judge: as the run counted them.
         kept_at_the_end: the same.
         is_decontaminated: whether images were searched for near-duplicates.
@@ -85,16 +99,23 @@ def of_run(run: RunFolder, *, kept_by_judge: int, kept_at_the_end: int) -> WhatI
         why = "This run has no audit/pairs_joint.parquet, so nothing can be said of other thresholds."
         return WhatIf((), None, None, kept_by_judge, kept_at_the_end, is_searched, is_within_pool, missing=why)
     found = files.facts(run, "audit/histograms.json").get("ngram_count", [])
-    ngrams = np.array([] if files.facts(run, "tables/vocabulary.json").get("all", True) else found, np.int64).reshape(-1, 2)
+    ngrams = np.array([] if files.facts(run, "tables/vocabulary.json").get("all", True) else found, np.int64).reshape(
+        -1, 2
+    )
     of_size = of_images(config, is_counted=outcome is not None, is_searched=is_searched)
     detail = 0
     while True:
         sliders = (*of_text(config, joint, ngrams, detail=detail), *of_size)
-        judge, cells = _cells(joint, _OF_TEXT, sliders), None if outcome is None else _cells(outcome, _OF_IMAGE, sliders)
+        judge, cells = (
+            _cells(joint, _OF_TEXT, sliders),
+            None if outcome is None else _cells(outcome, _OF_IMAGE, sliders),
+        )
         if max(len(judge.pairs), 0 if cells is None else len(cells.pairs)) <= CELLS_AT_MOST or detail == DETAILS - 1:
             break
         detail += 1
-    notes = tuple(_notes(is_searched=is_searched, is_learned=not config.decontaminate.calibration, is_within_pool=is_within_pool))
+    notes = tuple(
+        _notes(is_searched=is_searched, is_learned=not config.decontaminate.calibration, is_within_pool=is_within_pool)
+    )
     return _checked(WhatIf(sliders, judge, cells, kept_by_judge, kept_at_the_end, is_searched, is_within_pool, notes))
 
 
@@ -106,7 +127,9 @@ def _notes(*, is_searched: bool, is_learned: bool, is_within_pool: bool) -> list
             "and may find a few other pairs."
         )
     if is_within_pool:
-        notes.append("Near-duplicates within the pool: which image stays depends on what else is there, so other numbers at the end are estimates.")
+        notes.append(
+            "Near-duplicates within the pool: which image stays depends on what else is there, so other numbers at the end are estimates."
+        )
     return notes
 
 
@@ -115,7 +138,11 @@ def _columns(run: RunFolder, name: str, columns: tuple[str, ...]) -> dict[str, n
     table = files.table(run, name, columns)
     if table is None:
         return None
-    numbers = {column: np.asarray(table[column].cast(pa.int64()).fill_null(pa.scalar(-1))) for column in columns if column != "outcome"}
+    numbers = {
+        column: np.asarray(table[column].cast(pa.int64()).fill_null(pa.scalar(-1)))
+        for column in columns
+        if column != "outcome"
+    }
     return numbers if "outcome" not in columns else numbers | {"outcome": _outcomes(run, name, table["outcome"])}
 
 
@@ -123,7 +150,9 @@ def _outcomes(run: RunFolder, name: str, column: "pa.ChunkedArray[Any]") -> np.n
     encoded: Any = column.combine_chunks().dictionary_encode()
     if unknown := [value for value in encoded.dictionary.to_pylist() if value not in slider_stops.OUTCOMES]:
         raise UnreadableError(f"{run.path(name)}: {unknown[0]!r} is no outcome")
-    return np.array([slider_stops.OUTCOMES.index(value) for value in encoded.dictionary.to_pylist()], np.int64)[np.asarray(encoded.indices)]
+    return np.array([slider_stops.OUTCOMES.index(value) for value in encoded.dictionary.to_pylist()], np.int64)[
+        np.asarray(encoded.indices)
+    ]
 
 
 def _cells(joint: dict[str, np.ndarray], of: dict[str, tuple[str, ...]], sliders: tuple[Slider, ...]) -> Cells:
@@ -139,7 +168,9 @@ def _cells(joint: dict[str, np.ndarray], of: dict[str, tuple[str, ...]], sliders
     pairs = np.zeros(len(distinct), np.int64)
     np.add.at(pairs, inverse, joint["pairs"])
     shifts = range(8 * (len(columns) - 1), -1, -8)
-    return Cells({key: (distinct >> shift & 255).astype(np.uint8) for key, shift in zip(columns, shifts, strict=True)}, pairs)
+    return Cells(
+        {key: (distinct >> shift & 255).astype(np.uint8) for key, shift in zip(columns, shifts, strict=True)}, pairs
+    )
 
 
 def _checked(found: WhatIf) -> WhatIf:
@@ -157,7 +188,8 @@ def _checked(found: WhatIf) -> WhatIf:
 def yields(found: WhatIf, moved: dict[str, int]) -> Yield:
     """What is kept with some sliders at other stops than the run's own: the page's arithmetic, which a test holds against this.
 
-    Text thresholds that are looser: the share that survives later is taken from the pairs that this run has seen to the end.
+    Text thresholds that are looser: the share that survives later is taken from the pairs that this run has seen to the
+    end.
     """
     assert found.judge is not None
     at = {slider.key: moved.get(slider.key, slider.at) for slider in found.sliders}

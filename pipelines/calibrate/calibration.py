@@ -1,8 +1,9 @@
 """`altalign calibrate RUN OUT`: what the search for near-duplicates finds on a run's own images, what it costs, and the threshold that a budget allows.
 
-A map is learned from copies of half of a sample; the other half says how many copies of each kind are found. Images of the pool, which are in the
-run's `work/`, are searched for lower cosines than any threshold, which says how often unrelated images are taken for one another. Nothing of the run
-is changed. What takes long is done in units, under `OUT/.calibrating`, which goes at the end: whoever is killed goes on from there.
+A map is learned from copies of half of a sample; the other half says how many copies of each kind are found. Images of
+the pool, which are in the run's `work/`, are searched for lower cosines than any threshold, which says how often
+unrelated images are taken for one another. Nothing of the run is changed. What takes long is done in units, under
+`OUT/.calibrating`, which goes at the end: whoever is killed goes on from there.
 """
 
 import hashlib
@@ -75,24 +76,35 @@ def _check(run: Run, wanted: Wanted) -> None:
     """Refuse what cannot be calibrated on, before any work.
 
     Raises:
-        UsageError: the run's images are not fetched, or were with other settings; no test sets; the folder holds something else.
+        UsageError: the run's images are not fetched, or were with other settings; no test sets; the folder holds
+            something else.
     """
     if not run.is_done("fetch"):
-        raise UsageError(f"{run.folder}: its images are not fetched yet; `altalign curate` with --until fetch does that, then calibrate")
+        raise UsageError(
+            f"{run.folder}: its images are not fetched yet; `altalign curate` with --until fetch does that, then calibrate"
+        )
     before = dict(flatten(CurateConfig.load(run.path("config.toml")).model_dump(mode="json")))
     for name, value in flatten(run.config.model_dump(mode="json")):
         stage = stage_of(CurateConfig, name)
         if stage in STAGES[: STAGES.index("decontaminate")] and before.get(name) != value:
-            raise UsageError(f"--set {name}: {run.folder} was made with {before.get(name)!r}, and its stage {stage} rests on that; curate a run with the other")
+            raise UsageError(
+                f"--set {name}: {run.folder} was made with {before.get(name)!r}, and its stage {stage} rests on that; curate a run with the other"
+            )
     measuring.hooks_of(run.config)
     _check_made(run)
     if not run.config.decontaminate.test_sets:
-        raise UsageError(f"{run.folder}: no test sets, and a threshold depends on how many test images there are; give --test-set NAME=PATH")
+        raise UsageError(
+            f"{run.folder}: no test sets, and a threshold depends on how many test images there are; give --test-set NAME=PATH"
+        )
     test_side.parts(run)
     if not 0 < wanted.false_positives < inf:
-        raise UsageError(f"--false-positives {wanted.false_positives:g}: not a number above 0; give how many a pool image may have, such as 1e-3")
+        raise UsageError(
+            f"--false-positives {wanted.false_positives:g}: not a number above 0; give how many a pool image may have, such as 1e-3"
+        )
     if not SAMPLE_AT_LEAST <= wanted.sample <= POOL:
-        raise UsageError(f"--sample {wanted.sample}: too {'few' if wanted.sample < SAMPLE_AT_LEAST else 'many'}; give {SAMPLE_AT_LEAST} to {POOL:,} images")
+        raise UsageError(
+            f"--sample {wanted.sample}: too {'few' if wanted.sample < SAMPLE_AT_LEAST else 'many'}; give {SAMPLE_AT_LEAST} to {POOL:,} images"
+        )
     if bool(wanted.pairs) != bool(wanted.images):
         raise UsageError("--pairs and --images belong together: the pairs, and the images that they name")
     if wanted.pairs:
@@ -106,21 +118,29 @@ def _check_made(run: Run) -> None:
     extract, fetch = (stages.get(stage, {}).get("reads", {}) for stage in ("extract", "fetch"))
     repair = "`altalign curate` with --rerun makes its images anew"
     if extract.get("work_version") != WORK_VERSION:
-        raise UsageError(f"{run.folder}: its work/ is of version {extract.get('work_version')}, this is altalign of version {WORK_VERSION} of it; {repair}")
+        raise UsageError(
+            f"{run.folder}: its work/ is of version {extract.get('work_version')}, this is altalign of version {WORK_VERSION} of it; {repair}"
+        )
     for path in run.config.decontaminate.embedder_files:
         if fetch.get(f"file {path}") != hashlib.sha256(storage.read_bytes(path)).hexdigest():
-            raise UsageError(f"{path}: another file now than the one that the images of {run.folder} were described with; {repair}")
+            raise UsageError(
+                f"{path}: another file now than the one that the images of {run.folder} were described with; {repair}"
+            )
 
 
 def _check_out(run: Run, out: str) -> None:
     storage.check(out)
     if storage.is_inside(out, run.folder):
-        raise UsageError(f"{out}: in the run's own folder {run.folder}, whose files `altalign curate` makes anew; choose another folder")
+        raise UsageError(
+            f"{out}: in the run's own folder {run.folder}, whose files `altalign curate` makes anew; choose another folder"
+        )
     if storage.kind(out) not in ("folder", "missing"):
         raise UsageError(f"{out}: a file, where the folder of a calibration is meant; choose another")
     entries = storage.entries(out)
     if entries and not {calibration_files.FILE, _SCRATCH} & {*entries}:
-        raise UsageError(f"{out}: a folder that is no calibration (it has no {calibration_files.FILE}); choose another, or empty it")
+        raise UsageError(
+            f"{out}: a folder that is no calibration (it has no {calibration_files.FILE}); choose another, or empty it"
+        )
 
 
 def _scratch(run: Run, wanted: Wanted) -> Run:
@@ -128,7 +148,13 @@ def _scratch(run: Run, wanted: Wanted) -> Run:
     decontaminate = run.config.decontaminate.model_copy(update={"mirrored": True})
     folder = storage.join(wanted.out, _SCRATCH)
     scratch = Run(folder, run.config.model_copy(update={"decontaminate": decontaminate}), ())
-    made = [storage.resolved(run.folder), storage.stamp(run.mark("fetch", "done")).to_json(), wanted.sample, COPIES_OF_PX, WORK_VERSION]
+    made = [
+        storage.resolved(run.folder),
+        storage.stamp(run.mark("fetch", "done")).to_json(),
+        wanted.sample,
+        COPIES_OF_PX,
+        WORK_VERSION,
+    ]
     grounds = {"rests_on": json.dumps([made, scratch.config.model_dump(mode="json", exclude={"engine"})])}
     if storage.read_json(scratch.path("grounds.json")) != grounds:
         storage.delete(folder)
@@ -143,11 +169,15 @@ def _find(run: Run, wanted: Wanted, scratch: Run) -> Findings:
     tests, pool = _tests(scratch), _pool(run)
     sample = pool.distinct[: wanted.sample]
     if len(sample) < SAMPLE_AT_LEAST:
-        raise UsageError(f"{run.folder}: {len(sample)} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn from and to measure on")
+        raise UsageError(
+            f"{run.folder}: {len(sample)} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn from and to measure on"
+        )
     lessons, measured = sample[: len(sample) // 2], sample[len(sample) // 2 :]
     of_copies = _copies(run, scratch, [pool.places[i] for i in sample])
     calibration = _learned(run, pool.features[lessons], of_copies[: len(lessons)])
-    buckets = Buckets(calibration.centroids, settings.nearest_clusters, settings.bucket_clusters if settings.require_bucket else 0)
+    buckets = Buckets(
+        calibration.centroids, settings.nearest_clusters, settings.bucket_clusters if settings.require_bucket else 0
+    )
 
     search = Search.of(run, calibration, pool, tests)
     found, decoys = search.histograms()
@@ -160,7 +190,9 @@ def _find(run: Run, wanted: Wanted, scratch: Run) -> Findings:
 
     inside, anyhow = _cosines_of_copies(calibration, pool.features[measured], of_copies[len(lessons) :], buckets, views)
     names = list(TRANSFORMS) * len(measured)
-    labelled = labelled_pairs.measure(wanted.pairs, wanted.images, run.config, calibration, buckets) if wanted.pairs else None
+    labelled = (
+        labelled_pairs.measure(wanted.pairs, wanted.images, run.config, calibration, buckets) if wanted.pairs else None
+    )
     return Findings(
         calibration=calibration,
         test_sets=_sizes(tests),
@@ -198,7 +230,7 @@ def _do(scratch: Run, step: str, units: Sequence[Unit], work: Callable[[Run, Uni
         in_threads(lambda unit: map_unit(scratch, step, unit, work), units, threads(scratch.config.engine))
 
 
-# Images ------------------------------------------------------------------------------------------------------------------
+# Images ---------------------------------------------------------------------------------------------------------------
 
 
 def _pool(run: Run) -> Pool:
@@ -223,11 +255,22 @@ def _pool(run: Run) -> Pool:
 
 def _tests(scratch: Run) -> Tests:
     table = test_side.tests(scratch)
-    numbers = np.flatnonzero(np.array([one is not None and other is not None for one, other in zip(*_views_of(table), strict=True)], np.bool_))
+    numbers = np.flatnonzero(
+        np.array(
+            [one is not None and other is not None for one, other in zip(*_views_of(table), strict=True)], np.bool_
+        )
+    )
     if not len(numbers):
-        raise UsageError(f"{len(table):,} test images, and none that is not flat: nothing can be near them; give other test sets")
-    features, mirrored = (np.stack([np.frombuffer(column[i], np.int16) for i in numbers]) for column in _views_of(table))
-    names = [(str(of), str(name)) for of, name in zip(table["test_set"].to_pylist(), table["test_image"].to_pylist(), strict=True)]
+        raise UsageError(
+            f"{len(table):,} test images, and none that is not flat: nothing can be near them; give other test sets"
+        )
+    features, mirrored = (
+        np.stack([np.frombuffer(column[i], np.int16) for i in numbers]) for column in _views_of(table)
+    )
+    names = [
+        (str(of), str(name))
+        for of, name in zip(table["test_set"].to_pylist(), table["test_image"].to_pylist(), strict=True)
+    ]
     sha256 = np.array(table["sha256"].to_pylist(), "S64")[numbers]
     return Tests(names, len(table) - len(numbers), numbers, sha256, features, mirrored)
 
@@ -249,11 +292,17 @@ def _copies(run: Run, scratch: Run, places: Sequence[Place]) -> np.ndarray:
 
     def make(scratch: Run, unit: Unit) -> Facts:
         made = [features for place in unit["images"] for features in _features_of_copies(run, Place(*place))]
-        arrays.save(scratch.work(COPIES, f"{unit['name']}.npy"), np.stack(made).reshape(len(unit["images"]), len(TRANSFORMS), -1))
+        arrays.save(
+            scratch.work(COPIES, f"{unit['name']}.npy"),
+            np.stack(made).reshape(len(unit["images"]), len(TRANSFORMS), -1),
+        )
         return {}
 
     starts = range(0, len(places), COPIES_PER_UNIT)
-    units: list[Unit] = [{"name": f"{i // COPIES_PER_UNIT:05d}", "images": [list(place) for place in places[i : i + COPIES_PER_UNIT]]} for i in starts]
+    units: list[Unit] = [
+        {"name": f"{i // COPIES_PER_UNIT:05d}", "images": [list(place) for place in places[i : i + COPIES_PER_UNIT]]}
+        for i in starts
+    ]
     _do(scratch, COPIES, units, make)
     return np.concatenate([arrays.read(scratch.work(COPIES, f"{unit['name']}.npy")) for unit in units])
 
@@ -270,7 +319,7 @@ def _features_of_copies(run: Run, place: Place) -> Iterator[np.ndarray]:
         yield np.zeros(embedder.dimensions, np.int16) if features is None else features
 
 
-# What is learned and measured --------------------------------------------------------------------------------------------
+# What is learned and measured -----------------------------------------------------------------------------------------
 
 
 def _learned(run: Run, originals: np.ndarray, of_copies: np.ndarray) -> Calibration:
@@ -283,7 +332,9 @@ def _learned(run: Run, originals: np.ndarray, of_copies: np.ndarray) -> Calibrat
     return Calibration(settings.embedder, settings.similarity_above, mapped, test_side.centroids_of(run, mapped))
 
 
-def _cosines_of_copies(calibration: Calibration, originals: np.ndarray, of_copies: np.ndarray, buckets: Buckets, views: int) -> tuple[np.ndarray, np.ndarray]:
+def _cosines_of_copies(
+    calibration: Calibration, originals: np.ndarray, of_copies: np.ndarray, buckets: Buckets, views: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Of each copy with its original, by original, then by transform: the cosine where they share a bucket, and wherever."""
     count, transforms, dimensions = of_copies.shape
     vectors = calibration.vectors_or_zeros(of_copies.reshape(-1, dimensions))
@@ -292,10 +343,12 @@ def _cosines_of_copies(calibration: Calibration, originals: np.ndarray, of_copie
     return measures.of_best_view(vectors, [np.repeat(view, transforms, axis=0) for view in seen], buckets)
 
 
-# Pairs to look at --------------------------------------------------------------------------------------------------------
+# Pairs to look at -----------------------------------------------------------------------------------------------------
 
 
-def _looked_at(run: Run, scratch: Run, search: Search, pool: Pool, tests: Tests, found: CosineHistogram, threshold: float) -> list[Looked]:
+def _looked_at(
+    run: Run, scratch: Run, search: Search, pool: Pool, tests: Tests, found: CosineHistogram, threshold: float
+) -> list[Looked]:
     """The pairs nearest to the threshold, the greatest cosine first, with thumbnails."""
     counts = found.counts_above()
     enough = np.flatnonzero(counts >= found.above(threshold).found + LOOKED_AT // 2)
@@ -307,11 +360,15 @@ def _looked_at(run: Run, scratch: Run, search: Search, pool: Pool, tests: Tests,
     for cosine, row, number in reversed(list(zip(pairs.cosines.tolist(), pairs.rows.tolist(), numbers, strict=True))):
         interrupts.check()
         place, (test_set, test_image) = pool.places[row], tests.names[number]
-        looked_at.append(Looked(cosine, place.key, test_set, test_image, near_gallery.thumbnail(_bytes(run, place)), of_tests[number]))
+        looked_at.append(
+            Looked(
+                cosine, place.key, test_set, test_image, near_gallery.thumbnail(_bytes(run, place)), of_tests[number]
+            )
+        )
     return looked_at
 
 
-# Writing -----------------------------------------------------------------------------------------------------------------
+# Writing --------------------------------------------------------------------------------------------------------------
 
 
 def _write(findings: Findings, out: str) -> None:

@@ -88,7 +88,9 @@ class _Axes:
             return f'<g fill="{curve.colour}">{title}{dots}</g>'
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         dash = ' stroke-dasharray="6 4"' if curve.is_dashed else ""
-        return f'<polyline points="{path}" fill="none" stroke="{curve.colour}" stroke-width="1.5"{dash}>{title}</polyline>'
+        return (
+            f'<polyline points="{path}" fill="none" stroke="{curve.colour}" stroke-width="1.5"{dash}>{title}</polyline>'
+        )
 
     def marks(self, at: float, level: float) -> Iterator[str]:
         (x, y), right = self.place(at, level), WIDTH - _RIGHT

@@ -1,7 +1,7 @@
 """Pairs of images that people labelled, and what a calibration makes of them.
 
-Two Parquet files: one of pairs (`image_a`, `image_b`, `relation`, and perhaps `how`), one of images (`image`, `image_bytes`). A relation of `exact`
-or `near` means a near-duplicate; any other means that they are two images.
+Two Parquet files: one of pairs (`image_a`, `image_b`, `relation`, and perhaps `how`), one of images (`image`,
+`image_bytes`). A relation of `exact` or `near` means a near-duplicate; any other means that they are two images.
 """
 
 from typing import Any, NamedTuple
@@ -44,7 +44,9 @@ def check(pairs: str, of_images: str) -> None:
             names = file.schema_arrow.names
         for name in wanted:
             if name not in names:
-                raise UsageError(f'{option} {path}: no column "{name}" (there are {", ".join(names[:10])}); it needs {", ".join(wanted)}')
+                raise UsageError(
+                    f'{option} {path}: no column "{name}" (there are {", ".join(names[:10])}); it needs {", ".join(wanted)}'
+                )
 
 
 def measure(pairs: str, of_images: str, config: CurateConfig, calibration: Calibration, buckets: Buckets) -> Labelled:
@@ -60,11 +62,17 @@ def measure(pairs: str, of_images: str, config: CurateConfig, calibration: Calib
         for name in (row["image_a"], row["image_b"]):
             if name not in vectors:
                 raise UsageError(f'--pairs {pairs}: image "{name}" is not in {of_images}; give the file that has it')
-    known = [(row, a, b) for row in rows if (a := vectors[row["image_a"]]) is not None and (b := vectors[row["image_b"]]) is not None]
+    known = [
+        (row, a, b)
+        for row in rows
+        if (a := vectors[row["image_a"]]) is not None and (b := vectors[row["image_b"]]) is not None
+    ]
     if not known:
         return Labelled(Share(0, 0), Share(0, 0), {}, len(rows))
     views = range(1 + config.decontaminate.mirrored)
-    found, _ = of_best_view(np.stack([a[0] for _, a, _ in known]), [np.stack([b[view] for _, _, b in known]) for view in views], buckets)
+    found, _ = of_best_view(
+        np.stack([a[0] for _, a, _ in known]), [np.stack([b[view] for _, _, b in known]) for view in views], buckets
+    )
     is_near = np.array([row["relation"] in NEAR for row, _, _ in known])
     recall, precision = recall_and_precision(found, is_near, similarity_above=calibration.similarity_above)
     how = [str(row.get(HOW) or row["relation"]) for row, _, _ in known]
@@ -85,11 +93,15 @@ def _vectors(path: str, config: CurateConfig, calibration: Calibration) -> dict[
     for batch in parquet.read_whole(path, IMAGE_COLUMNS):
         for row in batch.to_pylist():
             interrupts.check()
-            decoded = measuring.decoded(row["image_bytes"] or b"", name=str(row["image"]), config=config.image, hooks=hooks).pixels
+            decoded = measuring.decoded(
+                row["image_bytes"] or b"", name=str(row["image"]), config=config.image, hooks=hooks
+            ).pixels
             if decoded is None:
                 found[row["image"]] = None
                 continue
             views = [hooks.embedder.features(view) for view in (decoded, decoded[:, ::-1])]
             nothing = np.zeros((1, calibration.dimensions), np.int16)
-            found[row["image"]] = np.concatenate([nothing if view is None else calibration.vectors(view[np.newaxis]) for view in views])
+            found[row["image"]] = np.concatenate(
+                [nothing if view is None else calibration.vectors(view[np.newaxis]) for view in views]
+            )
     return found

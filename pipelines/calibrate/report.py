@@ -61,7 +61,8 @@ class Findings:
         cosines: of each copy with its original; nan where it has no embedding, or they share no bucket.
         above_without_bucket: copies that are above the threshold and were lost for want of a bucket.
         found: of the pool with test images.
-        taken_for_copies: how many of these pairs are too near, and too many beside decoys, to be false positives; the line goes without them.
+        taken_for_copies: how many of these pairs are too near, and too many beside decoys, to be false positives; the
+        line goes without them.
         decoys: of the pool with mirrored test images.
         line: of the rate of false positives.
         line_of_decoys: None where there are too few of them.
@@ -114,7 +115,10 @@ class Findings:
     def expected(self, threshold: float) -> float:
         """False positives of one pool image: by the line, and not below what decoys say."""
         lines = [self.line, *([self.line_of_decoys] if self.line_of_decoys else [])]
-        return max(measures.false_positives_per_image(line, threshold, test_images=self.test_images, views=self.views) for line in lines)
+        return max(
+            measures.false_positives_per_image(line, threshold, test_images=self.test_images, views=self.views)
+            for line in lines
+        )
 
     @property
     def is_extrapolated(self) -> bool:
@@ -156,16 +160,25 @@ def _of_share(share: Share) -> dict[str, Any]:
 
 
 def _of_rate(histogram: CosineHistogram, line: Line | None, threshold: float) -> dict[str, Any]:
-    fitted = {name: _short(getattr(line, name)) for name in ("slope", "intercept", "fitted_from", "fitted_to")} if line else None
+    fitted = (
+        {name: _short(getattr(line, name)) for name in ("slope", "intercept", "fitted_from", "fitted_to")}
+        if line
+        else None
+    )
     return {"above": histogram.above(threshold).found, "comparisons": histogram.comparisons, "line": fitted}
 
 
 def _of_labelled(labelled: Labelled) -> dict[str, Any]:
     by_how = {how: _of_share(share) for how, share in labelled.by_how.items()}
-    return {"recall": _of_share(labelled.recall), "precision": _of_share(labelled.precision), "by_how": by_how, "left_out": labelled.left_out}
+    return {
+        "recall": _of_share(labelled.recall),
+        "precision": _of_share(labelled.precision),
+        "by_how": by_how,
+        "left_out": labelled.left_out,
+    }
 
 
-# Files -------------------------------------------------------------------------------------------------------------------
+# Files ----------------------------------------------------------------------------------------------------------------
 
 
 def files_of(folder: str) -> list[str]:
@@ -202,7 +215,7 @@ def _curves(findings: Findings) -> Iterator[dict[str, Any]]:
         }
 
 
-# Words -------------------------------------------------------------------------------------------------------------------
+# Words ----------------------------------------------------------------------------------------------------------------
 
 
 def _sentences(findings: Findings) -> list[str]:
@@ -220,9 +233,13 @@ def _sentences(findings: Findings) -> list[str]:
     ]
     said += _beside_the_default(findings)
     if findings.taken_for_copies:
-        said.append(f"Taken for true near-duplicates, and not counted against the threshold: {_many(findings.taken_for_copies, 'pair')}.")
+        said.append(
+            f"Taken for true near-duplicates, and not counted against the threshold: {_many(findings.taken_for_copies, 'pair')}."
+        )
     if findings.above_without_bucket:
-        said.append(f"Lost for want of a common bucket: {_many(findings.above_without_bucket, 'copy', 'copies')} above the threshold.")
+        said.append(
+            f"Lost for want of a common bucket: {_many(findings.above_without_bucket, 'copy', 'copies')} above the threshold."
+        )
     if findings.labelled:
         said += _of_pairs(findings.labelled)
     return said
@@ -241,7 +258,9 @@ def _beside_the_default(findings: Findings) -> Iterator[str]:
 def _of_pairs(labelled: Labelled) -> Iterator[str]:
     left_out = f"; {_many(labelled.left_out, 'pair')} left out: an image cannot be decoded" if labelled.left_out else ""
     yield f"Labelled pairs: recall {_share(labelled.recall)}; precision {_share(labelled.precision)}{left_out}."
-    lost = [f"{how} {share.found} of {share.asked}" for how, share in labelled.by_how.items() if share.found < share.asked]
+    lost = [
+        f"{how} {share.found} of {share.asked}" for how, share in labelled.by_how.items() if share.found < share.asked
+    ]
     if lost:
         yield f"Not all found of: {', '.join(lost)}."
 
@@ -251,7 +270,9 @@ def _verdict(findings: Findings) -> str:
     if not findings.not_covered:
         return "Of every kind of copies at least half are found."
     names = ", ".join(f"{name} ({findings.recall[name].value:.0%})" for name in findings.not_covered)
-    return f"NOT COVERED, fewer than half of the copies are found: {names}. Such copies of test images stay in the data."
+    return (
+        f"NOT COVERED, fewer than half of the copies are found: {names}. Such copies of test images stay in the data."
+    )
 
 
 def _share(share: Share) -> str:
@@ -276,15 +297,25 @@ def show(findings: Findings, out: str, console: Console) -> None:
     for name, share in findings.recall.items():
         least, most = share.interval()
         style = "red" if name in findings.not_covered else None
-        table.add_row(name, f"{share.found:,}", f"{share.asked:,}", f"{share.value:.1%}", f"{least:.1%} to {most:.1%}", style=style)
+        table.add_row(
+            name,
+            f"{share.found:,}",
+            f"{share.asked:,}",
+            f"{share.value:.1%}",
+            f"{least:.1%} to {most:.1%}",
+            style=style,
+        )
     console.print(table)
     for sentence in _sentences(findings):
         console.print(shown(sentence))
     console.print(shown(_verdict(findings)), style="bold red" if findings.not_covered else None)
-    console.print(f'to use it: [decontaminate] calibration = "{shown(out)}"; curves and pairs to look at: {shown(storage.join(out, REPORT))}', soft_wrap=True)
+    console.print(
+        f'to use it: [decontaminate] calibration = "{shown(out)}"; curves and pairs to look at: {shown(storage.join(out, REPORT))}',
+        soft_wrap=True,
+    )
 
 
-# The page ----------------------------------------------------------------------------------------------------------------
+# The page -------------------------------------------------------------------------------------------------------------
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em; color: #222; background: #fff }
@@ -310,7 +341,10 @@ def _page(findings: Findings, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield "<table><tr><th>copies</th><th>found</th><th>of</th><th>recall</th><th>interval</th><th></th></tr>\n"
     for name, share in findings.recall.items():
         least, most = share.interval()
-        cells = "".join(f"<td>{cell}</td>" for cell in (f"{share.found:,}", f"{share.asked:,}", f"{share.value:.1%}", f"{least:.1%} to {most:.1%}"))
+        cells = "".join(
+            f"<td>{cell}</td>"
+            for cell in (f"{share.found:,}", f"{share.asked:,}", f"{share.value:.1%}", f"{least:.1%} to {most:.1%}")
+        )
         is_lost = ' class="lost"' if name in findings.not_covered else ""
         yield f'<tr{is_lost}><td>{escape(name)}</td>{cells}<td class="bar"><span style="width:{share.value:.1%}"></span></td></tr>\n'
     yield "</table>\n"
@@ -332,7 +366,13 @@ def _figures(findings: Findings, rows: Sequence[dict[str, Any]]) -> Iterator[str
     yield figure(
         [
             Curve("counted", x, [row["pairs_above"] / row["comparisons"] for row in rows], "#47a", is_dotted=True),
-            Curve("mirrored", x, [row["decoys_above"] / max(1, row["comparisons_with_decoys"]) for row in rows], "#c80", is_dotted=True),
+            Curve(
+                "mirrored",
+                x,
+                [row["decoys_above"] / max(1, row["comparisons_with_decoys"]) for row in rows],
+                "#c80",
+                is_dotted=True,
+            ),
             Curve("fitted", *_only(x, fitted, [not beyond for beyond in is_beyond]), "#222"),
             Curve("extrapolated", *_only(x, fitted, is_beyond), "#222", is_dashed=True),
         ],
@@ -343,7 +383,15 @@ def _figures(findings: Findings, rows: Sequence[dict[str, Any]]) -> Iterator[str
     yield "<h2>Recall</h2>\n<p>Of every kind of copies, by threshold. Point at a curve for its name.</p>\n"
     names = list(findings.recall)
     yield figure(
-        [Curve(name, x, [float(row[f"recall {name}"]) for row in rows], "#b00" if name in findings.not_covered else "#47a") for name in names],
+        [
+            Curve(
+                name,
+                x,
+                [float(row[f"recall {name}"]) for row in rows],
+                "#b00" if name in findings.not_covered else "#47a",
+            )
+            for name in names
+        ],
         at=findings.threshold,
         level=COVERED_FROM,
         is_log=False,
@@ -355,7 +403,10 @@ def _only(x: Sequence[float], y: Sequence[float], mask: Sequence[bool]) -> tuple
 
 
 def _pair(pair: Looked) -> str:
-    sides = "".join(f'<img alt="" src="data:image/webp;base64,{base64.b64encode(side).decode()}">' for side in (pair.of_pool, pair.of_test))
+    sides = "".join(
+        f'<img alt="" src="data:image/webp;base64,{base64.b64encode(side).decode()}">'
+        for side in (pair.of_pool, pair.of_test)
+    )
     return (
         f"<figure>{sides}<figcaption>{pair.cosine:.4f}<br>{escape(pair.key)}<br>"
         f"{escape(shown(pair.test_set))}: {escape(shown(pair.test_image))}</figcaption></figure>\n"

@@ -16,7 +16,8 @@ from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.run.units import Run
 
 SEARCHED_ABOVE = 0.5  # no threshold is chosen below what was searched for
-_COMPARISONS_AT_A_TIME, _ROWS_AT_LEAST, _ROWS_AT_MOST = 4_000_000, 64, 1_000  # so that what is found above a low cosine fits in memory
+# so that what is found above a low cosine fits in memory
+_COMPARISONS_AT_A_TIME, _ROWS_AT_LEAST, _ROWS_AT_MOST = 4_000_000, 64, 1_000
 
 
 class Place(NamedTuple):
@@ -150,6 +151,12 @@ def lines(folder: str, found: CosineHistogram, decoys: CosineHistogram, *, copie
 def threshold(of_lines: Sequence[Line], *, test_images: int, views: int, budget: float) -> float:
     """The smallest threshold within the budget by every line, and not below what was searched for."""
     try:
-        return max(SEARCHED_ABOVE, *(measures.smallest_threshold(line, test_images=test_images, views=views, budget=budget) for line in of_lines))
+        return max(
+            SEARCHED_ABOVE,
+            *(
+                measures.smallest_threshold(line, test_images=test_images, views=views, budget=budget)
+                for line in of_lines
+            ),
+        )
     except ValueError as error:
         raise UsageError(f"--false-positives {budget:g}: {error}") from error

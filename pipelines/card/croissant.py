@@ -20,14 +20,25 @@ def croissant(facts: Facts) -> dict[str, Any]:
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         **({"license": card.licence} if card.licence else {}),
         **({"inLanguage": card.languages} if card.languages else {}),
-        "distribution": [_files("side-cars", "application/x-parquet", "parquet"), _files("tars", "application/x-tar", "tar")] if pairs else [],
+        "distribution": [
+            _files("side-cars", "application/x-parquet", "parquet"),
+            _files("tars", "application/x-tar", "tar"),
+        ]
+        if pairs
+        else [],
         "recordSet": [_records()] if pairs else [],
     }
     return described
 
 
 def _files(name: str, encoding: str, ending: str) -> dict[str, Any]:
-    return {"@type": "cr:FileSet", "@id": name, "name": name, "encodingFormat": encoding, "includes": f"shards/*.{ending}"}
+    return {
+        "@type": "cr:FileSet",
+        "@id": name,
+        "name": name,
+        "encodingFormat": encoding,
+        "includes": f"shards/*.{ending}",
+    }
 
 
 def _records() -> dict[str, Any]:
@@ -56,8 +67,14 @@ _CONTEXT = {
     "dct": "http://purl.org/dc/terms/",
     "rai": "http://mlcommons.org/croissant/RAI/",
     "sc": "https://schema.org/",
-    **_prefixed("cr", "citeAs column equivalentProperty extract field fileProperty fileObject fileSet format includes isLiveDataset jsonPath key md5"),
-    **_prefixed("cr", "parentField path recordSet references regex repeated replace samplingRate separator source subField transform"),
+    **_prefixed(
+        "cr",
+        "citeAs column equivalentProperty extract field fileProperty fileObject fileSet format includes isLiveDataset jsonPath key md5",
+    ),
+    **_prefixed(
+        "cr",
+        "parentField path recordSet references regex repeated replace samplingRate separator source subField transform",
+    ),
     "conformsTo": "dct:conformsTo",
     "data": {"@id": "cr:data", "@type": "@json"},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},

@@ -73,7 +73,14 @@ MEANINGS: Mapping[DropReason, str] = {
     DropReason.NEAR_DUPLICATE_IN_POOL: "near to another image of the pool, which stays",
 }
 
-_SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"), (10**8, "10M<n<100M"))
+_SIZES = (
+    (10**3, "n<1K"),
+    (10**4, "1K<n<10K"),
+    (10**5, "10K<n<100K"),
+    (10**6, "100K<n<1M"),
+    (10**7, "1M<n<10M"),
+    (10**8, "10M<n<100M"),
+)
 _LARGER_SIZES = ((10**9, "100M<n<1B"), (10**10, "1B<n<10B"), (10**11, "10B<n<100B"), (10**12, "100B<n<1T"))
 
 # Identifiers that the Hub takes, of licences that data have; any other one is "other" there, with its name beside it.

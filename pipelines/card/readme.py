@@ -21,7 +21,12 @@ from altalign.schema import RULES_VERSION, SAMPLE
 from altalign.terminal import shown
 
 FILES = ("README.md", "croissant.json")
-_KINDS = {"warc": "web archives (WARC)", "wat": "metadata of web archives (WAT)", "table": "a table", "webdataset": "WebDataset tars"}
+_KINDS = {
+    "warc": "web archives (WARC)",
+    "wat": "metadata of web archives (WAT)",
+    "table": "a table",
+    "webdataset": "WebDataset tars",
+}
 _LAST = Stage.DECONTAMINATE.value
 _SAID = ("NSFW: off", "decontamination: off")  # notes that limits say in more words
 
@@ -34,7 +39,7 @@ def write(folder: str, facts: Facts) -> dict[str, str]:
     return {name: hashlib.sha256(storage.read_bytes(storage.join(folder, name))).hexdigest() for name in FILES}
 
 
-# README.md ---------------------------------------------------------------------------------------------------------------
+# README.md ------------------------------------------------------------------------------------------------------------
 
 
 def readme(facts: Facts) -> str:
@@ -42,7 +47,15 @@ def readme(facts: Facts) -> str:
     parts = [_header(facts), f"# {_text(facts.name)}", _about(facts)]
     if facts.summary["pairs"]:
         parts += ["## Load", _load(facts), "## Columns", _columns()]
-    parts += ["## How it was made", _method(facts), _rules(facts), "## Limits", _limits(facts), "## Rights, and removal", _rights(facts)]
+    parts += [
+        "## How it was made",
+        _method(facts),
+        _rules(facts),
+        "## Limits",
+        _limits(facts),
+        "## Rights, and removal",
+        _rights(facts),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -53,7 +66,10 @@ def _header(facts: Facts) -> str:
     if licence == "other" and card.licence.lower() != "other":
         lines.append(f"license_name: {_quoted(card.licence)}")
     if card.languages:
-        lines += ["language:", *(f"- {_quoted(each)}" for each in dict.fromkeys(tag.partition("-")[0] for tag in card.languages))]
+        lines += [
+            "language:",
+            *(f"- {_quoted(each)}" for each in dict.fromkeys(tag.partition("-")[0] for tag in card.languages)),
+        ]
     if any("-" in tag for tag in card.languages):
         lines += ["language_bcp47:", *(f"- {_quoted(tag)}" for tag in card.languages)]
     lines += ["size_categories:", f"- {size_category(facts.summary['pairs'])}"]
@@ -73,8 +89,23 @@ def _features(facts: Facts) -> list[str]:
     lines = ["dataset_info:", "- config_name: default", "  features:"]
     if not facts.is_one_format:
         return [*lines, *(line for field in SAMPLE for line in (f"  - name: {field.name}", f"    dtype: {field.type}"))]
-    of_json = [line for field in SAMPLE for line in (f"    - name: {field.name}", f"      dtype: {'string' if pa.types.is_string(field.type) else 'int64'}")]
-    lines += ["  - name: jpg", "    dtype: image", "  - name: txt", "    dtype: string", "  - name: json", "    struct:", *of_json]
+    of_json = [
+        line
+        for field in SAMPLE
+        for line in (
+            f"    - name: {field.name}",
+            f"      dtype: {'string' if pa.types.is_string(field.type) else 'int64'}",
+        )
+    ]
+    lines += [
+        "  - name: jpg",
+        "    dtype: image",
+        "  - name: txt",
+        "    dtype: string",
+        "  - name: json",
+        "    struct:",
+        *of_json,
+    ]
     return [*lines, "  - name: __key__", "    dtype: string", "  - name: __url__", "    dtype: string"]
 
 
@@ -89,7 +120,11 @@ def _about(facts: Facts) -> str:
         else "Nothing is left of the pool: there are no pairs, and no shards.",
         "",
         *_table(
-            ("Source", "Kind", "Pairs"), ([_text(shown(source)), kinds, f"{kept.get(source, 0):,}"] for source, kinds in _sources(facts.config.input).items())
+            ("Source", "Kind", "Pairs"),
+            (
+                [_text(shown(source)), kinds, f"{kept.get(source, 0):,}"]
+                for source, kinds in _sources(facts.config.input).items()
+            ),
         ),
     ]
     languages = facts.config.card.languages
@@ -135,15 +170,28 @@ def _code(text: str) -> str:
 
 
 def _columns() -> str:
-    return "\n".join(_table(("Column", "Type", "What it is"), ([f"`{field.name}`", str(field.type), COLUMNS[field.name]] for field in SAMPLE)))
+    return "\n".join(
+        _table(
+            ("Column", "Type", "What it is"),
+            ([f"`{field.name}`", str(field.type), COLUMNS[field.name]] for field in SAMPLE),
+        )
+    )
 
 
 def _method(facts: Facts) -> str:
     """What was done, stage by stage, with counts."""
     config = facts.config
     images = "the inputs themselves" if config.fetch.source == "archive" else "the web (HTTP)"
-    honoured = [name for name, is_on in (("X-Robots-Tag", config.fetch.honour_opt_out), ("robots.txt", config.fetch.honour_robots)) if is_on]
-    asked = f", where {' and '.join(honoured) or 'no opt-out'} {'were' if len(honoured) > 1 else 'was'} respected" if config.fetch.source == "web" else ""
+    honoured = [
+        name
+        for name, is_on in (("X-Robots-Tag", config.fetch.honour_opt_out), ("robots.txt", config.fetch.honour_robots))
+        if is_on
+    ]
+    asked = (
+        f", where {' and '.join(honoured) or 'no opt-out'} {'were' if len(honoured) > 1 else 'was'} respected"
+        if config.fetch.source == "web"
+        else ""
+    )
     resized = config.shards.resize_short_side_px
     stored = f"A short side above {resized:,} px was made that long. " if resized else ""
     told = (
@@ -155,7 +203,15 @@ def _method(facts: Facts) -> str:
     for stage in facts.counts.summary(tuple(Stage)):
         received: Any = stage["received"]
         kept: Any = stage["kept"]
-        rows.append([str(stage["stage"]), f"{received:,}", f"{received - kept:,}", f"{kept:,}", f"{kept / received:.2%}" if received else ""])
+        rows.append(
+            [
+                str(stage["stage"]),
+                f"{received:,}",
+                f"{received - kept:,}",
+                f"{kept:,}",
+                f"{kept / received:.2%}" if received else "",
+            ]
+        )
     return "\n".join([told, "", *_table(("Stage", "Received", "Dropped", "Kept", "Share kept"), rows)])
 
 
@@ -167,8 +223,17 @@ def _rules(facts: Facts) -> str:
         for reason in REASONS[stage]:
             number = dropped.get(reason.value, 0)
             if number or (reason in RULES and _is_on(reason, facts.config)):
-                rows.append([f"{stage.value}: {MEANINGS[reason]}", *_threshold(reason, facts), f"`{reason.value}`", f"{number:,}"])
-    told = "A pair is counted under the first rule that holds. Where the paper has no such rule, or no number, it is ours."
+                rows.append(
+                    [
+                        f"{stage.value}: {MEANINGS[reason]}",
+                        *_threshold(reason, facts),
+                        f"`{reason.value}`",
+                        f"{number:,}",
+                    ]
+                )
+    told = (
+        "A pair is counted under the first rule that holds. Where the paper has no such rule, or no number, it is ours."
+    )
     return "\n".join([told, "", *_table(("Rule", "Here", "ALIGN", "Reason", "Pairs dropped"), rows)])
 
 
@@ -192,7 +257,9 @@ def _threshold(reason: DropReason, facts: Facts) -> list[str]:
     here = _value(facts.config, setting)
     if reason is DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE:  # a calibration may have brought another
         here = facts.summary.get("near_duplicates", {}).get("similarity_above", here)
-    paper = _number(_value(default, setting)) if is_of_paper else "no number" if reason is DropReason.IMAGE_NSFW else "ours"
+    paper = (
+        _number(_value(default, setting)) if is_of_paper else "no number" if reason is DropReason.IMAGE_NSFW else "ours"
+    )
     return [_number(here), paper]
 
 
@@ -228,7 +295,11 @@ def _limits(facts: Facts) -> str:
 def _rights(facts: Facts) -> str:
     licence, contact = facts.config.card.licence, facts.config.card.contact
     known = bool(licence) and licence.lower() != "unknown"
-    terms = f"The data set as a compilation is under {_text(licence)}." if known else "The licence is unknown: whoever made the data set has named none."
+    terms = (
+        f"The data set as a compilation is under {_text(licence)}."
+        if known
+        else "The licence is unknown: whoever made the data set has named none."
+    )
     ask = (
         f"To have a pair or an image removed, write to {_text(contact)}"
         if contact

@@ -24,11 +24,11 @@ from altalign.pipelines.run.units import Run, files_named
 STORES = ("gs://", "s3://")  # what workers see; temporary files of Dataflow's own are on gs:// alone
 NEEDED = ("project", "region", "temp_location", "sdk_container_image")
 
-# A process each vCPU does one unit at a time in 0.5 to 1.2 GB (docs/concepts/scale.md), so that 4 GB a vCPU leave room for mapped tables and large images;
-# four processes share one copy of the tables.
+# A process each vCPU does one unit at a time in 0.5 to 1.2 GB (docs/concepts/scale.md), so that 4 GB a vCPU leave room
+# for mapped tables and large images; four processes share one copy of the tables.
 MACHINE_TYPE = "n2-standard-4"
-# The system and the image 15, copies of tables and test side at most 3, a shard or a file of images that each of four processes is writing 4 x 5
-# (10,000 images of 500 KB); Dataflow's own 25 would not hold that.
+# The system and the image 15, copies of tables and test side at most 3, a shard or a file of images that each of four
+# processes is writing 4 x 5 (10,000 images of 500 KB); Dataflow's own 25 would not hold that.
 DISK_GB = 50
 MIN_RAM = "min_ram=4GB"  # of a worker of Dataflow Prime, which chooses machines itself; others do not look at it
 
@@ -37,7 +37,8 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     """Beam options; what `flags` say stays.
 
     Raises:
-        UsageError: Beam is here without Google Cloud, a flag is missing or wrong, or a setting or a flag cannot be honoured.
+        UsageError: Beam is here without Google Cloud, a flag is missing or wrong, or a setting or a flag cannot be
+            honoured.
     """
     where = '[engine] runner = "dataflow"'
     if engine.workers:
@@ -62,10 +63,16 @@ def _check_flags(given: PipelineOptions) -> None:
     cloud = given.view_as(GoogleCloudOptions)
     asked = {
         "job_name": (cloud.job_name, "a job is named after its run and step, so that a run is not worked on twice"),
-        "template_location": (cloud.template_location, "a template does no work, and a run goes on with what a job has done"),
+        "template_location": (
+            cloud.template_location,
+            "a template does no work, and a run goes on with what a job has done",
+        ),
         "update": (cloud.update, "jobs are of batches, and end; give the same command again, it continues"),
         "streaming": (given.view_as(StandardOptions).streaming, "jobs are of batches, and end"),
-        "dry_run": (given.view_as(TestOptions).dry_run, "a job that does nothing leaves nothing to count; `altalign curate CONFIG --dry-run` shows the plan"),
+        "dry_run": (
+            given.view_as(TestOptions).dry_run,
+            "a job that does nothing leaves nothing to count; `altalign curate CONFIG --dry-run` shows the plan",
+        ),
     }
     for name, (value, why) in asked.items():
         if value:
@@ -74,13 +81,19 @@ def _check_flags(given: PipelineOptions) -> None:
 
 def _fill(given: PipelineOptions) -> None:
     """What the user has not said."""
-    setup, worker, debug, cloud = (given.view_as(kind) for kind in (SetupOptions, WorkerOptions, DebugOptions, GoogleCloudOptions))
+    setup, worker, debug, cloud = (
+        given.view_as(kind) for kind in (SetupOptions, WorkerOptions, DebugOptions, GoogleCloudOptions)
+    )
     if setup.sdk_location == "default":
-        setup.sdk_location = "container"  # Beam is in the image; else it is fetched from PyPI and installed anew on every worker
+        # Beam is in the image; else it is fetched from PyPI and installed anew on every worker
+        setup.sdk_location = "container"
     if setup.save_main_session is None:
-        setup.save_main_session = False  # else, where pickles are cloudpickle's, the command's own process is sent along
-    debug.add_experiment("disable_logging_submission_environment")  # nor is pip asked, for every job, what is installed here
-    debug.number_of_worker_harness_threads = debug.number_of_worker_harness_threads or 1  # a process each vCPU has one unit in memory, not twelve
+        # else, where pickles are cloudpickle's, the command's own process is sent along
+        setup.save_main_session = False
+    # nor is pip asked, for every job, what is installed here
+    debug.add_experiment("disable_logging_submission_environment")
+    # a process each vCPU has one unit in memory, not twelve
+    debug.number_of_worker_harness_threads = debug.number_of_worker_harness_threads or 1
     worker.disk_size_gb = worker.disk_size_gb or DISK_GB
     if "enable_prime" not in (cloud.dataflow_service_options or []):
         worker.machine_type = worker.machine_type or MACHINE_TYPE
@@ -99,11 +112,17 @@ def _check_valid(where: str, flags: list[str]) -> None:
         from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
         from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401 - a job cannot be made without
     except ImportError as error:
-        raise UsageError(f"{where}: Beam is here without Google Cloud ({error}): `make google-cloud`, or pip install 'altalign[dataflow]'") from None
-    asked = PipelineOptions(["--runner=DataflowRunner", "--dry_run=True", *flags])  # as of a dry run, for no bucket is to be asked yet
+        raise UsageError(
+            f"{where}: Beam is here without Google Cloud ({error}): `make google-cloud`, or pip install 'altalign[dataflow]'"
+        ) from None
+    # as of a dry run, for no bucket is to be asked yet
+    asked = PipelineOptions(["--runner=DataflowRunner", "--dry_run=True", *flags])
     validator = PipelineOptionsValidator(asked, DataflowRunner())
     # The place first: where it is wrong, Beam goes on to make a bucket of its own.
-    if errors := validator.validate_gcs_path(asked.view_as(GoogleCloudOptions), "temp_location") or validator.validate():
+    if (
+        errors := validator.validate_gcs_path(asked.view_as(GoogleCloudOptions), "temp_location")
+        or validator.validate()
+    ):
         raise UsageError(f"-- {errors[0].splitlines()[0]}")
 
 
@@ -115,7 +134,9 @@ def check_places(config: CurateConfig) -> None:
     """
     for setting, path in _read_by_workers(config):
         if not path.startswith(STORES):
-            raise UsageError(f'{setting}: {path}: on this machine\'s disk, which workers of engine.runner = "dataflow" do not see; give gs://BUCKET/PATH')
+            raise UsageError(
+                f'{setting}: {path}: on this machine\'s disk, which workers of engine.runner = "dataflow" do not see; give gs://BUCKET/PATH'
+            )
     calibration = [config.decontaminate.calibration] if config.decontaminate.calibration else []
     for path in (*files_named(config), *config.fetch.blocked_domains, *calibration):
         if not (path.startswith(STORES) or Path(path).is_absolute()):

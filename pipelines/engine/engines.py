@@ -18,7 +18,14 @@ from typing import Any
 
 import apache_beam as beam
 import grpc
-from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloudOptions, JobServerOptions, PipelineOptions, PortableOptions, SparkRunnerOptions
+from apache_beam.options.pipeline_options import (
+    FlinkRunnerOptions,
+    GoogleCloudOptions,
+    JobServerOptions,
+    PipelineOptions,
+    PortableOptions,
+    SparkRunnerOptions,
+)
 from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.runner import PipelineResult
 from apache_beam.runners.worker import sdk_worker
@@ -32,18 +39,21 @@ from altalign.pipelines.engine import dataflow, flink, jars, unit_errors
 from altalign.pipelines.engine.servers import Server, serving
 from altalign.pipelines.run.units import Run, Unit
 
-ELEMENTS_AT_MOST = 1_000  # written into a job itself; more are read from a file, for the request of a job is bounded (Dataflow: 20 MB)
+# written into a job itself; more are read from a file, for the request of a job is bounded (Dataflow: 20 MB)
+ELEMENTS_AT_MOST = 1_000
 WORKER_BEGINS_WITHIN_S = 300.0  # on a cluster, where nobody says that none ever will
 MARKS_SHOW_WITHIN_S = 90.0  # on a cluster, to the command's machine
 JOBS_OF_A_STEP_AT_MOST = 3  # on a cluster that gives them up
 KEEP_WORKERS_MS = 60_000  # else Spark starts Python anew for every stage of every pipeline
 
-# For any job server: the one of Beam's portable runners that does not ask pip, which may not be there, for all that is installed.
+# For any job server: the one of Beam's portable runners that does not ask pip, which may not be there, for all that is
+# installed.
 _PORTABLE = ("--runner=PrismRunner", "--requirements_cache=skip")
-# No web page at a port that may be taken; and one application for all pipelines of a run: each would take half a minute to start on a cluster.
+# No web page at a port that may be taken; and one application for all pipelines of a run: each would take half a minute
+# to start on a cluster.
 _OF_SPARK = ("-Dspark.ui.enabled=false", "-Dbeam.spark.test.reuseSparkContext=true")
-# An executor whose Python worker has died keeps it to the end of the job, and so fails whatever comes: a task that fails is done elsewhere, also
-# on the same machine. Where there is no other executor Spark gives the job up.
+# An executor whose Python worker has died keeps it to the end of the job, and so fails whatever comes: a task that
+# fails is done elsewhere, also on the same machine. Where there is no other executor Spark gives the job up.
 _OF_SPARK_CLUSTER = (
     "-Dspark.excludeOnFailure.enabled=true",
     "-Dspark.excludeOnFailure.task.maxTaskAttemptsPerNode=3",
@@ -62,7 +72,7 @@ def threads(engine: EngineSettings) -> int:
     return 1
 
 
-# Options -------------------------------------------------------------------------------------------------------------------
+# Options --------------------------------------------------------------------------------------------------------------
 
 
 def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
@@ -74,7 +84,8 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     _check_flags(flags)
     if "runner" in _named(flags):
         raise UsageError("-- --runner: the runner is a setting; give --set engine.runner=NAME")
-    if engine.runner not in _MASTER and (unknown := _unknown(PipelineOptions(flags))):  # those of Spark and Flink are asked
+    # those of Spark and Flink are asked
+    if engine.runner not in _MASTER and (unknown := _unknown(PipelineOptions(flags))):
         raise UsageError(f"-- --{unknown[0]}: Beam has no such flag; what it has are its pipeline options")
     match engine.runner:
         case "embedded":
@@ -83,7 +94,9 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
         case "prism":
             _prism()
             if engine.workers:
-                raise UsageError(f"[engine] workers = {engine.workers}: Prism decides itself how many work at once; leave it 0")
+                raise UsageError(
+                    f"[engine] workers = {engine.workers}: Prism decides itself how many work at once; leave it 0"
+                )
             return PipelineOptions([*_PORTABLE, "--environment_type=LOOPBACK", *flags])
         case "spark" | "flink":
             return _of_cluster(engine, flags)
@@ -103,7 +116,9 @@ def check_places(config: CurateConfig) -> None:
 
 def _check_flags(flags: list[str]) -> None:
     """Refuse what Beam's parser would end the command for, with a page of usage or a trace."""
-    if wrong := [flag for flag in flags[:1] if not flag.startswith("--")] or [flag for flag in flags if re.match(r"--(\W|$)", flag)]:
+    if wrong := [flag for flag in flags[:1] if not flag.startswith("--")] or [
+        flag for flag in flags if re.match(r"--(\W|$)", flag)
+    ]:
         raise UsageError(f"-- {wrong[0]}: no flag of Beam, which are --NAME or --NAME=VALUE")
     said = io.StringIO()
     try:
@@ -145,7 +160,9 @@ def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
             given.view_as(FlinkRunnerOptions).parallelism = count
     else:
         if engine.workers:
-            raise UsageError(f"[engine] workers = {engine.workers}: how many work at once is the cluster's to say ({master}); leave it 0")
+            raise UsageError(
+                f"[engine] workers = {engine.workers}: how many work at once is the cluster's to say ({master}); leave it 0"
+            )
         if not portable.environment_type:
             raise UsageError(
                 f"-- --{_MASTER[runner]}={master}: how Python starts on its machines is not said; give --environment_type=EXTERNAL "
@@ -160,7 +177,11 @@ def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
 
 def _jar(runner: str, given: PipelineOptions) -> str:
     """The job server's jar: named by a flag, by the environment, or made by `make jars`."""
-    named = given.view_as(SparkRunnerOptions).spark_job_server_jar if runner == "spark" else given.view_as(FlinkRunnerOptions).flink_job_server_jar
+    named = (
+        given.view_as(SparkRunnerOptions).spark_job_server_jar
+        if runner == "spark"
+        else given.view_as(FlinkRunnerOptions).flink_job_server_jar
+    )
     if named and not Path(named).is_file():
         raise UsageError(f"-- --{runner}_job_server_jar={named}: no such file")
     return named or jars.find(runner)
@@ -184,13 +205,17 @@ def _java(given: PipelineOptions) -> str:
 def _prism() -> str:
     location = os.environ.get("ALTALIGN_PRISM", "")
     if not location:
-        raise UsageError("[engine] runner = prism: no Prism binary; build one with `make prism` and set ALTALIGN_PRISM to its path")
+        raise UsageError(
+            "[engine] runner = prism: no Prism binary; build one with `make prism` and set ALTALIGN_PRISM to its path"
+        )
     if not os.access(location, os.X_OK) or Path(location).is_dir():
-        raise UsageError(f"ALTALIGN_PRISM = {location}: no program; build Prism with `make prism` and give the path of its binary")
+        raise UsageError(
+            f"ALTALIGN_PRISM = {location}: no program; build Prism with `make prism` and give the path of its binary"
+        )
     return location
 
 
-# What has to be there for the pipelines of a run -------------------------------------------------------------------------------
+# What has to be there for the pipelines of a run ----------------------------------------------------------------------
 
 
 @contextmanager
@@ -203,12 +228,14 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
     portable = given.view_as(PortableOptions)
     runner = run.config.engine.runner
     if runner == "flink" and _is_on_cluster(runner, given):
-        flink.cancel(given.get_all_options()[_MASTER[runner]], _job_name(run))  # with Spark a job ends with its command
+        # with Spark a job ends with its command
+        flink.cancel(given.get_all_options()[_MASTER[runner]], _job_name(run))
     is_ours = runner in ("prism", *_MASTER) and not portable.job_endpoint
     with _served(run, given) if is_ours else nullcontext():
         yield
     if runner != "embedded":
-        storage.sweep(run.folder)  # halves of files of workers that were killed; what an engine had put into the run has come to rest
+        # halves of files of workers that were killed; what an engine had put into the run has come to rest
+        storage.sweep(run.folder)
 
 
 @contextmanager
@@ -250,7 +277,11 @@ def _go_past_proxies() -> None:
 
 def _server(runner: str, given: PipelineOptions) -> Server:
     if runner == "prism":
-        return Server("Prism", lambda port: [_prism(), f"--job_port={port}", "--serve_http=false", "--log_level=warn", "--log_kind=text"], 60.0)
+        return Server(
+            "Prism",
+            lambda port: [_prism(), f"--job_port={port}", "--serve_http=false", "--log_level=warn", "--log_kind=text"],
+            60.0,
+        )
     jar = _jar(runner, given)
     own = given.view_as(JobServerOptions)
     temporary = tempfile.gettempdir()
@@ -269,7 +300,15 @@ def _server(runner: str, given: PipelineOptions) -> Server:
 
     def command(port: int) -> list[str]:
         ports = [f"--job-port={port}", f"--artifact-port={own.artifact_port}", "--expansion-port=0"]
-        return [_java(given), *of_java, "-jar", jar, f"--{_MASTER[runner].replace('_', '-')}={master}", f"--artifacts-dir={artifacts}", *ports]
+        return [
+            _java(given),
+            *of_java,
+            "-jar",
+            jar,
+            f"--{_MASTER[runner].replace('_', '-')}={master}",
+            f"--artifacts-dir={artifacts}",
+            *ports,
+        ]
 
     return Server(f"the job server of {runner.capitalize()}", command, 120.0)
 
@@ -278,14 +317,18 @@ def _check_known(given: PipelineOptions, endpoint: str) -> None:
     """Flags that neither Beam nor the job server knows are refused; Beam would drop them with a warning."""
     with grpc.insecure_channel(endpoint) as channel:
         asked = beam_job_api_pb2.DescribePipelineOptionsRequest()
-        said = beam_job_api_pb2_grpc.JobServiceStub(channel).DescribePipelineOptions(asked, timeout=60, wait_for_ready=True)
+        said = beam_job_api_pb2_grpc.JobServiceStub(channel).DescribePipelineOptions(
+            asked, timeout=60, wait_for_ready=True
+        )
     known = {option.name for option in said.options}
     unknown = [name for name in _unknown(given) if name not in known]
     if unknown:
-        raise UsageError(f"-- --{unknown[0]}: neither Beam nor its job server has such a flag; what they have are pipeline options")
+        raise UsageError(
+            f"-- --{unknown[0]}: neither Beam nor its job server has such a flag; what they have are pipeline options"
+        )
 
 
-# Pipelines ---------------------------------------------------------------------------------------------------------------------
+# Pipelines ------------------------------------------------------------------------------------------------------------
 
 
 def create(run: Run, elements: Sequence[Any]) -> beam.PTransform[Any, Any]:
@@ -326,7 +369,8 @@ def _read(path: str, place: tuple[int, int]) -> list[Any]:
 def pipeline(run: Run, step: str, given: PipelineOptions) -> Iterator[beam.Pipeline]:
     """A pipeline that runs to its end when the block is over. Whatever ends the waiting ends the job on its engine.
 
-    A job that a cluster gives up when workers have begun, and none of its units says why, is begun again: it goes on with those that are not finished.
+    A job that a cluster gives up when workers have begun, and none of its units says why, is begun again: it goes on
+    with those that are not finished.
 
     Raises:
         AltalignError: no worker has begun to work within the time that one takes.
@@ -363,7 +407,8 @@ def _run_to_its_end(run: Run, step: str, built: beam.Pipeline) -> None:
 def check_marks(run: Run, step: str, units: Sequence[Unit]) -> None:
     """Whether a pipeline that ended well has left all marks where this command looks, which it cannot know of workers of another machine.
 
-    On other machines a file system of the network may show them late: the clients of NFS believe what they know of a folder for a minute.
+    On other machines a file system of the network may show them late: the clients of NFS believe what they know of a
+    folder for a minute.
 
     Raises:
         AltalignError: marks are missing.

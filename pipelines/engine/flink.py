@@ -43,13 +43,19 @@ def cancel(master: str, prefix: str) -> None:
     """
     end = time.monotonic() + ENDS_WITHIN_S
     asked: set[str] = set()
-    while left := [job["jid"] for job in _asked(master, "jobs/overview")["jobs"] if job["name"].startswith(prefix) and job["state"] not in _OVER]:
+    while left := [
+        job["jid"]
+        for job in _asked(master, "jobs/overview")["jobs"]
+        if job["name"].startswith(prefix) and job["state"] not in _OVER
+    ]:
         for job in set(left) - asked:
             with suppress(_EndedMeanwhileError):
                 _asked(master, f"jobs/{job}?mode=cancel", method="PATCH")
         asked |= set(left)
         if time.monotonic() > end:
-            raise AltalignError(f"{master}: the job {left[0]} of an earlier command does not end; cancel it there and run the same command again, it continues")
+            raise AltalignError(
+                f"{master}: the job {left[0]} of an earlier command does not end; cancel it there and run the same command again, it continues"
+            )
         interrupts.check()
         time.sleep(0.2)
 
@@ -57,12 +63,18 @@ def cancel(master: str, prefix: str) -> None:
 def _asked(master: str, path: str, *, method: str = "GET") -> Any:
     address = master if "://" in master else f"http://{master}"
     try:
-        with urllib.request.urlopen(urllib.request.Request(f"{address}/{path}", method=method), timeout=ANSWERS_WITHIN_S) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{address}/{path}", method=method), timeout=ANSWERS_WITHIN_S
+        ) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
             if method != "GET" and error.code in _NO_LONGER_AT_WORK:
                 raise _EndedMeanwhileError from None
-        raise UsageError(f"-- --flink_master={master}: {error}, asked for {path}; give HOST:PORT of the REST interface of a Flink cluster") from None
+        raise UsageError(
+            f"-- --flink_master={master}: {error}, asked for {path}; give HOST:PORT of the REST interface of a Flink cluster"
+        ) from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"-- --flink_master={master}: no Flink cluster answers there ({error}); give HOST:PORT of its REST interface") from None
+        raise UsageError(
+            f"-- --flink_master={master}: no Flink cluster answers there ({error}); give HOST:PORT of its REST interface"
+        ) from None

@@ -1,7 +1,8 @@
 """Job servers of Spark and Flink, in Java: where they are, and `make jars`, which brings them.
 
-Beam publishes one jar for each runner and version. Where it cannot be had, the newest version of which all parts can be had is put together
-by Maven; the protocol between a job server and Python changes so seldom that an older one serves (the tests of engines say whether it does).
+Beam publishes one jar for each runner and version. Where it cannot be had, the newest version of which all parts can be
+had is put together by Maven; the protocol between a job server and Python changes so seldom that an older one serves
+(the tests of engines say whether it does).
 """
 
 import hashlib
@@ -27,9 +28,22 @@ SPARK_VERSION = "3.5.7"  # PyPI's pyspark, whose jars a job server runs jobs wit
 FLINK_VERSION = "1.19.3"  # a cluster's: PyPI's apache-flink-libraries
 _PROGRAMS = {"spark": f"pyspark=={SPARK_VERSION}", "flink": f"apache-flink-libraries=={FLINK_VERSION}"}
 REPOSITORY = "https://repo.maven.apache.org/maven2"
-_JAVA_OPENED = ("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.time", "java.util", "java.util.concurrent")
+_JAVA_OPENED = (
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.reflect",
+    "java.io",
+    "java.net",
+    "java.nio",
+    "java.time",
+    "java.util",
+    "java.util.concurrent",
+)
 # Packages of Java 17 that Spark and Flink reach into.
-OPENED = tuple(f"java.base/{package}" for package in (*_JAVA_OPENED, "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar"))
+OPENED = tuple(
+    f"java.base/{package}"
+    for package in (*_JAVA_OPENED, "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar")
+)
 
 
 class _JobServer(NamedTuple):
@@ -40,14 +54,18 @@ class _JobServer(NamedTuple):
 
 _SERVERS = {
     "spark": _JobServer(
-        "beam-runners-spark-3-job-server", ("beam-runners-spark-3", "beam-runners-java-job-service"), "org.apache.beam.runners.spark.SparkJobServerDriver"
+        "beam-runners-spark-3-job-server",
+        ("beam-runners-spark-3", "beam-runners-java-job-service"),
+        "org.apache.beam.runners.spark.SparkJobServerDriver",
     ),
     "flink": _JobServer(
-        "beam-runners-flink-1.19-job-server", ("beam-runners-flink-1.19", "beam-runners-java-job-service"), "org.apache.beam.runners.flink.FlinkJobServerDriver"
+        "beam-runners-flink-1.19-job-server",
+        ("beam-runners-flink-1.19", "beam-runners-java-job-service"),
+        "org.apache.beam.runners.flink.FlinkJobServerDriver",
     ),
 }
-# A service that is left out: it reads gs://, which we have no need of, and works with no Guava as old as that of Spark's executors, where the first
-# task of every job would fail.
+# A service that is left out: it reads gs://, which we have no need of, and works with no Guava as old as that of
+# Spark's executors, where the first task of every job would fail.
 _LEFT_OUT = b"org.apache.beam.sdk.extensions.gcp.storage.GcsFileSystemRegistrar"
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -60,7 +78,10 @@ _PART = "<dependency><groupId>org.apache.beam</groupId><artifactId>{}</artifactI
 
 def folder() -> Path:
     """Where `make jars` keeps what it brings: outside of any checkout, for it is large and serves all of them."""
-    return Path(os.environ.get("ALTALIGN_JARS") or Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "altalign", "jars"))
+    return Path(
+        os.environ.get("ALTALIGN_JARS")
+        or Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "altalign", "jars")
+    )
 
 
 def find(runner: str) -> str:
@@ -74,8 +95,12 @@ def find(runner: str) -> str:
     if path.is_file():
         return str(path)
     if named:
-        raise UsageError(f"{VARIABLES[runner]} = {named}: no such file; give the jar of a Beam job server, or unset it and run `make jars`")
-    raise UsageError(f"[engine] runner = {runner}: no job server; `make jars` brings one, or name its jar: {VARIABLES[runner]}=PATH")
+        raise UsageError(
+            f"{VARIABLES[runner]} = {named}: no such file; give the jar of a Beam job server, or unset it and run `make jars`"
+        )
+    raise UsageError(
+        f"[engine] runner = {runner}: no job server; `make jars` brings one, or name its jar: {VARIABLES[runner]}=PATH"
+    )
 
 
 def _made(runner: str) -> Path:
@@ -111,14 +136,29 @@ def _bring(runner: str, jar: Path) -> None:
     jar.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=jar.parent, prefix="bringing-") as scratch:
         published = _SERVERS[runner].published
-        if _maven("dependency:copy", f"-Dartifact=org.apache.beam:{published}:{beam_version}", f"-DoutputDirectory={scratch}/published") is None:
+        if (
+            _maven(
+                "dependency:copy",
+                f"-Dartifact=org.apache.beam:{published}:{beam_version}",
+                f"-DoutputDirectory={scratch}/published",
+            )
+            is None
+        ):
             found = Path(scratch, "published", f"{published}-{beam_version}.jar")
             version, form, parts = beam_version, "published", [found]
         else:
             version, parts = _parts(runner, beam_version, Path(scratch))
-            form, found = f"put together of {len(parts)} jars, for {published} {beam_version} cannot be had", Path(scratch, "job-server.jar")
+            form, found = (
+                f"put together of {len(parts)} jars, for {published} {beam_version} cannot be had",
+                Path(scratch, "job-server.jar"),
+            )
             join_jars(found, parts, _SERVERS[runner].main_class, _of_spark() if runner == "spark" else ())
-        facts = {"form": form, "version": version, "sha256": _sha256(found), "parts": {part.name: _sha256(part) for part in parts}}
+        facts = {
+            "form": form,
+            "version": version,
+            "sha256": _sha256(found),
+            "parts": {part.name: _sha256(part) for part in parts},
+        }
         jar.with_suffix(".json").unlink(missing_ok=True)
         found.replace(jar)
     jar.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -134,10 +174,14 @@ def _parts(runner: str, newest: str, scratch: Path) -> tuple[str, list[Path]]:
         pom = scratch / "pom.xml"
         pom.write_text(_POM.format("".join(_PART.format(artifact, name) for artifact in artifacts)), encoding="utf-8")
         out = scratch / name
-        said = _maven("-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={out}", "-DincludeScope=runtime")
+        said = _maven(
+            "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={out}", "-DincludeScope=runtime"
+        )
         if said is None:
             return name, sorted(out.glob("*.jar"))
-    raise AltalignError(f"{runner}: no job server can be had from {REPOSITORY} ({said}); give its jar as {VARIABLES[runner]}=PATH")
+    raise AltalignError(
+        f"{runner}: no job server can be had from {REPOSITORY} ({said}); give its jar as {VARIABLES[runner]}=PATH"
+    )
 
 
 def _versions(artifact: str) -> set[tuple[int, ...]]:
@@ -146,7 +190,9 @@ def _versions(artifact: str) -> set[tuple[int, ...]]:
         with urllib.request.urlopen(address, timeout=60) as answer:
             return {_numbers(version) for version in re.findall(r"<version>([\d.]+)</version>", answer.read().decode())}
     except OSError as error:
-        raise AltalignError(f"{address}: {error}; look to the network, or give a job server's jar as {' or '.join(VARIABLES.values())}") from None
+        raise AltalignError(
+            f"{address}: {error}; look to the network, or give a job server's jar as {' or '.join(VARIABLES.values())}"
+        ) from None
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -156,11 +202,18 @@ def _numbers(version: str) -> tuple[int, ...]:
 def _maven(*arguments: str) -> str | None:
     """Run Maven; None, or the line that says why it failed."""
     if shutil.which("mvn") is None:
-        raise AltalignError("mvn: no such program; install Maven, or give job servers' jars as " + " and ".join(f"{name}=PATH" for name in VARIABLES.values()))
-    done = subprocess.run(["mvn", "-B", "-q", "-Dstyle.color=never", *arguments], capture_output=True, text=True, check=False)
+        raise AltalignError(
+            "mvn: no such program; install Maven, or give job servers' jars as "
+            + " and ".join(f"{name}=PATH" for name in VARIABLES.values())
+        )
+    done = subprocess.run(
+        ["mvn", "-B", "-q", "-Dstyle.color=never", *arguments], capture_output=True, text=True, check=False
+    )
     if done.returncode == 0:
         return None
-    return next((line for line in done.stdout.splitlines() if line.startswith("[ERROR]")), f"exit code {done.returncode}").removeprefix("[ERROR] ")
+    return next(
+        (line for line in done.stdout.splitlines() if line.startswith("[ERROR]")), f"exit code {done.returncode}"
+    ).removeprefix("[ERROR] ")
 
 
 def _of_spark() -> list[Path]:
@@ -176,7 +229,12 @@ def _install(requirement: str, into: Path) -> None:
     into.parent.mkdir(parents=True, exist_ok=True)
     pip = [uv, "pip"] if (uv := os.environ.get("UV") or shutil.which("uv")) else [sys.executable, "-m", "pip"]
     with tempfile.TemporaryDirectory(dir=into.parent, prefix="bringing-") as scratch:
-        done = subprocess.run([*pip, "install", "--quiet", "--no-deps", "--target", f"{scratch}/in", requirement], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*pip, "install", "--quiet", "--no-deps", "--target", f"{scratch}/in", requirement],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             raise AltalignError(f"{requirement}: cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
         Path(scratch, "in").replace(into)
@@ -196,7 +254,10 @@ def join_jars(out: Path, parts: Iterable[Path], main_class: str, beside: Iterabl
             "Add-Opens": " ".join(OPENED),
             "Class-Path": " ".join(path.absolute().as_uri() for path in beside),
         }
-        joined.writestr("META-INF/MANIFEST.MF", "".join(f"{_folded(f'{name}: {value}')}\r\n" for name, value in entries.items() if value) + "\r\n")
+        joined.writestr(
+            "META-INF/MANIFEST.MF",
+            "".join(f"{_folded(f'{name}: {value}')}\r\n" for name, value in entries.items() if value) + "\r\n",
+        )
         for part in parts:
             with zipfile.ZipFile(part) as source:
                 for name in source.namelist():
@@ -211,7 +272,10 @@ def join_jars(out: Path, parts: Iterable[Path], main_class: str, beside: Iterabl
 
 def _is_of_its_jar_alone(name: str) -> bool:
     """Folders, modules' names, signatures, an index of classes: they say something of one jar, and would be wrong of all."""
-    return name.endswith(("/", "module-info.class")) or re.fullmatch(r"META-INF/(INDEX\.LIST|[^/]*\.(SF|RSA|DSA))", name, re.IGNORECASE) is not None
+    return (
+        name.endswith(("/", "module-info.class"))
+        or re.fullmatch(r"META-INF/(INDEX\.LIST|[^/]*\.(SF|RSA|DSA))", name, re.IGNORECASE) is not None
+    )
 
 
 def _folded(line: str) -> str:

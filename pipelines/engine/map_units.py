@@ -61,7 +61,12 @@ class Pooled(beam.DoFn):
     `held` makes a context that the process is in for as long as there may be work.
     """
 
-    def __init__(self, work: Callable[[Any], list[Any]], threads: int, held: Callable[[], AbstractContextManager[Any]] = nullcontext):
+    def __init__(
+        self,
+        work: Callable[[Any], list[Any]],
+        threads: int,
+        held: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ):
         self._work, self._threads, self._held = work, threads, held
 
     def setup(self) -> None:
@@ -84,7 +89,8 @@ class Pooled(beam.DoFn):
         while len(self._bundle.queue) >= 2 * self._threads:
             yield from self._bundle.oldest()
 
-    def finish_bundle(self) -> Any:  # an iterator of WindowedValue: Beam's own method returns None, as a type checker reads it
+    # an iterator of WindowedValue: Beam's own method returns None, as a type checker reads it
+    def finish_bundle(self) -> Any:
         """Yield the rest. A failed unit cancels those that have not begun."""
         try:
             while self._bundle.queue:
@@ -102,9 +108,21 @@ class Pooled(beam.DoFn):
         self._stack.close()
 
 
-def pooled(run: Run, work: Callable[[Any], Iterable[Any]], *, at_once: int = 0, held: Callable[[], AbstractContextManager[Any]] = nullcontext) -> beam.ParDo:
+def pooled(
+    run: Run,
+    work: Callable[[Any], Iterable[Any]],
+    *,
+    at_once: int = 0,
+    held: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> beam.ParDo:
     """ParDo of `work`, with so many at once in one process (0: with the threads that the engine wants); `held` as `Pooled` has it."""
-    return beam.ParDo(Pooled(Reporting(run, work), at_once or threads(run.config.engine), functools.partial(_held, run, str(Path.cwd()), held)))
+    return beam.ParDo(
+        Pooled(
+            Reporting(run, work),
+            at_once or threads(run.config.engine),
+            functools.partial(_held, run, str(Path.cwd()), held),
+        )
+    )
 
 
 @contextmanager

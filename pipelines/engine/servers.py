@@ -80,4 +80,7 @@ def _wait_for(process: "subprocess.Popen[bytes]", server: Server, port: int, log
     said: list[str] = []
     with suppress(OSError):
         said = Path(log_path).read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LINES_OF_LOG:]
-    raise AltalignError(f"{server.name} does not answer on port {port}; {log_path} has what it said" + (f": {' / '.join(said)}" if said else ""))
+    raise AltalignError(
+        f"{server.name} does not answer on port {port}; {log_path} has what it said"
+        + (f": {' / '.join(said)}" if said else "")
+    )

@@ -1,10 +1,10 @@
 """Grouping by partition number without moving bulk data: a unit writes one spill file and hands on where each bucket's slices lie.
 
-A bucket is a partition of one kind of data. Elements are `(group, bytes)`, a group being a range of buckets that one worker goes
-through in order. With `engine.shuffle = "files"` the bytes name the file and where in it the places of the slices are, and there are
-few groups, for elements cost more than what they say; with "beam" they are the slices themselves, for engines whose workers share no
-fast disk, and a group is one partition, which fits in memory. Either way the slices of a bucket come back in the order of units, so
-that results depend on neither engine nor mode.
+A bucket is a partition of one kind of data. Elements are `(group, bytes)`, a group being a range of buckets that one
+worker goes through in order. With `engine.shuffle = "files"` the bytes name the file and where in it the places of the
+slices are, and there are few groups, for elements cost more than what they say; with "beam" they are the slices
+themselves, for engines whose workers share no fast disk, and a group is one partition, which fits in memory. Either way
+the slices of a bucket come back in the order of units, so that results depend on neither engine nor mode.
 """
 
 import struct
@@ -28,7 +28,8 @@ Element = tuple[int, bytes]
 GROUPS_AT_MOST = 64  # of files
 HELD_BYTES = 16 << 20  # of a unit's slices before they are written
 SLICE = np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")])  # where a slice lies
-# Place of the unit in the order of units, whether its slices lie in a file, offset and number of their places, bytes of the names of both files.
+# Place of the unit in the order of units, whether its slices lie in a file, offset and number of their places, bytes of
+# the names of both files.
 _HEAD = struct.Struct("<q?qqI")
 
 
@@ -58,7 +59,8 @@ class Groups:
 class SpillWriter:
     """Writes slices to the spill file of a unit; their places at its end.
 
-    Some megabytes are held, and written in the order of buckets, those of one bucket as one slice: whoever merges reads each slice by itself.
+    Some megabytes are held, and written in the order of buckets, those of one bucket as one slice: whoever merges reads
+    each slice by itself.
     """
 
     def __init__(self, file: BinaryIO):
@@ -96,7 +98,9 @@ class SpillWriter:
 def slices_of(index: str, where: Sequence[int]) -> np.ndarray:
     """The places that `finish` wrote: SLICE[n], by bucket."""
     offset, count = where
-    return np.frombuffer(_whole(index, storage.read_range(index, offset, count * SLICE.itemsize), count * SLICE.itemsize), SLICE)
+    return np.frombuffer(
+        _whole(index, storage.read_range(index, offset, count * SLICE.itemsize), count * SLICE.itemsize), SLICE
+    )
 
 
 def elements(path: str, order: int, index: str, where: Sequence[int], groups: Groups, mode: Mode) -> Iterator[Element]:
@@ -135,7 +139,11 @@ class _FromUnit:
     @cached_property
     def _places(self) -> np.ndarray:
         # Of files read when the group is worked on: those of all groups are too many for one process.
-        return slices_of(self._index, self._where) if self._is_in_file else np.frombuffer(self._body, SLICE, self._where[1])
+        return (
+            slices_of(self._index, self._where)
+            if self._is_in_file
+            else np.frombuffer(self._body, SLICE, self._where[1])
+        )
 
     def _of(self, buckets: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Where the places of each bucket begin and end."""
@@ -214,13 +222,20 @@ class MergePartitions(beam.PTransform[Any, Any]):
 
     def expand(self, input_or_inputs: Any) -> Any:  # collections of elements; Beam reads a hint of several wrongly
         """Group by number of group, merge the partitions of each."""
-        return input_or_inputs | "GatherGroups" >> Gather(self._groups) | "MergeGroups" >> pooled(self._run, self._merge)
+        return (
+            input_or_inputs | "GatherGroups" >> Gather(self._groups) | "MergeGroups" >> pooled(self._run, self._merge)
+        )
 
     def _merge(self, grouped: tuple[int, Iterable[bytes]]) -> Iterator[int]:
         group, values = grouped
         spilled = Spilled(values)
         for partition in self._groups.partitions_of(group):
-            map_unit(self._run, self._step, {"name": f"{partition:05d}"}, lambda run, _, p=partition: self._do(run, p, spilled))
+            map_unit(
+                self._run,
+                self._step,
+                {"name": f"{partition:05d}"},
+                lambda run, _, p=partition: self._do(run, p, spilled),
+            )
             yield partition
 
 

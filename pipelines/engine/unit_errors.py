@@ -38,7 +38,9 @@ class Reporting:
         if isinstance(error, interrupts.GivenUpError):
             return
         if said is None:  # a defect of ours
-            unit = element["name"] if isinstance(element, dict) else element[0] if isinstance(element, tuple) else element
+            unit = (
+                element["name"] if isinstance(element, dict) else element[0] if isinstance(element, tuple) else element
+            )
             storage.write_bytes(_trace(self._run), "".join(traceback.format_exception(error)).encode())
             found = {"kind": _DEFECT, "message": f"unit {unit}: {type(error).__name__}: {error}"}
         else:
@@ -87,7 +89,9 @@ def _of_elsewhere(run: Run, step: str, error: Exception) -> AltalignError:
     """The error that a unit left in the run, else what the engine said."""
     trouble = storage.read_json(_path(run))
     if trouble and trouble["kind"] != _DEFECT:
-        kind = next((k for k in (UnreadableError, FullDiskError, UsageError) if k.__name__ == trouble["kind"]), AltalignError)
+        kind = next(
+            (k for k in (UnreadableError, FullDiskError, UsageError) if k.__name__ == trouble["kind"]), AltalignError
+        )
         return kind(trouble["message"])
     what = trouble.get("message", "")
     if not what:
@@ -122,7 +126,9 @@ def _readable(error: BaseException, run: Run, step: str) -> AltalignError | None
         return full
     is_out_of_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
     if is_out_of_memory or "can't start new thread" in str(error):
-        return AltalignError(f"{run.folder}: {step}: out of memory ({error}); give the command more, or fewer [engine] workers, and {again}")
+        return AltalignError(
+            f"{run.folder}: {step}: out of memory ({error}); give the command more, or fewer [engine] workers, and {again}"
+        )
     if isinstance(error, OSError) and error.filename:
         return AltalignError(f"{error.filename}: {error.strerror} ({step}); put that right and {again}")
     return None

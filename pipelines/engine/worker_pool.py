@@ -1,7 +1,8 @@
 """`python -m altalign.pipelines.engine.worker_pool --port PORT`: Python for the engine of one machine (Beam's environment EXTERNAL).
 
-It starts a worker for whoever of the engine's processes asks for one, and ends it when that is told or gone. Beam's own pool listens to the whole
-network, starts whatever `python` is first on the path, and takes the first workers of two executors on one machine for one and the same.
+It starts a worker for whoever of the engine's processes asks for one, and ends it when that is told or gone. Beam's own
+pool listens to the whole network, starts whatever `python` is first on the path, and takes the first workers of two
+executors on one machine for one and the same.
 """
 
 import argparse
@@ -24,7 +25,8 @@ from altalign.pipelines.engine.servers import ending_with_us
 ENDS_WITHIN_S = 10.0
 PORT_AT_MOST = 65_535
 
-# A worker's whole program. What the project needs of a process that is its own comes first (`startup.prepare`). It says when it can work.
+# A worker's whole program. What the project needs of a process that is its own comes first (`startup.prepare`). It says
+# when it can work.
 _WORKER = """
 import os, sys
 from altalign import startup
@@ -90,15 +92,24 @@ def _end(workers: Sequence["subprocess.Popen[bytes]"]) -> None:
 def main(argv: Sequence[str]) -> int:
     """Listen until a signal ends it."""
     parser = argparse.ArgumentParser(
-        prog="python -m altalign.pipelines.engine.worker_pool", description="Start Python workers for the engine's processes on this machine."
+        prog="python -m altalign.pipelines.engine.worker_pool",
+        description="Start Python workers for the engine's processes on this machine.",
     )
-    parser.add_argument("--port", type=int, required=True, help="the port of environment_config=HOST:PORT; 0 takes a free one")
-    parser.add_argument("--address", default="127.0.0.1", help="to listen at (127.0.0.1: this machine alone can ask for workers)")
+    parser.add_argument(
+        "--port", type=int, required=True, help="the port of environment_config=HOST:PORT; 0 takes a free one"
+    )
+    parser.add_argument(
+        "--address", default="127.0.0.1", help="to listen at (127.0.0.1: this machine alone can ask for workers)"
+    )
     arguments = parser.parse_args(argv)
     try:
-        address = f"[{arguments.address}]" if ipaddress.ip_address(arguments.address).version == 6 else arguments.address
+        address = (
+            f"[{arguments.address}]" if ipaddress.ip_address(arguments.address).version == 6 else arguments.address
+        )
     except ValueError:
-        parser.error(f"--address {arguments.address}: no IP address; give one of this machine, such as 127.0.0.1 or 0.0.0.0")
+        parser.error(
+            f"--address {arguments.address}: no IP address; give one of this machine, such as 127.0.0.1 or 0.0.0.0"
+        )
     if not 0 <= arguments.port <= PORT_AT_MOST:  # gRPC would take another one
         parser.error(f"--port {arguments.port}: no port; give one up to {PORT_AT_MOST}, or 0 for a free one")
     pool = WorkerPool()
@@ -108,7 +119,10 @@ def main(argv: Sequence[str]) -> int:
     try:
         port = server.add_insecure_port(f"{address}:{arguments.port}")
     except RuntimeError:
-        print(f"{arguments.address}:{arguments.port}: cannot be listened at; another program may be there, give another --port", file=sys.stderr)  # noqa: T201
+        print(
+            f"{arguments.address}:{arguments.port}: cannot be listened at; another program may be there, give another --port",
+            file=sys.stderr,
+        )
         return 1
     asked = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -19,7 +19,8 @@ CHARACTERS_AT_MOST = 1_000  # of a caption that are looked at: each takes some 2
 # Comments behind columns are lines of docs/reference/files.md (`make docs`).
 SCRIPTS = pa.schema(
     [
-        ("script", pa.string()),  # Of most letters of the caption's first 1,000 characters (Unicode 16.0); `none`: it has no letters.
+        # Of most letters of the caption's first 1,000 characters (Unicode 16.0); `none`: it has no letters.
+        ("script", pa.string()),
         ("verdict", pa.string()),  # Of `judge`: a reason, or `kept`; repeated pairs are among these.
         ("rows", pa.int64()),  # Candidates of the sample.
         ("sampled_one_in", pa.int64()),  # The sample is one candidate in so many.
@@ -39,7 +40,10 @@ def count(captions: pa.StringArray, verdicts: Verdict, keys: np.ndarray, *, one_
 
 def write(run: Run, total: Counter[tuple[str, str]], *, one_in: int) -> None:
     """`audit/scripts.parquet`, sorted by script and verdict."""
-    rows = [{"script": script, "verdict": verdict, "rows": n, "sampled_one_in": one_in} for (script, verdict), n in sorted(total.items())]
+    rows = [
+        {"script": script, "verdict": verdict, "rows": n, "sampled_one_in": one_in}
+        for (script, verdict), n in sorted(total.items())
+    ]
     parquet.write(run.path("audit", "scripts.parquet"), pa.Table.from_pylist(rows, schema=SCRIPTS), SCRIPTS)
 
 

@@ -1,6 +1,7 @@
 """What the audit shows by name of what the tables know by hash: the most shared texts, the most captioned images, n-grams at the vocabulary's edge.
 
-`tables` chooses hashes, `judge` comes upon their strings while it reads the pool once more: `audit/frequent.parquet`, `audit/edge_ngrams.parquet`.
+`tables` chooses hashes, `judge` comes upon their strings while it reads the pool once more: `audit/frequent.parquet`,
+`audit/edge_ngrams.parquet`.
 """
 
 from functools import lru_cache
@@ -26,7 +27,8 @@ _SIEVE_BITS = 16
 FREQUENT = pa.schema(
     [
         ("kind", pa.string()),  # `text` or `image`.
-        ("value", pa.string()),  # The caption, or the image's URL, as it comes first in the pool; its first 1,000 characters.
+        # The caption, or the image's URL, as it comes first in the pool; its first 1,000 characters.
+        ("value", pa.string()),
         ("count", pa.int64()),  # Images of the text, texts of the image.
     ]
 )
@@ -40,7 +42,7 @@ EDGE_NGRAMS = pa.schema(
 )
 
 
-# What is wanted -------------------------------------------------------------------------------------------------------------
+# What is wanted -------------------------------------------------------------------------------------------------------
 
 
 class Top:
@@ -84,7 +86,10 @@ class Edges:
 
 def write_wanted(run: Run, ngrams: Edges, texts: Top, images: Top) -> None:
     """What `judge` looks for. `judge` rests on `tables`, so it is made anew with them."""
-    storage.write_json(_wanted_path(run), {"ngrams": ngrams.to_json(), "texts": texts.entries.tolist(), "images": images.entries.tolist()})
+    storage.write_json(
+        _wanted_path(run),
+        {"ngrams": ngrams.to_json(), "texts": texts.entries.tolist(), "images": images.entries.tolist()},
+    )
 
 
 def _wanted_path(run: Run) -> str:
@@ -95,7 +100,8 @@ class Wanted(NamedTuple):
     """What is looked for."""
 
     ngrams: np.ndarray  # uint64[n], sorted
-    sieve: np.ndarray  # uint64[1024], which the CPU's nearest cache holds: of 65,536 beginnings a bit each, whether a wanted n-gram has it
+    # uint64[1024], which the CPU's nearest cache holds: of 65,536 beginnings a bit each, whether a wanted n-gram has it
+    sieve: np.ndarray
     texts: np.ndarray  # uint64[n], sorted
     texts_at_least: int  # the smallest count of them
     images: np.ndarray  # the same of images
@@ -126,7 +132,7 @@ def sieve_of(ngrams: np.ndarray) -> np.ndarray:
     return sieve
 
 
-# What is seen ---------------------------------------------------------------------------------------------------------------
+# What is seen ---------------------------------------------------------------------------------------------------------
 
 
 class Seen:
@@ -146,13 +152,19 @@ class Seen:
                 of_row = found.ngrams[found.ends[row] - len(ngrams) : found.ends[row]]
                 for number in np.flatnonzero(np.isin(of_row, wanted.ngrams)).tolist():
                     strings.setdefault(int(of_row[number]), ngrams[number][:CHARACTERS_AT_MOST])
-        self._look("texts", np.flatnonzero(images_per_text >= wanted.texts_at_least), found.texts, wanted.texts, captions)
+        self._look(
+            "texts", np.flatnonzero(images_per_text >= wanted.texts_at_least), found.texts, wanted.texts, captions
+        )
 
     def images(self, urls: pa.StringArray, hashes: np.ndarray, texts_per_image: np.ndarray) -> None:
         """Look at images: URLs, hashes (uint64[n]), and how many texts each has (int64[n], 0 within the limit)."""
-        self._look("images", np.flatnonzero(texts_per_image >= self._wanted.images_at_least), hashes, self._wanted.images, urls)
+        self._look(
+            "images", np.flatnonzero(texts_per_image >= self._wanted.images_at_least), hashes, self._wanted.images, urls
+        )
 
-    def _look(self, kind: str, rows: np.ndarray, hashes: np.ndarray, wanted: np.ndarray, values: pa.StringArray) -> None:
+    def _look(
+        self, kind: str, rows: np.ndarray, hashes: np.ndarray, wanted: np.ndarray, values: pa.StringArray
+    ) -> None:
         strings = self._found[kind]
         if not len(rows) or len(strings) == len(wanted):
             return
@@ -163,7 +175,9 @@ class Seen:
 
     def to_json(self) -> dict[str, list[list[Any]]]:
         """For a unit's file: of each kind, hash and string."""
-        return {kind: [[hash_, value] for hash_, value in sorted(strings.items())] for kind, strings in self._found.items()}
+        return {
+            kind: [[hash_, value] for hash_, value in sorted(strings.items())] for kind, strings in self._found.items()
+        }
 
 
 @njit(nogil=True, cache=True)
@@ -205,8 +219,15 @@ def write(run: Run, found: Strings) -> None:
         for hash_, count in facts[kind]
         if hash_ in strings[kind]  # an image in hand may have no URL
     ]
-    edges = [(strings["ngrams"][hash_], count, bool(is_in)) for hash_, count, is_in in facts["ngrams"] if hash_ in strings["ngrams"]]
+    edges = [
+        (strings["ngrams"][hash_], count, bool(is_in))
+        for hash_, count, is_in in facts["ngrams"]
+        if hash_ in strings["ngrams"]
+    ]
     logs = log2_counts(np.array([count for _, count, _ in edges], np.int64))
-    rows = [{"ngram": ngram, "count": count, "rarest_log2": int(log), "is_in": is_in} for (ngram, count, is_in), log in zip(edges, logs, strict=True)]
+    rows = [
+        {"ngram": ngram, "count": count, "rarest_log2": int(log), "is_in": is_in}
+        for (ngram, count, is_in), log in zip(edges, logs, strict=True)
+    ]
     for name, schema, of_schema in (("frequent", FREQUENT, frequent), ("edge_ngrams", EDGE_NGRAMS, rows)):
         parquet.write(run.path("audit", f"{name}.parquet"), pa.Table.from_pylist(of_schema, schema=schema), schema)

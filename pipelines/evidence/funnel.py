@@ -1,7 +1,7 @@
 """Images and bytes at each step of a run, of each source and of all sources: what counts of rows do not say.
 
-An image that two sources have counts in each of them, and once in all, so the totals are counted beside the sources and are no sums of them.
-All rows of an image are in one fetch unit, so units add up.
+An image that two sources have counts in each of them, and once in all, so the totals are counted beside the sources and
+are no sums of them. All rows of an image are in one fetch unit, so units add up.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,8 @@ FUNNEL = pa.schema(
         ("step", pa.string()),  # `pool`, then what each stage keeps, then `shards`.
         ("source", pa.string()),  # `[[input]] name`, or its kind; null: all of them.
         ("images", pa.int64()),  # Distinct ones; null of the pool, whose images have no identity yet.
-        ("bytes", pa.int64()),  # Of the pool: of its files, as they lie there. From `fetch` on: of images as found. Of `shards`: of the tars.
+        # Of the pool: of its files, as they lie there. From `fetch` on: of images as found. Of `shards`: of the tars.
+        ("bytes", pa.int64()),
     ]
 )
 
@@ -32,11 +33,20 @@ Entry = list[Any]  # step, source (None: all), images, bytes; of JSON
 
 def of_images(step: str, rows: pa.Table, *, sizes: str | None) -> list[Entry]:
     """The images of rows (columns `image_id` and `source`), and their bytes (column `sizes`, the same for all rows of an image; None: not known)."""
-    columns = {"image": rows["image_id"], "source": rows["source"], "bytes": rows[sizes] if sizes else pa.nulls(len(rows), pa.int64())}
+    columns = {
+        "image": rows["image_id"],
+        "source": rows["source"],
+        "bytes": rows[sizes] if sizes else pa.nulls(len(rows), pa.int64()),
+    }
     of_sources = _once(pa.table(columns), ["image", "source"])
-    tally = of_sources.group_by("source", use_threads=False).aggregate([([], "count_all"), ("bytes", "sum")]).to_pylist()
+    tally = (
+        of_sources.group_by("source", use_threads=False).aggregate([([], "count_all"), ("bytes", "sum")]).to_pylist()
+    )
     of_all = _once(of_sources, ["image"])
-    found = [(None, len(of_all), pc.sum(of_all["bytes"]).as_py()), *sorted((row["source"], row["count_all"], row["bytes_sum"]) for row in tally)]
+    found = [
+        (None, len(of_all), pc.sum(of_all["bytes"]).as_py()),
+        *sorted((row["source"], row["count_all"], row["bytes_sum"]) for row in tally),
+    ]
     return [[step, source, images, (size or 0) if sizes else None] for source, images, size in found]
 
 
@@ -60,13 +70,18 @@ def write(run: Run, *, tars: int, samples: Iterable[Mapping[str, int]]) -> None:
         samples: of each shard, the bytes of the samples of each source in its tar.
     """
     sources = sorted({each.source for each in run.config.input})
-    amounts: dict[tuple[str, str | None], list[int | None]] = {(step, source): _none_yet(step) for step in STEPS for source in (None, *sources)}
+    amounts: dict[tuple[str, str | None], list[int | None]] = {
+        (step, source): _none_yet(step) for step in STEPS for source in (None, *sources)
+    }
     for entry in _entries(run, tars, samples):
         _add(amounts, *entry)
     for step, source in [of for of in amounts if of[0] == SHARDS]:
         amounts[step, source][0] = amounts[Stage.DECONTAMINATE.value, source][0]  # all of which are in the shards
     rows = [(*of, *amount) for of, amount in amounts.items()]
-    table = pa.table([pa.array(list(column), field.type) for column, field in zip(zip(*rows, strict=True), FUNNEL, strict=True)], schema=FUNNEL)
+    table = pa.table(
+        [pa.array(list(column), field.type) for column, field in zip(zip(*rows, strict=True), FUNNEL, strict=True)],
+        schema=FUNNEL,
+    )
     parquet.write(run.path("audit", "funnel.parquet"), table, FUNNEL)
 
 
@@ -75,7 +90,9 @@ def _none_yet(step: str) -> list[int | None]:
     return [None if step == POOL else 0, None if step in (Stage.EXTRACT, Stage.JUDGE) else 0]
 
 
-def _add(amounts: dict[tuple[str, str | None], list[int | None]], step: str, source: str | None, *more: int | None) -> None:
+def _add(
+    amounts: dict[tuple[str, str | None], list[int | None]], step: str, source: str | None, *more: int | None
+) -> None:
     of = amounts[step, source]
     of[:] = [before if one is None else (before or 0) + one for before, one in zip(of, more, strict=True)]
 

@@ -1,7 +1,7 @@
 """Samples for the audit's galleries: of each reason, and of what was kept, a few rows that content has chosen, with a thumbnail where an image was in hand.
 
-Rows that the text rules drop are chosen by their keys while they are judged. What comes after is in the order of image_id, a hash: there the first
-rows are a sample. `audit/samples.parquet`.
+Rows that the text rules drop are chosen by their keys while they are judged. What comes after is in the order of
+image_id, a hash: there the first rows are a sample. `audit/samples.parquet`.
 """
 
 import io
@@ -34,7 +34,7 @@ def one_in(population: int, at_most: int) -> int:
     return 1 << max(0, (population - 1) // at_most).bit_length()
 
 
-# Chosen by key -----------------------------------------------------------------------------------------------------------------
+# Chosen by key --------------------------------------------------------------------------------------------------------
 
 
 class Smallest:
@@ -70,7 +70,9 @@ def _smallest(firsts: np.ndarray) -> np.ndarray:
 
 def smallest_keys(rows: pa.Table, most: int) -> pa.Table:
     """Of each reason so many rows of the smallest keys, sorted by reason, key and page."""
-    ordered = rows.sort_by([("reason", "ascending"), ("key", "ascending"), ("page_url", "ascending"), ("image_url", "ascending")])
+    ordered = rows.sort_by(
+        [("reason", "ascending"), ("key", "ascending"), ("page_url", "ascending"), ("image_url", "ascending")]
+    )
     starts = np.flatnonzero(_is_new(ordered, "reason"))
     rank = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.r_[starts, len(ordered)]))
     return ordered.filter(pa.array(rank < most))
@@ -89,7 +91,7 @@ def _is_new(ordered: pa.Table, name: str) -> np.ndarray:
     return np.r_[True, numbers[1:] != numbers[:-1]][: len(numbers)]
 
 
-# The whole ----------------------------------------------------------------------------------------------------------------------
+# The whole ------------------------------------------------------------------------------------------------------------
 
 
 def write(run: Run) -> None:
@@ -98,7 +100,9 @@ def write(run: Run) -> None:
     tables = [SAMPLES.empty_table()]
     for rows, pictures in (*parts, *_kept(run)):
         interrupts.check()
-        columns = {name: rows[name] for name in DROPPED.names} | {"picture": pa.array(pictures or [None] * len(rows), pa.binary())}
+        columns = {name: rows[name] for name in DROPPED.names} | {
+            "picture": pa.array(pictures or [None] * len(rows), pa.binary())
+        }
         tables.append(pa.table(columns).cast(SAMPLES))
     parquet.write(run.path("audit", "samples.parquet"), pa.concat_tables(tables), SAMPLES)
 
@@ -137,7 +141,11 @@ def _judged(run: Run) -> Iterator[Part]:
 
 def _after_judge(run: Run) -> Iterator[Part]:
     """From the dropped rows of fetch units, in order, until there are enough of each reason."""
-    for stage, step in ((Stage.FETCH, "fetch/units"), (Stage.IMAGE, "fetch/units"), (Stage.DECONTAMINATE, "decontaminate/units")):
+    for stage, step in (
+        (Stage.FETCH, "fetch/units"),
+        (Stage.IMAGE, "fetch/units"),
+        (Stage.DECONTAMINATE, "decontaminate/units"),
+    ):
         found: Counter[str] = Counter()
         for name, facts in run.all_facts(step):
             reasons = {reason for of, _, reason, _ in facts["counts"] if of == stage.value and reason != KEPT}
@@ -148,11 +156,21 @@ def _after_judge(run: Run) -> Iterator[Part]:
                 rows = _rows(rows, _first_of_images(ids, of_rows, wanted, among=places))
                 found.update(parquet.values(rows, "reason"))
                 blob = run.work("fetch/units", f"{name}.images")
-                yield rows, None if places is None else _pictures(run, blob, [places[image_id] for image_id in parquet.values(rows, "image_id")])
+                yield (
+                    rows,
+                    None
+                    if places is None
+                    else _pictures(run, blob, [places[image_id] for image_id in parquet.values(rows, "image_id")]),
+                )
 
 
 def _first_of_images(
-    image_ids: Sequence[str], reasons: Iterable[str], wanted: Mapping[str, int], *, among: Container[str] | None = None, after: str | None = None
+    image_ids: Sequence[str],
+    reasons: Iterable[str],
+    wanted: Mapping[str, int],
+    *,
+    among: Container[str] | None = None,
+    after: str | None = None,
 ) -> list[int]:
     """Numbers of the first rows of each reason, one an image, of these images alone where they are named; none of the image that came before."""
     taken: Counter[str] = Counter()
@@ -173,7 +191,9 @@ def _places(run: Run, stage: Stage, name: str, facts: Facts) -> dict[str, tuple[
     """Where in the blob of a unit the bytes of dropped images lie: of some that the image rules drop, of all that go later."""
     if stage is Stage.IMAGE:
         return {image_id: (offset, size) for image_id, offset, size in facts["pictures"]}
-    kept = parquet.read_table(run.work("fetch/units", f"{name}.parquet")).select(["image_id", "blob_offset", "blob_bytes"])
+    kept = parquet.read_table(run.work("fetch/units", f"{name}.parquet")).select(
+        ["image_id", "blob_offset", "blob_bytes"]
+    )
     return {row["image_id"]: (row["blob_offset"], row["blob_bytes"]) for row in kept.to_pylist()}
 
 
@@ -216,7 +236,12 @@ def thumbnail(decoded: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def places_of(image_ids: Sequence[str], reasons: Sequence[str], offsets: Sequence[int], sizes: Sequence[int], *, units: int) -> list[list[Any]]:
+def places_of(
+    image_ids: Sequence[str], reasons: Sequence[str], offsets: Sequence[int], sizes: Sequence[int], *, units: int
+) -> list[list[Any]]:
     """For the mark of a fetch unit: where the bytes of some dropped images lie. All units together name enough of each reason."""
     per_unit = -(-PER_REASON // max(1, units))
-    return [[image_ids[number], offsets[number], sizes[number]] for number in _first_of_images(image_ids, reasons, dict.fromkeys(reasons, per_unit))]
+    return [
+        [image_ids[number], offsets[number], sizes[number]]
+        for number in _first_of_images(image_ids, reasons, dict.fromkeys(reasons, per_unit))
+    ]

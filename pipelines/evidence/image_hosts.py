@@ -26,7 +26,9 @@ HOSTS = pa.schema(
 Counted = Mapping[str, tuple[int, int, int]]  # images, fetched, kept, by host
 
 
-def count(image_ids: Iterable[str], urls: Iterable[str | None], fetched: Iterable[bool], kept: Iterable[bool], *, one_in: int) -> Counted:
+def count(
+    image_ids: Iterable[str], urls: Iterable[str | None], fetched: Iterable[bool], kept: Iterable[bool], *, one_in: int
+) -> Counted:
     """Images of the sample by host; ids in hex, one row an image."""
     found: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for image_id, url, is_fetched, is_kept in zip(image_ids, urls, fetched, kept, strict=True):
@@ -44,5 +46,8 @@ def write(run: Run, parts: Iterable[Counted], *, one_in: int) -> None:
         for host, numbers in part.items():
             total[host] = [a + b for a, b in zip(total[host], numbers, strict=True)]
     most = sorted(total.items(), key=lambda entry: (-entry[1][0], entry[0]))[:MOST]
-    rows = [{"host": host, "images": images, "fetched": came, "kept": stayed, "sampled_one_in": one_in} for host, (images, came, stayed) in most]
+    rows = [
+        {"host": host, "images": images, "fetched": came, "kept": stayed, "sampled_one_in": one_in}
+        for host, (images, came, stayed) in most
+    ]
     parquet.write(run.path("audit", "hosts.parquet"), pa.Table.from_pylist(rows, schema=HOSTS), HOSTS)

@@ -1,6 +1,7 @@
 """What the image rules measure, as data for the audit: exact, additive, bounded in size. One row a candidate whose image was fetched.
 
-From `audit/image_joint.parquet` a report can say what other limits of size and shape would keep; `audit/image_values.parquet` has the rest.
+From `audit/image_joint.parquet` a report can say what other limits of size and shape would keep;
+`audit/image_values.parquet` has the rest.
 """
 
 from collections.abc import Iterable
@@ -15,13 +16,15 @@ from altalign.slider_stops import ASPECT_AT_MOST, SHORT_SIDE_AT_MOST
 
 _AT_ONCE = 1 << 20  # rows that are added up at a time
 
-# Comments behind columns are lines of docs/reference/files.md (`make docs`). aspect_percent is rounded down so that it compares with a limit
-# of two decimals as the rule does.
+# Comments behind columns are lines of docs/reference/files.md (`make docs`). aspect_percent is rounded down so that it
+# compares with a limit of two decimals as the rule does.
 JOINT = pa.schema(
     [
         ("source", pa.string()),  # `[[input]] name`, or its kind.
-        ("short_side_px", pa.int32()),  # Of the short side; 1,024 stands for that many or more. Null: the size is not known.
-        ("aspect_percent", pa.int32()),  # Hundredths of long side / short side, rounded down; 1,001 stands for that many or more.
+        # Of the short side; 1,024 stands for that many or more. Null: the size is not known.
+        ("short_side_px", pa.int32()),
+        # Hundredths of long side / short side, rounded down; 1,001 stands for that many or more.
+        ("aspect_percent", pa.int32()),
         ("fails_otherwise", pa.bool_()),  # A rule other than size and shape holds.
         ("rows", pa.int64()),  # Candidates with this combination.
     ]
@@ -94,5 +97,10 @@ def total(parts: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
 
 def _summed(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:
     *names, counted = schema.names
-    summed = pa.concat_tables(parts).group_by(names, use_threads=False).aggregate([(counted, "sum")]).rename_columns([*names, counted])
+    summed = (
+        pa.concat_tables(parts)
+        .group_by(names, use_threads=False)
+        .aggregate([(counted, "sum")])
+        .rename_columns([*names, counted])
+    )
     return summed.select(schema.names).sort_by([(name, "ascending") for name in names]).cast(schema)

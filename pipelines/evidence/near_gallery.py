@@ -1,6 +1,7 @@
 """The gallery: pairs for people to look at, as thumbnails. Those nearest to the threshold on both sides of it, and a sample of what was dropped.
 
-`audit/near_duplicates/gallery.parquet`. A threshold is right where the pairs just above it are copies, and those just below it are not.
+`audit/near_duplicates/gallery.parquet`. A threshold is right where the pairs just above it are copies, and those just
+below it are not.
 """
 
 import heapq
@@ -42,7 +43,8 @@ GALLERY = pa.schema(
 SIMILARITY = pa.schema(
     [
         ("cosine_permille", pa.int32()),  # Thousandths, rounded down.
-        ("verdict", pa.string()),  # `above` the threshold; `below`: of a sample of the images, of each unit the 25 nearest to it.
+        # `above` the threshold; `below`: of a sample of the images, of each unit the 25 nearest to it.
+        ("verdict", pa.string()),
         ("pairs", pa.int64()),  # Pairs of an image of the pool and a test image.
     ]
 )
@@ -75,8 +77,14 @@ def write(run: Run, found: Iterable[Pair], below: Iterable[Pair], dropped: Itera
     rows = list(_rows(run, chosen))
     columns = {field.name: pa.array([row[field.name] for row in rows], field.type) for field in GALLERY}
     parquet.write(run.path("audit", "near_duplicates", "gallery.parquet"), pa.table(columns, schema=GALLERY), GALLERY)
-    cosines = [{"cosine_permille": cosine, "verdict": verdict, "pairs": n} for (verdict, cosine), n in sorted(counted.items())]
-    parquet.write(run.path("audit", "near_duplicates", "similarity.parquet"), pa.Table.from_pylist(cosines, schema=SIMILARITY), SIMILARITY)
+    cosines = [
+        {"cosine_permille": cosine, "verdict": verdict, "pairs": n} for (verdict, cosine), n in sorted(counted.items())
+    ]
+    parquet.write(
+        run.path("audit", "near_duplicates", "similarity.parquet"),
+        pa.Table.from_pylist(cosines, schema=SIMILARITY),
+        SIMILARITY,
+    )
 
 
 def _counting(pairs_: Iterable[Pair], verdict: str, counted: "Counter[tuple[str, int]]") -> Iterator[Pair]:

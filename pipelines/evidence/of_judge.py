@@ -33,7 +33,9 @@ class Notes:
     def add(self, candidates: pa.RecordBatch, verdict: Verdict, keys: np.ndarray, combinations: np.ndarray) -> None:
         """Note candidates: their verdicts, keys (uint8[n, 16]) and combinations (int64[n])."""
         self._joint.append(JointCounts.of(combinations))
-        self._scripts += caption_scripts.count(parquet.strings(candidates, "caption"), verdict, keys, one_in=self._one_in)
+        self._scripts += caption_scripts.count(
+            parquet.strings(candidates, "caption"), verdict, keys, one_in=self._one_in
+        )
 
     def add_dropped(self, judged: Judged, source: str) -> None:
         """Note what is dropped of candidates of this source."""

@@ -1,7 +1,7 @@
 """What became of each pair that `judge` kept, with what its text and image measure: exact, additive, bounded in size.
 
-From `audit/outcome_joint.parquet` a report can say what stricter thresholds would leave at the end, and looser limits of size and shape at most.
-Sizes and shapes go by stops: places where a limit may be put, the run's own among them.
+From `audit/outcome_joint.parquet` a report can say what stricter thresholds would leave at the end, and looser limits
+of size and shape at most. Sizes and shapes go by stops: places where a limit may be put, the run's own among them.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,17 +17,30 @@ from altalign.curation import ImageSettings
 from altalign.pipelines.evidence import image_joint
 from altalign.pipelines.files import parquet
 from altalign.pipelines.run.units import Run
-from altalign.slider_stops import ABOVE_ALL, FAILS_OTHERWISE, KEPT, NEAR_DUPLICATE, NOT_SEARCHED, WORDS_AT_MOST, aspects, short_sides
+from altalign.slider_stops import (
+    ABOVE_ALL,
+    FAILS_OTHERWISE,
+    KEPT,
+    NEAR_DUPLICATE,
+    NOT_SEARCHED,
+    WORDS_AT_MOST,
+    aspects,
+    short_sides,
+)
 
 LOG2_STEP = 4  # half an octave
 
 JOINT = pa.schema(
     [
         ("words", pa.int32()),  # Unigrams; 1,023 stands for that many or more.
-        ("rarest_log2", pa.int32()),  # As in `audit/text_joint.parquet`, rounded down to a multiple of 4 (half an octave); 255 stays.
+        # As in `audit/text_joint.parquet`, rounded down to a multiple of 4 (half an octave); 255 stays.
+        ("rarest_log2", pa.int32()),
         ("short_side_px", pa.int32()),  # The largest stop that the short side is above. Null: the size is not known.
-        ("aspect_percent", pa.int32()),  # The smallest stop that long side / short side is below, in hundredths; 2,147,483,647: it is below none.
-        ("outcome", pa.string()),  # `kept`; `near_duplicate`; `not_searched`: it fails by size or shape alone; `fails_otherwise`: by fetch or another rule.
+        # The smallest stop that long side / short side is below, in hundredths; 2,147,483,647: it is below none.
+        ("aspect_percent", pa.int32()),
+        # `kept`; `near_duplicate`; `not_searched`: it fails by size or shape alone; `fails_otherwise`: by fetch or
+        # another rule.
+        ("outcome", pa.string()),
         ("pairs", pa.int64()),  # Pairs with this combination.
     ]
 )
@@ -42,7 +55,10 @@ def of_fetched(rows: pa.Table, config: ImageSettings) -> pa.Table:
 
 def of_near_duplicates(rows: pa.Table, config: ImageSettings) -> pa.Table:
     """What has to be added where kept rows (with the same columns, but failed) turned out to be near-duplicates: they are no longer kept."""
-    parts = [_joint(rows, pa.repeat(pa.scalar(outcome), len(rows)), config, pairs) for outcome, pairs in ((KEPT, -1), (NEAR_DUPLICATE, 1))]
+    parts = [
+        _joint(rows, pa.repeat(pa.scalar(outcome), len(rows)), config, pairs)
+        for outcome, pairs in ((KEPT, -1), (NEAR_DUPLICATE, 1))
+    ]
     return image_joint.total(parts, JOINT)
 
 
@@ -53,7 +69,9 @@ def _joint(rows: pa.Table, outcome: Any, config: ImageSettings, pairs: int) -> p
     stops = {size: _stops(size, of_short, of_aspect) for size in set(sizes)}
     columns = {
         "words": pc.min_element_wise(rows["words"], pa.scalar(WORDS_AT_MOST, pa.int32()), skip_nulls=False),
-        "rarest_log2": pc.if_else(pc.equal(rarest, pa.scalar(255, rarest.type)), rarest, pc.multiply(pc.divide(rarest, LOG2_STEP), LOG2_STEP)),
+        "rarest_log2": pc.if_else(
+            pc.equal(rarest, pa.scalar(255, rarest.type)), rarest, pc.multiply(pc.divide(rarest, LOG2_STEP), LOG2_STEP)
+        ),
         "short_side_px": pa.array([stops[size][0] for size in sizes], pa.int32()),
         "aspect_percent": pa.array([stops[size][1] for size in sizes], pa.int32()),
         "outcome": outcome,
@@ -62,7 +80,9 @@ def _joint(rows: pa.Table, outcome: Any, config: ImageSettings, pairs: int) -> p
     return image_joint.total([pa.table(columns)], JOINT)
 
 
-def _stops(size: tuple[int | None, int | None], of_short: list[int], of_aspect: dict[int, Fraction]) -> tuple[int | None, int | None]:
+def _stops(
+    size: tuple[int | None, int | None], of_short: list[int], of_aspect: dict[int, Fraction]
+) -> tuple[int | None, int | None]:
     """The stops of an image; None where its size is not known, or there is nothing of it."""
     width, height = size
     if not width or not height:
@@ -76,7 +96,9 @@ def _stops(size: tuple[int | None, int | None], of_short: list[int], of_aspect: 
 def write(run: Run, units: str) -> None:
     """`audit/outcome_joint.parquet`: the outcomes of all fetch units, and what decontamination, whose units these are, has to say of them."""
     joint = image_joint.total(_parts(run, units), JOINT)
-    parquet.write(run.path("audit", "outcome_joint.parquet"), joint.filter(pc.not_equal(joint["pairs"], pa.scalar(0))), JOINT)
+    parquet.write(
+        run.path("audit", "outcome_joint.parquet"), joint.filter(pc.not_equal(joint["pairs"], pa.scalar(0))), JOINT
+    )
 
 
 def _parts(run: Run, units: str) -> Iterator[pa.Table]:

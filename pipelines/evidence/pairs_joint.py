@@ -1,9 +1,10 @@
 """Distinct pairs by combination of what the text rules measure, those too that only thresholds drop: what `judge` would keep with others.
 
-Every rule of `judge` but `pair_repeated` is a function of the identity of the image and of the caption (and of the pool, which is the same
-for all rows), so a pair passes or fails as a whole: all rows of one key have the same combination, and a pair that passed with other thresholds
-would be kept once, however many rows it has. Pairs that passed are counted when they are grouped. Of the others that fail no more than a
-threshold, a unit spills 16 bytes each, by key: each finds its like in one partition, which no image or text makes larger than others.
+Every rule of `judge` but `pair_repeated` is a function of the identity of the image and of the caption (and of the
+pool, which is the same for all rows), so a pair passes or fails as a whole: all rows of one key have the same
+combination, and a pair that passed with other thresholds would be kept once, however many rows it has. Pairs that
+passed are counted when they are grouped. Of the others that fail no more than a threshold, a unit spills 16 bytes each,
+by key: each finds its like in one partition, which no image or text makes larger than others.
 """
 
 from collections.abc import Iterator
@@ -16,13 +17,19 @@ from numba import njit
 from altalign.pipelines.evidence.text_joint import JointCounts, combined_of_survivors
 from altalign.reasons import DropReason
 
-# Rules that a threshold can be moved for without the pool. A looser vocabulary is none: what n-grams outside it count is not known.
+# Rules that a threshold can be moved for without the pool. A looser vocabulary is none: what n-grams outside it count
+# is not known.
 OF_THRESHOLDS = frozenset(
-    {DropReason.TEXT_TOO_SHORT, DropReason.TEXT_TOO_LONG, DropReason.TEXT_ON_TOO_MANY_IMAGES, DropReason.IMAGE_HAS_TOO_MANY_TEXTS},
+    {
+        DropReason.TEXT_TOO_SHORT,
+        DropReason.TEXT_TOO_LONG,
+        DropReason.TEXT_ON_TOO_MANY_IMAGES,
+        DropReason.IMAGE_HAS_TOO_MANY_TEXTS,
+    },
 )
 
-# Key: the first 8 bytes. Two pairs in 2^64 share them by chance, and would have to share the combination too: with a thousand million pairs,
-# one time in thirty a single pair is missing.
+# Key: the first 8 bytes. Two pairs in 2^64 share them by chance, and would have to share the combination too: with a
+# thousand million pairs, one time in thirty a single pair is missing.
 PAIR = np.dtype([("key", "<u8"), ("combination", "<i8")])
 
 PAIRS = pa.schema(
@@ -81,7 +88,9 @@ def to_arrow(counts: JointCounts) -> pa.Table:
 
 
 @njit(nogil=True, cache=True)
-def _mark_first(keys: np.ndarray, combinations: np.ndarray, slots: np.ndarray, shift: np.uint64, first: np.ndarray) -> None:
+def _mark_first(
+    keys: np.ndarray, combinations: np.ndarray, slots: np.ndarray, shift: np.uint64, first: np.ndarray
+) -> None:
     """Which entries no earlier one is like; `slots` (-1: free) are twice as many."""
     last = np.uint64(len(slots) - 1)
     for i in range(len(keys)):

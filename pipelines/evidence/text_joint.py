@@ -18,7 +18,9 @@ _AT_ONCE = 1 << 21  # combinations that are added up at a time
 # Names and bits; their comments, and those of JOINT, are lines of docs/reference/files.md (`make docs`).
 _FIELDS = (
     ("words", 10),  # Unigrams; 1,023 stands for that many or more.
-    ("rarest_log2", 8),  # Eight times log2, rounded, of the smallest count of the caption's n-grams; 0: one is rare; 255: no table, or no n-gram.
+    # Eight times log2, rounded, of the smallest count of the caption's n-grams; 0: one is rare; 255: no table, or no
+    # n-gram.
+    ("rarest_log2", 8),
     ("images_per_text", 11),  # 0: within the limit; below 1,024 exact; above that 1,024 + eight times log2.
     ("texts_per_image", 11),  # The same.
     ("has_identity", 1),  # 1 where the image has an identity.
@@ -80,7 +82,10 @@ class JointCounts:
 
     def to_arrow(self, source: str) -> pa.Table:
         """Rows of `JOINT`."""
-        columns = {**{name: pa.array(column) for name, column in self.columns().items()}, "source": pa.repeat(pa.scalar(source), len(self))}
+        columns = {
+            **{name: pa.array(column) for name, column in self.columns().items()},
+            "source": pa.repeat(pa.scalar(source), len(self)),
+        }
         return pa.table([columns[name] for name in JOINT.names], schema=JOINT)
 
 

@@ -15,7 +15,8 @@ def save(path: str, array: np.ndarray) -> None:
     with storage.write(path) as file:
         contiguous = np.ascontiguousarray(array)
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(contiguous))
-        file.write(contiguous.reshape(-1).view(np.uint8).data)  # NumPy's own way says of a full disk that fewer bytes were written
+        # NumPy's own way says of a full disk that fewer bytes were written
+        file.write(contiguous.reshape(-1).view(np.uint8).data)
 
 
 def read(path: str) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Zstandard frames (RFC 8878) of hex digits, made without compressing: sixteen digits that are equally frequent have a code of four bits each.
 
-With the code of a digit being its value, the codes of a digest are the digest itself. A stream of codes is read from its end, so its bytes are
-those of the digests in reverse, and one more that says where it ends.
+With the code of a digit being its value, the codes of a digest are the digest itself. A stream of codes is read from
+its end, so its bytes are those of the digests in reverse, and one more that says where it ends.
 """
 
 import numpy as np
@@ -33,7 +33,8 @@ def frame(head: bytes, digests: np.ndarray) -> bytes:
         digests: uint8[n, 16].
     """
     data = np.ascontiguousarray(digests).reshape(-1)
-    parts = [_MAGIC, b"\xe0", (len(head) + 2 * len(data)).to_bytes(8, "little")]  # one segment; its size in eight bytes
+    # one segment; its size in eight bytes
+    parts = [_MAGIC, b"\xe0", (len(head) + 2 * len(data)).to_bytes(8, "little")]
     blocks = [(_RAW, head[at : at + _BLOCK_BYTES]) for at in range(0, len(head), _BLOCK_BYTES)]
     blocks += [_block(data[at : at + 4 * _BYTES_PER_STREAM]) for at in range(0, len(data), 4 * _BYTES_PER_STREAM)]
     for number, (kind, content) in enumerate(blocks):
@@ -51,5 +52,6 @@ def _block(data: np.ndarray) -> tuple[int, bytes]:
     streams[:, :size] = data.reshape(4, size)[:, ::-1]
     streams[:, size] = 1
     content = _CODE + (size + 1).to_bytes(2, "little") * 3 + streams.tobytes()
-    header = 2 | 3 << 2 | 2 * len(data) << 4 | len(content) << 22  # compressed, four streams, the sizes after and before
+    # compressed, four streams, the sizes after and before
+    header = 2 | 3 << 2 | 2 * len(data) << 4 | len(content) << 22
     return _COMPRESSED, header.to_bytes(5, "little") + content + b"\0"

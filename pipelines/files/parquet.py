@@ -18,7 +18,15 @@ _DICTIONARY: Any = ["source", "stage", "reason", "failed.list.element", "format"
 _HEX = ("key", "image_id")
 
 # What Arrow raises on bytes that are no Parquet. ArrowMemoryError is not among them: it tells of the machine.
-_ERRORS = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, pa.ArrowIndexError, UnicodeDecodeError)
+_ERRORS = (
+    OSError,
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,
+    pa.ArrowTypeError,
+    pa.ArrowKeyError,
+    pa.ArrowIndexError,
+    UnicodeDecodeError,
+)
 
 ZSTD_LEVEL = 1
 _ROWS_PER_BATCH = 65_536
@@ -64,7 +72,11 @@ def writing(path: str, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -
             write_statistics=False,
             store_schema=False,
             use_dictionary=_DICTIONARY,
-            column_encoding={name: "DELTA_LENGTH_BYTE_ARRAY" for name in _HEX if name in schema.names and schema.field(name).type == pa.string()},
+            column_encoding={
+                name: "DELTA_LENGTH_BYTE_ARRAY"
+                for name in _HEX
+                if name in schema.names and schema.field(name).type == pa.string()
+            },
         ) as parquet,
     ):
         writer = Writer(parquet, schema, rows_per_row_group)
@@ -96,13 +108,17 @@ def reading(path: str) -> Iterator[pq.ParquetFile]:
             parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
             rows = rows_of_groups(parquet)
             if min(rows, default=0) < 0 or sum(rows) != parquet.metadata.num_rows:
-                raise pa.ArrowInvalid(f"{sum(rows)} rows in its row groups, where its footer says {parquet.metadata.num_rows}")
+                raise pa.ArrowInvalid(
+                    f"{sum(rows)} rows in its row groups, where its footer says {parquet.metadata.num_rows}"
+                )
             yield parquet
     except _ERRORS as error:
         if storage.is_full_disk(error):
             raise
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UnreadableError(f"{path}: cannot be read as Parquet ({reason}); repair or remove the file, or set skip_unreadable = true") from error
+        raise UnreadableError(
+            f"{path}: cannot be read as Parquet ({reason}); repair or remove the file, or set skip_unreadable = true"
+        ) from error
 
 
 def row_groups(path: str) -> list[int]:
@@ -120,7 +136,9 @@ def read_row_groups(path: str, first: int, last: int, columns: Sequence[str] | N
     """Record batches of row groups `first` to `last`, both included; a large row group in pieces, so that memory does not grow with it."""
     with reading(path) as file:
         for number in range(first, last + 1):
-            batches = file.iter_batches(_ROWS_PER_BATCH, row_groups=[number], columns=list(columns) if columns else None, use_threads=False)
+            batches = file.iter_batches(
+                _ROWS_PER_BATCH, row_groups=[number], columns=list(columns) if columns else None, use_threads=False
+            )
             yield from exactly(map(_decoded, batches), file.metadata.row_group(number).num_rows)
 
 

@@ -1,7 +1,8 @@
 """Parquet files written from the bytes of their pages: what Arrow's writer, which takes any column, does at several times the cost.
 
-Flat columns of strings and numbers, and lists of strings; every column may hold nulls. Strings in pages of about 1 MiB, other columns in one a row
-group; zstd, no statistics. `altalign.pipelines.files.parquet` writes all files but those of the many rows that the text rules drop.
+Flat columns of strings and numbers, and lists of strings; every column may hold nulls. Strings in pages of about 1 MiB,
+other columns in one a row group; zstd, no statistics. `altalign.pipelines.files.parquet` writes all files but those of
+the many rows that the text rules drop.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +59,9 @@ def numbers(values: np.ndarray, is_valid: np.ndarray | None = None) -> Column:
 
 def coded(values: Sequence[str], codes: np.ndarray) -> Column:
     """Strings that are few, by their numbers (uint8[n])."""
-    return Column([_page(len(codes), _RLE_DICTIONARY, _levels_of(len(codes)) + _indices(len(values), codes))], _dictionary(values))
+    return Column(
+        [_page(len(codes), _RLE_DICTIONARY, _levels_of(len(codes)) + _indices(len(values), codes))], _dictionary(values)
+    )
 
 
 def lists(values: Sequence[str], combinations: Sequence[Sequence[int]], codes: np.ndarray) -> Column:
@@ -70,7 +73,8 @@ def lists(values: Sequence[str], combinations: Sequence[Sequence[int]], codes: n
     of_all, is_more = np.empty(size, np.uint8), np.ones(size, np.bool_)
     _fill_lists(codes, lengths, np.cumsum(lengths) - lengths, flat, of_all)
     is_more[ends - lengths[codes]] = False
-    levels = _with_size(_packed(is_more.reshape(-1, 1))) + _with_size(_one_run(size, 3))  # of each value: the list, an entry, itself
+    # of each value: the list, an entry, itself
+    levels = _with_size(_packed(is_more.reshape(-1, 1))) + _with_size(_one_run(size, 3))
     return Column([_page(size, _RLE_DICTIONARY, levels + _indices(len(values), of_all))], _dictionary(values))
 
 
@@ -106,7 +110,9 @@ def strings(texts: pa.StringArray, rows: np.ndarray) -> Column:
 
 
 def _page(values: int, encoding: int, data: Any) -> Page:
-    return Page(values, encoding, len(data), pa.Codec("zstd", compression_level=parquet.ZSTD_LEVEL).compress(data, asbytes=True))
+    return Page(
+        values, encoding, len(data), pa.Codec("zstd", compression_level=parquet.ZSTD_LEVEL).compress(data, asbytes=True)
+    )
 
 
 def _dictionary(values: Sequence[str]) -> Page:
@@ -116,7 +122,9 @@ def _dictionary(values: Sequence[str]) -> Page:
 def _levels_of(rows: int, is_valid: np.ndarray | None = None) -> bytes:
     """Which values are there, before them in a page (None: all)."""
     count = rows if is_valid is None else int(np.count_nonzero(is_valid))
-    return _with_size(_one_run(rows, int(count > 0)) if is_valid is None or count in (0, rows) else _packed(is_valid.reshape(-1, 1)))
+    return _with_size(
+        _one_run(rows, int(count > 0)) if is_valid is None or count in (0, rows) else _packed(is_valid.reshape(-1, 1))
+    )
 
 
 def _with_size(data: bytes) -> bytes:
@@ -131,7 +139,9 @@ def _one_run(count: int, value: int) -> bytes:
 def _packed(bits: np.ndarray) -> bytes:
     """Numbers of some bits each, the lowest first (bool or uint8[n, width]): eight numbers together, zeros behind the last."""
     eights = -(-len(bits) // 8)
-    return _varint(eights << 1 | 1) + np.packbits(bits.reshape(-1), bitorder="little").tobytes().ljust(eights * bits.shape[1], b"\0")
+    return _varint(eights << 1 | 1) + np.packbits(bits.reshape(-1), bitorder="little").tobytes().ljust(
+        eights * bits.shape[1], b"\0"
+    )
 
 
 def _indices(values: int, codes: np.ndarray) -> bytes:
@@ -144,7 +154,13 @@ def _indices(values: int, codes: np.ndarray) -> bytes:
 
 def _equal_lengths(count: int, length: int) -> bytes:
     """So many times the same length, as differences: blocks of 128 in four parts, each difference 0."""
-    return _varint(128) + _varint(4) + _varint(count) + _varint(2 * length * (count > 0)) + bytes(5 * ((max(1, count) - 1 + 127) // 128))
+    return (
+        _varint(128)
+        + _varint(4)
+        + _varint(count)
+        + _varint(2 * length * (count > 0))
+        + bytes(5 * ((max(1, count) - 1 + 127) // 128))
+    )
 
 
 @njit(nogil=True, cache=True)
@@ -195,8 +211,16 @@ class Writer:
 
     def finish(self) -> None:
         """Write the footer."""
-        schema = _list(12, [_struct({4: _binary("schema"), 5: _int(len(self._schema))}), *(each for field in self._schema for each in _elements(field))])
-        footer = _struct({1: _int(2), 2: schema, 3: _long(self._rows), 4: _list(12, self._row_groups), 6: _binary(_CREATED_BY)})
+        schema = _list(
+            12,
+            [
+                _struct({4: _binary("schema"), 5: _int(len(self._schema))}),
+                *(each for field in self._schema for each in _elements(field)),
+            ],
+        )
+        footer = _struct(
+            {1: _int(2), 2: schema, 3: _long(self._rows), 4: _list(12, self._row_groups), 6: _binary(_CREATED_BY)}
+        )
         self._write(footer + len(footer).to_bytes(4, "little") + b"PAR1")
 
     def _write_column(self, field: "pa.Field[Any]", column: Column) -> tuple[bytes, int]:
@@ -209,8 +233,16 @@ class Writer:
             size += self._write_page(page, 2, {7: (12, _struct({1: _int(page.values), 2: _int(page.encoding)}))})
         first_page = self._end
         for page in column.pages:
-            size += self._write_page(page, 0, {5: (12, _struct({1: _int(page.values), 2: _int(page.encoding), 3: _int(_RLE), 4: _int(_RLE)}))})
-        encodings: set[int] = {_RLE, *(page.encoding for page in column.pages), *([_PLAIN] if column.dictionary else [])}
+            size += self._write_page(
+                page,
+                0,
+                {5: (12, _struct({1: _int(page.values), 2: _int(page.encoding), 3: _int(_RLE), 4: _int(_RLE)}))},
+            )
+        encodings: set[int] = {
+            _RLE,
+            *(page.encoding for page in column.pages),
+            *([_PLAIN] if column.dictionary else []),
+        }
         kind = field.type.value_type if pa.types.is_list(field.type) else field.type
         path = [field.name, "list", "element"] if pa.types.is_list(field.type) else [field.name]
         facts = {
@@ -248,7 +280,13 @@ def writing(path: str, schema: pa.Schema) -> Iterator[Writer]:
 def _elements(field: "pa.Field[Any]") -> list[bytes]:
     """What the footer says of a column's type."""
     if pa.types.is_list(field.type):
-        group = {3: _int(_OPTIONAL), 4: _binary(field.name), 5: _int(1), 6: _int(_LIST), 10: (12, _struct({3: (12, _struct({}))}))}
+        group = {
+            3: _int(_OPTIONAL),
+            4: _binary(field.name),
+            5: _int(1),
+            6: _int(_LIST),
+            10: (12, _struct({3: (12, _struct({}))})),
+        }
         entries = {3: _int(_REPEATED), 4: _binary("list"), 5: _int(1)}
         return [_struct(group), _struct(entries), *_elements(pa.field("element", field.type.value_type))]
     facts: dict[int, Any] = {1: _int(_TYPES[field.type]), 3: _int(_OPTIONAL), 4: _binary(field.name)}

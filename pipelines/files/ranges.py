@@ -10,8 +10,11 @@ from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.machine import interrupts
 
-AHEAD = 16  # ranges asked for before they are read: images lie anywhere in archives that no page cache holds, and a disk is quickest with several to find
-FILES_AT_MOST = 4 * AHEAD  # open at a time; with fewer than are asked ahead of, each would be closed again just before it is read
+# ranges asked for before they are read: images lie anywhere in archives that no page cache holds, and a disk is
+# quickest with several to find
+AHEAD = 16
+# open at a time; with fewer than are asked ahead of, each would be closed again just before it is read
+FILES_AT_MOST = 4 * AHEAD
 _UNKNOWN_BYTES = 128 << 10  # of a range without a length, so much is asked for
 
 
@@ -70,7 +73,9 @@ class Ranges:
         except OSError as error:
             raise UnreadableError(f"{path}: cannot be read ({error.strerror or error}); {_REPAIR}") from error
         if len(data) != length:
-            raise UnreadableError(f"{path}: ends {length - len(data):,} bytes before the image at byte {offset:,} does; {_REPAIR}")
+            raise UnreadableError(
+                f"{path}: ends {length - len(data):,} bytes before the image at byte {offset:,} does; {_REPAIR}"
+            )
         return data
 
     def opened(self, path: str) -> BinaryIO:

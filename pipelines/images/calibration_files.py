@@ -1,7 +1,7 @@
 """What decides who is near whom: map, centroids and threshold, as a folder of files.
 
-A run that learns them writes them to `audit/near_duplicates/`, `altalign calibrate` to a folder of its own; either can be named as
-`[decontaminate] calibration`. All is in whole numbers: given the files, every machine finds the same.
+A run that learns them writes them to `audit/near_duplicates/`, `altalign calibrate` to a folder of its own; either can
+be named as `[decontaminate] calibration`. All is in whole numbers: given the files, every machine finds the same.
 """
 
 from dataclasses import dataclass
@@ -61,7 +61,12 @@ def save(folder: str, calibration: Calibration, facts: dict[str, Any]) -> None:
         arrays.save(storage.join(folder, MEAN), calibration.map.mean)
         arrays.save(storage.join(folder, MATRIX), calibration.map.matrix)
     arrays.save(storage.join(folder, CENTROIDS), calibration.centroids)
-    head = {"version": VERSION, "embedder": calibration.embedder, "similarity_above": calibration.similarity_above, "is_mapped": calibration.map is not None}
+    head = {
+        "version": VERSION,
+        "embedder": calibration.embedder,
+        "similarity_above": calibration.similarity_above,
+        "is_mapped": calibration.map is not None,
+    }
     storage.write_json(storage.join(folder, FILE), {**head, **facts})
 
 
@@ -79,7 +84,11 @@ def load(folder: str) -> Calibration:
     if not isinstance(above, (int, float)) or not 0 <= above <= 1:
         raise UnreadableError(f"{path}: similarity_above = {above!r}, which is no cosine from 0 to 1")
     try:
-        mapped = embed.Map(arrays.read(storage.join(folder, MEAN)), arrays.read(storage.join(folder, MATRIX))) if head["is_mapped"] else None
+        mapped = (
+            embed.Map(arrays.read(storage.join(folder, MEAN)), arrays.read(storage.join(folder, MATRIX)))
+            if head["is_mapped"]
+            else None
+        )
     except ValueError as error:
         raise UnreadableError(f"{folder}: its map is none: {error}") from error
     return Calibration(head["embedder"], float(above), mapped, _centroids(storage.join(folder, CENTROIDS), mapped))
@@ -87,8 +96,15 @@ def load(folder: str) -> Calibration:
 
 def _centroids(path: str, mapped: embed.Map | None) -> np.ndarray:
     centroids = arrays.read(path)
-    if centroids.dtype != np.int16 or centroids.ndim != 2 or not len(centroids) or (mapped and centroids.shape[1] != mapped.dimensions):
-        raise UnreadableError(f"{path}: {centroids.dtype} of shape {centroids.shape}, which are no centroids of this calibration")
+    if (
+        centroids.dtype != np.int16
+        or centroids.ndim != 2
+        or not len(centroids)
+        or (mapped and centroids.shape[1] != mapped.dimensions)
+    ):
+        raise UnreadableError(
+            f"{path}: {centroids.dtype} of shape {centroids.shape}, which are no centroids of this calibration"
+        )
     try:
         squared_norms(centroids)
     except ValueError as error:
@@ -104,15 +120,23 @@ def named(folder: str, embedder: "Embedder") -> Calibration:
     """
     where = f"[decontaminate] calibration = {folder!r}"
     if not storage.exists(storage.join(folder, FILE)):
-        raise UsageError(f"{where}: no {FILE} is there; give a folder that `altalign calibrate` wrote, relative to the working directory")
+        raise UsageError(
+            f"{where}: no {FILE} is there; give a folder that `altalign calibrate` wrote, relative to the working directory"
+        )
     try:
         calibration = load(folder)
     except (UnreadableError, OSError) as error:
         raise UsageError(f"{where}: cannot be used: {error}") from error
     if calibration.embedder != embedder.name:
-        raise UsageError(f'{where}: made with embedder = "{calibration.embedder}", here it is "{embedder.name}"; calibrate anew, or set that one')
-    if (calibration.map is not None) != embedder.is_mapped or not (embedder.is_mapped or calibration.dimensions == embedder.dimensions):
-        raise UsageError(f'{where}: cannot be used: its map and centroids do not fit embedder = "{embedder.name}"; calibrate anew')
+        raise UsageError(
+            f'{where}: made with embedder = "{calibration.embedder}", here it is "{embedder.name}"; calibrate anew, or set that one'
+        )
+    if (calibration.map is not None) != embedder.is_mapped or not (
+        embedder.is_mapped or calibration.dimensions == embedder.dimensions
+    ):
+        raise UsageError(
+            f'{where}: cannot be used: its map and centroids do not fit embedder = "{embedder.name}"; calibrate anew'
+        )
     return calibration
 
 

@@ -1,7 +1,8 @@
 """What turns a decoded image into a vector, by the name that `[decontaminate] embedder` gives it.
 
-One image at a time: what a model says of an image depends, in its last bits, on what else is in its batch, and so would the result on which
-images came together. A flat image, one without structure, has no vector: it resembles all others that are as empty.
+One image at a time: what a model says of an image depends, in its last bits, on what else is in its batch, and so would
+the result on which images came together. A flat image, one without structure, has no vector: it resembles all others
+that are as empty.
 """
 
 from collections.abc import Callable
@@ -29,9 +30,10 @@ class Embedder:
     Attributes:
         name: as the setting has it.
         dimensions: of what `of_image` gives.
-        of_image: from the pixels of an image that is not flat (uint8 of shape (height, width), or (height, width, 3) as RGB, upright and on
-            white) and its thumbnail (uint8[32, 32]) to int16[dimensions]. Of `dct` these are coefficients, which a map makes vectors of; of all
-            others, vectors as they are compared.
+        of_image: from the pixels of an image that is not flat (uint8 of shape (height, width), or (height, width, 3) as
+        RGB, upright and on
+            white) and its thumbnail (uint8[32, 32]) to int16[dimensions]. Of `dct` these are coefficients, which a map
+            makes vectors of; of all others, vectors as they are compared.
         is_mapped: whether a map is to be learned, or brought by a calibration.
         colour: whether it wants RGB.
         short_side_px: what an image is decoded to at least.
@@ -76,11 +78,15 @@ def _phash(name: str) -> Embedder:
 
 def _of_model(name: str) -> Embedder:
     model = model_embedders.load(name)
-    return Embedder(name, model.dimensions, lambda image, _: model.of_image(image), colour=True, short_side_px=model.short_side_px)
+    return Embedder(
+        name, model.dimensions, lambda image, _: model.of_image(image), colour=True, short_side_px=model.short_side_px
+    )
 
 
 def _run(name: str) -> Embedder:
-    raise UsageError(f'[decontaminate] embedder = "{name}": a training run of altalign cannot be named yet, this comes with the trainer; give another embedder')
+    raise UsageError(
+        f'[decontaminate] embedder = "{name}": a training run of altalign cannot be named yet, this comes with the trainer; give another embedder'
+    )
 
 
 _KINDS: dict[str, Callable[[str], Embedder]] = {

@@ -51,7 +51,9 @@ def images(found: Iterable[Found], settings: ShardsSettings, *, threads: int) ->
         yield from ahead.in_order(_begun(found, begin), bytes_at_most=0 if pool is None else AHEAD_BYTES)
 
 
-def _begun(found: Iterable[Found], begin: Callable[[Found], ahead.Begun[Image]]) -> Iterator[tuple[Row, ahead.Begun[Image], int]]:
+def _begun(
+    found: Iterable[Found], begin: Callable[[Found], ahead.Begun[Image]]
+) -> Iterator[tuple[Row, ahead.Begun[Image], int]]:
     """One image for all its samples; of bytes what it has and, about, what a JPEG of its pixels has at most."""
     image = None
     for each in found:
@@ -63,7 +65,13 @@ def _begun(found: Iterable[Found], begin: Callable[[Found], ahead.Begun[Image]])
 
 
 def _is_stored_as_found(row: Row, settings: ShardsSettings) -> bool:
-    return pixels.is_stored_as_found(row["format"], row["width"], row["height"], portable=settings.portable, resize_short_side_px=settings.resize_short_side_px)
+    return pixels.is_stored_as_found(
+        row["format"],
+        row["width"],
+        row["height"],
+        portable=settings.portable,
+        resize_short_side_px=settings.resize_short_side_px,
+    )
 
 
 def _made(found: Found, settings: ShardsSettings) -> Image:
@@ -81,5 +89,11 @@ def _made(found: Found, settings: ShardsSettings) -> Image:
 
 
 def _image(stored: pixels.Stored, sha256: str) -> Image:
-    measured = {"width": stored.width, "height": stored.height, "format": stored.format, "bytes": len(stored.bytes), "sha256": sha256}
+    measured = {
+        "width": stored.width,
+        "height": stored.height,
+        "format": stored.format,
+        "bytes": len(stored.bytes),
+        "sha256": sha256,
+    }
     return Image(stored.bytes, measured)

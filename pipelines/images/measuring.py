@@ -29,7 +29,11 @@ class Hooks(NamedTuple):
     @property
     def short_side_px(self) -> int:
         """What they need of an image's short side, in pixels."""
-        return max(self.embedder.short_side_px, self.blocked.short_side_px, self.nsfw.classifier.short_side_px if self.nsfw else 0)
+        return max(
+            self.embedder.short_side_px,
+            self.blocked.short_side_px,
+            self.nsfw.classifier.short_side_px if self.nsfw else 0,
+        )
 
     @property
     def colour(self) -> bool:
@@ -115,14 +119,20 @@ def _bounded(side: int | None) -> int | None:
 
 
 @contextmanager
-def enough_memory(url: str | None, data: bytes, *, colour: bool, pixels_at_most: int | None = None, short_side_px: int = 0) -> Iterator[None]:
+def enough_memory(
+    url: str | None, data: bytes, *, colour: bool, pixels_at_most: int | None = None, short_side_px: int = 0
+) -> Iterator[None]:
     """Around the decoding of an image, with what `pixels.peak_bytes` asks for; a large one waits until other threads need less.
 
     Raises:
         AltalignError: there is too little memory for it. That is no verdict: on another machine it would be another.
     """
     try:
-        needed = 0 if memory.is_ample() else pixels.peak_bytes(data, colour=colour, pixels_at_most=pixels_at_most, short_side_px=short_side_px)
+        needed = (
+            0
+            if memory.is_ample()
+            else pixels.peak_bytes(data, colour=colour, pixels_at_most=pixels_at_most, short_side_px=short_side_px)
+        )
         with memory.reserved(needed):
             yield
     except MemoryError as error:
@@ -130,14 +140,18 @@ def enough_memory(url: str | None, data: bytes, *, colour: bool, pixels_at_most:
         size = f" of {header.width:,} x {header.height:,} pixels" if header.width and header.height else ""
         repair = "give it more, or set [engine] workers or [image] pixels_at_most lower"
         said = f"no memory to decode an image{size} ({len(data):,} bytes)"
-        raise AltalignError(f"{url or 'an image without a URL'}: {said}{f': {error}' if str(error) else ''}; {repair}") from error
+        raise AltalignError(
+            f"{url or 'an image without a URL'}: {said}{f': {error}' if str(error) else ''}; {repair}"
+        ) from error
 
 
 def columns(measured: Sequence[Measured]) -> dict[str, Any]:
     """What was measured, an Arrow array each."""
     kinds = (pa.string(), pa.int32(), pa.int32(), pa.string(), pa.bool_(), pa.float32(), pa.string(), pa.binary())
     values = zip(*measured, strict=True) if measured else ([] for _ in kinds)
-    return {name: pa.array(list(column), kind) for name, kind, column in zip(Measured._fields, kinds, values, strict=True)}
+    return {
+        name: pa.array(list(column), kind) for name, kind, column in zip(Measured._fields, kinds, values, strict=True)
+    }
 
 
 def verdicts(measured: Sequence[Measured], config: ImageSettings) -> list[Verdict]:

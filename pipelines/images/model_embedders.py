@@ -1,7 +1,8 @@
 """Embedders with weights: a model in an ONNX file, or one of open_clip or timm with a checkpoint from a file.
 
-Nothing is fetched, and no code of a checkpoint is run. A model sees one image at a time on one thread: its features do not depend on what else the
-machine does. Each is tried on two pictures when it is loaded, so that one which tells nothing of images stops the command before any work.
+Nothing is fetched, and no code of a checkpoint is run. A model sees one image at a time on one thread: its features do
+not depend on what else the machine does. Each is tried on two pictures when it is loaded, so that one which tells
+nothing of images stops the command before any work.
 """
 
 import difflib
@@ -68,7 +69,7 @@ def load(name: str) -> Model:
     return _KINDS[name.split(":")[0]](name)
 
 
-# ONNX --------------------------------------------------------------------------------------------------------------------
+# ONNX -----------------------------------------------------------------------------------------------------------------
 
 
 def _onnx(name: str) -> Model:
@@ -80,18 +81,24 @@ def _onnx(name: str) -> Model:
     session = models.onnx_session(path, where)
     input_name, outputs = session.get_inputs()[0].name, [output.name for output in session.get_outputs()]
     if wanted.output_name and wanted.output_name not in outputs:
-        raise UsageError(f'{Path(path).with_suffix(".toml")} output_name = "{wanted.output_name}": the model has no such output, it has {", ".join(outputs)}')
+        raise UsageError(
+            f'{Path(path).with_suffix(".toml")} output_name = "{wanted.output_name}": the model has no such output, it has {", ".join(outputs)}'
+        )
 
     def features(pixels: Pixels) -> Floats:
-        return np.asarray(session.run([wanted.output_name or outputs[0]], {input_name: prepare(pixels, wanted)})[0], np.float64)
+        return np.asarray(
+            session.run([wanted.output_name or outputs[0]], {input_name: prepare(pixels, wanted)})[0], np.float64
+        )
 
     try:
         return _tried(features, where, wanted.short_side_px)
     except models.onnx_errors() as error:
-        raise UsageError(f"{path}: does not take the input that {Path(path).with_suffix('.toml')} describes: {_said(error)}") from None
+        raise UsageError(
+            f"{path}: does not take the input that {Path(path).with_suffix('.toml')} describes: {_said(error)}"
+        ) from None
 
 
-# Models of torch ---------------------------------------------------------------------------------------------------------
+# Models of torch ------------------------------------------------------------------------------------------------------
 
 
 def _open_clip(name: str) -> Model:
@@ -101,7 +108,9 @@ def _open_clip(name: str) -> Model:
         open_clip: Any = importlib.import_module("open_clip")
         _check_known(model.replace("/", "-"), open_clip.list_models(), where)
         _check_weights(path, where)
-        made: Any = open_clip.create_model(model, load_weights=False, pretrained_text=False, force_preprocess_cfg=_preprocessing(open_clip, model))
+        made: Any = open_clip.create_model(
+            model, load_weights=False, pretrained_text=False, force_preprocess_cfg=_preprocessing(open_clip, model)
+        )
         open_clip.load_checkpoint(made, path, weights_only=True)
         wanted = open_clip.transform.PreprocessCfg(**made.visual.preprocess_cfg)
         transform = open_clip.transform.image_transform_v2(wanted, is_train=False)
@@ -111,7 +120,10 @@ def _open_clip(name: str) -> Model:
 def _preprocessing(open_clip: Any, model: str) -> dict[str, Any]:
     """How images are prepared for all published weights of a model; empty where they differ or there are none: then as the library says without any."""
     published = [open_clip.get_pretrained_cfg(model, tag) for tag in open_clip.list_pretrained_tags_by_model(model)]
-    wanted = [{name: each[name] for name in ("mean", "std", "interpolation", "resize_mode") if name in each} for each in published]
+    wanted = [
+        {name: each[name] for name in ("mean", "std", "interpolation", "resize_mode") if name in each}
+        for each in published
+    ]
     return wanted[0] if wanted and all(each == wanted[0] for each in wanted) else {}
 
 
@@ -122,13 +134,16 @@ def _timm(name: str) -> Model:
         timm: Any = importlib.import_module("timm")
         _check_known(model.partition(".")[0], timm.list_models(), where)
         _check_weights(path, where)
-        made: Any = timm.create_model(model, pretrained=False, num_classes=0)  # without its classifier: the features before it
+        # without its classifier: the features before it
+        made: Any = timm.create_model(model, pretrained=False, num_classes=0)
         weights = timm.models.load_state_dict(path, weights_only=True)
         missing, unexpected = made.load_state_dict(weights, strict=False)
         heads = made.pretrained_cfg.get("classifier") or ()
         tops = {head.partition(".")[0] for head in ([heads] if isinstance(heads, str) else heads)}
         if wrong := [*missing, *(key for key in unexpected if key.partition(".")[0] not in tops)]:
-            raise UsageError(f"{where}: {path} holds the weights of another model ({len(wrong):,} do not fit, such as {wrong[0]})")
+            raise UsageError(
+                f"{where}: {path} holds the weights of another model ({len(wrong):,} do not fit, such as {wrong[0]})"
+            )
         data: Any = importlib.import_module("timm.data")
         transform: Any = data.create_transform(**data.resolve_model_data_config(made), is_training=False)
         return _tried(_features(made.eval(), transform), where, _short_side_px(transform))
@@ -138,7 +153,8 @@ def _features(model: Callable[[Any], Any], transform: Callable[[Image.Image], An
     torch = importlib.import_module("torch")
 
     def features(pixels: Pixels) -> Floats:
-        torch.set_num_threads(1)  # said anew: a thread that has not heard it may take all cores, and add up in another order
+        # said anew: a thread that has not heard it may take all cores, and add up in another order
+        torch.set_num_threads(1)
         with torch.inference_mode():
             return model(transform(Image.fromarray(pixels).convert("RGB"))[None])[0].double().numpy()
 
@@ -171,11 +187,13 @@ def _check_weights(path: str, where: str) -> None:
     except MemoryError:
         raise
     except Exception as error:
-        repair = "give safetensors, or weights that torch.save wrote of a state_dict; a file that holds code is not read"
+        repair = (
+            "give safetensors, or weights that torch.save wrote of a state_dict; a file that holds code is not read"
+        )
         raise UsageError(f"{where}: {path} cannot be read as weights ({_said(error)}); {repair}") from None
 
 
-# Of all ------------------------------------------------------------------------------------------------------------------
+# Of all ---------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -185,7 +203,8 @@ def _loading(where: str) -> Iterator[None]:
     Raises:
         UsageError: the model cannot be loaded.
     """
-    cast(dict[str, Any], sys.modules).setdefault("triton", None)  # a compiler for GPUs that torch imports where it is: none is used, and it complains at exit
+    # a compiler for GPUs that torch imports where it is: none is used, and it complains at exit
+    cast(dict[str, Any], sys.modules).setdefault("triton", None)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # some towers for texts would fetch their settings
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # of random weights, which are overwritten
@@ -220,7 +239,9 @@ def _tried(features: Callable[[Pixels], Floats], where: str, short_side_px: int)
     except AltalignError as error:
         raise UsageError(str(error)) from None
     if not (first.any() and second.any()) or np.array_equal(first, second):
-        raise UsageError(f"{where}: it gives the same for two different pictures, or nothing; name the output, or the weights, that tell images apart")
+        raise UsageError(
+            f"{where}: it gives the same for two different pictures, or nothing; name the output, or the weights, that tell images apart"
+        )
     return Model(len(first), of_image, short_side_px)
 
 

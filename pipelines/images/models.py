@@ -19,11 +19,14 @@ def load_block_lists(paths: Sequence[str]) -> BlockList:
     """Read `[image] blocked_hashes`.
 
     Raises:
-        UsageError: a file cannot be read, a line is no hash, or PDQ hashes are listed and the package `pdqhash` is missing.
+        UsageError: a file cannot be read, a line is no hash, or PDQ hashes are listed and the package `pdqhash` is
+            missing.
     """
     block_list = BlockList.parse((path, _text(path)) for path in paths)
     if len(block_list.pdq) and importlib.util.find_spec("pdqhash") is None:
-        raise UsageError(f"[image] blocked_hashes lists {len(block_list.pdq)} PDQ hashes and the package pdqhash is missing: pip install 'altalign[pdq]'")
+        raise UsageError(
+            f"[image] blocked_hashes lists {len(block_list.pdq)} PDQ hashes and the package pdqhash is missing: pip install 'altalign[pdq]'"
+        )
     return block_list
 
 
@@ -48,9 +51,13 @@ def load_nsfw(path: str) -> NsfwModel:
         UsageError: either file is missing or wrong, they do not fit each other, or the package onnxruntime is missing.
     """
     if importlib.util.find_spec("onnxruntime") is None:
-        raise UsageError(f"[image.nsfw] model = {path!r} and the package onnxruntime is missing: pip install 'altalign[nsfw]'")
+        raise UsageError(
+            f"[image.nsfw] model = {path!r} and the package onnxruntime is missing: pip install 'altalign[nsfw]'"
+        )
     if Path(path).suffix != ".onnx" or not Path(path).is_file():
-        raise UsageError(f"[image.nsfw] model = {path!r}: no such file of the name *.onnx; give a path relative to the working directory")
+        raise UsageError(
+            f"[image.nsfw] model = {path!r}: no such file of the name *.onnx; give a path relative to the working directory"
+        )
     classifier = nsfw.Classifier.load(Path(path).with_suffix(".toml"))
     session = onnx_session(path, f"[image.nsfw] model = {path!r}")
     model = NsfwModel(classifier, session, session.get_inputs()[0].name)
@@ -58,9 +65,13 @@ def load_nsfw(path: str) -> NsfwModel:
     try:
         model.score(np.full((height, width, 3), 128, np.uint8))
     except IndexError:
-        raise UsageError(f"{Path(path).with_suffix('.toml')} output_index = {classifier.output_index}: the model has fewer outputs") from None
+        raise UsageError(
+            f"{Path(path).with_suffix('.toml')} output_index = {classifier.output_index}: the model has fewer outputs"
+        ) from None
     except onnx_errors() as error:
-        raise UsageError(f"{path}: does not take the input that {Path(path).with_suffix('.toml')} describes: {error}") from None
+        raise UsageError(
+            f"{path}: does not take the input that {Path(path).with_suffix('.toml')} describes: {error}"
+        ) from None
     return model
 
 
@@ -96,6 +107,8 @@ def _text(path: str) -> str:
     try:
         return Path(storage.mappable(path)).read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"[image] blocked_hashes: {path}: cannot be read ({error.strerror}); give paths relative to the working directory") from None
+        raise UsageError(
+            f"[image] blocked_hashes: {path}: cannot be read ({error.strerror}); give paths relative to the working directory"
+        ) from None
     except UnicodeDecodeError as error:
         raise UsageError(f"[image] blocked_hashes: {path}: not text (byte {error.start})") from None

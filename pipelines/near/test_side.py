@@ -1,7 +1,7 @@
 """The side that the pool is searched for: test images embedded once, what the run's own images teach, and the index of both.
 
-Test images go the way of the pool's: the same decoder, the same size, the same embedder. The index is written once and mapped into the memory
-of every worker; the pool is never shuffled.
+Test images go the way of the pool's: the same decoder, the same size, the same embedder. The index is written once and
+mapped into the memory of every worker; the pool is never shuffled.
 """
 
 import hashlib
@@ -34,15 +34,25 @@ LESSONS, LESSONS_PER_UNIT = 340, 20  # images that a map is learned from: the de
 LESSONS_AT_LEAST = 32  # ours; of fewer, a map would be fitted to their accidents
 LESSON_SHORT_SIDE_PX = 128
 
-# One row a test image; features and mirrored are int16 as bytes, null where the image is flat, the second also where it is not asked for.
-TEST_IMAGE = pa.schema([("test_set", pa.string()), ("test_image", pa.string()), ("sha256", pa.string()), ("features", pa.binary()), ("mirrored", pa.binary())])
+# One row a test image; features and mirrored are int16 as bytes, null where the image is flat, the second also where it
+# is not asked for.
+TEST_IMAGE = pa.schema(
+    [
+        ("test_set", pa.string()),
+        ("test_image", pa.string()),
+        ("sha256", pa.string()),
+        ("features", pa.binary()),
+        ("mirrored", pa.binary()),
+    ]
+)
 NAMES = pa.schema([TEST_IMAGE.field("test_set"), TEST_IMAGE.field("test_image")])
-_LESSON = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])  # copy_of: null of an original, which comes before its copies
+# copy_of: null of an original, which comes before its copies
+_LESSON = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])
 
 TESTS, LESSONS_MADE, LEARNED, INDEX = "test_images", "lessons", "decontaminate/learned", "decontaminate/index"
 
 
-# Test images -------------------------------------------------------------------------------------------------------------
+# Test images ----------------------------------------------------------------------------------------------------------
 
 
 def parts(run: Run) -> list[test_sets.Part]:
@@ -53,11 +63,19 @@ def parts(run: Run) -> list[test_sets.Part]:
 def plan(run: Run) -> list[Unit]:
     """One unit a part that is not read yet.
 
-    What was made of other files, or in another way, is forgotten. The rest outlives the stages: with a test set more, only that one is read.
+    What was made of other files, or in another way, is forgotten. The rest outlives the stages: with a test set more,
+    only that one is read.
     """
     hooks, units = measuring.hooks_of(run.config), list[Unit]()
     files = [content(path) for path in run.config.decontaminate.embedder_files]
-    way = [WORK_VERSION, hooks.embedder.name, files, hooks.colour, hooks.short_side_px, run.config.decontaminate.mirrored]
+    way = [
+        WORK_VERSION,
+        hooks.embedder.name,
+        files,
+        hooks.colour,
+        hooks.short_side_px,
+        run.config.decontaminate.mirrored,
+    ]
     for number, part in enumerate(parts(run)):
         rests_on = [*test_sets.stamps([part]), part.to_json(), way]
         units.append({"name": f"{number:05d}", **part.to_json(), "digest": digest(rests_on)})
@@ -78,16 +96,32 @@ def read_tests(run: Run, unit: Unit) -> Facts:
         features = hooks.embedder.features(decoded)
         seen_in_a_mirror = hooks.embedder.features(decoded[:, ::-1]) if run.config.decontaminate.mirrored else None
         sha256 = hashlib.sha256(data).hexdigest()
-        rows.append((part.test_set, name, sha256, *(None if each is None else each.tobytes() for each in (features, seen_in_a_mirror))))
+        rows.append(
+            (
+                part.test_set,
+                name,
+                sha256,
+                *(None if each is None else each.tobytes() for each in (features, seen_in_a_mirror)),
+            )
+        )
     table = pa.Table.from_batches([batch(rows, TEST_IMAGE)])
     parquet.write(run.work(TESTS, f"{unit['name']}.parquet"), table, TEST_IMAGE)
-    return {"digest": unit["digest"], "test_set": part.test_set, "images": len(rows), "flat": table["features"].null_count}
+    return {
+        "digest": unit["digest"],
+        "test_set": part.test_set,
+        "images": len(rows),
+        "flat": table["features"].null_count,
+    }
 
 
 def _decoded(run: Run, hooks: measuring.Hooks, test_set: str, name: str, data: bytes) -> np.ndarray:
     decoded = measuring.decoded(data, name=name, config=run.config.image, hooks=hooks)
     if decoded.pixels is None:
-        large = f"{decoded.width} x {decoded.height} pixels, more than [image] pixels_at_most" if decoded.width else "no known image format"
+        large = (
+            f"{decoded.width} x {decoded.height} pixels, more than [image] pixels_at_most"
+            if decoded.width
+            else "no known image format"
+        )
         raise UnreadableError(
             f"{name}: an image of test set {test_set} cannot be decoded ({decoded.damage or large}); "
             "repair it or take it out of the set: copies of what cannot be read would not be found"
@@ -101,7 +135,7 @@ def tests(run: Run) -> pa.Table:
     return pa.concat_tables([TEST_IMAGE.empty_table(), *(unit.cast(TEST_IMAGE) for unit in units)])
 
 
-# Images of the run -------------------------------------------------------------------------------------------------------
+# Images of the run ----------------------------------------------------------------------------------------------------
 
 
 def kept_images(run: Run, name: str) -> pa.Table:
@@ -129,7 +163,7 @@ def sample(run: Run) -> Iterator[tuple[str, int, np.ndarray]]:
             yield name, number, features[number]
 
 
-# What is learned ---------------------------------------------------------------------------------------------------------
+# What is learned ------------------------------------------------------------------------------------------------------
 
 
 def is_wanted(run: Run) -> bool:
@@ -139,7 +173,11 @@ def is_wanted(run: Run) -> bool:
 
 def plan_lessons(run: Run) -> list[Unit]:
     """Units of images whose copies a map is learned from, that are not made yet; none where there is no map, or a calibration brings it."""
-    if not is_wanted(run) or run.config.decontaminate.calibration or not measuring.hooks_of(run.config).embedder.is_mapped:
+    if (
+        not is_wanted(run)
+        or run.config.decontaminate.calibration
+        or not measuring.hooks_of(run.config).embedder.is_mapped
+    ):
         return []
     chosen = [(name, number) for name, number, _ in islice(sample(run), LESSONS)]
     rows = {name: kept_images(run, name).to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}
@@ -167,7 +205,9 @@ def make_copies(run: Run, unit: Unit) -> Facts:
     for number, place in enumerate(unit["images"]):
         interrupts.check()
         made += _lesson(fetched(run, *place), number)
-    parquet.write(run.work(LESSONS_MADE, f"{unit['name']}.parquet"), pa.Table.from_batches([batch(made, _LESSON)]), _LESSON)
+    parquet.write(
+        run.work(LESSONS_MADE, f"{unit['name']}.parquet"), pa.Table.from_batches([batch(made, _LESSON)]), _LESSON
+    )
     return {"digest": unit["digest"], "images": len(unit["images"])}
 
 
@@ -230,7 +270,9 @@ def learned_map(run: Run) -> embed.Map:
         originals.append(rows[is_original])
         changed.append(rows[~is_original])
     if sum(map(len, originals)) < LESSONS_AT_LEAST:
-        return embed.Map(np.zeros(embed.COEFFICIENTS, np.int32), np.eye(embed.DIMENSIONS, embed.COEFFICIENTS, dtype=np.int32))
+        return embed.Map(
+            np.zeros(embed.COEFFICIENTS, np.int32), np.eye(embed.DIMENSIONS, embed.COEFFICIENTS, dtype=np.int32)
+        )
     return embed.learn_map(np.concatenate(originals), np.concatenate(changed), np.concatenate(copy_of))
 
 
@@ -240,7 +282,7 @@ def _rows(column: "pa.ChunkedArray[Any]") -> np.ndarray:
     return np.frombuffer(b"".join(values), np.int16).reshape(len(values), -1) if values else np.zeros((0, 1), np.int16)
 
 
-# The index ---------------------------------------------------------------------------------------------------------------
+# The index ------------------------------------------------------------------------------------------------------------
 
 
 def plan_index(run: Run) -> list[Unit]:
@@ -257,7 +299,10 @@ def build(run: Run, _: Unit) -> Facts:
         **side.arrays(),
         "clusters": nearest_clusters(vectors, calibration.centroids, run.config.decontaminate.nearest_clusters),
         "test_of": of_test,
-        "digests": np.array(sorted(zip(table["sha256"].to_pylist(), range(len(table)), strict=True)), dtype=[("sha256", "S64"), ("test", "<i4")]),
+        "digests": np.array(
+            sorted(zip(table["sha256"].to_pylist(), range(len(table)), strict=True)),
+            dtype=[("sha256", "S64"), ("test", "<i4")],
+        ),
     }
     for name, array in written.items():
         arrays.save(run.work(INDEX, f"{name}.npy"), array)
@@ -302,7 +347,11 @@ class Index:
     def of(cls, run: Run) -> "Index":
         """The index of a run."""
         folder = storage.absolute(run.work(INDEX))
-        return _index(folder, storage.absolute(run.path("audit", "near_duplicates")), storage.stamp(storage.join(folder, "00000.json")))
+        return _index(
+            folder,
+            storage.absolute(run.path("audit", "near_duplicates")),
+            storage.stamp(storage.join(folder, "00000.json")),
+        )
 
 
 @lru_cache(maxsize=1)

@@ -1,8 +1,9 @@
 """Near-duplicates within the pool: of images of a run that are alike, the one of the smallest image_id stays.
 
-Not in ALIGN, and off unless `[dedup] within_pool` asks for it. Vectors are grouped by cell, never the bytes of images; what a cell joins are
-pairs, and the pairs of all cells make the groups of which one image stays (`dedup.within_pool`). Exact copies are found by their bytes, flat
-ones too. An image that goes because of a test image is compared with none: what stays for others has to stay itself.
+Not in ALIGN, and off unless `[dedup] within_pool` asks for it. Vectors are grouped by cell, never the bytes of images;
+what a cell joins are pairs, and the pairs of all cells make the groups of which one image stays (`dedup.within_pool`).
+Exact copies are found by their bytes, flat ones too. An image that goes because of a test image is compared with none:
+what stays for others has to stay itself.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,17 +26,21 @@ from altalign.pipelines.near import test_side
 from altalign.pipelines.run.units import Facts, Run, Unit, map_unit
 
 CELLS, COMPARED, JOINED, REPLACED = (f"decontaminate/{step}" for step in ("cells", "compared", "joined", "replaced"))
-UNITS, FETCH_UNITS_AT_MOST = 256, 64  # so many units or more, of so many fetch units at most: the slices of cells are short, and fewer in larger units
+# so many units or more, of so many fetch units at most: the slices of cells are short, and fewer in larger units
+UNITS, FETCH_UNITS_AT_MOST = 256, 64
 OWN, VISITORS, BYTES = range(3)  # kinds of slices
 
 # An image has a number that rises with its image_id: the place of its fetch unit in their order, then its own in that.
 _PLACE_BITS = 32
 _IMAGE = [("number", "<i8"), ("key", "u1", 16)]  # key: the first of its pairs
 _DIGEST = np.dtype([*_IMAGE, ("sha256", "u1", 32)])
-_PAIR = np.dtype([("left", "<i8"), ("right", "<i8"), ("cosine", "<f8"), ("key", "u1", 16)])  # left: the smaller number, whose key it is
-KEPT = np.dtype([("key", "u1", 16), ("cosine", "<f8")])  # what stays for an image, and the cosine with it: NaN where only others connect them
+# left: the smaller number, whose key it is
+_PAIR = np.dtype([("left", "<i8"), ("right", "<i8"), ("cosine", "<f8"), ("key", "u1", 16)])
+# what stays for an image, and the cosine with it: NaN where only others connect them
+KEPT = np.dtype([("key", "u1", 16), ("cosine", "<f8")])
 
-Gone = Callable[[Run, str], np.ndarray]  # by the name of a fetch unit: the numbers in it of images that go because of a test image
+# by the name of a fetch unit: the numbers in it of images that go because of a test image
+Gone = Callable[[Run, str], np.ndarray]
 
 
 def is_wanted(run: Run) -> bool:
@@ -48,7 +53,7 @@ def plan_one(run: Run) -> list[Unit]:
     return [{"name": "00000"}] if is_wanted(run) else []
 
 
-# Cells -------------------------------------------------------------------------------------------------------------------
+# Cells ----------------------------------------------------------------------------------------------------------------
 
 
 def make_cells(run: Run, _: Unit) -> Facts:
@@ -82,14 +87,17 @@ def groups_of(run: Run) -> Groups:
     return Groups.of(1 << (cells - 1).bit_length(), run.config.engine.shuffle, kinds=3)
 
 
-# Comparing ---------------------------------------------------------------------------------------------------------------
+# Comparing ------------------------------------------------------------------------------------------------------------
 
 
 def plan(run: Run) -> list[Unit]:
     """Units of fetch units that follow one another."""
     names = run.finished("fetch/units") if is_wanted(run) else []
     size = max(1, min(FETCH_UNITS_AT_MOST, len(names) // UNITS))
-    return [{"name": f"{order:05d}", "order": order, "first": i, "of": names[i : i + size]} for order, i in enumerate(range(0, len(names), size))]
+    return [
+        {"name": f"{order:05d}", "order": order, "first": i, "of": names[i : i + size]}
+        for order, i in enumerate(range(0, len(names), size))
+    ]
 
 
 class Compare(beam.PTransform[Any, Any]):
@@ -102,7 +110,9 @@ class Compare(beam.PTransform[Any, Any]):
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
         """Scatter every unit to cells, join every cell."""
-        spilled = input_or_inputs | "ScatterUnits" >> pooled(self._run, self._scatter).with_output_types(tuple[int, bytes])
+        spilled = input_or_inputs | "ScatterUnits" >> pooled(self._run, self._scatter).with_output_types(
+            tuple[int, bytes]
+        )
         return (spilled,) | "JoinCells" >> MergePartitions(self._run, JOINED, self._groups, join)
 
     def _scatter(self, unit: Unit) -> Iterator[Element]:
@@ -128,7 +138,9 @@ def scatter(run: Run, unit: Unit, gone: Gone) -> Facts:
     with storage.write(run.work(COMPARED, f"{unit['name']}.spill")) as file:
         spill = SpillWriter(file)
         for kind, cells in zip((OWN, VISITORS), nearest.T, strict=False):
-            _spill(spill, groups, kind, cells, _filled(_vector_dtype(vectors.shape[1]), found[rows], vector=vectors[rows]))
+            _spill(
+                spill, groups, kind, cells, _filled(_vector_dtype(vectors.shape[1]), found[rows], vector=vectors[rows])
+            )
         shares = sha256[by_bytes, :4].copy().view(">u4")[:, 0].astype(np.int64) * groups.partitions >> 32
         _spill(spill, groups, BYTES, shares, _filled(_DIGEST, found[by_bytes], sha256=sha256[by_bytes]))
         spilled = spill.finish()
@@ -168,7 +180,12 @@ def _pairs(found: np.ndarray, one: np.ndarray, other: np.ndarray, cosines: np.nd
     """Pairs by their rows."""
     numbers, pairs = found["number"], np.empty(len(one), _PAIR)
     left, right = np.where(numbers[one] < numbers[other], (one, other), (other, one))
-    pairs["left"], pairs["right"], pairs["cosine"], pairs["key"] = numbers[left], numbers[right], cosines, found["key"][left]
+    pairs["left"], pairs["right"], pairs["cosine"], pairs["key"] = (
+        numbers[left],
+        numbers[right],
+        cosines,
+        found["key"][left],
+    )
     return pairs
 
 
@@ -205,7 +222,7 @@ def join(run: Run, partition: int, spilled: Spilled) -> Facts:
     return {"same_bytes": len(same_bytes), "largest_cell": len(own)}
 
 
-# What stays --------------------------------------------------------------------------------------------------------------
+# What stays -----------------------------------------------------------------------------------------------------------
 
 
 def replace(run: Run, _: Unit) -> Facts:
@@ -222,7 +239,10 @@ def replace(run: Run, _: Unit) -> Facts:
 
 def _settled(files: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """By the pairs of these files: the images that go, rising, which one stays for each, and the cosine of the two."""
-    left, right, cosines = (np.concatenate([np.zeros(0, _PAIR[name]), *(arrays.mapped(file)[name] for file in files)]) for name in ("left", "right", "cosine"))
+    left, right, cosines = (
+        np.concatenate([np.zeros(0, _PAIR[name]), *(arrays.mapped(file)[name] for file in files)])
+        for name in ("left", "right", "cosine")
+    )
     goes, stays = image_groups.replaced(left, right)
     return goes, stays, image_groups.cosines_with_staying(goes, stays, left, right, cosines)
 

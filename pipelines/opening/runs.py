@@ -54,12 +54,18 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     hooks = measuring.hooks_of(config)
     for test_set in config.decontaminate.named_sets:
         if storage.is_inside(config.run.folder, test_set.path):
-            raise UsageError(f"[decontaminate] test_sets: {test_set.path}: the run's own folder {config.run.folder} is in it; keep test set and run apart")
+            raise UsageError(
+                f"[decontaminate] test_sets: {test_set.path}: the run's own folder {config.run.folder} is in it; keep test set and run apart"
+            )
         for folder in sorted({storage.folder_of(path) for part in test_sets.parts(test_set) for path in part.paths}):
             _check_apart(folder, config.run.folder, f"[decontaminate] test_sets: {folder}")
     if config.decontaminate.calibration:
         calibration_files.named(config.decontaminate.calibration, hooks.embedder)
-        _check_apart(config.decontaminate.calibration, config.run.folder, f"[decontaminate] calibration = {config.decontaminate.calibration!r}")
+        _check_apart(
+            config.decontaminate.calibration,
+            config.run.folder,
+            f"[decontaminate] calibration = {config.decontaminate.calibration!r}",
+        )
     if config.fetch.source == "web":
         Domains.load(config.fetch.blocked_domains)
     return Run(config.run.folder, config, tuple(files))
@@ -70,9 +76,13 @@ def _matching(pattern: str, config_path: str) -> list[str]:
     _check(pattern, f"{config_path} [input] paths")
     found = storage.find(pattern)
     if not found and storage.is_remote(pattern):
-        raise UsageError(f"{config_path} [input] paths: nothing matches {pattern!r}; look at what is there, and whether it may be listed")
+        raise UsageError(
+            f"{config_path} [input] paths: nothing matches {pattern!r}; look at what is there, and whether it may be listed"
+        )
     if not found:
-        raise UsageError(f"{config_path} [input] paths: nothing matches {pattern!r} (from {Path.cwd()}); give paths relative to the working directory")
+        raise UsageError(
+            f"{config_path} [input] paths: nothing matches {pattern!r} (from {Path.cwd()}); give paths relative to the working directory"
+        )
     return found
 
 
@@ -81,7 +91,9 @@ def _check(path: str, where: str) -> None:
         storage.check(path)
         os.fsencode(path)
     except UnicodeEncodeError:
-        raise UsageError(f"{where}: the file system cannot have a name like {path!r} in this locale; set LC_ALL=C.UTF-8, or rename it") from None
+        raise UsageError(
+            f"{where}: the file system cannot have a name like {path!r} in this locale; set LC_ALL=C.UTF-8, or rename it"
+        ) from None
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
 
@@ -102,7 +114,9 @@ def _check_file(path: str, run_folder: str, where: str) -> None:
 def _check_apart(path: str, run_folder: str, where: str) -> None:
     """Refuse a folder that decontamination reads where the run makes and deletes files of its own."""
     if storage.is_inside(path, run_folder):
-        raise UsageError(f"{where}: in the run's own folder {run_folder}, whose files are made anew; copy it to another place, and name that")
+        raise UsageError(
+            f"{where}: in the run's own folder {run_folder}, whose files are made anew; copy it to another place, and name that"
+        )
 
 
 def check_finished(run: Run) -> None:
@@ -113,9 +127,13 @@ def check_finished(run: Run) -> None:
     """
     path = run.path("manifest.json")
     entries = storage.read_json(path).get("shards")
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) and {"name", "bytes"} <= entry.keys() for entry in entries):
+    if not isinstance(entries, list) or not all(
+        isinstance(entry, dict) and {"name", "bytes"} <= entry.keys() for entry in entries
+    ):
         raise damaged(run.folder, path, "no shards are in it")
-    wanted = {f"shards/{entry['name']}": entry["bytes"] for entry in entries} | dict.fromkeys(("summary.json", "counts.parquet"))
+    wanted = {f"shards/{entry['name']}": entry["bytes"] for entry in entries} | dict.fromkeys(
+        ("summary.json", "counts.parquet")
+    )
     for name, size in wanted.items():
         path = run.path(*name.split("/"))
         if not storage.exists(path):
@@ -134,8 +152,12 @@ def check_folder(run: Run) -> None:
     if storage.kind(above) != "folder":
         what = "a file" if above == run.folder else f"{above} is a file"
         raise UsageError(f"{run.folder}: {what}, where the folder of a run is meant; choose another [run] folder")
-    if not storage.exists(run.path("run.json")) and any(name != "log" and not storage.is_partial(name) for name in storage.entries(run.folder)):
-        raise UsageError(f"{run.folder}: a folder that is no run of altalign (it has no run.json); choose another [run] folder, or empty it")
+    if not storage.exists(run.path("run.json")) and any(
+        name != "log" and not storage.is_partial(name) for name in storage.entries(run.folder)
+    ):
+        raise UsageError(
+            f"{run.folder}: a folder that is no run of altalign (it has no run.json); choose another [run] folder, or empty it"
+        )
 
 
 def _upwards(folder: str) -> Iterator[str]:
@@ -152,7 +174,8 @@ def _upwards(folder: str) -> Iterator[str]:
 def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, Grounds]:
     """Make the folder fit to be worked on: refuse, or delete what is to be done anew; returns what each stage rests on.
 
-    `rerun` is a stage that is to be run anew, with what follows; an empty one is the first that rests on other settings or files.
+    `rerun` is a stage that is to be run anew, with what follows; an empty one is the first that rests on other settings
+    or files.
 
     Raises:
         UsageError: its finished stages rest on other settings or files.
@@ -173,7 +196,9 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
     engine = run.config.engine.model_dump(mode="json")
     versions = {"altalign": __version__, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}
     stamps = facts.get("files", {}) if recorded else {}
-    storage.write_json(run.path("run.json"), {**versions, "engine": engine, "machine": _machine(), "stages": recorded, "files": stamps})
+    storage.write_json(
+        run.path("run.json"), {**versions, "engine": engine, "machine": _machine(), "stages": recorded, "files": stamps}
+    )
     if not run.is_done(STAGES[-1]):  # a finished run keeps the file that its manifest names by digest
         _write_settings(run)
     return grounds
@@ -224,7 +249,9 @@ def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
         return False
     if _first_anew(run, _facts(run), Basis(run.config, run.files).of, rerun) is not None:
         return False
-    is_tidy = storage.kind(run.work("temporary")) == "missing" and (run.config.run.keep_work or storage.kind(run.path("work")) == "missing")
+    is_tidy = storage.kind(run.work("temporary")) == "missing" and (
+        run.config.run.keep_work or storage.kind(run.path("work")) == "missing"
+    )
     return is_tidy or not storage.is_writable(run.folder)
 
 
@@ -232,7 +259,9 @@ def _facts(run: Run) -> dict[str, Any]:
     """run.json; empty where there is none yet."""
     facts = storage.read_json(run.path("run.json"))
     stages = facts.get("stages", {})
-    if not isinstance(stages, dict) or not all(isinstance(stage, dict) and {"digest", "reads"} <= stage.keys() for stage in stages.values()):
+    if not isinstance(stages, dict) or not all(
+        isinstance(stage, dict) and {"digest", "reads"} <= stage.keys() for stage in stages.values()
+    ):
         raise damaged(run.folder, run.path("run.json"), "no stages are in it")
     return facts
 
@@ -242,13 +271,19 @@ def _first_anew(run: Run, facts: Mapping[str, Any], grounds: Mapping[str, Ground
     if rerun == STAGES[0]:
         return rerun
     recorded: dict[str, Any] = facts.get("stages", {})
-    stale = next((stage for stage in STAGES if stage in recorded and recorded[stage]["digest"] != grounds[stage].digest), None)
+    stale = next(
+        (stage for stage in STAGES if stage in recorded and recorded[stage]["digest"] != grounds[stage].digest), None
+    )
     difference = _difference(recorded[stale]["reads"], grounds[stale].reads) if stale else ""
     if stale != STAGES[0] and (changed := _changed_file(run, facts)):
         stale, difference = STAGES[0], changed
     is_asked_for = rerun == "" or (rerun and stale and STAGES.index(rerun) <= STAGES.index(stale))
     if stale == "decontaminate" and not is_asked_for and (lost := _lost_test_sets(run, facts)):
-        what = "a test set that these settings do not name" if len(lost) == 1 else "test sets that these settings do not name"
+        what = (
+            "a test set that these settings do not name"
+            if len(lost) == 1
+            else "test sets that these settings do not name"
+        )
         repair = "name it in [decontaminate] test_sets; `altalign curate` with --rerun lets its near-duplicates back in"
         raise UsageError(f"{run.folder}: its stage decontaminate was made with {what} ({', '.join(lost)}); {repair}")
     if stale and not is_asked_for:
@@ -260,7 +295,8 @@ def _first_anew(run: Run, facts: Mapping[str, Any], grounds: Mapping[str, Ground
 def forget(run: Run, stage: str) -> None:
     """Delete what this stage and those after it made; the manifest goes first.
 
-    Of `fetch` what came over the web stays, with its journal, which says what it rests on: nothing is asked for again that may be used again.
+    Of `fetch` what came over the web stays, with its journal, which says what it rests on: nothing is asked for again
+    that may be used again.
     """
     stages = STAGES[STAGES.index(stage) :]
     storage.delete(run.path("manifest.json"))
@@ -287,7 +323,9 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         old, new = before.get(name, "absent"), now.get(name, "absent")
         if name == "files" and old != new:
             other = sorted(set(old) ^ set(new))
-            return f"{len(old)} input files, now {len(new)}" + (f" (such as {other[0]})" if other else " (in another order)")
+            return f"{len(old)} input files, now {len(new)}" + (
+                f" (such as {other[0]})" if other else " (in another order)"
+            )
         if old != new:
             return f"{name} = {old!r}, now {new!r}"
     return "other results of the stages before it"
@@ -300,7 +338,11 @@ def _changed_file(run: Run, facts: Mapping[str, Any]) -> str:
         before, now = marks.get(file.name, {}).get("stamp") or facts.get("files", {}).get(file.path), stamp.to_json()
         if before and before != now:
             another = "digest in the store" if stamp.digest else "time of change"
-            what = f"{before[0]:,} bytes, now {now[0]:,}" if before[0] != now[0] else f"the same size, but another {another} now"
+            what = (
+                f"{before[0]:,} bytes, now {now[0]:,}"
+                if before[0] != now[0]
+                else f"the same size, but another {another} now"
+            )
             return f"the file {file.path} of {what}"
     return ""
 
@@ -328,12 +370,15 @@ def recording(run: Run, stage: str, grounds: Grounds) -> Iterator[None]:
             marks = dict(run.all_facts(stage))
             facts["files"] = {file.path: marks[file.name]["stamp"] for file in run.files}
     except BaseException:
-        _end(run, facts, entry, begin, suppressed=(OSError, AltalignError))  # what went wrong first is what the user has to know
+        # what went wrong first is what the user has to know
+        _end(run, facts, entry, begin, suppressed=(OSError, AltalignError))
         raise
     _end(run, facts, entry, begin)
 
 
-def _end(run: Run, facts: dict[str, Any], entry: dict[str, Any], begin: float, suppressed: tuple[type[Exception], ...] = ()) -> None:
+def _end(
+    run: Run, facts: dict[str, Any], entry: dict[str, Any], begin: float, suppressed: tuple[type[Exception], ...] = ()
+) -> None:
     entry["seconds"] = round(entry["seconds"] + time.monotonic() - begin, 2)
     with suppress(*suppressed):
         storage.write_json(run.path("run.json"), facts)
@@ -351,7 +396,9 @@ def counts_of(run: Run) -> Counts:
 def failed_counts_of(run: Run) -> FailedCounts:
     """The rows of all stages by every rule that holds."""
     steps = [step for stage in STAGES for step in COUNTED[stage]]
-    return FailedCounts.from_json(entry for step in steps for _, facts in run.all_facts(step) for entry in facts.get("failed", ()))
+    return FailedCounts.from_json(
+        entry for step in steps for _, facts in run.all_facts(step) for entry in facts.get("failed", ())
+    )
 
 
 def counted_stages(run: Run, *, and_now: str = "") -> list[Stage]:

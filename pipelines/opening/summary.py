@@ -17,8 +17,8 @@ from altalign.reasons import PASSING, DropReason, Stage
 from altalign.stages import STAGES
 from altalign.terminal import lines_shown, shown
 
-# Measured on 5 million synthetic captions: hashes spilled 110 bytes a row, dropped rows and survivors 130. Files that are not read in place
-# are pages or images: candidates or images kept in work/, images fetched, shards.
+# Measured on 5 million synthetic captions: hashes spilled 110 bytes a row, dropped rows and survivors 130. Files that
+# are not read in place are pages or images: candidates or images kept in work/, images fetched, shards.
 BYTES_PER_ROW = 250
 TIMES_INPUT = 3
 _UNREACHED = (DropReason.HTTP_UNREACHABLE, DropReason.HTTP_TIMEOUT, DropReason.HTTP_REFUSED)
@@ -27,7 +27,9 @@ _UNREACHED = (DropReason.HTTP_UNREACHABLE, DropReason.HTTP_TIMEOUT, DropReason.H
 def print_plan(run: Run, out: Console) -> None:
     """`--dry-run`: matched files, units, what is done already, resolved settings, and the disk that the run needs."""
     sizes = [stamp.size for stamp in storage.stamps([file.path for file in run.files])]
-    rows = list(storage.each(lambda file: _rows_in_place(run, file), run.files, of=next((file.path for file in run.files), "")))
+    rows = list(
+        storage.each(lambda file: _rows_in_place(run, file), run.files, of=next((file.path for file in run.files), ""))
+    )
     out.print(f"{len(run.files)} input files, {sum(sizes) / 1e6:,.1f} MB")
     table = Table()
     table.add_column("input")
@@ -39,17 +41,29 @@ def print_plan(run: Run, out: Console) -> None:
         known = [row for i in mine if (row := rows[i]) is not None]
         units = len(mine) + sum(-(-row // ROWS_PER_UNIT) for row in known)
         size = sum(sizes[i] for i in mine) / 1e6
-        table.add_row(shown(settings.source), settings.kind, f"{len(mine)}", f"{units}", f"{sum(known):,}" if known else "", f"{size:,.1f}")
+        table.add_row(
+            shown(settings.source),
+            settings.kind,
+            f"{len(mine)}",
+            f"{units}",
+            f"{sum(known):,}" if known else "",
+            f"{size:,.1f}",
+        )
     out.print(table)
     for file in run.files:
         out.print(f"  {file.path}", soft_wrap=True)
     for test_set in run.config.decontaminate.named_sets:
         of_set = test_sets.parts(test_set)
         files = len({path for part in of_set for path in part.paths})
-        out.print(f"test set {shown(test_set.name)}: {_many(files, 'file')} in {_many(len(of_set), 'unit')}, {shown(test_set.path)}", soft_wrap=True)
+        out.print(
+            f"test set {shown(test_set.name)}: {_many(files, 'file')} in {_many(len(of_set), 'unit')}, {shown(test_set.path)}",
+            soft_wrap=True,
+        )
     out.print(lines_shown(resolved(run.config)), soft_wrap=True)
     done = [stage for stage in STAGES if run.is_done(stage)]
-    out.print(f"done already: {', '.join(done) or 'nothing'}; to do: {', '.join(s for s in STAGES if s not in done) or 'nothing'}")
+    out.print(
+        f"done already: {', '.join(done) or 'nothing'}; to do: {', '.join(s for s in STAGES if s not in done) or 'nothing'}"
+    )
     copied = sum(size for size, row in zip(sizes, rows, strict=True) if row is None)
     needed = BYTES_PER_ROW * sum(row or 0 for row in rows) + TIMES_INPUT * copied
     free = storage.free_bytes(run.folder)
@@ -57,7 +71,10 @@ def print_plan(run: Run, out: Console) -> None:
     if run.config.fetch.source == "web":
         pace = run.config.fetch
         at_once = f"{pace.threads:,} requests at a time, of one host {pace.connections_per_host:,} and {pace.requests_per_host_s:g} a second"
-        out.print(f"images: from the web, those of pairs that judge keeps; {at_once}; each takes its bytes twice, in work/ and in shards/", soft_wrap=True)
+        out.print(
+            f"images: from the web, those of pairs that judge keeps; {at_once}; each takes its bytes twice, in work/ and in shards/",
+            soft_wrap=True,
+        )
     more = " and the images" if run.config.fetch.source == "web" else ""
     out.print(f"disk: about {needed / 1e9:,.2f} GB{more} in {shown(run.folder)}; free there: {there}", soft_wrap=True)
 
@@ -86,17 +103,34 @@ def print_summary(run: Run, out: Console) -> None:
         table.add_row(stage.value, "received", f"{received:,}", "", style="bold")
         for reason, rows in counts.dropped(stage).items():
             table.add_row("", reason, f"{rows:,}", f"{rows / received:.2%}")
-        table.add_row("", "kept", f"{counts.kept(stage):,}", f"{counts.kept(stage) / received:.2%}" if received else "", style="green", end_section=True)
+        table.add_row(
+            "",
+            "kept",
+            f"{counts.kept(stage):,}",
+            f"{counts.kept(stage) / received:.2%}" if received else "",
+            style="green",
+            end_section=True,
+        )
     out.print(table)
     for note in notes(run):
         out.print(note, soft_wrap=True)
     if _nobody_answered(run, counts):
-        out.print("no host has answered: look whether this machine has a network, and names, and no proxy between", style="yellow", soft_wrap=True)
+        out.print(
+            "no host has answered: look whether this machine has a network, and names, and no proxy between",
+            style="yellow",
+            soft_wrap=True,
+        )
     if passing := sum(counts.dropped(Stage.FETCH).get(reason, 0) for reason in PASSING):
-        out.print(f"{_many(passing, 'pair')} may come another time ({', '.join(PASSING)}): altalign retry {shown(run.folder)}", style="yellow", soft_wrap=True)
+        out.print(
+            f"{_many(passing, 'pair')} may come another time ({', '.join(PASSING)}): altalign retry {shown(run.folder)}",
+            style="yellow",
+            soft_wrap=True,
+        )
     facts = storage.read_json(run.path("summary.json"))
     if not storage.exists(run.path("manifest.json")):
-        out.print(f"not finished: {', '.join(stage for stage in STAGES if not run.is_done(stage))} to do; run without --until to go on")
+        out.print(
+            f"not finished: {', '.join(stage for stage in STAGES if not run.is_done(stage))} to do; run without --until to go on"
+        )
     elif facts["pairs"]:
         out.print(
             f"{_many(facts['pairs'], 'pair')} of {_many(facts['images'], 'image')}, {facts['bytes'] / 1e6:,.1f} MB, in {shown(run.path('shards'))}",
@@ -104,16 +138,25 @@ def print_summary(run: Run, out: Console) -> None:
             soft_wrap=True,
         )
     else:
-        rows, stage, reason = max(((rows, stage, reason) for stage in stages for reason, rows in counts.dropped(stage).items()), default=(0, "", ""))
+        rows, stage, reason = max(
+            ((rows, stage, reason) for stage in stages for reason, rows in counts.dropped(stage).items()),
+            default=(0, "", ""),
+        )
         most = f", most of it dropped by {stage} as {reason} ({rows:,})" if rows else ""
-        out.print(f"nothing is left of the pool{most}: no shards were written; `altalign explain` says why for any pair", style="yellow", soft_wrap=True)
+        out.print(
+            f"nothing is left of the pool{most}: no shards were written; `altalign explain` says why for any pair",
+            style="yellow",
+            soft_wrap=True,
+        )
 
 
 def final_counts(run: Run) -> tuple[Counts, list[Stage]]:
     """Counts of the finished stages: of counts.parquet where the run is finished, of units else."""
     if storage.exists(run.path("counts.parquet")) and storage.exists(run.path("manifest.json")):
         rows = parquet.read_table(run.path("counts.parquet")).to_pylist()
-        return Counts.from_json([[row["stage"], row["source"], row["reason"], row["rows"]] for row in rows]), list(runs.COUNTED_STAGES)
+        return Counts.from_json([[row["stage"], row["source"], row["reason"], row["rows"]] for row in rows]), list(
+            runs.COUNTED_STAGES
+        )
     return runs.counts_of(run), runs.counted_stages(run)
 
 
@@ -123,7 +166,9 @@ def notes(run: Run) -> list[str]:
     found = []
     if vocabulary.get("all"):
         size = run.config.text.vocabulary_size
-        found.append(f"vocabulary: the pool has {vocabulary['distinct']:,} distinct n-grams, vocabulary_size = {size:,}: all are in it, none is rare")
+        found.append(
+            f"vocabulary: the pool has {vocabulary['distinct']:,} distinct n-grams, vocabulary_size = {size:,}: all are in it, none is rare"
+        )
     if not run.config.image.nsfw.model:
         found.append("NSFW: off ([image.nsfw] model is not set)")
     return [*found, *_of_decontamination(run), *_within_pool(run)]
@@ -136,7 +181,10 @@ def _of_decontamination(run: Run) -> list[str]:
     if not run.is_done("decontaminate"):
         return []
     facts = decontaminate.facts_found(run)
-    near = ", ".join(f"{_many(facts['images_near'][name], 'image')} near {shown(name)} ({images:,})" for name, images in facts["test_sets"].items())
+    near = ", ".join(
+        f"{_many(facts['images_near'][name], 'image')} near {shown(name)} ({images:,})"
+        for name, images in facts["test_sets"].items()
+    )
     by = f" by {shown(run.config.decontaminate.calibration)}" if run.config.decontaminate.calibration else ""
     found = [f"decontamination: {near}; cosine above {facts['similarity_above']:g}{by}"]
     if facts["flat_test_images"]:
@@ -145,7 +193,9 @@ def _of_decontamination(run: Run) -> list[str]:
         found.append(f"clusters: {facts['clusters']:,}, not {wanted:,}: 64 images make one")
     if facts["images_without_a_bucket"]:
         stay, images = ("stay" if facts["require_bucket"] else "go"), _many(facts["images_without_a_bucket"], "image")
-        found.append(f"buckets: {images} above the threshold share none with a test image, and {stay} ([decontaminate] require_bucket)")
+        found.append(
+            f"buckets: {images} above the threshold share none with a test image, and {stay} ([decontaminate] require_bucket)"
+        )
     return found
 
 
@@ -154,14 +204,20 @@ def _within_pool(run: Run) -> list[str]:
     if not within_pool.is_wanted(run) or not run.is_done("decontaminate"):
         return []
     facts = decontaminate.facts_found(run)["within_pool"]
-    goes, stays, compared = (facts[name] for name in ("images_that_go", "images_that_stay_for_others", "images_compared"))
+    goes, stays, compared = (
+        facts[name] for name in ("images_that_go", "images_that_stay_for_others", "images_compared")
+    )
     return [f"near-duplicates in the pool: {goes:,} of {compared:,} images go, in favour of {stays:,}"]
 
 
 def _nobody_answered(run: Run, counts: Counts) -> bool:
     """Whether images were asked for and no host was ever reached: then hosts are hardly what is gone."""
     dropped = set(counts.dropped(Stage.FETCH))
-    return run.config.fetch.source == "web" and not counts.kept(Stage.FETCH) and DropReason.HTTP_UNREACHABLE in dropped <= {*_UNREACHED}
+    return (
+        run.config.fetch.source == "web"
+        and not counts.kept(Stage.FETCH)
+        and DropReason.HTTP_UNREACHABLE in dropped <= {*_UNREACHED}
+    )
 
 
 def _many(number: int, what: str) -> str:

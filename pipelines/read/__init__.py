@@ -24,12 +24,15 @@ def check(paths: Sequence[str], settings: InputSettings) -> None:
     """Refuse, before any work, files that do not fit the settings of their input. A broken file passes: reading it says so.
 
     Raises:
-        UsageError: a folder where a file is meant, a missing file, a name that tells no format, a column that is missing or of another type.
+        UsageError: a folder where a file is meant, a missing file, a name that tells no format, a column that is
+            missing or of another type.
     """
     for path in paths:
         kind = storage.kind(path)
         if kind == "folder":
-            raise UsageError(f"{path}: a folder, where a file is meant; write {path.rstrip('/')}/* to read the files in it")
+            raise UsageError(
+                f"{path}: a folder, where a file is meant; write {path.rstrip('/')}/* to read the files in it"
+            )
         if kind == "missing":
             raise UsageError(f"{path}: no such file")
         if settings.kind == "table":

@@ -78,7 +78,11 @@ def kept(candidates: pa.RecordBatch) -> pa.RecordBatch:
 
 def as_found(candidates: pa.RecordBatch, places: pa.RecordBatch | None = None) -> Found:
     """A stretch of kept candidates without a broken record."""
-    return Found(kept(candidates.select(CANDIDATE.names)), batch([], BROKEN), batch([], IMAGE_PLACE) if places is None else places)
+    return Found(
+        kept(candidates.select(CANDIDATE.names)),
+        batch([], BROKEN),
+        batch([], IMAGE_PLACE) if places is None else places,
+    )
 
 
 def unreadable(path: str, what: str) -> NoReturn:
@@ -101,10 +105,14 @@ def readable(path: str, what: str) -> Iterator[None]:
         yield
     except (OSError, EOFError, pa.ArrowInvalid) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UnreadableError(f"{path}: cannot be read as {what} ({reason}); repair or remove the file, or set skip_unreadable = true") from error
+        raise UnreadableError(
+            f"{path}: cannot be read as {what} ({reason}); repair or remove the file, or set skip_unreadable = true"
+        ) from error
 
 
 def batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
     """A batch of rows given as tuples."""
     columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
-    return pa.record_batch([pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
+    return pa.record_batch(
+        [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )

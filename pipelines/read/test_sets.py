@@ -1,7 +1,7 @@
 """Test sets: folders of images, Parquet files and WebDataset tars, in folders too; every image of them, by a name that a person finds it by.
 
-A gap here would let copies of test images through, so what cannot be read stops the run. Left aside is only what is no image by its first
-bytes and by its name (labels, lists, licences), and what a system hides.
+A gap here would let copies of test images through, so what cannot be read stops the run. Left aside is only what is no
+image by its first bytes and by its name (labels, lists, licences), and what a system hides.
 """
 
 import os
@@ -32,7 +32,10 @@ _LARGE_BYTES = 1 << 27  # ours; a member of a tar beyond this is read whole only
 _ADVICE = "; repair or remove the file, or set skip_unreadable = true"
 
 # Names of what may hold images and is not read here, also in pieces (.zip.001).
-_ARCHIVE = re.compile(r"\.(zip|7z|rar|tar\.bz2|tbz2|tar\.xz|txz|arrow|feather|lmdb|mdb|tfrecords?|h5|hdf5)(\.?\d+|-\d+-of-\d+)?$", re.IGNORECASE)
+_ARCHIVE = re.compile(
+    r"\.(zip|7z|rar|tar\.bz2|tbz2|tar\.xz|txz|arrow|feather|lmdb|mdb|tfrecords?|h5|hdf5)(\.?\d+|-\d+-of-\d+)?$",
+    re.IGNORECASE,
+)
 
 # Names of images, those too that cannot be decoded: whoever has such has to convert them.
 _IMAGES = (
@@ -53,7 +56,13 @@ class Part:
 
     def to_json(self) -> dict[str, Any]:
         """For a unit."""
-        return {"test_set": self.test_set, "paths": list(self.paths), "root": self.root, "row_group": self.row_group, "column": self.column}
+        return {
+            "test_set": self.test_set,
+            "paths": list(self.paths),
+            "root": self.root,
+            "row_group": self.row_group,
+            "column": self.column,
+        }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Part":
@@ -65,8 +74,9 @@ def parts(test_set: TestSet) -> list[Part]:
     """The parts of a test set, in the order of paths.
 
     Raises:
-        UsageError: nothing is there, or it holds no image, or an archive that is not read here, or a table has not the column, or one of another type.
-        UnreadableError: a Parquet file is broken, or a folder or file cannot be read.
+        UsageError: nothing is there, or it holds no image, or an archive that is not read here, or a table has not the
+            column, or one of another type. UnreadableError: a Parquet file is broken, or a folder or file cannot be
+            read.
     """
     root, files = _files(test_set)
     made: list[Part] = []
@@ -81,11 +91,15 @@ def parts(test_set: TestSet) -> list[Part]:
             images.append(path)
         else:
             others.append(path)
-    made += [Part(test_set.name, tuple(images[i : i + FILES_PER_PART]), root) for i in range(0, len(images), FILES_PER_PART)]
+    made += [
+        Part(test_set.name, tuple(images[i : i + FILES_PER_PART]), root) for i in range(0, len(images), FILES_PER_PART)
+    ]
     if not made:
         without = others or files  # files: tables without a row
         what = f"{len(without):,} files that hold none, such as {without[0]}" if without else "it is empty"
-        raise UsageError(f"[decontaminate] test_sets: {test_set.path}: no image, Parquet file or tar in it ({what}); give the folder that holds them")
+        raise UsageError(
+            f"[decontaminate] test_sets: {test_set.path}: no image, Parquet file or tar in it ({what}); give the folder that holds them"
+        )
     return made
 
 
@@ -119,9 +133,13 @@ def _files(test_set: TestSet) -> tuple[str, list[str]]:
     try:
         found = [test_set.path] if Path(test_set.path).exists() else sorted(glob(test_set.path, recursive=True))  # noqa: PTH207 - absolute patterns too
     except OSError as error:
-        raise UsageError(f"[decontaminate] test_sets: {test_set.path}: cannot be reached ({error.strerror}); make it readable") from None
+        raise UsageError(
+            f"[decontaminate] test_sets: {test_set.path}: cannot be reached ({error.strerror}); make it readable"
+        ) from None
     if not found:
-        raise UsageError(f"[decontaminate] test_sets: nothing is at {test_set.path!r} (from {Path.cwd()}); give paths relative to the working directory")
+        raise UsageError(
+            f"[decontaminate] test_sets: nothing is at {test_set.path!r} (from {Path.cwd()}); give paths relative to the working directory"
+        )
     files: list[str] = []
     seen: set[tuple[int, int]] = set()
     for path in found:
@@ -129,18 +147,25 @@ def _files(test_set: TestSet) -> tuple[str, list[str]]:
             raise _strange(path)
         files += _walk(path, seen) if Path(path).is_dir() else [path]
     is_one_folder = len(found) == 1 and Path(found[0]).is_dir()
-    return found[0] if is_one_folder else os.path.commonpath([str(Path(path).parent) for path in files]) if files else "", list(dict.fromkeys(files))
+    return found[0] if is_one_folder else os.path.commonpath(
+        [str(Path(path).parent) for path in files]
+    ) if files else "", list(dict.fromkeys(files))
 
 
 def _files_of_store(test_set: TestSet) -> tuple[str, list[str]]:
     found = storage.find(test_set.path)
     if not found:
-        raise UsageError(f"[decontaminate] test_sets: nothing is at {test_set.path!r}; look at what is there, and whether it may be listed")
+        raise UsageError(
+            f"[decontaminate] test_sets: nothing is at {test_set.path!r}; look at what is there, and whether it may be listed"
+        )
     files: list[str] = []
     for path in found:
         below = storage.files_below(path) if storage.kind(path) == "folder" else [path]
         visible = (file for file in below if not _is_hidden(file.removeprefix(path)))
-        files += sorted(visible, key=lambda file: [(True, folder) for folder in file.split("/")[:-1]] + [(False, file.split("/")[-1])])
+        files += sorted(
+            visible,
+            key=lambda file: [(True, folder) for folder in file.split("/")[:-1]] + [(False, file.split("/")[-1])],
+        )
     files = list(dict.fromkeys(files))
     folders = [storage.folder_of(file).split("/") for file in files]
     common = "/".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False)))
@@ -155,12 +180,16 @@ def _walk(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
             return
         seen.add((status.st_dev, status.st_ino))
         with os.scandir(folder) as entries:
-            visible = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
+            visible = sorted(
+                (entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name
+            )
         folders = [entry.name for entry in visible if entry.is_dir()]
         strange = next((entry.path for entry in visible if not entry.is_dir() and not entry.is_file()), None)
     except OSError as error:
         where = error.filename or folder
-        raise UnreadableError(f"{where}: a folder of a test set cannot be read ({error.strerror}); its images would not be looked for") from error
+        raise UnreadableError(
+            f"{where}: a folder of a test set cannot be read ({error.strerror}); its images would not be looked for"
+        ) from error
     if strange is not None:
         raise _strange(strange)
     yield from (storage.join(folder, entry.name) for entry in visible if entry.name not in set(folders))
@@ -169,7 +198,9 @@ def _walk(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
 
 
 def _strange(path: str) -> UnreadableError:
-    return UnreadableError(f"{path}: in a test set, and no file (a link that leads nowhere, a pipe or a device); put it right, or take it out of the set")
+    return UnreadableError(
+        f"{path}: in a test set, and no file (a link that leads nowhere, a pipe or a device); put it right, or take it out of the set"
+    )
 
 
 def _is_image(path: str) -> bool:
@@ -202,10 +233,12 @@ def _bytes(path: str) -> bytes:
     try:
         return storage.read_bytes(path)
     except OSError as error:
-        raise UnreadableError(f"{path}: a test image cannot be read ({error.strerror}); its copies would not be looked for") from error
+        raise UnreadableError(
+            f"{path}: a test image cannot be read ({error.strerror}); its copies would not be looked for"
+        ) from error
 
 
-# Tables ------------------------------------------------------------------------------------------------------------------
+# Tables ---------------------------------------------------------------------------------------------------------------
 
 
 def _settings(path: str, column: str) -> InputSettings:
@@ -233,11 +266,13 @@ def _images_of_table(part: Part) -> Iterator[tuple[str, bytes]]:
         first = sum(rows[:number])
         for row, data in table.images(path, _settings(path, part.column), range(first, first + rows[number])):
             if not data:
-                raise UnreadableError(f"{path}: row {row:,} of test set {part.test_set} has no image; remove the row, or give a column that has one in each")
+                raise UnreadableError(
+                    f"{path}: row {row:,} of test set {part.test_set} has no image; remove the row, or give a column that has one in each"
+                )
             yield f"{_name(part, path)}#{row}", data
 
 
-# Tars --------------------------------------------------------------------------------------------------------------------
+# Tars -----------------------------------------------------------------------------------------------------------------
 
 
 def _images_of_tar(part: Part, path: str) -> Iterator[tuple[str, bytes]]:
@@ -248,18 +283,32 @@ def _images_of_tar(part: Part, path: str) -> Iterator[tuple[str, bytes]]:
             with tar_members.opened(cast(BinaryIO, file)) as (tar, _):
                 for member in tar:
                     end = tar.offset
-                    if member.isfile() and not _is_hidden(member.name) and (data := _image_of(tar, member, path)) is not None:
+                    if (
+                        member.isfile()
+                        and not _is_hidden(member.name)
+                        and (data := _image_of(tar, member, path)) is not None
+                    ):
                         found.add(posixpath.normpath(member.name))
                         yield f"{_name(part, path)}/{_as_text(member.name)}", data
-                    if (member.issym() or member.islnk()) and not _is_hidden(member.name) and member.name.lower().endswith(_IMAGES):
+                    if (
+                        (member.issym() or member.islnk())
+                        and not _is_hidden(member.name)
+                        and member.name.lower().endswith(_IMAGES)
+                    ):
                         links[_target(member)] = member.name
                     cast(Any, tar).members.clear()  # tarfile keeps all it has met
                 if found and tar.offset == end:
-                    raise tar_members.ReadError("it ends without zeros, as one does that is cut between two files; make it anew")
+                    raise tar_members.ReadError(
+                        "it ends without zeros, as one does that is cut between two files; make it anew"
+                    )
         except tar_members.ReadError as error:
-            raise UnreadableError(f"{path}: a tar of test set {part.test_set} cannot be read ({error}); its images would not be looked for") from error
+            raise UnreadableError(
+                f"{path}: a tar of test set {part.test_set} cannot be read ({error}); its images would not be looked for"
+            ) from error
     if lost := next((name for target, name in links.items() if target not in found), None):
-        raise UnreadableError(f"{path}: {lost}: a link to what is no image of this tar; make it anew with --dereference, or take the link out of the set")
+        raise UnreadableError(
+            f"{path}: {lost}: a link to what is no image of this tar; make it anew with --dereference, or take the link out of the set"
+        )
     if not found:
         raise UnreadableError(f"{path}: a tar of test set {part.test_set} that holds no image; take it out of the set")
 
@@ -273,14 +322,20 @@ def _image_of(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bytes
     """The bytes of a member that is an image by its name or its first bytes."""
     is_named = member.name.lower().endswith(_IMAGES)
     if is_named and member.issparse():
-        raise UnreadableError(f"{path}: {member.name}: an image that is stored with holes; make the tar anew without --sparse")
+        raise UnreadableError(
+            f"{path}: {member.name}: an image that is stored with holes; make the tar anew without --sparse"
+        )
     if not is_named and (_ARCHIVE.search(member.name) or member.name.lower().endswith((*_TABLES, *_TARS))):
-        raise UnreadableError(f"{path}: {member.name}: images in it would not be looked for; unpack it, or take it out of the set")
+        raise UnreadableError(
+            f"{path}: {member.name}: images in it would not be looked for; unpack it, or take it out of the set"
+        )
     data = tar_members.content(tar, member, member.size if is_named or member.size <= _LARGE_BYTES else _HEAD_BYTES)
     if not is_named and sniff(data) is None:
         return None
     if len(data) < member.size:
-        raise UnreadableError(f"{path}: {member.name}: an image of {member.size:,} bytes; give it a name that says so, such as .jpg, or take it out of the set")
+        raise UnreadableError(
+            f"{path}: {member.name}: an image of {member.size:,} bytes; give it a name that says so, such as .jpg, or take it out of the set"
+        )
     return data
 
 
@@ -295,4 +350,6 @@ def _read_whole() -> Iterator[None]:
         yield
     except UnreadableError as error:
         said = str(error).removesuffix(_ADVICE)
-        raise UnreadableError(said if said == str(error) else f"{said}; repair it, or take it out of the test set") from error
+        raise UnreadableError(
+            said if said == str(error) else f"{said}; repair it, or take it out of the test set"
+        ) from error

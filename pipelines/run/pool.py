@@ -49,7 +49,10 @@ def path(run: Run, file: int, *, direct: bool) -> str:
 
 def write_size(run: Run) -> None:
     """Keep the number of candidates where every unit can ask for it without reading all marks."""
-    storage.write_json(run.work("extract", "pool", "size.json"), {"rows": sum(sum(facts["row_groups"]) for _, facts in run.all_facts("extract"))})
+    storage.write_json(
+        run.work("extract", "pool", "size.json"),
+        {"rows": sum(sum(facts["row_groups"]) for _, facts in run.all_facts("extract"))},
+    )
 
 
 def rows(run: Run) -> int:
@@ -67,7 +70,9 @@ def stamp(run: Run, file: int) -> list[int | str]:
     try:
         return storage.stamp(path).to_json()
     except FileNotFoundError:
-        raise UnreadableError(f"{path}: gone since the run began; put it back and run the same command again, it continues") from None
+        raise UnreadableError(
+            f"{path}: gone since the run began; put it back and run the same command again, it continues"
+        ) from None
 
 
 def check_unchanged(run: Run, file: int) -> None:
@@ -78,7 +83,9 @@ def check_unchanged(run: Run, file: int) -> None:
     """
     source = run.files[file]
     if stamp(run, file) != run.facts("extract", source.name)["stamp"]:
-        raise UnreadableError(f"{source.path}: changed since the run began to read it; put the old file back, or give --rerun")
+        raise UnreadableError(
+            f"{source.path}: changed since the run began to read it; put the old file back, or give --rerun"
+        )
 
 
 def candidates(run: Run, unit: Unit) -> Iterator[pa.RecordBatch]:
@@ -87,7 +94,9 @@ def candidates(run: Run, unit: Unit) -> Iterator[pa.RecordBatch]:
     settings = run.config.input[run.files[file].of]
     if direct:
         check_unchanged(run, file)
-    for batch in parquet.read_row_groups(path(run, file, direct=direct), unit["first"], unit["last"], table.columns(settings) if direct else None):
+    for batch in parquet.read_row_groups(
+        path(run, file, direct=direct), unit["first"], unit["last"], table.columns(settings) if direct else None
+    ):
         interrupts.check()
         yield read.candidates(batch, settings) if direct else batch
     if direct:

@@ -16,10 +16,14 @@ LOOK_EVERY_S = 0.5
 
 
 @contextmanager
-def watched(run: Run, step: str, units: Sequence[Unit], console: Console, kind: "type[Watch] | None" = None) -> Iterator[None]:
+def watched(
+    run: Run, step: str, units: Sequence[Unit], console: Console, kind: "type[Watch] | None" = None
+) -> Iterator[None]:
     """Show how many of a step's units are finished: a bar on a terminal, elsewhere a line every 30 s and one at the end."""
     watch = (kind or Watch)(run, step, units, console)
-    storage.write_json(run.work(step, "plan", "plan.json"), {"units": len(units), "rows": sum(unit.get("rows", 0) for unit in units)})
+    storage.write_json(
+        run.work(step, "plan", "plan.json"), {"units": len(units), "rows": sum(unit.get("rows", 0) for unit in units)}
+    )
     thread = threading.Thread(target=watch.look, daemon=True)
     thread.start()
     try:
@@ -71,14 +75,25 @@ class Watch:
         finished, elapsed = self._finished(), time.monotonic() - self._begin
         rows = sum(self._rows[name] for name in finished)
         left = (len(self._rows) - len(finished)) * elapsed / max(1, len(finished - self._before))
-        parts = [f"{self._step}: {len(finished)} of {len(self._rows)} units", f"{rows:,} rows" if rows else "", self._speed(finished)]
+        parts = [
+            f"{self._step}: {len(finished)} of {len(self._rows)} units",
+            f"{rows:,} rows" if rows else "",
+            self._speed(finished),
+        ]
         parts.append(f"{elapsed:.1f} s" if self.stop.is_set() else f"about {left:.0f} s left")
         if not self.stop.is_set() and self._has_failed():
             parts.append("a unit failed, the engine tries it again (`altalign status` says why)")
         self._console.print(", ".join(part for part in parts if part), soft_wrap=True)
 
     def _bar(self) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
         columns = (
             TextColumn("{task.description:<16}"),

@@ -89,7 +89,9 @@ class Run:
 
     def counts(self, stage: str) -> Counts:
         """Counts of all finished units of a stage."""
-        return Counts.total(Counts.from_json(facts["counts"]) for _, facts in self.all_facts(stage) if "counts" in facts)
+        return Counts.total(
+            Counts.from_json(facts["counts"]) for _, facts in self.all_facts(stage) if "counts" in facts
+        )
 
     def is_done(self, stage: str) -> bool:
         """Whether all of a stage is done; the manifest is what says so of the last one."""
@@ -120,7 +122,11 @@ class Grounds:
 def files_named(config: CurateConfig) -> list[str]:
     """The files that settings name and the measuring of images rests on: block lists, the NSFW model and its TOML, those of an embedder."""
     model = config.image.nsfw.model
-    return [*config.image.blocked_hashes, *([model, str(Path(model).with_suffix(".toml"))] if model else []), *config.decontaminate.embedder_files]
+    return [
+        *config.image.blocked_hashes,
+        *([model, str(Path(model).with_suffix(".toml"))] if model else []),
+        *config.decontaminate.embedder_files,
+    ]
 
 
 def digest(value: Any) -> str:
@@ -143,7 +149,11 @@ class Basis:
     def of(self) -> dict[str, Grounds]:
         """Grounds by stage, in order."""
         reads: dict[str, dict[str, Any]] = {stage: {} for stage in STAGES}
-        reads["extract"] = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "work_version": WORK_VERSION}
+        reads["extract"] = {
+            "schema_version": SCHEMA_VERSION,
+            "rules_version": RULES_VERSION,
+            "work_version": WORK_VERSION,
+        }
         for name, value in flatten(self._config.model_dump(mode="json")):
             stage = stage_of(CurateConfig, name)
             if stage is not None:
@@ -152,7 +162,9 @@ class Basis:
         for name in [*files_named(self._config), *self._config.fetch.blocked_domains]:
             reads["fetch"][f"file {name}"] = content(name)
         for test_set in self._config.decontaminate.named_sets:
-            reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = digest(list(test_sets.stamps(test_sets.parts(test_set))))
+            reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = digest(
+                list(test_sets.stamps(test_sets.parts(test_set)))
+            )
         for name in calibration_files.files_of(self._config.decontaminate.calibration):
             reads["decontaminate"][f"file {name}"] = content(name)
         grounds, before = {}, ""

@@ -1,8 +1,8 @@
 """Decontaminate: images of the pool that are near-duplicates of test images go, with every caption of theirs; then those of images of the pool.
 
-Map-only: a unit of fetched images is searched against the index of the test side (`test_side`), which every worker maps into its memory. All pairs
-above the threshold are found first, without fail; whether two images share a bucket is then asked of these pairs alone. What `within_pool` finds
-goes in the same pass as what is found here.
+Map-only: a unit of fetched images is searched against the index of the test side (`test_side`), which every worker maps
+into its memory. All pairs above the threshold are found first, without fail; whether two images share a bucket is then
+asked of these pairs alone. What `within_pool` finds goes in the same pass as what is found here.
 """
 
 from collections import Counter
@@ -28,12 +28,15 @@ from altalign.reasons import KEPT, DropReason, Stage
 
 FOUND, UNITS = "decontaminate/found", "decontaminate/units"
 SUMMARY = "found.json"  # in audit/near_duplicates
-TOTALS = ("images", "flat_images", "pairs", "pairs_without_a_bucket", "images_above", "images_without_a_bucket")  # of the facts of FOUND
+# of the facts of FOUND
+TOTALS = ("images", "flat_images", "pairs", "pairs_without_a_bucket", "images_above", "images_without_a_bucket")
 
-# For the gallery, pairs that are not above the threshold are looked for too: among so many pairs of the pool, so near to it, and so many kept of a unit.
+# For the gallery, pairs that are not above the threshold are looked for too: among so many pairs of the pool, so near
+# to it, and so many kept of a unit.
 BELOW_AMONG, BELOW_WITHIN, BELOW_OF_UNIT = 65_536, 0.1, 25
 
-# Images searched for at a time: the pairs of so many are in memory at once, a few hundred bytes each. Far fewer are above the threshold than below it.
+# Images searched for at a time: the pairs of so many are in memory at once, a few hundred bytes each. Far fewer are
+# above the threshold than below it.
 _AT_A_TIME, _BELOW_AT_A_TIME = 1_024, 256
 
 # Of a unit, the test images near to each image: at most one row a pair. Cosine: 1 where the bytes are the same.
@@ -58,7 +61,7 @@ class Near(NamedTuple):
         return self.where(order[np.flatnonzero(np.diff(self.images[order], prepend=-1))])
 
 
-# Finding -----------------------------------------------------------------------------------------------------------------
+# Finding --------------------------------------------------------------------------------------------------------------
 
 
 def plan_found(run: Run) -> list[Unit]:
@@ -116,9 +119,14 @@ def _near(run: Run, index: Index, features: np.ndarray, *, above: float) -> Near
 def _same_bytes(index: Index, sha256: list[Any]) -> Near:
     """Images that are test images to the byte, flat ones too."""
     mine, tests = np.array(sha256, "S64"), index.digests
-    begin, end = np.searchsorted(tests["sha256"], mine, side="left"), np.searchsorted(tests["sha256"], mine, side="right")
+    begin, end = (
+        np.searchsorted(tests["sha256"], mine, side="left"),
+        np.searchsorted(tests["sha256"], mine, side="right"),
+    )
     images = np.repeat(np.arange(len(mine)), end - begin)
-    rows = np.concatenate([np.zeros(0, np.int64), *(np.arange(*ends) for ends in zip(begin[begin < end], end[begin < end], strict=True))])
+    rows = np.concatenate(
+        [np.zeros(0, np.int64), *(np.arange(*ends) for ends in zip(begin[begin < end], end[begin < end], strict=True))]
+    )
     return Near(images, tests["test"][rows].astype(np.int64), np.ones(len(images)), np.ones(len(images), np.bool_))
 
 
@@ -147,13 +155,16 @@ def _once(near: Near) -> Near:
     return near.where((np.diff(near.images, prepend=-1) != 0) | (np.diff(near.tests, prepend=-1) != 0))
 
 
-# Dropping ----------------------------------------------------------------------------------------------------------------
+# Dropping -------------------------------------------------------------------------------------------------------------
 
 
 def plan(run: Run) -> list[Unit]:
     """One unit a fetch unit; `place` is its own in their order."""
     handed_on = ("counts", "kept", "funnel")
-    return [{"name": name, "place": place, **{fact: facts[fact] for fact in handed_on}} for place, (name, facts) in enumerate(run.all_facts("fetch/units"))]
+    return [
+        {"name": name, "place": place, **{fact: facts[fact] for fact in handed_on}}
+        for place, (name, facts) in enumerate(run.all_facts("fetch/units"))
+    ]
 
 
 def drop(run: Run, unit: Unit) -> Facts:
@@ -165,14 +176,22 @@ def drop(run: Run, unit: Unit) -> Facts:
         for stage, source, reason, rows in unit["counts"]:
             if stage == Stage.IMAGE and reason == KEPT:
                 failed_counts.add_rows(Stage.DECONTAMINATE, source, [], rows)
-        return {"kept": unit["kept"], **failed_counts.facts(), "funnel": funnel.renamed(unit["funnel"], step=Stage.IMAGE, to=Stage.DECONTAMINATE)}
+        return {
+            "kept": unit["kept"],
+            **failed_counts.facts(),
+            "funnel": funnel.renamed(unit["funnel"], step=Stage.IMAGE, to=Stage.DECONTAMINATE),
+        }
     stays = np.ones(unit["kept"], np.bool_)
     stays[dropped["row"].to_numpy()] = False
     left = _fetched(run, name).filter(pa.array(stays))
     for source, count in parquet.tally(left["source"]):
         failed_counts.add_rows(Stage.DECONTAMINATE, source, [], count)
     failed_counts.add(Stage.DECONTAMINATE, dropped["source"], dropped["failed"])
-    parquet.write(run.work(UNITS, f"{name}.outcome_joint"), outcome_joint.of_near_duplicates(dropped, run.config.image), outcome_joint.JOINT)
+    parquet.write(
+        run.work(UNITS, f"{name}.outcome_joint"),
+        outcome_joint.of_near_duplicates(dropped, run.config.image),
+        outcome_joint.JOINT,
+    )
     if run.config.audit.keep_dropped:
         write_dropped(run.path("dropped", "decontaminate", f"{name}.parquet"), Stage.DECONTAMINATE, dropped)
     arrays.save(run.work(UNITS, f"{name}.rows"), np.flatnonzero(stays))
@@ -204,7 +223,15 @@ def _dropped(run: Run, unit: Unit) -> pa.Table:
         parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, near.cosines[which], names))
     numbers, stays = within_pool.replaced_in(run, unit["place"])
     goes, which = _rows_of(numbers, image_of)
-    parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_IN_POOL, stays["cosine"][which], {"kept_key": identity.hexed(stays["key"][which])}))
+    parts.append(
+        _going(
+            rows,
+            goes,
+            DropReason.NEAR_DUPLICATE_IN_POOL,
+            stays["cosine"][which],
+            {"kept_key": identity.hexed(stays["key"][which])},
+        )
+    )
     return pa.concat_tables(parts, promote_options="default").sort_by("row")
 
 
@@ -215,10 +242,15 @@ def _rows_of(images: np.ndarray, image_of: np.ndarray) -> tuple[np.ndarray, np.n
     return rows, place[rows]
 
 
-def _going(rows: pa.Table, goes: np.ndarray, reason: DropReason, cosines: np.ndarray, more: "dict[str, Any]") -> pa.Table:
+def _going(
+    rows: pa.Table, goes: np.ndarray, reason: DropReason, cosines: np.ndarray, more: "dict[str, Any]"
+) -> pa.Table:
     """Rows that go for one reason; their similarity is null where the cosine is none."""
     similarity = pa.array(cosines.astype(np.float32), from_pandas=True)
-    strings = {"reason": pa.array([reason.value] * len(goes), pa.string()), "failed": pa.array([[reason.value]] * len(goes), pa.list_(pa.string()))}
+    strings = {
+        "reason": pa.array([reason.value] * len(goes), pa.string()),
+        "failed": pa.array([[reason.value]] * len(goes), pa.list_(pa.string())),
+    }
     table = rows.take(goes)
     for column, values in {"row": pa.array(goes, pa.int64()), "similarity": similarity, **strings, **more}.items():
         table = table.append_column(column, values)
@@ -226,7 +258,11 @@ def _going(rows: pa.Table, goes: np.ndarray, reason: DropReason, cosines: np.nda
 
 
 def _forget(run: Run, name: str) -> None:
-    for path in (run.work(UNITS, f"{name}.rows"), run.work(UNITS, f"{name}.outcome_joint"), run.path("dropped", "decontaminate", f"{name}.parquet")):
+    for path in (
+        run.work(UNITS, f"{name}.rows"),
+        run.work(UNITS, f"{name}.outcome_joint"),
+        run.path("dropped", "decontaminate", f"{name}.parquet"),
+    ):
         if storage.exists(path):
             storage.delete(path)
 
@@ -279,7 +315,9 @@ def conclude(run: Run) -> None:
     if run.config.decontaminate.test_sets:
         near_gallery.write(run, near_gallery.pairs(run, FOUND), near_gallery.pairs(run, FOUND, ".below"), _goes(run))
     found = [facts for _, facts in run.all_facts(FOUND)]
-    totals = {name: sum(facts[name] for facts in found) for name in TOTALS} if run.config.decontaminate.test_sets else {}
+    totals = (
+        {name: sum(facts[name] for facts in found) for name in TOTALS} if run.config.decontaminate.test_sets else {}
+    )
     test_sets: dict[str, int] = {}
     for _, facts in run.all_facts(test_side.TESTS):
         test_sets[facts["test_set"]] = test_sets.get(facts["test_set"], 0) + facts["images"]
@@ -291,4 +329,7 @@ def conclude(run: Run) -> None:
     }
     near = {"images_near": _images_near(run, list(test_sets))} if run.config.decontaminate.test_sets else {}
     in_pool = {"within_pool": within_pool.facts_of(run)} if within_pool.is_wanted(run) else {}
-    storage.write_json(run.path("audit", "near_duplicates", SUMMARY), {"test_sets": test_sets, **near, **learned, **settings, **totals, **in_pool})
+    storage.write_json(
+        run.path("audit", "near_duplicates", SUMMARY),
+        {"test_sets": test_sets, **near, **learned, **settings, **totals, **in_pool},
+    )

@@ -65,8 +65,13 @@ class Judged:
     def to_arrow(self, source: str) -> pa.Table:
         """A few rows, all dropped, as their file has them."""
         failed: Any = self.failed.dictionary.take(self.failed.indices)
-        columns = {name: self.candidates[name] for name in _STRINGS} | {name: getattr(self.measured, name) for name in _NUMBERS}
-        ids = {"key": identity.hexed(self.keys), "image_id": identity.hexed(self.image_ids, self.candidates["image_identity"].is_valid())}
+        columns = {name: self.candidates[name] for name in _STRINGS} | {
+            name: getattr(self.measured, name) for name in _NUMBERS
+        }
+        ids = {
+            "key": identity.hexed(self.keys),
+            "image_id": identity.hexed(self.image_ids, self.candidates["image_identity"].is_valid()),
+        }
         reasons = {"reason": pc.list_element(failed, 0), "failed": failed}
         return parquet.table({**columns, **ids, **reasons, "source": source, "stage": Stage.JUDGE.value}, DROPPED)
 
@@ -104,10 +109,15 @@ class Writer:
         combinations, codes = self._combinations()
         of_reasons = [[_REASONS.index(reason) for reason in combination] for combination in combinations]
         constant = np.zeros(self._rows, np.uint8)
-        is_known = self._each(lambda judged, rows: judged.candidates["image_identity"].is_valid().to_numpy(zero_copy_only=False)[rows])
+        is_known = self._each(
+            lambda judged, rows: judged.candidates["image_identity"].is_valid().to_numpy(zero_copy_only=False)[rows]
+        )
         return {
             "key": pages.hex_digits(self._each(lambda judged, rows: identity.rows_of(judged.keys, rows))),
-            "image_id": pages.hex_digits(self._each(lambda judged, rows: identity.rows_of(judged.image_ids, rows)), None if is_known.all() else is_known),
+            "image_id": pages.hex_digits(
+                self._each(lambda judged, rows: identity.rows_of(judged.image_ids, rows)),
+                None if is_known.all() else is_known,
+            ),
             **{name: self._strings(name) for name in _STRINGS},
             "source": pages.coded([self._source], constant),
             "stage": pages.coded([Stage.JUDGE.value], constant),
@@ -123,7 +133,9 @@ class Writer:
         numbers: dict[tuple[str, ...], int] = {}
         parts = []
         for judged, rows in self._waiting:
-            known = np.array([numbers.setdefault(each, len(numbers)) if each else 0 for each in judged.combinations], np.uint8)
+            known = np.array(
+                [numbers.setdefault(each, len(numbers)) if each else 0 for each in judged.combinations], np.uint8
+            )
             parts.append(known[judged.codes[rows]])
         return list(numbers), np.concatenate(parts)
 
@@ -134,7 +146,8 @@ class Writer:
 
     def _strings(self, name: str) -> pages.Column:
         parts = (pages.strings(parquet.strings(judged.candidates, name), rows) for judged, rows in self._waiting)
-        return pages.Column([page for part in parts for page in part.pages])  # not joined first: a batch may hold 2 GiB
+        # not joined first: a batch may hold 2 GiB
+        return pages.Column([page for part in parts for page in part.pages])
 
     def _counts(self, name: str) -> pages.Column:
         """A number that is null where it is within its limit."""

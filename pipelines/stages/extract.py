@@ -1,7 +1,8 @@
 """Extract: input files -> the pool of candidates, with a verdict on every image element, record, line and row.
 
-One unit is one input file. A Parquet table without images is its own pool: only its footer is read here, the text passes
-read its row groups. Every other file is read once; its candidates, the places of its images and what it dropped stay in work/.
+One unit is one input file. A Parquet table without images is its own pool: only its footer is read here, the text
+passes read its row groups. Every other file is read once; its candidates, the places of its images and what it dropped
+stay in work/.
 """
 
 from collections.abc import Sequence
@@ -24,9 +25,11 @@ from altalign.pipelines.stages import image_places
 from altalign.reasons import DropReason, Stage
 from altalign.schema import BROKEN, CANDIDATE, DROPPED
 
-SECONDS_PER_BYTE = 30e-9  # of the books in examples/, and of images of mixed formats to their verdict: docs/concepts/where-the-time-goes.md
+# of the books in examples/, and of images of mixed formats to their verdict: docs/concepts/where-the-time-goes.md
+SECONDS_PER_BYTE = 30e-9
 SIZES_ASKED = 100
-SAMPLE_PER_REASON = 1_000  # dropped rows kept as a sample: those of the smallest keys, the same whatever the units were
+# dropped rows kept as a sample: those of the smallest keys, the same whatever the units were
+SAMPLE_PER_REASON = 1_000
 
 
 def plan(run: Run) -> list[Unit]:
@@ -75,7 +78,9 @@ def _extract_file(run: Run, unit: Unit) -> Facts:
     file = run.files[unit["file"]]
     settings, source = run.config.input[file.of], run.source_of(file.number)
     failed_counts, sample = FailedCounts(), _Sample()
-    found_places = image_places.Collected(file.number, plain=image_places.Kind.ROW if settings.kind == "table" else image_places.Kind.RECORD)
+    found_places = image_places.Collected(
+        file.number, plain=image_places.Kind.ROW if settings.kind == "table" else image_places.Kind.RECORD
+    )
     with ExitStack() as stack:
         candidates = stack.enter_context(parquet.writing(pool.path(run, file.number, direct=False), CANDIDATE))
         broken = stack.enter_context(parquet.writing(run.work("extract", f"{file.name}.broken.parquet"), DROPPED))
@@ -126,7 +131,16 @@ class _Sample:
 def _broken_rows(broken: pa.RecordBatch, source: str) -> pa.Table:
     failed = pa.array([[DropReason.RECORD_BROKEN.value]] * broken.num_rows, pa.list_(pa.string()))
     columns = {name: broken[name] for name in BROKEN.names}
-    return parquet.table({**columns, "source": source, "stage": Stage.EXTRACT.value, "reason": DropReason.RECORD_BROKEN.value, "failed": failed}, DROPPED)
+    return parquet.table(
+        {
+            **columns,
+            "source": source,
+            "stage": Stage.EXTRACT.value,
+            "reason": DropReason.RECORD_BROKEN.value,
+            "failed": failed,
+        },
+        DROPPED,
+    )
 
 
 def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
@@ -147,7 +161,9 @@ def conclude(run: Run) -> None:
     for file in run.files:
         broken = run.work("extract", f"{file.name}.broken.parquet")
         if run.facts("extract", file.name).get("broken"):
-            storage.write_bytes(run.path("dropped", "extract", f"broken-{file.name}.parquet"), storage.read_bytes(broken))
+            storage.write_bytes(
+                run.path("dropped", "extract", f"broken-{file.name}.parquet"), storage.read_bytes(broken)
+            )
         if storage.exists(run.work("extract", f"{file.name}.sample.parquet")):
             sample.add(parquet.read_table(run.work("extract", f"{file.name}.sample.parquet")))
     parquet.write_any(run.path("dropped", "extract", "sample.parquet"), sample.rows, DROPPED)

@@ -1,7 +1,8 @@
 """Fetch and image: the bytes of every surviving image, once however many captions it has; measured and judged while decoded.
 
-A fetch unit is a row group of the grouped survivors. Its images come from where they are in hand (`fetch_archive`) or from the web
-(`fetch_web`); either leaves a blob of bytes and, of each image, an outcome, in the order of images. What follows is the same.
+A fetch unit is a row group of the grouped survivors. Its images come from where they are in hand (`fetch_archive`) or
+from the web (`fetch_web`); either leaves a blob of bytes and, of each image, an outcome, in the order of images. What
+follows is the same.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,8 @@ from altalign.schema import DROPPED, SAMPLE
 
 SECONDS_PER_IMAGE = 1e-3  # docs/concepts/where-the-time-goes.md; of a web-size one three times that
 
-# A candidate that passed the image rules, with where its image's bytes lie in the blob of its fetch unit, and what the audit's joint counts want.
+# A candidate that passed the image rules, with where its image's bytes lie in the blob of its fetch unit, and what the
+# audit's joint counts want.
 FETCHED = pa.schema(
     [
         *(field for field in SAMPLE if field.name not in ("bytes", "sha256", "tar_offset", "tar_bytes")),
@@ -45,9 +47,19 @@ FETCHED = pa.schema(
 
 def plan(run: Run) -> list[Unit]:
     """One unit a row group of the grouped survivors, in order of image_id."""
-    groups = [(name, number, group) for name, facts in run.all_facts("judge/grouped") for number, group in enumerate(facts["row_groups"])]
-    of_run = {"units": len(groups), "one_in": gallery_rows.one_in(sum(group["images"] for _, _, group in groups), image_hosts.IMAGES_AT_MOST)}
-    return [{"name": f"{name}-{number:05d}", "partition": name, "row_group": number, **group, **of_run} for name, number, group in groups]
+    groups = [
+        (name, number, group)
+        for name, facts in run.all_facts("judge/grouped")
+        for number, group in enumerate(facts["row_groups"])
+    ]
+    of_run = {
+        "units": len(groups),
+        "one_in": gallery_rows.one_in(sum(group["images"] for _, _, group in groups), image_hosts.IMAGES_AT_MOST),
+    }
+    return [
+        {"name": f"{name}-{number:05d}", "partition": name, "row_group": number, **group, **of_run}
+        for name, number, group in groups
+    ]
 
 
 class Fetch(beam.PTransform[Any, Any]):
@@ -94,7 +106,9 @@ def fetch(run: Run, unit: Unit) -> Facts:
 def survivors(run: Run, unit: Unit) -> pa.Table:
     """The rows of a unit, of `judge.GROUPED`, sorted by image_id."""
     path = run.work("judge/grouped", f"{unit['partition']}.parquet")
-    return pa.Table.from_batches(list(parquet.read_row_groups(path, unit["row_group"], unit["row_group"])), judge.GROUPED).combine_chunks()
+    return pa.Table.from_batches(
+        list(parquet.read_row_groups(path, unit["row_group"], unit["row_group"])), judge.GROUPED
+    ).combine_chunks()
 
 
 def first_of_each_image(rows: pa.Table) -> np.ndarray:
@@ -114,7 +128,9 @@ def _verdict(outcomes: Sequence[Outcome], config: ImageSettings) -> dict[str, "p
     }
 
 
-def _joined(run: Run, rows: pa.Table, outcomes: Sequence[Outcome], verdict: dict[str, "pa.Array[Any]"], image_of: np.ndarray) -> pa.Table:
+def _joined(
+    run: Run, rows: pa.Table, outcomes: Sequence[Outcome], verdict: dict[str, "pa.Array[Any]"], image_of: np.ndarray
+) -> pa.Table:
     """One row a candidate: what came before, what was measured of its image, and the verdict."""
     text = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url", "words", "rarest_log2")}
     ids = {name: identity.hexed(judge.ids_of(rows[name])) for name in ("key", "image_id")}
@@ -127,12 +143,17 @@ def _joined(run: Run, rows: pa.Table, outcomes: Sequence[Outcome], verdict: dict
         **verdict,
     }
     source = pool.sources(run, rows["file"])
-    return pa.table({**ids, **text, "source": source, **{name: column.take(image_of) for name, column in of_image.items()}})
+    return pa.table(
+        {**ids, **text, "source": source, **{name: column.take(image_of) for name, column in of_image.items()}}
+    )
 
 
 def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
     """Write what a unit leaves: dropped rows of both stages, what was measured, the rows that go on."""
-    is_missing = pc.is_in(parquet.strings(rows, "reason"), value_set=pa.array([reason.value for reason in REASONS[Stage.FETCH]]))  # false for null
+    # false for null
+    is_missing = pc.is_in(
+        parquet.strings(rows, "reason"), value_set=pa.array([reason.value for reason in REASONS[Stage.FETCH]])
+    )
     missing, seen = rows.filter(is_missing), rows.filter(pc.invert(is_missing))
     kept, dropped = seen.filter(seen["reason"].is_null()), seen.filter(seen["reason"].is_valid())
     failed_counts = FailedCounts()
@@ -145,7 +166,11 @@ def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
             write_dropped(run.path("dropped", stage.value, f"{unit['name']}.parquet"), stage, part)
     parquet.write(run.work("fetch/units", f"{unit['name']}.image_joint"), image_joint.joint(seen), image_joint.JOINT)
     parquet.write(run.work("fetch/units", f"{unit['name']}.image_values"), image_joint.values(seen), image_joint.VALUES)
-    parquet.write(run.work("fetch/units", f"{unit['name']}.outcome_joint"), outcome_joint.of_fetched(rows, run.config.image), outcome_joint.JOINT)
+    parquet.write(
+        run.work("fetch/units", f"{unit['name']}.outcome_joint"),
+        outcome_joint.of_fetched(rows, run.config.image),
+        outcome_joint.JOINT,
+    )
     _write_features(run, unit, kept.take(first_of_each_image(kept))["features"])
     parquet.write(run.work("fetch/units", f"{unit['name']}.parquet"), kept.select(FETCHED.names), FETCHED)
     gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "blob_offset", "blob_bytes"))
@@ -162,7 +187,9 @@ def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
             *funnel.of_images(Stage.FETCH.value, seen, sizes="blob_bytes"),
             *funnel.of_images(Stage.IMAGE.value, kept, sizes="blob_bytes"),
         ],
-        "hosts": image_hosts.count(*(parquet.values(of_images, name) for name in ("id", "url", *of_each)), one_in=unit["one_in"]),
+        "hosts": image_hosts.count(
+            *(parquet.values(of_images, name) for name in ("id", "url", *of_each)), one_in=unit["one_in"]
+        ),
     }
 
 
@@ -170,7 +197,10 @@ def _write_features(run: Run, unit: Unit, features: "pa.ChunkedArray[Any]") -> N
     """What the embedder makes of each kept image, in their order: int16[n, d], zeros for one that is flat."""
     dimensions = measuring.hooks_of(run.config).embedder.dimensions
     each: Any = pc.fill_null(features, pa.scalar(bytes(2 * dimensions)))
-    arrays.save(run.work("fetch/units", f"{unit['name']}.features"), np.frombuffer(b"".join(each.to_pylist()), np.int16).reshape(-1, dimensions))
+    arrays.save(
+        run.work("fetch/units", f"{unit['name']}.features"),
+        np.frombuffer(b"".join(each.to_pylist()), np.int16).reshape(-1, dimensions),
+    )
 
 
 def write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
@@ -187,5 +217,6 @@ def conclude(run: Run) -> None:
         paths = [run.work("fetch/units", f"{unit}.{name}") for unit in run.finished("fetch/units")]
         parts = storage.each(parquet.read_table, paths, of=run.folder)
         parquet.write(run.path("audit", f"{name}.parquet"), image_joint.total(parts, schema), schema)
-    of_hosts = [facts["hosts"] for _, facts in run.all_facts("fetch/units") if facts["hosts"]]  # few units have images of the sample
+    # few units have images of the sample
+    of_hosts = [facts["hosts"] for _, facts in run.all_facts("fetch/units") if facts["hosts"]]
     image_hosts.write(run, of_hosts, one_in=next((unit["one_in"] for unit in plan(run)), 1))

@@ -52,7 +52,11 @@ def gather(run: Run, file: int, wanted: np.ndarray) -> Facts:
 def plan_gather(run: Run) -> list[Unit]:
     """One unit a table of images."""
     inputs = [run.config.input[file.of] for file in run.files]
-    return [{"name": file.name} for file, settings in zip(run.files, inputs, strict=True) if settings.kind == "table" and settings.image_column]
+    return [
+        {"name": file.name}
+        for file, settings in zip(run.files, inputs, strict=True)
+        if settings.kind == "table" and settings.image_column
+    ]
 
 
 def row_places(run: Run, name: str) -> Iterator[tuple[int, np.ndarray]]:
@@ -62,7 +66,9 @@ def row_places(run: Run, name: str) -> Iterator[tuple[int, np.ndarray]]:
         is_row = batch["place_kind"].to_numpy(zero_copy_only=False) == Kind.ROW
         if run.config.fetch.source == "web":
             is_row &= ~has_url(pa.Table.from_batches([batch]))
-        files, rows = (batch[c].to_numpy(zero_copy_only=False)[is_row].astype(np.int64) for c in ("place_file", "place_offset"))
+        files, rows = (
+            batch[c].to_numpy(zero_copy_only=False)[is_row].astype(np.int64) for c in ("place_file", "place_offset")
+        )
         for file in np.unique(files).tolist():
             yield file, np.unique(rows[files == file])
 
@@ -83,8 +89,15 @@ class Gather(beam.PTransform[Any, Any]):
         """Gather the surviving images of every table."""
         grouped = input_or_inputs.pipeline | "NamePartitions" >> create(self._run, judge.plan_grouped(self._run))
         wanted = grouped | "NameRows" >> pooled(self._run, self._rows, at_once=1).with_output_types(tuple[int, bytes])
-        every = input_or_inputs | "NameTables" >> beam.Map(lambda unit: (int(unit["name"]), b"")).with_output_types(tuple[int, bytes])
-        return (wanted, every) | beam.Flatten() | "GroupByTable" >> beam.GroupByKey() | "GatherImages" >> pooled(self._run, self._gather)
+        every = input_or_inputs | "NameTables" >> beam.Map(lambda unit: (int(unit["name"]), b"")).with_output_types(
+            tuple[int, bytes]
+        )
+        return (
+            (wanted, every)
+            | beam.Flatten()
+            | "GroupByTable" >> beam.GroupByKey()
+            | "GatherImages" >> pooled(self._run, self._gather)
+        )
 
     def _rows(self, unit: Unit) -> Iterator[tuple[int, bytes]]:
         for file, rows in row_places(self._run, unit["name"]):
@@ -127,7 +140,8 @@ def image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | None]:
             if wanted is None:
                 yield None
             elif wanted.length is None:
-                opened = ranges.opened(wanted.path) if storage.is_remote(wanted.path) else None  # of which the store was asked ahead
+                # of which the store was asked ahead
+                opened = ranges.opened(wanted.path) if storage.is_remote(wanted.path) else None
                 yield read.image_bytes(wanted.path, wanted.offset, opened) or b""
             else:
                 yield ranges.read(wanted)
@@ -148,7 +162,9 @@ def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
 
     @cache
     def gathered(file: int) -> np.ndarray:
-        return np.frombuffer(storage.read_bytes(run.work("fetch/gathered", f"{run.files[file].name}.index")), _ROW_INDEX)
+        return np.frombuffer(
+            storage.read_bytes(run.work("fetch/gathered", f"{run.files[file].name}.index")), _ROW_INDEX
+        )
 
     def range_of(file: int | None, kind: int, offset: int, length: int) -> Range | None:
         if file is None:
@@ -157,7 +173,9 @@ def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
         match Kind(kind):
             case Kind.ROW:
                 place = gathered(file)[np.searchsorted(gathered(file)["row"], offset)]
-                return Range(run.work("fetch/gathered", f"{source.name}.images"), int(place["offset"]), int(place["length"]))
+                return Range(
+                    run.work("fetch/gathered", f"{source.name}.images"), int(place["offset"]), int(place["length"])
+                )
             case Kind.COPIED:
                 return Range(run.work("extract", f"{source.name}.images"), offset, length)
             case Kind.RANGE:
@@ -167,4 +185,9 @@ def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
             case unknown:
                 assert_never(unknown)
 
-    return [range_of(*place) for place in zip(*(rows[f"place_{name}"].to_pylist() for name in ("file", "kind", "offset", "length")), strict=True)]
+    return [
+        range_of(*place)
+        for place in zip(
+            *(rows[f"place_{name}"].to_pylist() for name in ("file", "kind", "offset", "length")), strict=True
+        )
+    ]

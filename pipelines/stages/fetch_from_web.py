@@ -20,8 +20,9 @@ from altalign.pipelines.stages import fetch_from_files, judge
 from altalign.pipelines.web import client
 from altalign.pipelines.web.kept import journal, log
 
-# A unit waits for its last images longer than it works; while one does, others ask. Measured with two cores and 12,000 images of 72 kB, a fifth of
-# them at hosts that hang: 368 images/s with two units at once, 563 with eight; 534 and 631 where all hosts answer.
+# A unit waits for its last images longer than it works; while one does, others ask. Measured with two cores and 12,000
+# images of 72 kB, a fifth of them at hosts that hang: 368 images/s with two units at once, 563 with eight; 534 and 631
+# where all hosts answer.
 UNITS_AT_ONCE_AT_LEAST, WITH_LITTLE_MEMORY = 8, 4
 IN_FLIGHT_AT_LEAST = 64 * memory.MB
 
@@ -35,7 +36,9 @@ def threads(run: Run) -> dict[str, Any]:
 def opened(settings: FetchSettings) -> AbstractContextManager[client.Client]:
     """The client of this process; bodies in flight have at most half of the memory that images may have at all."""
     there = max(IN_FLIGHT_AT_LEAST, memory.spare().bytes // 2)
-    return client.opened(settings.model_copy(update={"bytes_in_flight_at_most": min(settings.bytes_in_flight_at_most, there)}))
+    return client.opened(
+        settings.model_copy(update={"bytes_in_flight_at_most": min(settings.bytes_in_flight_at_most, there)})
+    )
 
 
 def fetch_images(run: Run, unit: Unit, rows: pa.Table) -> list[Outcome]:
@@ -53,7 +56,10 @@ def fetch_images(run: Run, unit: Unit, rows: pa.Table) -> list[Outcome]:
         return measuring.measure(data, url=urls[number], config=run.config.image, hooks=hooks)
 
     path = run.work("fetch/units", unit["name"])
-    with journal.opened(path, grounds(run, image_ids), measure) as kept, log.opened(run, unit["name"], image_ids, urls) as told:
+    with (
+        journal.opened(path, grounds(run, image_ids), measure) as kept,
+        log.opened(run, unit["name"], image_ids, urls) as told,
+    ):
         told.stats(kept.outcomes)
         missing = np.array([number not in kept.outcomes for number in range(len(urls))], bool)
         has_url = fetch_from_files.has_url(rows)
@@ -86,7 +92,9 @@ def _in_place(run: Run, rows: pa.Table, numbers: np.ndarray) -> Iterator[tuple[i
 def grounds(run: Run, image_ids: list[str]) -> journal.Grounds:
     """What the journal of a unit rests on: of what the stage reads, that which decides what may be fetched, with the images; and the rest."""
     reads = storage.read_json(run.path("run.json")).get("stages", {}).get("fetch", {}).get("reads", {})
-    of_web = {f"file {name}" for name in run.config.fetch.blocked_domains} | {name for name in reads if name.startswith("fetch.")}
+    of_web = {f"file {name}" for name in run.config.fetch.blocked_domains} | {
+        name for name in reads if name.startswith("fetch.")
+    }
     return journal.Grounds(
         asked=digest({"images": image_ids, **{name: value for name, value in reads.items() if name in of_web}}),
         measured=digest({name: value for name, value in reads.items() if name not in of_web}),

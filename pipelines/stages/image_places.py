@@ -23,7 +23,9 @@ class Kind(IntEnum):
 
 
 # Ids as 16 bytes: NumPy compares them byte by byte, in the order of their hex.
-PLACE = np.dtype([("image_id", "S16"), ("file", "<u4"), ("kind", "<u4"), ("row", "<i8"), ("offset", "<i8"), ("length", "<i8")])
+PLACE = np.dtype(
+    [("image_id", "S16"), ("file", "<u4"), ("kind", "<u4"), ("row", "<i8"), ("offset", "<i8"), ("length", "<i8")]
+)
 
 
 def as_bytes(ids: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Judge: every candidate against the text rules, map-only; survivors are then grouped by image_id, where repeated pairs go.
 
-The grouping also finds where each surviving image is. What it writes is sorted by (image_id, key), one row group a fetch unit.
+The grouping also finds where each surviving image is. What it writes is sorted by (image_id, key), one row group a
+fetch unit.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,15 @@ from altalign.failed import FailedCounts, combinations
 from altalign.filters import identity, text
 from altalign.pipelines.engine.engines import create
 from altalign.pipelines.engine.map_units import pooled
-from altalign.pipelines.engine.spilled_groups import SLICE, Element, Groups, MergePartitions, Spilled, SpillWriter, elements
+from altalign.pipelines.engine.spilled_groups import (
+    SLICE,
+    Element,
+    Groups,
+    MergePartitions,
+    Spilled,
+    SpillWriter,
+    elements,
+)
 from altalign.pipelines.evidence import pairs_joint
 from altalign.pipelines.evidence.of_judge import Notes
 from altalign.pipelines.evidence.text_joint import combined
@@ -52,7 +61,9 @@ SURVIVOR = pa.schema(
 )
 
 # A survivor after the grouping, with the place of its image (null where no archive has it).
-PLACED = pa.schema([("place_file", pa.int32()), ("place_kind", pa.int32()), ("place_offset", pa.int64()), ("place_length", pa.int64())])
+PLACED = pa.schema(
+    [("place_file", pa.int32()), ("place_kind", pa.int32()), ("place_offset", pa.int64()), ("place_length", pa.int64())]
+)
 GROUPED = pa.schema([*SURVIVOR, *PLACED])
 
 
@@ -75,7 +86,13 @@ def verdicts(candidates: pa.RecordBatch, measured: Measured, config: CurateConfi
 def judge(run: Run, unit: Unit) -> Facts:
     """Judge the candidates of a unit: dropped ones to dropped/, survivors to the unit's spill file."""
     source, tables = run.source_of(unit["file"]), Tables.of(run)
-    failed_counts, notes, survivors, others, row = FailedCounts(), Notes(run), [], [np.zeros(0, pairs_joint.PAIR)], unit["row"]
+    failed_counts, notes, survivors, others, row = (
+        FailedCounts(),
+        Notes(run),
+        [],
+        [np.zeros(0, pairs_joint.PAIR)],
+        unit["row"],
+    )
     with ExitStack() as stack:
         path = run.path("dropped", "judge", f"{unit['name']}.parquet")
         dropped = stack.enter_context(dropped_texts.writing(path, source)) if run.config.audit.keep_dropped else None
@@ -98,7 +115,9 @@ def judge(run: Run, unit: Unit) -> Facts:
             ids = identity.rows_of(image_ids, kept), identity.rows_of(keys, kept)
             survivors.append(_survivor_rows(batch.take(kept), measured, kept, *ids, unit["file"], row + kept))
             row += batch.num_rows
-    spilled = _spill(run, unit, pa.concat_tables([SURVIVOR.empty_table(), *survivors]), pairs_joint.distinct(np.concatenate(others)))
+    spilled = _spill(
+        run, unit, pa.concat_tables([SURVIVOR.empty_table(), *survivors]), pairs_joint.distinct(np.concatenate(others))
+    )
     notes.write(run, unit)
     return {"rows": unit["rows"], "spilled": spilled, **failed_counts.facts()}
 
@@ -107,7 +126,10 @@ def _spill(run: Run, unit: Unit, survivors: pa.Table, others: np.ndarray) -> lis
     """Write what is to be grouped, in the order of buckets, which a store then reads as one; returns where the places of the slices are."""
     with storage.write(run.work("judge/units", f"{unit['name']}.survivors")) as file:
         spill, buckets = SpillWriter(file), buckets_of(run)
-        kept, dropped = dict(_partitioned(survivors, buckets.partitions)), dict(pairs_joint.partitioned(others, buckets.partitions))
+        kept, dropped = (
+            dict(_partitioned(survivors, buckets.partitions)),
+            dict(pairs_joint.partitioned(others, buckets.partitions)),
+        )
         for partition in range(buckets.partitions):
             spill.add(buckets.bucket(partition, SURVIVORS), _as_message(kept[partition]) if partition in kept else b"")
             spill.add(buckets.bucket(partition, OTHERS), dropped.get(partition, b""))
@@ -115,16 +137,33 @@ def _spill(run: Run, unit: Unit, survivors: pa.Table, others: np.ndarray) -> lis
 
 
 def _survivor_rows(
-    batch: pa.RecordBatch, measured: Measured, kept: np.ndarray, image_ids: np.ndarray, keys: np.ndarray, file: int, rows: np.ndarray
+    batch: pa.RecordBatch,
+    measured: Measured,
+    kept: np.ndarray,
+    image_ids: np.ndarray,
+    keys: np.ndarray,
+    file: int,
+    rows: np.ndarray,
 ) -> pa.Table:
     columns = {name: batch[name] for name in ("image_url", "caption", "page_url")}
     fixed = {"key": _as_binary(keys), "image_id": _as_binary(image_ids)}
     place = {"file": pa.repeat(pa.scalar(file, pa.int32()), len(rows)), "row": pa.array(rows, pa.int64())}
-    return parquet.table({**fixed, **columns, **place, "words": measured.words.take(kept), "rarest_log2": pa.array(measured.rarest[kept])}, SURVIVOR)
+    return parquet.table(
+        {
+            **fixed,
+            **columns,
+            **place,
+            "words": measured.words.take(kept),
+            "rarest_log2": pa.array(measured.rarest[kept]),
+        },
+        SURVIVOR,
+    )
 
 
 def _as_binary(ids: np.ndarray) -> "pa.Array[Any]":
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(ids), [None, pa.py_buffer(np.ascontiguousarray(ids).data)])
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(16), len(ids), [None, pa.py_buffer(np.ascontiguousarray(ids).data)]
+    )
 
 
 def ids_of(column: "pa.ChunkedArray[Any]") -> np.ndarray:
@@ -138,7 +177,9 @@ def ids_of(column: "pa.ChunkedArray[Any]") -> np.ndarray:
 
 def buckets_of(run: Run) -> Groups:
     """The buckets of a file of survivors, and of one of places: partitions of the size of the pool alone."""
-    return Groups.of(pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096), run.config.engine.shuffle, kinds=3)
+    return Groups.of(
+        pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096), run.config.engine.shuffle, kinds=3
+    )
 
 
 def _partitioned(rows: pa.Table, count: int) -> Iterator[tuple[int, pa.Table]]:
@@ -168,7 +209,11 @@ def _slices_of_places(path: str, buckets: Groups) -> np.ndarray:
     begins = np.searchsorted(of, np.arange(buckets.partitions + 1)) * PLACE.itemsize
     partition = np.flatnonzero(np.diff(begins))
     slices = np.empty(len(partition), SLICE)
-    slices["bucket"], slices["offset"], slices["length"] = buckets.bucket(partition, PLACES), begins[partition], np.diff(begins)[partition]
+    slices["bucket"], slices["offset"], slices["length"] = (
+        buckets.bucket(partition, PLACES),
+        begins[partition],
+        np.diff(begins)[partition],
+    )
     return slices
 
 
@@ -179,7 +224,8 @@ def group(run: Run, partition: int, spilled: Spilled) -> Facts:
     for bucket, part in spilled.slices([buckets.bucket(partition, kind) for kind in of_kind]):
         of_kind[bucket % buckets.kinds].append(part)
     rows = pa.Table.from_batches([pa.ipc.read_record_batch(part, SURVIVOR) for part in of_kind[SURVIVORS]], SURVIVOR)
-    by: Any = [(name, "ascending", "at_start") for name in ("image_id", "key", "page_url", "file", "row")]  # Any: the stubs know no place of nulls here
+    # Any: the stubs know no place of nulls here
+    by: Any = [(name, "ascending", "at_start") for name in ("image_id", "key", "page_url", "file", "row")]
     rows = rows.take(pc.sort_indices(rows, by)).combine_chunks()
     repeated = _equals_previous(ids_of(rows["key"]))
     name = f"{partition:05d}"
@@ -210,7 +256,10 @@ def _write_repeated(run: Run, name: str, rows: pa.Table) -> None:
     failed = pa.array([[reason]] * len(rows), pa.list_(pa.string()))
     parquet.write_any(
         run.path("dropped", "judge", f"repeated-{name}.parquet"),
-        parquet.table({**ids, **columns, "source": source, "stage": Stage.JUDGE.value, "reason": reason, "failed": failed}, DROPPED),
+        parquet.table(
+            {**ids, **columns, "source": source, "stage": Stage.JUDGE.value, "reason": reason, "failed": failed},
+            DROPPED,
+        ),
         DROPPED,
     )
 
@@ -218,10 +267,19 @@ def _write_repeated(run: Run, name: str, rows: pa.Table) -> None:
 def _write_grouped(run: Run, name: str, rows: pa.Table, found: np.ndarray) -> list[dict[str, int]]:
     ids = ids_of(rows["image_id"])
     place, is_found = first_of_each(found, as_bytes(ids))
-    for column, field in (("place_file", "file"), ("place_kind", "kind"), ("place_offset", "offset"), ("place_length", "length")):
-        rows = rows.append_column(column, pa.array(place[field].astype(np.int64), GROUPED.field(column).type, mask=~is_found))
+    for column, field in (
+        ("place_file", "file"),
+        ("place_kind", "kind"),
+        ("place_offset", "offset"),
+        ("place_length", "length"),
+    ):
+        rows = rows.append_column(
+            column, pa.array(place[field].astype(np.int64), GROUPED.field(column).type, mask=~is_found)
+        )
     image_of = np.cumsum(~_equals_previous(ids)) - 1
-    cuts = np.searchsorted(image_of, np.arange(0, (image_of[-1] + 1 if len(rows) else 0) + IMAGES_PER_UNIT, IMAGES_PER_UNIT))
+    cuts = np.searchsorted(
+        image_of, np.arange(0, (image_of[-1] + 1 if len(rows) else 0) + IMAGES_PER_UNIT, IMAGES_PER_UNIT)
+    )
     groups = []
     with parquet.writing(run.work("judge/grouped", f"{name}.parquet"), GROUPED) as file:
         for begin, end in zip(cuts.tolist(), cuts[1:].tolist(), strict=False):
@@ -241,14 +299,18 @@ class Judge(beam.PTransform[Any, Any]):
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
         """Judge every unit, group what survives."""
-        survivors = input_or_inputs | "JudgeUnits" >> pooled(self._run, self._judge).with_output_types(tuple[int, bytes])
+        survivors = input_or_inputs | "JudgeUnits" >> pooled(self._run, self._judge).with_output_types(
+            tuple[int, bytes]
+        )
         with_places = [file.number for file in self._run.files if "places" in self._run.facts("extract", file.name)]
         places = (
             input_or_inputs.pipeline
             | "NameFiles" >> create(self._run, with_places)
             | "FindPlaces" >> pooled(self._run, self._places, at_once=1).with_output_types(tuple[int, bytes])
         )
-        return (survivors, places) | "GroupSurvivors" >> MergePartitions(self._run, "judge/grouped", self._groups, group)
+        return (survivors, places) | "GroupSurvivors" >> MergePartitions(
+            self._run, "judge/grouped", self._groups, group
+        )
 
     def _judge(self, unit: Unit) -> Iterator[Element]:
         facts = map_unit(self._run, self._step, unit, judge)

@@ -1,7 +1,8 @@
 """Tables: one pass over the pool counts all unigrams and bigrams, images of every text and texts of every image, exactly.
 
-A unit hashes its words in columns and spills the hashes by partition (their top bits, so that partitions in order are one
-sorted table); a partition is counted once; the histogram of all counts gives the K-th largest and so the vocabulary.
+A unit hashes its words in columns and spills the hashes by partition (their top bits, so that partitions in order are
+one sorted table); a partition is counted once; the histogram of all counts gives the K-th largest and so the
+vocabulary.
 """
 
 import threading
@@ -38,7 +39,9 @@ TABLES = {"ngrams": "vocabulary", "texts": "over_shared_texts", "images": "over_
 def buckets_of(run: Run) -> Groups:
     """The buckets of a spill file: partitions of each kind, of the size of the pool alone."""
     kinds = len(KINDS) + len(sources(run))
-    return Groups.of(pool.partitions(run, ROWS_PER_PARTITION, at_least=16, at_most=4096), run.config.engine.shuffle, kinds=kinds)
+    return Groups.of(
+        pool.partitions(run, ROWS_PER_PARTITION, at_least=16, at_most=4096), run.config.engine.shuffle, kinds=kinds
+    )
 
 
 def sources(run: Run) -> list[str]:
@@ -46,7 +49,7 @@ def sources(run: Run) -> list[str]:
     return list(dict.fromkeys(each.source for each in run.config.input))
 
 
-# Counting ----------------------------------------------------------------------------------------------------------------
+# Counting -------------------------------------------------------------------------------------------------------------
 
 
 class _Buffers:
@@ -71,7 +74,8 @@ def scratch() -> words.Scratch:
 def count(run: Run, unit: Unit) -> Facts:
     """Hash the n-grams and pairs of a unit into its spill file; facts: where slices lie, rows, histogram of words."""
     buckets = buckets_of(run)
-    buffers = _THREAD.__dict__.pop("buffers", None)  # put back only after a whole unit: one that failed leaves rests in them
+    # put back only after a whole unit: one that failed leaves rests in them
+    buffers = _THREAD.__dict__.pop("buffers", None)
     if buffers is None or buffers.parts != buckets.partitions:
         buffers = _Buffers(buckets.partitions)
     histogram = np.zeros(1, np.int64)
@@ -120,7 +124,9 @@ def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def merge(run: Run, partition: int, spilled: Spilled) -> Facts:
     """Count one partition of each kind; facts: the histograms. Candidates for the tables go to files."""
     buckets = buckets_of(run)
-    ngrams, hot, texts, *images = spilled.arrays([buckets.bucket(partition, kind) for kind in range(buckets.kinds)], np.uint64)
+    ngrams, hot, texts, *images = spilled.arrays(
+        [buckets.bucket(partition, kind) for kind in range(buckets.kinds)], np.uint64
+    )
     hashes, counts, histogram = merge_ngrams(ngrams, hot.reshape(-1, 2))
     facts: Facts = {"ngrams": histogram.to_json(), "ngrams_rows": len(hashes)}
     _save(run, "ngrams", partition, hashes, counts)
@@ -130,7 +136,9 @@ def merge(run: Run, partition: int, spilled: Spilled) -> Facts:
         facts |= {kind: histogram.to_json(), f"{kind}_rows": len(hashes)}
         _save(run, kind, partition, hashes, counts)
     if len(images) > 1:
-        facts["images_of_sources"] = [merge_pairs(pairs.reshape(-1, 2), limit=limits["images"])[2].keys for pairs in images]
+        facts["images_of_sources"] = [
+            merge_pairs(pairs.reshape(-1, 2), limit=limits["images"])[2].keys for pairs in images
+        ]
     return facts
 
 
@@ -161,16 +169,19 @@ class Count(beam.PTransform[Any, Any]):
         yield from elements(path, unit["order"], path, facts["spilled"], self._groups, self._run.config.engine.shuffle)
 
 
-# The tables ----------------------------------------------------------------------------------------------------------------
+# The tables -----------------------------------------------------------------------------------------------------------
 
 
 def conclude(run: Run) -> None:
     """`tables/`: the vocabulary, over-shared texts and over-captioned images; and the histograms for the audit."""
     merged = [facts for _, facts in run.all_facts("tables/merged")]
-    histograms = {kind: CountHistogram.total(CountHistogram.from_json(facts[kind]) for facts in merged) for kind in TABLES}
+    histograms = {
+        kind: CountHistogram.total(CountHistogram.from_json(facts[kind]) for facts in merged) for kind in TABLES
+    }
     size = run.config.text.vocabulary_size
     threshold = histograms["ngrams"].threshold(size)
-    # With a threshold of 1, or fewer than K distinct n-grams, every n-gram is in it: there is no table and the rule drops nothing.
+    # With a threshold of 1, or fewer than K distinct n-grams, every n-gram is in it: there is no table and the rule
+    # drops nothing.
     is_all = threshold <= 1
     edges, most = Edges(threshold), {"texts": Top(MOST), "images": Top(MOST)}
     _write_table(
@@ -182,22 +193,50 @@ def conclude(run: Run) -> None:
         is_empty=is_all,
     )
     limits = {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
-    more: dict[str, Any] = {"images": {"distinct_by_source": _images_of_sources(run, merged, histograms["images"].keys)}}
+    more: dict[str, Any] = {
+        "images": {"distinct_by_source": _images_of_sources(run, merged, histograms["images"].keys)}
+    }
     for kind, limit in limits.items():
-        _write_table(run, kind, limit + 1, {"threshold": limit, "distinct": histograms[kind].keys, **more.get(kind, {})}, most[kind].add)
+        _write_table(
+            run,
+            kind,
+            limit + 1,
+            {"threshold": limit, "distinct": histograms[kind].keys, **more.get(kind, {})},
+            most[kind].add,
+        )
     write_wanted(run, edges, **most)
-    counted = CountHistogram.total(CountHistogram.from_json(facts["words"]) for _, facts in run.all_facts("tables/units"))
-    names = {"words": counted, "images_per_text": histograms["texts"], "texts_per_image": histograms["images"], "ngram_count": histograms["ngrams"]}
-    storage.write_json(run.path("audit", "histograms.json"), {name: histogram.to_json() for name, histogram in names.items()})
+    counted = CountHistogram.total(
+        CountHistogram.from_json(facts["words"]) for _, facts in run.all_facts("tables/units")
+    )
+    names = {
+        "words": counted,
+        "images_per_text": histograms["texts"],
+        "texts_per_image": histograms["images"],
+        "ngram_count": histograms["ngrams"],
+    }
+    storage.write_json(
+        run.path("audit", "histograms.json"), {name: histogram.to_json() for name, histogram in names.items()}
+    )
 
 
 def _images_of_sources(run: Run, merged: list[Facts], of_all: int) -> dict[str, int]:
     """Distinct images of each source."""
     names = sources(run)
-    return {name: sum(facts["images_of_sources"][place] for facts in merged) if len(names) > 1 else of_all for place, name in enumerate(names)}
+    return {
+        name: sum(facts["images_of_sources"][place] for facts in merged) if len(names) > 1 else of_all
+        for place, name in enumerate(names)
+    }
 
 
-def _write_table(run: Run, kind: str, at_least: int, facts: dict[str, Any], look: Callable[[np.ndarray], None], *, is_empty: bool = False) -> None:
+def _write_table(
+    run: Run,
+    kind: str,
+    at_least: int,
+    facts: dict[str, Any],
+    look: Callable[[np.ndarray], None],
+    *,
+    is_empty: bool = False,
+) -> None:
     """One table of the entries with at least this count, partition by partition: hashes, counts (of n-grams in 8 bits), JSON. `look` is shown all entries."""
     parts = [] if is_empty else [name for name, _ in run.all_facts("tables/merged")]
     rows = sum(int((_part_entries(run, kind, part)[:, 1] >= at_least).sum()) for part in parts)
@@ -205,7 +244,9 @@ def _write_table(run: Run, kind: str, at_least: int, facts: dict[str, Any], look
     counts_name, counts_type = ("log2", np.uint8) if kind == "ngrams" else ("counts", np.int64)
     with storage.write(f"{path}.npy") as hashes, storage.write(f"{path}_{counts_name}.npy") as counts:
         for file, dtype in ((hashes, np.uint64), (counts, counts_type)):
-            np.lib.format.write_array_header_1_0(file, {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (rows,)})
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (rows,)}
+            )
         for part in parts:
             entries = _part_entries(run, kind, part)
             look(entries)
@@ -213,7 +254,9 @@ def _write_table(run: Run, kind: str, at_least: int, facts: dict[str, Any], look
             hashes.write(np.ascontiguousarray(entries[:, 0]).tobytes())
             exact = entries[:, 1].astype(np.int64)
             counts.write((log2_counts(exact) if kind == "ngrams" else exact).tobytes())
-    storage.write_json(f"{path}.json", {"hash_versions": identity.HASH_VERSIONS, "rules_version": RULES_VERSION, "rows": rows, **facts})
+    storage.write_json(
+        f"{path}.json", {"hash_versions": identity.HASH_VERSIONS, "rules_version": RULES_VERSION, "rows": rows, **facts}
+    )
 
 
 def _part_entries(run: Run, kind: str, part: str) -> np.ndarray:
@@ -241,7 +284,11 @@ def _tables(folder: str, _changed: storage.Stamp) -> Tables:
         return HashTable(arrays.mapped(f"{folder}/{name}.npy"), arrays.mapped(f"{folder}/{name}_{counts}.npy"))
 
     facts = storage.read_json(f"{folder}/vocabulary.json")
-    return Tables(None if facts["all"] else table("vocabulary", "log2"), table("over_shared_texts", "counts"), table("over_captioned_images", "counts"))
+    return Tables(
+        None if facts["all"] else table("vocabulary", "log2"),
+        table("over_shared_texts", "counts"),
+        table("over_captioned_images", "counts"),
+    )
 
 
 class Measured(NamedTuple):
@@ -249,7 +296,8 @@ class Measured(NamedTuple):
 
     words: pa.Int32Array
     has_rare_ngram: pa.BooleanArray
-    rarest: np.ndarray  # uint8: log2 of the smallest count of a row's n-grams, as the vocabulary has it; 0: not in it; 255: no table
+    # uint8: log2 of the smallest count of a row's n-grams, as the vocabulary has it; 0: not in it; 255: no table
+    rarest: np.ndarray
     images_per_text: pa.Int64Array  # null: within the limit
     texts_per_image: pa.Int64Array  # null: within the limit, or no image is known
 

@@ -31,7 +31,10 @@ SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/where-the-time-goes.md
 def plan(run: Run) -> list[Unit]:
     """One unit a shard: which rows of which fetch units, in order. A shard that somebody deleted or cut is no finished unit."""
     for name, facts in run.all_facts("write"):
-        if any(not storage.exists(path) or storage.stamp(path).size != size for path, size in _files(run, name, facts).items()):
+        if any(
+            not storage.exists(path) or storage.stamp(path).size != size
+            for path, size in _files(run, name, facts).items()
+        ):
             storage.delete(run.mark("write", name))
     per_shard = run.config.shards.samples_per_shard
     units = [(name, facts["kept"]) for name, facts in run.all_facts(decontaminate.UNITS) if facts["kept"]]
@@ -58,7 +61,10 @@ def seconds(_run: Run, shards: Sequence[Unit]) -> float:
 
 def _files(run: Run, name: str, facts: Facts) -> dict[str, int]:
     """The files of a finished shard and their sizes."""
-    return {run.path("shards", f"{name}.tar"): facts["bytes"], run.path("shards", f"{name}.parquet"): facts["parquet_bytes"]}
+    return {
+        run.path("shards", f"{name}.tar"): facts["bytes"],
+        run.path("shards", f"{name}.parquet"): facts["parquet_bytes"],
+    }
 
 
 def write(run: Run, unit: Unit) -> Facts:
@@ -97,7 +103,10 @@ def _found(run: Run, unit: Unit) -> Iterator[for_shards.Found]:
     """The rows of a shard; an image is read once for all its captions."""
     for name, begin, end in unit["parts"]:
         rows = decontaminate.kept(run, name).slice(begin, end - begin).drop_columns("rarest_log2").to_pylist()
-        places = [Range(run.work("fetch/units", f"{name}.images"), row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
+        places = [
+            Range(run.work("fetch/units", f"{name}.images"), row.pop("blob_offset"), row.pop("blob_bytes"))
+            for row in rows
+        ]
         before = None
         with Ranges(places) as ranges:
             for row, place in zip(rows, ranges, strict=True):
@@ -151,7 +160,13 @@ def conclude(run: Run) -> None:
     funnel.write(run, tars=size, samples=(facts["source_bytes"] for _, facts in shards))
     gallery_rows.write(run)
     of_card = readme.write(run.folder, CardFacts(run.config, counts, facts, summary.notes(run)))
-    entries = [{"name": f"{name}.tar", **{key: facts[key] for key in ("rows", "bytes", "sha256", "parquet_sha256")}} for name, facts in shards]
+    entries = [
+        {"name": f"{name}.tar", **{key: facts[key] for key in ("rows", "bytes", "sha256", "parquet_sha256")}}
+        for name, facts in shards
+    ]
     settings = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()
     versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}
-    storage.write_json(run.path("manifest.json"), {"shards": entries, "pairs": pairs, **versions, "settings_sha256": settings, "card": of_card})
+    storage.write_json(
+        run.path("manifest.json"),
+        {"shards": entries, "pairs": pairs, **versions, "settings_sha256": settings, "card": of_card},
+    )

@@ -107,7 +107,9 @@ class Client:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         """End all tries; no thread, task or socket is left, but a lookup of a name that its server does not answer."""
         try:
             self._run(self._closed())
@@ -117,7 +119,8 @@ class Client:
     def fetch(self, urls: Sequence[str], *, deadline_s: float | None = None) -> Iterator[Response]:
         """Each URL's response exactly once, in the order in which they end; blocks the calling thread. Nothing is asked before the first is wanted.
 
-        The bytes of a response count as in flight until the next one is wanted. Left early, however that is, it drops what is under way.
+        The bytes of a response count as in flight until the next one is wanted. Left early, however that is, it drops
+        what is under way.
 
         Args:
             urls: what is no URL of http or https is `http_refused`.
@@ -160,15 +163,29 @@ class Client:
         return Load(fetching.unfinished, schedule.running, schedule.slots, connections, in_flight, fetching.given_up())
 
     async def _made(self) -> _Parts:
-        from altalign.pipelines.web.http.transport import Transport  # it loads the HTTP library, which takes as long as the rest
+        # it loads the HTTP library, which takes as long as the rest
+        from altalign.pipelines.web.http.transport import Transport
 
         settings = self._settings
         addresses = Addresses(settings.ports, settings.allow_addresses)
         budget = Budget(settings.bytes_in_flight_at_most, settings.bytes_at_most, self._soon)
         names = Names(self._resolver())
-        transport = Transport(names=names, addresses=addresses, budget=budget, user_agent=settings.user_agent_sent, connections_at_most=self._open_at_most)
+        transport = Transport(
+            names=names,
+            addresses=addresses,
+            budget=budget,
+            user_agent=settings.user_agent_sent,
+            connections_at_most=self._open_at_most,
+        )
         world = self._world(World(ask=transport.ask))
-        fetching = Fetching(settings, domains=self._domains, addresses=addresses, budget=budget, world=world, open_at_most=self._open_at_most)
+        fetching = Fetching(
+            settings,
+            domains=self._domains,
+            addresses=addresses,
+            budget=budget,
+            world=world,
+            open_at_most=self._open_at_most,
+        )
         return _Parts(names, budget, transport, fetching)
 
     async def _closed(self) -> None:
@@ -228,7 +245,9 @@ def _open_at_most(slots: int) -> int:
 def _told(error: BaseException | None) -> AltalignError:
     if isinstance(error, AltalignError):
         return type(error)(str(error))
-    return AltalignError(f"fetching from the web failed: {type(error).__name__}: {error}; this is a defect, please report it")
+    return AltalignError(
+        f"fetching from the web failed: {type(error).__name__}: {error}; this is a defect, please report it"
+    )
 
 
 @dataclass

@@ -46,7 +46,14 @@ def raising(error: BaseException) -> Callable[[list[str]], int]:
 
 
 def run_altalign(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "altalign.cli", *arguments], cwd=ROOT, text=True, capture_output=not options, check=False, **options)  # type: ignore[call-overload]
+    return subprocess.run(
+        [sys.executable, "-m", "altalign.cli", *arguments],
+        cwd=ROOT,
+        text=True,
+        capture_output=not options,
+        check=False,
+        **options,
+    )  # type: ignore[call-overload]
 
 
 def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,9 +115,19 @@ def test_a_verb_is_given_its_arguments_and_its_exit_code_is_ours(verb: Callable[
 
 
 @pytest.mark.parametrize(
-    "error", [errors.AltalignError, errors.UsageError, errors.UnreadableError, errors.FullDiskError, errors.CountsError, errors.NotFoundError]
+    "error",
+    [
+        errors.AltalignError,
+        errors.UsageError,
+        errors.UnreadableError,
+        errors.FullDiskError,
+        errors.CountsError,
+        errors.NotFoundError,
+    ],
 )
-def test_an_error_of_ours_is_a_line_and_its_exit_code(error: type[errors.AltalignError], verb: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_ours_is_a_line_and_its_exit_code(
+    error: type[errors.AltalignError], verb: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
     verb(raising(error("mine.toml: no such file")))
     assert main(["try"]) == error.exit_code
     assert capsys.readouterr() == ("", "altalign: mine.toml: no such file\n")
@@ -122,7 +139,9 @@ def test_several_mistakes_are_several_lines(verb: Callable[..., None], capsys: p
     assert capsys.readouterr().err == "altalign: one\naltalign: two\n"
 
 
-def test_debug_shows_the_traceback_and_the_exit_code_stays(verb: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_shows_the_traceback_and_the_exit_code_stays(
+    verb: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
     verb(raising(errors.UsageError("mine.toml: no such file")))
     assert main(["try", "--debug"]) == 2
     err = capsys.readouterr().err
@@ -136,14 +155,18 @@ def test_trouble_with_a_file_is_a_line(verb: Callable[..., None], capsys: pytest
     assert capsys.readouterr().err == "altalign: /runs/x: Permission denied; --debug shows where\n"
 
 
-def test_a_full_disk_is_a_line_that_says_what_to_do(verb: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_a_line_that_says_what_to_do(
+    verb: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
     verb(raising(OSError(errno.ENOSPC, "No space left on device", "/runs/x")))
     assert main(["try"]) == 1
     line = r"altalign: /runs/x: no space left on the device \([\d,]+ bytes free\); make room and run the same command again, it continues\n"
     assert re.fullmatch(line, capsys.readouterr().err)
 
 
-def test_a_defect_of_ours_is_a_line_that_says_so_and_debug_shows_it(verb: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_defect_of_ours_is_a_line_that_says_so_and_debug_shows_it(
+    verb: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
     verb(raising(ZeroDivisionError("ours\nand more")))
     said = "altalign: ZeroDivisionError: ours; a defect of altalign, or a file of the run was changed by hand; please report it with what --debug shows\n"
     assert main(["try"]) == 1
@@ -183,7 +206,13 @@ print(*{"apache_beam", "numba", "numpy", "PIL", "pyarrow", "pydantic", "rich"} &
 @pytest.mark.parametrize(("closed", "code"), [(">&-", 0), ("2>&-", 0), ("<&-", 0), (">&- 2>&-", 0)])
 def test_streams_may_be_closed(closed: str, code: int) -> None:
     for arguments, expected in (("--help", code), ("no-verb", 2)):
-        ended = subprocess.run(["sh", "-c", f"{sys.executable} -m altalign.cli {arguments} {closed}"], cwd=ROOT, text=True, capture_output=True, check=False)
+        ended = subprocess.run(
+            ["sh", "-c", f"{sys.executable} -m altalign.cli {arguments} {closed}"],
+            cwd=ROOT,
+            text=True,
+            capture_output=True,
+            check=False,
+        )
         assert ended.returncode == expected
         assert "Traceback" not in ended.stderr
 
@@ -193,7 +222,10 @@ def test_an_interrupt_is_a_line_and_130(verb: Callable[..., None], capsys: pytes
     assert main(["try"]) == 130
     assert capsys.readouterr() == ("", "altalign: interrupted; run the same command again, it continues\n")
     assert main(["try", "--restart"]) == 130
-    assert capsys.readouterr() == ("", "altalign: interrupted; run the same command again without --restart, it continues\n")
+    assert capsys.readouterr() == (
+        "",
+        "altalign: interrupted; run the same command again without --restart, it continues\n",
+    )
 
 
 def test_a_reader_that_left_is_no_error() -> None:
@@ -206,7 +238,9 @@ def test_a_reader_that_left_is_no_error() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_a_broken_pipe_that_is_not_our_output_is_an_error(verb: Callable[..., None], capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_pipe_that_is_not_our_output_is_an_error(
+    verb: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
     verb(raising(BrokenPipeError(errno.EPIPE, "Broken pipe")))
     assert main(["try"]) == 1
     assert capfd.readouterr().err == "altalign: Broken pipe; --debug shows where\n"
@@ -217,4 +251,7 @@ def test_output_to_a_full_disk_is_an_error() -> None:
     with Path("/dev/full").open("w") as full:
         ended = run_altalign("--help", stdout=full, stderr=subprocess.PIPE)
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[0] == "altalign: the disk: no space left on the device; make room and run the same command again, it continues"
+    assert (
+        ended.stderr.splitlines()[0]
+        == "altalign: the disk: no space left on the device; make room and run the same command again, it continues"
+    )

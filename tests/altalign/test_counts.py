@@ -44,7 +44,11 @@ def runs(draw: st.DrawFn) -> dict[tuple[Stage, str, str], int]:
 
 def test_a_verdict_column_is_counted_with_null_as_kept() -> None:
     counts = Counts()
-    counts.add(Stage.JUDGE, "north", pa.array(["text_too_short", None, "text_too_short", "text_too_long", None, None], pa.string()))
+    counts.add(
+        Stage.JUDGE,
+        "north",
+        pa.array(["text_too_short", None, "text_too_short", "text_too_long", None, None], pa.string()),
+    )
     counts.add(Stage.JUDGE, "south", pa.array([None], pa.string()))
     counts.add(Stage.JUDGE, "south", pa.array([], pa.string()))
     assert counts.to_json() == [
@@ -53,10 +57,17 @@ def test_a_verdict_column_is_counted_with_null_as_kept() -> None:
         ["judge", "north", "text_too_long", 1],
         ["judge", "south", "kept", 1],
     ]
-    assert (counts.received(Stage.JUDGE), counts.kept(Stage.JUDGE), counts.dropped(Stage.JUDGE)) == (7, 4, {"text_too_short": 2, "text_too_long": 1})
+    assert (counts.received(Stage.JUDGE), counts.kept(Stage.JUDGE), counts.dropped(Stage.JUDGE)) == (
+        7,
+        4,
+        {"text_too_short": 2, "text_too_long": 1},
+    )
 
 
-@given(st.lists(st.none() | st.sampled_from([reason.value for reason in REASONS[Stage.IMAGE]]), max_size=60), st.integers(0, 60))
+@given(
+    st.lists(st.none() | st.sampled_from([reason.value for reason in REASONS[Stage.IMAGE]]), max_size=60),
+    st.integers(0, 60),
+)
 @settings(derandomize=True, deadline=None, max_examples=100)
 def test_counts_do_not_depend_on_batches(verdicts: list[str | None], cut: int) -> None:
     whole, parts = Counts(), [Counts(), Counts()]
@@ -68,7 +79,10 @@ def test_counts_do_not_depend_on_batches(verdicts: list[str | None], cut: int) -
     assert whole.kept(Stage.IMAGE) == verdicts.count(None)
 
 
-@pytest.mark.parametrize(("stage", "reason"), [(Stage.JUDGE, "http_status"), (Stage.FETCH, "url_invalid"), (Stage.EXTRACT, "nonsense"), (Stage.IMAGE, "")])
+@pytest.mark.parametrize(
+    ("stage", "reason"),
+    [(Stage.JUDGE, "http_status"), (Stage.FETCH, "url_invalid"), (Stage.EXTRACT, "nonsense"), (Stage.IMAGE, "")],
+)
 def test_a_reason_that_is_none_of_the_stage_is_refused(stage: Stage, reason: str) -> None:
     counts = Counts()
     with pytest.raises(CountsError, match=f"{stage.value} has no drop reason '{reason}'"):
@@ -89,7 +103,9 @@ def test_only_what_occurred_is_there() -> None:
 
 @given(cells, cells)
 @settings(derandomize=True, deadline=None, max_examples=100)
-def test_sums_are_those_of_a_plain_loop_and_change_neither_side(one: dict[tuple[Stage, str, str], int], two: dict[tuple[Stage, str, str], int]) -> None:
+def test_sums_are_those_of_a_plain_loop_and_change_neither_side(
+    one: dict[tuple[Stage, str, str], int], two: dict[tuple[Stage, str, str], int]
+) -> None:
     left, right = counts_of(one), counts_of(two)
     expected = counts_of({cell: one.get(cell, 0) + two.get(cell, 0) for cell in {*one, *two}})
     assert left + right == right + left == Counts.total([left, right]) == expected
@@ -108,9 +124,16 @@ def test_json_and_arrow_hold_all_of_it(rows: dict[tuple[Stage, str, str], int]) 
 
 @given(st.permutations(CELLS))
 @settings(derandomize=True, deadline=None, max_examples=10)
-def test_rows_stand_in_the_order_of_stages_sources_and_rules_whatever_came_first(shuffled: Sequence[tuple[Stage, str, str]]) -> None:
+def test_rows_stand_in_the_order_of_stages_sources_and_rules_whatever_came_first(
+    shuffled: Sequence[tuple[Stage, str, str]],
+) -> None:
     found = [tuple(row[:3]) for row in counts_of(dict.fromkeys(shuffled, 1)).to_json()]
-    assert found == [(stage.value, source, str(reason)) for stage in Stage for source in sorted(SOURCES) for reason in (KEPT, *REASONS[stage])]
+    assert found == [
+        (stage.value, source, str(reason))
+        for stage in Stage
+        for source in sorted(SOURCES)
+        for reason in (KEPT, *REASONS[stage])
+    ]
 
 
 @given(cells)
@@ -132,9 +155,15 @@ def test_a_run_that_adds_up_is_accepted(rows: dict[tuple[Stage, str, str], int])
     counts.reconcile([])
 
 
-@given(runs(), st.sampled_from([cell for cell in CELLS if cell[0] is not STAGES[0] or cell[2] == KEPT]), st.sampled_from([-1, 1, 1000]))
+@given(
+    runs(),
+    st.sampled_from([cell for cell in CELLS if cell[0] is not STAGES[0] or cell[2] == KEPT]),
+    st.sampled_from([-1, 1, 1000]),
+)
 @settings(derandomize=True, deadline=None, max_examples=200)
-def test_every_change_of_a_single_cell_is_found(rows: dict[tuple[Stage, str, str], int], cell: tuple[Stage, str, str], by: int) -> None:
+def test_every_change_of_a_single_cell_is_found(
+    rows: dict[tuple[Stage, str, str], int], cell: tuple[Stage, str, str], by: int
+) -> None:
     pairs = counts_of(rows).kept(STAGES[-1])
     changed = {**rows, cell: max(0, rows.get(cell, 0) + by)}
     if changed[cell] != rows.get(cell, 0):
@@ -171,7 +200,10 @@ def test_the_summary_has_each_stage_with_its_reasons_in_the_order_of_the_rules()
         {"stage": "judge", "received": 10, "kept": 4, "dropped": {"text_too_short": 5, "text_too_long": 1}},
         {"stage": "fetch", "received": 0, "kept": 0, "dropped": {}},
     ]
-    assert json.dumps(found[1]) == '{"stage": "judge", "received": 10, "kept": 4, "dropped": {"text_too_short": 5, "text_too_long": 1}}'
+    assert (
+        json.dumps(found[1])
+        == '{"stage": "judge", "received": 10, "kept": 4, "dropped": {"text_too_short": 5, "text_too_long": 1}}'
+    )
 
 
 def test_counts_are_no_keys() -> None:

@@ -32,7 +32,14 @@ STAGES = {
     "image.nsfw.drop_at_or_above": "fetch",
     **dict.fromkeys((f"fetch.{name}" for name in DEFAULTS["fetch"]), "fetch"),
     **dict.fromkeys((f"fetch.{name}" for name in ("timeout_s", "retries", "unit_deadline_s")), None),  # patience
-    **dict.fromkeys((f"fetch.{name}" for name in ("bytes_in_flight_at_most", "threads", "connections_per_host", "requests_per_host_s")), None),  # pace
+    # pace
+    **dict.fromkeys(
+        (
+            f"fetch.{name}"
+            for name in ("bytes_in_flight_at_most", "threads", "connections_per_host", "requests_per_host_s")
+        ),
+        None,
+    ),
     **dict.fromkeys((f"decontaminate.{name}" for name in DEFAULTS["decontaminate"]), "decontaminate"),
     "decontaminate.embedder": "fetch",
     "dedup.within_pool": "decontaminate",
@@ -52,7 +59,9 @@ def config_of(**sections: Any) -> CurateConfig:
 
 
 def test_every_default_is_as_the_contract_says() -> None:
-    found = CurateConfig.from_values({"input": {"paths": DEFAULTS["input"]["paths"]}}, where="here").model_dump(mode="json")
+    found = CurateConfig.from_values({"input": {"paths": DEFAULTS["input"]["paths"]}}, where="here").model_dump(
+        mode="json"
+    )
     expected = {**DEFAULTS, "input": [DEFAULTS["input"]]}
     assert found == expected
     assert {name: type(value) for name, value in flatten(found) if name != "fetch.timeout_s"} == {
@@ -94,7 +103,9 @@ OF_TRAINING = ("align-", "train-")  # tests/train/test_configs.py reads those
 
 
 @pytest.mark.parametrize(
-    "path", sorted(path for path in (ROOT / "configs").glob("*.toml") if not path.name.startswith(OF_TRAINING)), ids=lambda path: path.name
+    "path",
+    sorted(path for path in (ROOT / "configs").glob("*.toml") if not path.name.startswith(OF_TRAINING)),
+    ids=lambda path: path.name,
 )
 def test_the_configs_that_ship_are_sound(path: Path) -> None:
     assert CurateConfig.load(path).input
@@ -108,15 +119,22 @@ def test_inputs_come_one_or_many() -> None:
 def test_the_user_agent_that_is_sent_has_our_version_and_nothing_to_fill_in() -> None:
     assert FetchSettings().user_agent_sent == f"altalign/{__version__}"
     assert FetchSettings(user_agent="me/1 (+https://example.org)").user_agent_sent == "me/1 (+https://example.org)"
-    assert FetchSettings(user_agent="altalign/VERSION (+https://example.org)").user_agent_sent == f"altalign/{__version__} (+https://example.org)"
+    assert (
+        FetchSettings(user_agent="altalign/VERSION (+https://example.org)").user_agent_sent
+        == f"altalign/{__version__} (+https://example.org)"
+    )
 
 
-@pytest.mark.parametrize("embedder", ["dct", "phash", "open_clip:ViT-B-32:laion2b", "timm:vit:/a:b", "onnx:C:/model.onnx", "run:runs/a"])
+@pytest.mark.parametrize(
+    "embedder", ["dct", "phash", "open_clip:ViT-B-32:laion2b", "timm:vit:/a:b", "onnx:C:/model.onnx", "run:runs/a"]
+)
 def test_an_embedder_is_a_name_or_a_form(embedder: str) -> None:
     assert config_of(decontaminate={"embedder": embedder}).decontaminate.embedder == embedder
 
 
-@pytest.mark.parametrize("embedder", ["", "dkt", "dct:", "dct:x", "onnx", "onnx:", "run:", "open_clip:ViT", "open_clip::x", "timm:a:", "DCT"])
+@pytest.mark.parametrize(
+    "embedder", ["", "dkt", "dct:", "dct:x", "onnx", "onnx:", "run:", "open_clip:ViT", "open_clip::x", "timm:a:", "DCT"]
+)
 def test_what_is_no_embedder_is_refused(embedder: str) -> None:
     with pytest.raises(UsageError, match="is no embedder"):
         config_of(decontaminate={"embedder": embedder})
@@ -142,8 +160,18 @@ def test_what_is_no_embedder_is_refused(embedder: str) -> None:
         ("fetch", "connections_per_host", [1], [0]),
         ("fetch", "requests_per_host_s", [0.01], [0]),
         ("fetch", "ports", [[], [1, 65_535]], [[0], [65_536], ["80"], 80]),
-        ("fetch", "user_agent", ["x", "a/1 (+https://example.org)"], ["", " ", "a\r\nb", "é", " (+URL of the project)"]),
-        ("fetch", "allow_addresses", [[], ["127.0.0.1:8080", "10.0.0.0/8", "[::1]:80"]], [["localhost"], ["10.0.0.1/8"], ["127.0.0.1", ""]]),
+        (
+            "fetch",
+            "user_agent",
+            ["x", "a/1 (+https://example.org)"],
+            ["", " ", "a\r\nb", "é", " (+URL of the project)"],
+        ),
+        (
+            "fetch",
+            "allow_addresses",
+            [[], ["127.0.0.1:8080", "10.0.0.0/8", "[::1]:80"]],
+            [["localhost"], ["10.0.0.1/8"], ["127.0.0.1", ""]],
+        ),
         ("decontaminate", "clusters", [10], [0, 9]),
         ("decontaminate", "nearest_clusters", [3, 4096], [0, 2, 4097]),
         ("decontaminate", "bucket_clusters", [1, 10], [0, 11]),
@@ -169,15 +197,25 @@ test_sets = st.lists(
     unique_by=lambda entry: entry["name"] if isinstance(entry, dict) else Path(entry).name or entry,
 )
 inputs = st.fixed_dictionaries(
-    {"paths": st.lists(paths, min_size=1, max_size=2)}, optional={"name": texts, "kind": st.sampled_from(["warc", "table"]), "url_column": texts}
+    {"paths": st.lists(paths, min_size=1, max_size=2)},
+    optional={"name": texts, "kind": st.sampled_from(["warc", "table"]), "url_column": texts},
 )
 configs = st.fixed_dictionaries(
     {"input": inputs | st.lists(inputs, min_size=1, max_size=3)},
     optional={
         "run": st.fixed_dictionaries({"folder": paths, "keep_work": st.booleans()}),
-        "text": st.fixed_dictionaries({"words_at_least": st.integers(0, 20), "vocabulary_size": st.integers(1, 2**63 - 1)}),
-        "image": st.fixed_dictionaries({"aspect_ratio_below": st.floats(1.001, 1e300), "blocked_hashes": st.lists(texts, max_size=2)}),
-        "fetch": st.fixed_dictionaries({"timeout_s": st.floats(1e-300, 1e300) | st.integers(1, 100), "ports": st.lists(st.integers(1, 65_535), max_size=3)}),
+        "text": st.fixed_dictionaries(
+            {"words_at_least": st.integers(0, 20), "vocabulary_size": st.integers(1, 2**63 - 1)}
+        ),
+        "image": st.fixed_dictionaries(
+            {"aspect_ratio_below": st.floats(1.001, 1e300), "blocked_hashes": st.lists(texts, max_size=2)}
+        ),
+        "fetch": st.fixed_dictionaries(
+            {
+                "timeout_s": st.floats(1e-300, 1e300) | st.integers(1, 100),
+                "ports": st.lists(st.integers(1, 65_535), max_size=3),
+            }
+        ),
         "decontaminate": st.fixed_dictionaries({"test_sets": test_sets, "similarity_above": st.floats(0, 1)}),
     },
 )
@@ -185,7 +223,9 @@ configs = st.fixed_dictionaries(
 
 @given(configs)
 @settings(derandomize=True, deadline=None, max_examples=150)
-def test_a_config_that_is_dumped_is_loaded_as_it_was(tmp_path_factory: pytest.TempPathFactory, values: dict[str, Any]) -> None:
+def test_a_config_that_is_dumped_is_loaded_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, values: dict[str, Any]
+) -> None:
     config = CurateConfig.from_values(values, where="here")
     text = dump(config.model_dump(mode="json"))
     path = tmp_path_factory.getbasetemp() / "round.toml"

@@ -18,7 +18,9 @@ derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 
 def rows_of(stage: Stage) -> st.SearchStrategy[tuple[Stage, str, list[str]]]:
     """A row: its stage, its source, the reasons that hold, in their order."""
-    reasons = st.sets(st.sampled_from(REASONS[stage]), max_size=3).map(lambda found: [each.value for each in REASONS[stage] if each in found])
+    reasons = st.sets(st.sampled_from(REASONS[stage]), max_size=3).map(
+        lambda found: [each.value for each in REASONS[stage] if each in found]
+    )
     return st.tuples(st.just(stage), st.sampled_from(SOURCES), reasons)
 
 
@@ -29,13 +31,19 @@ def counted(some: list[tuple[Stage, str, list[str]]]) -> FailedCounts:
     counts = FailedCounts()
     for stage in Stage:
         of = [(source, failed) for each, source, failed in some if each is stage]
-        counts.add(stage, pa.array([source for source, _ in of], pa.string()), pa.array([failed for _, failed in of], pa.list_(pa.string())))
+        counts.add(
+            stage,
+            pa.array([source for source, _ in of], pa.string()),
+            pa.array([failed for _, failed in of], pa.list_(pa.string())),
+        )
     return counts
 
 
 @given(rows, st.integers(0, 40))
 @derandomized
-def test_columns_are_counted_as_a_loop_does_whatever_the_batches(some: list[tuple[Stage, str, list[str]]], cut: int) -> None:
+def test_columns_are_counted_as_a_loop_does_whatever_the_batches(
+    some: list[tuple[Stage, str, list[str]]], cut: int
+) -> None:
     plain = Counter((stage.value, source, tuple(failed)) for stage, source, failed in some)
     table = counted(some).to_arrow()
     assert table.schema == FAILED
@@ -43,7 +51,11 @@ def test_columns_are_counted_as_a_loop_does_whatever_the_batches(some: list[tupl
     assert len(table) == len(plain)
     parts = [counted(some[:cut]), counted(some[cut:])]
     together = FailedCounts.from_json(entry for part in parts for entry in part.to_json())
-    assert together.to_json() == counted(some).to_json() == FailedCounts.from_json(reversed(counted(some).to_json())).to_json()
+    assert (
+        together.to_json()
+        == counted(some).to_json()
+        == FailedCounts.from_json(reversed(counted(some).to_json())).to_json()
+    )
 
 
 @given(rows)

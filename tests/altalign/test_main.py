@@ -18,12 +18,18 @@ from altalign.__main__ import main
 
 
 def run(script: str, *arguments: str) -> tuple[int, str, str]:
-    ended = subprocess.run([sys.executable, "-c", script, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return ended.returncode, ended.stdout, ended.stderr
 
 
 def test_an_interrupt_before_the_command_line_is_imported_is_a_line_too() -> None:
-    assert run(f"{INTERRUPTED}sys.exit(main())", "--version") == (130, "", "altalign: interrupted; run the same command again, it continues\n")
+    assert run(f"{INTERRUPTED}sys.exit(main())", "--version") == (
+        130,
+        "",
+        "altalign: interrupted; run the same command again, it continues\n",
+    )
 
 
 def test_where_interrupts_are_ignored_they_stay_so() -> None:
@@ -37,5 +43,7 @@ def test_a_closed_error_stream_does_not_change_the_exit_code() -> None:
 
 
 def test_the_package_is_the_command() -> None:
-    ended = subprocess.run([sys.executable, "-m", "altalign", "--version"], cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-m", "altalign", "--version"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert (ended.returncode, ended.stdout.split(" ")[0], ended.stderr) == (0, "altalign", "")

@@ -92,14 +92,21 @@ def test_values_of_the_caller_stay_as_they_are() -> None:
     ],
 )
 @pytest.mark.parametrize("form", ["[input]", "[[input]]"])
-def test_overrides_are_toml_and_what_is_none_is_text(override: str, name: str, value: Any, form: str, folder: Path) -> None:
+def test_overrides_are_toml_and_what_is_none_is_text(
+    override: str, name: str, value: Any, form: str, folder: Path
+) -> None:
     config = load(f'{form}\npaths = ["z"]\n', override)
     found = dict(flatten(config.model_dump(mode="json")))[name]
     assert (found, type(found)) == (value, type(value))
 
 
 def test_the_last_override_holds_over_the_file_and_those_before(folder: Path) -> None:
-    assert load("[text]\nwords_at_least = 1\n" + GOOD_INPUT, "text.words_at_least=2", "text.words_at_least=4").text.words_at_least == 4
+    assert (
+        load(
+            "[text]\nwords_at_least = 1\n" + GOOD_INPUT, "text.words_at_least=2", "text.words_at_least=4"
+        ).text.words_at_least
+        == 4
+    )
 
 
 def test_an_override_that_brings_the_input_needs_none_in_the_file(folder: Path) -> None:
@@ -107,7 +114,9 @@ def test_an_override_that_brings_the_input_needs_none_in_the_file(folder: Path) 
 
 
 def test_bytes_of_the_command_line_that_are_no_unicode_are_refused(folder: Path) -> None:
-    assert lines_of_error(GOOD_INPUT, "run.folder=a\udcff") == ['--set run.folder = "a\udcff": not Unicode; give text in UTF-8']
+    assert lines_of_error(GOOD_INPUT, "run.folder=a\udcff") == [
+        '--set run.folder = "a\udcff": not Unicode; give text in UTF-8'
+    ]
 
 
 def test_settings_are_frozen() -> None:
@@ -143,7 +152,12 @@ def test_the_mark_nearest_to_a_setting_says_who_reads_it() -> None:
         plain: Inner = Inner()
         several: Annotated[list[Inner], ReadBy("extract")]
 
-    assert [stage_of(Whole, name) for name in ("marked.a", "plain.a", "several[7].a", "marked")] == ["judge", None, "extract", "judge"]
+    assert [stage_of(Whole, name) for name in ("marked.a", "plain.a", "several[7].a", "marked")] == [
+        "judge",
+        None,
+        "extract",
+        "judge",
+    ]
 
 
 @pytest.mark.parametrize("name", ["nothing", "inner.nothing", "b.nothing", "inner.a.nothing"])
@@ -153,10 +167,22 @@ def test_the_stage_of_no_setting_is_an_error(name: str) -> None:
 
 
 def test_the_settings_class_of_a_type_is_found() -> None:
-    assert [settings_of(t) for t in (Inner, list[Inner], list[str | Inner], int, list[int], None)] == [Inner, Inner, Inner, None, None, None]
+    assert [settings_of(t) for t in (Inner, list[Inner], list[str | Inner], int, list[int], None)] == [
+        Inner,
+        Inner,
+        Inner,
+        None,
+        None,
+        None,
+    ]
 
 
-leaves = st.text(st.characters(exclude_categories=["Cs"])) | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.floats(allow_nan=False)
+leaves = (
+    st.text(st.characters(exclude_categories=["Cs"]))
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.booleans()
+    | st.floats(allow_nan=False)
+)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 tables = st.recursive(
     st.dictionaries(names, leaves | st.lists(leaves, max_size=3), max_size=4),

@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 
 from altalign.key import sample_key
 from altalign.schema import SAMPLE
-from altalign.shards import EXTENSIONS, Sample, ShardWriter, extension, pair_range, read_pair, read_sample, samples, write_sidecar
+from altalign.shards import (
+    EXTENSIONS,
+    Sample,
+    ShardWriter,
+    extension,
+    pair_range,
+    read_pair,
+    read_sample,
+    samples,
+    write_sidecar,
+)
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
 COUNT = st.integers(0, 2**31 - 1)
@@ -109,9 +119,14 @@ def test_one_read_has_an_image_and_its_caption(pairs: list[tuple[bytes, dict[str
 def test_the_same_samples_give_the_same_bytes() -> None:
     pairs = [(bytes([number]) * 700, row(f"caption {number}")) for number in range(5)]
     assert written(pairs)[0] == written(pairs)[0]
-    shuffled = [(image, dict(reversed(each.items()))) for image, each in pairs]  # order of the columns given does not matter
+    # order of the columns given does not matter
+    shuffled = [(image, dict(reversed(each.items()))) for image, each in pairs]
     assert written(shuffled)[0] == written(pairs)[0]
-    assert hashlib.sha256(written(pairs)[0]).hexdigest() == "e66e7de71f84ee47acbfe577cec786e4a9bc832bc063dc4c9ad08b26be9da499"  # raise SCHEMA_VERSION with it
+    # raise SCHEMA_VERSION with it
+    assert (
+        hashlib.sha256(written(pairs)[0]).hexdigest()
+        == "e66e7de71f84ee47acbfe577cec786e4a9bc832bc063dc4c9ad08b26be9da499"
+    )
 
 
 def test_members_and_headers_are_those_of_tarfile() -> None:
@@ -122,7 +137,11 @@ def test_members_and_headers_are_those_of_tarfile() -> None:
     with tarfile.open(fileobj=again, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for (image, each), found in zip(pairs, rows, strict=True):
             dumped = json.dumps({**found, "page_url": ""}, ensure_ascii=False, separators=(",", ":")).encode()
-            for suffix, content in ((extension(each["format"]), image), ("txt", each["caption"].encode()), ("json", dumped)):
+            for suffix, content in (
+                (extension(each["format"]), image),
+                ("txt", each["caption"].encode()),
+                ("json", dumped),
+            ):
                 member = tarfile.TarInfo(f"{each['key']}.{suffix}")
                 member.size, member.mtime = len(content), 315_532_800
                 tar.addfile(member, io.BytesIO(content))

@@ -61,7 +61,9 @@ def in_json(row: dict[str, Any]) -> dict[str, Any]:
     return {name: "" if value is None else value for name, value in row.items()}
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("formats", [["jpeg"], sorted(EXTENSIONS)], ids=["portable", "as found"])
 def test_webdataset_reads_every_sample(tmp_path: Path, formats: list[str]) -> None:
     webdataset = pytest.importorskip("webdataset", reason="webdataset is not installed: uv sync --group test")
@@ -71,19 +73,31 @@ def test_webdataset_reads_every_sample(tmp_path: Path, formats: list[str]) -> No
         assert sample["__key__"] == row["key"]
         assert sample[EXTENSIONS[row["format"]]] == image
         assert sample["txt"].decode() == row["caption"]
-    images = webdataset.WebDataset(str(tmp_path / "00000.tar"), shardshuffle=False).decode("pil").to_tuple("jpg", "txt", "json")
+    images = (
+        webdataset.WebDataset(str(tmp_path / "00000.tar"), shardshuffle=False)
+        .decode("pil")
+        .to_tuple("jpg", "txt", "json")
+    )
     if formats == ["jpeg"]:
-        assert [(image.size, caption, row) for image, caption, row in images] == [((40, 30), row["caption"], in_json(row)) for _, row in pairs]
+        assert [(image.size, caption, row) for image, caption, row in images] == [
+            ((40, 30), row["caption"], in_json(row)) for _, row in pairs
+        ]
 
 
 @pytest.mark.filterwarnings("ignore")  # of its dependencies, of any kind
 @pytest.mark.parametrize("reading", ["streamed", "copied"])
-def test_hugging_face_datasets_reads_every_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reading: str) -> None:
+def test_hugging_face_datasets_reads_every_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reading: str
+) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed: uv sync --group readers")
     pairs = write_shard(tmp_path / "00000.tar", ["jpeg"])
     rows = datasets.load_dataset(
-        "webdataset", data_files={"train": str(tmp_path / "00000.tar")}, split="train", streaming=reading == "streamed", cache_dir=str(tmp_path / "cache")
+        "webdataset",
+        data_files={"train": str(tmp_path / "00000.tar")},
+        split="train",
+        streaming=reading == "streamed",
+        cache_dir=str(tmp_path / "cache"),
     )
     found = list(rows)
     for (_, row), sample in zip(pairs, found, strict=True):
@@ -109,7 +123,9 @@ def test_the_loader_of_open_clip_reads_every_sample(tmp_path: Path) -> None:
         world_size=1,
         seed=0,
     )
-    loader = data.get_wds_dataset(settings, lambda image: np.asarray(image), is_train=False, tokenizer=lambda text: [text]).dataloader
+    loader = data.get_wds_dataset(
+        settings, lambda image: np.asarray(image), is_train=False, tokenizer=lambda text: [text]
+    ).dataloader
     batches = list(loader)
     assert [text for _, texts in batches for text in texts] == [row["caption"] for _, row in pairs]
     assert sum(len(images) for images, _ in batches) == len(pairs)

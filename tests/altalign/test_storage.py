@@ -63,7 +63,9 @@ def test_a_file_is_there_whole_when_its_block_ended(tmp_path: Path) -> None:
     assert storage.read_bytes(str(path)) == b"onetwo"
 
 
-@pytest.mark.parametrize("trouble", [ValueError("ours"), KeyboardInterrupt(), SystemExit(3), OSError(errno.EIO, "the disk is bad")])
+@pytest.mark.parametrize(
+    "trouble", [ValueError("ours"), KeyboardInterrupt(), SystemExit(3), OSError(errno.EIO, "the disk is bad")]
+)
 def test_a_block_that_fails_leaves_nothing(trouble: BaseException, tmp_path: Path) -> None:
     with pytest.raises(type(trouble)) as caught:
         write_half(str(tmp_path / "x.bin"), trouble)
@@ -92,7 +94,11 @@ def test_two_who_write_the_same_file_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_a_killed_write_leaves_no_file_but_what_sweep_deletes(tmp_path: Path) -> None:
-    ended = subprocess.run([sys.executable, "-c", KILLED_WHILE_IT_WRITES, str(tmp_path / "deep" / "x.bin")], check=False, cwd=Path(__file__).parents[2])
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_IT_WRITES, str(tmp_path / "deep" / "x.bin")],
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
     assert ended.returncode == -signal.SIGKILL
     assert storage.names(str(tmp_path / "deep")) == []
     assert len(everything(tmp_path)) == 2
@@ -146,7 +152,9 @@ def test_a_quota_that_is_used_up_is_a_full_disk_and_other_trouble_is_not() -> No
 
 def test_a_growing_file_has_what_was_added_at_once_and_after_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "new" / "x.bin"
-    killed = subprocess.run([sys.executable, "-c", KILLED_WHILE_IT_GROWS, str(path)], check=False, cwd=Path(__file__).parents[2])
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_IT_GROWS, str(path)], check=False, cwd=Path(__file__).parents[2]
+    )
     assert killed.returncode == -signal.SIGKILL
     assert path.read_bytes() == b"one" + b"two" * 100_000
 
@@ -166,7 +174,10 @@ def test_of_a_growing_file_the_first_bytes_stay_or_all(tmp_path: Path) -> None:
 @needs_full
 def test_a_growing_file_on_a_full_disk_is_said_to_be_full(tmp_path: Path) -> None:
     (tmp_path / "x.bin").symlink_to(FULL)
-    with pytest.raises(FullDiskError, match=r"no space left on the device while writing x\.bin"), storage.growing(str(tmp_path / "x.bin")) as file:
+    with (
+        pytest.raises(FullDiskError, match=r"no space left on the device while writing x\.bin"),
+        storage.growing(str(tmp_path / "x.bin")) as file,
+    ):
         file.write(b"x")
 
 
@@ -212,7 +223,9 @@ def test_json_that_is_damaged_is_named(data: bytes, tmp_path: Path) -> None:
 
 @given(st.binary(max_size=300), st.integers(0, 400), st.integers(0, 400))
 @settings(derandomize=True, deadline=None, max_examples=60)
-def test_a_range_is_that_of_the_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes, offset: int, length: int) -> None:
+def test_a_range_is_that_of_the_bytes(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, offset: int, length: int
+) -> None:
     path = str(tmp_path_factory.getbasetemp() / "range.bin")
     storage.write_bytes(path, data)
     assert storage.read_range(path, offset, length) == data[offset : offset + length]
@@ -266,7 +279,10 @@ def test_paths_are_joined(parts: list[str], path: str) -> None:
 
 @pytest.mark.parametrize("path", ["http://example.org/run", "S3://bucket/run", "hdfs://host/run", "://x"])
 def test_other_kinds_of_storage_are_refused_by_name(path: str) -> None:
-    with pytest.raises(UsageError, match=f"^{path}: no kind of storage that is known; give a local path, s3://BUCKET/… or gs://BUCKET/…$"):
+    with pytest.raises(
+        UsageError,
+        match=f"^{path}: no kind of storage that is known; give a local path, s3://BUCKET/… or gs://BUCKET/…$",
+    ):
         storage.check(path)
 
 
@@ -303,7 +319,9 @@ def test_the_free_bytes_of_a_folder_to_be_are_those_of_where_it_will_be(tmp_path
     assert storage.free_bytes(str(tmp_path / "absent" / "deeper")) > 0
 
 
-def test_what_libraries_think_temporary_is_in_the_folder_and_gone_after_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_libraries_think_temporary_is_in_the_folder_and_gone_after_the_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     folder = tmp_path / "run" / "temporary"
@@ -311,7 +329,12 @@ def test_what_libraries_think_temporary_is_in_the_folder_and_gone_after_the_bloc
     with storage.temporary(str(folder)):
         assert not list(folder.iterdir())
         assert Path(tempfile.mkdtemp()).parent == folder
-        asked = subprocess.run([sys.executable, "-c", "import tempfile; print(tempfile.gettempdir())"], capture_output=True, text=True, check=True)
+        asked = subprocess.run(
+            [sys.executable, "-c", "import tempfile; print(tempfile.gettempdir())"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert asked.stdout == f"{folder}\n"
     assert not folder.exists()
     assert (os.environ["TMPDIR"], tempfile.tempdir) == (str(tmp_path), None)
@@ -322,5 +345,8 @@ def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch
         raise PermissionError(errno.EACCES, "Permission denied", "run/log")  # whom root is, no mode keeps out
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(UsageError, match=r"run: cannot be written to \(Permission denied: run/log\); make it writable"), storage.locked("run"):
+    with (
+        pytest.raises(UsageError, match=r"run: cannot be written to \(Permission denied: run/log\); make it writable"),
+        storage.locked("run"),
+    ):
         raise AssertionError

@@ -38,7 +38,12 @@ class Tab:
 def browser() -> Iterator[Any]:
     """Chromium, without a window. Skips the test where it is not there."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright: `make setup-dev` brings it")
-    found = os.environ.get("ALTALIGN_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    found = (
+        os.environ.get("ALTALIGN_CHROMIUM")
+        or shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if not found:
         pytest.skip("no Chromium: `apt install chromium` brings it, or ALTALIGN_CHROMIUM names one")
     with sync_api.sync_playwright() as playwright:
@@ -52,8 +57,13 @@ def opened(chromium: Any, path: Path, *, width: int = 1440, **context: Any) -> I
     """A page of a file, once its scripts have run."""
     within = chromium.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce", **context)
     tab = Tab(within.new_page())
-    tab.page.on("request", lambda request: tab.requests.append(request.url[:200]) if not request.url.startswith("data:") else None)
-    tab.page.on("console", lambda message: tab.complaints.append(message.text) if message.type in ("error", "warning") else None)
+    tab.page.on(
+        "request",
+        lambda request: tab.requests.append(request.url[:200]) if not request.url.startswith("data:") else None,
+    )
+    tab.page.on(
+        "console", lambda message: tab.complaints.append(message.text) if message.type in ("error", "warning") else None
+    )
     tab.page.on("pageerror", lambda error: tab.complaints.append(str(error)))
     tab.page.on("dialog", lambda dialog: (tab.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
     tab.page.goto(path.as_uri())

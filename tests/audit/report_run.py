@@ -18,7 +18,32 @@ from PIL import Image
 from altalign.audit.checks import Check
 from altalign.schema import COUNTS, DROPPED
 
-SHORT_SIDES = (0, 32, 64, 96, 100, 128, 160, 192, 200, 224, 240, 256, 288, 320, 336, 384, 400, 448, 512, 600, 640, 768, 800, 1024)
+SHORT_SIDES = (
+    0,
+    32,
+    64,
+    96,
+    100,
+    128,
+    160,
+    192,
+    200,
+    224,
+    240,
+    256,
+    288,
+    320,
+    336,
+    384,
+    400,
+    448,
+    512,
+    600,
+    640,
+    768,
+    800,
+    1024,
+)
 ASPECTS = (125, 150, 175, 200, 225, 250, 300, 350, 400, 500, 600, 800, 1000)
 COSINES = (400, 700, 900, 960, 975, 976, 990, 999)
 
@@ -100,7 +125,10 @@ class Candidate:
         if self.width is None or self.height is None:
             return []
         short, long = sorted((self.width, self.height))
-        held = ((short <= limits.short_side, "image_too_small"), (Fraction(long, short) >= limits.aspect, "image_too_elongated"))
+        held = (
+            (short <= limits.short_side, "image_too_small"),
+            (Fraction(long, short) >= limits.aspect, "image_too_elongated"),
+        )
         return [reason for holds, reason in held if holds]
 
     def image(self, limits: Limits) -> list[str]:
@@ -160,7 +188,9 @@ def log2(count: int) -> int:
     return max((v for v in range(1, 256) if count**16 >= 2 ** (2 * v - 1)), default=0)
 
 
-def write(folder: Path, pool: list[Candidate], *, limits: Limits = Limits(), extra: str = "", but: Iterable[str] = ()) -> Path:
+def write(
+    folder: Path, pool: list[Candidate], *, limits: Limits = Limits(), extra: str = "", but: Iterable[str] = ()
+) -> Path:
     """A finished run of this pool; files named in `but` are left out."""
     run = folder / "run"
     (run / "audit" / "near_duplicates").mkdir(parents=True)
@@ -174,7 +204,8 @@ def write(folder: Path, pool: list[Candidate], *, limits: Limits = Limits(), ext
     return run
 
 
-NGRAMS = {1: 900, 2: 300, 3: 120, 4: 90, 5: 80, 8: 60, 11: 33, 16: 30, 20: 21, 50: 12, 120: 9, 800: 4, 5_000: 2}  # n-grams by count
+# n-grams by count
+NGRAMS = {1: 900, 2: 300, 3: 120, 4: 90, 5: 80, 8: 60, 11: 33, 16: 30, 20: 21, 50: 12, 120: 9, 800: 4, 5_000: 2}
 
 
 def _in_vocabulary(limits: Limits) -> int:
@@ -185,7 +216,9 @@ def _json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value), encoding="utf-8")
 
 
-def _table(path: Path, names: tuple[str, ...], rows: "Counter[tuple[Any, ...]]", schema: dict[str, pa.DataType], of: str) -> None:
+def _table(
+    path: Path, names: tuple[str, ...], rows: "Counter[tuple[Any, ...]]", schema: dict[str, pa.DataType], of: str
+) -> None:
     columns = {name: pa.array([key[i] for key in rows], schema.get(name, pa.int32())) for i, name in enumerate(names)}
     pq.write_table(pa.table({**columns, of: pa.array(list(rows.values()), pa.int64())}), path)
 
@@ -212,27 +245,65 @@ def _write_facts(run: Path, pool: list[Candidate], limits: Limits) -> None:
     first: Counter[tuple[str, str, str]] = Counter()
     for (stage, source, failed), n in rows.items():
         first[stage, source, failed[0] if failed else "kept"] += n
-    table = pa.table([pa.array([key[i] for key in first], pa.string()) for i in range(3)] + [pa.array(list(first.values()), pa.int64())], schema=COUNTS)
+    table = pa.table(
+        [pa.array([key[i] for key in first], pa.string()) for i in range(3)]
+        + [pa.array(list(first.values()), pa.int64())],
+        schema=COUNTS,
+    )
     pq.write_table(table, run / "counts.parquet")
     kept = sum(n for (stage, _, reason), n in first.items() if (stage, reason) == ("decontaminate", "kept"))
     _json(run / "summary.json", {"stages": [], "pairs": kept, "images": kept - 5, "bytes": 7_654_321})
     _json(run / "manifest.json", {"shards": [], "pairs": kept})
     time = {"started": "2026-01-02T03:04:05Z", "finished": "2026-01-02T03:04:09Z", "seconds": 4.0, "attempts": 1}
     times = dict.fromkeys((*STAGES[:2], "fetch", "write"), time)
-    facts = {"altalign": "0.1.0", "schema_version": 1, "rules_version": "2", "engine": {"runner": "embedded", "workers": 0}, "stages": times}
+    facts = {
+        "altalign": "0.1.0",
+        "schema_version": 1,
+        "rules_version": "2",
+        "engine": {"runner": "embedded", "workers": 0},
+        "stages": times,
+    }
     _json(run / "run.json", {**facts, "files": {"a.warc.gz": [1_000, 5], "b.parquet": [2_345, 6]}})
     size = _in_vocabulary(limits)
-    _json(run / "tables/vocabulary.json", {"rows": size, "vocabulary_size": size, "threshold": limits.rarest, "distinct": sum(NGRAMS.values()), "all": False})
+    _json(
+        run / "tables/vocabulary.json",
+        {
+            "rows": size,
+            "vocabulary_size": size,
+            "threshold": limits.rarest,
+            "distinct": sum(NGRAMS.values()),
+            "all": False,
+        },
+    )
     _write_funnel(run, kept - 5)
-    found = {"test_sets": {"coco": 50}, "clusters": 40, "flat_test_images": 2, "similarity_above": 0.975, "images": 555, "flat_images": 3}
+    found = {
+        "test_sets": {"coco": 50},
+        "clusters": 40,
+        "flat_test_images": 2,
+        "similarity_above": 0.975,
+        "images": 555,
+        "flat_images": 3,
+    }
     _json(run / "audit/near_duplicates/found.json", found)
     shared = Counter(min(each.images_per_text, 5_000) for each in pool)
     captioned = Counter(each.texts_per_image for each in pool)
-    histograms = {"words": Counter(each.words for each in pool), "images_per_text": shared, "texts_per_image": captioned, "ngram_count": NGRAMS}
+    histograms = {
+        "words": Counter(each.words for each in pool),
+        "images_per_text": shared,
+        "texts_per_image": captioned,
+        "ngram_count": NGRAMS,
+    }
     _json(run / "audit/histograms.json", {name: sorted(values.items()) for name, values in histograms.items()})
 
 
-FUNNEL = {"pool": (None, 3_345), "extract": (777, None), "judge": (666, None), "fetch": (600, 5_000), "image": (555, 4_000), "decontaminate": (None, 3_000)}
+FUNNEL = {
+    "pool": (None, 3_345),
+    "extract": (777, None),
+    "judge": (666, None),
+    "fetch": (600, 5_000),
+    "image": (555, 4_000),
+    "decontaminate": (None, 3_000),
+}
 
 
 def of_source(amount: int | None, source: str) -> int | None:
@@ -246,7 +317,13 @@ def _write_funnel(run: Path, images: int) -> None:
     for step, amount in amounts.items():
         rows.append({"step": step, "source": None, "images": amount[0], "bytes": amount[1]})
         for source in ("table", "web"):
-            rows.append({"step": step, "source": source, **{name: of_source(one, source) for name, one in zip(("images", "bytes"), amount, strict=True)}})
+            rows.append(
+                {
+                    "step": step,
+                    "source": source,
+                    **{name: of_source(one, source) for name, one in zip(("images", "bytes"), amount, strict=True)},
+                }
+            )
     names = {"step": pa.string(), "source": pa.string(), "images": pa.int64(), "bytes": pa.int64()}
     pq.write_table(pa.Table.from_pylist(rows, pa.schema(list(names.items()))), run / "audit/funnel.parquet")
 
@@ -282,14 +359,22 @@ def _write_joints(run: Path, pool: list[Candidate], limits: Limits) -> None:
             image[(each.source, *of_size, each.is_blocked or not known)] += 1
             failed = each.image(limits)
             score = each.number % 100 if known else None
-            values[(each.source, failed[0] if failed else "kept", "jpeg" if known else None, 90 + each.number % 30, score)] += 1
+            values[
+                (each.source, failed[0] if failed else "kept", "jpeg" if known else None, 90 + each.number % 30, score)
+            ] += 1
     types = {"fails_otherwise": pa.bool_(), **dict.fromkeys(("source", "outcome", "verdict", "format"), pa.string())}
     measured, size = ("words", "rarest_log2", "images_per_text", "texts_per_image"), ("short_side_px", "aspect_percent")
     _table(run / "audit/text_joint.parquet", ("source", *measured, "has_identity"), text, types, "rows")
     _table(run / "audit/pairs_joint.parquet", measured, pairs, types, "pairs")
     _table(run / "audit/outcome_joint.parquet", (*measured[:2], *size, "outcome"), ends, types, "pairs")
     _table(run / "audit/image_joint.parquet", ("source", *size, "fails_otherwise"), image, types, "rows")
-    _table(run / "audit/image_values.parquet", ("source", "verdict", "format", "bytes_log2", "nsfw_percent"), values, types, "rows")
+    _table(
+        run / "audit/image_values.parquet",
+        ("source", "verdict", "format", "bytes_log2", "nsfw_percent"),
+        values,
+        types,
+        "rows",
+    )
 
 
 def _size(each: Candidate) -> tuple[int | None, int | None]:
@@ -323,14 +408,28 @@ def picture(seed: int, side: int = 96, kind: str = "WEBP") -> bytes:
 def sample(stage: str, reason: str, number: int, **columns: Any) -> dict[str, Any]:
     """A row of audit/samples.parquet."""
     row: dict[str, Any] = dict.fromkeys(DROPPED.names)
-    row |= {"key": f"{number:032x}", "image_id": f"{number + 7:032x}", "image_url": f"https://img.example/{number}.jpg", "caption": f"a red boat {number}"}
-    row |= {"page_url": f"https://pages.example/{number}", "source": "web", "stage": stage, "reason": reason, "failed": [] if stage == "kept" else [reason]}
+    row |= {
+        "key": f"{number:032x}",
+        "image_id": f"{number + 7:032x}",
+        "image_url": f"https://img.example/{number}.jpg",
+        "caption": f"a red boat {number}",
+    }
+    row |= {
+        "page_url": f"https://pages.example/{number}",
+        "source": "web",
+        "stage": stage,
+        "reason": reason,
+        "failed": [] if stage == "kept" else [reason],
+    }
     return {**row, "words": 4, "picture": None, **columns}
 
 
 def write_samples(run: Path, rows: list[dict[str, Any]]) -> None:
     """audit/samples.parquet."""
-    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema([*DROPPED, pa.field("picture", pa.binary())])), run / "audit/samples.parquet")
+    pq.write_table(
+        pa.Table.from_pylist(rows, schema=pa.schema([*DROPPED, pa.field("picture", pa.binary())])),
+        run / "audit/samples.parquet",
+    )
 
 
 def _write_strings(run: Path, pool: list[Candidate], limits: Limits) -> None:
@@ -340,27 +439,66 @@ def _write_strings(run: Path, pool: list[Candidate], limits: Limits) -> None:
         stage, failed = outcome(each, limits)
         if stage and (stage, failed[0]) not in seen:
             seen.add((stage, failed[0]))
-            rows += [sample(stage, failed[0], 1_000 + 2 * each.number + more, failed=failed, words=each.words) for more in range(2)]
+            rows += [
+                sample(stage, failed[0], 1_000 + 2 * each.number + more, failed=failed, words=each.words)
+                for more in range(2)
+            ]
     write_samples(run, rows)
     pq.write_table(
-        pa.table({"kind": ["text", "text", "image"], "value": ["click here", "logo", "https://img.example/1.jpg"], "count": [3_000, 40, 5_000]}),
+        pa.table(
+            {
+                "kind": ["text", "text", "image"],
+                "value": ["click here", "logo", "https://img.example/1.jpg"],
+                "count": [3_000, 40, 5_000],
+            }
+        ),
         run / "audit/frequent.parquet",
     )
-    edge = {"ngram": ["red boat", "qx"], "count": pa.array([4, None], pa.int64()), "rarest_log2": pa.array([16, 8], pa.int32()), "is_in": [True, False]}
+    edge = {
+        "ngram": ["red boat", "qx"],
+        "count": pa.array([4, None], pa.int64()),
+        "rarest_log2": pa.array([16, 8], pa.int32()),
+        "is_in": [True, False],
+    }
     pq.write_table(pa.table(edge), run / "audit/edge_ngrams.parquet")
-    hosts = {"host": ["a.example", "b.example"], "images": [40, 60], "fetched": [30, 60], "kept": [10, 50], "sampled_one_in": [4, 4]}
+    hosts = {
+        "host": ["a.example", "b.example"],
+        "images": [40, 60],
+        "fetched": [30, 60],
+        "kept": [10, 50],
+        "sampled_one_in": [4, 4],
+    }
     pq.write_table(pa.table(hosts), run / "audit/hosts.parquet")
-    scripts = {"script": ["Latin", "Latin", "Han"], "verdict": ["kept", "text_too_short", "text_too_long"], "rows": [5, 3, 2], "sampled_one_in": [2, 2, 2]}
+    scripts = {
+        "script": ["Latin", "Latin", "Han"],
+        "verdict": ["kept", "text_too_short", "text_too_long"],
+        "rows": [5, 3, 2],
+        "sampled_one_in": [2, 2, 2],
+    }
     pq.write_table(pa.table(scripts), run / "audit/scripts.parquet")
-    near = {"cosine_permille": pa.array(COSINES, pa.int32()), "verdict": ["below"] * 4 + ["above"] * 4, "pairs": [5, 4, 3, 2, 1, 1, 1, 1]}
+    near = {
+        "cosine_permille": pa.array(COSINES, pa.int32()),
+        "verdict": ["below"] * 4 + ["above"] * 4,
+        "pairs": [5, 4, 3, 2, 1, 1, 1, 1],
+    }
     pq.write_table(pa.table(near), run / "audit/near_duplicates/similarity.parquet")
     gallery = [
-        {"kind": kind, "similarity": 0.98, "shares_bucket": True, "image_id": "ab" * 16, "image_url": None, "test_set": "coco", "test_image": "1.jpg"}
+        {
+            "kind": kind,
+            "similarity": 0.98,
+            "shares_bucket": True,
+            "image_id": "ab" * 16,
+            "image_url": None,
+            "test_set": "coco",
+            "test_image": "1.jpg",
+        }
         for kind in ("just above", "just below", "dropped")
     ]
     both = {"image": [picture(1, 64, "JPEG")] * 3, "test": [picture(2, 64, "JPEG")] * 3}
     types = {"similarity": pa.float64(), "shares_bucket": pa.bool_()}
-    table = pa.Table.from_pylist(gallery, schema=pa.schema([(name, types.get(name, pa.string())) for name in gallery[0]]))
+    table = pa.Table.from_pylist(
+        gallery, schema=pa.schema([(name, types.get(name, pa.string())) for name in gallery[0]])
+    )
     for name, images in both.items():
         table = table.append_column(name, pa.array(images, pa.binary()))
     pq.write_table(table, run / "audit/near_duplicates/gallery.parquet")

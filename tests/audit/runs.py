@@ -42,7 +42,11 @@ def names(run: Path) -> list[str]:
 
 def rows_of(run: Path, *shards_of_it: str) -> list[dict[str, Any]]:
     """All rows of these side-cars, or of all."""
-    return [row for name in shards_of_it or names(run) for row in pq.read_table(run / "shards" / f"{name}.parquet").to_pylist()]
+    return [
+        row
+        for name in shards_of_it or names(run)
+        for row in pq.read_table(run / "shards" / f"{name}.parquet").to_pylist()
+    ]
 
 
 def edit_shard(run: Path, name: str, edit: Callable[[list[shards.Sample]], list[shards.Sample]]) -> None:
@@ -66,10 +70,16 @@ def seal(run: Path) -> None:
     for name in names(run):
         tar, parquet = (run / "shards" / f"{name}{ending}" for ending in (".tar", ".parquet"))
         digests = {"sha256": digest(tar), "parquet_sha256": digest(parquet)}
-        entries.append({"name": tar.name, "rows": pq.read_metadata(parquet).num_rows, "bytes": tar.stat().st_size, **digests})
+        entries.append(
+            {"name": tar.name, "rows": pq.read_metadata(parquet).num_rows, "bytes": tar.stat().st_size, **digests}
+        )
     rows = rows_of(run)
     manifest |= {"shards": entries, "pairs": len(rows), "settings_sha256": digest(run / "config.toml")}
-    summary |= {"pairs": len(rows), "images": len({row["image_id"] for row in rows}), "bytes": sum(entry["bytes"] for entry in entries)}
+    summary |= {
+        "pairs": len(rows),
+        "images": len({row["image_id"] for row in rows}),
+        "bytes": sum(entry["bytes"] for entry in entries),
+    }
     if len(rows) == before:
         (run / "manifest.json").write_text(json.dumps(manifest))
         (run / "summary.json").write_text(json.dumps(summary))

@@ -27,7 +27,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of one pool: `a`, `b` of other settings, `bare` as `b` without dropped rows; and `less`, of a part of the pool."""
     folder = tmp_path_factory.mktemp("compared")
     write_input(folder)
-    more = {"a": (), "b": OTHER, "bare": (*OTHER, "--set", "audit.keep_dropped=false"), "less": ("--set", 'input=[{kind="table",paths=["text/*.csv"]}]')}
+    more = {
+        "a": (),
+        "b": OTHER,
+        "bare": (*OTHER, "--set", "audit.keep_dropped=false"),
+        "less": ("--set", 'input=[{kind="table",paths=["text/*.csv"]}]'),
+    }
     for name, sets in more.items():
         with chdir(folder):
             assert altalign(["curate", "config.toml", "--set", f"run.folder={name}", *sets]) == 0
@@ -57,10 +62,17 @@ def verdicts(run: Path) -> dict[str, str]:
     return {**found, **dict.fromkeys((row["key"] for row in runs.rows_of(run)), "kept")}
 
 
-@pytest.mark.parametrize(("one", "two"), [("a", "b"), ("b", "a"), ("a", "less"), ("less", "b"), ("a", "bare"), ("a", "a")])
+@pytest.mark.parametrize(
+    ("one", "two"), [("a", "b"), ("b", "a"), ("a", "less"), ("less", "b"), ("a", "bare"), ("a", "a")]
+)
 @pytest.mark.parametrize("rows_at_once", [1 << 21, 20])
 def test_verdicts_are_those_of_a_join_by_a_dictionary(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, one: str, two: str, rows_at_once: int
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    one: str,
+    two: str,
+    rows_at_once: int,
 ) -> None:
     monkeypatch.setattr(compare_pairs, "ROWS_AT_ONCE", rows_at_once)
     a, b = verdicts(folder / one), verdicts(folder / two)
@@ -73,7 +85,9 @@ def test_verdicts_are_those_of_a_join_by_a_dictionary(
     for change in {change for change in changes.values() if change[0] != change[1]}:
         keys = [key for key, each in changes.items() if each == change][:3]
         assert [each["key"] for each in found["examples"] if (each["from"], each["to"]) == change] == keys
-    assert {(each["from"], each["to"]) for each in found["examples"]} == {change for change in changes.values() if change[0] != change[1]}
+    assert {(each["from"], each["to"]) for each in found["examples"]} == {
+        change for change in changes.values() if change[0] != change[1]
+    }
 
 
 def test_counts_settings_and_totals_stand_side_by_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +107,11 @@ def test_counts_settings_and_totals_stand_side_by_side(folder: Path, capsys: pyt
 
 
 def test_examples_carry_the_caption_of_their_key(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    captions = {row["key"]: row["caption"] for name in ("a", "b") for row in [*runs.rows_of(folder / name), *dropped(folder / name)]}
+    captions = {
+        row["key"]: row["caption"]
+        for name in ("a", "b")
+        for row in [*runs.rows_of(folder / name), *dropped(folder / name)]
+    }
     examples = compared(capsys, folder / "a", folder / "b")["examples"]
     assert len(examples) > 5
     assert all(each["caption"] == captions[each["key"]] for each in examples)
@@ -108,7 +126,9 @@ def test_what_is_printed_names_changes_and_pairs(folder: Path, capsys: pytest.Ca
     change = found["verdicts"][0]
     assert f"{change['pairs']:,} pairs: {change['from']} -> {change['to']}\n" in said
     assert re.search(r"│ text.words_at_most +│ 20 +│ 4 +│", said)
-    assert all(f"  {each['key']} {each['caption']}" in said for each in found["examples"] if len(each["caption"]) <= 100)
+    assert all(
+        f"  {each['key']} {each['caption']}" in said for each in found["examples"] if len(each["caption"]) <= 100
+    )
     assert "keep_dropped = false" not in said
 
 
@@ -121,15 +141,25 @@ def test_a_run_with_itself_has_no_changes(folder: Path, capsys: pytest.CaptureFi
 def test_without_dropped_rows_it_says_what_cannot_be_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = printed(capsys, folder / "a", folder / "bare")
     assert "kept -> dropped, or not in its pool" in said
-    assert "B has [audit] keep_dropped = false: why it dropped a pair, or whether it ever saw it, cannot be told; its counts are exact" in said
+    assert (
+        "B has [audit] keep_dropped = false: why it dropped a pair, or whether it ever saw it, cannot be told; its counts are exact"
+        in said
+    )
 
 
-def test_a_run_of_other_rules_and_settings_that_are_unknown_here(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_other_rules_and_settings_that_are_unknown_here(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = runs.copied(folder / "b", tmp_path / "later")
     config, manifest = run / "config.toml", run / "manifest.json"
     config.write_text(config.read_text().replace("words_at_least = 3\n", "tokens_at_least = 3\n"))
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "rules_version": "9"}))
-    runs.edit_counts(run, lambda rows: [{**row, "reason": "text_is_dull" if row["reason"] == "text_too_long" else row["reason"]} for row in rows])
+    runs.edit_counts(
+        run,
+        lambda rows: [
+            {**row, "reason": "text_is_dull" if row["reason"] == "text_too_long" else row["reason"]} for row in rows
+        ],
+    )
     row = {"key": "0" * 32, "stage": "judge", "reason": "text_is_dull", "caption": "a \x1b[31mdull\u202e one"}
     pq.write_table(pa.Table.from_pylist([row], DROPPED), run / "dropped" / "judge" / "more.parquet")
     found = compared(capsys, folder / "a", run)
@@ -142,9 +172,13 @@ def test_a_run_of_other_rules_and_settings_that_are_unknown_here(folder: Path, t
     assert "the rules are of two versions" in said
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "config.toml", "counts.parquet", "shards/00001.parquet", "dropped/judge"])
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "config.toml", "counts.parquet", "shards/00001.parquet", "dropped/judge"]
+)
 @pytest.mark.parametrize("how", ["gone", "garbage"])
-def test_a_run_that_is_damaged_or_not_finished_is_one_clear_error(folder: Path, tmp_path: Path, name: str, how: str) -> None:
+def test_a_run_that_is_damaged_or_not_finished_is_one_clear_error(
+    folder: Path, tmp_path: Path, name: str, how: str
+) -> None:
     run = runs.copied(folder / "b", tmp_path / "run")
     path = sorted((run / name).iterdir())[0] if name == "dropped/judge" else run / name
     path.unlink()
@@ -161,7 +195,10 @@ def test_a_run_that_is_damaged_or_not_finished_is_one_clear_error(folder: Path, 
 def test_keys_that_are_none_are_damage(folder: Path, tmp_path: Path) -> None:
     for key in ("x" * 32, "0" * 31, None):
         run = runs.copied(folder / "b", tmp_path / f"run-{key}")
-        pq.write_table(pa.Table.from_pylist([{"key": key, "stage": "judge", "reason": "text_empty"}], DROPPED), run / "dropped" / "judge" / "more.parquet")
+        pq.write_table(
+            pa.Table.from_pylist([{"key": key, "stage": "judge", "reason": "text_empty"}], DROPPED),
+            run / "dropped" / "judge" / "more.parquet",
+        )
         with pytest.raises(DamagedError, match="keys that are not 32 hex digits"):
             compare.main(str(folder / "a"), str(run))
 
@@ -172,13 +209,27 @@ def test_no_run_is_wrong_usage(folder: Path, tmp_path: Path) -> None:
     assert issubclass(UsageError, AltalignError)
 
 
-def test_keys_of_one_first_half_are_told_apart(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_of_one_first_half_are_told_apart(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In both runs, dropped for other reasons; one of them twice in the same run."""
     made = [runs.copied(folder / "b", tmp_path / name) for name in "ab"]
-    for run, reasons in zip(made, (["text_empty", "text_too_long", "text_too_short"], ["text_too_short", "text_too_long", "text_empty"]), strict=True):
+    for run, reasons in zip(
+        made,
+        (["text_empty", "text_too_long", "text_too_short"], ["text_too_short", "text_too_long", "text_empty"]),
+        strict=True,
+    ):
         rows = [
-            {"key": f"{'7' * 16}{number:016x}", "stage": "judge", "reason": reason, "caption": ""} for number, reason in enumerate([*reasons, "text_empty"])
+            {"key": f"{'7' * 16}{number:016x}", "stage": "judge", "reason": reason, "caption": ""}
+            for number, reason in enumerate([*reasons, "text_empty"])
         ]
         pq.write_table(pa.Table.from_pylist([*rows, rows[1]], DROPPED), run / "dropped" / "judge" / "more.parquet")
-    changes = {(each["from"], each["to"]): each["pairs"] for each in compared(capsys, *made)["verdicts"] if each["from"] != each["to"]}
-    assert changes == {("judge: text_empty", "judge: text_too_short"): 1, ("judge: text_too_short", "judge: text_empty"): 1}
+    changes = {
+        (each["from"], each["to"]): each["pairs"]
+        for each in compared(capsys, *made)["verdicts"]
+        if each["from"] != each["to"]
+    }
+    assert changes == {
+        ("judge: text_empty", "judge: text_too_short"): 1,
+        ("judge: text_too_short", "judge: text_empty"): 1,
+    }

@@ -15,7 +15,9 @@ from altalign.audit.run_folder import RunFolder
 from tests.audit import report_run
 from tests.audit.report_run import PASSED
 
-FAILED = Check("words are within\x1b[31m the limits", passed=False, detail="shard 00003: 3 pairs have 323 words", checked=300)
+FAILED = Check(
+    "words are within\x1b[31m the limits", passed=False, detail="shard 00003: 3 pairs have 323 words", checked=300
+)
 
 Stub = Callable[..., list[dict[str, object]]]
 
@@ -44,7 +46,11 @@ def checking(monkeypatch: pytest.MonkeyPatch) -> Stub:
 
 
 def digests(run: Path) -> dict[str, str]:
-    return {path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in run.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in run.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_it_writes_the_report_and_names_it(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
@@ -55,14 +61,20 @@ def test_it_writes_the_report_and_names_it(run: Path, checking: Stub, capsys: py
     assert set(after) - set(before) == {"report.html", "audit/checks.json", "audit/report.json"}
     assert {name: after[name] for name in before} == before
     assert asked == [{"folder": "run", "shards_at_most": None}]
-    assert json.loads((run / "audit/checks.json").read_text(encoding="utf-8")) == {"passed": True, "checks": [asdict(check) for check in PASSED]}
+    assert json.loads((run / "audit/checks.json").read_text(encoding="utf-8")) == {
+        "passed": True,
+        "checks": [asdict(check) for check in PASSED],
+    }
 
 
 def test_a_check_that_fails_is_said_and_is_exit_code_1(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
     checking(*PASSED, FAILED)
     assert cli.main(["audit", "run", "--shards", "3"]) == 1
     said = capsys.readouterr().out.splitlines()
-    assert said == ["FAILED words are within\\x1b[31m the limits: shard 00003: 3 pairs have 323 words", "report: run/report.html (1 of 3 checks failed)"]
+    assert said == [
+        "FAILED words are within\\x1b[31m the limits: shard 00003: 3 pairs have 323 words",
+        "report: run/report.html (1 of 3 checks failed)",
+    ]
     assert b"1 of 3 checks failed" in (run / "report.html").read_bytes()
 
 
@@ -75,7 +87,10 @@ def test_a_check_that_could_not_be_asked_is_said_and_fails_nothing(
     assert cli.main(["audit", "run"]) == code
     *said, last = capsys.readouterr().out.splitlines()
     assert said[len(others) :] == ["not asked image_blocked: blocked.txt: the list is needed"]
-    assert last == f"report: run/report.html ({'1 of 4 checks failed' if others else '2 checks passed'}, 1 could not be asked)"
+    assert (
+        last
+        == f"report: run/report.html ({'1 of 4 checks failed' if others else '2 checks passed'}, 1 could not be asked)"
+    )
     assert cli.main(["audit", "run", "--json"]) == code
     told = json.loads(capsys.readouterr().out)
     assert (told["passed"], told["checks"][0]["passed"]) == (not code, None)
@@ -87,14 +102,23 @@ def test_a_name_that_is_no_utf_8_is_said_as_it_can_be(run: Path, checking: Stub,
     checking(replace(FAILED, detail="shards/\udcff.tar: not there"))
     assert cli.main(["audit", "run"]) == 1
     assert capsys.readouterr().out.startswith("FAILED ")
-    assert json.loads((run / "audit/checks.json").read_text(encoding="ascii"))["checks"][0]["detail"] == "shards/\udcff.tar: not there"
+    assert (
+        json.loads((run / "audit/checks.json").read_text(encoding="ascii"))["checks"][0]["detail"]
+        == "shards/\udcff.tar: not there"
+    )
 
 
 @pytest.mark.parametrize(("checks", "code"), [(PASSED, 0), ((*PASSED, FAILED), 1)])
-def test_json_is_printed_and_nothing_is_written(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], checks: tuple[Check, ...], code: int):
+def test_json_is_printed_and_nothing_is_written(
+    run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], checks: tuple[Check, ...], code: int
+):
     asked, before = checking(*checks), digests(run)
     assert cli.main(["audit", "run", "--json", "--shards", "2"]) == code
-    assert json.loads(capsys.readouterr().out) == {"run": "run", "passed": code == 0, "checks": [asdict(check) for check in checks]}
+    assert json.loads(capsys.readouterr().out) == {
+        "run": "run",
+        "passed": code == 0,
+        "checks": [asdict(check) for check in checks],
+    }
     assert digests(run) == before
     assert asked[0]["shards_at_most"] == 2
 
@@ -116,7 +140,9 @@ def test_two_runs_are_compared(run: Path, monkeypatch: pytest.MonkeyPatch, flags
         (["run", "other", "--shards", "3"], "--shards is of the checks of one run"),
     ],
 )
-def test_what_is_refused_is_one_line(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], argv: list[str], said: str):
+def test_what_is_refused_is_one_line(
+    run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], argv: list[str], said: str
+):
     checking(*PASSED)
     Path("empty").mkdir()
     (report_run.write(Path("u"), report_run.candidates(50)) / "manifest.json").unlink()
@@ -134,9 +160,14 @@ def test_a_number_of_shards_is_a_number(run: Path, capsys: pytest.CaptureFixture
     assert "--shards" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["counts.parquet", "audit/pairs_joint.parquet", "audit/samples.parquet", "audit/histograms.json", "summary.json"])
+@pytest.mark.parametrize(
+    "name",
+    ["counts.parquet", "audit/pairs_joint.parquet", "audit/samples.parquet", "audit/histograms.json", "summary.json"],
+)
 @pytest.mark.parametrize("content", [b"", b"PAR1nonsense", b'{"words": 3}'])
-def test_a_damaged_file_is_one_line(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], name: str, content: bytes):
+def test_a_damaged_file_is_one_line(
+    run: Path, checking: Stub, capsys: pytest.CaptureFixture[str], name: str, content: bytes
+):
     checking(*PASSED)
     if name.endswith(".json") and content.startswith(b"{"):
         content = content[:-1]
@@ -160,14 +191,18 @@ def test_a_file_that_every_run_has_is_missed(run: Path, checking: Stub, capsys: 
 # After a curation ----------------------------------------------------------------------------------------------------
 
 
-def test_a_curation_ends_with_the_report_and_looks_into_some_shards(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
+def test_a_curation_ends_with_the_report_and_looks_into_some_shards(
+    run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]
+):
     asked = checking(*PASSED)
     assert cli.call(cli.AFTER_A_CURATION, "run") == 0
     assert capsys.readouterr().out == "report: run/report.html (2 checks passed)\n"
     assert asked == [{"folder": "run", "shards_at_most": command.SHARDS_AFTER_A_CURATION}]
 
 
-def test_a_curation_that_had_nothing_to_do_names_the_report_that_is_there(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
+def test_a_curation_that_had_nothing_to_do_names_the_report_that_is_there(
+    run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]
+):
     asked = checking(*PASSED)
     cli.call(cli.AFTER_A_CURATION, "run")
     written = (run / "report.html").stat().st_mtime_ns
@@ -180,7 +215,9 @@ def test_a_curation_that_had_nothing_to_do_names_the_report_that_is_there(run: P
     assert len(asked) == 2
 
 
-def test_a_curation_fails_where_a_check_does_and_does_so_again(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
+def test_a_curation_fails_where_a_check_does_and_does_so_again(
+    run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]
+):
     asked = checking(FAILED)
     assert cli.call(cli.AFTER_A_CURATION, "run") == 1
     said = capsys.readouterr()
@@ -208,7 +245,9 @@ def test_trouble_with_the_report_fails_no_curation(run: Path, checking: Stub, ca
     assert "no report was written: run/audit/samples.parquet: damaged" in capsys.readouterr().err
 
 
-def test_too_little_memory_for_the_report_fails_no_curation(run: Path, checking: Stub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_too_little_memory_for_the_report_fails_no_curation(
+    run: Path, checking: Stub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
@@ -219,14 +258,18 @@ def test_too_little_memory_for_the_report_fails_no_curation(run: Path, checking:
     assert capsys.readouterr() == ("", said)
 
 
-def test_nothing_is_reported_of_a_run_that_is_not_finished(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
+def test_nothing_is_reported_of_a_run_that_is_not_finished(
+    run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]
+):
     asked = checking(*PASSED)
     (run / "manifest.json").unlink()
     assert cli.call(cli.AFTER_A_CURATION, "run") == 0
     assert (asked, capsys.readouterr()) == ([], ("", ""))
 
 
-def test_a_run_in_an_object_store_has_its_report_there(run: Path, checking: Stub, s3: "object", capsys: pytest.CaptureFixture[str]):
+def test_a_run_in_an_object_store_has_its_report_there(
+    run: Path, checking: Stub, s3: "object", capsys: pytest.CaptureFixture[str]
+):
     from altalign import storage
 
     checking(*PASSED)

@@ -59,9 +59,15 @@ def test_it_loads_in_silence_and_fits(chromium: Any, report: tuple[Numbers, Path
 
 def test_numbers_of_the_run_beside_the_papers_are_not_broken(chromium: Any, report: tuple[Numbers, Path]):
     with opened(chromium, report[1], width=390) as tab:
-        lines = tab.page.evaluate("[...document.querySelectorAll('.fidelity td:nth-child(3) bdi')].map((each) => each.getClientRects().length)")
-        words = tab.page.evaluate("[...document.querySelectorAll('.fidelity td:nth-child(3) bdi')].map((each) => each.innerText.split(/\\s/).length)")
-        assert tab.page.evaluate("document.querySelector('.scroll:has(.fidelity)').scrollWidth <= document.querySelector('.scroll:has(.fidelity)').clientWidth")
+        lines = tab.page.evaluate(
+            "[...document.querySelectorAll('.fidelity td:nth-child(3) bdi')].map((each) => each.getClientRects().length)"
+        )
+        words = tab.page.evaluate(
+            "[...document.querySelectorAll('.fidelity td:nth-child(3) bdi')].map((each) => each.innerText.split(/\\s/).length)"
+        )
+        assert tab.page.evaluate(
+            "document.querySelector('.scroll:has(.fidelity)').scrollWidth <= document.querySelector('.scroll:has(.fidelity)').clientWidth"
+        )
         assert len(lines) == len(report[0].fidelity.rules)
         assert all(of_lines <= of_words for of_lines, of_words in zip(lines, words, strict=True))
 
@@ -84,7 +90,9 @@ def test_the_policy_lets_nothing_in_and_nothing_out(chromium: Any, report: tuple
         )
         assert found["ran"] is None
         assert (found["asked"], found["hidden"]) == ("refused", "block")
-        assert found["blocked"] == sorted(["img-src", "script-src-elem", "style-src-elem", "script-src-attr", "frame-src", "connect-src"])
+        assert found["blocked"] == sorted(
+            ["img-src", "script-src-elem", "style-src-elem", "script-src-attr", "frame-src", "connect-src"]
+        )
 
 
 # What if -------------------------------------------------------------------------------------------------------------
@@ -112,7 +120,9 @@ def test_sliders_show_what_the_run_counted_and_what_python_sums(chromium: Any, r
         assert moved(tab, {})[:2] == (f"{found.what_if.kept_by_judge:,}", f"{found.what_if.kept_at_the_end:,}")
         kinds = set()
         for _ in range(120):
-            at = {slider.key: rng.randrange(len(slider.stops)) for slider in found.what_if.sliders if rng.random() < 0.5}
+            at = {
+                slider.key: rng.randrange(len(slider.stops)) for slider in found.what_if.sliders if rng.random() < 0.5
+            }
             now = what_if.yields(found.what_if, at)
             judge, end, note = moved(tab, at)
             assert judge == f"{now.judge:,}", at
@@ -149,15 +159,25 @@ def test_galleries_open_by_keyboard_and_show_pictures(chromium: Any, report: tup
         assert gallery.locator(".card").first.is_visible()
         image = tab.page.locator("#samples-kept-kept img").first
         assert image.evaluate("async (e) => { e.loading = 'eager'; await e.decode(); return e.naturalWidth }") == 96
-        assert tab.page.locator("#reasons a", has_text="samples").first.get_attribute("href") == "#samples-extract-record_broken"
+        assert (
+            tab.page.locator("#reasons a", has_text="samples").first.get_attribute("href")
+            == "#samples-extract-record_broken"
+        )
         tab.page.locator("#reasons a", has_text="samples").first.press("Enter")
-        tab.page.locator("#samples-extract-record_broken .card").first.wait_for(state="visible")  # the page opens it once it is told of the new address
+        # the page opens it once it is told of the new address
+        tab.page.locator("#samples-extract-record_broken .card").first.wait_for(state="visible")
 
 
 def test_nsfw_pictures_are_blurred_until_asked_for(chromium: Any, tmp_path: Path):
     run = report_run.write(tmp_path, report_run.candidates(200), extra='\n[image.nsfw]\nmodel = "nsfw.onnx"\n')
     scores = (0.49, 0.5, 0.99, None)
-    report_run.write_samples(run, [sample("kept", "kept", number, picture=picture(number), nsfw_score=score) for number, score in enumerate(scores)])
+    report_run.write_samples(
+        run,
+        [
+            sample("kept", "kept", number, picture=picture(number), nsfw_score=score)
+            for number, score in enumerate(scores)
+        ],
+    )
     _, path = written(run)
     with opened(chromium, path) as tab:
         blurs = "[...document.querySelectorAll('#samples-kept-kept .picture img')].map((e) => getComputedStyle(e).filter !== 'none')"
@@ -167,20 +187,29 @@ def test_nsfw_pictures_are_blurred_until_asked_for(chromium: Any, tmp_path: Path
         tab.page.get_by_role("button", name="Blur all pictures").press("Enter")
         assert tab.page.evaluate(blurs) == [True, False, True, True]
         tab.page.emulate_media(media="print")
-        assert tab.page.evaluate("getComputedStyle(document.querySelectorAll('#samples-kept-kept .picture img')[2]).visibility") == "hidden"
+        assert (
+            tab.page.evaluate(
+                "getComputedStyle(document.querySelectorAll('#samples-kept-kept .picture img')[2]).visibility"
+            )
+            == "hidden"
+        )
 
 
 # Other readers -------------------------------------------------------------------------------------------------------
 
 
 def test_a_failed_check_is_a_red_line_at_the_top(chromium: Any, tmp_path: Path):
-    failed = Check("words are within the limits", passed=False, detail="shard 00003: 3 pairs have 323 words", checked=300)
+    failed = Check(
+        "words are within the limits", passed=False, detail="shard 00003: 3 pairs have 323 words", checked=300
+    )
     _, path = written(report_run.write(tmp_path, report_run.candidates(200)), (*PASSED, failed))
     with opened(chromium, path) as tab:
         line = tab.page.get_by_role("alert")
         assert "1 of 3 checks failed" in line.inner_text()
         assert line.bounding_box()["y"] < 400
-        red, green, blue = (int(part) for part in line.evaluate("(e) => getComputedStyle(e).color.match(/\\d+/g).slice(0, 3)"))
+        red, green, blue = (
+            int(part) for part in line.evaluate("(e) => getComputedStyle(e).color.match(/\\d+/g).slice(0, 3)")
+        )
         assert red > 2 * max(green, blue)
         assert "323 words" in tab.page.locator("#checks tbody tr").first.inner_text()
 
@@ -215,12 +244,17 @@ def test_it_is_told_to_those_who_do_not_see_it(chromium: Any, report: tuple[Numb
             .filter((e) => !(e.ariaLabel || e.labels?.length || e.innerText || document.getElementById(e.getAttribute('aria-labelledby'))))
             .map((e) => e.outerHTML.slice(0, 99))"""
         assert tab.page.evaluate(unnamed) == []
-        headless = (
-            "[...document.querySelectorAll('table')].filter((e) => !e.querySelector('th[scope=col]') || !e.querySelector('th[scope=row]') && e.rows.length > 2)"
-        )
+        headless = "[...document.querySelectorAll('table')].filter((e) => !e.querySelector('th[scope=col]') || !e.querySelector('th[scope=row]') && e.rows.length > 2)"
         assert tab.page.evaluate(f"{headless}.length") == 0
-        assert tab.page.evaluate("[...document.querySelectorAll('img')].filter((e) => !e.hasAttribute('alt')).length") == 0
-        assert tab.page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id).filter((id, i, all) => all.indexOf(id) !== i)") == []
+        assert (
+            tab.page.evaluate("[...document.querySelectorAll('img')].filter((e) => !e.hasAttribute('alt')).length") == 0
+        )
+        assert (
+            tab.page.evaluate(
+                "[...document.querySelectorAll('[id]')].map((e) => e.id).filter((id, i, all) => all.indexOf(id) !== i)"
+            )
+            == []
+        )
         tab.page.keyboard.press("Tab")
         assert tab.page.evaluate("document.activeElement.textContent") == "Skip to the report"
 
@@ -260,7 +294,12 @@ URLS = (
 )
 
 
-NAMED = (("kept", "kept"), ("judge", "text_too_short"), ("extract", "record_broken"), ("decontaminate", "near_duplicate_of_test_image"))
+NAMED = (
+    ("kept", "kept"),
+    ("judge", "text_too_short"),
+    ("extract", "record_broken"),
+    ("decontaminate", "near_duplicate_of_test_image"),
+)
 
 
 def hostile_rows() -> list[dict[str, Any]]:
@@ -281,18 +320,45 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     report_run.write_samples(run, hostile_rows())
     texts = [*HOSTILE, *URLS]
     ones = [1] * len(texts)
-    pq.write_table(pa.table({"kind": [*["text"] * len(texts), *["image"] * len(texts)], "value": texts * 2, "count": ones * 2}), run / "audit/frequent.parquet")
-    edge = {"ngram": texts, "count": ones, "rarest_log2": pa.array(ones, pa.int32()), "is_in": [number % 2 == 0 for number in range(len(texts))]}
+    pq.write_table(
+        pa.table({"kind": [*["text"] * len(texts), *["image"] * len(texts)], "value": texts * 2, "count": ones * 2}),
+        run / "audit/frequent.parquet",
+    )
+    edge = {
+        "ngram": texts,
+        "count": ones,
+        "rarest_log2": pa.array(ones, pa.int32()),
+        "is_in": [number % 2 == 0 for number in range(len(texts))],
+    }
     pq.write_table(pa.table(edge), run / "audit/edge_ngrams.parquet")
-    pq.write_table(pa.table({"host": texts, "images": ones, "fetched": ones, "kept": ones, "sampled_one_in": ones}), run / "audit/hosts.parquet")
-    pq.write_table(pa.table({"script": texts, "verdict": texts, "rows": ones, "sampled_one_in": ones}), run / "audit/scripts.parquet")
+    pq.write_table(
+        pa.table({"host": texts, "images": ones, "fetched": ones, "kept": ones, "sampled_one_in": ones}),
+        run / "audit/hosts.parquet",
+    )
+    pq.write_table(
+        pa.table({"script": texts, "verdict": texts, "rows": ones, "sampled_one_in": ones}),
+        run / "audit/scripts.parquet",
+    )
     small = pa.array(ones, pa.int32())
-    values = {"source": texts, "verdict": texts, "format": texts, "bytes_log2": small, "nsfw_percent": small, "rows": ones}
+    values = {
+        "source": texts,
+        "verdict": texts,
+        "format": texts,
+        "bytes_log2": small,
+        "nsfw_percent": small,
+        "rows": ones,
+    }
     pq.write_table(pa.table(values), run / "audit/image_values.parquet")
     near = pq.read_table(run / "audit/near_duplicates/gallery.parquet")
     first = near.to_pylist()[0]
     rows = [
-        {**first, "kind": ("just above", "dropped", text[:20])[number % 3], "test_set": text, "test_image": text, "image_url": URLS[number % len(URLS)]}
+        {
+            **first,
+            "kind": ("just above", "dropped", text[:20])[number % 3],
+            "test_set": text,
+            "test_image": text,
+            "image_url": URLS[number % len(URLS)],
+        }
         for number, text in enumerate(texts)
     ]
     pq.write_table(pa.Table.from_pylist(rows, schema=near.schema), run / "audit/near_duplicates/gallery.parquet")
@@ -301,7 +367,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sources = pa.array([HOSTILE[number % len(HOSTILE)] for number in range(len(table))])
         pq.write_table(table.set_column(table.column_names.index("source"), "source", sources), run / name)
     config = (run / "config.toml").read_text(encoding="utf-8")
-    (run / "config.toml").write_text(config.replace("tests/coco", "<script>window.ran = 15</script>{{7*7}}"), encoding="utf-8")
+    (run / "config.toml").write_text(
+        config.replace("tests/coco", "<script>window.ran = 15</script>{{7*7}}"), encoding="utf-8"
+    )
     return written(run, tuple(Check(text, number % 2 == 0, text, 1) for number, text in enumerate(texts)))[1]
 
 
@@ -315,19 +383,35 @@ def test_what_strangers_wrote_does_nothing_but_stand_there(chromium: Any, hostil
         assert tab.page.evaluate("window.ran ?? null") is None
         assert tab.page.title().startswith("Audit of ")
         assert tab.page.evaluate("document.querySelectorAll('script').length") == 2
-        assert tab.page.evaluate("document.querySelectorAll('iframe, object, embed, base, link, body style, body meta').length") == 0
+        assert (
+            tab.page.evaluate(
+                "document.querySelectorAll('iframe, object, embed, base, link, body style, body meta').length"
+            )
+            == 0
+        )
         attributes = "[...document.querySelectorAll('*')].filter((e) => !e.closest('.uplot')).flatMap((e) => e.getAttributeNames())"
         assert [name for name in tab.page.evaluate(attributes) if name.startswith("on") or name == "style"] == []
         links = tab.page.evaluate("[...document.querySelectorAll('a')].map((e) => [e.getAttribute('href'), e.rel])")
-        assert all(href.startswith("#") or (href.lower().startswith(("http://", "https://")) and rel == "noreferrer noopener") for href, rel in links)
-        assert all(source.startswith("data:image/") for source in tab.page.evaluate("[...document.images].map((e) => e.src)"))
+        assert all(
+            href.startswith("#") or (href.lower().startswith(("http://", "https://")) and rel == "noreferrer noopener")
+            for href, rel in links
+        )
+        assert all(
+            source.startswith("data:image/") for source in tab.page.evaluate("[...document.images].map((e) => e.src)")
+        )
         assert_quiet(tab, hostile)
 
 
 def test_what_strangers_wrote_is_shown_as_it_is(chromium: Any, hostile: Path):
     with opened(chromium, hostile) as tab:
         text = tab.page.locator("body").evaluate("(e) => e.textContent")
-        plain = ("<script>window.ran = 1</script>", "{{7*7}}", "&lt;script&gt;", "javascript:window.ran=9", "\u05e9\u05dc\u05d5\u05dd")
+        plain = (
+            "<script>window.ran = 1</script>",
+            "{{7*7}}",
+            "&lt;script&gt;",
+            "javascript:window.ran=9",
+            "\u05e9\u05dc\u05d5\u05dd",
+        )
         for said in (*plain, r"\u202egnp.cod", r"\x1b[31m", r"\r\nbreaks\ttoo"):
             assert said in text, said
         assert not set(text) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029\x00\x1b\ufeff")

@@ -45,16 +45,29 @@ def test_the_funnel_has_the_rows_that_every_stage_kept_by_source(pool: list[Cand
         left = [each for each in left if report_run.outcome(each, OWN)[0] != stage]
         expected.append((stage, left))
     expected.append(("shards", left))
-    assert [(step.name, step.rows, {source: amount.rows for source, amount in step.by_source.items()}) for step in found.funnel] == [
-        (name, len(rows), {source: sum(each.source == source for each in rows) for source in ("web", "table")}) for name, rows in expected
+    assert [
+        (step.name, step.rows, {source: amount.rows for source, amount in step.by_source.items()})
+        for step in found.funnel
+    ] == [
+        (name, len(rows), {source: sum(each.source == source for each in rows) for source in ("web", "table")})
+        for name, rows in expected
     ]
-    images, sizes = [None, 777, 666, 600, 555, len(left) - 5, len(left) - 5], [3_345, None, None, 5_000, 4_000, 3_000, 7_654_321]
+    images, sizes = (
+        [None, 777, 666, 600, 555, len(left) - 5, len(left) - 5],
+        [3_345, None, None, 5_000, 4_000, 3_000, 7_654_321],
+    )
     assert [(step.images, step.bytes) for step in found.funnel] == list(zip(images, sizes, strict=True))
     for source in ("web", "table"):
-        assert [step.by_source[source].images for step in found.funnel] == [report_run.of_source(each, source) for each in images]
-        assert [step.by_source[source].bytes for step in found.funnel] == [report_run.of_source(each, source) for each in sizes]
+        assert [step.by_source[source].images for step in found.funnel] == [
+            report_run.of_source(each, source) for each in images
+        ]
+        assert [step.by_source[source].bytes for step in found.funnel] == [
+            report_run.of_source(each, source) for each in sizes
+        ]
     told = found.to_json()["funnel"]
-    assert [(step["name"], step["images"], step["bytes"]) for step in told] == [(step.name, step.images, step.bytes) for step in found.funnel]
+    assert [(step["name"], step["images"], step["bytes"]) for step in told] == [
+        (step.name, step.images, step.bytes) for step in found.funnel
+    ]
     assert told[2]["by_source"]["web"] == {"rows": found.funnel[2].by_source["web"].rows, "images": 499, "bytes": None}
     assert [[step.name for step in found.counting(measure)] for measure in ("rows", "images", "bytes")] == [
         [name for name, _ in expected],
@@ -70,7 +83,9 @@ def test_sources_beyond_the_most_frequent_are_counted_together(tmp_path: Path):
     assert len(funnel[0].by_source) == dropping.SOURCES_AT_MOST + 1
     assert next(iter(funnel[0].by_source)) == "the most"
     assert all(sum(amount.rows for amount in step.by_source.values()) == step.rows for step in funnel)
-    assert {(step.by_source[dropping.OTHERS].images, step.by_source[dropping.OTHERS].bytes) for step in funnel} == {(None, None)}
+    assert {(step.by_source[dropping.OTHERS].images, step.by_source[dropping.OTHERS].bytes) for step in funnel} == {
+        (None, None)
+    }
 
 
 def test_reasons_are_counted_first_held_alone_and_together(pool: list[Candidate], found: Numbers):
@@ -82,7 +97,9 @@ def test_reasons_are_counted_first_held_alone_and_together(pool: list[Candidate]
             assert reason.rows == sum(failed[0] == reason.name for failed in failing)
             assert reason.holds == sum(reason.name in failed for failed in failing)
             assert reason.only == sum(failed == [reason.name] for failed in failing)
-        assert stage.overlap == [[sum(one in failed and other in failed for failed in failing) for other in names] for one in names]
+        assert stage.overlap == [
+            [sum(one in failed and other in failed for failed in failing) for other in names] for one in names
+        ]
         assert not set(stage.silent) & set(names)
     assert any(stage.has_overlap for stage in found.stages)
 
@@ -116,7 +133,11 @@ def test_every_distribution_counts_all_that_was_measured(pool: list[Candidate], 
         "format": (good, len(fetched)),
         "cosine": (14, 18),
     }
-    sums = {each.key: (sum(part.kept for part in each.bins), sum(part.dropped for part in each.bins)) for each in found.distributions if each.bins}
+    sums = {
+        each.key: (sum(part.kept for part in each.bins), sum(part.dropped for part in each.bins))
+        for each in found.distributions
+        if each.bins
+    }
     assert {key: (kept, kept + dropped) for key, (kept, dropped) in sums.items()} == expected
 
 
@@ -144,15 +165,24 @@ def test_thresholds_part_what_they_part(found: Numbers):
         assert sum(part.kept for part in stays) > 0, key
 
 
-@pytest.mark.parametrize(("asked_less", "said"), [(0, "."), (3, ", more than vocabulary_size = {asked:,}: those seen as often as the last one are in, too.")])
-def test_a_vocabulary_larger_than_was_asked_for_says_why(pool: list[Candidate], tmp_path: Path, asked_less: int, said: str):
+@pytest.mark.parametrize(
+    ("asked_less", "said"),
+    [(0, "."), (3, ", more than vocabulary_size = {asked:,}: those seen as often as the last one are in, too.")],
+)
+def test_a_vocabulary_larger_than_was_asked_for_says_why(
+    pool: list[Candidate], tmp_path: Path, asked_less: int, said: str
+):
     run = report_run.write(tmp_path, pool[:300])
     path = run / "tables/vocabulary.json"
     facts = json.loads(path.read_text(encoding="utf-8"))
     asked = facts["vocabulary_size"] - asked_less
     path.write_text(json.dumps({**facts, "vocabulary_size": asked}), encoding="utf-8")
     note = next(each.note for each in gathered(run).distributions if each.key == "ngram_count")
-    assert note == f"Unigrams and bigrams together; the vocabulary has {facts['rows']:,} of {facts['distinct']:,}" + said.format(asked=asked)
+    assert (
+        note
+        == f"Unigrams and bigrams together; the vocabulary has {facts['rows']:,} of {facts['distinct']:,}"
+        + said.format(asked=asked)
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,14 +198,21 @@ def test_a_vocabulary_larger_than_was_asked_for_says_why(pool: list[Candidate], 
 def test_thresholds_may_be_anywhere(pool: list[Candidate], tmp_path: Path, text: str):
     run = report_run.write(tmp_path, pool[:300])
     config = (run / "config.toml").read_text(encoding="utf-8").replace("[text]", f"[text]\n{text}")
-    (run / "config.toml").write_text(config + "\n[image]\nshort_side_above_px = 3000\naspect_ratio_below = 1.333\n", encoding="utf-8")
+    (run / "config.toml").write_text(
+        config + "\n[image]\nshort_side_above_px = 3000\naspect_ratio_below = 1.333\n", encoding="utf-8"
+    )
     found = gathered(run)
     assert all(len(slider.stops) < 255 for slider in found.what_if.sliders)  # a stop has 8 bits
     assert all(0 <= threshold.at <= len(each.bins) for each in found.distributions for threshold in each.thresholds)
 
 
-@pytest.mark.parametrize(("setting", "key", "label"), [("aspect_ratio_below = 2.2", "aspect", "2.20\u2013"), ("nsfw.drop_at_or_above = 0.07", "nsfw", "0.07")])
-def test_a_threshold_of_hundredths_stands_where_it_is(pool: list[Candidate], tmp_path: Path, setting: str, key: str, label: str):
+@pytest.mark.parametrize(
+    ("setting", "key", "label"),
+    [("aspect_ratio_below = 2.2", "aspect", "2.20\u2013"), ("nsfw.drop_at_or_above = 0.07", "nsfw", "0.07")],
+)
+def test_a_threshold_of_hundredths_stands_where_it_is(
+    pool: list[Candidate], tmp_path: Path, setting: str, key: str, label: str
+):
     """100 * 2.2 is more than 220 in binary, and 100 * 0.07 more than 7."""
     run = report_run.write(tmp_path, pool, extra=f'[image]\nnsfw.model = "some.onnx"\n{setting}\n')
     drawn = {each.key: each for each in gathered(run).distributions}[key]
@@ -185,8 +222,14 @@ def test_a_threshold_of_hundredths_stands_where_it_is(pool: list[Candidate], tmp
 def test_scores_of_a_classifier_are_drawn_with_their_threshold(pool: list[Candidate], tmp_path: Path):
     run = report_run.write(tmp_path, pool, extra='[image.nsfw]\nmodel = "some.onnx"\ndrop_at_or_above = 0.42\n')
     drawn = {each.key: each for each in gathered(run).distributions}["nsfw"]
-    scores = Counter(each.number % 100 for each in pool if not (each.extract or each.judged(OWN)) and each.is_fetched and each.width is not None)
-    assert [bin_.kept + bin_.dropped for bin_ in drawn.bins] == [sum(scores[score] for score in range(*ends)) for ends in pairwise([0, *range(2, 101, 5), 101])]
+    scores = Counter(
+        each.number % 100
+        for each in pool
+        if not (each.extract or each.judged(OWN)) and each.is_fetched and each.width is not None
+    )
+    assert [bin_.kept + bin_.dropped for bin_ in drawn.bins] == [
+        sum(scores[score] for score in range(*ends)) for ends in pairwise([0, *range(2, 101, 5), 101])
+    ]
     assert [(line.label, drawn.bins[line.at].label) for line in drawn.thresholds] == [("0.42 or more", "0.42")]
 
 
@@ -260,7 +303,9 @@ def test_an_estimate_is_the_share_that_survived(pool: list[Candidate], found: Nu
     assert now.end == round(kept * now.judge / seen)
 
 
-def test_coarser_stops_are_as_exact(pool: list[Candidate], found: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_coarser_stops_are_as_exact(
+    pool: list[Candidate], found: Numbers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Where there are too many cells sliders have fewer stops, and their sums stay what judging anew gives."""
     run = report_run.write(tmp_path, pool)
     monkeypatch.setattr(what_if, "CELLS_AT_MOST", 300)
@@ -285,7 +330,13 @@ def test_what_cannot_be_moved_says_why(pool: list[Candidate], tmp_path: Path):
     vocabulary = run / "tables/vocabulary.json"
     vocabulary.write_text(vocabulary.read_text(encoding="utf-8").replace("false", "true"), encoding="utf-8")
     found = gathered(run).what_if
-    assert {slider.key for slider in found.sliders if slider.disabled} == {"images_per_text", "texts_per_image", "vocabulary", "short_side", "aspect"}
+    assert {slider.key for slider in found.sliders if slider.disabled} == {
+        "images_per_text",
+        "texts_per_image",
+        "vocabulary",
+        "short_side",
+        "aspect",
+    }
     assert what_if.yields(found, {}).end is None
 
 
@@ -294,11 +345,28 @@ def test_what_cannot_be_moved_says_why(pool: list[Candidate], tmp_path: Path):
 
 def test_a_card_has_what_was_measured(pool: list[Candidate], tmp_path: Path):
     run = report_run.write(tmp_path, pool[:50])
-    measured = {"width": 204, "height": 611, "images_per_text": 1_200, "http_code": 404, "similarity": 0.9875, "test_set": "coco", "test_image": "7.jpg"}
+    measured = {
+        "width": 204,
+        "height": 611,
+        "images_per_text": 1_200,
+        "http_code": 404,
+        "similarity": 0.9875,
+        "test_set": "coco",
+        "test_image": "7.jpg",
+    }
     broken = {"words": None, "file": "a.warc.gz", "offset": 12_345, "error": "cut"}
-    report_run.write_samples(run, [report_run.sample("judge", "text_too_long", 1, **measured), report_run.sample("extract", "record_broken", 2, **broken)])
+    report_run.write_samples(
+        run,
+        [
+            report_run.sample("judge", "text_too_long", 1, **measured),
+            report_run.sample("extract", "record_broken", 2, **broken),
+        ],
+    )
     first, second = gathered(run).galleries.samples or []
-    assert (first.stage, first.cards[0].measured) == ("extract", [("found in", "a.warc.gz, offset 12,345"), ("error", "cut")])
+    assert (first.stage, first.cards[0].measured) == (
+        "extract",
+        [("found in", "a.warc.gz, offset 12,345"), ("error", "cut")],
+    )
     assert second.cards[0].measured == [
         ("words", "4"),
         ("images of the text", "1,200"),
@@ -332,7 +400,11 @@ def test_fidelity_marks_what_is_not_the_papers(pool: list[Candidate], tmp_path: 
     found = gathered(run).fidelity
     marks = {rule.rule: rule.mark for rule in found.rules}
     assert marks["Words, at least"] == marks["Words, at most"] == marks["Images of a text, at most"] == "same"
-    assert (marks["Short side, above"], marks["Aspect ratio, below"], marks["Texts of an image, at most"]) == ("looser", "stricter", "looser")
+    assert (marks["Short side, above"], marks["Aspect ratio, below"], marks["Texts of an image, at most"]) == (
+        "looser",
+        "stricter",
+        "looser",
+    )
     assert marks["Pornographic images"] == marks["Test images"] == "off"
     assert any("no test set was named" in warning for warning in found.warnings)
     assert any("no classifier was set" in warning for warning in found.warnings)
@@ -357,7 +429,9 @@ OPTIONAL = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("but", [*((name,) for name in OPTIONAL), OPTIONAL], ids=lambda names: names[0] if len(names) == 1 else "all")
+@pytest.mark.parametrize(
+    "but", [*((name,) for name in OPTIONAL), OPTIONAL], ids=lambda names: names[0] if len(names) == 1 else "all"
+)
 def test_a_run_without_a_file_has_the_rest(pool: list[Candidate], tmp_path: Path, but: tuple[str, ...]):
     found = gathered(report_run.write(tmp_path, pool[:200], but=but))
     assert found.funnel[-1].rows == sum(report_run.outcome(each, OWN) == ("", []) for each in pool[:200])

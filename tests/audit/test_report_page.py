@@ -52,7 +52,9 @@ def test_the_policy_has_the_hashes_of_what_is_in_the_page(found: Numbers):
     assert policy is not None
     blocks = {kind: re.findall(rf"<{kind}>(.*?)</{kind}>", said, re.DOTALL) for kind in ("script", "style")}
     assert {kind: len(found) for kind, found in blocks.items()} == {"script": 1, "style": 1}
-    hashes = {kind: base64.b64encode(hashlib.sha256(block[0].encode()).digest()).decode() for kind, block in blocks.items()}
+    hashes = {
+        kind: base64.b64encode(hashlib.sha256(block[0].encode()).digest()).decode() for kind, block in blocks.items()
+    }
     assert policy[1].replace("&#39;", "'") == (
         f"default-src 'none'; script-src 'sha256-{hashes['script']}'; style-src 'sha256-{hashes['style']}'; img-src data:; base-uri 'none'; form-action 'none'"
     )
@@ -70,7 +72,9 @@ def test_every_number_of_the_page_is_in_its_json_or_in_a_file_of_the_run(found: 
     for distribution in found.distributions:
         assert all(f'"kept": {part.kept}, "dropped": {part.dropped}' in said for part in distribution.bins)
     for stage in found.stages:
-        assert all(f'"rows": {reason.rows}, "holds": {reason.holds}, "only": {reason.only}' in said for reason in stage.reasons)
+        assert all(
+            f'"rows": {reason.rows}, "holds": {reason.holds}, "only": {reason.only}' in said for reason in stage.reasons
+        )
 
 
 def test_sources_have_a_table_of_pairs_of_images_and_of_bytes(run: Path, found: Numbers):
@@ -84,12 +88,16 @@ def test_sources_have_a_table_of_pairs_of_images_and_of_bytes(run: Path, found: 
         for source, cells in rows:
             amounts = [(step.name, getattr(step.by_source[source], measure)) for step in found.counting(measure)]
             told = re.findall(r'data-label="(\w+)">([^<]*)<', cells)
-            assert [cell for cell in told if cell[0] != "kept"] == [(name, shown[measure](amount)) for name, amount in amounts]
+            assert [cell for cell in told if cell[0] != "kept"] == [
+                (name, shown[measure](amount)) for name, amount in amounts
+            ]
     assert "audit/funnel.parquet" not in said
 
 
 def test_a_run_that_did_not_count_images_of_sources_says_so(tmp_path: Path):
-    said = page.html(gathered(report_run.write(tmp_path, report_run.candidates(100), but=("audit/funnel.parquet",)))).decode()
+    said = page.html(
+        gathered(report_run.write(tmp_path, report_run.candidates(100), but=("audit/funnel.parquet",)))
+    ).decode()
     assert re.findall(r'<caption id="sources-(\w+)">', said) == ["rows"]
     assert said.count("has no <code>audit/funnel.parquet</code>") == 2
 
@@ -105,12 +113,17 @@ def test_a_page_of_many_large_pictures_has_those_that_there_is_room_for(tmp_path
     run = report_run.write(tmp_path, report_run.candidates(100))
     stages = [("kept", "kept"), ("judge", "text_too_short"), ("image", "image_too_small")]
     noise = [picture(number, 192) for number in range(3)]
-    report_run.write_samples(run, [sample(*stages[number % 3], number, picture=noise[number % 3]) for number in range(72)])
+    report_run.write_samples(
+        run, [sample(*stages[number % 3], number, picture=noise[number % 3]) for number in range(72)]
+    )
     needed = sum(len(each) for each in noise) * 24
     found = gathered(run)
     galleries.fit(found.galleries, needed)
     said = page.html(found)
-    shown = [[card.picture is not None and card.picture.is_shown for card in gallery.cards] for gallery in found.galleries.samples or []]
+    shown = [
+        [card.picture is not None and card.picture.is_shown for card in gallery.cards]
+        for gallery in found.galleries.samples or []
+    ]
     assert len(said) - without_pictures(said) <= needed
     assert 0.9 * needed < len(said) - without_pictures(said)
     assert [sum(each) for each in shown] == pytest.approx([sum(map(sum, shown)) / 3] * 3, abs=1)
@@ -126,8 +139,13 @@ def test_the_worst_strings_keep_the_page_small(tmp_path: Path):
     rows = []
     for stage in Stage:
         for reason in REASONS[stage]:
-            strings = dict.fromkeys(("caption", "test_set", "test_image", "error", "file", "kept_key"), worst) | {"image_url": url, "page_url": url}
-            rows += [sample(stage.value, reason.value, number, **strings, failed=[reason.value] * 8) for number in range(24)]
+            strings = dict.fromkeys(("caption", "test_set", "test_image", "error", "file", "kept_key"), worst) | {
+                "image_url": url,
+                "page_url": url,
+            }
+            rows += [
+                sample(stage.value, reason.value, number, **strings, failed=[reason.value] * 8) for number in range(24)
+            ]
     rows += [sample("kept", "kept", number, caption=worst, image_url=url, page_url=url) for number in range(48)]
     report_run.write_samples(run, rows)
     said = page.html(gathered(run))
@@ -154,7 +172,10 @@ def test_what_is_no_picture_is_not_shown():
 def schemes() -> dict[str, dict[str, str]]:
     """The colours of light, dark and print."""
     blocks = re.findall(r":root \{(.*?)\}", (STATIC / "page.css").read_text(encoding="utf-8"), re.DOTALL)
-    return {name: dict(re.findall(r"--([a-z-]+): (#[0-9a-f]+)", block)) for name, block in zip(("light", "dark", "print"), blocks, strict=True)}
+    return {
+        name: dict(re.findall(r"--([a-z-]+): (#[0-9a-f]+)", block))
+        for name, block in zip(("light", "dark", "print"), blocks, strict=True)
+    }
 
 
 def luminance(colour: str) -> float:
@@ -189,7 +210,9 @@ def test_words_and_bars_stand_out_from_what_is_behind_them(scheme: str):
 def test_no_string_hides_anything_or_is_longer_than_it_may_be(value: str, at_most: int):
     shown = page_text.shown(value, at_most)
     assert len(shown.text) <= at_most
-    assert not set(shown.text) & {chr(code) for code in (*range(32), 0x7F, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029, 0xFEFF)}
+    assert not set(shown.text) & {
+        chr(code) for code in (*range(32), 0x7F, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029, 0xFEFF)
+    }
     shown.text.encode()
     assert shown.left_out <= len(value)
     if value.isprintable() and not any(unicodedata.category(character).startswith("M") for character in value):
@@ -259,7 +282,9 @@ def test_a_check_that_could_not_be_asked_is_neither_passed_nor_failed(found: Num
     assert '<b>2 checks passed, 1 could not be asked:</b> <a href="#checks">image_blocked</a>.' in said
     assert '<tr class="not-asked"><td>not asked</td>' in said
     assert ">FAILED<" not in said
-    said = page.html(replace(found, checks=(*PASSED, unasked, Check("a", passed=False, detail="b", checked=1)))).decode()
+    said = page.html(
+        replace(found, checks=(*PASSED, unasked, Check("a", passed=False, detail="b", checked=1)))
+    ).decode()
     assert "<b>1 of 4 checks failed, 1 could not be asked.</b>" in said
     assert said.index("<td>FAILED</td>") < said.index("<td>not asked</td>") < said.index("<td>passed</td>")
     assert '1 <a href="#checks">check</a> passed' in page.html(replace(found, checks=PASSED[:1])).decode()

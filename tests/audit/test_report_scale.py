@@ -53,7 +53,9 @@ def multiplied(run: Path) -> None:
         table = pq.read_table(path)
         for name in ("rows", "pairs"):
             if name in table.column_names:
-                table = table.set_column(table.column_names.index(name), name, pc.multiply(table[name], pa.scalar(EACH, pa.int64())))
+                table = table.set_column(
+                    table.column_names.index(name), name, pc.multiply(table[name], pa.scalar(EACH, pa.int64()))
+                )
         pq.write_table(table, path)
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     (run / "summary.json").write_text(json.dumps({**summary, "pairs": summary["pairs"] * EACH}), encoding="utf-8")

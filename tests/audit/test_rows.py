@@ -27,18 +27,26 @@ def run_with(folder: Path, data: bytes) -> RunFolder:
 def written() -> bytes:
     """A Parquet file of 7 rows."""
     file = io.BytesIO()
-    pq.write_table(pa.table({"caption": ["a cat"] * 7}), file, compression="none", store_schema=False, use_dictionary=False)
+    pq.write_table(
+        pa.table({"caption": ["a cat"] * 7}), file, compression="none", store_schema=False, use_dictionary=False
+    )
     return file.getvalue()
 
 
 def test_every_row_says_where_it_is(tmp_path: Path) -> None:
-    assert list(rows.samples(run_with(tmp_path, written()), ALL)) == [{"caption": "a cat", "in": "shards/00000.parquet"}] * 7
+    assert (
+        list(rows.samples(run_with(tmp_path, written()), ALL))
+        == [{"caption": "a cat", "in": "shards/00000.parquet"}] * 7
+    )
 
 
 def test_fewer_rows_than_the_footer_says_are_damage(tmp_path: Path) -> None:
-    data, replaced = re.subn(rb"\x16\x0e(?=\x19\x1c|\x26\x08)", b"\x16\x10", written())  # both numbers of rows, not those of values
+    # both numbers of rows, not those of values
+    data, replaced = re.subn(rb"\x16\x0e(?=\x19\x1c|\x26\x08)", b"\x16\x10", written())
     assert replaced == 2
-    with pytest.raises(UnreadableError, match=r"00000\.parquet: cannot be read as Parquet \(7 rows where its footer says 8\)"):
+    with pytest.raises(
+        UnreadableError, match=r"00000\.parquet: cannot be read as Parquet \(7 rows where its footer says 8\)"
+    ):
         list(rows.samples(run_with(tmp_path, data), ALL))
 
 

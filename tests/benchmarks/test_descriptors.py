@@ -35,14 +35,23 @@ def test_recall_is_of_copies_above_what_the_allowed_share_of_pairs_exceeds(monke
     found = descriptors.recall({"dct": made, "dct_copies": copies}, "dct", kept)
     pairs = [cosine(a, b) for a, b in combinations(made[:29], 2)]
     for one in found:
-        assert sum(pair > one.threshold for pair in pairs) <= one.rate * len(pairs) < sum(pair >= one.threshold - 1e-9 for pair in pairs)
-        is_found = [[cosine(copy, original) > one.threshold for copy in of_one] for of_one, original in zip(copies, made, strict=False)]
+        assert (
+            sum(pair > one.threshold for pair in pairs)
+            <= one.rate * len(pairs)
+            < sum(pair >= one.threshold - 1e-9 for pair in pairs)
+        )
+        is_found = [
+            [cosine(copy, original) > one.threshold for copy in of_one]
+            for of_one, original in zip(copies, made, strict=False)
+        ]
         assert one.recall == pytest.approx(np.mean(is_found))
         assert list(one.by_transform.values()) == pytest.approx(np.mean(is_found, axis=0))
     assert found[0].recall >= found[1].recall > 0
     usual = descriptors.at_usual({"phash": made, "phash_copies": copies}, "phash", kept)
     assert usual["false_positives"] == sum(pair >= 1 - 10 / 32 - 1e-9 for pair in pairs)
-    assert usual["recall"] == pytest.approx(np.mean([[cosine(copy, made[i]) >= 1 - 10 / 32 - 1e-9 for copy in copies[i]] for i in range(5)]))
+    assert usual["recall"] == pytest.approx(
+        np.mean([[cosine(copy, made[i]) >= 1 - 10 / 32 - 1e-9 for copy in copies[i]] for i in range(5)])
+    )
 
 
 def test_of_images_that_are_alike_the_first_stays():

@@ -30,9 +30,18 @@ def test_without_a_warm_up_every_round_counts(tmp_path: Path):
 
 
 ROUNDS = [
-    {"ours": {"cpu_s": 2.0, "peak_bytes": 5, "others_cores": 0.0}, "peer": {"cpu_s": 4.0, "peak_bytes": None, "others_cores": None}},
-    {"ours": {"cpu_s": 3.0, "peak_bytes": 7, "others_cores": 0.0}, "peer": {"cpu_s": 12.0, "peak_bytes": None, "others_cores": None}},
-    {"ours": {"cpu_s": 8.0, "peak_bytes": 6, "others_cores": 99.0}, "peer": {"cpu_s": 8.0, "peak_bytes": None, "others_cores": None}},
+    {
+        "ours": {"cpu_s": 2.0, "peak_bytes": 5, "others_cores": 0.0},
+        "peer": {"cpu_s": 4.0, "peak_bytes": None, "others_cores": None},
+    },
+    {
+        "ours": {"cpu_s": 3.0, "peak_bytes": 7, "others_cores": 0.0},
+        "peer": {"cpu_s": 12.0, "peak_bytes": None, "others_cores": None},
+    },
+    {
+        "ours": {"cpu_s": 8.0, "peak_bytes": 6, "others_cores": 99.0},
+        "peer": {"cpu_s": 8.0, "peak_bytes": None, "others_cores": None},
+    },
 ]
 
 
@@ -64,7 +73,12 @@ def test_a_target_is_met_on_its_boundary():
 
 @pytest.mark.parametrize("folder", ["results", "cache"])
 def test_only_a_full_run_is_published(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name, value in {"RESULTS": tmp_path / "results", "CACHE": tmp_path / "cache", "OURS": Path(sys.executable), "PEERS": Path(sys.executable)}.items():
+    for name, value in {
+        "RESULTS": tmp_path / "results",
+        "CACHE": tmp_path / "cache",
+        "OURS": Path(sys.executable),
+        "PEERS": Path(sys.executable),
+    }.items():
         monkeypatch.setattr(report, name, value)
     monkeypatch.setattr(report, "PEER_PACKAGES", ("numpy",))
     path = report.write("text", ROUNDS, [], is_full=folder == "results", rows=5)

@@ -18,7 +18,9 @@ def vectors(tmp_path: Path) -> tuple[np.ndarray, np.ndarray]:
 def exact(tests: np.ndarray, pool: np.ndarray) -> list[tuple[int, int]]:
     products = pool.astype(np.int64) @ tests.astype(np.int64).T
     norms = (pool.astype(np.int64) ** 2).sum(axis=1)[:, None] * (tests.astype(np.int64) ** 2).sum(axis=1).astype(object)
-    return [(i, j) for i, j in np.argwhere(products > 0).tolist() if int(products[i, j]) ** 2 * 40**2 > 39**2 * norms[i, j]]
+    return [
+        (i, j) for i, j in np.argwhere(products > 0).tolist() if int(products[i, j]) ** 2 * 40**2 > 39**2 * norms[i, j]
+    ]
 
 
 def test_a_matrix_product_and_whole_numbers_find_the_pairs_there_are(vectors: tuple[np.ndarray, np.ndarray]):
@@ -33,13 +35,22 @@ def test_a_matrix_product_and_whole_numbers_find_the_pairs_there_are(vectors: tu
 
 
 def test_a_program_that_misses_or_invents_a_pair_is_told(tmp_path: Path):
-    for way, pairs in (("GEMM", [[0, 1], [2, 3]]), ("altalign", [[0, 1]]), ("faiss flat", [[0, 1], [2, 3], [4, 4], [5, 5]])):
+    for way, pairs in (
+        ("GEMM", [[0, 1], [2, 3]]),
+        ("altalign", [[0, 1]]),
+        ("faiss flat", [[0, 1], [2, 3], [4, 4], [5, 5]]),
+    ):
         np.save(tmp_path / f"{way}-9-64.npy", np.array(pairs))
     assert near_duplicates.differ(tmp_path, 9, 64) == {"pairs": 2, "altalign": 1, "faiss flat": 2}
 
 
 def test_cost_is_compared_a_test_image(capsys: pytest.CaptureFixture[str]):
-    rounds = [{near_duplicates.name("altalign", count, 64): {"us_per_image": us} for count, us in ((120_000, 24.0), (500_000, 150.0))}]
+    rounds = [
+        {
+            near_duplicates.name("altalign", count, 64): {"us_per_image": us}
+            for count, us in ((120_000, 24.0), (500_000, 150.0))
+        }
+    ]
     (found,) = near_duplicates.linear(rounds, 120_000)
     assert found["value"] == pytest.approx(1.5)
     assert not found["met"]

@@ -9,7 +9,8 @@ from benchmarks.processes import PROC, ProgramError, measure
 
 needs_proc = pytest.mark.skipif(not PROC.is_dir(), reason="memory and files are read from /proc")
 BURN = "import time\nwhile time.process_time() < 0.6: pass"
-HOLD = "import time\ndata = b'1' * 200_000_000\nwhile time.process_time() < 2: pass"  # looked for every fifth of a second, on machines with other work
+# looked for every fifth of a second, on machines with other work
+HOLD = "import time\ndata = b'1' * 200_000_000\nwhile time.process_time() < 2: pass"
 
 
 def python(code: str) -> list[str]:
@@ -29,7 +30,9 @@ def test_cpu_seconds_are_those_of_the_whole_tree(tmp_path: Path):
 
 @needs_proc
 def test_cpu_seconds_of_what_outlives_the_program_a_little_count_too(tmp_path: Path):
-    figures, _ = measure(python(f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-S', '-c', {BURN!r}])"), tmp_path)
+    figures, _ = measure(
+        python(f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-S', '-c', {BURN!r}])"), tmp_path
+    )
     assert 0.6 <= figures["cpu_s"] < 5
 
 
@@ -50,7 +53,9 @@ def test_pages_of_a_mapped_file_are_resident_and_yet_left_out(tmp_path: Path):
 
 @needs_proc
 def test_open_files_are_counted(tmp_path: Path):
-    figures, _ = measure(python(f"import os\nopened = [os.open('/dev/null', os.O_RDONLY) for _ in range(50)]\n{BURN}"), tmp_path)
+    figures, _ = measure(
+        python(f"import os\nopened = [os.open('/dev/null', os.O_RDONLY) for _ in range(50)]\n{BURN}"), tmp_path
+    )
     assert 50 <= figures["open_files"] < 100
 
 

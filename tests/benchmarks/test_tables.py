@@ -15,7 +15,9 @@ def test_a_document_has_the_tables_of_the_results(path: Path):
 
 
 def test_the_documents_have_a_place_for_every_part():
-    places = [found["part"] for path in tables.DOCUMENTS for found in tables.MARKS.finditer(path.read_text(encoding="utf-8"))]
+    places = [
+        found["part"] for path in tables.DOCUMENTS for found in tables.MARKS.finditer(path.read_text(encoding="utf-8"))
+    ]
     assert sorted(places) == sorted(tables.COLUMNS)
 
 
@@ -27,10 +29,16 @@ def test_a_part_is_shown_as_figures_targets_and_origin(tmp_path: Path, monkeypat
         "date": "2027-01-02",
         "machine": {"cores": 2, "cpu": "a CPU", "memory_bytes": 25e9, "system": "Linux"},
         "versions": {"ours": {"python": "3.11.7"}, "peers": {"polars": "2.1.0", "python": "3.11.8"}},
-        "targets": [{"what": "CPU, of polars'", "value": 0.4567, "target": "at most 0.6", "met": True}, {"what": "x", "value": 3, "target": "y", "met": False}],
+        "targets": [
+            {"what": "CPU, of polars'", "value": 0.4567, "target": "at most 0.6", "met": True},
+            {"what": "x", "value": 3, "target": "y", "met": False},
+        ],
         "disturbed": ["round 1, altalign: others kept 1.0 of 2 cores busy"],
         "figures": {
-            "altalign": {"work_cpu_s": {"median": 8.0, "least": 7.9, "most": 8.25}, "peak_bytes": {"median": 5e8, "least": 5e8, "most": 5e8}},
+            "altalign": {
+                "work_cpu_s": {"median": 8.0, "least": 7.9, "most": 8.25},
+                "peak_bytes": {"median": 5e8, "least": 5e8, "most": 5e8},
+            },
             "polars": {"work_cpu_s": {"median": 16.0, "least": 16.0, "most": 16.0}},
         },
         "rounds": [{"altalign": {}, "polars": {}}] * 3,

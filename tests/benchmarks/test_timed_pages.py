@@ -10,7 +10,9 @@ from benchmarks import timed_pages
 from tests.test_layers import imports
 
 
-def test_what_is_counted_is_of_all_timed_passes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_counted_is_of_all_timed_passes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     passes: list[list[Path]] = []
 
     def read(archives: list[Path]) -> timed_pages.Counts:

@@ -12,7 +12,19 @@ import pytest
 from benchmarks import tables, train_gpu
 from tests.docs.blocks import ROOT
 
-TINY = ["--device=cpu", "--models=b0-mini", "--px=32", "--batches", "2", "2", "3", "--global=4", "--tokens=8", "--vocabulary=100", "--steps=1"]
+TINY = [
+    "--device=cpu",
+    "--models=b0-mini",
+    "--px=32",
+    "--batches",
+    "2",
+    "2",
+    "3",
+    "--global=4",
+    "--tokens=8",
+    "--vocabulary=100",
+    "--steps=1",
+]
 # Only these may be imported, with what they themselves need; nothing else of what altalign depends on.
 OTHERS = [
     "aiohttp",
@@ -48,7 +60,12 @@ def test_every_contestant_takes_steps_with_nothing_else_installed(tmp_path: Path
     # compiling takes minutes on the CPU: what is compiled runs as it is
     environment = {**os.environ, "TORCH_COMPILE_DISABLE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
-        [sys.executable, "-c", BLOCKED, *TINY, *parts, "--out", str(out)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", BLOCKED, *TINY, *parts, "--out", str(out)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     found = json.loads(out.read_text(encoding="utf-8"))
@@ -64,7 +81,9 @@ def test_every_contestant_takes_steps_with_nothing_else_installed(tmp_path: Path
         *(f"b0-mini {name}, global batch 4" for name in ("altalign", *peers[:-1])),
     }
     assert found["flops"]["b0-mini"] > 1e8
-    assert [target["what"] for target in found["targets"]] == [f"b0-mini, times the samples a second of {peer}" for peer in peers]
+    assert [target["what"] for target in found["targets"]] == [
+        f"b0-mini, times the samples a second of {peer}" for peer in peers
+    ]
     assert "`b0-mini altalign 2`" in tables.shown(found)
 
 

@@ -28,10 +28,14 @@ vocabulary_size = 13
 texts_per_image_at_most = 2
 """
 
-# url, text, the bits that a peer would give: 1 too short, 2 too long, 4 rare, 8 shared text, 16 image with too many texts.
+# url, text, the bits that a peer would give: 1 too short, 2 too long, 4 rare, 8 shared text, 16 image with too many
+# texts.
 ROWS = [
     *[(f"https://a.example/{image}.jpg", "a text of many images", 8) for image in range(3)],
-    *[("https://a.example/hot.jpg", text, 16) for text in ("a text of many words", "of many words a text", "text of many words a")],
+    *[
+        ("https://a.example/hot.jpg", text, 16)
+        for text in ("a text of many words", "of many words a text", "text of many words a")
+    ],
     *[("https://a.example/again.jpg", "words of many", 0)] * 2,
     ("https://a.example/short.jpg", "a text", 1),
     ("https://a.example/long.jpg", "a text of many words a text of many words", 2),
@@ -68,7 +72,10 @@ def test_a_verdict_that_differs_is_shown_from_both_sides(folder: Path, tmp_path:
     write(tmp_path / "peer.parquet", [*ROWS[:-1], (*ROWS[-1][:2], 4)])
     found = compare(folder / "run", tmp_path / "peer.parquet")
     assert found["differ"] == 2
-    assert [(e["side"], e["text"], e["verdict"]) for e in found["examples"]] == [("ours", "quagga", 5), ("theirs", "quagga", 4)]
+    assert [(e["side"], e["text"], e["verdict"]) for e in found["examples"]] == [
+        ("ours", "quagga", 5),
+        ("theirs", "quagga", 4),
+    ]
 
 
 def test_a_row_that_is_there_once_instead_of_twice_differs(folder: Path, tmp_path: Path):
@@ -80,7 +87,10 @@ def test_the_counters_of_a_run_are_read_from_what_it_left(folder: Path):
     found = counters(folder / "run")
     assert found["units"] == 1
     assert set(found["tables"]) == {"vocabulary", "over_shared_texts", "over_captioned_images"}
-    assert (found["tables"]["over_shared_texts"]["entries"], found["tables"]["over_captioned_images"]["entries"]) == (1, 1)
+    assert (found["tables"]["over_shared_texts"]["entries"], found["tables"]["over_captioned_images"]["entries"]) == (
+        1,
+        1,
+    )
     assert found["survivors_bytes"]["spilled"] > 0
     assert found["pairs_bytes"]["spilled"] == 16 * 8  # the first six, a text too short, one too long
     assert found["spilled_bytes"]["texts"] == found["spilled_bytes"]["images"] > 0

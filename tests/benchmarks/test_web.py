@@ -14,7 +14,9 @@ from PIL import Image
 
 from benchmarks import web, web_server
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="its hosts are addresses of 127.0.0.0/8, which only Linux has")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="its hosts are addresses of 127.0.0.0/8, which only Linux has"
+)
 WATCHDOG_S = 30
 
 
@@ -48,7 +50,10 @@ def received(connection: socket.socket) -> bytes:
 
 def test_every_host_has_every_image_and_images_repeat(server: web.Server) -> None:
     server.report()
-    bodies = [received(ask(server, f"/{number}.jpg", number % 2, more="Connection: close\r\n")).partition(b"\r\n\r\n")[2] for number in range(4)]
+    bodies = [
+        received(ask(server, f"/{number}.jpg", number % 2, more="Connection: close\r\n")).partition(b"\r\n\r\n")[2]
+        for number in range(4)
+    ]
     assert bodies == [b"image 0...", b"image 1...", b"image 2...", b"image 0..."]
     report = server.report()
     assert (report["requests"], report["images"], report["hung"]) == (4, 4, 0)
@@ -91,6 +96,12 @@ def test_who_leaves_in_the_middle_is_sent_no_more(server: web.Server) -> None:
 
 
 def test_rows_take_hosts_in_turn_and_no_url_twice(tmp_path: Path) -> None:
-    rows = pq.read_table(web.write_rows(tmp_path / "rows.parquet", 80, ["127.0.1.1", "127.0.1.2"], 5, "/{}.jpg")).to_pylist()
-    assert [row["url"] for row in rows[:3]] == ["http://127.0.1.1:80/0.jpg", "http://127.0.1.2:80/1.jpg", "http://127.0.1.1:80/2.jpg"]
+    rows = pq.read_table(
+        web.write_rows(tmp_path / "rows.parquet", 80, ["127.0.1.1", "127.0.1.2"], 5, "/{}.jpg")
+    ).to_pylist()
+    assert [row["url"] for row in rows[:3]] == [
+        "http://127.0.1.1:80/0.jpg",
+        "http://127.0.1.2:80/1.jpg",
+        "http://127.0.1.1:80/2.jpg",
+    ]
     assert len({row["caption"] for row in rows}) == 5

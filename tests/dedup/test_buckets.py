@@ -33,7 +33,12 @@ def test_images_share_a_bucket_as_the_120_of_each_say(pairs: list[tuple[list[int
     assert shared.tolist() == [bool(buckets(a) & buckets(b)) for a, b in pairs]
 
 
-@given(st.integers(1, 5).flatmap(lambda k: st.tuples(*[st.lists(st.integers(0, 8), min_size=k, max_size=k, unique=True)] * 2)), st.integers(1, 4))
+@given(
+    st.integers(1, 5).flatmap(
+        lambda k: st.tuples(*[st.lists(st.integers(0, 8), min_size=k, max_size=k, unique=True)] * 2)
+    ),
+    st.integers(1, 4),
+)
 @derandomized
 def test_other_numbers_of_clusters_and_of_a_bucket(pair: tuple[list[int], list[int]], at_least: int) -> None:
     a, b = pair
@@ -60,7 +65,10 @@ def test_the_nearest_clusters_are_those_of_the_largest_dot_products_equal_ones_b
     centroids = drawn(rng, 50, 24)
     centroids[[7, 31]] = centroids[20]  # equally near to everything
     vectors = copies(rng, centroids, 0.9)
-    expected = [sorted(range(50), key=lambda c, vector=vector: (-dot(vector, centroids[c].tolist()), c))[:10] for vector in vectors.tolist()]
+    expected = [
+        sorted(range(50), key=lambda c, vector=vector: (-dot(vector, centroids[c].tolist()), c))[:10]
+        for vector in vectors.tolist()
+    ]
     nearest = nearest_clusters(vectors, centroids, 10)
     assert nearest.tolist() == expected
     assert nearest[20, :3].tolist() == [7, 20, 31]
@@ -81,6 +89,9 @@ def test_where_there_are_fewer_clusters_all_are_the_nearest_and_all_images_share
 def test_near_vectors_share_a_bucket_far_ones_do_not() -> None:
     rng = np.random.default_rng(3)
     vectors, centroids = drawn(rng, 400, 64, falls=0.2), drawn(rng, 500, 64, falls=0.2)
-    of_vectors, of_copies = nearest_clusters(vectors, centroids, 10), nearest_clusters(copies(rng, vectors, 0.985), centroids, 10)
+    of_vectors, of_copies = (
+        nearest_clusters(vectors, centroids, 10),
+        nearest_clusters(copies(rng, vectors, 0.985), centroids, 10),
+    )
     assert share_bucket(of_vectors, of_copies, at_least=IN_BUCKET).all()
     assert share_bucket(of_vectors, np.roll(of_vectors, 1, axis=0), at_least=IN_BUCKET).mean() < 0.05

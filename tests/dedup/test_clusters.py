@@ -31,11 +31,18 @@ def train_by_loops(sample: list[list[int]], count: int, iterations: int) -> list
     return sorted(map(list, set(map(tuple, centroids))))
 
 
-@given(st.lists(st.lists(st.integers(-3, 3), min_size=3, max_size=3), min_size=130, max_size=200).filter(lambda rows: any(map(any, rows))), st.integers(1, 4))
+@given(
+    st.lists(st.lists(st.integers(-3, 3), min_size=3, max_size=3), min_size=130, max_size=200).filter(
+        lambda rows: any(map(any, rows))
+    ),
+    st.integers(1, 4),
+)
 @derandomized
 def test_centroids_are_those_of_plain_loops(sample: list[list[int]], count: int) -> None:
     possible = sum(any(vector) for vector in sample) // clusters.SAMPLES_PER_CLUSTER
-    assert clusters.train(np.array(sample, np.int16), count, iterations=4).tolist() == train_by_loops(sample, max(1, min(count, possible)), 4)
+    assert clusters.train(np.array(sample, np.int16), count, iterations=4).tolist() == train_by_loops(
+        sample, max(1, min(count, possible)), 4
+    )
 
 
 def test_clusters_that_lie_apart_are_found() -> None:
@@ -50,7 +57,10 @@ def test_clusters_that_lie_apart_are_found() -> None:
 
 def test_training_brings_centroids_nearer_to_the_sample() -> None:
     sample = drawn(np.random.default_rng(2), 6_400, 32)
-    nearness = [largest(sample, clusters.train(sample, 100, iterations=iterations), 1)[1].mean() / clusters.SCALE**2 for iterations in (0, 1, 10)]
+    nearness = [
+        largest(sample, clusters.train(sample, 100, iterations=iterations), 1)[1].mean() / clusters.SCALE**2
+        for iterations in (0, 1, 10)
+    ]
     assert nearness[0] < nearness[1] < nearness[2]
     centroids = clusters.train(sample, 100)
     assert centroids.shape == (100, 32)
@@ -58,7 +68,9 @@ def test_training_brings_centroids_nearer_to_the_sample() -> None:
     np.testing.assert_allclose(np.linalg.norm(centroids.astype(float), axis=1), clusters.SCALE, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("samples", "wanted", "made"), [(6_400, 100, 100), (6_399, 100, 99), (63, 10, 1), (1, 4_096, 1), (300, 1, 1)])
+@pytest.mark.parametrize(
+    ("samples", "wanted", "made"), [(6_400, 100, 100), (6_399, 100, 99), (63, 10, 1), (1, 4_096, 1), (300, 1, 1)]
+)
 def test_a_small_sample_makes_fewer_clusters(samples: int, wanted: int, made: int) -> None:
     assert len(clusters.train(drawn(np.random.default_rng(3), samples, 8), wanted, iterations=2)) == made
 
@@ -76,5 +88,6 @@ def test_equal_vectors_make_one_cluster_and_zeros_none() -> None:
 
 def test_a_cluster_that_all_leave_is_filled_by_what_is_farthest() -> None:
     near, far = quantised(np.array([[1.0, 0.0]])), quantised(np.array([[0.0, 1.0]]))
-    sample = np.concatenate([np.repeat(near, 190, axis=0), far, np.repeat(near, 9, axis=0)])  # all first centroids are alike
+    # all first centroids are alike
+    sample = np.concatenate([np.repeat(near, 190, axis=0), far, np.repeat(near, 9, axis=0)])
     assert clusters.train(sample, 3).tolist() == [*far.tolist(), *near.tolist()]

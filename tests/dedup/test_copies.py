@@ -28,7 +28,9 @@ SIZES = {  # width and height of the copies of an image of 200 x 100; those not 
 
 def pixels_of(seed: int, width: int = 200, height: int = 100) -> np.ndarray:
     random = np.random.default_rng(seed)
-    return np.asarray(Image.fromarray(random.integers(0, 256, (9, 9, 3), np.uint8)).resize((width, height), Image.Resampling.BICUBIC))
+    return np.asarray(
+        Image.fromarray(random.integers(0, 256, (9, 9, 3), np.uint8)).resize((width, height), Image.Resampling.BICUBIC)
+    )
 
 
 def luma_of(pixels: np.ndarray) -> np.ndarray:
@@ -70,7 +72,9 @@ def test_every_transform_changes_a_coloured_image_and_leaves_it_a_likeness() -> 
     for name, copy in copies_of(original):
         assert not np.array_equal(copy, original), name
         alike = np.corrcoef(luma.ravel(), luma_of(copy).ravel())[0, 1]
-        assert alike > 0.9 or any(kind in name for kind in ("crop", "border", "letterbox", "turn", "mix", "caption")), name
+        assert alike > 0.9 or any(kind in name for kind in ("crop", "border", "letterbox", "turn", "mix", "caption")), (
+            name
+        )
         assert not dct_coefficients(luma_of(copy)[np.newaxis])[1][0]
 
 

@@ -15,7 +15,11 @@ def two_sets(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     dimensions, at_most = draw(st.integers(1, 40)), draw(st.sampled_from([1, 3, 7_000]))
     entries = st.lists(st.integers(-at_most, at_most), min_size=dimensions, max_size=dimensions)
     some, others = draw(st.lists(entries, max_size=9)), draw(st.lists(entries, min_size=1, max_size=70))
-    return np.array(some, np.int16).reshape(-1, dimensions), np.array(others, np.int16), draw(st.integers(1, len(others)))
+    return (
+        np.array(some, np.int16).reshape(-1, dimensions),
+        np.array(others, np.int16),
+        draw(st.integers(1, len(others))),
+    )
 
 
 def largest_by_loops(vectors: np.ndarray, others: np.ndarray, k: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -32,7 +36,9 @@ def test_the_largest_are_those_of_sorting(sets: tuple[np.ndarray, np.ndarray, in
     assert (places.dtype, products.dtype) == (np.int32, np.int32)
 
 
-@pytest.mark.parametrize(("count", "others", "dimensions", "k"), [(300, 1_000, 64, 10), (257, 65, 512, 2), (5, 31, 3, 31), (1, 1, 1, 1)])
+@pytest.mark.parametrize(
+    ("count", "others", "dimensions", "k"), [(300, 1_000, 64, 10), (257, 65, 512, 2), (5, 31, 3, 31), (1, 1, 1, 1)]
+)
 def test_the_largest_of_vectors_as_embedders_make_them(count: int, others: int, dimensions: int, k: int) -> None:
     rng = np.random.default_rng(count)
     some, more = drawn(rng, count, dimensions), drawn(rng, others, dimensions)
@@ -44,7 +50,8 @@ def test_the_largest_of_vectors_as_embedders_make_them(count: int, others: int, 
 
 
 def test_the_longest_vectors_fit_in_32_bits() -> None:
-    longest = np.array([[32_767, 32_767, 0], [-32_767, -32_767, 0], [32_767, -32_768, 0]], np.int16)  # of norm 46,339.6 and 46,340.2
+    # of norm 46,339.6 and 46,340.2
+    longest = np.array([[32_767, 32_767, 0], [-32_767, -32_767, 0], [32_767, -32_768, 0]], np.int16)
     assert squared_norms(longest[:2]).tolist() == [2 * 32_767**2] * 2
     places, products = largest(longest[:2], longest[:2], 2)
     assert places.tolist() == [[0, 1], [1, 0]]
@@ -62,10 +69,17 @@ def test_the_longest_vectors_fit_in_32_bits() -> None:
         (np.zeros(3, np.int16), np.zeros((2, 3), np.int16), 1, "have no dot products"),
         (np.zeros((2, 3), np.int16), np.zeros((2, 3), np.int16), 3, "no 3 largest of 2"),
         (np.zeros((2, 3), np.int16), np.zeros((2, 3), np.int16), 0, "no 0 largest of 2"),
-        (np.zeros((2, 3), np.int16), np.full((2, 3), 30_000, np.int16), 1, "the norm of vector 0 is 51,962; at most 46,340"),
+        (
+            np.zeros((2, 3), np.int16),
+            np.full((2, 3), 30_000, np.int16),
+            1,
+            "the norm of vector 0 is 51,962; at most 46,340",
+        ),
     ],
 )
-def test_what_has_no_dot_products_of_32_bits_is_refused(vectors: np.ndarray, others: np.ndarray, k: int, says: str) -> None:
+def test_what_has_no_dot_products_of_32_bits_is_refused(
+    vectors: np.ndarray, others: np.ndarray, k: int, says: str
+) -> None:
     with pytest.raises(ValueError, match=says):
         largest(vectors, others, k)
 

@@ -20,7 +20,12 @@ from altalign.dedup.phash import phash
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 thumbnails = hnp.arrays(np.uint8, st.tuples(st.integers(0, 4), st.just(32), st.just(32)))
-GOLDEN = {"coefficients": "4f47d5a0a3f480bf", "vectors": "ea8bc33456c52159", "quantized": "55d1560299e4ce96", "phash": "32a42458c0823ae6"}
+GOLDEN = {
+    "coefficients": "4f47d5a0a3f480bf",
+    "vectors": "ea8bc33456c52159",
+    "quantized": "55d1560299e4ce96",
+    "phash": "32a42458c0823ae6",
+}
 
 
 def noise(count: int, seed: int = 0) -> np.ndarray:
@@ -39,7 +44,10 @@ def smooth(count: int, seed: int = 0) -> np.ndarray:
 
 def some_map(dimensions: int = 64, seed: int = 5) -> Map:
     random = np.random.default_rng(seed)
-    return Map(random.integers(-900, 900, COEFFICIENTS, np.int32), random.integers(-(2**24), 2**24, (dimensions, COEFFICIENTS), np.int32, endpoint=True))
+    return Map(
+        random.integers(-900, 900, COEFFICIENTS, np.int32),
+        random.integers(-(2**24), 2**24, (dimensions, COEFFICIENTS), np.int32, endpoint=True),
+    )
 
 
 def norms(vectors: np.ndarray) -> np.ndarray:
@@ -51,7 +59,7 @@ def cosines_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a * b).sum(axis=1) / (norms(a) * norms(b))
 
 
-# Coefficients ------------------------------------------------------------------------------------------------------------
+# Coefficients ---------------------------------------------------------------------------------------------------------
 
 
 def test_frequencies_are_the_lowest_without_the_mean_and_the_same_turned_by_90_degrees() -> None:
@@ -106,7 +114,12 @@ def test_coefficients_are_eighths_of_gray_levels_of_the_orthonormal_transform() 
 def test_the_greatest_coefficients_fit() -> None:
     """Black where a frequency is below zero, white where it is above: no picture has more of it."""
     x = np.arange(32)
-    luma = np.array([np.where(np.outer(np.cos((2 * x + 1) * u * np.pi / 64), np.cos((2 * x + 1) * v * np.pi / 64)) > 0, 255, 0) for u, v in FREQUENCIES])
+    luma = np.array(
+        [
+            np.where(np.outer(np.cos((2 * x + 1) * u * np.pi / 64), np.cos((2 * x + 1) * v * np.pi / 64)) > 0, 255, 0)
+            for u, v in FREQUENCIES
+        ]
+    )
     coefficients, _ = dct_coefficients(luma.astype(np.uint8))
     own = np.diagonal(coefficients)
     assert own.min() > 25_000
@@ -144,7 +157,9 @@ def test_brightness_is_not_in_the_coefficients(luma: np.ndarray, brighter: int) 
 
 def test_an_image_does_not_depend_on_its_neighbours() -> None:
     luma = smooth(7)
-    assert np.array_equal(np.concatenate([dct_coefficients(luma[i : i + 1])[0] for i in range(7)]), dct_coefficients(luma)[0])
+    assert np.array_equal(
+        np.concatenate([dct_coefficients(luma[i : i + 1])[0] for i in range(7)]), dct_coefficients(luma)[0]
+    )
     assert [array.shape for array in dct_coefficients(luma[:0])] == [(0, 192), (0,)]
 
 
@@ -155,13 +170,15 @@ def test_flat_is_a_deviation_below_10_gray_levels_exactly() -> None:
     assert dct_coefficients(luma)[1].tolist() == [False, True, True, True]
 
 
-@pytest.mark.parametrize("wrong", [np.zeros((2, 31, 32), np.uint8), np.zeros((32, 32), np.uint8), np.zeros((2, 32, 32), np.int16)])
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((2, 31, 32), np.uint8), np.zeros((32, 32), np.uint8), np.zeros((2, 32, 32), np.int16)]
+)
 def test_what_are_no_thumbnails_is_refused(wrong: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"uint8 of shape \(n, 32, 32\), these are"):
         dct_coefficients(wrong)
 
 
-# Vectors -----------------------------------------------------------------------------------------------------------------
+# Vectors --------------------------------------------------------------------------------------------------------------
 
 
 def brought_to_norm(values: list[int]) -> list[int]:
@@ -171,21 +188,30 @@ def brought_to_norm(values: list[int]) -> list[int]:
         return values
     sizes = [abs(v) << (25 - bits) if bits < 25 else abs(v) >> (bits - 25) for v in values]
     root = math.isqrt(sum(size**2 for size in sizes))
-    return [(-1 if v < 0 else 1) * ((2 * NORM * size + root) // (2 * root)) for v, size in zip(values, sizes, strict=True)]
+    return [
+        (-1 if v < 0 else 1) * ((2 * NORM * size + root) // (2 * root)) for v, size in zip(values, sizes, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 64, 192])
 def test_vectors_are_those_of_plain_whole_numbers(dimensions: int) -> None:
     plain = some_map(dimensions)
-    coefficients = np.concatenate([dct_coefficients(np.concatenate([noise(3), smooth(5)]))[0], np.full((1, 192), 32_640, np.int16)])
+    coefficients = np.concatenate(
+        [dct_coefficients(np.concatenate([noise(3), smooth(5)]))[0], np.full((1, 192), 32_640, np.int16)]
+    )
     centred = [[c - m for c, m in zip(row, plain.mean.tolist(), strict=True)] for row in coefficients.tolist()]
-    products = [[sum(m * c for m, c in zip(line, row, strict=True)) for line in plain.matrix.tolist()] for row in centred]
+    products = [
+        [sum(m * c for m, c in zip(line, row, strict=True)) for line in plain.matrix.tolist()] for row in centred
+    ]
     assert plain.embed(coefficients).tolist() == [brought_to_norm(product) for product in products]
 
 
 def test_greatest_values_do_not_overflow() -> None:
     signs = np.where(np.arange(192) % 2, 1, -1)
-    greatest = Map(np.full(192, -(2**15), np.int32) * signs.astype(np.int32), np.full((64, 192), 2**24, np.int32) * signs.astype(np.int32))
+    greatest = Map(
+        np.full(192, -(2**15), np.int32) * signs.astype(np.int32),
+        np.full((64, 192), 2**24, np.int32) * signs.astype(np.int32),
+    )
     vectors = greatest.embed((np.full((1, 192), 32_640) * signs).astype(np.int16))
     assert vectors.tolist() == [[4096] * 64]
 
@@ -214,11 +240,19 @@ def test_rows_that_are_no_neighbours_in_memory_are_read_right() -> None:
 @pytest.mark.parametrize(
     ("mean", "matrix", "words"),
     [
-        (np.zeros(191, np.int32), np.zeros((64, 192), np.int32), r"mean of a map is int32 of shape \(192,\), this is int32 of shape \(191,\)"),
+        (
+            np.zeros(191, np.int32),
+            np.zeros((64, 192), np.int32),
+            r"mean of a map is int32 of shape \(192,\), this is int32 of shape \(191,\)",
+        ),
         (np.zeros(192, np.int16), np.zeros((64, 192), np.int32), "this is int16"),
         (np.zeros(192, np.int32), np.zeros((64, 191), np.int32), "the matrix of a map is int32 of shape"),
         (np.zeros(192, np.int32), np.zeros((0, 192), np.int32), "1 to 4,096 rows, this one 0"),
-        (np.zeros(192, np.int32), np.full((1, 192), 2**24 + 1, np.int32), "at most 16,777,216 off 0, this one goes from 16,777,217 to 16,777,217"),
+        (
+            np.zeros(192, np.int32),
+            np.full((1, 192), 2**24 + 1, np.int32),
+            "at most 16,777,216 off 0, this one goes from 16,777,217 to 16,777,217",
+        ),
         (np.full(192, -(2**31), np.int32), np.zeros((1, 192), np.int32), "at most 32,768 off 0"),
     ],
 )
@@ -232,7 +266,13 @@ def test_what_are_no_coefficients_is_refused() -> None:
         some_map().embed(np.zeros((2, 192), np.int32))
 
 
-@given(hnp.arrays(np.float32, st.tuples(st.integers(0, 5), st.integers(1, 40)), elements=st.floats(-(2.0**126), 2.0**126, width=32)))
+@given(
+    hnp.arrays(
+        np.float32,
+        st.tuples(st.integers(0, 5), st.integers(1, 40)),
+        elements=st.floats(-(2.0**126), 2.0**126, width=32),
+    )
+)
 @derandomized
 def test_features_keep_their_direction(features: np.ndarray) -> None:
     vectors = quantized(features)
@@ -262,7 +302,7 @@ def test_features_without_a_value_are_refused() -> None:
         quantized(np.ones(3, np.float32))
 
 
-# The learned map ---------------------------------------------------------------------------------------------------------
+# The learned map ------------------------------------------------------------------------------------------------------
 
 
 def lesson(count: int = 60, copies: int = 5, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -339,7 +379,7 @@ def test_a_lesson_that_does_not_fit_is_refused(change: dict[str, object], words:
         learn_map(**{"originals": originals, "copies": copies, "copy_of": copy_of, **change})  # type: ignore[arg-type]
 
 
-# On every machine --------------------------------------------------------------------------------------------------------
+# On every machine -----------------------------------------------------------------------------------------------------
 
 
 def digests() -> dict[str, str]:
@@ -347,11 +387,22 @@ def digests() -> dict[str, str]:
     n, y, x = np.mgrid[:20, :32, :32]
     luma = ((x * x * (n + 3) + y * 11 + x * y * n) % 256).astype(np.uint8)
     k, d = np.arange(192), np.arange(64)[:, np.newaxis]
-    plain = Map((k * 37 % 501 - 250).astype(np.int32), ((k * k * 7919 + d * 104_729 * (k + 1)) % 20_000_003 - 10_000_001).astype(np.int32))
+    plain = Map(
+        (k * 37 % 501 - 250).astype(np.int32),
+        ((k * k * 7919 + d * 104_729 * (k + 1)) % 20_000_003 - 10_000_001).astype(np.int32),
+    )
     coefficients, _ = dct_coefficients(luma)
     features = (luma.reshape(20, -1)[:, :512] * np.float32(1 / 3) - 40).astype(np.float32)
-    found = {"coefficients": coefficients, "vectors": plain.embed(coefficients), "quantized": quantized(features), "phash": phash(luma)}
-    return {name: hashlib.sha256(np.ascontiguousarray(array, "<i2").tobytes()).hexdigest()[:16] for name, array in found.items()}
+    found = {
+        "coefficients": coefficients,
+        "vectors": plain.embed(coefficients),
+        "quantized": quantized(features),
+        "phash": phash(luma),
+    }
+    return {
+        name: hashlib.sha256(np.ascontiguousarray(array, "<i2").tobytes()).hexdigest()[:16]
+        for name, array in found.items()
+    }
 
 
 def test_every_machine_has_these_bytes() -> None:
@@ -373,7 +424,13 @@ def test_the_simplest_cpu_has_the_same_bytes(tmp_path: Path) -> None:
     }
     code = "from tests.dedup.test_embed import digests; import json; print(json.dumps(digests()))"
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=root, env={**os.environ, **settings_of_it}, capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=root,
+        env={**os.environ, **settings_of_it},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
     )
     assert json.loads(done.stdout) == GOLDEN
 

@@ -30,7 +30,7 @@ def pool(seed: int, distinct: int, copied: int, dimensions: int = 64) -> np.ndar
     return everything[rng.permutation(len(everything))]
 
 
-# One cell ------------------------------------------------------------------------------------------------------------------
+# One cell -------------------------------------------------------------------------------------------------------------
 
 
 def check_forest(vectors: np.ndarray, visitors: np.ndarray, above: float, wanted: Numbers) -> None:
@@ -53,7 +53,11 @@ def wanted_of(vectors: np.ndarray, visitors: np.ndarray, above: float) -> Number
     return [(a, b) for a, b in pairs if a < b and (a < len(vectors) or (both[a] == both[b]).all())]
 
 
-@given(st.lists(st.lists(st.integers(-2, 2), min_size=3, max_size=3), max_size=25), st.integers(0, 25), st.sampled_from([0.5, 0.9, 0.975, 1.0]))
+@given(
+    st.lists(st.lists(st.integers(-2, 2), min_size=3, max_size=3), max_size=25),
+    st.integers(0, 25),
+    st.sampled_from([0.5, 0.9, 0.975, 1.0]),
+)
 @derandomized
 def test_a_cell_is_joined_as_by_all_its_pairs(rows: list[list[int]], own: int, above: float) -> None:
     vectors = np.array(rows, np.int16).reshape(-1, 3)
@@ -96,7 +100,9 @@ def test_a_large_cell_is_split_and_hardly_a_pair_is_lost() -> None:
 
 
 def test_a_cell_that_does_not_fall_into_parts_is_joined_whole() -> None:
-    alike = copies(np.random.default_rng(5), np.repeat(drawn(np.random.default_rng(6), 1, 32), 300, axis=0), 0.999, spread=0.0)
+    alike = copies(
+        np.random.default_rng(5), np.repeat(drawn(np.random.default_rng(6), 1, 32), 300, axis=0), 0.999, spread=0.0
+    )
     assert len(np.unique(alike, axis=0)) == 300
     joined = join(alike, alike[:0], above=0.975, at_most=100)
     assert groups(joined.rows, joined.tests, 300).tolist() == [0] * 300
@@ -114,7 +120,7 @@ def test_equal_vectors_by_the_thousand_are_not_searched(monkeypatch: pytest.Monk
     assert (joined.cosines == 1.0).all()
 
 
-# The whole pool ------------------------------------------------------------------------------------------------------------
+# The whole pool -------------------------------------------------------------------------------------------------------
 
 
 def dropped(images: np.ndarray, identities: np.ndarray, centroids: np.ndarray, above: float) -> dict[bytes, bytes]:
@@ -186,7 +192,7 @@ def test_many_cells_are_made_in_two_levels(seed: int, monkeypatch: pytest.Monkey
     np.testing.assert_array_equal(levels, train_cells(np.concatenate([images, np.zeros((500, 32), np.int16)]), 100))
 
 
-# What stays ------------------------------------------------------------------------------------------------------------------
+# What stays -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_cosine_with_what_stays_is_that_of_a_pair_or_of_equal_ones() -> None:
@@ -194,7 +200,9 @@ def test_a_cosine_with_what_stays_is_that_of_a_pair_or_of_equal_ones() -> None:
     cosines = np.array([0.98, 1.0, 0.99, 1.0, 0.976, 1.0])
     goes, stays = replaced(left, right)
     assert list(zip(goes.tolist(), stays.tolist(), strict=True)) == [(2, 1), (3, 1), (4, 1), (6, 5), (8, 7), (9, 7)]
-    np.testing.assert_array_equal(cosines_with_staying(goes, stays, left, right, cosines), [0.98, 1.0, np.nan, 1.0, 0.976, 0.976])
+    np.testing.assert_array_equal(
+        cosines_with_staying(goes, stays, left, right, cosines), [0.98, 1.0, np.nan, 1.0, 0.976, 0.976]
+    )
     assert len(cosines_with_staying(goes[:0], stays[:0], left[:0], right[:0], cosines[:0])) == 0
 
 
@@ -208,5 +216,8 @@ def test_cosines_with_what_stays_are_those_of_loops(found: list[tuple[int, int]]
     equal = groups_by_search([pair for pair, cosine in zip(pairs, cosines, strict=True) if cosine == 1], 16)
     of_kinds = {frozenset((equal[a], equal[b])): cosine for (a, b), cosine in zip(pairs, cosines.tolist(), strict=True)}
     goes, stays = replaced(left, right)
-    wanted = [1.0 if equal[a] == equal[b] else of_kinds.get(frozenset((equal[a], equal[b])), np.nan) for a, b in zip(goes, stays, strict=True)]
+    wanted = [
+        1.0 if equal[a] == equal[b] else of_kinds.get(frozenset((equal[a], equal[b])), np.nan)
+        for a, b in zip(goes, stays, strict=True)
+    ]
     np.testing.assert_array_equal(cosines_with_staying(goes, stays, left, right, cosines), wanted)

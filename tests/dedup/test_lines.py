@@ -10,7 +10,9 @@ TOP = 2**64 - 1
 def spread(size: int, seed: int = 0) -> dict[int, int]:
     """Entries as a good hash function has them, among them hashes alike in their low 56 bits, and some of which these are all 0."""
     rng = np.random.default_rng(seed)
-    entries = dict.fromkeys([k << 56 for k in range(1, 256, 2)] + [k << 56 | 12_345 for k in range(0, 256, 2)] + [TOP, 2**63], 7)
+    entries = dict.fromkeys(
+        [k << 56 for k in range(1, 256, 2)] + [k << 56 | 12_345 for k in range(0, 256, 2)] + [TOP, 2**63], 7
+    )
     for h in rng.integers(0, TOP, size, np.uint64).tolist():
         entries[h] = int(h % 255) + 1
     return entries
@@ -34,13 +36,16 @@ def measured(hashes: np.ndarray, counts: np.ndarray, rows: list[list[int]]) -> l
 def test_lines_answer_as_a_dict_does(size: int) -> None:
     entries = spread(size, seed=size)
     known, rng = list(entries), np.random.default_rng(1)
-    alike = [h ^ k << 56 for h in known[:300] for k in (1, 2, 0x55, 0x80)]  # those that differ from an entry in their top 8 bits alone
+    # those that differ from an entry in their top 8 bits alone
+    alike = [h ^ k << 56 for h in known[:300] for k in (1, 2, 0x55, 0x80)]
     near = [(h + step) & TOP for h in known[:2_000] for step in (-1, 1, 1 << 32, -1 << 32)]
     absent = [0, 1, 2**63 - 1, *[k << 56 for k in range(0, 256, 2)], *rng.integers(0, TOP, 5_000, np.uint64).tolist()]
     one_each = [[h] for h in [*known, *alike, *near, *absent]]
     mixed = [rng.choice(known + absent, n).tolist() for n in rng.integers(0, 20, 2_000).tolist()]
     rows = [*one_each, [], *mixed, known[:1_000], []]
-    expected = [(any(h not in entries for h in row), min((entries.get(h, 0) for h in row), default=255)) for row in rows]
+    expected = [
+        (any(h not in entries for h in row), min((entries.get(h, 0) for h in row), default=255)) for row in rows
+    ]
     assert measured(*table_of(entries), rows) == expected
 
 
@@ -67,7 +72,9 @@ def test_what_does_not_fit_is_no_lines_and_the_table_answers_all_the_same(entrie
     hashes, counts = table_of(entries)
     assert lines.build(hashes, counts) is None
     queries = [*list(entries)[:500], *[(1 << 60) + i for i in range(90)], 5, TOP - 1]
-    is_missing, smallest = HashTable(hashes, counts).measure_rows(np.array(queries, np.uint64), np.arange(1, len(queries) + 1))
+    is_missing, smallest = HashTable(hashes, counts).measure_rows(
+        np.array(queries, np.uint64), np.arange(1, len(queries) + 1)
+    )
     assert is_missing.tolist() == [h not in entries for h in queries]
     assert smallest.tolist() == [entries.get(h, 0) for h in queries]
 

@@ -23,7 +23,7 @@ def twos(values: list[tuple[int, int]]) -> np.ndarray:
     return np.array(values, np.uint64).reshape(-1, 2)
 
 
-# The histogram -----------------------------------------------------------------------------------------------------------
+# The histogram --------------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(counts, max_size=40), st.integers(1, 50))
@@ -62,18 +62,27 @@ def test_a_histogram_of_a_tally_has_its_entries() -> None:
     assert CountHistogram() != []
 
 
-# N-grams -----------------------------------------------------------------------------------------------------------------
+# N-grams --------------------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.lists(hashes, max_size=30), max_size=5), st.lists(st.lists(st.tuples(hashes, counts), max_size=6), max_size=4))
+@given(
+    st.lists(st.lists(hashes, max_size=30), max_size=5),
+    st.lists(st.lists(st.tuples(hashes, counts), max_size=6), max_size=4),
+)
 @derandomized
-def test_ngrams_are_counted_as_by_a_counter_with_hot_ones_among_the_raw_and_not(raw: list[list[int]], hot: list[list[tuple[int, int]]]) -> None:
+def test_ngrams_are_counted_as_by_a_counter_with_hot_ones_among_the_raw_and_not(
+    raw: list[list[int]], hot: list[list[tuple[int, int]]]
+) -> None:
     twin = Counter(h for part in raw for h in part)
     for part in hot:
         for h, count in part:
             twin[h] += count
-    found, found_counts, histogram = merge_ngrams(uint64([h for part in raw for h in part]), twos([entry for part in hot for entry in part]))
-    assert list(zip(found.tolist(), found_counts.tolist(), strict=True)) == sorted((h, count) for h, count in twin.items() if count > 1)
+    found, found_counts, histogram = merge_ngrams(
+        uint64([h for part in raw for h in part]), twos([entry for part in hot for entry in part])
+    )
+    assert list(zip(found.tolist(), found_counts.tolist(), strict=True)) == sorted(
+        (h, count) for h, count in twin.items() if count > 1
+    )
     assert histogram == CountHistogram(Counter(twin.values()))
     assert (found.dtype, found_counts.dtype) == (np.uint64, np.int64)
 
@@ -90,14 +99,19 @@ def test_the_table_is_the_same_whatever_the_partitions_and_the_order_of_units(pa
         mine.add(units[number][:100], flush)
         mine.add(units[number][100:], flush)
         mine.finish(flush, lambda p, data: hot[p].append(data.copy()))
-    merged = [merge_ngrams(np.concatenate([uint64([]), *parts[p]]), np.concatenate([twos([]), *hot[p]])) for p in range(partitions)]
+    merged = [
+        merge_ngrams(np.concatenate([uint64([]), *parts[p]]), np.concatenate([twos([]), *hot[p]]))
+        for p in range(partitions)
+    ]
     twin = Counter(np.concatenate(units).tolist())
-    table = [pair for found, found_counts, _ in merged for pair in zip(found.tolist(), found_counts.tolist(), strict=True)]
+    table = [
+        pair for found, found_counts, _ in merged for pair in zip(found.tolist(), found_counts.tolist(), strict=True)
+    ]
     assert table == sorted((h, count) for h, count in twin.items() if count > 1)
     assert CountHistogram.total(histogram for _, _, histogram in merged) == CountHistogram(Counter(twin.values()))
 
 
-# Pairs -------------------------------------------------------------------------------------------------------------------
+# Pairs ----------------------------------------------------------------------------------------------------------------
 
 
 def distinct_others(pairs: list[tuple[int, int]]) -> dict[int, int]:
@@ -110,7 +124,9 @@ def distinct_others(pairs: list[tuple[int, int]]) -> dict[int, int]:
 def check_pairs(parts: list[np.ndarray], limit: int) -> None:
     twin = distinct_others([(key, other) for part in parts for key, other in part.tolist()])
     keys, distinct, histogram = merge_pairs(np.concatenate([twos([]), *parts]), limit=limit)
-    assert list(zip(keys.tolist(), distinct.tolist(), strict=True)) == sorted((key, n) for key, n in twin.items() if n > limit)
+    assert list(zip(keys.tolist(), distinct.tolist(), strict=True)) == sorted(
+        (key, n) for key, n in twin.items() if n > limit
+    )
     assert histogram == CountHistogram(Counter(twin.values()))
     assert (keys.dtype, distinct.dtype) == (np.uint64, np.int64)
 
@@ -147,7 +163,15 @@ def test_keys_that_differ_in_their_lowest_bits_alone_beside_some_that_do_not() -
 @pytest.mark.parametrize("size", [1, 2, 23, 24, 25, 26, 100])
 def test_runs_of_every_size_are_counted_as_by_sets(size: int) -> None:
     rng = np.random.default_rng(size)
-    check_pairs([np.stack([np.repeat(rng.integers(0, TOP, 40, np.uint64), size), rng.integers(0, size, 40 * size, np.uint64)], axis=1)], 0)
+    check_pairs(
+        [
+            np.stack(
+                [np.repeat(rng.integers(0, TOP, 40, np.uint64), size), rng.integers(0, size, 40 * size, np.uint64)],
+                axis=1,
+            )
+        ],
+        0,
+    )
 
 
 def test_pairs_do_not_change_in_the_merge() -> None:
@@ -164,10 +188,12 @@ def test_pairs_through_buffers_are_counted_as_by_sets() -> None:
     parts: list[list[np.ndarray]] = [[] for _ in range(16)]
     buffers = PairBuffers(16)
     for begin in range(0, 10_000, 999):
-        buffers.add(keys[begin : begin + 999], others[begin : begin + 999], lambda p, data: parts[p].append(data.copy()))
+        buffers.add(
+            keys[begin : begin + 999], others[begin : begin + 999], lambda p, data: parts[p].append(data.copy())
+        )
     buffers.finish(lambda p, data: parts[p].append(data.copy()))
     merged = [merge_pairs(np.concatenate(part), limit=30) for part in parts if part]
     twin = distinct_others(list(zip(keys.tolist(), others.tolist(), strict=True)))
-    assert {key: n for found, distinct, _ in merged for key, n in zip(found.tolist(), distinct.tolist(), strict=True)} == {
-        key: n for key, n in twin.items() if n > 30
-    }
+    assert {
+        key: n for found, distinct, _ in merged for key, n in zip(found.tolist(), distinct.tolist(), strict=True)
+    } == {key: n for key, n in twin.items() if n > 30}

@@ -22,19 +22,26 @@ def found(block: np.ndarray, tests: np.ndarray, above: float, built_for: float =
     return list(zip(pairs.rows.tolist(), pairs.tests.tolist(), strict=True))
 
 
-# Against brute force -------------------------------------------------------------------------------------------------------
+# Against brute force --------------------------------------------------------------------------------------------------
 
 
 @st.composite
 def sides(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     """A block and a test side of few numbers: many equal vectors, zeros, cosines that are the threshold itself."""
-    dimensions, at_most = draw(st.sampled_from([1, 2, 3, 7, 15, 16, 17, 40, 63, 64, 65, 70])), draw(st.sampled_from([1, 2, 3_000]))
+    dimensions, at_most = (
+        draw(st.sampled_from([1, 2, 3, 7, 15, 16, 17, 40, 63, 64, 65, 70])),
+        draw(st.sampled_from([1, 2, 3_000])),
+    )
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     shared = rng.integers(-at_most, at_most + 1, (4, dimensions))
 
     def side(count: int) -> np.ndarray:
         vectors = shared[rng.integers(0, 4, count)]
-        vectors = np.where(rng.random(vectors.shape) < draw(st.sampled_from([0.0, 0.03, 0.5])), rng.integers(-at_most, at_most + 1, vectors.shape), vectors)
+        vectors = np.where(
+            rng.random(vectors.shape) < draw(st.sampled_from([0.0, 0.03, 0.5])),
+            rng.integers(-at_most, at_most + 1, vectors.shape),
+            vectors,
+        )
         return (vectors * rng.integers(0, 3, (count, 1))).astype(np.int16)
 
     return side(draw(st.integers(0, 9))), side(draw(st.integers(0, 70)))
@@ -42,19 +49,25 @@ def sides(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 
 @given(sides(), st.sampled_from(THRESHOLDS))
 @derandomized
-def test_all_pairs_above_the_threshold_are_found_and_no_other(both: tuple[np.ndarray, np.ndarray], above: float) -> None:
+def test_all_pairs_above_the_threshold_are_found_and_no_other(
+    both: tuple[np.ndarray, np.ndarray], above: float
+) -> None:
     assert found(*both, above) == pairs_by_loops(*both, above)
 
 
 @pytest.mark.parametrize("width", [16, 32, 64])
 @pytest.mark.parametrize(("dimensions", "falls"), [(24, 0.0), (64, 0.0), (64, 1.0), (192, 0.5), (512, 0.3)])
 @pytest.mark.parametrize("above", [0.6, 0.975])
-def test_vectors_as_embedders_make_them(width: int, dimensions: int, falls: float, above: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_as_embedders_make_them(
+    width: int, dimensions: int, falls: float, above: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(near_duplicates, "_WIDTHS", (width,))
     rng = np.random.default_rng(dimensions)
     tests = drawn(rng, 1_500, dimensions, falls)
     tests[40:60] = tests[0]  # a test set that holds one image many times
-    block = np.concatenate([copies(rng, tests[:600], above, spread=3e-3), drawn(rng, 30, dimensions, falls), tests[900:910]])
+    block = np.concatenate(
+        [copies(rng, tests[:600], above, spread=3e-3), drawn(rng, 30, dimensions, falls), tests[900:910]]
+    )
     block = block[rng.permutation(len(block))]
     expected = pairs_by_matrix(block, tests, above)
     assert found(block, tests, above) == expected
@@ -76,7 +89,11 @@ def test_a_block_may_be_of_any_size_and_cut_anywhere() -> None:
     block = copies(rng, tests[rng.integers(0, 500, 2_500)], 0.97)
     whole = found(block, tests, 0.97)
     assert whole == pairs_by_matrix(block, tests, 0.97)
-    cut = [(begin + row, test) for begin in range(0, 2_500, 701) for row, test in found(block[begin : begin + 701], tests, 0.97)]
+    cut = [
+        (begin + row, test)
+        for begin in range(0, 2_500, 701)
+        for row, test in found(block[begin : begin + 701], tests, 0.97)
+    ]
     assert cut == whole
 
 
@@ -92,7 +109,8 @@ def test_what_lies_beside_all_leading_directions_is_found(dimensions: int, monke
     monkeypatch.setattr(near_duplicates, "_SAMPLE", 10)
     monkeypatch.setattr(near_duplicates, "_SAMPLE_OF_LONG", 10)
     axes = np.eye(dimensions, dtype=np.int16) * 20_000
-    tests = axes[np.arange(500) % 50]  # the sample knows but a few axes; vectors along the others have nothing but a rest
+    # the sample knows but a few axes; vectors along the others have nothing but a rest
+    tests = axes[np.arange(500) % 50]
     tests[1::50] = axes[dimensions - 1]
     expected = pairs_by_matrix(axes, tests, 0.975)
     assert found(axes, tests, 0.975) == expected
@@ -135,14 +153,17 @@ def test_bounds_hold_however_floats_are_rounded(above: float, monkeypatch: pytes
     assert 100 < len(expected) < 200
 
 
-# At the threshold ----------------------------------------------------------------------------------------------------------
+# At the threshold -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("times", [1, 800])
 def test_a_cosine_of_exactly_the_threshold_is_not_above(times: int) -> None:
     test = np.array([[40, 0, 0, 0, 0, 0]], np.int16) * np.int16(times)
-    block = np.array([[39, 8, 3, 2, 1, 1], [39, 8, 3, 2, 1, 0], [39, 8, 3, 2, 2, 1], [-39, 8, 3, 2, 1, 0]], np.int16) * np.int16(times)
-    assert found(block, test, 0.975) == [(1, 0)]  # cosines of 39 / 40, a little more, a little less; the float 0.975 is less than 39 / 40
+    block = np.array(
+        [[39, 8, 3, 2, 1, 1], [39, 8, 3, 2, 1, 0], [39, 8, 3, 2, 2, 1], [-39, 8, 3, 2, 1, 0]], np.int16
+    ) * np.int16(times)
+    # cosines of 39 / 40, a little more, a little less; the float 0.975 is less than 39 / 40
+    assert found(block, test, 0.975) == [(1, 0)]
     assert found(block, test, 0.97499999) == [(0, 0), (1, 0)]
 
 
@@ -164,13 +185,17 @@ def test_cosines_of_signs_are_multiples_of_a_32nd() -> None:
 )
 @derandomized
 def test_decisions_are_those_of_fractions(pairs: list[tuple[list[int], list[int]]], above: float) -> None:
-    products, norms, other_norms = np.array([[a[0] * b[0] + a[1] * b[1], a[0] ** 2 + a[1] ** 2, b[0] ** 2 + b[1] ** 2] for a, b in pairs], np.int64).T
+    products, norms, other_norms = np.array(
+        [[a[0] * b[0] + a[1] * b[1], a[0] ** 2 + a[1] ** 2, b[0] ** 2 + b[1] ** 2] for a, b in pairs], np.int64
+    ).T
     assert is_above(products, norms, other_norms, above).tolist() == [is_near(a, b, above) for a, b in pairs]
 
 
 @given(st.integers(1, 2**31 - 1), st.integers(1, 2**31 - 1), st.integers(1, 999), st.integers(-2, 2))
 @derandomized
-def test_decisions_next_to_the_threshold_are_those_of_fractions(norm: int, other_norm: int, thousandths: int, off: int) -> None:
+def test_decisions_next_to_the_threshold_are_those_of_fractions(
+    norm: int, other_norm: int, thousandths: int, off: int
+) -> None:
     above = thousandths / 1_000
     product = int(above * (norm * other_norm) ** 0.5) + off
     exact = product > 0 and Fraction(product**2) > Fraction(thousandths, 1_000) ** 2 * norm * other_norm
@@ -195,19 +220,29 @@ def test_cosines_are_those_of_the_vectors() -> None:
     assert len(pairs.rows) >= 150
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.sampled_from([0.98, 0.99, 1.0])), unique_by=lambda pair: pair[:2], max_size=30))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 9), st.sampled_from([0.98, 0.99, 1.0])),
+        unique_by=lambda pair: pair[:2],
+        max_size=30,
+    )
+)
 @derandomized
-def test_the_nearest_test_image_of_a_row_is_the_first_of_the_largest_cosine(pairs: list[tuple[int, int, float]]) -> None:
+def test_the_nearest_test_image_of_a_row_is_the_first_of_the_largest_cosine(
+    pairs: list[tuple[int, int, float]],
+) -> None:
     best: dict[int, tuple[int, int, float]] = {}
     for pair in sorted(pairs):
         if pair[0] not in best or pair[2] > best[pair[0]][2]:
             best[pair[0]] = pair
-    rows, tests, cosines = (np.array([pair[i] for pair in pairs], kind) for i, kind in enumerate((np.int64, np.int64, np.float64)))
+    rows, tests, cosines = (
+        np.array([pair[i] for pair in pairs], kind) for i, kind in enumerate((np.int64, np.int64, np.float64))
+    )
     found = nearest(Pairs(rows, tests, cosines))
     assert list(zip(*(array.tolist() for array in found), strict=True)) == [best[row] for row in sorted(best)]
 
 
-# The test side -------------------------------------------------------------------------------------------------------------
+# The test side --------------------------------------------------------------------------------------------------------
 
 
 def test_a_test_side_mapped_from_files_is_searched_as_the_one_that_was_saved(tmp_path: Path) -> None:
@@ -233,7 +268,9 @@ def test_the_first_of_a_test_side_are_found_as_if_there_were_no_more(count: int)
     tests = drawn(rng, 100, 80)
     block = copies(rng, tests, 0.98)
     pairs = find_pairs(block, near_duplicates.TestSide.build(tests, above=0.975).first(count), above=0.975)
-    assert list(zip(pairs.rows.tolist(), pairs.tests.tolist(), strict=True)) == pairs_by_matrix(block, tests[:count], 0.975)
+    assert list(zip(pairs.rows.tolist(), pairs.tests.tolist(), strict=True)) == pairs_by_matrix(
+        block, tests[:count], 0.975
+    )
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,9 @@ def test_equal_frequencies_are_decided_by_whole_numbers() -> None:
     assert np.array_equal(phash(np.full((1, 32, 32), 200, np.uint8))[0].reshape(8, 8), only_the_mean)
 
 
-@pytest.mark.parametrize("wrong", [np.zeros((2, 31, 32), np.uint8), np.zeros((32, 32), np.uint8), np.zeros((2, 32, 32), np.int16)])
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((2, 31, 32), np.uint8), np.zeros((32, 32), np.uint8), np.zeros((2, 32, 32), np.int16)]
+)
 def test_what_are_no_thumbnails_is_refused(wrong: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"uint8 of shape \(n, 32, 32\), these are"):
         phash(wrong)

@@ -18,7 +18,19 @@ from tests.shared_data import SHARED, needs_shared
 pytestmark = needs_shared
 
 LEARNED, COPIED, COMPARED = 40, 30, 400
-RECODED = ["jpeg 75", "jpeg 30", "half the size", "64 px", "width x 0.85", "brightness -20 %", "contrast x 0.7", "grey", "saturation x 1.6", "blur", "noise"]
+RECODED = [
+    "jpeg 75",
+    "jpeg 30",
+    "half the size",
+    "64 px",
+    "width x 0.85",
+    "brightness -20 %",
+    "contrast x 0.7",
+    "grey",
+    "saturation x 1.6",
+    "blur",
+    "noise",
+]
 
 
 def pixels_of(data: bytes) -> npt.NDArray[np.uint8] | None:
@@ -52,18 +64,24 @@ def learned(photographs: list[npt.NDArray[np.uint8]]) -> Map:
     return learn_map(coefficients_of(photographs[:LEARNED]), copies, np.repeat(np.arange(LEARNED), len(TRANSFORMS)))
 
 
-def test_copies_are_found_that_should_be_and_crops_are_known_to_be_lost(photographs: list[npt.NDArray[np.uint8]], learned: Map) -> None:
+def test_copies_are_found_that_should_be_and_crops_are_known_to_be_lost(
+    photographs: list[npt.NDArray[np.uint8]], learned: Map
+) -> None:
     unseen = photographs[LEARNED : LEARNED + COPIED]
     made = [copy for pixels in unseen for copy in copies_of(pixels)]
     originals = np.repeat(learned.embed(coefficients_of(unseen)), len(TRANSFORMS), axis=0)
     found = recall_by_transform(
-        [name for name, _ in made], cosines(learned.embed(coefficients_of(copy for _, copy in made)), originals), similarity_above=0.975
+        [name for name, _ in made],
+        cosines(learned.embed(coefficients_of(copy for _, copy in made)), originals),
+        similarity_above=0.975,
     )
     assert all(found[name].value >= 0.95 for name in RECODED)
     assert found["crop 20 %"].found == found["letterbox 10 %"].found == 0
 
 
-def test_it_finds_more_than_phash_where_neither_is_wrong(photographs: list[npt.NDArray[np.uint8]], learned: Map) -> None:
+def test_it_finds_more_than_phash_where_neither_is_wrong(
+    photographs: list[npt.NDArray[np.uint8]], learned: Map
+) -> None:
     """At the threshold above which no two photographs are taken for one."""
     others = photographs[LEARNED:]
     made = [copy for pixels in others[:COPIED] for _, copy in copies_of(pixels)]

@@ -22,7 +22,11 @@ MACHINES = {
     "as it is": {},
     "without NumPy's dispatch": {"NPY_DISABLE_CPU_FEATURES": " ".join(DISPATCHED)},
     "BLAS of an older CPU": {"OPENBLAS_CORETYPE": "Nehalem"},
-    "kernels of an older CPU": {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "", "OPENBLAS_CORETYPE": "Sandybridge"},
+    "kernels of an older CPU": {
+        "NUMBA_CPU_NAME": "nehalem",
+        "NUMBA_CPU_FEATURES": "",
+        "OPENBLAS_CORETYPE": "Sandybridge",
+    },
     "several threads": {"OPENBLAS_NUM_THREADS": "4", "OMP_NUM_THREADS": "4"},
 }
 
@@ -47,7 +51,14 @@ def digest() -> str:
 def test_all_is_the_same_on_other_machines(machine: str) -> None:
     code = "from tests.dedup import test_same_on_every_machine as here; print(here.digest())"
     environment = {**os.environ, **MACHINES[machine], "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     found, joined, _ = ran.stdout.split()
     assert ran.stdout.strip() == digest()
     assert (200 < int(found) < 700, 200 < int(joined) < 900) == (True, True)

@@ -11,7 +11,8 @@ from altalign.dedup.spill import NgramBuffers, PairBuffers, shift_of
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 
 TOP = 2**64 - 1
-FEW = [0, 1, 2**14, TOP, 2**63, 2**63 - 1, 2**62, 3 * 2**62]  # 0, 2^14, 2^62 … share a slot of the cache; both ends of the first and last partition
+# 0, 2^14, 2^62 … share a slot of the cache; both ends of the first and last partition
+FEW = [0, 1, 2**14, TOP, 2**63, 2**63 - 1, 2**62, 3 * 2**62]
 hashes = st.sampled_from(FEW) | st.integers(0, TOP)
 batches = st.lists(st.lists(hashes, max_size=60), max_size=6)
 
@@ -121,7 +122,9 @@ def test_a_unit_without_ngrams_flushes_nothing() -> None:
 
 @given(st.lists(st.lists(st.tuples(hashes, hashes), max_size=60), max_size=6), st.sampled_from([2, 8, 64]))
 @derandomized
-def test_pairs_all_come_out_in_the_partition_of_their_key(batches: list[list[tuple[int, int]]], partitions: int) -> None:
+def test_pairs_all_come_out_in_the_partition_of_their_key(
+    batches: list[list[tuple[int, int]]], partitions: int
+) -> None:
     buffers, store = PairBuffers(partitions), Store(partitions)
     for batch in batches:
         buffers.add(as_hashes([key for key, _ in batch]), as_hashes([other for _, other in batch]), store)

@@ -29,12 +29,14 @@ counts = st.integers(1, 40).flatmap(lambda asked: st.tuples(st.integers(0, asked
 cosines = st.integers(-10_000, 10_000).map(lambda i: i / 10_000) | st.floats(-1, 1)
 
 
-# Intervals ---------------------------------------------------------------------------------------------------------------
+# Intervals ------------------------------------------------------------------------------------------------------------
 
 
 def at_least(found: int, asked: int, share: Fraction) -> Fraction:
     """The chance of `found` or more of `asked`, each by chance `share`."""
-    return sum((math.comb(asked, k) * share**k * (1 - share) ** (asked - k) for k in range(found, asked + 1)), Fraction(0))
+    return sum(
+        (math.comb(asked, k) * share**k * (1 - share) ** (asked - k) for k in range(found, asked + 1)), Fraction(0)
+    )
 
 
 @given(counts, st.sampled_from([0.5, 0.9, 0.95, 0.999]))
@@ -74,7 +76,9 @@ def test_an_interval_misses_the_true_share_as_rarely_as_it_says(asked: int) -> N
     intervals = [clopper_pearson(found, asked) for found in range(asked + 1)]
     for share in np.linspace(0.01, 0.99, 50):
         chances = [math.comb(asked, k) * share**k * (1 - share) ** (asked - k) for k in range(asked + 1)]
-        missed = sum(chance for chance, (least, most) in zip(chances, intervals, strict=True) if not least <= share <= most)
+        missed = sum(
+            chance for chance, (least, most) in zip(chances, intervals, strict=True) if not least <= share <= most
+        )
         assert missed <= 0.05
 
 
@@ -90,13 +94,15 @@ def test_a_share_of_nothing_has_no_value() -> None:
     assert Share(1, 4).interval(confidence=0.9) == clopper_pearson(1, 4, confidence=0.9)
 
 
-# Recall ------------------------------------------------------------------------------------------------------------------
+# Recall ---------------------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.tuples(st.sampled_from(["crop", "grey", "text"]), cosines | st.just(math.nan))), cosines)
 @derandomized
 def test_recall_is_counted_by_transform(copies: list[tuple[str, float]], threshold: float) -> None:
-    found = recall_by_transform([name for name, _ in copies], np.array([cosine for _, cosine in copies], np.float64), similarity_above=threshold)
+    found = recall_by_transform(
+        [name for name, _ in copies], np.array([cosine for _, cosine in copies], np.float64), similarity_above=threshold
+    )
     assert list(found) == list(dict.fromkeys(name for name, _ in copies))
     for name, share in found.items():
         own = [cosine for other, cosine in copies if other == name]
@@ -114,7 +120,7 @@ def test_recall_and_precision_of_labelled_pairs() -> None:
     assert recall_and_precision(values, is_near, similarity_above=0.999) == (Share(0, 4), Share(0, 0))
 
 
-# False positives ---------------------------------------------------------------------------------------------------------
+# False positives ------------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(cosines.filter(lambda c: c > 0.5), max_size=30), st.lists(st.integers(5_000, 10_000), max_size=10))
@@ -202,7 +208,14 @@ def test_many_copies_in_the_pool_do_not_level_the_line() -> None:
 
 def test_what_decoys_account_for_is_no_true_near_duplicate() -> None:
     found = CosineHistogram(0.5).add(np.array([0.9, 0.975, 0.98, 0.98, 0.99, *[0.999] * 26]), 1_000)
-    for above_in_decoys, compared, known in ((0, 1_000, 29), (1, 1_000, 17), (1, 2_000, 23), (2, 1_000, 5), (3, 1_000, 0), (0, 0, 29)):
+    for above_in_decoys, compared, known in (
+        (0, 1_000, 29),
+        (1, 1_000, 17),
+        (1, 2_000, 23),
+        (2, 1_000, 5),
+        (3, 1_000, 0),
+        (0, 0, 29),
+    ):
         decoys = CosineHistogram(0.5).add(np.array([0.8, 0.975, *[0.98] * above_in_decoys]), compared)
         assert true_near_duplicates(found, decoys, similarity_above=0.975) == known
 
@@ -231,7 +244,9 @@ def test_rates_are_between_one_and_none() -> None:
 
 @given(st.floats(0.5, 40), st.floats(-8, 12), st.integers(1, 10**7), st.integers(1, 2), st.floats(-5, 1))
 @derandomized
-def test_the_threshold_of_a_budget_is_the_smallest_that_keeps_it(slope: float, intercept: float, test_images: int, views: int, exponent: float) -> None:
+def test_the_threshold_of_a_budget_is_the_smallest_that_keeps_it(
+    slope: float, intercept: float, test_images: int, views: int, exponent: float
+) -> None:
     line, budget = Line(slope, intercept, 1e-3, 1e-5), 10**exponent
 
     def expected(steps: int) -> float:
@@ -254,7 +269,7 @@ def test_a_budget_of_nothing_is_refused(test_images: int, budget: float) -> None
         smallest_threshold(Line(4.0, 1.0, 1e-3, 1e-5), test_images=test_images, views=1, budget=budget)
 
 
-# Decoys and pairs --------------------------------------------------------------------------------------------------------
+# Decoys and pairs -----------------------------------------------------------------------------------------------------
 
 
 def test_symmetrical_images_are_told_by_their_mirrored_view() -> None:

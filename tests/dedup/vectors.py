@@ -50,7 +50,9 @@ def pairs_by_matrix(block: np.ndarray, tests: np.ndarray, above: float) -> list[
         product_of_norms = np.linalg.norm(row) * norms
         cosines = np.divide(row @ right, product_of_norms, out=np.full(len(tests), -1.0), where=product_of_norms > 0)
         near = np.flatnonzero(cosines > above - 1e-9).tolist()
-        found += [(i, j) for j in near if cosines[j] > above + 1e-9 or is_near(block[i].tolist(), tests[j].tolist(), above)]
+        found += [
+            (i, j) for j in near if cosines[j] > above + 1e-9 or is_near(block[i].tolist(), tests[j].tolist(), above)
+        ]
     return found
 
 

@@ -58,7 +58,9 @@ def body(folder: Path, capture: Capture) -> tuple[str, bytes]:
 
 def page(folder: Path, capture: Capture) -> str:
     media_type, data = body(folder, capture)
-    declared = re.search(r"charset=([\w-]+)", media_type) or re.search(r'charset="([\w-]+)"', data[:1024].decode("ascii", "replace"))
+    declared = re.search(r"charset=([\w-]+)", media_type) or re.search(
+        r'charset="([\w-]+)"', data[:1024].decode("ascii", "replace")
+    )
     return data.decode(declared[1] if declared else "utf-8-sig")
 
 
@@ -101,7 +103,9 @@ def ngrams(caption: str) -> tuple[list[str], list[object]]:
     return words, [*words, *pairwise(words)]
 
 
-def judge(pool: list[Pair], *, vocabulary_size: int, texts_per_image_at_most: int) -> tuple[list[Pair], Counter[str], int]:
+def judge(
+    pool: list[Pair], *, vocabulary_size: int, texts_per_image_at_most: int
+) -> tuple[list[Pair], Counter[str], int]:
     """The pairs that the text rules keep, the number of each reason for a drop, and the count from which an n-gram is in the vocabulary."""
     counts = Counter(ngram for pair in pool for ngram in ngrams(pair.caption)[1])
     least = sorted(counts.values(), reverse=True)[vocabulary_size - 1]

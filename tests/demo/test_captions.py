@@ -63,6 +63,8 @@ def test_other_languages_agree_in_gender_number_and_case(language: str, caption:
 def test_noise_is_short_long_or_unique() -> None:
     rng = Random(9)
     assert all(len(ngrams(captions.short_text(rng))[0]) < 3 for _ in range(100))
-    assert all(len(ngrams(captions.long_text(lambda: captions.english(random_scene(rng), rng)))[0]) > 20 for _ in range(100))
+    assert all(
+        len(ngrams(captions.long_text(lambda: captions.english(random_scene(rng), rng)))[0]) > 20 for _ in range(100)
+    )
     rare = Counter(ngram for _ in range(100) for ngram in set(ngrams(captions.rare_text("a red circle", rng))[1]))
     assert sum(count == 1 for count in rare.values()) >= 100

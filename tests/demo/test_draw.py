@@ -46,7 +46,9 @@ def test_a_shape_is_drawn_in_its_colour_at_its_place(place: str, size: str) -> N
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_as_many_shapes_are_drawn_as_counted(count: int) -> None:
-    pixels = np.asarray(draw.draw(Scene((Group("circle", "white", count),), "row", "black"), 320, 256, Random(4))).astype(int)
+    pixels = np.asarray(
+        draw.draw(Scene((Group("circle", "white", count),), "row", "black"), 320, 256, Random(4))
+    ).astype(int)
     across = (pixels.sum(axis=2) > 500).any(axis=0)
     assert np.count_nonzero(np.diff(across.astype(int)) == 1) == count
 
@@ -75,7 +77,13 @@ print(digest.hexdigest())
 def test_no_byte_of_a_file_comes_from_memory_that_nobody_set() -> None:
     def digest(filling: str) -> bytes:
         environment = os.environ | {"MALLOC_PERTURB_": filling}  # what glibc fills fresh memory with
-        return subprocess.run([sys.executable, "-c", ENCODE_ALL], cwd=Path(__file__).parents[2], env=environment, check=True, capture_output=True).stdout
+        return subprocess.run(
+            [sys.executable, "-c", ENCODE_ALL],
+            cwd=Path(__file__).parents[2],
+            env=environment,
+            check=True,
+            capture_output=True,
+        ).stdout
 
     assert digest("1") == digest("170")
 
@@ -96,4 +104,6 @@ def test_shapes_stand_out_from_their_ground() -> None:
     rng = Random(11)
     for _ in range(500):
         scene = random_scene(rng)
-        assert all(np.linalg.norm(np.subtract(COLOURS[group.colour], COLOURS[scene.ground])) > 110 for group in scene.groups)
+        assert all(
+            np.linalg.norm(np.subtract(COLOURS[group.colour], COLOURS[scene.ground])) > 110 for group in scene.groups
+        )

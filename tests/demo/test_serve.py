@@ -22,7 +22,9 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
                      headers=("Content-Encoding: gzip", "Transfer-Encoding: chunked"))  # fmt: skip
     archive.response("https://a.example/photo?id=1&size=large", b"\xff\xd8first", "image/jpeg")
     archive.response("https://a.example/photo?id=1&size=large", b"later", "image/jpeg")
-    archive.response("http://a.example/old", b"", "text/html", status=301, headers=("Location: http://a.example/page.html",))
+    archive.response(
+        "http://a.example/old", b"", "text/html", status=301, headers=("Location: http://a.example/page.html",)
+    )
     archive.response("http://a.example/gone", b"gone", "text/html", status=404)
     archive.resource("http://a.example/media//gr%C3%B6%C3%9Fe.png", b"\x89PNG", "image/png")
     archive.close()
@@ -102,7 +104,10 @@ def test_every_pair_has_an_address_at_which_the_server_has_its_image(tmp_path: P
         serve.write_served(tmp_path, running.server_port)
         with (tmp_path / serve.SERVED).open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-        bodies = [_get(running.server_port, row["url"].removeprefix(f"http://127.0.0.1:{running.server_port}"))[1] for row in rows]
+        bodies = [
+            _get(running.server_port, row["url"].removeprefix(f"http://127.0.0.1:{running.server_port}"))[1]
+            for row in rows
+        ]
         running.shutdown()
         thread.join()
     assert bodies == list(images.values())
@@ -116,5 +121,7 @@ def test_a_demo_web_without_its_pairs_is_refused(tmp_path: Path) -> None:
 
 def test_a_port_that_is_taken_is_named(port: int, tmp_path: Path) -> None:
     write_index(tmp_path / web.INDEX, [])
-    with pytest.raises(UsageError, match=f"port {port} of 127\\.0\\.0\\.1: address already in use; choose another with --port"):
+    with pytest.raises(
+        UsageError, match=f"port {port} of 127\\.0\\.0\\.1: address already in use; choose another with --port"
+    ):
         serve.server(tmp_path, port)

@@ -12,7 +12,8 @@ from altalign.demo import web
 from altalign.demo.archive import read_record
 from tests.demo import reader
 
-# Raised on purpose only: what a curation of the demo says then changes too. Of heads, URLs and HTML; not of what encoders make, which differ by platform.
+# Raised on purpose only: what a curation of the demo says then changes too. Of heads, URLs and HTML; not of what
+# encoders make, which differ by platform.
 GOLDEN = "ce47aa76f3ac20990763ff83123d39e252b936a93e197616af251b8f39c0af41"
 
 
@@ -56,7 +57,11 @@ def test_urls_heads_and_html_are_golden(written: tuple[Path, web.Summary]) -> No
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
     def contents(name: str, seed: int) -> dict[str, bytes]:
         web.write(tmp_path / name, seed=seed, pages_a_site=2)
-        return {str(path.relative_to(tmp_path / name)): path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()}
+        return {
+            str(path.relative_to(tmp_path / name)): path.read_bytes()
+            for path in (tmp_path / name).rglob("*")
+            if path.is_file()
+        }
 
     first = contents("first", 1)
     assert first == contents("again", 1)
@@ -64,7 +69,9 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_summary_counts_what_is_there(written: tuple[Path, web.Summary], pool: list[reader.Pair], dropped: Counter[str], images: dict[str, bytes]) -> None:
+def test_the_summary_counts_what_is_there(
+    written: tuple[Path, web.Summary], pool: list[reader.Pair], dropped: Counter[str], images: dict[str, bytes]
+) -> None:
     folder, summary = written
     assert summary.pages == sum(map(reader.is_page, reader.captures(folder)))
     assert summary.image_elements == len(pool) + sum(dropped.values())
@@ -77,7 +84,9 @@ def test_the_summary_counts_what_is_there(written: tuple[Path, web.Summary], poo
 
 
 @pytest.mark.slow
-def test_the_pairs_beside_the_archives_are_those_of_the_pages(written: tuple[Path, web.Summary], pool: list[reader.Pair]) -> None:
+def test_the_pairs_beside_the_archives_are_those_of_the_pages(
+    written: tuple[Path, web.Summary], pool: list[reader.Pair]
+) -> None:
     with (written[0] / web.PAIRS).open(encoding="utf-8", newline="") as file:
         rows = [(row["url"], " ".join(row["caption"].split()), row["page_url"]) for row in csv.DictReader(file)]
     assert Counter(rows) == Counter((pair.url, pair.caption, pair.page_url) for pair in pool)
@@ -96,7 +105,9 @@ def test_every_reason_that_pages_can_have_occurs_and_about_half_of_the_pairs_are
     pool: list[reader.Pair], dropped: Counter[str], images: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    kept, by_text, least = reader.judge(pool, vocabulary_size=web.VOCABULARY_SIZE, texts_per_image_at_most=web.TEXTS_PER_IMAGE_AT_MOST)
+    kept, by_text, least = reader.judge(
+        pool, vocabulary_size=web.VOCABULARY_SIZE, texts_per_image_at_most=web.TEXTS_PER_IMAGE_AT_MOST
+    )
     verdicts = {url: reader.judge_image(images.get(url)) for url in {pair.url for pair in kept}}
     by_image = Counter(verdicts[pair.url] for pair in kept)
     share = by_image.pop("kept") / (len(pool) + sum(dropped.values()))
@@ -149,5 +160,9 @@ def test_some_images_are_copies_of_test_images(written: tuple[Path, web.Summary]
 
 @pytest.mark.slow
 def test_a_later_capture_of_an_image_differs_from_the_first(written: tuple[Path, web.Summary]) -> None:
-    urls = Counter(capture.url for capture in reader.captures(written[0]) if capture.status == 200 and capture.media_type.startswith("image/"))
+    urls = Counter(
+        capture.url
+        for capture in reader.captures(written[0])
+        if capture.status == 200 and capture.media_type.startswith("image/")
+    )
     assert sum(count > 1 for count in urls.values()) > 10

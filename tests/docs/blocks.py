@@ -28,14 +28,18 @@ def blocks(path: Path) -> list[Block]:
         assert fence is not None
         is_answered = after is not None and after["kind"] == "text" and not text[fence.end() : after.start()].strip()
         output = after["text"] if after and is_answered else None
-        found.append(Block(fence["kind"], fence["note"].strip(), fence["text"], output, text.count("\n", 0, fence.start()) + 1))
+        found.append(
+            Block(fence["kind"], fence["note"].strip(), fence["text"], output, text.count("\n", 0, fence.start()) + 1)
+        )
     return found
 
 
 def pattern(text: str) -> str:
     """A regular expression of expected output: `…` is anything, alone on its line any lines."""
     lines = [line.rstrip() for line in text.rstrip().splitlines()]
-    return "".join(r"(?:[^\n]*\n)*?" if line == "…" else ".*?".join(map(re.escape, line.split("…"))) + "\n" for line in lines)
+    return "".join(
+        r"(?:[^\n]*\n)*?" if line == "…" else ".*?".join(map(re.escape, line.split("…"))) + "\n" for line in lines
+    )
 
 
 def prints(block: Block, printed: str) -> bool:

@@ -16,7 +16,11 @@ COPIED = ("altalign", "filters", "dedup", "pipelines", "audit", "demo", "docs", 
 NOTE = "in the copy"
 
 # The guide's commands by what they are here: `make docs` would first set up an environment.
-COMMANDS = {"altalign ": "$PYTHON -m altalign.cli ", "make docs": "$PYTHON docs/make_reference.py", ".venv/bin/python ": "$PYTHON "}
+COMMANDS = {
+    "altalign ": "$PYTHON -m altalign.cli ",
+    "make docs": "$PYTHON docs/make_reference.py",
+    ".venv/bin/python ": "$PYTHON ",
+}
 
 
 def apply(block: Block, folder: Path) -> None:
@@ -36,7 +40,13 @@ def run(block: Block, folder: Path) -> str:
     script = block.text
     for command, here in COMMANDS.items():
         script = re.sub(f"^{re.escape(command)}", lambda _, here=here: here, script, flags=re.MULTILINE)
-    env = {**os.environ, "PYTHONPATH": str(folder), "PYTHON": sys.executable, "COLUMNS": "160", "PYTEST_DEBUG_TEMPROOT": str(folder.parent)}
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(folder),
+        "PYTHON": sys.executable,
+        "COLUMNS": "160",
+        "PYTEST_DEBUG_TEMPROOT": str(folder.parent),
+    }
     done = subprocess.run(["bash", "-euc", script], cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"line {block.line}\n{done.stdout[-4_000:]}\n{done.stderr[:1_000]}"
     return done.stdout

@@ -51,7 +51,12 @@ PUBLISHED = {
     "kitti": ["kitti/training/image_2/000000.png"],
     "dmlab": ["dmlab/000000"],
 }
-BESIDE = ["imagenet-r/README.txt", "pets/images/Abyssinian_100.mat", "dtd/images/banded/.directory", "SUN397/ClassName_01.txt"]
+BESIDE = [
+    "imagenet-r/README.txt",
+    "pets/images/Abyssinian_100.mat",
+    "dtd/images/banded/.directory",
+    "SUN397/ClassName_01.txt",
+]
 
 RNG = np.random.default_rng(4)
 ARRAYS = {
@@ -83,17 +88,27 @@ def write_hdf5(path: Path, array: np.ndarray) -> None:
 SOURCES: dict[str, tuple[str, Callable[[Path, np.ndarray], object], str]] = {
     "cifar": (
         "cifar-100-python/test",
-        lambda path, array: path.write_bytes(pickle.dumps({b"data": array.transpose(0, 3, 1, 2).reshape(len(array), -1), b"fine_labels": []})),
+        lambda path, array: path.write_bytes(
+            pickle.dumps({b"data": array.transpose(0, 3, 1, 2).reshape(len(array), -1), b"fine_labels": []})
+        ),
         "cifar-100",
     ),
     "svhn": ("test_32x32.mat", write_mat, "svhn"),
-    "idx": ("t10k-images-idx3-ubyte.gz", lambda path, array: idx(path, array, head=np.array([2051, *array.shape], ">i4").tobytes()), "mnist"),
+    "idx": (
+        "t10k-images-idx3-ubyte.gz",
+        lambda path, array: idx(path, array, head=np.array([2051, *array.shape], ">i4").tobytes()),
+        "mnist",
+    ),
     "small-norb": (
         "smallnorb-5x01235x9x18x6x2x96x96-testing-dat.mat.gz",
         lambda path, array: idx(path, array, head=np.array([0x1E3D4C55, 4, *array.shape], "<i4").tobytes()),
         "small-norb",
     ),
-    "dsprites": ("dsprites_ndarray_co1sh3sc6ori40x32y32_64x64.npz", lambda path, array: np.savez(path, imgs=array), "dsprites"),
+    "dsprites": (
+        "dsprites_ndarray_co1sh3sc6ori40x32y32_64x64.npz",
+        lambda path, array: np.savez(path, imgs=array),
+        "dsprites",
+    ),
     "patch-camelyon": ("camelyonpatch_level_2_split_test_x.h5", write_hdf5, "patch-camelyon"),
 }
 
@@ -105,7 +120,9 @@ def named_sets() -> list[NamedSet]:
 
 
 def run(code: str, folder: Path) -> None:
-    ran = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False, env=os.environ)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False, env=os.environ
+    )
     assert ran.returncode == 0, ran.stderr
 
 
@@ -142,9 +159,13 @@ def test_the_list_finds_every_set_as_it_is_published(tmp_path: Path, monkeypatch
     made = {kind: target for kind, (_, _, target) in SOURCES.items()}
     for kind in ("cifar", "small-norb", "dsprites", "svhn"):
         converted(kind, tmp_path)
-    (tmp_path / "test-sets" / "patch-camelyon.parquet").hardlink_to(tmp_path / "test-sets" / "cifar-100.parquet")  # made of HDF5, which few can write
+    # made of HDF5, which few can write
+    (tmp_path / "test-sets" / "patch-camelyon.parquet").hardlink_to(tmp_path / "test-sets" / "cifar-100.parquet")
     monkeypatch.chdir(tmp_path)
-    found = {each.name: [name for part in test_sets.parts(each) for name, _ in test_sets.images(part)] for each in named_sets()}
+    found = {
+        each.name: [name for part in test_sets.parts(each) for name, _ in test_sets.images(part)]
+        for each in named_sets()
+    }
     assert set(found) == {*PUBLISHED, *made.values()} - {"mnist"}
     rows = {name: [f"{name}.parquet#{row}" for row in range(3)] for name in made.values()}
     assert {name: [Path(image).name for image in images] for name, images in found.items()} == {
@@ -167,11 +188,15 @@ def test_the_paper_is_covered() -> None:
     """Sections 5.1 to 5.3 and 7, and the 19 tasks of VTAB."""
     text = GUIDE.read_text(encoding="utf-8")
     rows = [
-        line.split("|")[1].strip() for line in text[text.index("| Test set |") : text.index("### A part of a folder")].splitlines() if line.startswith("| ")
+        line.split("|")[1].strip()
+        for line in text[text.index("| Test set |") : text.index("### A part of a folder")].splitlines()
+        if line.startswith("| ")
     ]
     retrieval = ["Flickr30K", "MSCOCO captions", "Crisscrossed Captions (CxC)", "Multi30K"]
     classification = ["ImageNet (ILSVRC-2012)", "ImageNet-R", "ImageNet-A", "ImageNet-V2"]
-    assert {*retrieval, *classification, "Oxford Flowers-102", "Oxford-IIIT Pets", "Stanford Cars", "Food101"} <= set(rows)
+    assert {*retrieval, *classification, "Oxford Flowers-102", "Oxford-IIIT Pets", "Stanford Cars", "Food101"} <= set(
+        rows
+    )
     tasks = 0
     for row in rows:
         if row.startswith("VTAB: "):
@@ -185,7 +210,9 @@ def test_a_part_of_a_folder_is_a_folder_of_links(tmp_path: Path, monkeypatch: py
     splits = {"1.jpg": "train", "2.jpg": "test", "3.jpg": "val", "4.jpg": "test"}
     for name in splits:
         (folder / name).write_bytes(encoded(picture(10 + int(name[0]), 9), "jpeg"))
-    (tmp_path / "dataset_flickr30k.json").write_text(json.dumps({"images": [{"filename": name, "split": split} for name, split in splits.items()]}))
+    (tmp_path / "dataset_flickr30k.json").write_text(
+        json.dumps({"images": [{"filename": name, "split": split} for name, split in splits.items()]})
+    )
     run(CODE["a part of a folder"], tmp_path)
     monkeypatch.chdir(tmp_path)
     (part,) = test_sets.parts(NamedSet(name="flickr", path="test-sets/flickr30k-test"))
@@ -204,7 +231,9 @@ def test_the_toml_beside_a_model_is_one_that_is_read(tmp_path: Path) -> None:
 
 def test_the_forms_of_test_sets_are_settings() -> None:
     (block,) = [block for block in blocks(GUIDE) if block.kind == "toml" and "test_sets" in block.text]
-    config = CurateConfig.from_values({"input": {"kind": "table", "paths": ["pairs.csv"]}, **tomllib.loads(block.text)}, where="guide")
+    config = CurateConfig.from_values(
+        {"input": {"kind": "table", "paths": ["pairs.csv"]}, **tomllib.loads(block.text)}, where="guide"
+    )
     assert [(each.name, each.image_column) for each in config.decontaminate.named_sets] == [
         ("imagenet-a", "image"),
         ("coco", "image"),

@@ -1,10 +1,10 @@
 """The documents hold: commands run and print what stands below them, links lead somewhere, tables equal the code.
 
 A fenced `sh` block is run in a temporary copy of what it needs, one copy a document, in order; with a note behind `sh`
-(`not run here`, or where it is run) it is not.
-`altalign …` runs in this process. `make …` is expanded by `make -n`, and what it would run of altalign runs. A command that ends in
-`# exits N` must. Every other block goes to a shell, a `python` block to this interpreter. A `text` block right below a block is what its last
-command prints (errors, where it exits with another code than 0); `…` in it stands for anything, on a line of its own for any lines.
+(`not run here`, or where it is run) it is not. `altalign …` runs in this process. `make …` is expanded by `make -n`,
+and what it would run of altalign runs. A command that ends in `# exits N` must. Every other block goes to a shell, a
+`python` block to this interpreter. A `text` block right below a block is what its last command prints (errors, where it
+exits with another code than 0); `…` in it stands for anything, on a line of its own for any lines.
 """
 
 import contextlib
@@ -87,7 +87,11 @@ def run_altalign(argv: list[str]) -> tuple[int, str, str]:
 
 def run_make(line: str) -> tuple[int, str, str]:
     """What `make -n` says would run: it must be a target, and its altalign commands must work."""
-    outer = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL")}
+    outer = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL")
+    }
     make = ["make", "-n", "-C", str(ROOT), "--no-print-directory", *shlex.split(line)[1:]]
     plan = subprocess.run(make, capture_output=True, text=True, check=False, env=outer)
     result = plan.returncode, "", plan.stderr
@@ -99,7 +103,13 @@ def run_make(line: str) -> tuple[int, str, str]:
 
 def run_block(block: Block) -> tuple[int, str, str]:
     if block.kind == "python":
-        ran = subprocess.run([sys.executable, "-c", block.text], capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        ran = subprocess.run(
+            [sys.executable, "-c", block.text],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
         return ran.returncode, ran.stdout, ran.stderr
     if not block.text.startswith(("altalign ", "make ")):
         ran = subprocess.run(["bash", "-euc", block.text], capture_output=True, text=True, check=False)
@@ -155,7 +165,11 @@ def test_every_document_can_be_reached_from_the_readme():
         if path in seen:
             continue
         seen.add(path)
-        targets = [(path.parent / target.partition("#")[0]).resolve() for target in LINK.findall(prose(path)) if not re.match(r"[a-z]+:", target)]
+        targets = [
+            (path.parent / target.partition("#")[0]).resolve()
+            for target in LINK.findall(prose(path))
+            if not re.match(r"[a-z]+:", target)
+        ]
         waiting += [target for target in targets if target.suffix == ".md" and target.exists()]
     assert sorted(map(named, set(DOCUMENTS) - seen)) == []
 
@@ -215,7 +229,10 @@ def test_whatever_is_generated_is_described(document: str):
 def test_a_part_without_a_place_and_a_place_without_a_part_are_refused():
     table = [["Head"], ["cell"]]
     text = "# A\n\n<!-- generated: a -->\nold\n<!-- end -->\n\nown words\n"
-    assert REFERENCE.written(text, {"a": table}) == "# A\n\n<!-- generated: a -->\n\n| Head |\n|---|\n| cell |\n\n<!-- end -->\n\nown words\n"
+    assert (
+        REFERENCE.written(text, {"a": table})
+        == "# A\n\n<!-- generated: a -->\n\n| Head |\n|---|\n| cell |\n\n<!-- end -->\n\nown words\n"
+    )
     for parts in ({}, {"b": table}, {"a": table, "b": table}):
         with pytest.raises(ValueError, match="generated parts"):
             REFERENCE.written(text, parts)
@@ -262,7 +279,12 @@ def sources() -> str:
 
 def test_what_is_said_to_be_missing_is_missing():
     code = sources()
-    reasons = [row[0] for stage in REASONS for row in table_under("docs/reference/reasons.md", stage.value) if row[1] == NOT_YET]
+    reasons = [
+        row[0]
+        for stage in REASONS
+        for row in table_under("docs/reference/reasons.md", stage.value)
+        if row[1] == NOT_YET
+    ]
     unused = [dotted.rpartition(".")[2] for dotted, row in settings_rows().items() if "Not used yet" in row[-1]]
     assert [name for name in reasons if f"DropReason.{DropReason(name).name}" in code] == []
     assert [name for name in unused if re.search(rf"\.{name}\b", code)] == []
@@ -277,16 +299,35 @@ def test_the_readme_names_every_rule_of_this_version():
 @pytest.mark.slow
 def test_every_file_of_a_run_is_described(finished: Path):
     patterns = [row[0] for row in table_under("docs/reference/files.md", "The folder")]
-    found = [path.relative_to(run).as_posix() for run in (finished / "runs").iterdir() for path in run.glob("**/*") if path.is_file()]
-    assert [name for name in found if not any(fnmatch(name, p.replace("NNNNN", "*").replace("STAGE", "*")) for p in patterns)] == []
-    on_demand = {"log/trouble.json", *(pattern for pattern in patterns if pattern.startswith("log/fetch/"))}  # images from the web
-    assert [p for p in patterns if p not in on_demand and not any(fnmatch(name, p.replace("NNNNN", "*").replace("STAGE", "*")) for name in found)] == []
+    found = [
+        path.relative_to(run).as_posix()
+        for run in (finished / "runs").iterdir()
+        for path in run.glob("**/*")
+        if path.is_file()
+    ]
+    assert [
+        name
+        for name in found
+        if not any(fnmatch(name, p.replace("NNNNN", "*").replace("STAGE", "*")) for p in patterns)
+    ] == []
+    # images from the web
+    on_demand = {"log/trouble.json", *(pattern for pattern in patterns if pattern.startswith("log/fetch/"))}
+    assert [
+        p
+        for p in patterns
+        if p not in on_demand
+        and not any(fnmatch(name, p.replace("NNNNN", "*").replace("STAGE", "*")) for name in found)
+    ] == []
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_commands_reference_names_every_option_of_a_verb(verb: str):
     _, usage, _ = run_altalign([verb, "--help"])
-    options = [row[0].split()[0] for row in table_under("docs/reference/commands.md", f"altalign {verb}") if row[0].startswith("-")]
+    options = [
+        row[0].split()[0]
+        for row in table_under("docs/reference/commands.md", f"altalign {verb}")
+        if row[0].startswith("-")
+    ]
     assert sorted(options) == sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", usage)) - {"--help"})
 
 
@@ -297,4 +338,8 @@ def test_the_commands_reference_names_every_verb():
 
 def test_nothing_says_where_it_was_written():
     """No document names a machine's folders."""
-    assert [named(path) for path in DOCUMENTS if re.search(r"(?<![\w.}>])/(?:work|home|tmp)/", path.read_text(encoding="utf-8"))] == []
+    assert [
+        named(path)
+        for path in DOCUMENTS
+        if re.search(r"(?<![\w.}>])/(?:work|home|tmp)/", path.read_text(encoding="utf-8"))
+    ] == []

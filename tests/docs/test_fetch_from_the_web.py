@@ -20,7 +20,11 @@ PORT = 8642  # in the guide and in configs/demo-served.toml; here it may be take
 def run(text: str, kind: str, folder: Path) -> "subprocess.Popen[str]":
     """Begin a block, `altalign` being that of this interpreter."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
-    argv = [sys.executable, "-c", text] if kind == "python" else ["bash", "-euc", f'altalign() {{ "{sys.executable}" -m altalign.cli "$@"; }}\n{text}']
+    argv = (
+        [sys.executable, "-c", text]
+        if kind == "python"
+        else ["bash", "-euc", f'altalign() {{ "{sys.executable}" -m altalign.cli "$@"; }}\n{text}']
+    )
     return subprocess.Popen(argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -37,7 +41,9 @@ def folder(tmp_path: Path, port: int) -> Path:
     """A checkout's configs, for a server at this port."""
     (tmp_path / "configs").mkdir()
     for path in (ROOT / "configs").glob("demo*.toml"):
-        (tmp_path / "configs" / path.name).write_text(path.read_text(encoding="utf-8").replace(str(PORT), str(port)), encoding="utf-8")
+        (tmp_path / "configs" / path.name).write_text(
+            path.read_text(encoding="utf-8").replace(str(PORT), str(port)), encoding="utf-8"
+        )
     return tmp_path
 
 
@@ -47,7 +53,9 @@ def served(folder: Path, port: int) -> Iterator[str]:
     (block,) = [block for block in GUIDE if block.note == "the server"]
     assert block.text.startswith("altalign ")
     argv = [sys.executable, "-m", "altalign.cli", *block.text.split()[1:], "--port", str(port)]
-    server = subprocess.Popen(argv, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        argv, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
+    )
     assert server.stdout is not None
     said = ""
     while f"{block.output}".splitlines()[-1] not in said:

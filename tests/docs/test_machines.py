@@ -105,7 +105,11 @@ def test_measured_figures_are_of_the_benchmarks() -> None:
 
 
 def test_defaults_of_jobs_are_those_of_the_code() -> None:
-    for flag in (f"--machine_type={dataflow.MACHINE_TYPE}", f"--disk_size_gb={dataflow.DISK_GB}", f"--resource_hints={dataflow.MIN_RAM}"):
+    for flag in (
+        f"--machine_type={dataflow.MACHINE_TYPE}",
+        f"--disk_size_gb={dataflow.DISK_GB}",
+        f"--resource_hints={dataflow.MIN_RAM}",
+    ):
         assert f"`{flag}`" in GUIDE
     for name in dataflow.NEEDED:
         assert f"--{name}" in GUIDE

@@ -17,7 +17,8 @@ from tests.docs.blocks import ROOT, Block, blocks, prints
 NOTE = "run by make test-readers"
 BLOCKS = [block for block in blocks(ROOT / "docs" / "guides" / "read-the-shards.md") if block.note == NOTE]
 
-# The webdataset that open_clip's trainer asks for, beside the newer one of the environment; `make test-readers` puts it there.
+# The webdataset that open_clip's trainer asks for, beside the newer one of the environment; `make test-readers` puts it
+# there.
 OLDER_WEBDATASET = ROOT / ".cache" / "webdataset-of-open-clip"
 
 # All batches of the trainer's own loader, for the arguments of the guide's command; a model is not trained here.
@@ -50,12 +51,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(code: str, arguments: list[str], folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf"), **environment}
-    return subprocess.run([sys.executable, "-c", code, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
 
 
 def test_the_guide_counts_alike_where_other_readers_are_and_where_they_are_not() -> None:
     guide = (ROOT / "docs" / "guides" / "read-the-shards.md").read_text(encoding="utf-8")
-    (counted,) = re.findall(r"^(\d+) of (\d+) are 300 px wide or more$", guide, re.MULTILINE)  # of a block that every test run runs
+    # of a block that every test run runs
+    (counted,) = re.findall(r"^(\d+) of (\d+) are 300 px wide or more$", guide, re.MULTILINE)
     elsewhere = re.findall(r"(?:^|--train-num-samples )(\d+)(?= samples| int32| \\)", guide, re.MULTILINE)
     assert len(elsewhere) == 5
     assert set(elsewhere) == set(counted)
@@ -69,7 +73,9 @@ def test_a_block_of_the_guide_runs_and_prints_what_it_says(finished: Path, block
         done = run(block.text, [], finished)
     else:
         if not OLDER_WEBDATASET.is_dir():
-            pytest.skip(f"{OLDER_WEBDATASET} is not there; `make test-readers` puts the webdataset there that open_clip asks for")
+            pytest.skip(
+                f"{OLDER_WEBDATASET} is not there; `make test-readers` puts the webdataset there that open_clip asks for"
+            )
         python, dash_m, module, *arguments = shlex.split(block.text.replace("\\\n", " "))
         assert (python, dash_m, module) == ("python", "-m", "open_clip_train.main")
         done = run(BATCHES_OF_OPEN_CLIP, arguments, finished, PYTHONPATH=str(OLDER_WEBDATASET))

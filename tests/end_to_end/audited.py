@@ -12,9 +12,39 @@ from altalign.reasons import KEPT, DropReason, Stage
 from tests.end_to_end.oracle import assert_same, log2_in_8_bits
 from tests.reference.curation import Curation, ImageFacts, Outcome, Settings, Tables
 
-MOVABLE = {DropReason.TEXT_TOO_SHORT, DropReason.TEXT_TOO_LONG, DropReason.TEXT_ON_TOO_MANY_IMAGES, DropReason.IMAGE_HAS_TOO_MANY_TEXTS}
+MOVABLE = {
+    DropReason.TEXT_TOO_SHORT,
+    DropReason.TEXT_TOO_LONG,
+    DropReason.TEXT_ON_TOO_MANY_IMAGES,
+    DropReason.IMAGE_HAS_TOO_MANY_TEXTS,
+}
 OF_SIZE = {DropReason.IMAGE_TOO_SMALL, DropReason.IMAGE_TOO_ELONGATED}
-SHORT_STOPS = [0, 32, 64, 96, 100, 128, 160, 192, 200, 224, 240, 256, 288, 320, 336, 384, 400, 448, 512, 600, 640, 768, 800, 1024]
+SHORT_STOPS = [
+    0,
+    32,
+    64,
+    96,
+    100,
+    128,
+    160,
+    192,
+    200,
+    224,
+    240,
+    256,
+    288,
+    320,
+    336,
+    384,
+    400,
+    448,
+    512,
+    600,
+    640,
+    768,
+    800,
+    1024,
+]
 ASPECT_STOPS = [1.25, 1.5, 1.75, 2, 2.25, 2.5, 3, 3.5, 4, 5, 6, 8, 10]
 ABOVE_ALL = 2**31 - 1
 
@@ -28,7 +58,10 @@ def rarest_of(outcome: Outcome, facts: Tables) -> int:
     """The log2 of the smallest count of the caption's n-grams; 0 of one that is rare, 255 where there is no table or no n-gram."""
     if facts.vocabulary is None or not outcome.candidate.ngrams:
         return 255
-    return min(log2_in_8_bits(facts.vocabulary[ngram]) if ngram in facts.vocabulary else 0 for ngram in outcome.candidate.ngrams)
+    return min(
+        log2_in_8_bits(facts.vocabulary[ngram]) if ngram in facts.vocabulary else 0
+        for ngram in outcome.candidate.ngrams
+    )
 
 
 def assert_pairs(run: Path, facts: Tables, curation: Curation) -> None:
@@ -41,9 +74,16 @@ def assert_pairs(run: Path, facts: Tables, curation: Curation) -> None:
     for outcome in (outcome for outcome in [*curation.dropped, *curation.kept] if outcome.stage is not Stage.EXTRACT):
         if outcome.stage is Stage.JUDGE and not {*outcome.failed} <= {*MOVABLE, DropReason.PAIR_REPEATED}:
             continue
-        found = (min(outcome.words, 1_023), rarest_of(outcome, facts), above(outcome.images_per_text), above(outcome.texts_per_image))
+        found = (
+            min(outcome.words, 1_023),
+            rarest_of(outcome, facts),
+            above(outcome.images_per_text),
+            above(outcome.texts_per_image),
+        )
         if measured.setdefault((outcome.identity, outcome.caption), found) != found:
-            raise AssertionError(f"two rows of one pair measure {found} and {measured[outcome.identity, outcome.caption]}")
+            raise AssertionError(
+                f"two rows of one pair measure {found} and {measured[outcome.identity, outcome.caption]}"
+            )
     expected = [(*values, pairs) for values, pairs in Counter(measured.values()).items()]
     rows = [tuple(row.values()) for row in read(run, "pairs_joint")]
     assert_same(rows, expected, "pairs_joint")
@@ -56,7 +96,9 @@ def assert_failed(run: Path, curation: Curation) -> None:
     expected: Counter[tuple[Any, ...]] = Counter()
     for outcome in curation.dropped:
         expected[outcome.stage.value, outcome.candidate.source, tuple(reason.value for reason in outcome.failed)] += 1
-    expected.update({(stage, source, ()): rows for (stage, source, reason), rows in curation.counts.items() if reason == KEPT})
+    expected.update(
+        {(stage, source, ()): rows for (stage, source, reason), rows in curation.counts.items() if reason == KEPT}
+    )
     rows = read(run, "failed")
     found = [(row["stage"], row["source"], tuple(row["failed"]), row["rows"]) for row in rows]
     assert_same(found, [(*of, n) for of, n in expected.items() if n], "failed")
@@ -75,7 +117,10 @@ def assert_reconciled(run: Path) -> None:
     outcomes = Counter[str]()
     for row in read(run, "outcome_joint"):
         outcomes[row["outcome"]] += row["pairs"]
-    kept = {stage: sum(n for (of, _, reason), n in counts.items() if (of, reason) == (stage, KEPT)) for stage in ("judge", "image", "decontaminate")}
+    kept = {
+        stage: sum(n for (of, _, reason), n in counts.items() if (of, reason) == (stage, KEPT))
+        for stage in ("judge", "image", "decontaminate")
+    }
     near = kept["image"] - kept["decontaminate"]
     if (outcomes.total(), outcomes[KEPT], outcomes["near_duplicate"]) != (kept["judge"], kept["decontaminate"], near):
         raise AssertionError(f"outcome_joint has {outcomes}, counts.parquet keeps {kept}")
@@ -94,13 +139,21 @@ def stops_of(facts: ImageFacts, settings: Settings) -> tuple[int | None, int | N
     return above, min((percent for percent, limit in limits.items() if long < limit * short), default=ABOVE_ALL)
 
 
-def assert_outcomes(run: Path, facts: Tables, curation: Curation, images: Mapping[str, ImageFacts], settings: Settings) -> None:
+def assert_outcomes(
+    run: Path, facts: Tables, curation: Curation, images: Mapping[str, ImageFacts], settings: Settings
+) -> None:
     """audit/outcome_joint.parquet of a run without decontamination."""
     expected: Counter[tuple[Any, ...]] = Counter()
-    for outcome in (outcome for outcome in [*curation.dropped, *curation.kept] if outcome.stage not in (Stage.EXTRACT, Stage.JUDGE)):
+    for outcome in (
+        outcome for outcome in [*curation.dropped, *curation.kept] if outcome.stage not in (Stage.EXTRACT, Stage.JUDGE)
+    ):
         what = KEPT if not outcome.failed else "not_searched" if {*outcome.failed} <= OF_SIZE else "fails_otherwise"
         rarest = rarest_of(outcome, facts)
         image = images.get(outcome.identity or "")
         stops = stops_of(image, settings) if image is not None and outcome.stage is not Stage.FETCH else (None, None)
         expected[min(outcome.words, 1_023), rarest if rarest == 255 else rarest // 4 * 4, *stops, what] += 1
-    assert_same([tuple(row.values()) for row in read(run, "outcome_joint")], [(*of, pairs) for of, pairs in expected.items()], "outcome_joint")
+    assert_same(
+        [tuple(row.values()) for row in read(run, "outcome_joint")],
+        [(*of, pairs) for of, pairs in expected.items()],
+        "outcome_joint",
+    )

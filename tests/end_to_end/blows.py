@@ -1,9 +1,9 @@
 """Strikes a process at a step of a run, whichever process of which engine it is: when it is about to give a unit's file its name.
 
-A test writes what it wants as empty files in a folder: `SIGKILL@tables+merged` sends the first process that comes so far in step
-"tables/merged" this signal, once; `HOLD@…` lets it wait there until the file `go` appears; `DEFECT@…` raises what nobody expects.
-What was struck lies in `struck/`, and has the process id and its arguments in it. Half a unit is written then: the file is there
-under its temporary name.
+A test writes what it wants as empty files in a folder: `SIGKILL@tables+merged` sends the first process that comes so
+far in step "tables/merged" this signal, once; `HOLD@…` lets it wait there until the file `go` appears; `DEFECT@…`
+raises what nobody expects. What was struck lies in `struck/`, and has the process id and its arguments in it. Half a
+unit is written then: the file is there under its temporary name.
 """
 
 import os
@@ -48,7 +48,13 @@ def wanted(folder: Path) -> list[str]:
 
 def struck(folder: Path, step: str) -> list[str]:
     """Process id and arguments of the process that was struck at this step; empty before."""
-    return next((path.read_text(encoding="utf-8").split("\0") for path in folder.glob(f"struck/*@{step.replace('/', '+')}.said")), [])
+    return next(
+        (
+            path.read_text(encoding="utf-8").split("\0")
+            for path in folder.glob(f"struck/*@{step.replace('/', '+')}.said")
+        ),
+        [],
+    )
 
 
 def release(folder: Path) -> None:
@@ -61,7 +67,8 @@ def install() -> None:
     folder = Path(os.environ[VARIABLE])
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        if event == "os.rename" and "run/work/" in str(args[0]) and not str(args[1]).endswith("done.json"):  # that one is no unit's
+        # that one is no unit's
+        if event == "os.rename" and "run/work/" in str(args[0]) and not str(args[1]).endswith("done.json"):
             _strike(folder, Path(str(args[0])).parent.as_posix())
 
     sys.addaudithook(hook)

@@ -1,7 +1,7 @@
 """Real clusters on this machine: Spark's master and two workers, Flink's job manager and a task manager, and a pool of Python workers.
 
-All of them listen at free ports of loopback. Each is a session of its own, ends with us, and is stopped in the reverse of the order in
-which it was started.
+All of them listen at free ports of loopback. Each is a session of its own, ends with us, and is stopped in the reverse
+of the order in which it was started.
 """
 
 import json
@@ -28,7 +28,11 @@ STARTS_WITHIN_S = 180  # watchdogs, for machines that are busy
 ENDS_WITHIN_S = 30
 
 SLOTS = 2
-_RESTARTS = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": "20", "restart-strategy.fixed-delay.delay": "1 s"}
+_RESTARTS = {
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "20",
+    "restart-strategy.fixed-delay.delay": "1 s",
+}
 _OPENED = [f"--add-opens={package}=ALL-UNNAMED" for package in jars.OPENED]
 # What a script of Flink would work out from taskmanager.memory.process.size; PyPI's package has no such script.
 _MEMORY = {
@@ -61,7 +65,7 @@ class Program(NamedTuple):
     log: Path
 
 
-# What has to be there -------------------------------------------------------------------------------------------------------
+# What has to be there -------------------------------------------------------------------------------------------------
 
 
 def need_job_server(runner: str) -> None:
@@ -79,11 +83,13 @@ def need_cluster(runner: str) -> Path:
     need_job_server(runner)
     home = jars.home(runner)
     if not home.is_dir():
-        pytest.skip(f"{home}: no such folder, and a cluster of {runner} is started from it: `make jars CLUSTERS=1` brings it")
+        pytest.skip(
+            f"{home}: no such folder, and a cluster of {runner} is started from it: `make jars CLUSTERS=1` brings it"
+        )
     return home
 
 
-# Clusters -------------------------------------------------------------------------------------------------------------------
+# Clusters -------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -102,13 +108,41 @@ def spark(folder: Path, pool: int, *, cores: Sequence[int] = (1, 1)) -> Iterator
     }
     start = [str(home / "bin" / "spark-class"), "org.apache.spark.deploy"]
     with ExitStack() as stack:
-        master = [start[0], f"{start[1]}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web)]
+        master = [
+            start[0],
+            f"{start[1]}.master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--webui-port",
+            str(web),
+        ]
         watched = [stack.enter_context(running(master, folder / "master.log", environment))]
         for number, of_worker in enumerate(cores):
-            worker = [start[0], f"{start[1]}.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", str(of_worker), "--memory", "1g"]
-            watched.append(stack.enter_context(running([*worker, f"spark://127.0.0.1:{port}"], folder / f"worker-{number}.log", environment)))
+            worker = [
+                start[0],
+                f"{start[1]}.worker.Worker",
+                "--host",
+                "127.0.0.1",
+                "--webui-port",
+                "0",
+                "--cores",
+                str(of_worker),
+                "--memory",
+                "1g",
+            ]
+            watched.append(
+                stack.enter_context(
+                    running([*worker, f"spark://127.0.0.1:{port}"], folder / f"worker-{number}.log", environment)
+                )
+            )
         workers = [program.process.pid for program in watched[1:]]
-        wait_for("workers of Spark", lambda: (_answer(f"http://127.0.0.1:{web}/json/") or {}).get("aliveworkers") == len(cores), watched)
+        wait_for(
+            "workers of Spark",
+            lambda: (_answer(f"http://127.0.0.1:{web}/json/") or {}).get("aliveworkers") == len(cores),
+            watched,
+        )
 
         def kill(arguments: list[str]) -> None:
             executors = [pid for pid, parent in _parents().items() if parent in workers]
@@ -121,12 +155,17 @@ def spark(folder: Path, pool: int, *, cores: Sequence[int] = (1, 1)) -> Iterator
 def flink(folder: Path, pool: int) -> Iterator[Cluster]:
     """A job manager and a task manager of two slots, which is started anew when it is killed, as whoever keeps a real cluster does."""
     with flink_manager(folder, _RESTARTS) as (address, manager), ExitStack() as stack:
-        command = [*_flink(folder, "-Xmx640m", "-XX:MaxDirectMemorySize=300m"), "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"]
+        command = [
+            *_flink(folder, "-Xmx640m", "-XX:MaxDirectMemorySize=300m"),
+            "org.apache.flink.runtime.taskexecutor.TaskManagerRunner",
+        ]
         command += ["-c", str(folder), *(word for name, value in _MEMORY.items() for word in ("-D", f"{name}={value}"))]
         tasks: list[Program] = []
 
         def start() -> None:
-            tasks.append(stack.enter_context(running(command, folder / f"tasks-{len(tasks)}.log", _java_environment(folder))))
+            tasks.append(
+                stack.enter_context(running(command, folder / f"tasks-{len(tasks)}.log", _java_environment(folder)))
+            )
 
         def kill(_: list[str]) -> None:
             tasks[-1].process.kill()
@@ -134,7 +173,11 @@ def flink(folder: Path, pool: int) -> Iterator[Cluster]:
             start()
 
         start()
-        wait_for("slots of Flink", lambda: (_answer(f"http://{address}/overview") or {}).get("slots-available") == SLOTS, [manager, tasks[-1]])
+        wait_for(
+            "slots of Flink",
+            lambda: (_answer(f"http://{address}/overview") or {}).get("slots-available") == SLOTS,
+            [manager, tasks[-1]],
+        )
         yield Cluster("flink", [f"--flink_master={address}", f"--parallelism={SLOTS}", *_external(pool)], kill)
 
 
@@ -158,8 +201,15 @@ def flink_manager(folder: Path, more: Mapping[str, str]) -> Iterator[tuple[str, 
         "heartbeat.timeout": "20000",  # a task manager that is killed is missed sooner than after 50 s
         **more,
     }
-    (folder / "config.yaml").write_text("".join(f"{name}: {value}\n" for name, value in settings.items()), encoding="utf-8")
-    command = [*_flink(folder, "-Xmx800m"), "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint", "-c", str(folder)]
+    (folder / "config.yaml").write_text(
+        "".join(f"{name}: {value}\n" for name, value in settings.items()), encoding="utf-8"
+    )
+    command = [
+        *_flink(folder, "-Xmx800m"),
+        "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint",
+        "-c",
+        str(folder),
+    ]
     with running(command, folder / "jobs.log", _java_environment(folder)) as manager:
         wait_for("Flink's job manager", lambda: _answer(f"http://127.0.0.1:{web}/overview") is not None, [manager])
         yield f"127.0.0.1:{web}", manager
@@ -172,7 +222,9 @@ def worker_pool(folder: Path, environment: Mapping[str, str]) -> Iterator[int]:
     command = [sys.executable, "-m", "altalign.pipelines.engine.worker_pool", "--port", "0"]
     with running(command, folder / "pool.log", environ({"TMPDIR": str(folder), **environment})) as program:
         wait_for("the worker pool", lambda: "listening" in program.log.read_text(encoding="utf-8"), [program])
-        line = next(line for line in program.log.read_text(encoding="utf-8").splitlines() if line.startswith("listening"))
+        line = next(
+            line for line in program.log.read_text(encoding="utf-8").splitlines() if line.startswith("listening")
+        )
         yield int(line.split()[2].rsplit(":", 1)[1])
 
 
@@ -190,7 +242,7 @@ def _java_environment(folder: Path) -> dict[str, str]:
     return {"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={folder / 'temp'} -XX:-UsePerfData"}
 
 
-# Programs -------------------------------------------------------------------------------------------------------------------
+# Programs -------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -217,13 +269,18 @@ def running(command: list[str], log: Path, environment: Mapping[str, str]) -> It
         process.wait()
 
 
-def wait_for(what: str, is_there: Callable[[], Any], programs: list[Program], *, within_s: float = STARTS_WITHIN_S) -> None:
+def wait_for(
+    what: str, is_there: Callable[[], Any], programs: list[Program], *, within_s: float = STARTS_WITHIN_S
+) -> None:
     """Ask until it is there; a program that ends meanwhile, or a time that is over, is an error with the last words of all."""
     end = time.monotonic() + within_s
     while not is_there():
         ended = [program for program in programs if program.process.poll() is not None]
         if ended or time.monotonic() > end:
-            said = "\n".join(f"{program.log}:\n" + program.log.read_text(encoding="utf-8", errors="replace")[-2_000:] for program in ended or programs)
+            said = "\n".join(
+                f"{program.log}:\n" + program.log.read_text(encoding="utf-8", errors="replace")[-2_000:]
+                for program in ended or programs
+            )
             raise RuntimeError(f"{what}: {'ended' if ended else f'not there after {within_s:.0f} s'}\n{said}")
         time.sleep(0.1)
 
@@ -235,7 +292,7 @@ def _answer(address: str) -> dict[str, Any] | None:
     return None
 
 
-# Processes ------------------------------------------------------------------------------------------------------------------
+# Processes ------------------------------------------------------------------------------------------------------------
 
 
 def _parents() -> dict[int, int]:
@@ -259,7 +316,9 @@ def of_environment(word: str) -> dict[int, str]:
 
 def _port_of(arguments: list[str]) -> int:
     """The port of the engine's process that a Python worker was started for."""
-    return next(int(word.rsplit(":", 1)[1]) for word in arguments if word.rpartition(":")[2].isdecimal() and ":" in word)
+    return next(
+        int(word.rsplit(":", 1)[1]) for word in arguments if word.rpartition(":")[2].isdecimal() and ":" in word
+    )
 
 
 def _listens(pid: int, port: int) -> bool:

@@ -74,7 +74,11 @@ FOUND = planted("same", "jpeg 50", "smaller", "recoloured") | {"flat-same"}
 
 def write_pool(folder: Path, images: Sequence[tuple[str, bytes]]) -> None:
     """A table of images by name; two captions each."""
-    rows = [(f"https://img.example/{name}", f"a picture of {name} in words {number}", data) for name, data in images for number in range(2)]
+    rows = [
+        (f"https://img.example/{name}", f"a picture of {name} in words {number}", data)
+        for name, data in images
+        for number in range(2)
+    ]
     columns = dict(zip(("url", "caption", "image"), map(list, zip(*rows, strict=True)), strict=True))
     pq.write_table(pa.table(columns), folder / "pool.parquet")
 
@@ -155,7 +159,11 @@ def failure(capsys: pytest.CaptureFixture[str], code: int, *args: str) -> str:
 
 def dropped(run: Path) -> list[dict[str, Any]]:
     """Rows that decontamination dropped."""
-    return [row for path in sorted((run / "dropped" / "decontaminate").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    return [
+        row
+        for path in sorted((run / "dropped" / "decontaminate").glob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
 
 
 def names(rows: Sequence[dict[str, Any]]) -> set[str]:

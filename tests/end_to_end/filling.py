@@ -1,8 +1,9 @@
 """Runs on a disk that is always too small, until it is not: `unshare -m python -m tests.end_to_end.filling FOLDER SEED POINTS KIND`.
 
-In a mount namespace of its own, so that no mount stays behind. A tmpfs of a few pages (or files, as KIND says) over what is on it; each time
-a run fails on it, it grows by a seeded part of what the whole run takes, but never so far that the next stage could end, too: so that each
-stage fails at least once, whatever its files take. A line of JSON a failure, then one of how it ended.
+In a mount namespace of its own, so that no mount stays behind. A tmpfs of a few pages (or files, as KIND says) over
+what is on it; each time a run fails on it, it grows by a seeded part of what the whole run takes, but never so far that
+the next stage could end, too: so that each stage fails at least once, whatever its files take. A line of JSON a
+failure, then one of how it ended.
 """
 
 import io
@@ -24,7 +25,9 @@ COMMAND = ["curate", "config.toml", "--set"]
 
 def mounted(disk: Path, options: str, *, is_new: bool) -> None:
     """A tmpfs with these options; or the one that is there, with these now."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options if is_new else f"remount,{options}", "tmpfs", str(disk)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options if is_new else f"remount,{options}", "tmpfs", str(disk)], check=True
+    )
 
 
 def ran(folder: str, *args: str) -> tuple[int, str]:
@@ -38,7 +41,11 @@ def ran(folder: str, *args: str) -> tuple[int, str]:
 def used(disk: Path, kind: str) -> int:
     """Pages, or files, in use."""
     status = os.statvfs(disk)
-    return status.f_files - status.f_ffree if kind == "files" else (status.f_blocks - status.f_bfree) * status.f_frsize // PAGE
+    return (
+        status.f_files - status.f_ffree
+        if kind == "files"
+        else (status.f_blocks - status.f_bfree) * status.f_frsize // PAGE
+    )
 
 
 def option(kind: str, amount: int) -> str:
@@ -69,9 +76,18 @@ if __name__ == "__main__":
         mounted(disk, option(kind, amount), is_new=False)
         code, said = ran("disk/run")
         halves = [str(path) for path in disk.rglob("*partial-*")]
-        stages = json.loads(Path("disk/run/run.json").read_text(encoding="utf-8"))["stages"] if Path("disk/run/run.json").exists() else {}
+        stages = (
+            json.loads(Path("disk/run/run.json").read_text(encoding="utf-8"))["stages"]
+            if Path("disk/run/run.json").exists()
+            else {}
+        )
         begun, stage = len(stages), list(stages)[-1] if stages else ""
-        print(json.dumps({"code": code, "said": said, "halves": halves, "stage": stage, "free": amount - used(disk, kind)}), flush=True)  # noqa: T201 - its result
+        print(
+            json.dumps(
+                {"code": code, "said": said, "halves": halves, "stage": stage, "free": amount - used(disk, kind)}
+            ),
+            flush=True,
+        )
         if code == 0 or "no space left" not in said:
             break
     mounted(disk, option(kind, used(disk, kind) + whole), is_new=False)

@@ -33,7 +33,14 @@ def drawn(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
 
     slow = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
-    @budget(derandomize=True, database=None, deadline=None, max_examples=count, phases=[Phase.generate], suppress_health_check=slow)
+    @budget(
+        derandomize=True,
+        database=None,
+        deadline=None,
+        max_examples=count,
+        phases=[Phase.generate],
+        suppress_health_check=slow,
+    )
     @given(strategy)
     def draw(value: Any) -> None:
         found.append(value)
@@ -42,7 +49,7 @@ def drawn(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
     return found
 
 
-# Pictures --------------------------------------------------------------------------------------------------------------------
+# Pictures -------------------------------------------------------------------------------------------------------------
 
 # Limits that the pictures below stand on either side of.
 IMAGE_LIMITS = {"short_side_above_px": 20, "aspect_ratio_below": 3.0, "pixels_at_most": 10_000}
@@ -96,7 +103,9 @@ def pictures() -> dict[str, Picture]:
     return {picture.name: picture for picture in found}
 
 
-def _picture(name: str, kind: str, size: tuple[int, int], colour: tuple[int, int, int], *, orientation: int = 1) -> Picture:
+def _picture(
+    name: str, kind: str, size: tuple[int, int], colour: tuple[int, int, int], *, orientation: int = 1
+) -> Picture:
     file, exif = io.BytesIO(), Image.Exif()
     exif[0x0112] = orientation
     Image.new("RGB", size, colour).save(file, kind.upper(), **({"exif": exif} if orientation > 1 else {}))
@@ -115,7 +124,7 @@ def picture_of(sha256: str) -> Picture:
     return next(picture for picture in pictures().values() if picture.sha256 == sha256)
 
 
-# Candidates into files -------------------------------------------------------------------------------------------------------
+# Candidates into files ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -144,13 +153,21 @@ class Part:
 def _in_text(candidate: Candidate, has_pages: bool) -> Candidate:  # noqa: FBT001
     """CSV knows no null: a column is there or not."""
     page = candidate.page_url or "" if has_pages else None
-    return replace(candidate, image_url=candidate.image_url or "", caption_raw=candidate.caption_raw or "", page_url=page, image_sha256=None)
+    return replace(
+        candidate,
+        image_url=candidate.image_url or "",
+        caption_raw=candidate.caption_raw or "",
+        page_url=page,
+        image_sha256=None,
+    )
 
 
 def _in_tsv(candidate: Candidate, has_pages: bool) -> Candidate:  # noqa: FBT001
     plain = _in_text(candidate, has_pages)
     named = {name: getattr(plain, name) for name in ("image_url", "caption_raw", "page_url")}
-    return replace(plain, **{name: value and value.translate({9: " ", 10: " ", 13: " "}) for name, value in named.items()})
+    return replace(
+        plain, **{name: value and value.translate({9: " ", 10: " ", 13: " "}) for name, value in named.items()}
+    )
 
 
 def _in_tar(candidate: Candidate, _: bool) -> Candidate:  # noqa: FBT001
@@ -218,7 +235,15 @@ def write_parts(folder: Path, parts: Sequence[Part]) -> list[dict[str, Any]]:
             "image_column": "image" if part.form == "images.parquet" else "",
         }
         decodes = {"decode_entities": True} if part.kind != "warc" and any(row.decode_entities for row in rows) else {}
-        inputs.append({"name": part.source, "kind": part.kind, "paths": [path.name], **decodes, **(tables if part.kind == "table" else {})})
+        inputs.append(
+            {
+                "name": part.source,
+                "kind": part.kind,
+                "paths": [path.name],
+                **decodes,
+                **(tables if part.kind == "table" else {}),
+            }
+        )
     return inputs
 
 
@@ -230,7 +255,9 @@ def _parquet(rows: list[Candidate], part: Part) -> bytes:
         "more": pa.array(range(len(rows)), pa.int64()),
     }
     if part.form == "images.parquet":
-        columns["image"] = pa.array([None if row.image_sha256 is None else picture_of(row.image_sha256).bytes for row in rows], pa.binary())
+        columns["image"] = pa.array(
+            [None if row.image_sha256 is None else picture_of(row.image_sha256).bytes for row in rows], pa.binary()
+        )
     file = io.BytesIO()
     pq.write_table(pa.table(columns), file, row_group_size=64)
     return file.getvalue()
@@ -241,12 +268,17 @@ def _csv(rows: list[Candidate], _: Part) -> bytes:
     writer = csv.writer(file)
     writer.writerow(["page", "url", "caption"])
     for row in rows:
-        writer.writerow(["one", "field", "too", "many"] if row.broken else [row.page_url or "", row.image_url, row.caption_raw])
+        writer.writerow(
+            ["one", "field", "too", "many"] if row.broken else [row.page_url or "", row.image_url, row.caption_raw]
+        )
     return file.getvalue().encode()
 
 
 def _tsv(rows: list[Candidate], _: Part) -> bytes:
-    lines = ["one field" if row.broken else "\t".join([row.page_url or "", row.image_url or "", row.caption_raw or ""]) for row in rows]
+    lines = [
+        "one field" if row.broken else "\t".join([row.page_url or "", row.image_url or "", row.caption_raw or ""])
+        for row in rows
+    ]
     return "".join(line + "\n" for line in ["page\turl\tcaption", *lines]).encode()
 
 
@@ -254,7 +286,8 @@ def _jsonl(rows: list[Candidate], _: Part) -> bytes:
     every = {"page": None, "url": None, "caption": None}  # the keys have to be somewhere
     objects = [{"url": row.image_url, "caption": row.caption_raw, "page": row.page_url} for row in rows]
     lines = [
-        '{"url": ' if row.broken else json.dumps({**every, **each}, ensure_ascii=n % 2 == 0) for n, (row, each) in enumerate(zip(rows, objects, strict=True))
+        '{"url": ' if row.broken else json.dumps({**every, **each}, ensure_ascii=n % 2 == 0)
+        for n, (row, each) in enumerate(zip(rows, objects, strict=True))
     ]
     return "".join(line + "\n" for line in lines).encode()
 
@@ -293,7 +326,9 @@ def _element(row: Candidate) -> str:
             return ""
         return f' {name}="{html.escape(value) if is_text else value.replace(chr(34), "&quot;")}"'.replace("\r", "&#13;")
 
-    return f"<p><img{attribute('src', row.image_url)}{attribute('alt', row.caption_raw, is_text=not row.decode_entities)}>"
+    return (
+        f"<p><img{attribute('src', row.image_url)}{attribute('alt', row.caption_raw, is_text=not row.decode_entities)}>"
+    )
 
 
 _CONTENT: Mapping[str, Callable[[list[Candidate], Part], bytes]] = {
@@ -309,7 +344,7 @@ _CONTENT: Mapping[str, Callable[[list[Candidate], Part], bytes]] = {
 }
 
 
-# The two books that ship with the repository -----------------------------------------------------------------------------------
+# The two books that ship with the repository --------------------------------------------------------------------------
 
 HANDBOOKS = [{"name": "handbook", "paths": [str(Path(__file__).parents[2] / "examples" / "handbook" / "*.warc.gz")]}]
 
@@ -350,7 +385,16 @@ def handbooks() -> tuple[list[Candidate], dict[str, Picture]]:
                     src = image["src"] or ""
                     if ".." in src or not re.fullmatch(r"(?!/)[\w/.-]+", src, re.ASCII):
                         raise AssertionError(f"{src}: not as plain as this reader takes it")
-                    candidates.append(Candidate(f"{url.rpartition('/')[0]}/{src}", image.get("alt"), url, "handbook", len(candidates), kind="warc"))
+                    candidates.append(
+                        Candidate(
+                            f"{url.rpartition('/')[0]}/{src}",
+                            image.get("alt"),
+                            url,
+                            "handbook",
+                            len(candidates),
+                            kind="warc",
+                        )
+                    )
             images.setdefault(url, Picture(content_type, body, _facts(body)))
     return candidates, images
 

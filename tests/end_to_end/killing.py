@@ -1,8 +1,9 @@
 """Ends runs at chosen points and continues them: `python -m tests.end_to_end.killing FOLDER SEED SIGNAL[,SIGNAL…]:POINTS …`, a line of JSON a point.
 
-A point is a number of changes to the file system (open to write, rename, delete, make or remove a folder), so that the same
-points come on any machine, whatever its speed. Just before such a change the process sends itself the signal; of a file about
-to be renamed half is cut off by turns, as if a kill had come while it was written. All runs are forked from one process, which has imported all.
+A point is a number of changes to the file system (open to write, rename, delete, make or remove a folder), so that the
+same points come on any machine, whatever its speed. Just before such a change the process sends itself the signal; of a
+file about to be renamed half is cut off by turns, as if a kill had come while it was written. All runs are forked from
+one process, which has imported all.
 """
 
 import json
@@ -32,10 +33,13 @@ def on_changes(act: Callable[[int, str, str], None]) -> None:
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         nonlocal number
-        if event not in CHANGES or (event == "open" and not (isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR))):
+        if event not in CHANGES or (
+            event == "open" and not (isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR))
+        ):
             return
         path = str(args[0])
-        if "__pycache__" in path or path.startswith("/dev") or (event == "os.mkdir" and Path(path).exists()):  # not the run's; no change
+        # not the run's; no change
+        if "__pycache__" in path or path.startswith("/dev") or (event == "os.mkdir" and Path(path).exists()):
             return
         number += 1
         act(number, event, path)
@@ -104,7 +108,11 @@ def unbroken(folder: Path) -> list[str]:
 def chosen(stages: list[str], points: int, seed: int) -> list[int]:
     """Numbers of changes: as many of each stage, of what is before and of what is after, as there are."""
     begin = next(i for i, stage in enumerate(stages) if stage)
-    cuts = [0, begin, *(next(i for i, stage in enumerate(stages) if stage == name and i >= begin) for name in STAGES[1:])]
+    cuts = [
+        0,
+        begin,
+        *(next(i for i, stage in enumerate(stages) if stage == name and i >= begin) for name in STAGES[1:]),
+    ]
     last = max(i for i, stage in enumerate(stages) if stage == "write")
     cuts += [last, len(stages)]
     rng, groups = random.Random(seed), [list(range(a + 1, b + 1)) for a, b in pairwise(sorted(cuts))]
@@ -126,7 +134,10 @@ def ended(new: Path, point: int, number: signal.Signals, log: str) -> int:
         if change == point:
             (new / "stage").write_text(stage, encoding="utf-8")
             (new / "point").write_text(f"{event} {path}", encoding="utf-8")
-            (new / "children").write_text(" ".join(children.read_text() for children in Path("/proc/self/task").glob("*/children")), encoding="utf-8")
+            (new / "children").write_text(
+                " ".join(children.read_text() for children in Path("/proc/self/task").glob("*/children")),
+                encoding="utf-8",
+            )
             if event == "os.rename" and point % 2 and number == signal.SIGKILL:
                 os.truncate(path, Path(path).stat().st_size // 2)
             os.kill(os.getpid(), number)
@@ -143,9 +154,14 @@ def continued(folder: Path, point: int, number: signal.Signals, *, of: int) -> d
     """End a fresh run at a point, every third a second time, continue it, and say what came of it."""
     new = fresh(folder, f"{number.name}-{point}")
     code = ended(new, point, number, "said")
-    at, stage = ((new / name).read_text(encoding="utf-8") if (new / name).exists() else other for name, other in (("point", "never reached"), ("stage", "")))
+    at, stage = (
+        (new / name).read_text(encoding="utf-8") if (new / name).exists() else other
+        for name, other in (("point", "never reached"), ("stage", ""))
+    )
     left = [name for name in listed(new) if "partial-" in name or "/temporary/" in name]
-    orphans = [process for process in (new / "children").read_text(encoding="utf-8").split() if Path("/proc", process).exists()]
+    orphans = [
+        process for process in (new / "children").read_text(encoding="utf-8").split() if Path("/proc", process).exists()
+    ]
     if point % 3 == 0:
         ended(new, random.Random(point).randrange(1, of), number, "said-again")
     after = forked(new, lambda: main(COMMAND), "said-after")

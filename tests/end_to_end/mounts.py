@@ -15,7 +15,9 @@ def skip_where_nothing_can_be_mounted(folder: Path) -> None:
     """Skip the test, with the system's own words, where it mounts nothing for us."""
     if not shutil.which("unshare"):
         pytest.skip("no unshare: nothing can be mounted")
-    tried = subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", str(folder)], capture_output=True, text=True, check=False)
+    tried = subprocess.run(
+        [*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
     if tried.returncode:
         pytest.skip(f"nothing can be mounted here: {tried.stderr.strip()}")
 
@@ -23,4 +25,11 @@ def skip_where_nothing_can_be_mounted(folder: Path) -> None:
 def read_only(folder: Path, script: str) -> list[str]:
     """The command that runs a shell script with this folder read-only."""
     name = str(folder)
-    return [*UNSHARE, "sh", "-ec", f'mount --bind "$0" "$0"; mount -o remount,bind,ro "$0"; set +e; cd "$1"; {script}', name, name]
+    return [
+        *UNSHARE,
+        "sh",
+        "-ec",
+        f'mount --bind "$0" "$0"; mount -o remount,bind,ro "$0"; set +e; cd "$1"; {script}',
+        name,
+        name,
+    ]

@@ -1,6 +1,7 @@
 """Whole runs held against the plain reference: a run folder into facts, and what those have to be.
 
-What is expected comes from tests/reference alone; of the code under test only hashes are taken, which name strings in tables.
+What is expected comes from tests/reference alone; of the code under test only hashes are taken, which name strings in
+tables.
 """
 
 import contextlib
@@ -25,21 +26,54 @@ from tests.reference.curation import Curation, ImageFacts, Outcome, Settings, Ta
 
 STAGES = tuple(Stage)
 # What is told of a dropped row; a file's name and offset belong to broken records alone.
-COLUMNS = ("key", "image_id", "image_url", "caption", "page_url", "source", "stage", "reason", "failed", "kept_key", "words", "images_per_text",
-           "texts_per_image", "http_code", "width", "height", "nsfw_score", "similarity", "test_set", "test_image")  # fmt: skip
+COLUMNS = (
+    "key",
+    "image_id",
+    "image_url",
+    "caption",
+    "page_url",
+    "source",
+    "stage",
+    "reason",
+    "failed",
+    "kept_key",
+    "words",
+    "images_per_text",
+    "texts_per_image",
+    "http_code",
+    "width",
+    "height",
+    "nsfw_score",
+    "similarity",
+    "test_set",
+    "test_image",
+)
 
 
-# Runs ------------------------------------------------------------------------------------------------------------------------
+# Runs -----------------------------------------------------------------------------------------------------------------
 
 
-def curate(folder: Path, inputs: list[dict[str, Any]], settings: Settings, *args: str, shards: Mapping[str, Any] | None = None) -> Path:
+def curate(
+    folder: Path, inputs: list[dict[str, Any]], settings: Settings, *args: str, shards: Mapping[str, Any] | None = None
+) -> Path:
     """Run the command in a folder that holds the inputs; returns the run's folder."""
     text = {name: getattr(settings, name) for name in TextSettings.model_fields}
-    image = {name: getattr(settings, name) for name in ("short_side_above_px", "aspect_ratio_below", "texts_per_image_at_most", "pixels_at_most")}
+    image = {
+        name: getattr(settings, name)
+        for name in ("short_side_above_px", "aspect_ratio_below", "texts_per_image_at_most", "pixels_at_most")
+    }
     if settings.blocked_hashes:
-        (folder / "blocked.txt").write_text("".join(f"{each}\n" for each in sorted(settings.blocked_hashes)), encoding="utf-8")
+        (folder / "blocked.txt").write_text(
+            "".join(f"{each}\n" for each in sorted(settings.blocked_hashes)), encoding="utf-8"
+        )
         image["blocked_hashes"] = ["blocked.txt"]
-    config = {"run": {"folder": "run"}, "input": inputs, "text": text, "image": image, "shards": {"samples_per_shard": 7, **(shards or {})}}
+    config = {
+        "run": {"folder": "run"},
+        "input": inputs,
+        "text": text,
+        "image": image,
+        "shards": {"samples_per_shard": 7, **(shards or {})},
+    }
     (folder / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
     with contextlib.chdir(folder):
         if main(["curate", "config.toml", *args]) != 0:
@@ -60,18 +94,34 @@ def read_sidecars(run: Path) -> list[dict[str, Any]]:
 
 def read_survivors(run: Path) -> list[dict[str, Any]]:
     """What judge kept, in order of (image_id, key)."""
-    rows = [row for path in sorted((run / "work" / "judge" / "grouped").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    rows = [
+        row
+        for path in sorted((run / "work" / "judge" / "grouped").glob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
     return [{**row, "key": row["key"].hex(), "image_id": row["image_id"].hex()} for row in rows]
 
 
 def dropped_row(outcome: Outcome, facts: ImageFacts | None) -> dict[str, Any]:
     """The row of dropped/ that an outcome of the reference stands for."""
-    measured = {"width": facts.width, "height": facts.height} if facts is not None and outcome.stage is Stage.IMAGE else {}
+    measured = (
+        {"width": facts.width, "height": facts.height} if facts is not None and outcome.stage is Stage.IMAGE else {}
+    )
     if outcome.stage is not Stage.EXTRACT:
         measured |= {"words": outcome.words}
     own = {"page_url": outcome.candidate.page_url, "source": outcome.candidate.source, "stage": outcome.stage.value}
-    same = {name: getattr(outcome, name) for name in ("key", "image_id", "image_url", "caption", "kept_key", "images_per_text", "texts_per_image")}
-    return {**dict.fromkeys(COLUMNS), **same, **own, "reason": str(outcome.reason), "failed": [str(reason) for reason in outcome.failed], **measured}
+    same = {
+        name: getattr(outcome, name)
+        for name in ("key", "image_id", "image_url", "caption", "kept_key", "images_per_text", "texts_per_image")
+    }
+    return {
+        **dict.fromkeys(COLUMNS),
+        **same,
+        **own,
+        "reason": str(outcome.reason),
+        "failed": [str(reason) for reason in outcome.failed],
+        **measured,
+    }
 
 
 def assert_same(found: Iterable[Any], expected: Iterable[Any], what: str) -> None:
@@ -79,7 +129,11 @@ def assert_same(found: Iterable[Any], expected: Iterable[Any], what: str) -> Non
     have, want = Counter(map(_hashable, found)), Counter(map(_hashable, expected))
     if have != want:
         lines = [f"{what}: {len(list(have.elements()))} found, {len(list(want.elements()))} expected"]
-        lines += [f"  only {who}: {each!r}" for who, more in (("in the run", have - want), ("expected", want - have)) for each in list(more)[:5]]
+        lines += [
+            f"  only {who}: {each!r}"
+            for who, more in (("in the run", have - want), ("expected", want - have))
+            for each in list(more)[:5]
+        ]
         raise AssertionError("\n".join(lines))
 
 
@@ -110,11 +164,21 @@ def assert_judged(run: Path, curation: Curation, parts: Sequence[Part]) -> None:
         pools.append([position for position in range(first, first + len(part.candidates)) if position not in gone])
         first += len(part.candidates)
     found = [
-        (row["image_id"], row["key"], row["image_url"], row["caption"], row["page_url"], row["words"], pools[row["file"]][row["row"]])
+        (
+            row["image_id"],
+            row["key"],
+            row["image_url"],
+            row["caption"],
+            row["page_url"],
+            row["words"],
+            pools[row["file"]][row["row"]],
+        )
         for row in read_survivors(run)
     ]
     stay = [*curation.kept, *(outcome for outcome in dropped if outcome.stage in (Stage.FETCH, Stage.IMAGE))]
-    expected = [(o.image_id, o.key, o.image_url, o.caption, o.candidate.page_url, o.words, o.candidate.position) for o in stay]
+    expected = [
+        (o.image_id, o.key, o.image_url, o.caption, o.candidate.page_url, o.words, o.candidate.position) for o in stay
+    ]
     expected.sort(key=lambda row: (row[0] or "", row[1]))
     assert_same(found, expected, "kept by judge")
     if found != expected:
@@ -125,10 +189,21 @@ def assert_finished(run: Path, curation: Curation, images: Mapping[str, Picture]
     """Fetch, image and write: dropped rows, shards in their order, counts and summary."""
     facts = {identity: picture.facts for identity, picture in images.items()}
     for stage in (Stage.FETCH, Stage.IMAGE):
-        assert_dropped(run, stage, [dropped_row(o, facts.get(o.identity or "")) for o in curation.dropped if o.stage is stage])
+        assert_dropped(
+            run, stage, [dropped_row(o, facts.get(o.identity or "")) for o in curation.dropped if o.stage is stage]
+        )
     found = [tuple(row[name] for name in KEPT_COLUMNS) for row in read_sidecars(run)]
     expected = [
-        (o.image_id, o.key, o.image_url or None, o.caption, o.candidate.page_url or None, o.candidate.source, o.words, images[o.identity or ""].sha256)
+        (
+            o.image_id,
+            o.key,
+            o.image_url or None,
+            o.caption,
+            o.candidate.page_url or None,
+            o.candidate.source,
+            o.words,
+            images[o.identity or ""].sha256,
+        )
         for o in curation.kept
     ]
     assert_same(found, expected, "kept")
@@ -140,24 +215,37 @@ def assert_finished(run: Path, curation: Curation, images: Mapping[str, Picture]
 def assert_counts(run: Path, curation: Curation) -> None:
     """counts.parquet, row by row, and summary.json."""
     orders = {stage.value: {reason: at for at, reason in enumerate([KEPT, *REASONS[stage]])} for stage in Stage}
-    ordered = sorted(curation.counts.items(), key=lambda item: (list(orders).index(item[0][0]), item[0][1], orders[item[0][0]][item[0][2]]))
+    ordered = sorted(
+        curation.counts.items(),
+        key=lambda item: (list(orders).index(item[0][0]), item[0][1], orders[item[0][0]][item[0][2]]),
+    )
     found = pq.read_table(run / "counts.parquet").to_pylist()
-    expected = [{"stage": stage, "source": source, "reason": reason, "rows": rows} for (stage, source, reason), rows in ordered]
+    expected = [
+        {"stage": stage, "source": source, "reason": reason, "rows": rows} for (stage, source, reason), rows in ordered
+    ]
     if found != expected:
         assert_same(found, expected, "counts")
         raise AssertionError("counts.parquet is not in order of stages, sources and reasons")
     stages = []
     for stage in STAGES:
-        of = {reason: sum(n for (s, _, r), n in curation.counts.items() if (s, r) == (stage.value, reason)) for reason in (KEPT, *REASONS[stage])}
+        of = {
+            reason: sum(n for (s, _, r), n in curation.counts.items() if (s, r) == (stage.value, reason))
+            for reason in (KEPT, *REASONS[stage])
+        }
         dropped = {str(reason): n for reason, n in of.items() if n and reason != KEPT}
         stages.append({"stage": stage.value, "received": sum(of.values()), "kept": of[KEPT], "dropped": dropped})
     size = sum(path.stat().st_size for path in (run / "shards").glob("*.tar"))
-    summary = {"stages": stages, "pairs": len(curation.kept), "images": len({outcome.image_id for outcome in curation.kept}), "bytes": size}
+    summary = {
+        "stages": stages,
+        "pairs": len(curation.kept),
+        "images": len({outcome.image_id for outcome in curation.kept}),
+        "bytes": size,
+    }
     if (read := json.loads((run / "summary.json").read_text(encoding="utf-8"))) != summary:
         raise AssertionError(f"summary.json is {read}, expected {summary}")
 
 
-# Tables ----------------------------------------------------------------------------------------------------------------------
+# Tables ---------------------------------------------------------------------------------------------------------------
 
 
 def hash_of_ngram(ngram: str) -> int:
@@ -192,12 +280,28 @@ def assert_table(run: Path, name: str, counts: str, expected: Mapping[int, int],
 def assert_tables(run: Path, facts: Tables, settings: Settings) -> None:
     """The three tables and the histograms."""
     vocabulary = {hash_of_ngram(ngram): log2_in_8_bits(count) for ngram, count in (facts.vocabulary or {}).items()}
-    threshold = {"threshold": facts.threshold or 1, "all": facts.vocabulary is None, "vocabulary_size": settings.vocabulary_size}
+    threshold = {
+        "threshold": facts.threshold or 1,
+        "all": facts.vocabulary is None,
+        "vocabulary_size": settings.vocabulary_size,
+    }
     assert_table(run, "vocabulary", "log2", vocabulary, {**threshold, "distinct": len(facts.ngrams)})
     texts = {hash_of_text(text): count for text, count in facts.over_shared_texts.items()}
-    assert_table(run, "over_shared_texts", "counts", texts, {"threshold": settings.images_per_text_at_most, "distinct": len(facts.images_per_text)})
+    assert_table(
+        run,
+        "over_shared_texts",
+        "counts",
+        texts,
+        {"threshold": settings.images_per_text_at_most, "distinct": len(facts.images_per_text)},
+    )
     images = dict(zip(hashes_of_images(facts.over_captioned_images), facts.over_captioned_images.values(), strict=True))
-    assert_table(run, "over_captioned_images", "counts", images, {"threshold": settings.texts_per_image_at_most, "distinct": len(facts.texts_per_image)})
+    assert_table(
+        run,
+        "over_captioned_images",
+        "counts",
+        images,
+        {"threshold": settings.texts_per_image_at_most, "distinct": len(facts.texts_per_image)},
+    )
     histograms = {
         "words": facts.words_per_row,
         "images_per_text": facts.images_per_text_counts,
@@ -221,7 +325,13 @@ def assert_joint(run: Path, facts: Tables, curation: Curation) -> None:
         rarest = 255
         if vocabulary is not None and ngrams:
             rarest = min(log2_in_8_bits(vocabulary[ngram]) if ngram in vocabulary else 0 for ngram in ngrams)
-        measured = (min(outcome.words, 255), rarest, above(outcome.images_per_text), above(outcome.texts_per_image), int(outcome.identity is not None))
+        measured = (
+            min(outcome.words, 255),
+            rarest,
+            above(outcome.images_per_text),
+            above(outcome.texts_per_image),
+            int(outcome.identity is not None),
+        )
         expected[outcome.candidate.source, *measured] += 1
     found = pq.read_table(run / "audit" / "text_joint.parquet").to_pylist()
     assert_same([tuple(row.values()) for row in found], [(*of, rows) for of, rows in expected.items()], "text_joint")

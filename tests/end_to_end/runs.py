@@ -21,7 +21,8 @@ from altalign.cli import main
 from altalign.pipelines.engine.servers import Server, serving
 
 ROOT = Path(__file__).parents[2]
-EXEMPT = ("run.json", "log", "work", "report.html")  # what may differ between two runs of the same settings and input (the contract, section 4)
+# what may differ between two runs of the same settings and input (the contract, section 4)
+EXEMPT = ("run.json", "log", "work", "report.html")
 
 CONFIG = """
 [run]
@@ -99,7 +100,11 @@ def _picture(folder: Path, rng: random.Random, number: int) -> bytes:
     image = Image.new("RGB", size, tuple(rng.randrange(256) for _ in range(3)))
     if number % 4 == 1:  # the others are of one colour
         size = (400, 300)
-        image = Image.frombytes("L", (8, 6), random.Random(number).randbytes(48)).resize(size, Image.Resampling.BICUBIC).convert("RGB")
+        image = (
+            Image.frombytes("L", (8, 6), random.Random(number).randbytes(48))
+            .resize(size, Image.Resampling.BICUBIC)
+            .convert("RGB")
+        )
     path = folder / f".picture-{number}.png"
     folder.mkdir(parents=True, exist_ok=True)
     image.save(path, rng.choice(["PNG", "JPEG", "WEBP"]))
@@ -112,9 +117,13 @@ def _caption(rng: random.Random) -> str:
     return " ".join(rng.choice(_WORDS + _NOUNS) for _ in range(rng.choice([0, 1, 2, 3, 3, 4, 4, 5, 8, 25])))
 
 
-def altalign(folder: Path, *args: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def altalign(
+    folder: Path, *args: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run the command in `folder`, as a user does, and wait for it."""
-    return subprocess.run(command(*args), cwd=folder, env=environ(environment), capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command(*args), cwd=folder, env=environ(environment), capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def command(*args: str) -> list[str]:

@@ -56,11 +56,13 @@ def check(folder: Path, parts: Sequence[Part], settings: Settings, *args: str) -
     assert_pairs(at, facts, curation)
     if not args:
         assert_failed(at, curation)
-        assert_outcomes(at, facts, curation, {identity: picture.facts for identity, picture in images.items()}, settings)
+        assert_outcomes(
+            at, facts, curation, {identity: picture.facts for identity, picture in images.items()}, settings
+        )
     return curation
 
 
-# Golden pools ----------------------------------------------------------------------------------------------------------------
+# Golden pools ---------------------------------------------------------------------------------------------------------
 
 
 def in_parts(candidates: Sequence[Candidate], turn: int) -> list[Part]:
@@ -90,7 +92,9 @@ def with_pictures(candidates: Sequence[Candidate], turn: int = 0) -> list[Candid
 
 
 @pytest.mark.parametrize(
-    ("turn", "case"), [(n, case) for n, case in enumerate(pool_cases()) if case["rows"]], ids=lambda case: case["name"] if isinstance(case, dict) else ""
+    ("turn", "case"),
+    [(n, case) for n, case in enumerate(pool_cases()) if case["rows"]],
+    ids=lambda case: case["name"] if isinstance(case, dict) else "",
 )
 def test_golden_pools_are_judged_as_written_in_every_form_of_table(tmp_path: Path, turn: int, case: dict[str, Any]):
     candidates = with_pictures(candidates_of(case))
@@ -98,13 +102,24 @@ def test_golden_pools_are_judged_as_written_in_every_form_of_table(tmp_path: Pat
     curation = check(tmp_path, parts, settings_of(case), "--until", "judge")
     outcomes = judge(placed(parts)[0], settings_of(case))
     expected = [
-        (o.key, row["verdict"], failed_of(row), row.get("words", o.words), outcomes[row["repeats"]].key if "repeats" in row else None)
+        (
+            o.key,
+            row["verdict"],
+            failed_of(row),
+            row.get("words", o.words),
+            outcomes[row["repeats"]].key if "repeats" in row else None,
+        )
         for o, row in zip(outcomes, case["rows"], strict=True)
     ]
-    dropped = [tuple(row[name] for name in ("key", "reason", "failed", "words", "kept_key")) for row in read_dropped(tmp_path / "run", Stage.JUDGE)]
+    dropped = [
+        tuple(row[name] for name in ("key", "reason", "failed", "words", "kept_key"))
+        for row in read_dropped(tmp_path / "run", Stage.JUDGE)
+    ]
     kept = [(row["key"], KEPT, [], row["words"], None) for row in read_survivors(tmp_path / "run")]
     assert_same(map(list, [*dropped, *kept]), map(list, expected), "as written")
-    assert Counter(str(o.reason or KEPT) for o in outcomes) == Counter({reason: n for (stage, reason), n in _by_reason(curation).items() if stage == "judge"})
+    assert Counter(str(o.reason or KEPT) for o in outcomes) == Counter(
+        {reason: n for (stage, reason), n in _by_reason(curation).items() if stage == "judge"}
+    )
 
 
 def _by_reason(curation: Curation) -> Counter[tuple[str, str]]:
@@ -114,7 +129,7 @@ def _by_reason(curation: Curation) -> Counter[tuple[str, str]]:
     return found
 
 
-# Generated pools -------------------------------------------------------------------------------------------------------------
+# Generated pools ------------------------------------------------------------------------------------------------------
 
 
 def small_parts(table: list[Candidate], pages: list[Candidate], turn: int) -> list[Part]:
@@ -122,7 +137,9 @@ def small_parts(table: list[Candidate], pages: list[Candidate], turn: int) -> li
     table = with_pictures(table, turn)
     third = len(table) // 3 + 1
     texts = TEXT_FORMS[turn % len(TEXT_FORMS)]
-    archived = [(url, name) for n, (url, name) in enumerate(zip(TRUSTED_URLS, pictures(), strict=False)) if (n + turn) % 3]
+    archived = [
+        (url, name) for n, (url, name) in enumerate(zip(TRUSTED_URLS, pictures(), strict=False)) if (n + turn) % 3
+    ]
     return [
         Part("north", "images.parquet", table[:third]),
         Part("south", texts, table[third : 2 * third]),
@@ -139,8 +156,11 @@ def generated() -> list[tuple[list[Candidate], list[Candidate], Settings]]:
 
 @pytest.mark.parametrize("number", range(10))
 def test_generated_pools_end_as_in_the_reference(tmp_path: Path, number: int):
-    table, pages, settings = max(generated()[number::10], key=lambda drawn: len(drawn[0]))  # the small ones say little
-    settings = replace(settings, **IMAGE_LIMITS, blocked_hashes=frozenset({pictures()["blocked"].sha256}), nsfw_at_or_above=None)
+    # the small ones say little
+    table, pages, settings = max(generated()[number::10], key=lambda drawn: len(drawn[0]))
+    settings = replace(
+        settings, **IMAGE_LIMITS, blocked_hashes=frozenset({pictures()["blocked"].sha256}), nsfw_at_or_above=None
+    )
     check(tmp_path, small_parts(table, pages, number), settings)
 
 
@@ -149,17 +169,41 @@ def nasty_parts() -> list[Part]:
     tables_of = [table for table, _, _ in generated()]
     captions = drawn(nasty_captions(), 600)
     names = list(pictures())
-    forms = ("images.parquet", "jsonl", "tar", "csv", "parquet", "warc.gz", "tsv", "images.parquet", "jsonl.zst", "tar", "csv.gz", "warc.gz")
+    forms = (
+        "images.parquet",
+        "jsonl",
+        "tar",
+        "csv",
+        "parquet",
+        "warc.gz",
+        "tsv",
+        "images.parquet",
+        "jsonl.zst",
+        "tar",
+        "csv.gz",
+        "warc.gz",
+    )
     parts: list[Part] = []
     for number, form in enumerate(forms):
-        rows = [row for n, table in enumerate(tables_of) if n % len(forms) == number for row in _moved(with_pictures(table, n), n)]
+        rows = [
+            row
+            for n, table in enumerate(tables_of)
+            if n % len(forms) == number
+            for row in _moved(with_pictures(table, n), n)
+        ]
         rows += _crowded(captions, names)[number :: len(forms)]
         rows = [replace(row, decode_entities=number % 3 == 1) for row in rows]
         archived = []
         if form == "warc.gz":
             rows = [replace(row, image_url=_as_in_page(row.image_url)) for row in rows if row.page_url != ""]
-            archived = [(f"http://{host}{n}.example/{n % 5}.png", names[(n + number) % len(names)]) for n in range(60) for host in "ac"]
-            archived += [(f"http://a{n}.example/1.jpg", names[(3 * n + number) % len(names)]) for n in range(40) if n % 4]
+            archived = [
+                (f"http://{host}{n}.example/{n % 5}.png", names[(n + number) % len(names)])
+                for n in range(60)
+                for host in "ac"
+            ]
+            archived += [
+                (f"http://a{n}.example/1.jpg", names[(3 * n + number) % len(names)]) for n in range(40) if n % 4
+            ]
         if form in ("jsonl", "csv", "tsv", "warc.gz"):
             rows[3:3], rows[9:9] = [Candidate(None, None, broken=True)], [Candidate(None, None, broken=True)]
         parts.append(Part(("north", "south", "east")[number % 3], form, rows, archived))
@@ -199,7 +243,10 @@ ODD_URLS = [
 def _crowded(captions: Sequence[str], names: Sequence[str]) -> list[Candidate]:
     """Nasty captions on images of every kind, a text on many images, an image with many texts."""
     urls = [f"http://c{n}.example/{n % 5}.png" for n in range(60)]
-    rows = [Candidate(urls[n % 60], caption, image_sha256=pictures()[names[n % len(names)]].sha256) for n, caption in enumerate(captions)]
+    rows = [
+        Candidate(urls[n % 60], caption, image_sha256=pictures()[names[n % len(names)]].sha256)
+        for n, caption in enumerate(captions)
+    ]
     rows += [Candidate(url, "a dog") for url in ODD_URLS]
     rows += [Candidate(url, "A dog’s  text") for url in urls]
     return rows + [Candidate(f"{urls[7]}#{n}", f"text {n:b}") for n in range(60)]
@@ -214,7 +261,11 @@ def _moved(rows: Sequence[Candidate], number: int) -> Iterator[Candidate]:
 
 def _as_in_page(url: str | None) -> str | None:
     """A URL that a page resolves to itself, or one that is none."""
-    return url if url is None or re.fullmatch(r"http://\w+\.example/[\w./?=&-]*", url, re.ASCII) else "ftp://a.example/1.jpg"
+    return (
+        url
+        if url is None or re.fullmatch(r"http://\w+\.example/[\w./?=&-]*", url, re.ASCII)
+        else "ftp://a.example/1.jpg"
+    )
 
 
 def test_a_big_nasty_pool_cut_into_many_units_ends_as_in_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -229,8 +280,15 @@ def test_a_big_nasty_pool_cut_into_many_units_ends_as_in_the_reference(tmp_path:
         "extract.SAMPLE_PER_REASON": 10_000,
     }.items():
         monkeypatch.setattr(f"pipelines.{name}", value)
-    monkeypatch.setitem(vars(parquet.writing)["__wrapped__"].__kwdefaults__, "rows_per_row_group", 90)  # pools of many row groups
-    limits = {"words_at_least": 1, "words_at_most": 8, "images_per_text_at_most": 20, "texts_per_image_at_most": 40, "vocabulary_size": 300}
+    # pools of many row groups
+    monkeypatch.setitem(vars(parquet.writing)["__wrapped__"].__kwdefaults__, "rows_per_row_group", 90)
+    limits = {
+        "words_at_least": 1,
+        "words_at_most": 8,
+        "images_per_text_at_most": 20,
+        "texts_per_image_at_most": 40,
+        "vocabulary_size": 300,
+    }
     settings = Settings(**limits, **IMAGE_LIMITS, blocked_hashes=pictures()["blocked"].facts.hashes)
     curation = check(tmp_path, nasty_parts(), settings)
     assert sum(curation.received["extract", source] for source in ("north", "south", "east")) > 2000
@@ -238,27 +296,42 @@ def test_a_big_nasty_pool_cut_into_many_units_ends_as_in_the_reference(tmp_path:
     assert len(curation.kept) > 100
 
 
-# Pages, and images in hand ---------------------------------------------------------------------------------------------------
+# Pages, and images in hand --------------------------------------------------------------------------------------------
 
 
 def faulty_pages() -> list[Candidate]:
     """Image elements of every fault of extract, alone and together."""
     captions = [None, "", " \x01\u3000", "a dog", "a &amp; b", "\xa0"]
     urls = [None, "ftp://a.example/1.jpg", "http://[::1/1.jpg", "mailto:a@b", *TRUSTED_URLS]
-    return [Candidate(url, caption, page_url=f"http://p.example/{n % 3}") for n, url in enumerate(urls) for caption in captions]
+    return [
+        Candidate(url, caption, page_url=f"http://p.example/{n % 3}")
+        for n, url in enumerate(urls)
+        for caption in captions
+    ]
 
 
 def test_pages_of_every_fault_are_judged_as_in_the_reference(tmp_path: Path):
-    check(tmp_path, [Part("web", "warc.gz", faulty_pages(), [(TRUSTED_URLS[0], "jpeg")])], Settings(words_at_least=1, **IMAGE_LIMITS))
+    check(
+        tmp_path,
+        [Part("web", "warc.gz", faulty_pages(), [(TRUSTED_URLS[0], "jpeg")])],
+        Settings(words_at_least=1, **IMAGE_LIMITS),
+    )
 
 
-def test_extract_keeps_a_sample_of_the_smallest_keys_whatever_the_files_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_extract_keeps_a_sample_of_the_smallest_keys_whatever_the_files_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("altalign.pipelines.stages.extract.SAMPLE_PER_REASON", 5)
     rows = [Candidate(f"http://a.example/{n}", (None, "")[n % 2]) for n in range(60)]
     parts = [Part("web", "warc.gz", rows[begin : begin + 13]) for begin in range(0, 60, 13)]
     at = curate(tmp_path, write_parts(tmp_path, parts), Settings(), "--until", "extract")
-    keys = {reason: sorted(o.key for o in run(placed(parts)[0], {}, Settings()).dropped if o.reason == reason) for reason in ("alt_empty", "alt_missing")}
-    assert [(row["reason"], row["key"]) for row in read_dropped(at, Stage.EXTRACT)] == [(reason, key) for reason in keys for key in keys[reason][:5]]
+    keys = {
+        reason: sorted(o.key for o in run(placed(parts)[0], {}, Settings()).dropped if o.reason == reason)
+        for reason in ("alt_empty", "alt_missing")
+    }
+    assert [(row["reason"], row["key"]) for row in read_dropped(at, Stage.EXTRACT)] == [
+        (reason, key) for reason in keys for key in keys[reason][:5]
+    ]
 
 
 def test_of_several_images_in_hand_the_first_row_that_has_bytes_counts(tmp_path: Path):
@@ -274,8 +347,15 @@ def test_of_several_images_in_hand_the_first_row_that_has_bytes_counts(tmp_path:
         Candidate("", "known by its other bytes", image_sha256=jpeg),
         Candidate(" ", "known by nothing at all"),
     ]
-    second = [Candidate(url, "one more of the first"), Candidate(other, "in the archive alone"), Candidate(third, "in no file at all")]
-    third_part = [Candidate(other, "after the archive", image_sha256=tiff), Candidate("#", "known by its bytes", image_sha256=gif)]
+    second = [
+        Candidate(url, "one more of the first"),
+        Candidate(other, "in the archive alone"),
+        Candidate(third, "in no file at all"),
+    ]
+    third_part = [
+        Candidate(other, "after the archive", image_sha256=tiff),
+        Candidate("#", "known by its bytes", image_sha256=gif),
+    ]
     parts = [
         Part("a", "images.parquet", first),
         Part("b", "jsonl", second),
@@ -289,15 +369,26 @@ def test_of_several_images_in_hand_the_first_row_that_has_bytes_counts(tmp_path:
 
 
 def test_a_url_is_one_of_http_where_a_whatwg_parser_says_so(tmp_path: Path):
-    urls = ["\x01http://c1.example/1.png", "\x1fhttp://c1.example/1.png\x7f", "ht\ttp://c1.example/1.png", "http://c1.example/1.png\x01"]
-    check(tmp_path, [Part("a", "parquet", [Candidate(url, "a dog and a cat") for url in urls])], Settings(), "--until", "judge")
+    urls = [
+        "\x01http://c1.example/1.png",
+        "\x1fhttp://c1.example/1.png\x7f",
+        "ht\ttp://c1.example/1.png",
+        "http://c1.example/1.png\x01",
+    ]
+    check(
+        tmp_path,
+        [Part("a", "parquet", [Candidate(url, "a dog and a cat") for url in urls])],
+        Settings(),
+        "--until",
+        "judge",
+    )
 
 
 def test_a_pool_that_leaves_nothing_is_counted_as_in_the_reference(tmp_path: Path):
     check(tmp_path, [Part("a", "parquet", [Candidate("x", "a dog and a cat")]), Part("b", "csv", [])], Settings())
 
 
-# Real captions and pages -----------------------------------------------------------------------------------------------------
+# Real captions and pages ----------------------------------------------------------------------------------------------
 
 
 @needs_shared
@@ -306,21 +397,36 @@ def test_real_captions_are_judged_as_in_the_reference(tmp_path: Path):
     with duckdb.connect(config={"threads": 1}) as sql:
         query = "select image, text, source from read_parquet(?) where md5(image) < '02' order by md5(text || image)"
         found = sql.execute(query, [str(SHARED / "alt_text.parquet")]).fetchall()
-    rows = [Candidate(f"https://x.example/{quote(image)}" if n % 40 else image, text, page_url=source) for n, (image, text, source) in enumerate(found)]
+    rows = [
+        Candidate(f"https://x.example/{quote(image)}" if n % 40 else image, text, page_url=source)
+        for n, (image, text, source) in enumerate(found)
+    ]
     parts = [Part("a", "parquet", rows[: len(rows) // 2]), Part("b", "jsonl.zst", rows[len(rows) // 2 :])]
-    curation = check(tmp_path, parts, Settings(vocabulary_size=6_000, images_per_text_at_most=3, texts_per_image_at_most=10), "--until", "judge")
+    curation = check(
+        tmp_path,
+        parts,
+        Settings(vocabulary_size=6_000, images_per_text_at_most=3, texts_per_image_at_most=10),
+        "--until",
+        "judge",
+    )
     every = {(stage, reason) for stage, reason in EVERY_REASON_OF_AN_ARCHIVE if stage == "judge"}
     assert len(rows) > 10_000
-    assert {found for found in reasons_of(curation) if found[0] == "judge"} == every - {("judge", DropReason.TEXT_EMPTY.value)}
+    assert {found for found in reasons_of(curation) if found[0] == "judge"} == every - {
+        ("judge", DropReason.TEXT_EMPTY.value)
+    }
 
 
-@pytest.mark.parametrize("settings", [Settings(), Settings(words_at_least=1, vocabulary_size=300)], ids=["as shipped", "no n-gram seen once"])
+@pytest.mark.parametrize(
+    "settings", [Settings(), Settings(words_at_least=1, vocabulary_size=300)], ids=["as shipped", "no n-gram seen once"]
+)
 def test_both_handbooks_end_as_in_the_reference(tmp_path: Path, settings: Settings):
     candidates, images = handbooks()
     curation = run(candidates, {identity: picture.facts for identity, picture in images.items()}, settings)
     at = curate(tmp_path, HANDBOOKS, settings)
     half = sum("/en-US/" in candidate.image_url for candidate in candidates if candidate.image_url)
-    assert_judged(at, curation, [Part("handbook", "warc.gz", candidates[:half]), Part("handbook", "warc.gz", candidates[half:])])
+    assert_judged(
+        at, curation, [Part("handbook", "warc.gz", candidates[:half]), Part("handbook", "warc.gz", candidates[half:])]
+    )
     assert_finished(at, curation, images)
     facts = tables(candidates, settings)
     assert_tables(at, facts, settings)

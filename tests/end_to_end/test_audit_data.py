@@ -35,7 +35,9 @@ def hash_of(ngram: str) -> int:
     return hash_of_bigram(*ngram.split(" ")) if " " in ngram else hash_of_word(ngram)
 
 
-def test_frequent_things_and_the_vocabularys_edge_have_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frequent_things_and_the_vocabularys_edge_have_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("altalign.pipelines.run.pool.ROWS_PER_UNIT", 500)
     monkeypatch.setattr("altalign.pipelines.stages.tables.ROWS_PER_PARTITION", 100)
     settings = Settings(vocabulary_size=500, images_per_text_at_most=3, texts_per_image_at_most=10)
@@ -52,16 +54,30 @@ def test_frequent_things_and_the_vocabularys_edge_have_their_names(tmp_path: Pat
         first_text.setdefault(folded(candidate.caption), candidate.caption)
         if candidate.identity is not None and candidate.image_url is not None:
             first_image.setdefault(candidate.identity, candidate.identity)
-    texts = sorted(expected.over_shared_texts.items(), key=lambda entry: (-entry[1], hash_of_text(entry[0])))[: frequent_strings.MOST]
-    images = sorted(expected.over_captioned_images.items(), key=lambda entry: (-entry[1], image_hash_of(entry[0])))[: frequent_strings.MOST]
-    named = [("text", first_text[text], n) for text, n in texts] + [("image", first_image[image], n) for image, n in images]
+    texts = sorted(expected.over_shared_texts.items(), key=lambda entry: (-entry[1], hash_of_text(entry[0])))[
+        : frequent_strings.MOST
+    ]
+    images = sorted(expected.over_captioned_images.items(), key=lambda entry: (-entry[1], image_hash_of(entry[0])))[
+        : frequent_strings.MOST
+    ]
+    named = [("text", first_text[text], n) for text, n in texts] + [
+        ("image", first_image[image], n) for image, n in images
+    ]
     assert (len(texts), len(images) > 0) == (frequent_strings.MOST, True)
     assert [(row["kind"], row["value"], row["count"]) for row in rows_of(run, "frequent")] == named
 
     counts = {ngram: n for ngram, n in expected.ngrams.items() if n >= 2}
-    inside = sorted((ngram for ngram, n in counts.items() if n >= threshold), key=lambda ngram: (counts[ngram], hash_of(ngram)))
-    outside = sorted((ngram for ngram, n in counts.items() if n < threshold), key=lambda ngram: (-counts[ngram], hash_of(ngram)))
-    edges = [(ngram, counts[ngram], side is inside) for side in (inside, outside) for ngram in side[: frequent_strings.PER_SIDE]]
+    inside = sorted(
+        (ngram for ngram, n in counts.items() if n >= threshold), key=lambda ngram: (counts[ngram], hash_of(ngram))
+    )
+    outside = sorted(
+        (ngram for ngram, n in counts.items() if n < threshold), key=lambda ngram: (-counts[ngram], hash_of(ngram))
+    )
+    edges = [
+        (ngram, counts[ngram], side is inside)
+        for side in (inside, outside)
+        for ngram in side[: frequent_strings.PER_SIDE]
+    ]
     assert [(row["ngram"], row["count"], row["is_in"]) for row in rows_of(run, "edge_ngrams")] == edges
 
 
@@ -77,13 +93,18 @@ def test_samples_are_the_pairs_or_images_of_the_smallest_hashes_once(embedded: F
         by_reason: dict[str, list[str]] = {}
         seen_before: set[tuple[str, str]] = set()
         is_by_key = stage in (Stage.EXTRACT, Stage.JUDGE)
-        for row in sorted(read_dropped(run, stage), key=lambda row: ("" if is_by_key and row["reason"] != "pair_repeated" else row["image_id"], row["key"])):
+        for row in sorted(
+            read_dropped(run, stage),
+            key=lambda row: ("" if is_by_key and row["reason"] != "pair_repeated" else row["image_id"], row["key"]),
+        ):
             of_one = row["reason"], row["key" if is_by_key else "image_id"]
             if of_one in seen_before:
                 continue
             seen_before.add(of_one)
             by_reason.setdefault(row["reason"], []).append(row["key"])
-        expected += [(stage.value, reason, key) for reason, keys in by_reason.items() for key in keys[: gallery_rows.PER_REASON]]
+        expected += [
+            (stage.value, reason, key) for reason, keys in by_reason.items() for key in keys[: gallery_rows.PER_REASON]
+        ]
     first_of_image = list({row["image_id"]: row["key"] for row in reversed(read_sidecars(run))}.values())[::-1]
     expected += [(KEPT, KEPT, key) for key in first_of_image[: gallery_rows.OF_KEPT]]
     assert Counter((row["stage"], row["reason"], row["key"]) for row in found) == Counter(expected)
@@ -131,7 +152,9 @@ def images_of_steps(folder: Path, sources: set[str]) -> dict[str, Sized]:
     for stage, before in ((Stage.DECONTAMINATE, "image"), (Stage.IMAGE, "fetch"), (Stage.FETCH, "judge")):
         for row in read_dropped(run, stage):
             if row["source"] in sources:
-                later[row["image_id"]] = 0 if stage is Stage.FETCH else sizes.get(row["image_id"]) or in_hand[row["image_id"]]
+                later[row["image_id"]] = (
+                    0 if stage is Stage.FETCH else sizes.get(row["image_id"]) or in_hand[row["image_id"]]
+                )
         found[before] = dict(later)
     return found
 
@@ -153,18 +176,32 @@ def bytes_in_tars(run: Path, sources: set[str]) -> int:
     total = 0
     for path in (run / "shards").glob("*.tar"):
         with tarfile.open(path) as tar:
-            total += sum(512 + -(-member.size // 512) * 512 for member in tar if of_key[member.name.partition(".")[0]] in sources)
+            total += sum(
+                512 + -(-member.size // 512) * 512 for member in tar if of_key[member.name.partition(".")[0]] in sources
+            )
     return total
 
 
 def test_images_and_bytes_of_every_step_are_those_of_all_sources_and_of_each(embedded: Finished) -> None:
     folder, both = embedded.folder, ("pictures", "words")
-    run, told = folder / "run", {(row["step"], row["source"]): (row["images"], row["bytes"]) for row in rows_of(folder / "run", "funnel")}
-    pool = {"pictures": [path.stat().st_size for path in (folder / "input").iterdir()], "words": [(folder / "text" / "some.csv").stat().st_size]}
+    run, told = (
+        folder / "run",
+        {(row["step"], row["source"]): (row["images"], row["bytes"]) for row in rows_of(folder / "run", "funnel")},
+    )
+    pool = {
+        "pictures": [path.stat().st_size for path in (folder / "input").iterdir()],
+        "words": [(folder / "text" / "some.csv").stat().st_size],
+    }
     every: dict[str, set[str]] = {source: set() for source in both}
     for path in sorted((folder / "input").glob("*.parquet")):
-        every["pictures"] |= {row["url"] or hashlib.sha256(row["image"]).hexdigest() for row in pq.read_table(path).to_pylist() if row["url"] or row["image"]}
-    every["words"] = {line.partition(",")[0] for line in (folder / "text" / "some.csv").read_text(encoding="utf-8").splitlines()[1:]}
+        every["pictures"] |= {
+            row["url"] or hashlib.sha256(row["image"]).hexdigest()
+            for row in pq.read_table(path).to_pylist()
+            if row["url"] or row["image"]
+        }
+    every["words"] = {
+        line.partition(",")[0] for line in (folder / "text" / "some.csv").read_text(encoding="utf-8").splitlines()[1:]
+    }
     for source in (None, *both):
         wanted = {source} if source else set(both)
         steps = images_of_steps(folder, wanted)
@@ -184,7 +221,9 @@ def test_images_and_bytes_of_every_step_are_those_of_all_sources_and_of_each(emb
         == (summary["images"], summary["bytes"])
         == (told["decontaminate", None][0], sum(p.stat().st_size for p in (run / "shards").glob("*.tar")))
     )
-    assert told["fetch", None][1] == sum(path.stat().st_size for path in (run / "work" / "fetch" / "units").glob("*.images"))
+    assert told["fetch", None][1] == sum(
+        path.stat().st_size for path in (run / "work" / "fetch" / "units").glob("*.images")
+    )
 
 
 def test_a_run_says_on_what_it_was_made(embedded: Finished) -> None:

@@ -20,30 +20,55 @@ from tests.pipelines.read.pages.archives import response
 pytestmark = pytest.mark.slow
 
 TESTS = Path(__file__).parents[1]
-WARC, TABLE, TAR, PAGES, CHARSET = (f"pipelines/read/test_{name}.py" for name in ("warc", "table", "webdataset", "pages", "charset"))
+WARC, TABLE, TAR, PAGES, CHARSET = (
+    f"pipelines/read/test_{name}.py" for name in ("warc", "table", "webdataset", "pages", "charset")
+)
 PIXELS, HERE, BETWEEN = "filters/test_pixels.py", "end_to_end/test_bad_input.py", "end_to_end/test_between_stages.py"
-KILLS, FULL, SAME, REFERENCE = (f"end_to_end/test_{name}.py" for name in ("kills", "disk_full", "same_bytes", "against_reference"))
+KILLS, FULL, SAME, REFERENCE = (
+    f"end_to_end/test_{name}.py" for name in ("kills", "disk_full", "same_bytes", "against_reference")
+)
 COSTS = f"{HERE}: test_one_bad_record_costs_itself_alone"
 
-# The contract on bad input, clause by clause, and what holds it: a test, or an error of tests/cases/errors.toml ("Group: when").
-# Clauses about what is not there yet (fetching over HTTP, the report) are left out.
+# The contract on bad input, clause by clause, and what holds it: a test, or an error of tests/cases/errors.toml
+# ("Group: when"). Clauses about what is not there yet (fetching over HTTP, the report) are left out.
 CLAUSES: dict[str, list[str]] = {
     # One bad record costs that record: a counted reason, never a stage.
     "broken gzip member": [COSTS, f"{WARC}: test_a_broken_member_costs_that_record"],
-    "unreadable line": [COSTS, f"{TABLE}: test_a_broken_json_line_costs_that_line", f"{TABLE}: test_an_odd_csv_row_costs_at_most_itself"],
+    "unreadable line": [
+        COSTS,
+        f"{TABLE}: test_a_broken_json_line_costs_that_line",
+        f"{TABLE}: test_an_odd_csv_row_costs_at_most_itself",
+    ],
     "wrong charset": [
         COSTS,
         f"{CHARSET}: test_the_encoding_is_found_in_order",
         f"{TABLE}: test_bytes_of_parquet_that_are_no_utf8_become_replacement_characters",
     ],
     "huge attribute": [COSTS, f"{PAGES}: test_a_page_that_is_too_large_is_refused"],
-    "damaged image": [COSTS, f"{PIXELS}: test_a_cut_image_is_damaged", f"{BETWEEN}: test_an_image_whose_header_lies_costs_itself_alone"],
-    "decompression bomb": [COSTS, f"{PIXELS}: test_a_bomb_is_not_decoded_but_measured", f"{WARC}: test_a_broken_or_exploding_body_costs_its_page"],
-    "hostile page": ["pipelines/read/test_html_kernels.py: test_a_page_made_to_hurt_is_read_to_its_end", f"{PAGES}: test_a_page_of_too_many_images_is_refused"],
+    "damaged image": [
+        COSTS,
+        f"{PIXELS}: test_a_cut_image_is_damaged",
+        f"{BETWEEN}: test_an_image_whose_header_lies_costs_itself_alone",
+    ],
+    "decompression bomb": [
+        COSTS,
+        f"{PIXELS}: test_a_bomb_is_not_decoded_but_measured",
+        f"{WARC}: test_a_broken_or_exploding_body_costs_its_page",
+    ],
+    "hostile page": [
+        "pipelines/read/test_html_kernels.py: test_a_page_made_to_hurt_is_read_to_its_end",
+        f"{PAGES}: test_a_page_of_too_many_images_is_refused",
+    ],
     # A whole file that cannot be read.
-    "stops the run with its name": ["Input: a Parquet file that is none", "Input: a tar that is none", "Input: an archive that is none"],
+    "stops the run with its name": [
+        "Input: a Parquet file that is none",
+        "Input: a tar that is none",
+        "Input: an archive that is none",
+    ],
     "unless skip_unreadable counts it": [f"{HERE}: test_a_file_that_cannot_be_read_is_counted_where_that_is_asked_for"],
-    "made readable, the run continues": [f"{HERE}: test_a_file_that_cannot_be_read_stops_the_run_and_made_readable_it_continues"],
+    "made readable, the run continues": [
+        f"{HERE}: test_a_file_that_cannot_be_read_stops_the_run_and_made_readable_it_continues"
+    ],
     # Settings that do not fit: exit code 2 before any work.
     "unknown key": ["Settings: an unknown key", "Settings: an unknown section"],
     "wrong type": ["Settings: a value of the wrong type"],
@@ -52,15 +77,27 @@ CLAUSES: dict[str, list[str]] = {
     "missing column": ["Input: a column that is not there", "Input: a column of a CSV file that is not there"],
     "column of another type": ["Input: a column of another type", "Input: an image column without bytes"],
     "paths that match nothing": ["Input: paths that match nothing"],
-    "a folder where a file is meant": ["Input: a folder where a file is meant", "Settings: a folder in place of the settings file"],
+    "a folder where a file is meant": [
+        "Input: a folder where a file is meant",
+        "Settings: a folder in place of the settings file",
+    ],
     "a run folder that is refused": ["The run folder: it holds something else", "The run folder: it is a file"],
     "a run folder that is not there": ["The run folder: it is not there", "The run folder: it is no run"],
     "before any work": ["end_to_end/test_errors.py: test_an_error_says_what_is_wrong_where_the_value_and_what_to_do"],
     # What is no error, and what is.
-    "a file with no rows or no bytes is no error": [f"{HERE}: test_files_without_rows_or_bytes_are_no_error", f"{TABLE}: test_files_of_no_bytes_are_no_error"],
+    "a file with no rows or no bytes is no error": [
+        f"{HERE}: test_files_without_rows_or_bytes_are_no_error",
+        f"{TABLE}: test_files_of_no_bytes_are_no_error",
+    ],
     "blank lines are no rows": [f"{HERE}: test_blank_lines_are_no_rows"],
-    "a gzip file cut in two cannot be read": ["Input: a gzip file cut in two", f"{TAR}: test_a_tar_cut_in_two_cannot_be_read"],
-    "of a cut WARC only the cut record is lost": [COSTS, f"{WARC}: test_of_a_truncated_archive_only_the_cut_record_is_lost"],
+    "a gzip file cut in two cannot be read": [
+        "Input: a gzip file cut in two",
+        f"{TAR}: test_a_tar_cut_in_two_cannot_be_read",
+    ],
+    "of a cut WARC only the cut record is lost": [
+        COSTS,
+        f"{WARC}: test_of_a_truncated_archive_only_the_cut_record_is_lost",
+    ],
     "a WARC record without a URL is broken": [COSTS],
     "a pool that leaves nothing ends well": [f"{HERE}: test_files_without_rows_or_bytes_are_no_error"],
     # A run folder made from other settings, or from files that changed since.
@@ -76,16 +113,23 @@ CLAUSES: dict[str, list[str]] = {
         f"{HERE}: test_a_stage_that_is_named_runs_anew_with_what_follows_and_nothing_before_it",
     ],
     "--restart everything": [f"{HERE}: test_a_file_that_changed_is_refused_and_restart_runs_everything"],
-    "the engine changes no byte": [f"{HERE}: test_a_changed_engine_is_no_other_setting", f"{SAME}: test_the_engine_changes_no_byte"],
+    "the engine changes no byte": [
+        f"{HERE}: test_a_changed_engine_is_no_other_setting",
+        f"{SAME}: test_the_engine_changes_no_byte",
+    ],
     # Killed, and full.
-    "a killed run continues and ends with the same bytes": [f"{KILLS}: test_whatever_ended_it_a_run_continues_to_the_same_bytes_and_leaves_nothing"],
+    "a killed run continues and ends with the same bytes": [
+        f"{KILLS}: test_whatever_ended_it_a_run_continues_to_the_same_bytes_and_leaves_nothing"
+    ],
     "a full disk is an error that says so": ["The run folder: no space is left"],
     "and the run continues after space is made": [
         f"{FULL}: test_a_disk_that_is_full_in_any_stage_is_one_line_and_the_run_continues_to_the_same_bytes",
         f"{HERE}: test_a_full_disk_says_so_and_the_run_continues",
     ],
     # Not of that section, but of the same kind.
-    "a damaged file of the run's own": ["end_to_end/test_errors.py: test_a_damaged_run_is_made_whole_by_what_the_error_says"],
+    "a damaged file of the run's own": [
+        "end_to_end/test_errors.py: test_a_damaged_run_is_made_whole_by_what_the_error_says"
+    ],
     "counts that do not add up fail the run": ["Files of a run: the counts of a unit are lost"],
     "a search that finds nothing exits with 1": ["Finding a pair: nothing is found"],
 }
@@ -96,11 +140,13 @@ def test_every_clause_on_bad_input_is_held_by_something_that_is_there(clause: st
     errors = {f"{case['group']}: {case['when']}" for case in CASES}
     for held in CLAUSES[clause]:
         path, _, name = held.partition(": ")
-        is_test = path.endswith(".py") and re.search(rf"^def {name}\(", (TESTS / path).read_text(encoding="utf-8"), re.MULTILINE)
+        is_test = path.endswith(".py") and re.search(
+            rf"^def {name}\(", (TESTS / path).read_text(encoding="utf-8"), re.MULTILINE
+        )
         assert is_test or held in errors, held
 
 
-# One record -----------------------------------------------------------------------------------------------------------------
+# One record -----------------------------------------------------------------------------------------------------------
 
 
 def _jpeg(width: int, height: int, colour: int) -> bytes:
@@ -112,9 +158,14 @@ def _jpeg(width: int, height: int, colour: int) -> bytes:
 def test_one_bad_record_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bad records between good ones, of every kind of file at once: each is counted, and all the good ones are kept."""
     monkeypatch.chdir(tmp_path)
-    good = [response(f"https://p.example/{n}", f'<img src="{n}.jpg" alt="a good picture number {n}">'.encode()) for n in range(4)]
+    good = [
+        response(f"https://p.example/{n}", f'<img src="{n}.jpg" alt="a good picture number {n}">'.encode())
+        for n in range(4)
+    ]
     images = [response(f"https://p.example/{n}.jpg", _jpeg(300, 300, n), "image/jpeg") for n in range(4)]
-    broken = bytearray(gzip.compress(response("https://p.example/broken", b'<img src="0.jpg" alt="of a broken member">' * 50)))
+    broken = bytearray(
+        gzip.compress(response("https://p.example/broken", b'<img src="0.jpg" alt="of a broken member">' * 50))
+    )
     broken[40:60] = bytes(20)
     huge = b'<img src="1.jpg" alt="' + b"x" * (17 << 20) + b'">'
     bomb = gzip.compress(bytes(40 << 20))
@@ -124,16 +175,29 @@ def test_one_bad_record_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.M
         gzip.compress(response("https://p.example/huge", huge)),
         gzip.compress(response("https://p.example/bomb", bomb, headers="Content-Encoding: gzip\r\n")),
     ]
-    lying = gzip.compress(response("https://p.example/lying", "<img src='3.jpg' alt='une photo très lisible'>".encode("latin-1"), "text/html; charset=utf-8"))
+    lying = gzip.compress(
+        response(
+            "https://p.example/lying",
+            "<img src='3.jpg' alt='une photo très lisible'>".encode("latin-1"),
+            "text/html; charset=utf-8",
+        )
+    )
     cut = gzip.compress(response("https://p.example/cut", b'<img src="0.jpg" alt="of a record that is cut">' * 200))
-    members = [gzip.compress(record) for record in images] + [part for pair in zip(map(gzip.compress, good), bad, strict=True) for part in pair]
+    members = [gzip.compress(record) for record in images] + [
+        part for pair in zip(map(gzip.compress, good), bad, strict=True) for part in pair
+    ]
     (tmp_path / "pages.warc.gz").write_bytes(b"".join(members) + lying + cut[: len(cut) // 2])
     (tmp_path / "rows.csv").write_bytes(
         b"url,caption\nhttps://p.example/0.jpg,a row that is read\none field\nhttps://p.example/1.jpg,caf\xe9 in Latin, which is no UTF-8\n"
     )
-    (tmp_path / "rows.jsonl").write_bytes(b'{"url": "https://p.example/2.jpg", "caption": "a line of JSON"}\n{"url": \n[]\n')
+    (tmp_path / "rows.jsonl").write_bytes(
+        b'{"url": "https://p.example/2.jpg", "caption": "a line of JSON"}\n{"url": \n[]\n'
+    )
     damaged = [_jpeg(300, 300, 9)[:-400], b"GIF89a", b"<svg/>", _jpeg(4000, 4000, 1), _jpeg(400, 300, 7)]
-    pq.write_table(pa.table({"image": damaged, "caption": [f"the picture in hand number {n}" for n in range(5)]}), tmp_path / "rows.parquet")
+    pq.write_table(
+        pa.table({"image": damaged, "caption": [f"the picture in hand number {n}" for n in range(5)]}),
+        tmp_path / "rows.parquet",
+    )
     (tmp_path / "config.toml").write_text(
         """
 [run]
@@ -155,9 +219,14 @@ pixels_at_most = 1_000_000
     )
     assert main(["curate", "config.toml"]) == 0
     stages = {stage["stage"]: stage for stage in summary(tmp_path / "run")["stages"]}
-    assert stages["extract"]["dropped"] == {"record_broken": 9}  # five of the archive, two of the CSV, two of the JSONL
+    # five of the archive, two of the CSV, two of the JSONL
+    assert stages["extract"]["dropped"] == {"record_broken": 9}
     assert stages["image"]["dropped"] == {"image_undecodable": 1, "image_damaged": 2, "image_too_many_pixels": 1}
-    kept = {row["caption"] for path in (tmp_path / "run" / "shards").glob("*.parquet") for row in pq.read_table(path).to_pylist()}
+    kept = {
+        row["caption"]
+        for path in (tmp_path / "run" / "shards").glob("*.parquet")
+        for row in pq.read_table(path).to_pylist()
+    }
     assert kept == {
         *(f"a good picture number {n}" for n in range(4)),
         "une photo tr\ufffds lisible",
@@ -170,13 +239,18 @@ pixels_at_most = 1_000_000
 def test_blank_lines_are_no_rows(folder: Path) -> None:
     path = folder / "text" / "some.csv"
     assert main(["curate", "config.toml", "--until", "extract"]) == 0
-    before = sum(pq.read_metadata(file).num_rows for file in (folder / "run" / "work" / "extract").glob("000002.parquet"))
+    before = sum(
+        pq.read_metadata(file).num_rows for file in (folder / "run" / "work" / "extract").glob("000002.parquet")
+    )
     path.write_text(path.read_text(encoding="utf-8").replace("\n", "\n\n\r\n"), encoding="utf-8")
     assert main(["curate", "config.toml", "--until", "extract", "--rerun"]) == 0
-    assert sum(pq.read_metadata(file).num_rows for file in (folder / "run" / "work" / "extract").glob("000002.parquet")) == before
+    assert (
+        sum(pq.read_metadata(file).num_rows for file in (folder / "run" / "work" / "extract").glob("000002.parquet"))
+        == before
+    )
 
 
-# Before any work: exit code 2 -------------------------------------------------------------------------------------------------
+# Before any work: exit code 2 -----------------------------------------------------------------------------------------
 
 
 def test_a_folder_that_is_no_run_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,7 +260,9 @@ def test_a_folder_that_is_no_run_is_refused(folder: Path, capsys: pytest.Capture
     assert [path.name for path in (folder / "run").iterdir() if path.name != "log"] == ["thesis.txt"]
 
 
-def test_other_settings_are_refused_and_rerun_runs_from_the_first_stage_that_reads_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_settings_are_refused_and_rerun_runs_from_the_first_stage_that_reads_them(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["curate", "config.toml"]) == 0
     before = tree(folder / "run")
     line = fails(capsys, 2, "--set", "shards.samples_per_shard=7")
@@ -208,14 +284,20 @@ def test_a_stage_that_is_named_runs_anew_with_what_follows_and_nothing_before_it
     before = tree(folder / "run")
     marks = {path: path.stat().st_mtime_ns for path in (folder / "run" / "work").rglob("*.json")}
     assert main(["curate", "config.toml", "--rerun", "fetch", "--until", "fetch"]) == 0
-    anew = {path.relative_to(folder / "run" / "work").parts[0] for path, time in marks.items() if not path.exists() or path.stat().st_mtime_ns != time}
+    anew = {
+        path.relative_to(folder / "run" / "work").parts[0]
+        for path, time in marks.items()
+        if not path.exists() or path.stat().st_mtime_ns != time
+    }
     assert anew == {*STAGES[STAGES.index("fetch") :], *OF_FETCHED}
     assert not (folder / "run" / "manifest.json").exists()
     assert main(["curate", "config.toml"]) == 0
     assert tree(folder / "run") == before
 
 
-def test_a_file_that_changed_is_refused_and_restart_runs_everything(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_changed_is_refused_and_restart_runs_everything(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["curate", "config.toml", "--until", "judge"]) == 0
     path = folder / "input" / "part-0.parquet"
     os.utime(path, ns=(1, 1))
@@ -238,27 +320,39 @@ def test_a_dry_run_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[st
     assert not (folder / "run").exists()
 
 
-# Files that cannot be read: exit code 1 -------------------------------------------------------------------------------------
+# Files that cannot be read: exit code 1 -------------------------------------------------------------------------------
 
 
-def test_a_file_that_cannot_be_read_stops_the_run_and_made_readable_it_continues(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_read_stops_the_run_and_made_readable_it_continues(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = folder / "text" / "some.csv.gz"
     whole = gzip.compress((folder / "text" / "some.csv").read_bytes())
     (folder / "text" / "some.csv").unlink()
     path.write_bytes(whole[: len(whole) // 2])
-    (folder / "config.toml").write_text((folder / "config.toml").read_text(encoding="utf-8").replace("*.csv", "*.csv.gz"), encoding="utf-8")
+    (folder / "config.toml").write_text(
+        (folder / "config.toml").read_text(encoding="utf-8").replace("*.csv", "*.csv.gz"), encoding="utf-8"
+    )
     line = fails(capsys, 1)
     assert "text/some.csv.gz" in line
     path.write_bytes(whole)
     assert main(["curate", "config.toml"]) == 0
 
 
-def test_a_file_that_cannot_be_read_is_counted_where_that_is_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_read_is_counted_where_that_is_asked_for(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "input" / "part-1.parquet").write_bytes(b"PAR1 and nothing more")
     text = (folder / "config.toml").read_text(encoding="utf-8")
-    (folder / "config.toml").write_text(text.replace('image_column = "image"', 'image_column = "image"\nskip_unreadable = true'), encoding="utf-8")
+    (folder / "config.toml").write_text(
+        text.replace('image_column = "image"', 'image_column = "image"\nskip_unreadable = true'), encoding="utf-8"
+    )
     assert main(["curate", "config.toml"]) == 0
-    broken = [row for path in (folder / "run" / "dropped" / "extract").glob("broken-*.parquet") for row in pq.read_table(path).to_pylist()]
+    broken = [
+        row
+        for path in (folder / "run" / "dropped" / "extract").glob("broken-*.parquet")
+        for row in pq.read_table(path).to_pylist()
+    ]
     assert [row["file"] for row in broken] == ["input/part-1.parquet"]
     assert "record_broken" in capsys.readouterr().out
 
@@ -266,7 +360,13 @@ def test_a_file_that_cannot_be_read_is_counted_where_that_is_asked_for(folder: P
 def test_a_parquet_page_that_is_damaged_names_its_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder / "input" / "part-0.parquet"
     pq.write_table(
-        pa.table({"url": ["https://a.example/"] * 1000, "caption": [f"caption number {i}" for i in range(1000)], "page": [None] * 1000}),
+        pa.table(
+            {
+                "url": ["https://a.example/"] * 1000,
+                "caption": [f"caption number {i}" for i in range(1000)],
+                "page": [None] * 1000,
+            }
+        ),
         path,
         compression="none",
         use_dictionary=False,
@@ -275,13 +375,16 @@ def test_a_parquet_page_that_is_damaged_names_its_file(folder: Path, capsys: pyt
     data[4:3000] = b"\xff" * 2996
     path.write_bytes(data)
     (folder / "config.toml").write_text(
-        (folder / "config.toml").read_text(encoding="utf-8").replace('image_column = "image"\n', "").replace("input/*.parquet", "input/part-0.parquet"),
+        (folder / "config.toml")
+        .read_text(encoding="utf-8")
+        .replace('image_column = "image"\n', "")
+        .replace("input/*.parquet", "input/part-0.parquet"),
         encoding="utf-8",
     )
     assert "input/part-0.parquet" in fails(capsys, 1)
 
 
-# Nothing, and hardly anything --------------------------------------------------------------------------------------------------
+# Nothing, and hardly anything -----------------------------------------------------------------------------------------
 
 
 def test_files_without_rows_or_bytes_are_no_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -295,7 +398,9 @@ def test_files_without_rows_or_bytes_are_no_error(folder: Path, capsys: pytest.C
     assert not list((folder / "run").glob("shards/*"))
 
 
-def test_a_full_disk_says_so_and_the_run_continues(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_says_so_and_the_run_continues(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file-size limit of the process stands for the disk: writes fail as they do on a full one."""
     pytest.importorskip("resource")
     import errno

@@ -72,7 +72,11 @@ def test_without_its_manifest_alone_a_run_writes_it_again(folder: Path) -> None:
 def test_lost_counts_stop_the_stage_that_lost_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["curate", "config.toml", "--until", "judge"]) == 0
     (folder / "run" / "work" / "judge" / "done.json").unlink()
-    marks = [path for path in (folder / "run" / "work" / "judge" / "grouped").glob("*.json") if json.loads(path.read_text(encoding="utf-8"))["counts"]]
+    marks = [
+        path
+        for path in (folder / "run" / "work" / "judge" / "grouped").glob("*.json")
+        if json.loads(path.read_text(encoding="utf-8"))["counts"]
+    ]
     facts = json.loads(marks[0].read_text(encoding="utf-8"))
     marks[0].write_text(json.dumps({**facts, "counts": []}), encoding="utf-8")
     assert "counts do not add up" in fails(capsys, 1, "--until", "judge")
@@ -84,11 +88,15 @@ def test_the_toml_beside_a_model_is_part_of_what_the_fetch_stage_rests_on(tmp_pa
 
     (tmp_path / "m.onnx").write_bytes(b"model")
     (tmp_path / "m.toml").write_text("a = 1", encoding="utf-8")
-    config = CurateConfig.from_values({"input": {"paths": ["x"]}, "image": {"nsfw": {"model": str(tmp_path / "m.onnx")}}}, where="test")
+    config = CurateConfig.from_values(
+        {"input": {"paths": ["x"]}, "image": {"nsfw": {"model": str(tmp_path / "m.onnx")}}}, where="test"
+    )
     before = Basis(config, ()).of
     (tmp_path / "m.toml").write_text("a = 2", encoding="utf-8")
     after = Basis(config, ()).of
-    assert [stage for stage in before if before[stage].digest != after[stage].digest] == list(STAGES[STAGES.index("fetch") :])
+    assert [stage for stage in before if before[stage].digest != after[stage].digest] == list(
+        STAGES[STAGES.index("fetch") :]
+    )
 
 
 def test_a_block_list_that_grew_is_read_again_in_the_same_process(folder: Path) -> None:
@@ -97,10 +105,14 @@ def test_a_block_list_that_grew_is_read_again_in_the_same_process(folder: Path) 
     setting = ("--set", f'image.blocked_hashes=["{blocked}"]')
     assert main(["curate", "config.toml", *setting]) == 0
     first = summary(folder / "run")["pairs"]
-    kept = [row for path in sorted((folder / "run" / "shards").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    kept = [
+        row for path in sorted((folder / "run" / "shards").glob("*.parquet")) for row in pq.read_table(path).to_pylist()
+    ]
     blocked.write_text(kept[0]["found_sha256"] + "\n", encoding="utf-8")
     assert main(["curate", "config.toml", *setting, "--rerun"]) == 0
-    assert summary(folder / "run")["pairs"] == first - sum(row["found_sha256"] == kept[0]["found_sha256"] for row in kept)
+    assert summary(folder / "run")["pairs"] == first - sum(
+        row["found_sha256"] == kept[0]["found_sha256"] for row in kept
+    )
 
 
 def test_a_setting_that_changes_no_byte_leaves_the_files_of_a_finished_run(folder: Path) -> None:
@@ -132,7 +144,9 @@ def test_an_unknown_flag_for_beam_is_refused(folder: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("lost", ["shards/00001.tar", "shards/00000.parquet"])
-def test_a_finished_run_without_one_of_its_files_says_so_and_writes_it_anew(folder: Path, capsys: pytest.CaptureFixture[str], lost: str) -> None:
+def test_a_finished_run_without_one_of_its_files_says_so_and_writes_it_anew(
+    folder: Path, capsys: pytest.CaptureFixture[str], lost: str
+) -> None:
     assert main(["curate", "config.toml", "--set", "shards.samples_per_shard=4"]) == 0
     before = tree(folder / "run")
     (folder / "run" / lost).unlink()
@@ -159,7 +173,9 @@ def test_names_that_look_like_markup_are_shown_as_they_are(folder: Path, capsys:
     assert main(["status", "run [/x] [red]"]) == 0
 
 
-def test_a_path_with_brackets_that_is_there_is_itself_and_a_pipe_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_with_brackets_that_is_there_is_itself_and_a_pipe_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     import os
 
     (folder / "text" / "a[1].csv").write_bytes((folder / "text" / "some.csv").read_bytes())

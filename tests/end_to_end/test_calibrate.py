@@ -62,7 +62,9 @@ def blotches(seed: int) -> np.ndarray:
 
 
 def write_images(folder: Path, pool: list[bytes], tests: list[bytes]) -> None:
-    pq.write_table(pa.table({"caption": [f"picture number {i}" for i in range(len(pool))], "image": pool}), folder / "pool.parquet")
+    pq.write_table(
+        pa.table({"caption": [f"picture number {i}" for i in range(len(pool))], "image": pool}), folder / "pool.parquet"
+    )
     pq.write_table(pa.table({"image": tests}), folder / "tests.parquet")
     (folder / "config.toml").write_text(CONFIG, encoding="utf-8")
 
@@ -122,7 +124,8 @@ def test_what_is_written_holds_what_was_measured(fetched: Path, calibrated: Path
     assert (facts["pool_images"], facts["flat_pool_images"]) == (POOL + 1, FLAT)
     assert (facts["test_sets"], facts["flat_test_images"]) == ({"mine": TESTS + 1}, 1)
     assert (facts["lessons"], facts["copied"]) == (32, 32)
-    assert facts["test_images_found"]["comparisons"] == (POOL + 1) * TESTS - 1  # a pair of the same bytes is no false positive
+    # a pair of the same bytes is no false positive
+    assert facts["test_images_found"]["comparisons"] == (POOL + 1) * TESTS - 1
     assert facts["false_positives_expected"] <= facts["false_positives_at_most"] == 1e-3
     assert len(facts["recall"]) == 29
     assert {share["asked"] for share in facts["recall"].values()} == {32}
@@ -139,7 +142,8 @@ def test_the_threshold_is_the_smallest_within_the_budget(calibrated: Path) -> No
     facts = facts_of(calibrated)
     line = facts["test_images_found"]["line"]
     expected = [
-        TESTS * np.exp(line["intercept"] + line["slope"] * np.log((1 - above) / 2)) for above in (facts["similarity_above"], facts["similarity_above"] - 0.002)
+        TESTS * np.exp(line["intercept"] + line["slope"] * np.log((1 - above) / 2))
+        for above in (facts["similarity_above"], facts["similarity_above"] - 0.002)
     ]
     decoys = facts["decoys_found"]["line"]
     if decoys is None or decoys["intercept"] < line["intercept"]:
@@ -162,11 +166,14 @@ def test_the_terminal_says_what_is_not_covered_at_80_columns(folder: Path, capsy
     lost = said[said.index("NOT COVERED") :]
     assert all(f"{name} (" in lost for name in facts_of(folder / "out")["not_covered"])
     assert "Such copies of test images stay in the data." in lost
-    assert facts_of(folder / "out")["similarity_above"] < facts_of(folder / "calibrated")["similarity_above"]  # a larger budget
+    # a larger budget
+    assert facts_of(folder / "out")["similarity_above"] < facts_of(folder / "calibrated")["similarity_above"]
     assert tree(folder / "run") == before
 
 
-def test_with_more_threads_and_after_a_kill_it_has_the_same_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_more_threads_and_after_a_kill_it_has_the_same_bytes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     again = ["calibrate", "run", "again", "--sample", "64", "--set", "engine.workers=4"]
     with monkeypatch.context() as patch:
         patch.setattr("altalign.pipelines.calibrate.calibration.COPIES_PER_UNIT", 20)
@@ -192,20 +199,25 @@ def test_with_more_threads_and_after_a_kill_it_has_the_same_bytes(folder: Path, 
     # One that is there is made anew, and what another calibration has begun there is not gone on with.
     (folder / "again" / ".calibrating" / "work" / "copies").mkdir(parents=True)
     (folder / "again" / ".calibrating" / "grounds.json").write_text('{"rests_on": "another run"}', encoding="utf-8")
-    (folder / "again" / ".calibrating" / "work" / "copies" / "00000.json").write_text('{"unit": "00000"}', encoding="utf-8")
+    (folder / "again" / ".calibrating" / "work" / "copies" / "00000.json").write_text(
+        '{"unit": "00000"}', encoding="utf-8"
+    )
     (folder / "again" / "curves.csv.partial-12345678").write_bytes(b"")
     assert main(["calibrate", "run", "again", "--sample", "64"]) == 0
     assert bytes_of(folder / "again") == bytes_of(folder / "calibrated")
 
 
-def test_a_run_of_a_cluster_is_calibrated_on_in_the_threads_of_this_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_a_cluster_is_calibrated_on_in_the_threads_of_this_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     facts = json.loads((folder / "run" / "run.json").read_text(encoding="utf-8"))
     facts["engine"] = {**facts["engine"], "runner": "spark", "workers": 0}
     (folder / "run" / "run.json").write_text(json.dumps(facts), encoding="utf-8")
     monkeypatch.setattr("altalign.pipelines.engine.engines.cores", lambda: 3)
     asked: list[int] = []
     monkeypatch.setattr(
-        "altalign.pipelines.calibrate.calibration.in_threads", lambda work, items, count: (asked.append(count), in_threads(work, items, count))[1]
+        "altalign.pipelines.calibrate.calibration.in_threads",
+        lambda work, items, count: (asked.append(count), in_threads(work, items, count))[1],
     )
     assert main(["calibrate", "run", "again", "--sample", "64"]) == 0
     assert set(asked) == {3}
@@ -234,7 +246,9 @@ def test_a_curation_takes_the_calibration(folder: Path, capsys: pytest.CaptureFi
     for name in ("map_mean.npy", "map_matrix.npy", "centroids.npy"):
         assert (used / name).read_bytes() == (folder / "calibrated" / name).read_bytes()
     assert facts_of(used)["similarity_above"] == facts_of(folder / "calibrated")["similarity_above"]
-    dropped = pa.concat_tables([pq.read_table(path) for path in (folder / "run" / "dropped" / "decontaminate").glob("*.parquet")])
+    dropped = pa.concat_tables(
+        [pq.read_table(path) for path in (folder / "run" / "dropped" / "decontaminate").glob("*.parquet")]
+    )
     assert {f"copy {i}" for i in range(5)} | {f"picture number {POOL + FLAT}"} <= set(dropped["caption"].to_pylist())
     assert len(dropped) < 15
     assert min(dropped["similarity"].to_pylist()) > facts_of(used)["similarity_above"]
@@ -246,18 +260,28 @@ def test_a_curation_takes_the_calibration(folder: Path, capsys: pytest.CaptureFi
     assert "calibrated/c" in capsys.readouterr().err
 
 
-def test_phash_is_calibrated_without_a_map(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_phash_is_calibrated_without_a_map(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Its cosines are steps of a sixteenth: a pool that has enough pairs at four of them would take long.
     monkeypatch.setattr("altalign.dedup.thresholds._FIT_POINTS_AT_LEAST", 2)
     monkeypatch.setattr("altalign.dedup.thresholds._FIT_PAIRS_AT_LEAST", 2)
-    assert main(["curate", "config.toml", "--until", "fetch", "--rerun", "fetch", "--set", 'decontaminate.embedder="phash"']) == 0
+    assert (
+        main(
+            ["curate", "config.toml", "--until", "fetch", "--rerun", "fetch", "--set", 'decontaminate.embedder="phash"']
+        )
+        == 0
+    )
     assert main(["calibrate", "run", "calibrated", "--sample", "64"]) == 0  # over one with a map, whose files go
-    assert sorted(path.name for path in (folder / "calibrated").iterdir()) == [name for name in FILES if not name.startswith("map")]
+    assert sorted(path.name for path in (folder / "calibrated").iterdir()) == [
+        name for name in FILES if not name.startswith("map")
+    ]
     facts = facts_of(folder / "calibrated")
     assert (facts["embedder"], facts["is_mapped"], facts["lessons"]) == ("phash", False, 0)
     assert facts["recall"]["jpeg 75"]["found"] > 24
     capsys.readouterr()
-    assert main(["curate", "config.toml", "--rerun", "fetch", "--set", 'decontaminate.calibration="calibrated"']) == 2  # dct again
+    # dct again
+    assert main(["curate", "config.toml", "--rerun", "fetch", "--set", 'decontaminate.calibration="calibrated"']) == 2
     assert 'made with embedder = "phash", here it is "dct"' in capsys.readouterr().err
 
 
@@ -274,32 +298,51 @@ def test_test_sets_can_be_given_beside_those_of_the_run(folder: Path) -> None:
     ("arguments", "said"),
     [
         (["nowhere", "out"], "nowhere: no such run folder; give the [run] folder of a curation"),
-        (["calibrated", "out"], "calibrated: no run of altalign (it has no run.json); give the [run] folder of a curation"),
-        (["run", "out", "--set", "decontaminate.test_sets=[]"], "run: no test sets, and a threshold depends on how many test images there are"),
-        (["run", "out", "--set", 'decontaminate.embedder="phash"'], "--set decontaminate.embedder: run was made with 'dct', and its stage fetch rests on that"),
+        (
+            ["calibrated", "out"],
+            "calibrated: no run of altalign (it has no run.json); give the [run] folder of a curation",
+        ),
+        (
+            ["run", "out", "--set", "decontaminate.test_sets=[]"],
+            "run: no test sets, and a threshold depends on how many test images there are",
+        ),
+        (
+            ["run", "out", "--set", 'decontaminate.embedder="phash"'],
+            "--set decontaminate.embedder: run was made with 'dct', and its stage fetch rests on that",
+        ),
         (["run", "out", "--sample", "63"], "--sample 63: too few; give 64 to 20,000 images"),
         (["run", "out", "--sample", "20001"], "--sample 20001: too many; give 64 to 20,000 images"),
         (["run", "out", "--false-positives", "0"], "--false-positives 0: not a number above 0"),
         (["run", "out", "--false-positives", "nan"], "--false-positives nan: not a number above 0"),
         (["run", "out", "--pairs", "pool.parquet"], "--pairs and --images belong together"),
-        (["run", "out", "--pairs", "pool.parquet", "--images", "tests.parquet"], '--pairs pool.parquet: no column "image_a" (there are caption, image)'),
+        (
+            ["run", "out", "--pairs", "pool.parquet", "--images", "tests.parquet"],
+            '--pairs pool.parquet: no column "image_a" (there are caption, image)',
+        ),
         (["run", "out", "--test-set", "mine"], "--test-set mine: not of the form NAME=PATH"),
         (["run", "out", "--test-set", "more=nowhere"], "[decontaminate] test_sets: nothing is at 'nowhere'"),
         (["run", "run/audit/mine"], "run/audit/mine: in the run's own folder run"),
         (["run", "config.toml"], "config.toml: a file, where the folder of a calibration is meant"),
-        (["run", "out", "--", "--job_endpoint=host:1"], "-- --job_endpoint=host:1: calibrating runs in this process, whichever engine the run was made on"),
+        (
+            ["run", "out", "--", "--job_endpoint=host:1"],
+            "-- --job_endpoint=host:1: calibrating runs in this process, whichever engine the run was made on",
+        ),
         (["run", "."], ".: a folder that is no calibration (it has no calibration.json); choose another, or empty it"),
     ],
     ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_one_line_and_nothing_is_written(folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
     assert fails(capsys, *arguments).startswith(said)
     assert not (folder / "out").exists()
 
 
 def test_a_run_whose_images_are_not_fetched_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["curate", "config.toml", "--until", "judge", "--rerun", "fetch"]) == 0
-    assert fails(capsys, "run", "out").startswith("run: its images are not fetched yet; `altalign curate` with --until fetch does that")
+    assert fails(capsys, "run", "out").startswith(
+        "run: its images are not fetched yet; `altalign curate` with --until fetch does that"
+    )
     shutil.rmtree(folder / "run" / "work")
     assert fails(capsys, "run", "out").startswith("run: work/ was deleted")
 
@@ -313,13 +356,31 @@ def test_a_run_that_another_version_began_is_refused(folder: Path, capsys: pytes
 
 
 @needs_onnx
-def test_a_model_that_changed_since_the_images_were_fetched_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_changed_since_the_images_were_fetched_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rng = np.random.default_rng(3)
     (folder / "model.toml").write_text(TOML, encoding="utf-8")
     save_onnx(folder / "model.onnx", rng.normal(size=WEIGHTS.shape).astype(np.float32))
-    assert main(["curate", "config.toml", "--until", "fetch", "--rerun", "fetch", "--set", 'decontaminate.embedder="onnx:model.onnx"']) == 0
+    assert (
+        main(
+            [
+                "curate",
+                "config.toml",
+                "--until",
+                "fetch",
+                "--rerun",
+                "fetch",
+                "--set",
+                'decontaminate.embedder="onnx:model.onnx"',
+            ]
+        )
+        == 0
+    )
     save_onnx(folder / "model.onnx", rng.normal(size=WEIGHTS.shape).astype(np.float32))
-    assert fails(capsys, "run", "out").startswith("model.onnx: another file now than the one that the images of run were described with")
+    assert fails(capsys, "run", "out").startswith(
+        "model.onnx: another file now than the one that the images of run were described with"
+    )
     assert not (folder / "out").exists()
 
 
@@ -331,7 +392,9 @@ def test_an_image_of_the_run_that_changed_is_damage(folder: Path, capsys: pytest
     assert error.endswith("--rerun fetch makes it anew")
 
 
-def test_too_few_images_to_count_false_positives_are_said_to_be_too_few(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_few_images_to_count_false_positives_are_said_to_be_too_few(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tests = pq.read_table(folder / "tests.parquet").slice(0, 2)
     pq.write_table(tests, folder / "two.parquet")
     two = ["--set", 'decontaminate.test_sets=["two.parquet"]']
@@ -358,4 +421,5 @@ def test_real_images(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     labelled = facts["labelled_pairs"]
     assert (labelled["recall"]["found"], labelled["recall"]["asked"], labelled["left_out"]) == (27, 31, 2)
     assert labelled["precision"]["found"] == labelled["precision"]["asked"]
-    assert (tmp_path / "out" / "report.html").read_text(encoding="utf-8").count("<figure>") >= 25  # half of 50 below the threshold, and what is above
+    # half of 50 below the threshold, and what is above
+    assert (tmp_path / "out" / "report.html").read_text(encoding="utf-8").count("<figure>") >= 25

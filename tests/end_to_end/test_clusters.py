@@ -1,6 +1,7 @@
 """Clusters of Spark and Flink: the same bytes as the embedded run, whichever of their processes are killed, and nothing of them left in the run.
 
-`make test-clusters` kills a JVM, the command, and a Python worker in a mapping and in a grouping step; `make test-clusters-all` one in every step, too.
+`make test-clusters` kills a JVM, the command, and a Python worker in a mapping and in a grouping step; `make
+test-clusters-all` one in every step, too.
 """
 
 import os
@@ -20,7 +21,17 @@ from tests.end_to_end.runs import Finished, altalign, command, environ, listed, 
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.cluster]
 
-STEPS = ["extract", "tables/units", "tables/merged", "judge/units", "judge/grouped", "test_images", "fetch/gathered", "fetch/units", "lessons"]
+STEPS = [
+    "extract",
+    "tables/units",
+    "tables/merged",
+    "judge/units",
+    "judge/grouped",
+    "test_images",
+    "fetch/gathered",
+    "fetch/units",
+    "lessons",
+]
 STEPS += [f"decontaminate/{step}" for step in ("learned", "index", "found", "units")] + ["write"]
 
 TAKES_AT_MOST_S = 1_200  # watchdogs
@@ -34,11 +45,16 @@ def struck_at(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["spark", "flink"])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, struck_at: Path) -> Iterator[Cluster]:
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, struck_at: Path
+) -> Iterator[Cluster]:
     clusters.need_cluster(request.param)
     folder = tmp_path_factory.mktemp(request.param)
     start = clusters.spark if request.param == "spark" else clusters.flink
-    with clusters.worker_pool(folder / "pool", blows.environ(struck_at)) as pool, start(folder / "cluster", pool) as cluster:
+    with (
+        clusters.worker_pool(folder / "pool", blows.environ(struck_at)) as pool,
+        start(folder / "cluster", pool) as cluster,
+    ):
         yield cluster
     wait_for("the end of all workers", lambda: not of_environment(f"TMPDIR={folder / 'pool'}"), [], within_s=60)
 
@@ -47,8 +63,11 @@ def begun(folder: Path, cluster: Cluster, *args: str) -> "subprocess.Popen[str]"
     """The command, begun in a folder."""
     (folder / "temp").mkdir(exist_ok=True)
     wanted = command("curate", "config.toml", "--set", f"engine.runner={cluster.runner}", *args, "--", *cluster.flags)
-    environment = environ({"TMPDIR": str(folder / "temp"), "SPARK_LOCAL_IP": "127.0.0.1"})  # at which Spark's driver listens
-    return subprocess.Popen(wanted, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    # at which Spark's driver listens
+    environment = environ({"TMPDIR": str(folder / "temp"), "SPARK_LOCAL_IP": "127.0.0.1"})
+    return subprocess.Popen(
+        wanted, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
 
 
 def ended(run: "subprocess.Popen[str]") -> str:
@@ -68,10 +87,17 @@ def check_same(folder: Path, embedded: Finished) -> None:
     assert listed(folder / "run") == embedded.listed
     assert not list((folder / "run").rglob("*partial-*"))
     assert list((folder / "temp").iterdir()) == []
-    wait_for("the end of all of the command's processes", lambda: not of_environment(f"TMPDIR={folder / 'temp'}"), [], within_s=60)
+    wait_for(
+        "the end of all of the command's processes",
+        lambda: not of_environment(f"TMPDIR={folder / 'temp'}"),
+        [],
+        within_s=60,
+    )
 
 
-def test_a_cluster_changes_no_byte_with_its_own_shuffle(embedded: Finished, tmp_path: Path, cluster: Cluster, struck_at: Path) -> None:
+def test_a_cluster_changes_no_byte_with_its_own_shuffle(
+    embedded: Finished, tmp_path: Path, cluster: Cluster, struck_at: Path
+) -> None:
     blows.want(struck_at, {})
     folder = embedded.input_in(tmp_path)
     said = ended(begun(folder, cluster, "--set", "engine.shuffle=beam"))
@@ -89,12 +115,18 @@ def test_a_jvm_of_the_engine_and_the_command_and_then_python_workers_killed_chan
             reached(run, struck_at, "extract")
             cluster.kill(blows.struck(struck_at, "extract"))
             blows.release(struck_at)  # its worker goes on with the unit, while another one does it too
-            wait_for("the stage after it", lambda: (folder / "run" / "work" / "extract" / "done.json").exists() or run.poll(), [], within_s=REACHED_WITHIN_S)
+            wait_for(
+                "the stage after it",
+                lambda: (folder / "run" / "work" / "extract" / "done.json").exists() or run.poll(),
+                [],
+                within_s=REACHED_WITHIN_S,
+            )
             blows.want(struck_at, {"tables/units": blows.HOLD})
             reached(run, struck_at, "tables/units")
         finally:
             run.kill()
-    # In a grouping and in a mapping step after those of a job that the killed command may have left at work. What these workers leave is swept at the end.
+    # In a grouping and in a mapping step after those of a job that the killed command may have left at work. What these
+    # workers leave is swept at the end.
     blows.want(struck_at, dict.fromkeys(["judge/grouped", "decontaminate/units"], "SIGKILL"))
     blows.release(struck_at)
     ended(begun(folder, cluster))
@@ -102,8 +134,12 @@ def test_a_jvm_of_the_engine_and_the_command_and_then_python_workers_killed_chan
     check_same(folder, embedded)
 
 
-@pytest.mark.skipif(os.environ.get("ALTALIGN_KILLS_IN") != "all", reason="the long form of the test above: `make test-clusters-all`")
-def test_a_python_worker_killed_in_every_step_changes_no_byte(embedded: Finished, tmp_path: Path, cluster: Cluster, struck_at: Path) -> None:
+@pytest.mark.skipif(
+    os.environ.get("ALTALIGN_KILLS_IN") != "all", reason="the long form of the test above: `make test-clusters-all`"
+)
+def test_a_python_worker_killed_in_every_step_changes_no_byte(
+    embedded: Finished, tmp_path: Path, cluster: Cluster, struck_at: Path
+) -> None:
     blows.want(struck_at, dict.fromkeys(STEPS, "SIGKILL"))
     folder = embedded.input_in(tmp_path)
     ended(begun(folder, cluster))
@@ -113,11 +149,18 @@ def test_a_python_worker_killed_in_every_step_changes_no_byte(embedded: Finished
 
 def reached(run: "subprocess.Popen[str]", struck_at: Path, step: str) -> None:
     """Wait until a worker is in the middle of a unit of this step."""
-    wait_for(f"a unit of {step}", lambda: blows.struck(struck_at, step) or run.poll() is not None, [], within_s=REACHED_WITHIN_S)
+    wait_for(
+        f"a unit of {step}",
+        lambda: blows.struck(struck_at, step) or run.poll() is not None,
+        [],
+        within_s=REACHED_WITHIN_S,
+    )
     assert run.poll() is None, run.stderr and run.stderr.read()
 
 
-def test_a_python_worker_of_the_only_executor_killed_changes_no_byte(embedded: Finished, tmp_path: Path, struck_at: Path) -> None:
+def test_a_python_worker_of_the_only_executor_killed_changes_no_byte(
+    embedded: Finished, tmp_path: Path, struck_at: Path
+) -> None:
     folder = embedded.input_in(tmp_path / "here")
     blows.want(struck_at, dict.fromkeys(["tables/merged", "judge/units"], "SIGKILL"))
     with (
@@ -126,23 +169,35 @@ def test_a_python_worker_of_the_only_executor_killed_changes_no_byte(embedded: F
     ):
         said = ended(begun(folder, cluster, "--until", "judge"))
     assert blows.wanted(struck_at) == []
-    assert re.findall(r"([a-z/]+): Spark gave the job up \(RuntimeError: .+\); it is begun again\n", said) == ["tables/units", "judge/units"]
+    assert re.findall(r"([a-z/]+): Spark gave the job up \(RuntimeError: .+\); it is begun again\n", said) == [
+        "tables/units",
+        "judge/units",
+    ]
     done = altalign(folder, "curate", "config.toml")
     assert done.returncode == 0, done.stderr
     check_same(folder, embedded)
 
 
-# Clusters on which no run can end well --------------------------------------------------------------------------------------
+# Clusters on which no run can end well --------------------------------------------------------------------------------
 
 
-def test_a_flink_cluster_without_a_restart_strategy_is_refused_before_any_work(embedded: Finished, tmp_path: Path) -> None:
+def test_a_flink_cluster_without_a_restart_strategy_is_refused_before_any_work(
+    embedded: Finished, tmp_path: Path
+) -> None:
     folder = embedded.input_in(tmp_path / "here")
     with clusters.flink_manager(tmp_path / "cluster", {}) as (address, _):
-        cluster = Cluster("flink", [f"--flink_master={address}", "--environment_type=EXTERNAL", "--environment_config=127.0.0.1:1"], lambda _: None)
+        cluster = Cluster(
+            "flink",
+            [f"--flink_master={address}", "--environment_type=EXTERNAL", "--environment_config=127.0.0.1:1"],
+            lambda _: None,
+        )
         with begun(folder, cluster) as run:
             _, said = run.communicate(timeout=TAKES_AT_MOST_S)
     assert run.returncode == 2
-    assert re.fullmatch(r'altalign: -- --flink_master=\S+: the cluster has no restart strategy.*"restart-strategy.type: fixed-delay".*\n', said)
+    assert re.fullmatch(
+        r'altalign: -- --flink_master=\S+: the cluster has no restart strategy.*"restart-strategy.type: fixed-delay".*\n',
+        said,
+    )
     assert not (folder / "run").exists()
 
 
@@ -157,13 +212,25 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_pool_of_workers_that_is_not_there_ends_the_run_in_one_line(embedded: Finished, tmp_path: Path, cluster: Cluster, struck_at: Path) -> None:
+def test_a_pool_of_workers_that_is_not_there_ends_the_run_in_one_line(
+    embedded: Finished, tmp_path: Path, cluster: Cluster, struck_at: Path
+) -> None:
     folder = embedded.input_in(tmp_path)
     (folder / "temp").mkdir()
     flags = [flag for flag in cluster.flags if not flag.startswith("--environment_config")]
-    wanted = ["curate", "config.toml", "--set", f"engine.runner={cluster.runner}", "--", *flags, f"--environment_config=127.0.0.1:{free_port()}"]
+    wanted = [
+        "curate",
+        "config.toml",
+        "--set",
+        f"engine.runner={cluster.runner}",
+        "--",
+        *flags,
+        f"--environment_config=127.0.0.1:{free_port()}",
+    ]
     environment = environ({"TMPDIR": str(folder / "temp"), "SPARK_LOCAL_IP": "127.0.0.1"})
-    with subprocess.Popen([sys.executable, "-c", _IMPATIENT, *wanted], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(
+        [sys.executable, "-c", _IMPATIENT, *wanted], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
+    ) as run:
         try:
             _, said = run.communicate(timeout=TAKES_AT_MOST_S)
         finally:
@@ -171,5 +238,8 @@ def test_a_pool_of_workers_that_is_not_there_ends_the_run_in_one_line(embedded: 
     assert run.returncode == 1, said
     *progress, line = said.splitlines()
     assert [more for more in progress if not more.startswith("extract: 0 of 3 units")] == []
-    assert re.fullmatch(r"altalign: run: no worker has begun within 15 s; look whether \w+ has free machines, .*; run/log has what the job server said", line)
+    assert re.fullmatch(
+        r"altalign: run: no worker has begun within 15 s; look whether \w+ has free machines, .*; run/log has what the job server said",
+        line,
+    )
     assert list((folder / "temp").iterdir()) == []

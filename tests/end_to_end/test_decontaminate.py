@@ -46,7 +46,7 @@ __all__ = ["curated", "fetched", "folder", "judged"]  # fixtures
 
 pytestmark = pytest.mark.slow
 
-# Which images go -------------------------------------------------------------------------------------------------------------
+# Which images go ------------------------------------------------------------------------------------------------------
 
 
 def test_copies_of_test_images_go_and_no_other_image(curated: Path) -> None:
@@ -57,8 +57,19 @@ def test_copies_of_test_images_go_and_no_other_image(curated: Path) -> None:
     assert names(kept) == planted("mirrored") | {f"other-{number}" for number in range(OTHERS)} | {"flat-other"}
     for row in rows:
         name = row["image_url"].rpartition("/")[2]
-        wanted = "flat.png" if name.startswith("flat") else f"{name[-1]}.png" if int(name[-1]) % 2 == 0 else f"more/{name[-1]}.png"
-        assert (row["reason"], row["failed"], row["test_set"], row["test_image"]) == ("near_duplicate_of_test_image", [row["reason"]], "mine", wanted)
+        wanted = (
+            "flat.png"
+            if name.startswith("flat")
+            else f"{name[-1]}.png"
+            if int(name[-1]) % 2 == 0
+            else f"more/{name[-1]}.png"
+        )
+        assert (row["reason"], row["failed"], row["test_set"], row["test_image"]) == (
+            "near_duplicate_of_test_image",
+            [row["reason"]],
+            "mine",
+            wanted,
+        )
         assert row["similarity"] == 1 if "same" in name else row["similarity"] > 0.975
     facts = summary(curated / "run")
     assert facts["stages"][-1] == {
@@ -68,7 +79,12 @@ def test_copies_of_test_images_go_and_no_other_image(curated: Path) -> None:
         "dropped": {"near_duplicate_of_test_image": len(rows)},
     }
     near = facts["near_duplicates"]
-    assert (near["test_sets"], near["test_images"], near["flat_test_images"], near["flat_images"]) == ({"mine": 7}, 7, 1, 2)
+    assert (near["test_sets"], near["test_images"], near["flat_test_images"], near["flat_images"]) == (
+        {"mine": 7},
+        7,
+        1,
+        2,
+    )
     assert (near["images_above"], near["images_without_a_bucket"], near["similarity_above"]) == (len(FOUND), 0, 0.975)
 
 
@@ -90,8 +106,13 @@ def test_the_gallery_shows_pairs_on_both_sides_of_the_threshold_and_of_the_dropp
         assert sides == [192, 192]
 
     counted = pq.read_table(fetched / "run" / "audit" / "near_duplicates" / "similarity.parquet").to_pylist()
-    pairs = json.loads((fetched / "run" / "audit" / "near_duplicates" / "found.json").read_text(encoding="utf-8"))["pairs"]
-    at = {verdict: [row["cosine_permille"] for row in counted if row["verdict"] == verdict] for verdict in ("above", "below")}
+    pairs = json.loads((fetched / "run" / "audit" / "near_duplicates" / "found.json").read_text(encoding="utf-8"))[
+        "pairs"
+    ]
+    at = {
+        verdict: [row["cosine_permille"] for row in counted if row["verdict"] == verdict]
+        for verdict in ("above", "below")
+    }
     assert (min(at["above"]), max(at["below"])) == (int(1_000 * above[0]), int(1_000 * below[0]))
     assert sum(row["pairs"] for row in counted if row["verdict"] == "above") == pairs
 
@@ -103,15 +124,23 @@ def test_mirrored_copies_go_where_they_are_asked_for(fetched: Path) -> None:
 
 @pytest.mark.parametrize("form", ["table", "struct", "tar", "tar.gz", "folder of tables", "two sets"])
 def test_the_form_of_a_test_set_changes_nothing(fetched: Path, form: str) -> None:
-    images = [(str(path.relative_to(fetched / "tests")), path.read_bytes()) for path in sorted((fetched / "tests").rglob("*.png"))]
+    images = [
+        (str(path.relative_to(fetched / "tests")), path.read_bytes())
+        for path in sorted((fetched / "tests").rglob("*.png"))
+    ]
     data = [data for _, data in images]
     match form:
         case "table" | "folder of tables":
             (fetched / "set").mkdir()
-            pq.write_table(pa.table({"image": data, "label": range(len(data))}), fetched / "set" / "test.parquet", row_group_size=3)
+            pq.write_table(
+                pa.table({"image": data, "label": range(len(data))}), fetched / "set" / "test.parquet", row_group_size=3
+            )
             sets = ["set" if form != "table" else "set/*.parquet"]
         case "struct":
-            pq.write_table(pa.table({"picture": [{"bytes": each, "path": name} for name, each in images]}), fetched / "test.parquet")
+            pq.write_table(
+                pa.table({"picture": [{"bytes": each, "path": name} for name, each in images]}),
+                fetched / "test.parquet",
+            )
             sets = [{"name": "hf", "path": "test.parquet", "image_column": "picture"}]
         case "two sets":
             sets = ["tests/more", {"name": "rest", "path": "tests/*.png"}]
@@ -123,7 +152,10 @@ def test_the_form_of_a_test_set_changes_nothing(fetched: Path, form: str) -> Non
                     tar.addfile(member, io.BytesIO(each))
             sets = [f"test.{form}"]
     entries = ", ".join(
-        json.dumps(each) if isinstance(each, str) else "{" + ", ".join(f"{k} = {json.dumps(v)}" for k, v in each.items()) + "}" for each in sets
+        json.dumps(each)
+        if isinstance(each, str)
+        else "{" + ", ".join(f"{k} = {json.dumps(v)}" for k, v in each.items()) + "}"
+        for each in sets
     )
     curate("--until", "decontaminate", "--set", f"decontaminate.test_sets=[{entries}]")
     rows = dropped(fetched / "run")
@@ -137,13 +169,22 @@ def test_the_form_of_a_test_set_changes_nothing(fetched: Path, form: str) -> Non
 
 
 def test_phash_finds_them_too_and_has_no_map(judged: Path) -> None:
-    curate("--until", "decontaminate", "--set", "decontaminate.embedder=phash", "--set", "decontaminate.similarity_above=0.9")
+    curate(
+        "--until",
+        "decontaminate",
+        "--set",
+        "decontaminate.embedder=phash",
+        "--set",
+        "decontaminate.similarity_above=0.9",
+    )
     assert names(dropped(judged / "run")) >= planted("same", "recoloured") | {"flat-same"}
     assert not names(dropped(judged / "run")) & planted("mirrored")
     assert not (judged / "run" / "audit" / "near_duplicates" / "map_matrix.npy").exists()
 
 
-def test_without_test_sets_nothing_goes_and_the_summary_says_so(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_test_sets_nothing_goes_and_the_summary_says_so(
+    fetched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     curate("--set", "decontaminate.test_sets=[]")
     assert dropped(fetched / "run") == []
     assert "near_duplicates" not in summary(fetched / "run")
@@ -152,13 +193,24 @@ def test_without_test_sets_nothing_goes_and_the_summary_says_so(fetched: Path, c
 
 @pytest.mark.parametrize("require_bucket", ["true", "false"])
 def test_every_verdict_is_that_of_plain_loops_over_all_buckets(fetched: Path, require_bucket: str) -> None:
-    settings = {"similarity_above": 0.5, "clusters": 40, "nearest_clusters": 4, "bucket_clusters": 3, "require_bucket": require_bucket}
+    settings = {
+        "similarity_above": 0.5,
+        "clusters": 40,
+        "nearest_clusters": 4,
+        "bucket_clusters": 3,
+        "require_bucket": require_bucket,
+    }
     other = [part for name, value in settings.items() for part in ("--set", f"decontaminate.{name}={value}")]
     write_calibration(fetched / "own", fetched, 40, 0.5)
     curate(*other, "--set", "decontaminate.calibration=own")
     pool = {f"https://img.example/{name}": data for name, data in images_of(fetched)}
-    tests = {str(path.relative_to(fetched / "tests")): path.read_bytes() for path in sorted((fetched / "tests").rglob("*.png"))}
-    expected, spared = by_plain_loops(fetched / "own", pool, tests, above=0.5, nearest=4, of=3, needs_bucket=require_bucket == "true")
+    tests = {
+        str(path.relative_to(fetched / "tests")): path.read_bytes()
+        for path in sorted((fetched / "tests").rglob("*.png"))
+    }
+    expected, spared = by_plain_loops(
+        fetched / "own", pool, tests, above=0.5, nearest=4, of=3, needs_bucket=require_bucket == "true"
+    )
     assert {row["image_url"] for row in dropped(fetched / "run")} == expected
     facts = summary(fetched / "run")["near_duplicates"]
     assert facts["images_without_a_bucket"] == len(spared) > 0  # else this test would not see buckets
@@ -186,11 +238,20 @@ def write_calibration(target: Path, folder: Path, clusters: int, above: float) -
     np.save(target / "map_mean.npy", mapped.mean)
     np.save(target / "map_matrix.npy", mapped.matrix)
     np.save(target / "centroids.npy", mapped.embed(np.stack(vectors[:clusters])))
-    (target / "calibration.json").write_text(json.dumps({"version": 1, "embedder": "dct", "similarity_above": above, "is_mapped": True}), encoding="utf-8")
+    (target / "calibration.json").write_text(
+        json.dumps({"version": 1, "embedder": "dct", "similarity_above": above, "is_mapped": True}), encoding="utf-8"
+    )
 
 
 def by_plain_loops(
-    calibration: Path, pool: dict[str, bytes], tests: dict[str, bytes], *, above: float, nearest: int, of: int, needs_bucket: bool
+    calibration: Path,
+    pool: dict[str, bytes],
+    tests: dict[str, bytes],
+    *,
+    above: float,
+    nearest: int,
+    of: int,
+    needs_bucket: bool,
 ) -> tuple[set[str], set[str]]:
     """Which images of the pool go, and which are above the threshold and share no bucket."""
     mapped = embed.Map(np.load(calibration / "map_mean.npy"), np.load(calibration / "map_matrix.npy"))
@@ -201,7 +262,9 @@ def by_plain_loops(
         if found is None:
             return None
         vector = [int(x) for x in mapped.embed(found[np.newaxis])[0]]
-        order = sorted(range(len(centroids)), key=lambda c: (-sum(a * b for a, b in zip(vector, centroids[c], strict=True)), c))
+        order = sorted(
+            range(len(centroids)), key=lambda c: (-sum(a * b for a, b in zip(vector, centroids[c], strict=True)), c)
+        )
         return vector, set(itertools.combinations(sorted(order[:nearest]), of))
 
     of_tests = {name: described(data) for name, data in tests.items()}
@@ -243,13 +306,18 @@ def test_what_is_learned_and_found_does_not_depend_on_workers_nor_on_how_many_im
     assert index_of_tests.calibration_of(Run("run", config, ())).map is not None
 
 
-def test_the_summary_says_what_each_test_set_cost_and_above_what(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_says_what_each_test_set_cost_and_above_what(
+    fetched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     curate("--set", 'decontaminate.test_sets=["tests/more", {name = "rest", path = "tests/*.png"}]')
-    assert "decontamination: 12 images near more (3), 13 images near rest (4); cosine above 0.975\n" in capsys.readouterr().out
+    assert (
+        "decontamination: 12 images near more (3), 13 images near rest (4); cosine above 0.975\n"
+        in capsys.readouterr().out
+    )
     assert summary(fetched / "run")["near_duplicates"]["images_near"] == {"more": 12, "rest": 13}
 
 
-# What cannot be looked for -----------------------------------------------------------------------------------------------
+# What cannot be looked for --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["cut", "no image"])
@@ -263,7 +331,8 @@ def test_a_test_image_that_cannot_be_read_stops_the_run_before_images_are_fetche
     assert "one.jpg: an image of test set bad cannot be decoded" in said
     assert not (judged / "run" / "work" / "fetch" / "units").exists()
     learned = f"decontaminate.calibration={curated}/run/audit/near_duplicates"  # or the map would be learned again
-    curate("--until", "decontaminate", "--set", 'decontaminate.test_sets=["tests"]', "--set", learned)  # with sets that can be read it goes on
+    # with sets that can be read it goes on
+    curate("--until", "decontaminate", "--set", 'decontaminate.test_sets=["tests"]', "--set", learned)
     assert names(dropped(judged / "run")) == FOUND
 
 
@@ -273,13 +342,21 @@ def test_a_test_image_that_cannot_be_read_stops_the_run_before_images_are_fetche
         ('test_sets=["nowhere"]', "[decontaminate] test_sets: nothing is at 'nowhere'"),
         ('test_sets=["empty"]', "[decontaminate] test_sets: empty: no image, Parquet file or tar in it (it is empty)"),
         ('test_sets=["pool.parquet"]', None),
-        ('test_sets=[{name = "a", path = "tests", image_column = ""}, {name = "a", path = "tests/more"}]', 'two test sets are named "a"'),
-        ('test_sets=[{name = "a", path = "pool.parquet", image_column = "img"}]', 'pool.parquet: no column "img" (there are url, caption, image)'),
+        (
+            'test_sets=[{name = "a", path = "tests", image_column = ""}, {name = "a", path = "tests/more"}]',
+            'two test sets are named "a"',
+        ),
+        (
+            'test_sets=[{name = "a", path = "pool.parquet", image_column = "img"}]',
+            'pool.parquet: no column "img" (there are url, caption, image)',
+        ),
         ("calibration=nowhere", "[decontaminate] calibration = 'nowhere': no calibration.json is there"),
         ("embedder=onnx:none.onnx", "none.onnx"),
     ],
 )
-def test_what_cannot_be_looked_for_is_refused_before_any_work(folder: Path, capsys: pytest.CaptureFixture[str], setting: str, said: str | None) -> None:
+def test_what_cannot_be_looked_for_is_refused_before_any_work(
+    folder: Path, capsys: pytest.CaptureFixture[str], setting: str, said: str | None
+) -> None:
     (folder / "empty").mkdir()
     if said is None:
         curate("--dry-run", "--set", f"decontaminate.{setting}")
@@ -288,18 +365,33 @@ def test_what_cannot_be_looked_for_is_refused_before_any_work(folder: Path, caps
     assert not (folder / "run").exists()
 
 
-# Real images -------------------------------------------------------------------------------------------------------------
+# Real images ----------------------------------------------------------------------------------------------------------
 
 
 @needs_shared
 @pytest.mark.slow
-def test_planted_copies_of_clip_art_go_and_unrelated_clip_art_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = pq.read_table(SHARED / "openclipart.parquet", columns=["image_bytes", "short_side_over_200", "title"]).to_pylist()
-    by_title = {row["title"]: row["image_bytes"] for row in rows if row["short_side_over_200"]}  # one of each title: variants of a drawing share it
-    usable = [data for data in by_title.values() if (decoded := decoded_of(data)) is not None and min(decoded.size) > 200]
+def test_planted_copies_of_clip_art_go_and_unrelated_clip_art_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pq.read_table(
+        SHARED / "openclipart.parquet", columns=["image_bytes", "short_side_over_200", "title"]
+    ).to_pylist()
+    # one of each title: variants of a drawing share it
+    by_title = {row["title"]: row["image_bytes"] for row in rows if row["short_side_over_200"]}
+    usable = [
+        data for data in by_title.values() if (decoded := decoded_of(data)) is not None and min(decoded.size) > 200
+    ]
     tests, pool = usable[:40], usable[40:700]
-    kinds = {"same": COPIES["same"], **{name: copy for name, copy in COPIES.items() if name not in ("same", "mirrored")}, "crop": cropped}
-    copies = [(f"{kind}-{n}", data if kind == "same" else copy(decoded_of(data))) for n, data in enumerate(tests) for kind, copy in kinds.items()]
+    kinds = {
+        "same": COPIES["same"],
+        **{name: copy for name, copy in COPIES.items() if name not in ("same", "mirrored")},
+        "crop": cropped,
+    }
+    copies = [
+        (f"{kind}-{n}", data if kind == "same" else copy(decoded_of(data)))
+        for n, data in enumerate(tests)
+        for kind, copy in kinds.items()
+    ]
     write_pool(tmp_path, [*copies, *((f"other-{n}", data) for n, data in enumerate(pool))])
     (tmp_path / "tests").mkdir()
     for number, data in enumerate(tests):

@@ -6,7 +6,19 @@ from pathlib import Path
 import pytest
 
 from altalign.cli import main
-from tests.end_to_end.decontaminating import FOUND, TESTS, curate, curated, dropped, encoded, failure, fetched, folder, judged, names
+from tests.end_to_end.decontaminating import (
+    FOUND,
+    TESTS,
+    curate,
+    curated,
+    dropped,
+    encoded,
+    failure,
+    fetched,
+    folder,
+    judged,
+    names,
+)
 from tests.end_to_end.runs import somebodys_prism, tree
 
 __all__ = ["curated", "fetched", "folder", "judged"]  # fixtures
@@ -14,14 +26,19 @@ __all__ = ["curated", "fetched", "folder", "judged"]  # fixtures
 pytestmark = pytest.mark.slow
 
 
-def test_a_test_set_that_is_added_ends_as_one_that_was_there(curated: Path, judged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_test_set_that_is_added_ends_as_one_that_was_there(
+    curated: Path, judged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole = tree(curated / "run")
     curate("--set", "decontaminate.test_sets=[]")
     fetched = {path: path.stat().st_mtime_ns for path in (judged / "run" / "work" / "fetch" / "units").iterdir()}
     assert main(["decontaminate", "run", "--test-set", "mine=tests"]) == 0
-    assert {path: path.stat().st_mtime_ns for path in (judged / "run" / "work" / "fetch" / "units").iterdir()} == fetched
+    assert {
+        path: path.stat().st_mtime_ns for path in (judged / "run" / "work" / "fetch" / "units").iterdir()
+    } == fetched
     later = tree(judged / "run")
-    assert {name for name in whole if whole[name] != later.get(name)} <= {"config.toml", "manifest.json"}  # a default said aloud: image_column
+    # a default said aloud: image_column
+    assert {name for name in whole if whole[name] != later.get(name)} <= {"config.toml", "manifest.json"}
     assert whole.keys() == later.keys()
     capsys.readouterr()
     assert main(["decontaminate", "run", "--test-set", "mine=tests"]) == 0  # nothing to do
@@ -33,7 +50,13 @@ def test_a_test_set_that_is_added_ends_as_one_that_was_there(curated: Path, judg
 
 @pytest.mark.engine
 def test_flags_of_beam_name_the_server_where_a_test_set_is_added(
-    half: Path, curated: Path, folder: Path, tmp_path: Path, prism: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    half: Path,
+    curated: Path,
+    folder: Path,
+    tmp_path: Path,
+    prism: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     shutil.copytree(half, folder / "run")
     before, log = tree(folder / "run"), tmp_path / "prism.log"
@@ -60,22 +83,32 @@ def test_test_images_that_changed_are_refused_and_read_anew(fetched: Path, capsy
 def test_a_test_set_is_never_lost_in_silence(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
     curate("--set", 'decontaminate.test_sets=["tests/*.png"]')
     assert main(["decontaminate", "run", "--test-set", "more=tests/more"]) == 0
-    assert "the run has a test set of that name (tests/more); give another name" in failure(capsys, 2, "decontaminate", "run", "--test-set", "more=tests")
-    lessons = {path: path.stat().st_mtime_ns for path in (fetched / "run" / "work" / "lessons").iterdir() if path.is_file()}
+    assert "the run has a test set of that name (tests/more); give another name" in failure(
+        capsys, 2, "decontaminate", "run", "--test-set", "more=tests"
+    )
+    lessons = {
+        path: path.stat().st_mtime_ns for path in (fetched / "run" / "work" / "lessons").iterdir() if path.is_file()
+    }
     said = failure(capsys, 2, "curate", "config.toml", "--set", 'decontaminate.test_sets=["tests/*.png"]')
-    assert "was made with a test set that these settings do not name (more); name it in [decontaminate] test_sets" in said
+    assert (
+        "was made with a test set that these settings do not name (more); name it in [decontaminate] test_sets" in said
+    )
     capsys.readouterr()
     curate("--set", 'decontaminate.test_sets=["tests/*.png"]', "--rerun")
     assert "near-duplicates of more are no longer looked for: these settings do not name it" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in lessons} == lessons  # what the pool teaches is learned once
 
 
-def test_a_finished_run_stays_whole_when_a_test_image_cannot_be_read(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_stays_whole_when_a_test_image_cannot_be_read(
+    fetched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     curate("--set", "decontaminate.test_sets=[]")
     before = tree(fetched / "run")
     (fetched / "bad").mkdir()
     (fetched / "bad" / "one.jpg").write_bytes(b"\xff\xd8\xff\xe0 and nothing more")
-    assert "one.jpg: an image of test set bad cannot be decoded" in failure(capsys, 1, "decontaminate", "run", "--test-set", "bad=bad")
+    assert "one.jpg: an image of test set bad cannot be decoded" in failure(
+        capsys, 1, "decontaminate", "run", "--test-set", "bad=bad"
+    )
     assert tree(fetched / "run") == before
 
 
@@ -95,10 +128,19 @@ def half(curated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("--test-set", "own=run/shards/00000.tar"), "run/shards: in the run's own folder run, whose files are made anew"),
+        (
+            ("--test-set", "own=run/shards/00000.tar"),
+            "run/shards: in the run's own folder run, whose files are made anew",
+        ),
         (("--test-set", "all=."), ".: the run's own folder run is in it"),
-        (("--test-set", "mine=tests", "--set", "decontaminate.calibration=run/audit/near_duplicates"), "near_duplicates': in the run's own folder run"),
-        (("--test-set", "mine=tests", "--set", "decontaminate.embedder=phash"), "its stage fetch was made with decontaminate.embedder = 'dct', now 'phash'"),
+        (
+            ("--test-set", "mine=tests", "--set", "decontaminate.calibration=run/audit/near_duplicates"),
+            "near_duplicates': in the run's own folder run",
+        ),
+        (
+            ("--test-set", "mine=tests", "--set", "decontaminate.embedder=phash"),
+            "its stage fetch was made with decontaminate.embedder = 'dct', now 'phash'",
+        ),
     ],
 )
 def test_a_finished_run_stays_whole_when_what_is_asked_for_would_take_it_away(
@@ -110,7 +152,9 @@ def test_a_finished_run_stays_whole_when_what_is_asked_for_would_take_it_away(
     assert tree(folder / "run") == before
 
 
-def test_what_is_lost_of_a_run_is_made_anew_or_named(curated: Path, half: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_lost_of_a_run_is_made_anew_or_named(
+    curated: Path, half: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(half, folder / "run")
     (folder / "run" / "work" / "test_images" / "00000.parquet").unlink()
     assert main(["decontaminate", "run", "--test-set", "mine=tests"]) == 0
@@ -119,7 +163,9 @@ def test_what_is_lost_of_a_run_is_made_anew_or_named(curated: Path, half: Path, 
     said = failure(capsys, 1, "decontaminate", "run", "--test-set", "mine=tests")
     assert "found.json: damaged: it is not there; `altalign curate` with --rerun decontaminate makes it anew" in said
     (folder / "run" / "work" / "test_images" / "00000.json").write_text("{", encoding="utf-8")
-    assert "00000.json: damaged: not JSON" in (said := failure(capsys, 1, "decontaminate", "run", "--test-set", "flat=tests/flat.png"))
+    assert "00000.json: damaged: not JSON" in (
+        said := failure(capsys, 1, "decontaminate", "run", "--test-set", "flat=tests/flat.png")
+    )
     assert "--rerun fetch makes it anew" in said
     learned = f"decontaminate.calibration={curated}/run/audit/near_duplicates"  # or the map would be learned again
     curate("--rerun", "fetch", "--set", 'decontaminate.test_sets=["tests"]', "--set", learned)

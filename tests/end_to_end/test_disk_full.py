@@ -18,7 +18,9 @@ POINTS = 10
 
 
 @pytest.fixture(scope="module", params=["pages", "files"])
-def failures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, Any]]]:
+def failures(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, list[dict[str, Any]]]:
     """What a run said each time, on a disk that grew; of a tmpfs too small in bytes, and of one that can hold too few files."""
     folder = tmp_path_factory.mktemp("disk")
     skip_where_nothing_can_be_mounted(folder)
@@ -29,7 +31,9 @@ def failures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return request.param, [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_disk_that_is_full_in_any_stage_is_one_line_and_the_run_continues_to_the_same_bytes(failures: tuple[str, list[dict[str, Any]]]) -> None:
+def test_a_disk_that_is_full_in_any_stage_is_one_line_and_the_run_continues_to_the_same_bytes(
+    failures: tuple[str, list[dict[str, Any]]],
+) -> None:
     kind, reports = failures
     *failed, finished, end = reports
     left = r"[\d,]+ bytes free" if kind == "pages" else "it holds as many files as it can"

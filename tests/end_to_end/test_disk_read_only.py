@@ -22,8 +22,16 @@ ALTALIGN = f'"{sys.executable}" -m altalign.cli'
 def test_a_finished_run_on_a_read_only_disk_is_read_as_ever_and_not_written(folder: Path) -> None:
     skip_where_nothing_can_be_mounted(folder)
     assert main(["curate", "config.toml"]) == 0
-    commands = ("curate config.toml", "status run", "curate config.toml --restart", "curate config.toml --set run.folder=other", "clean run")
-    script = "; ".join(f'{ALTALIGN} {command} >"$T/out" 2>"$T/err"; echo $?; grep pairs "$T/out"; cat "$T/err"' for command in commands)
+    commands = (
+        "curate config.toml",
+        "status run",
+        "curate config.toml --restart",
+        "curate config.toml --set run.folder=other",
+        "clean run",
+    )
+    script = "; ".join(
+        f'{ALTALIGN} {command} >"$T/out" 2>"$T/err"; echo $?; grep pairs "$T/out"; cat "$T/err"' for command in commands
+    )
     (folder.parent / "temp").mkdir()
     environment = environ({"T": str(folder.parent / "temp")})
     done = subprocess.run(read_only(folder, script), env=environment, capture_output=True, text=True, check=False)
@@ -37,12 +45,16 @@ def test_a_finished_run_on_a_read_only_disk_is_read_as_ever_and_not_written(fold
 
 def test_without_a_place_for_compiled_kernels_it_says_so_and_goes_on(folder: Path) -> None:
     skip_where_nothing_can_be_mounted(folder)
-    environment = environ({"XDG_CACHE_HOME": "/proc/none", "HOME": "/proc/none", "T": str(folder), "TMPDIR": str(folder)})
+    environment = environ(
+        {"XDG_CACHE_HOME": "/proc/none", "HOME": "/proc/none", "T": str(folder), "TMPDIR": str(folder)}
+    )
     environment.pop("NUMBA_CACHE_DIR", None)
     wanted = read_only(ROOT, f'cd "$T"; {ALTALIGN} curate config.toml --dry-run >out')
     done = subprocess.run(wanted, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith(f"neither {ROOT / 'filters' / '__pycache__'} nor /proc/none/numba can be written, so kernels are compiled each time")
+    assert done.stderr.startswith(
+        f"neither {ROOT / 'filters' / '__pycache__'} nor /proc/none/numba can be written, so kernels are compiled each time"
+    )
     assert done.stderr.count("\n") == 1
     assert not list(folder.glob("altalign-kernels-*"))
 
@@ -50,7 +62,10 @@ def test_without_a_place_for_compiled_kernels_it_says_so_and_goes_on(folder: Pat
 @pytest.fixture
 def with_direct(folder: Path) -> Path:
     """The small input, and a table that the text passes read where it is."""
-    rows = {"url": [f"https://img.example/direct/{i}.png" for i in range(60)], "caption": [f"a small red boat number {i % 7}" for i in range(60)]}
+    rows = {
+        "url": [f"https://img.example/direct/{i}.png" for i in range(60)],
+        "caption": [f"a small red boat number {i % 7}" for i in range(60)],
+    }
     pq.write_table(pa.table(rows), folder / "direct.parquet")
     with (folder / "config.toml").open("a", encoding="utf-8") as config:
         config.write('\n[[input]]\nname = "direct"\nkind = "table"\npaths = ["direct.parquet"]\n')
@@ -88,7 +103,9 @@ def test_an_input_that_vanishes_or_changes_before_a_stage_stops_it_and_put_back_
     with monkeypatch.context() as patch:
         patch.setattr(curate, "run_stage", run_stage)
         said = fails(capsys, 1)
-    assert said.startswith(f"{name}: {'gone since the run began; put it back' if is_gone else 'changed since the run began to read it; put the old file back'}")
+    assert said.startswith(
+        f"{name}: {'gone since the run began; put it back' if is_gone else 'changed since the run began to read it; put the old file back'}"
+    )
     aside.rename(file)
     assert main(["curate", "config.toml"]) == 0
     assert main(["curate", "config.toml", "--set", "run.folder=whole"]) == 0

@@ -45,7 +45,9 @@ def curate(
     (folder / "temp").mkdir(exist_ok=True)
     wanted = command("curate", config, "--set", f"engine.runner={runner}", *args)
     more = environ({"TMPDIR": str(folder / "temp"), **(environment or {})})
-    return subprocess.run(wanted, cwd=folder, env=more, capture_output=True, text=True, timeout=TAKES_AT_MOST_S, check=False)
+    return subprocess.run(
+        wanted, cwd=folder, env=more, capture_output=True, text=True, timeout=TAKES_AT_MOST_S, check=False
+    )
 
 
 def line_of(done: subprocess.CompletedProcess[str]) -> str:
@@ -63,11 +65,13 @@ def check_nothing_left(folder: Path) -> None:
     assert list((folder / "temp").iterdir()) == []
 
 
-# The same bytes -------------------------------------------------------------------------------------------------------------
+# The same bytes -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["demo", "handbook"])
-def test_the_demo_and_the_handbooks_give_the_same_bytes_and_leave_no_temporary_file(larger: Path, tmp_path: Path, runner: str, name: str) -> None:
+def test_the_demo_and_the_handbooks_give_the_same_bytes_and_leave_no_temporary_file(
+    larger: Path, tmp_path: Path, runner: str, name: str
+) -> None:
     for part in ("demo-web", "examples", "configs"):
         (tmp_path / part).symlink_to(larger / part)
     done = _with_a_folder_for_temporary_files_of_its_own(tmp_path, runner, f"configs/{name}.toml")
@@ -79,14 +83,22 @@ def test_the_demo_and_the_handbooks_give_the_same_bytes_and_leave_no_temporary_f
     check_nothing_left(tmp_path)
 
 
-def _with_a_folder_for_temporary_files_of_its_own(folder: Path, runner: str, config: str) -> subprocess.CompletedProcess[str]:
+def _with_a_folder_for_temporary_files_of_its_own(
+    folder: Path, runner: str, config: str
+) -> subprocess.CompletedProcess[str]:
     """Curate with an empty /tmp, which Java uses whatever TMPDIR says, and fail where something stays in it; where nothing can be mounted, with the usual one.
 
     The folder is /mnt then, for it may lie in /tmp itself.
     """
     script = 'mount --bind "$0" /mnt; mount -t tmpfs tmpfs /tmp; cd /mnt; TMPDIR=/tmp "$@"; code=$?; ls -A /tmp >left; exit $code'
-    outside = not any(path.resolve().is_relative_to("/tmp") for path in (ROOT, Path(os.environ.get("ALTALIGN_JARS", "/")), Path.home()))
-    if not outside or subprocess.run([*UNSHARE, "mount", "--bind", "/mnt", "/mnt"], capture_output=True, check=False).returncode:
+    outside = not any(
+        path.resolve().is_relative_to("/tmp")
+        for path in (ROOT, Path(os.environ.get("ALTALIGN_JARS", "/")), Path.home())
+    )
+    if (
+        not outside
+        or subprocess.run([*UNSHARE, "mount", "--bind", "/mnt", "/mnt"], capture_output=True, check=False).returncode
+    ):
         return curate(folder, runner, config=config)
     for path in [path for path in folder.iterdir() if path.is_symlink()]:  # to what lies in /tmp too
         target = path.resolve()
@@ -99,7 +111,7 @@ def _with_a_folder_for_temporary_files_of_its_own(folder: Path, runner: str, con
     return done
 
 
-# Signals --------------------------------------------------------------------------------------------------------------------
+# Signals --------------------------------------------------------------------------------------------------------------
 
 
 def test_ended_by_signals_in_the_middle_of_units_it_continues_to_the_same_bytes_with_the_engines_own_shuffle(
@@ -107,7 +119,11 @@ def test_ended_by_signals_in_the_middle_of_units_it_continues_to_the_same_bytes_
 ) -> None:
     folder, wanted = embedded.input_in(tmp_path / "here"), tmp_path / "blows"
     environment = blows.environ(wanted)
-    for step, number in (("tables/merged", signal.SIGKILL), ("judge/units", signal.SIGINT), ("fetch/units", signal.SIGTERM)):
+    for step, number in (
+        ("tables/merged", signal.SIGKILL),
+        ("judge/units", signal.SIGINT),
+        ("fetch/units", signal.SIGTERM),
+    ):
         blows.want(wanted, {step: number.name})
         done = curate(folder, runner, "--set", "engine.shuffle=beam", environment=environment)
         assert blows.struck(wanted, step), done.stderr
@@ -127,7 +143,7 @@ def test_ended_by_signals_in_the_middle_of_units_it_continues_to_the_same_bytes_
     check_nothing_left(folder)
 
 
-# Trouble --------------------------------------------------------------------------------------------------------------------
+# Trouble --------------------------------------------------------------------------------------------------------------
 
 
 def test_trouble_of_a_unit_is_one_line_that_names_the_file_and_a_defect_one_that_names_the_unit_with_its_trace_in_a_file(
@@ -147,7 +163,8 @@ def test_trouble_of_a_unit_is_one_line_that_names_the_file_and_a_defect_one_that
     done = curate(folder, runner, environment=blows.environ(wanted))
     assert done.returncode == 1, done.stderr
     assert re.fullmatch(
-        r"altalign: run: tables/units failed: unit \d+: ZeroDivisionError: a defect that a test has made; run/log/trace.txt has the rest", line_of(done)
+        r"altalign: run: tables/units failed: unit \d+: ZeroDivisionError: a defect that a test has made; run/log/trace.txt has the rest",
+        line_of(done),
     )
     assert "in _strike" in (folder / "run" / "log" / "trace.txt").read_text(encoding="utf-8")
     _check_readable(done)

@@ -40,7 +40,7 @@ page_url_column = "page"
 """
 
 
-# What is done first to the folder -------------------------------------------------------------------------------------------
+# What is done first to the folder -------------------------------------------------------------------------------------
 
 
 def _write(path: str, content: str | bytes) -> None:
@@ -64,7 +64,11 @@ def _drop(pattern: str) -> None:
 
 def _lose_counts() -> None:
     """A mark whose counts are gone, before the stage has ended."""
-    mark = next(path for path in sorted(Path("run/work/judge/grouped").glob("0*.json")) if json.loads(path.read_text(encoding="utf-8"))["counts"])
+    mark = next(
+        path
+        for path in sorted(Path("run/work/judge/grouped").glob("0*.json"))
+        if json.loads(path.read_text(encoding="utf-8"))["counts"]
+    )
     mark.write_text(json.dumps({**json.loads(mark.read_text(encoding="utf-8")), "counts": []}), encoding="utf-8")
     Path("run/work/judge/done.json").unlink()
 
@@ -72,7 +76,9 @@ def _lose_counts() -> None:
 def _from_the_web() -> None:
     """Of a run, as if its images were, or would have been, fetched from the web."""
     config = Path("run/config.toml")
-    config.write_text(config.read_text(encoding="utf-8").replace('source = "archive"', 'source = "web"'), encoding="utf-8")
+    config.write_text(
+        config.read_text(encoding="utf-8").replace('source = "archive"', 'source = "web"'), encoding="utf-8"
+    )
 
 
 def _grow(path: str) -> None:
@@ -81,9 +87,16 @@ def _grow(path: str) -> None:
 
 
 # By the word before "and" or "with": what of a run is there already, then what is done to it.
-RUNS = {"a finished run": "write", "a run until judge": "judge", "a run until tables": "tables", "a run until extract": "extract"}
+RUNS = {
+    "a finished run": "write",
+    "a run until judge": "judge",
+    "a run until tables": "tables",
+    "a run until extract": "extract",
+}
 GIVEN: dict[str, Callable[[], object]] = {
-    "a config with two mistakes": lambda: _write("config.toml", '[input]\npaths = "input"\n[text]\nwords_at_lest = 3\n'),
+    "a config with two mistakes": lambda: _write(
+        "config.toml", '[input]\npaths = "input"\n[text]\nwords_at_lest = 3\n'
+    ),
     "a config that is no TOML": lambda: _write("config.toml", "[input]\npaths = input/*.parquet\n"),
     "a config in Latin-1": lambda: _write("config.toml", "# Ren\xe9\n".encode("latin-1")),
     "a block list of words": lambda: _write("blocked.txt", "cats\n"),
@@ -94,7 +107,10 @@ GIVEN: dict[str, Callable[[], object]] = {
     "a pipe": lambda: os.mkfifo("pipe.csv"),
     "a file of a strange name": lambda: _write("input/\x1b[2Jx.csv", "url,caption\n"),
     "a Parquet file of text": lambda: _write("input/part-0.parquet", "PAR1 and nothing more"),
-    "a gzip file cut in two": lambda: (_write("text/some.csv.gz", gzip.compress(Path("text/some.csv").read_bytes())), _cut("text/some.csv.gz")),
+    "a gzip file cut in two": lambda: (
+        _write("text/some.csv.gz", gzip.compress(Path("text/some.csv").read_bytes())),
+        _cut("text/some.csv.gz"),
+    ),
     "a tar of text": lambda: _write("text/some.tar", b"no tar\n" * 200),
     "an archive of noise": lambda: _write("text/some.warc.gz", NOISE),
     "a thesis in the run folder": lambda: _write("run/thesis.txt", "mine"),
@@ -115,10 +131,20 @@ GIVEN: dict[str, Callable[[], object]] = {
     "with dropped rows of noise": lambda: _write(_first("run/dropped/judge/*.parquet"), NOISE),
     "with a vocabulary of noise": lambda: _write("run/tables/vocabulary.npy", NOISE),
     "with a mark cut": lambda: _write(_first("run/work/judge/grouped/*.json"), CUT),
-    "with a mark of something else": lambda: _write(_first("run/work/judge/grouped/*.json"), '{"unit": "00000", "row_groups": 7}'),
+    "with a mark of something else": lambda: _write(
+        _first("run/work/judge/grouped/*.json"), '{"unit": "00000", "row_groups": 7}'
+    ),
     "with lost counts": _lose_counts,
-    "with a spill cut": lambda: (_cut(_first("run/work/judge/units/*.survivors")), _drop("run/work/judge/done.json"), _drop("run/work/judge/grouped/*.json")),
-    "without a spill": lambda: (_drop("run/work/judge/units/*.survivors"), _drop("run/work/judge/done.json"), _drop("run/work/judge/grouped/*.json")),
+    "with a spill cut": lambda: (
+        _cut(_first("run/work/judge/units/*.survivors")),
+        _drop("run/work/judge/done.json"),
+        _drop("run/work/judge/grouped/*.json"),
+    ),
+    "without a spill": lambda: (
+        _drop("run/work/judge/units/*.survivors"),
+        _drop("run/work/judge/done.json"),
+        _drop("run/work/judge/grouped/*.json"),
+    ),
     "with grouped survivors of noise": lambda: _write(_first("run/work/judge/grouped/*.parquet"), NOISE),
     "with candidates of noise": lambda: _write(_first("run/work/extract/000002.parquet"), NOISE),
 }
@@ -160,7 +186,11 @@ def _changing() -> Iterator[None]:
         yield
 
 
-MEANWHILE = {"another command at work": _at_work, "a full disk": _full_disk, "a table that changes after extract": _changing}
+MEANWHILE = {
+    "another command at work": _at_work,
+    "a full disk": _full_disk,
+    "a table that changes after extract": _changing,
+}
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +203,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             folders[stage] = tmp_path_factory.mktemp(stage or "fresh")
             write_input(folders[stage], rows=120)
             config = folders[stage] / "config.toml"
-            config.write_text(config.read_text(encoding="utf-8").replace("vocabulary_size = 380", "vocabulary_size = 150"), encoding="utf-8")
+            config.write_text(
+                config.read_text(encoding="utf-8").replace("vocabulary_size = 380", "vocabulary_size = 150"),
+                encoding="utf-8",
+            )
             (folders[stage] / "one.toml").write_text(ONE, encoding="utf-8")
             with chdir(folders[stage]):
                 assert not stage or main(["curate", "config.toml", "--until", stage]) == 0
@@ -243,11 +276,15 @@ def test_an_error_says_what_is_wrong_where_the_value_and_what_to_do(
 def _to_be_rerun() -> dict[str, dict[str, Any]]:
     """Of the damages that curate meets, the last of each stage that it names."""
     said = [case for case in CASES if case["group"] == "Files of a run" and case["command"].startswith("curate")]
-    return {case["lines"][0].partition("--rerun ")[2].split()[0]: case for case in said if " --rerun " in case["lines"][0]}
+    return {
+        case["lines"][0].partition("--rerun ")[2].split()[0]: case for case in said if " --rerun " in case["lines"][0]
+    }
 
 
 @pytest.mark.parametrize(("stage", "case"), _to_be_rerun().items(), ids=_to_be_rerun())
-def test_a_damaged_run_is_made_whole_by_what_the_error_says(stage: str, case: dict[str, Any], made: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_damaged_run_is_made_whole_by_what_the_error_says(
+    stage: str, case: dict[str, Any], made: Callable[[str], Path], tmp_path: Path
+) -> None:
     with prepared(made, tmp_path / "folder", case["given"]):
         assert main(shlex.split(case["command"])) == 1
         assert main(["curate", "config.toml", "--rerun", stage]) == 0
@@ -261,7 +298,15 @@ def test_without_its_record_a_run_is_made_whole_by_a_restart(made: Callable[[str
 
 
 @pytest.mark.parametrize(
-    "command", ["curate mine.toml", "curate config.toml --set run.folder=run/config.toml", "status input", "explain input --text x", "clean input", "demo ."]
+    "command",
+    [
+        "curate mine.toml",
+        "curate config.toml --set run.folder=run/config.toml",
+        "status input",
+        "explain input --text x",
+        "clean input",
+        "demo .",
+    ],
 )
 def test_every_verb_shows_a_traceback_with_debug_and_none_without(
     command: str, made: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]

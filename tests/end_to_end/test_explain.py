@@ -49,7 +49,9 @@ def explain(capsys: pytest.CaptureFixture[str], folder: Path, *args: str, code: 
     return said.err if code else said.out
 
 
-def test_every_dropped_row_is_found_by_its_key_and_says_each_rule_that_failed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_dropped_row_is_found_by_its_key_and_says_each_rule_that_failed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     seen = set()
     for path in sorted((folder / "run" / "dropped").rglob("*.parquet")):
         for row in pq.read_table(path).to_pylist():
@@ -74,9 +76,15 @@ def test_every_dropped_row_is_found_by_its_key_and_says_each_rule_that_failed(fo
 
 
 def test_the_measured_value_stands_beside_the_setting(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [row for path in (folder / "run" / "dropped" / "judge").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    rows = [
+        row
+        for path in (folder / "run" / "dropped" / "judge").glob("*.parquet")
+        for row in pq.read_table(path).to_pylist()
+    ]
     long = next(row for row in rows if row["reason"] == "text_too_long")
-    assert f"text_too_long: {long['words']} words, [text] words_at_most = 20" in explain(capsys, folder, "--text", long["caption"])
+    assert f"text_too_long: {long['words']} words, [text] words_at_most = 20" in explain(
+        capsys, folder, "--text", long["caption"]
+    )
     rare = next(row for row in rows if row["failed"] == ["text_has_rare_ngram"])
     said = explain(capsys, folder, "--key", rare["key"])
     named = said.split('rare: "')[1].split('"')[0]
@@ -93,13 +101,19 @@ def test_a_url_is_found_with_its_fragment_and_white_space(folder: Path, capsys: 
     assert "https://img.example/3.png" in explain(capsys, folder, "--url", " https://img.example/3.png#top")
 
 
-def test_nothing_found_exits_with_1_and_says_where_else_to_look(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_found_exits_with_1_and_says_where_else_to_look(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "nothing found with caption 'no such text'" in explain(capsys, folder, "--text", "no such text", code=1)
 
 
 @pytest.mark.parametrize(("run", "words"), [("nowhere", "no such run folder"), (".", "no run of altalign")])
 def test_what_is_no_run_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], run: str, words: str) -> None:
-    for verb in (["explain", str(folder / run), "--text", "x"], ["status", str(folder / run)], ["clean", str(folder / run)]):
+    for verb in (
+        ["explain", str(folder / run), "--text", "x"],
+        ["status", str(folder / run)],
+        ["clean", str(folder / run)],
+    ):
         capsys.readouterr()
         assert main(verb) == 2
         assert words in capsys.readouterr().err
@@ -123,7 +137,9 @@ def test_status_tells_whether_a_command_is_at_work(folder: Path, capsys: pytest.
     assert "run: finished" in capsys.readouterr().out
 
 
-def test_a_cleaned_run_answers_at_once_and_explains_still(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cleaned_run_answers_at_once_and_explains_still(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_input(tmp_path, rows=120)
     monkeypatch.chdir(tmp_path)
     assert main(["curate", "config.toml", "--until", "judge"]) == 0
@@ -181,10 +197,25 @@ def test_an_invalid_url_says_why_it_is_none_and_nothing_acts_on_a_terminal(
     assert all(line.isprintable() for line in said.splitlines())
 
 
-def test_whatever_a_run_holds_nothing_that_is_printed_acts_on_a_terminal(hostile_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keys = [row["key"] for path in (hostile_run / "run" / "dropped").rglob("*.parquet") for row in pq.read_table(path).to_pylist() if row["key"]]
-    commands = [["explain", "run", "--key", key] for key in keys] + [["status", "run"], ["curate", "config.toml", "--until", "judge"]]
-    commands += [["curate", "config.toml", "--dry-run"], ["explain", "run", "--text", "\x1b[2J"], ["explain", "run", "--url", "\u202e"], ["status", "\x1b[2J"]]
+def test_whatever_a_run_holds_nothing_that_is_printed_acts_on_a_terminal(
+    hostile_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = [
+        row["key"]
+        for path in (hostile_run / "run" / "dropped").rglob("*.parquet")
+        for row in pq.read_table(path).to_pylist()
+        if row["key"]
+    ]
+    commands = [["explain", "run", "--key", key] for key in keys] + [
+        ["status", "run"],
+        ["curate", "config.toml", "--until", "judge"],
+    ]
+    commands += [
+        ["curate", "config.toml", "--dry-run"],
+        ["explain", "run", "--text", "\x1b[2J"],
+        ["explain", "run", "--url", "\u202e"],
+        ["status", "\x1b[2J"],
+    ]
     assert len(keys) == 5
     with chdir(hostile_run):
         for command in commands:
@@ -200,7 +231,10 @@ def test_a_locale_of_ascii_alone_writes_out_what_it_does_not_know(hostile_run: P
         ended = altalign(tmp_path, *arguments, environment=ascii_alone)
         assert (ended.returncode, ended.stderr) == (0, "")
         assert ended.stdout.isascii()
-    for arguments in (["explain", "läufe", "--text", "ä"], ["curate", "läufe/config.toml", "--set", "run.folder=läufe"]):
+    for arguments in (
+        ["explain", "läufe", "--text", "ä"],
+        ["curate", "läufe/config.toml", "--set", "run.folder=läufe"],
+    ):
         ended = altalign(tmp_path, *arguments, environment=ascii_alone)
         assert ended.returncode in (1, 2)
         assert ended.stderr.startswith("altalign: ")
@@ -210,5 +244,12 @@ def test_a_locale_of_ascii_alone_writes_out_what_it_does_not_know(hostile_run: P
 def test_a_reader_that_has_seen_enough_is_no_error(folder: Path) -> None:
     for arguments in ("explain run --text 'click here to see more'", "status run"):
         script = f"{shlex.join(command(*shlex.split(arguments)))}; echo $? >&2"
-        ended = subprocess.run(["bash", "-c", f"{{ {script}; }} | true"], cwd=folder, env=environ(), capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            ["bash", "-c", f"{{ {script}; }} | true"],
+            cwd=folder,
+            env=environ(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert ended.stderr == "0\n"

@@ -27,7 +27,9 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(12):
             file = io.BytesIO()
             Image.effect_noise((230 + number, 240), 50).convert("RGB").save(file, "PNG" if number % 3 else "JPEG")
-            row = json.dumps({"url": f"https://img.example/{number}", "caption": f"noise of the number {number}"}).encode()
+            row = json.dumps(
+                {"url": f"https://img.example/{number}", "caption": f"noise of the number {number}"}
+            ).encode()
             for suffix, content in (("png", file.getvalue()), ("json", row)):
                 member = tarfile.TarInfo(f"{number:03}.{suffix}")
                 member.size = len(content)
@@ -78,7 +80,9 @@ def _with_fetch(work):
 
 
 @pytest.mark.parametrize("harm", ["lost", "cut", "overwritten"])
-def test_fetched_images_that_are_not_as_they_were_are_damage_that_a_rerun_repairs(folder: Path, harm: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fetched_images_that_are_not_as_they_were_are_damage_that_a_rerun_repairs(
+    folder: Path, harm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["curate", "config.toml", "--until", "fetch"]) == 0
     before = tree(folder / "run")
     blob = max((folder / "run" / "work" / "fetch" / "units").glob("*.images"), key=lambda path: path.stat().st_size)
@@ -87,7 +91,11 @@ def test_fetched_images_that_are_not_as_they_were_are_damage_that_a_rerun_repair
     blob.unlink()
     if harm != "lost":
         blob.write_bytes(data if harm == "overwritten" else data[:-1])
-    why = {"lost": "cannot be read (No such file or directory)", "cut": "ends 1 bytes before the image", "overwritten": "is not the one that was fetched"}
+    why = {
+        "lost": "cannot be read (No such file or directory)",
+        "cut": "ends 1 bytes before the image",
+        "overwritten": "is not the one that was fetched",
+    }
     error = fails(capsys, 1)
     assert error.startswith(f"{blob.relative_to(folder)}: damaged")
     assert why[harm] in error

@@ -45,7 +45,15 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What came of every point."""
     folder = tmp_path_factory.mktemp("kills")
     write_input(folder, rows=120)
-    wanted = [sys.executable, "-m", "tests.end_to_end.killing", str(folder), str(SEED), f"SIGKILL:{KILLS}", f"SIGINT,SIGTERM,SIGHUP:{ENDS}"]
+    wanted = [
+        sys.executable,
+        "-m",
+        "tests.end_to_end.killing",
+        str(folder),
+        str(SEED),
+        f"SIGKILL:{KILLS}",
+        f"SIGINT,SIGTERM,SIGHUP:{ENDS}",
+    ]
     done = subprocess.run(wanted, cwd=ROOT, env=environ(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -55,7 +63,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 def test_points_lie_in_every_stage_and_are_reached(reports: list[dict[str, Any]]) -> None:
     assert {report["stage"] for report in reports} == {"", *STAGES}
-    assert sum(report["at"] == "never reached" for report in reports) <= len(reports) // 10  # threads change their order a little
+    # threads change their order a little
+    assert sum(report["at"] == "never reached" for report in reports) <= len(reports) // 10
 
 
 def test_whatever_ended_it_a_run_continues_to_the_same_bytes_and_leaves_nothing(reports: list[dict[str, Any]]) -> None:
@@ -67,7 +76,9 @@ def test_whatever_ended_it_a_run_continues_to_the_same_bytes_and_leaves_nothing(
         assert not report["orphans"], report
 
 
-def test_a_signal_that_can_be_handled_ends_in_one_line_with_its_code_and_without_halves(reports: list[dict[str, Any]]) -> None:
+def test_a_signal_that_can_be_handled_ends_in_one_line_with_its_code_and_without_halves(
+    reports: list[dict[str, Any]],
+) -> None:
     codes = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
     for report in (report for report in reports if report["signal"] != "SIGKILL" and report["at"] != "never reached"):
         assert report["ended"] == codes[report["signal"]], report
@@ -85,7 +96,10 @@ def test_a_signal_while_it_still_starts_is_a_line_too(tmp_path: Path, number: in
     wanted = [sys.executable, "-c", AT_AN_IMPORT, str(number), name]
     done = subprocess.run(wanted, cwd=tmp_path, env=environ(), capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
-    assert done.stderr == f"altalign: interrupted{'' if name == 'SIGINT' else f' ({name})'}; run the same command again, it continues\n"
+    assert (
+        done.stderr
+        == f"altalign: interrupted{'' if name == 'SIGINT' else f' ({name})'}; run the same command again, it continues\n"
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -96,7 +110,9 @@ def test_prism_ends_with_the_run_however_that_ends(tmp_path: Path, prism: str, n
     (tmp_path / "temp").mkdir()
     environment = environ({"ALTALIGN_PRISM": prism, "TMPDIR": str(tmp_path / "temp")})
     wanted = [sys.executable, "-c", AT_AN_IMPORT, "0", "SIGKILL", "--set", "engine.runner=prism"]
-    with subprocess.Popen(wanted, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(
+        wanted, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as run:
         assert run.stderr is not None
         first = run.stderr.readline()  # a line of progress: a stage is done, and Prism is there
         server = os.pidfd_open(int(Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()[0]))

@@ -56,7 +56,12 @@ def test_with_too_little_memory_it_says_what_it_needs_before_it_begins(folder: P
 def put_large_image(folder: Path, mode: str) -> None:
     large = io.BytesIO()
     Image.new(mode, (8_000, 8_000), 99).save(large, "PNG")  # 64 megapixels
-    rows = {"url": ["https://img.example/large.png"], "caption": ["the large old house"], "page": [None], "image": [large.getvalue()]}
+    rows = {
+        "url": ["https://img.example/large.png"],
+        "caption": ["the large old house"],
+        "page": [None],
+        "image": [large.getvalue()],
+    }
     path = folder / "input" / "part-1.parquet"
     pq.write_table(pa.table(rows, schema=pq.read_schema(path)), path)
 
@@ -74,7 +79,9 @@ def test_an_image_that_there_is_no_memory_for_stops_the_run_which_continues_with
     lines = [line for line in done.stderr.splitlines() if line.startswith("altalign: ")]
     assert done.returncode == 1, done.stderr
     assert len(lines) == 1
-    assert lines[0].startswith("altalign: https://img.example/large.png: no memory to decode an image of 8,000 x 8,000 pixels (")
+    assert lines[0].startswith(
+        "altalign: https://img.example/large.png: no memory to decode an image of 8,000 x 8,000 pixels ("
+    )
     assert "768 MB needed" in lines[0]
     assert lines[0].endswith("give it more, or set [engine] workers or [image] pixels_at_most lower")
     assert main(["curate", "config.toml"]) == 0

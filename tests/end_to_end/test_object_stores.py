@@ -62,7 +62,11 @@ def upload(folder: Path, url: str) -> None:
 
 def config_of(url: str) -> str:
     """The settings of the small run, with its input in a bucket."""
-    return CONFIG.replace('"input/', f'"{url}/input/').replace('"text/', f'"{url}/text/').replace('["tests"]', f'["{url}/tests"]')
+    return (
+        CONFIG.replace('"input/', f'"{url}/input/')
+        .replace('"text/', f'"{url}/text/')
+        .replace('["tests"]', f'["{url}/tests"]')
+    )
 
 
 class Made(NamedTuple):
@@ -92,7 +96,9 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         patch.chdir(folder)
         write_input(folder, rows=120)
         upload(folder, store.url)
-        Path("config.toml").write_text(config_of(store.url).replace("vocabulary_size = 380", "vocabulary_size = 150"), encoding="utf-8")
+        Path("config.toml").write_text(
+            config_of(store.url).replace("vocabulary_size = 380", "vocabulary_size = 150"), encoding="utf-8"
+        )
         assert main(["curate", "config.toml"]) == 0
         written = []
         real = clients._put  # pyright: ignore[reportPrivateUsage]
@@ -127,21 +133,34 @@ def test_a_run_in_a_store_has_the_bytes_of_one_on_a_disk(made: Made) -> None:
 def test_spark_leaves_the_same_bytes_in_a_store(made: Made) -> None:
     need_job_server("spark")
     command = ["curate", "config.toml", in_store(made.store, "spark"), "--set=engine.runner=spark"]
-    done = subprocess.run([sys.executable, "-m", "altalign.cli", *command], cwd=made.folder, env=environ(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "altalign.cli", *command],
+        cwd=made.folder,
+        env=environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert tree_of(f"{made.store.url}/spark") == made.on_disk
 
 
-def test_input_in_a_store_gives_the_pairs_of_input_on_a_disk(s3_made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_in_a_store_gives_the_pairs_of_input_on_a_disk(
+    s3_made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_input(tmp_path, rows=120)
     monkeypatch.chdir(tmp_path)
     assert main(["curate", "config.toml", "--set=text.vocabulary_size=150"]) == 0
     differs = {name for name, digest in tree(tmp_path / "run").items() if s3_made.on_disk[name] != digest}
     by_digest = {"manifest.json", "audit/report.json"}  # the one names config.toml so, the other the manifest
-    assert differs <= {"config.toml", *by_digest} | {name for name in s3_made.on_disk if name.startswith("audit/near_duplicates")}
+    assert differs <= {"config.toml", *by_digest} | {
+        name for name in s3_made.on_disk if name.startswith("audit/near_duplicates")
+    }
 
 
-def test_web_archives_in_a_store_give_the_bytes_of_those_on_a_disk(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_web_archives_in_a_store_give_the_bytes_of_those_on_a_disk(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["demo", "web"]) == 0
     for path in Path("web").rglob("*"):
@@ -155,8 +174,19 @@ def test_web_archives_in_a_store_give_the_bytes_of_those_on_a_disk(s3: Server, t
 
 
 def killed_at(made: Made, name: str, point: int) -> int:
-    command = [sys.executable, "-c", KILLED_AT_AN_OBJECT, str(point), "curate", "config.toml", in_store(made.store, name), "--set=engine.workers=2"]
-    return subprocess.run(command, cwd=made.folder, env=environ(), capture_output=True, timeout=300, check=False).returncode
+    command = [
+        sys.executable,
+        "-c",
+        KILLED_AT_AN_OBJECT,
+        str(point),
+        "curate",
+        "config.toml",
+        in_store(made.store, name),
+        "--set=engine.workers=2",
+    ]
+    return subprocess.run(
+        command, cwd=made.folder, env=environ(), capture_output=True, timeout=300, check=False
+    ).returncode
 
 
 @pytest.mark.parametrize("number", range(KILLS))
@@ -172,11 +202,15 @@ def test_a_run_that_was_killed_continues_to_the_same_bytes(number: int, s3_made:
         killed_at(made, name, 3 + 7 * number)  # once more, on the way
     assert main(["curate", "config.toml", in_store(made.store, name)]) == 0
     assert tree_of(run) == made.on_disk
-    assert sorted(path.removeprefix(run) for path in storage.files_below(run)) == sorted(path.removeprefix(made.run) for path in storage.files_below(made.run))
+    assert sorted(path.removeprefix(run) for path in storage.files_below(run)) == sorted(
+        path.removeprefix(made.run) for path in storage.files_below(made.run)
+    )
     storage.delete(run)
 
 
-def test_a_run_goes_on_with_what_another_machine_has_begun(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_with_what_another_machine_has_begun(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = f"{made.store.url}/moved"
     assert main(["curate", "config.toml", in_store(made.store, "moved"), "--until", "judge"]) == 0
     monkeypatch.setenv("ALTALIGN_CACHE", str(tmp_path / "another machine"))
@@ -198,7 +232,12 @@ def test_status_explain_and_a_dry_run_tell_of_a_run_in_a_store(made: Made, capsy
         row = pq.read_table(file).to_pylist()[0]
     assert main(["explain", made.run, "--key", row["key"]]) == 0
     assert f"dropped: {row['reason']}" in capsys.readouterr().out
-    rare = next(row for path in storage.files_below(f"{made.run}/dropped/judge") for row in _rows(path) if row["reason"] == "text_has_rare_ngram")
+    rare = next(
+        row
+        for path in storage.files_below(f"{made.run}/dropped/judge")
+        for row in _rows(path)
+        if row["reason"] == "text_has_rare_ngram"
+    )
     assert main(["explain", made.run, "--text", rare["caption"]]) == 0
     assert "rare:" in capsys.readouterr().out
     assert main(["curate", "config.toml", in_store(made.store, "never"), "--dry-run"]) == 0
@@ -232,7 +271,10 @@ def test_a_stage_is_run_anew_and_work_is_deleted(made: Made, capsys: pytest.Capt
 
 def test_a_test_set_is_added_to_a_finished_run(s3_made: Made, tmp_path: Path) -> None:
     store, run = s3_made.store, f"{s3_made.store.url}/more"
-    for folder, where in ((str(tmp_path / "more"), "--set=run.folder=" + str(tmp_path / "more")), (run, in_store(store, "more"))):
+    for folder, where in (
+        (str(tmp_path / "more"), "--set=run.folder=" + str(tmp_path / "more")),
+        (run, in_store(store, "more")),
+    ):
         assert main(["curate", "config.toml", where, "--set=decontaminate.test_sets=[]"]) == 0
         assert main(["decontaminate", folder, "--test-set", f"tests={store.url}/tests"]) == 0
     assert tree_of(run) == tree(tmp_path / "more")
@@ -261,7 +303,9 @@ def test_input_that_changed_in_the_store_is_refused(made: Made, capsys: pytest.C
     storage.delete(run)
 
 
-def test_files_that_are_damaged_are_named_with_what_makes_them_anew(s3_made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_damaged_are_named_with_what_makes_them_anew(
+    s3_made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = f"{s3_made.store.url}/damaged"
     assert main(["curate", "config.toml", in_store(s3_made.store, "damaged")]) == 0
     storage.write_bytes(f"{run}/counts.parquet", b"noise" * 100)
@@ -270,7 +314,10 @@ def test_files_that_are_damaged_are_named_with_what_makes_them_anew(s3_made: Mad
     assert f"{run}/counts.parquet: damaged" in capsys.readouterr().err
     storage.delete(f"{run}/shards/00000.tar")
     assert main(["curate", "config.toml", in_store(s3_made.store, "damaged")]) == 1
-    assert f"{run}/shards/00000.tar: damaged: it is not there; `altalign curate` with --rerun write makes it anew" in capsys.readouterr().err
+    assert (
+        f"{run}/shards/00000.tar: damaged: it is not there; `altalign curate` with --rerun write makes it anew"
+        in capsys.readouterr().err
+    )
     assert main(["curate", "config.toml", in_store(s3_made.store, "damaged"), "--rerun", "write"]) == 0
     assert tree_of(run) == s3_made.on_disk
     storage.write_bytes(f"{s3_made.store.url}/thesis/mine.txt", b"mine")
@@ -279,7 +326,9 @@ def test_files_that_are_damaged_are_named_with_what_makes_them_anew(s3_made: Mad
     storage.delete(run)
 
 
-def test_a_lost_hold_ends_a_command_and_the_next_goes_on(s3_made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lost_hold_ends_a_command_and_the_next_goes_on(
+    s3_made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = f"{s3_made.store.url}/asleep"
     with monkeypatch.context() as patch:
         patch.setattr(locks, "LEASE_S", -1.0)  # as if every request had taken longer
@@ -295,7 +344,9 @@ def test_a_lost_hold_ends_a_command_and_the_next_goes_on(s3_made: Made, monkeypa
 
 @pytest.fixture(scope="module")
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
-    with WebServer(tmp_path_factory.mktemp("server"), addresses=[f"127.0.0.{number}" for number in range(1, 5)]) as running:
+    with WebServer(
+        tmp_path_factory.mktemp("server"), addresses=[f"127.0.0.{number}" for number in range(1, 5)]
+    ) as running:
         yield running
 
 
@@ -304,13 +355,19 @@ def _in_journals(run: str) -> set[str]:
     found = set[str]()
     for name in journal.names(storage.join(run, "work", "fetch", "units")):
         partition, _, group = name.partition("-")
-        rows = parquet.read_row_groups(storage.join(run, "work", "judge", "grouped", f"{partition}.parquet"), int(group), int(group), ["image_id"])
+        rows = parquet.read_row_groups(
+            storage.join(run, "work", "judge", "grouped", f"{partition}.parquet"), int(group), int(group), ["image_id"]
+        )
         of_unit = list(dict.fromkeys((each or b"").hex() for batch in rows for each in batch["image_id"].to_pylist()))
-        found |= {of_unit[number] for number in journal.read(storage.join(run, "work", "fetch", "units", name)).outcomes}
+        found |= {
+            of_unit[number] for number in journal.read(storage.join(run, "work", "fetch", "units", name)).outcomes
+        }
     return found
 
 
-def test_a_run_from_the_web_is_killed_continued_and_tried_again(s3: Server, web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_from_the_web_is_killed_continued_and_tried_again(
+    s3: Server, web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     asked = [*pictures(web, 60), *answers(web)]
     write_web_input(tmp_path, web, asked)
@@ -330,7 +387,9 @@ from altalign.cli import main
 sys.exit(main(["curate", "config.toml", "{in_store(s3, "run")}"]))
 """
     since = len(web.requests())
-    killed = subprocess.run([sys.executable, "-c", killer], cwd=tmp_path, env=environ(), capture_output=True, timeout=300, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", killer], cwd=tmp_path, env=environ(), capture_output=True, timeout=300, check=False
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert any(growing.is_part(path) for path in storage.files_below(s3.url))
     storage.sweep(f"{s3.url}/run")

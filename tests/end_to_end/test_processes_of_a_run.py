@@ -47,7 +47,9 @@ def wanted(tmp_path: Path) -> Path:
 def environment(wanted: Path) -> dict[str, str]:
     """What makes a command use processes, and strikes them as is wanted in a folder."""
     folder = wanted / "at-start"
-    return environ({blows.VARIABLE: str(wanted), "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "TMPDIR": str(wanted / "temp")})
+    return environ(
+        {blows.VARIABLE: str(wanted), "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "TMPDIR": str(wanted / "temp")}
+    )
 
 
 def curate(folder: Path, wanted: Path, *args: str) -> subprocess.CompletedProcess[str]:
@@ -55,7 +57,9 @@ def curate(folder: Path, wanted: Path, *args: str) -> subprocess.CompletedProces
     (wanted / "temp").mkdir(exist_ok=True)
     config = [] if args else ["config.toml"]
     line = command("curate", *config, *args, "--set", "engine.workers=2")
-    return subprocess.run(line, cwd=folder, env=environment(wanted), capture_output=True, text=True, timeout=WATCHDOG_S, check=False)
+    return subprocess.run(
+        line, cwd=folder, env=environment(wanted), capture_output=True, text=True, timeout=WATCHDOG_S, check=False
+    )
 
 
 def line_of(said: str) -> str:
@@ -68,7 +72,9 @@ def line_of(said: str) -> str:
 
 def check_nothing_left(folder: Path, wanted: Path, *, halves: bool = False) -> None:
     """No process of the run's is there any more, and no temporary file; nor, but after a kill, half a file."""
-    wait_for("the end of all processes", lambda: not of_environment(f"{blows.VARIABLE}={wanted}"), [], within_s=WATCHDOG_S)
+    wait_for(
+        "the end of all processes", lambda: not of_environment(f"{blows.VARIABLE}={wanted}"), [], within_s=WATCHDOG_S
+    )
     assert list((wanted / "temp").iterdir()) == []
     if not halves:
         assert [name for name in listed(folder / "run") if "partial-" in name] == []
@@ -87,7 +93,15 @@ def test_processes_change_no_byte(embedded: Finished, tmp_path: Path, wanted: Pa
     folder = embedded.input_in(tmp_path / "here")
     check_continues(folder, wanted, embedded)
     assert len(list(wanted.glob("process-*"))) == 2
-    audited = subprocess.run(command("audit", "run"), cwd=folder, env=environment(wanted), capture_output=True, text=True, timeout=WATCHDOG_S, check=False)
+    audited = subprocess.run(
+        command("audit", "run"),
+        cwd=folder,
+        env=environment(wanted),
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG_S,
+        check=False,
+    )
     assert audited.returncode == 0, audited.stderr
     of_audit = min(cores(), len(list((folder / "run" / "shards").glob("*.tar"))))
     assert len(list(wanted.glob("process-*"))) == 2 + (of_audit if of_audit > 1 else 0)
@@ -102,30 +116,52 @@ def test_archives_are_read_by_processes_too(tmp_path: Path, wanted: Path) -> Non
     assert len(list(wanted.glob("process-*"))) == 2
     plain = altalign(tmp_path, "curate", "configs/handbook.toml", "--until", "extract", "--set", "run.folder=plain")
     assert plain.returncode == 0, plain.stderr
-    files = [name for name in listed(tmp_path / "plain") if (tmp_path / "plain" / name).is_file() and name != "run.json"]
-    assert files == [name for name in listed(tmp_path / "run") if (tmp_path / "run" / name).is_file() and name != "run.json"]
-    assert [name for name in files if (tmp_path / "plain" / name).read_bytes() != (tmp_path / "run" / name).read_bytes()] == []
+    files = [
+        name for name in listed(tmp_path / "plain") if (tmp_path / "plain" / name).is_file() and name != "run.json"
+    ]
+    assert files == [
+        name for name in listed(tmp_path / "run") if (tmp_path / "run" / name).is_file() and name != "run.json"
+    ]
+    assert [
+        name for name in files if (tmp_path / "plain" / name).read_bytes() != (tmp_path / "run" / name).read_bytes()
+    ] == []
 
 
-def test_a_process_that_is_killed_is_one_line_and_the_run_continues(embedded: Finished, tmp_path: Path, wanted: Path) -> None:
+def test_a_process_that_is_killed_is_one_line_and_the_run_continues(
+    embedded: Finished, tmp_path: Path, wanted: Path
+) -> None:
     folder, step = embedded.input_in(tmp_path / "here"), "write"
     blows.want(wanted, {step: "SIGKILL"})
     done = curate(folder, wanted)
     assert done.returncode == 1, done.stderr
     struck = int(blows.struck(wanted, step)[0])
     assert (wanted / f"process-{struck}").exists()
-    assert line_of(done.stderr).startswith(f"altalign: process {struck}, one of those that this command works with, was killed; ")
+    assert line_of(done.stderr).startswith(
+        f"altalign: process {struck}, one of those that this command works with, was killed; "
+    )
     check_nothing_left(folder, wanted, halves=True)
     check_continues(folder, wanted, embedded)
 
 
-@pytest.mark.parametrize(("step", "number"), [("fetch/units", signal.SIGKILL), ("fetch/units", signal.SIGINT), ("write", signal.SIGTERM)])
-def test_a_command_that_is_ended_takes_them_with_it_and_continues(embedded: Finished, tmp_path: Path, wanted: Path, step: str, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("step", "number"), [("fetch/units", signal.SIGKILL), ("fetch/units", signal.SIGINT), ("write", signal.SIGTERM)]
+)
+def test_a_command_that_is_ended_takes_them_with_it_and_continues(
+    embedded: Finished, tmp_path: Path, wanted: Path, step: str, number: signal.Signals
+) -> None:
     folder = embedded.input_in(tmp_path / "here")
     blows.want(wanted, {step: blows.HOLD})
     (wanted / "temp").mkdir()
     line = command("curate", "config.toml", "--set", "engine.workers=2")
-    with subprocess.Popen(line, cwd=folder, env=environment(wanted), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, process_group=0) as run:
+    with subprocess.Popen(
+        line,
+        cwd=folder,
+        env=environment(wanted),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        process_group=0,
+    ) as run:
         wait_for("a unit that is held", lambda: blows.struck(wanted, step), [], within_s=WATCHDOG_S)
         os.killpg(run.pid, number)  # as a terminal does
         if number != signal.SIGKILL:
@@ -141,7 +177,9 @@ def test_a_command_that_is_ended_takes_them_with_it_and_continues(embedded: Fini
     check_continues(folder, wanted, embedded)
 
 
-def test_trouble_in_a_process_is_said_as_in_a_thread(embedded: Finished, tmp_path: Path, wanted: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_trouble_in_a_process_is_said_as_in_a_thread(
+    embedded: Finished, tmp_path: Path, wanted: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     folder = embedded.input_in(tmp_path / "here")
     monkeypatch.chdir(folder)
     assert main(["curate", "config.toml", "--until", "judge"]) == 0
@@ -158,6 +196,7 @@ def test_trouble_in_a_process_is_said_as_in_a_thread(embedded: Finished, tmp_pat
     assert done.returncode == 1, done.stderr
     what = r"altalign: run: write failed: unit \d+: ZeroDivisionError: a defect that a test has made; run/log/trace.txt has the rest"
     assert re.fullmatch(what, line_of(done.stderr)), done.stderr
-    assert "in write_json" in (folder / "run" / "log" / "trace.txt").read_text(encoding="utf-8")  # where it was, in that process
+    # where it was, in that process
+    assert "in write_json" in (folder / "run" / "log" / "trace.txt").read_text(encoding="utf-8")
     check_nothing_left(folder, wanted)
     check_continues(folder, wanted, embedded)

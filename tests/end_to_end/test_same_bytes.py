@@ -43,12 +43,21 @@ def test_the_engine_changes_no_byte(reference: tuple[Path, dict[str, str]], tmp_
 
 @pytest.mark.engine
 def test_prism_changes_no_byte(reference: tuple[Path, dict[str, str]], tmp_path: Path, prism: str) -> None:
-    done = altalign(same_input(reference, tmp_path), "curate", "config.toml", "--set", "engine.runner=prism", environment={"ALTALIGN_PRISM": prism})
+    done = altalign(
+        same_input(reference, tmp_path),
+        "curate",
+        "config.toml",
+        "--set",
+        "engine.runner=prism",
+        environment={"ALTALIGN_PRISM": prism},
+    )
     assert done.returncode == 0, done.stderr
     assert tree(tmp_path / "run") == reference[1]
 
 
-def test_stopped_after_every_stage_it_ends_with_the_same_bytes(reference: tuple[Path, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_after_every_stage_it_ends_with_the_same_bytes(
+    reference: tuple[Path, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(same_input(reference, tmp_path))
     for stage in STAGES[:-1]:
         assert main(["curate", "config.toml", "--until", stage]) == 0

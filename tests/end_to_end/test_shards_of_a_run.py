@@ -75,13 +75,29 @@ def small_pool() -> list[Part]:
             url = f"https://img.example/{names.index(name)}.jpg?größe={rng.randrange(3)}"
             url = rng.choice([url, url, url, None, "x.jpg"]) if is_in_hand else url
             page = rng.choice(["https://p.example/", "https://p.example/2"])
-            found.append(Candidate(url, caption(), page, image_sha256=pictures()[name].sha256 if is_in_hand and rng.random() < 0.9 else None))
+            found.append(
+                Candidate(
+                    url,
+                    caption(),
+                    page,
+                    image_sha256=pictures()[name].sha256 if is_in_hand and rng.random() < 0.9 else None,
+                )
+            )
         return found
 
-    plain = [Candidate(f"https://img.example/{n}.jpg", caption(), "https://p.example/") for n in range(len(names)) for _ in range(3)]
+    plain = [
+        Candidate(f"https://img.example/{n}.jpg", caption(), "https://p.example/")
+        for n in range(len(names))
+        for _ in range(3)
+    ]
     archived = [(f"https://img.example/{n}.jpg", name) for n, name in enumerate(names)]
     table, tar, texts = rows(160, is_in_hand=True), rows(60, is_in_hand=True), rows(60, is_in_hand=False)
-    return [Part("web", "warc.gz", plain, archived), Part("table", "images.parquet", table), Part("tar", "tar", tar), Part("table", "jsonl", texts)]
+    return [
+        Part("web", "warc.gz", plain, archived),
+        Part("table", "images.parquet", table),
+        Part("tar", "tar", tar),
+        Part("table", "jsonl", texts),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +107,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Finished]:
     candidates, images = placed(parts)
     for is_portable in (True, False):
         folder = tmp_path_factory.mktemp("run")
-        at = curate(folder, write_parts(folder, parts), SETTINGS, shards={"samples_per_shard": SAMPLES_PER_SHARD, "portable": is_portable})
+        at = curate(
+            folder,
+            write_parts(folder, parts),
+            SETTINGS,
+            shards={"samples_per_shard": SAMPLES_PER_SHARD, "portable": is_portable},
+        )
         made[is_portable] = Finished(at, candidates, images, is_portable)
     return made
 
@@ -113,9 +134,18 @@ def test_members_are_an_image_its_caption_and_its_row_in_the_order_of_the_side_c
         with tarfile.open(path) as tar:
             members = {member.name: (member, tar.extractfile(member)) for member in tar}
             for row, names in zip(rows, zip(*[iter(members)] * 3, strict=True), strict=True):
-                assert names == (f"{row['key']}.{shards.EXTENSIONS[row['format']]}", f"{row['key']}.txt", f"{row['key']}.json")
-                image, caption, written = (file.read() if file else b"" for _, file in (members[name] for name in names))
-                assert (members[names[0]][0].offset_data, members[names[0]][0].size) == (row["tar_offset"], row["tar_bytes"])
+                assert names == (
+                    f"{row['key']}.{shards.EXTENSIONS[row['format']]}",
+                    f"{row['key']}.txt",
+                    f"{row['key']}.json",
+                )
+                image, caption, written = (
+                    file.read() if file else b"" for _, file in (members[name] for name in names)
+                )
+                assert (members[names[0]][0].offset_data, members[names[0]][0].size) == (
+                    row["tar_offset"],
+                    row["tar_bytes"],
+                )
                 assert caption.decode() == row["caption"]
                 assert json.loads(written) == {name: "" if value is None else value for name, value in row.items()}
                 assert hashlib.sha256(image).hexdigest() == row["sha256"]
@@ -150,7 +180,10 @@ def test_stored_images_are_the_bytes_found_or_what_they_show_as_jpeg(finished: F
                         picture.facts.format,
                     )
                 else:
-                    assert (sample.row["width"], sample.row["height"], sample.row["format"]) == (*picture.upright, "jpeg")
+                    assert (sample.row["width"], sample.row["height"], sample.row["format"]) == (
+                        *picture.upright,
+                        "jpeg",
+                    )
                 with Image.open(io.BytesIO(sample.image)) as image:
                     assert image.format == {"jpeg": "JPEG"}.get(sample.row["format"], sample.row["format"].upper())
                     assert image.size == (sample.row["width"], sample.row["height"])
@@ -167,7 +200,13 @@ def test_shards_are_full_but_the_last_and_the_manifest_names_what_is_there(finis
     assert [path.name for path in finished.tars] == [f"{number:05d}.tar" for number in range(len(rows))]
     assert manifest == {
         "shards": [
-            {"name": path.name, "rows": n, "bytes": path.stat().st_size, "sha256": _sha256(path), "parquet_sha256": _sha256(path.with_suffix(".parquet"))}
+            {
+                "name": path.name,
+                "rows": n,
+                "bytes": path.stat().st_size,
+                "sha256": _sha256(path),
+                "parquet_sha256": _sha256(path.with_suffix(".parquet")),
+            }
             for path, n in zip(finished.tars, rows, strict=True)
         ],
         "pairs": sum(rows),
@@ -199,16 +238,26 @@ def test_every_kept_row_passes_every_rule_and_all_that_pass_are_kept(finished: F
         assert image_verdict(finished.images[identity].facts, SETTINGS) == []
     order = [(row["image_id"], row["key"]) for row in rows]
     assert order == sorted(set(order))
-    curation = run(finished.candidates, {identity: picture.facts for identity, picture in finished.images.items()}, SETTINGS)
+    curation = run(
+        finished.candidates, {identity: picture.facts for identity, picture in finished.images.items()}, SETTINGS
+    )
     assert [row["key"] for row in rows] == [outcome.key for outcome in curation.kept]
 
 
 def test_rows_in_dropped_are_as_many_as_counts_say(finished: Finished):
     """By duckdb, over all files of dropped/ at once."""
-    counted = {(row["stage"], row["source"], row["reason"]): row["rows"] for row in pq.read_table(finished.folder / "counts.parquet").to_pylist()}
+    counted = {
+        (row["stage"], row["source"], row["reason"]): row["rows"]
+        for row in pq.read_table(finished.folder / "counts.parquet").to_pylist()
+    }
     with duckdb.connect(config={"threads": 1}) as sql:
         query = "select stage, source, reason, count(*) from read_parquet(?) group by all"
-        found = Counter({tuple(row[:3]): row[3] for row in sql.execute(query, [str(finished.folder / "dropped" / "*" / "*.parquet")]).fetchall()})
+        found = Counter(
+            {
+                tuple(row[:3]): row[3]
+                for row in sql.execute(query, [str(finished.folder / "dropped" / "*" / "*.parquet")]).fetchall()
+            }
+        )
     assert found == {name: rows for name, rows in counted.items() if name[2] != "kept"}
     assert sum(rows for (stage, _, _), rows in counted.items() if stage == "extract") == len(finished.candidates)
 
@@ -217,19 +266,25 @@ def test_the_checks_of_the_audit_find_nothing_wrong(finished: Finished):
     with contextlib.chdir(finished.folder.parent):  # where the block list is
         checks = run_checks(RunFolder.open(str(finished.folder)))
     assert [check for check in checks if not check.passed] == []
-    assert {check.checked for check in checks if check.name in ("text_too_long", "image_blocked", "members")} == {len(read_sidecars(finished.folder))}
+    assert {check.checked for check in checks if check.name in ("text_too_long", "image_blocked", "members")} == {
+        len(read_sidecars(finished.folder))
+    }
 
 
-# Other readers ---------------------------------------------------------------------------------------------------------------
+# Other readers --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 def test_webdataset_reads_the_run(portable: Finished):
     webdataset = pytest.importorskip("webdataset", reason="webdataset is not installed: uv sync --group test")
     paths = [str(path) for path in portable.tars]
     found = list(webdataset.WebDataset(paths, shardshuffle=False).decode("pil").to_tuple("__key__", "jpg", "txt"))
     rows = read_sidecars(portable.folder)
-    assert [(key, image.size, caption) for key, image, caption in found] == [(row["key"], (row["width"], row["height"]), row["caption"]) for row in rows]
+    assert [(key, image.size, caption) for key, image, caption in found] == [
+        (row["key"], (row["width"], row["height"]), row["caption"]) for row in rows
+    ]
 
 
 @pytest.mark.filterwarnings("ignore")  # of its dependencies, of any kind
@@ -237,7 +292,9 @@ def test_hugging_face_datasets_reads_the_run(portable: Finished, tmp_path: Path,
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed: uv sync --group readers")
     files = {"train": [str(path) for path in portable.tars]}
-    found = datasets.load_dataset("webdataset", data_files=files, split="train", streaming=True, cache_dir=str(tmp_path))
+    found = datasets.load_dataset(
+        "webdataset", data_files=files, split="train", streaming=True, cache_dir=str(tmp_path)
+    )
     rows = read_sidecars(portable.folder)
     assert [(sample["__key__"], sample["txt"], sample["jpg"].size) for sample in found] == [
         (row["key"], row["caption"], (row["width"], row["height"])) for row in rows

@@ -42,7 +42,11 @@ def repeated_words(rows: int, *, seed: int) -> list[Candidate]:
     found = []
     for _ in range(rows):
         caption = rng.choice(sentences).title() if rng.random() < 0.2 else _sentence(rng, words)
-        url = f"https://i{_rank(rng, 40)}.example/{_rank(rng, 500)}.jpg" if rng.random() < 0.97 else rng.choice([None, "", "x.jpg"])
+        url = (
+            f"https://i{_rank(rng, 40)}.example/{_rank(rng, 500)}.jpg"
+            if rng.random() < 0.97
+            else rng.choice([None, "", "x.jpg"])
+        )
         found.append(Candidate(url, caption))
     return found
 
@@ -65,7 +69,11 @@ def test_tables_of_20_000_rows_of_repeated_words(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("altalign.dedup.spill.SLICE_BYTES", 256)
     settings = Settings(vocabulary_size=vocabulary_size, images_per_text_at_most=3, texts_per_image_at_most=30)
     rows = repeated_words(20_000, seed=3)
-    parts = [Part("a", "parquet", rows[:9_000]), Part("b", "jsonl", rows[9_000:11_000]), Part("a", "parquet", rows[11_000:])]
+    parts = [
+        Part("a", "parquet", rows[:9_000]),
+        Part("b", "jsonl", rows[9_000:11_000]),
+        Part("a", "parquet", rows[11_000:]),
+    ]
     by_sql = tables_by_sql(placed(parts)[0], settings)
     assert_tables(curate(tmp_path, write_parts(tmp_path, parts), settings, "--until", "tables"), by_sql, settings)
     assert min(len(by_sql.over_shared_texts), len(by_sql.over_captioned_images)) > 50

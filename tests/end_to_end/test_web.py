@@ -18,7 +18,18 @@ from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.web.client import Client, Response
 from tests.end_to_end.runs import altalign, summary, tree
-from tests.end_to_end.web_inputs import Asked, answers, asked_for, dropped, ids, kept, pictures, sockets, tries, write_web_input
+from tests.end_to_end.web_inputs import (
+    Asked,
+    answers,
+    asked_for,
+    dropped,
+    ids,
+    kept,
+    pictures,
+    sockets,
+    tries,
+    write_web_input,
+)
 from tests.web_server.running import WebServer
 
 pytestmark = pytest.mark.slow
@@ -26,7 +37,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
-    with WebServer(tmp_path_factory.mktemp("server"), addresses=[f"127.0.0.{number}" for number in range(1, 5)]) as running:
+    with WebServer(
+        tmp_path_factory.mktemp("server"), addresses=[f"127.0.0.{number}" for number in range(1, 5)]
+    ) as running:
         yield running
 
 
@@ -53,7 +66,7 @@ def same_input(whole: tuple[Path, list[Asked]], folder: Path) -> Path:
     return folder
 
 
-# What becomes of each URL ------------------------------------------------------------------------------------------------
+# What becomes of each URL ---------------------------------------------------------------------------------------------
 
 
 def test_what_comes_is_in_shards_and_what_does_not_has_its_reason_and_status(whole: tuple[Path, list[Asked]]) -> None:
@@ -65,8 +78,14 @@ def test_what_comes_is_in_shards_and_what_does_not_has_its_reason_and_status(who
     counts = {stage["stage"]: stage for stage in summary(run)["stages"]}
     pairs = [1 + (number % 3 == 0) for number in range(len(asked))]
     assert counts["fetch"]["received"] == sum(pairs)
-    assert counts["fetch"]["dropped"]["http_refused"] == sum(n for n, each in zip(pairs, asked, strict=True) if each.reason == "http_refused")
-    assert counts["image"]["kept"] == sum(n for n, each in zip(pairs, asked, strict=True) if each.reason is None) == summary(run)["pairs"]
+    assert counts["fetch"]["dropped"]["http_refused"] == sum(
+        n for n, each in zip(pairs, asked, strict=True) if each.reason == "http_refused"
+    )
+    assert (
+        counts["image"]["kept"]
+        == sum(n for n, each in zip(pairs, asked, strict=True) if each.reason is None)
+        == summary(run)["pairs"]
+    )
 
 
 def test_an_image_is_asked_for_once_however_many_captions_it_has(server: WebServer, folder: Path) -> None:
@@ -78,7 +97,9 @@ def test_an_image_is_asked_for_once_however_many_captions_it_has(server: WebServ
     assert summary(folder / "run")["pairs"] == 12
 
 
-def test_an_image_that_was_taken_is_in_memory_no_more_when_the_next_is_asked_for(server: WebServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_was_taken_is_in_memory_no_more_when_the_next_is_asked_for(
+    server: WebServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client counts its bytes until then."""
     still_there, real = list[bool](), Client.fetch
 
@@ -112,19 +133,33 @@ def test_each_try_is_in_the_log_with_where_and_when(whole: tuple[Path, list[Aske
     assert (found["ended"], found["images"], found["units_finished"]) == (len(asked), len(asked), found["units"])
 
 
-def test_the_order_of_arrival_and_the_number_of_workers_change_no_byte(whole: tuple[Path, list[Asked]], tmp_path: Path) -> None:
-    for name, settings in {"one": ["engine.workers=1", "fetch.threads=1"], "four": ["engine.workers=4", "fetch.connections_per_host=2"]}.items():
+def test_the_order_of_arrival_and_the_number_of_workers_change_no_byte(
+    whole: tuple[Path, list[Asked]], tmp_path: Path
+) -> None:
+    for name, settings in {
+        "one": ["engine.workers=1", "fetch.threads=1"],
+        "four": ["engine.workers=4", "fetch.connections_per_host=2"],
+    }.items():
         folder = same_input(whole, tmp_path / name) if (tmp_path / name).mkdir() is None else tmp_path
         done = altalign(folder, "curate", "config.toml", *(word for setting in settings for word in ("--set", setting)))
         assert done.returncode == 0, done.stderr
         differing = {"config.toml", "manifest.json"}  # the setting itself, and its digest
         after, before = tree(folder / "run"), tree(whole[0] / "run")
-        assert {n: d for n, d in after.items() if n not in differing} == {n: d for n, d in before.items() if n not in differing}
+        assert {n: d for n, d in after.items() if n not in differing} == {
+            n: d for n, d in before.items() if n not in differing
+        }
 
 
 @pytest.mark.engine
 def test_prism_changes_no_byte(whole: tuple[Path, list[Asked]], tmp_path: Path, prism: str) -> None:
-    done = altalign(same_input(whole, tmp_path), "curate", "config.toml", "--set", "engine.runner=prism", environment={"ALTALIGN_PRISM": prism})
+    done = altalign(
+        same_input(whole, tmp_path),
+        "curate",
+        "config.toml",
+        "--set",
+        "engine.runner=prism",
+        environment={"ALTALIGN_PRISM": prism},
+    )
     assert done.returncode == 0, done.stderr
     assert tree(tmp_path / "run") == tree(whole[0] / "run")
 
@@ -132,7 +167,9 @@ def test_prism_changes_no_byte(whole: tuple[Path, list[Asked]], tmp_path: Path, 
 def test_what_hangs_is_a_timeout(server: WebServer, folder: Path) -> None:
     targets = ("/slow-head", "/drip", "/drip-head", "/stall", "/endless/head", "/endless/continue")
     write_web_input(folder, server, [Asked(server.url(target)) for target in targets])
-    assert main(["curate", "config.toml", "--set", "fetch.timeout_s=0.5", "--set", "fetch.bytes_at_most=2_000_000"]) == 0
+    assert (
+        main(["curate", "config.toml", "--set", "fetch.timeout_s=0.5", "--set", "fetch.bytes_at_most=2_000_000"]) == 0
+    )
     found = dropped(folder / "run")
     assert {found[server.url(target)][0] for target in targets[:4]} == {"http_timeout"}
     assert {found[server.url(target)][0] for target in targets[4:]} <= {"http_timeout", "http_broken"}
@@ -149,13 +186,25 @@ def test_nobody_is_asked_who_may_not_be(server: WebServer, folder: Path) -> None
     before = len(server.requests())
     write_web_input(folder, server, pictures(server, 8))
     (folder / "domains.txt").write_text("# ours\n127.0.0.1\n127.0.0.2\n", encoding="utf-8")
-    assert main(["curate", "config.toml", "--set", 'fetch.blocked_domains=["domains.txt"]', "--set", 'fetch.allow_addresses=["127.0.0.3"]']) == 0
+    assert (
+        main(
+            [
+                "curate",
+                "config.toml",
+                "--set",
+                'fetch.blocked_domains=["domains.txt"]',
+                "--set",
+                'fetch.allow_addresses=["127.0.0.3"]',
+            ]
+        )
+        == 0
+    )
     assert {url.split("/")[2].split(":")[0] for url in asked_for(server, since=before)} == {"127.0.0.3"}
     assert len(kept(folder / "run")) == 2
     assert sorted(dropped(folder / "run").values()) == [("http_refused", None)] * 6
 
 
-# Images in hand ------------------------------------------------------------------------------------------------------------
+# Images in hand -------------------------------------------------------------------------------------------------------
 
 
 def test_images_in_hand_without_a_url_are_read_where_they_are(server: WebServer, folder: Path) -> None:
@@ -170,7 +219,10 @@ def test_images_in_hand_without_a_url_are_read_where_they_are(server: WebServer,
     write_web_input(folder, server, [])
     pq.write_table(pa.table(columns), folder / "input" / "pairs.parquet")
     config = folder / "config.toml"
-    config.write_text(config.read_text(encoding="utf-8").replace('kind = "table"', 'kind = "table"\nimage_column = "image"'), encoding="utf-8")
+    config.write_text(
+        config.read_text(encoding="utf-8").replace('kind = "table"', 'kind = "table"\nimage_column = "image"'),
+        encoding="utf-8",
+    )
     before = len(server.requests())
     assert main(["curate", "config.toml"]) == 0
     assert sorted(asked_for(server, since=before)) == [server.url("/png/of-the-web"), server.url("/status/404?in-hand")]
@@ -179,18 +231,36 @@ def test_images_in_hand_without_a_url_are_read_where_they_are(server: WebServer,
     assert summary(folder / "run")["pairs"] == 3
 
 
-# Run again -----------------------------------------------------------------------------------------------------------------
+# Run again ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_finished_run_asks_for_nothing_whatever_its_patience(whole: tuple[Path, list[Asked]], server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_asks_for_nothing_whatever_its_patience(
+    whole: tuple[Path, list[Asked]], server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(whole[0])
     before, requests = tree(whole[0] / "run"), len(server.requests())
-    assert main(["curate", "config.toml", "--set", "fetch.timeout_s=5", "--set", "fetch.retries=7", "--set", "fetch.unit_deadline_s=9"]) == 0
+    assert (
+        main(
+            [
+                "curate",
+                "config.toml",
+                "--set",
+                "fetch.timeout_s=5",
+                "--set",
+                "fetch.retries=7",
+                "--set",
+                "fetch.unit_deadline_s=9",
+            ]
+        )
+        == 0
+    )
     assert tree(whole[0] / "run") == before
     assert len(server.requests()) == requests
 
 
-def test_other_image_rules_ask_for_nothing_again_and_other_rules_of_fetching_for_all(server: WebServer, folder: Path) -> None:
+def test_other_image_rules_ask_for_nothing_again_and_other_rules_of_fetching_for_all(
+    server: WebServer, folder: Path
+) -> None:
     asked = [*pictures(server, 12), Asked(server.url("/status/404?again"))]
     write_web_input(folder, server, asked)
     assert main(["curate", "config.toml"]) == 0
@@ -209,10 +279,12 @@ def test_other_image_rules_ask_for_nothing_again_and_other_rules_of_fetching_for
     assert tree(folder / "run") == first
 
 
-# What people see -----------------------------------------------------------------------------------------------------------
+# What people see ------------------------------------------------------------------------------------------------------
 
 
-def test_explain_shows_each_try_and_status_how_it_went(whole: tuple[Path, list[Asked]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_shows_each_try_and_status_how_it_went(
+    whole: tuple[Path, list[Asked]], capsys: pytest.CaptureFixture[str]
+) -> None:
     run, asked = str(whole[0] / "run"), whole[1]
     unavailable = next(each.url for each in asked if each.http_code == 503)
     assert main(["explain", run, "--url", unavailable]) == 0
@@ -232,11 +304,16 @@ def test_explain_shows_each_try_and_status_how_it_went(whole: tuple[Path, list[A
     assert "most failures: 127.0.0.1 " in said
 
 
-def test_a_dry_run_says_what_will_be_asked_of_whom(server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_says_what_will_be_asked_of_whom(
+    server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_web_input(folder, server, pictures(server, 3))
     assert main(["curate", "config.toml", "--dry-run", "--set", "fetch.requests_per_host_s=20.5"]) == 0
     said = capsys.readouterr().out
-    assert "images: from the web, those of pairs that judge keeps; 64 requests at a time, of one host 8 and 20.5 a second" in said
+    assert (
+        "images: from the web, those of pairs that judge keeps; 64 requests at a time, of one host 8 and 20.5 a second"
+        in said
+    )
     assert "GB and the images in run" in said
 
 
@@ -248,7 +325,7 @@ def test_nothing_is_left_open_after_a_run(server: WebServer, folder: Path) -> No
     assert sockets() == before
 
 
-# The demo ------------------------------------------------------------------------------------------------------------------
+# The demo -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_demo_over_http_gives_the_pairs_of_its_archives(folder: Path) -> None:
@@ -263,7 +340,12 @@ def test_the_demo_over_http_gives_the_pairs_of_its_archives(folder: Path) -> Non
         serve.write_served(folder / "demo-web", running.server_port)
         local = ["--set", f'fetch.allow_addresses=["127.0.0.1:{running.server_port}"]']
         assert main(["curate", str(ROOT / "configs" / "demo.toml"), "--set", "text.vocabulary_size=100_000"]) == 0
-        assert main(["curate", str(ROOT / "configs" / "demo-served.toml"), *local, "--set", "text.vocabulary_size=100_000"]) == 0
+        assert (
+            main(
+                ["curate", str(ROOT / "configs" / "demo-served.toml"), *local, "--set", "text.vocabulary_size=100_000"]
+            )
+            == 0
+        )
     finally:
         running.shutdown()
         running.server_close()
@@ -272,14 +354,22 @@ def test_the_demo_over_http_gives_the_pairs_of_its_archives(folder: Path) -> Non
     def pairs(name: str) -> list[Any]:
         paths = sorted((folder / "runs" / name / "shards").glob("*.parquet"))
         rows = pa.concat_tables(map(pq.read_table, paths)).to_pylist()
-        urls = {url: serve.local_url(url, running.server_port) for row in rows if not (url := row["image_url"]).startswith("http://127.0.0.1")}
+        urls = {
+            url: serve.local_url(url, running.server_port)
+            for row in rows
+            if not (url := row["image_url"]).startswith("http://127.0.0.1")
+        }
         values = ("caption", "page_url", "width", "height", "format", "found_sha256", "sha256", "words")
         return sorted((urls.get(row["image_url"], row["image_url"]), *(row[value] for value in values)) for row in rows)
 
     assert len(pairs("demo")) > 300
     assert pairs("demo-served") == pairs("demo")
-    over_http, archived = (json.loads((folder / "runs" / name / "summary.json").read_text(encoding="utf-8")) for name in ("demo-served", "demo"))
+    over_http, archived = (
+        json.loads((folder / "runs" / name / "summary.json").read_text(encoding="utf-8"))
+        for name in ("demo-served", "demo")
+    )
     (fetched, judged), (found, seen) = (run["stages"][2:4] for run in (over_http, archived))
-    empty = fetched["dropped"].pop("http_broken")  # what an archive has of no bytes is an image that cannot be decoded
+    # what an archive has of no bytes is an image that cannot be decoded
+    empty = fetched["dropped"].pop("http_broken")
     assert fetched["dropped"] == {"http_status": found["dropped"]["not_in_archive"]}
     assert judged["dropped"] | {"image_undecodable": judged["dropped"]["image_undecodable"] + empty} == seen["dropped"]

@@ -21,7 +21,18 @@ from altalign.key import image_id
 from altalign.pipelines.web.client import Client
 from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
 from tests.end_to_end.runs import ROOT, altalign, command, environ, somebodys_prism, summary, tree
-from tests.end_to_end.web_inputs import Asked, answers, asked_for, dropped, in_journals, kept, pictures, sockets, tries, write_web_input
+from tests.end_to_end.web_inputs import (
+    Asked,
+    answers,
+    asked_for,
+    dropped,
+    in_journals,
+    kept,
+    pictures,
+    sockets,
+    tries,
+    write_web_input,
+)
 from tests.end_to_end.web_killing import requests
 from tests.web_server.pictures import picture
 from tests.web_server.running import WebServer
@@ -34,7 +45,9 @@ PATIENCE_S = 120  # a test that waits longer has failed
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
-    with WebServer(tmp_path_factory.mktemp("server"), addresses=[f"127.0.0.{number}" for number in range(1, 5)]) as running:
+    with WebServer(
+        tmp_path_factory.mktemp("server"), addresses=[f"127.0.0.{number}" for number in range(1, 5)]
+    ) as running:
         yield running
 
 
@@ -77,7 +90,7 @@ def ended(process: "subprocess.Popen[str]") -> str:
     return said
 
 
-# Killed --------------------------------------------------------------------------------------------------------------------
+# Killed ---------------------------------------------------------------------------------------------------------------
 
 
 def reports(verb: str, folder: Path, server: WebServer) -> list[dict[str, Any]]:
@@ -93,7 +106,13 @@ def test_a_request_that_a_kept_connection_has_lost_is_one_with_the_next(server: 
     """Nobody can tell it from a connection that was closed while idle: it is asked again in the same try, and counted once."""
     urls = [server.url(f"/png/{number}?wait=0.02&lost") for number in range(4)]
     urls = [*urls[:2], server.url("/reset?lost"), *urls[2:]]
-    settings = {"source": "web", "ports": [server.port], "allow_addresses": ["127.0.0.0/8"], "connections_per_host": 1, "retries": 0}
+    settings = {
+        "source": "web",
+        "ports": [server.port],
+        "allow_addresses": ["127.0.0.0/8"],
+        "connections_per_host": 1,
+        "retries": 0,
+    }
     with Client(FetchSettings.model_validate(settings)) as client:
         failed = [response for response in client.fetch(urls) if response.reason is not None]
     assert [(response.number, len(response.tries)) for response in failed] == [(2, 1)]
@@ -101,7 +120,9 @@ def test_a_request_that_a_kept_connection_has_lost_is_one_with_the_next(server: 
     assert {url: times for url, times in requests(server.log).items() if "lost" in url} == dict.fromkeys(urls, 1)
 
 
-def test_killed_at_any_write_a_run_ends_with_the_same_bytes_and_asks_for_nothing_that_it_has(server: WebServer, folder: Path) -> None:
+def test_killed_at_any_write_a_run_ends_with_the_same_bytes_and_asks_for_nothing_that_it_has(
+    server: WebServer, folder: Path
+) -> None:
     asked = [*pictures(server, 24), *answers(server)]
     write_web_input(folder, server, asked)
     assert altalign(folder, "curate", "config.toml", "--until", "judge").returncode == 0
@@ -134,12 +155,16 @@ def test_killed_in_a_retry_a_run_continues_and_asks_for_nothing_that_it_has(serv
     assert kept(folder / "unbroken" / "run") == {each.url for each in [*asked, *late]}
 
 
-# Trying again --------------------------------------------------------------------------------------------------------------
+# Trying again ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_failed_is_asked_for_again_and_the_run_is_as_if_it_had_come_at_once(server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_failed_is_asked_for_again_and_the_run_is_as_if_it_had_come_at_once(
+    server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = [*pictures(server, 20), *answers(server)]
-    flaky = [Asked(server.url(f"/flaky/{number}?codes={codes}")) for number, codes in enumerate(("503", "429", "500", "599"))]
+    flaky = [
+        Asked(server.url(f"/flaky/{number}?codes={codes}")) for number, codes in enumerate(("503", "429", "500", "599"))
+    ]
     write_web_input(folder, server, [*asked, *flaky])
     assert main(["curate", "config.toml"]) == 0
     before, requests, first = dropped(folder / "run"), len(server.requests()), tries(folder / "run")
@@ -154,7 +179,9 @@ def test_what_failed_is_asked_for_again_and_the_run_is_as_if_it_had_come_at_once
     assert "pairs of" in said.out
     again = {"/status/503?n=1", "/raw/cut?n=1", "/reset?n=1", *(each.url.split(str(server.port))[1] for each in flaky)}
     assert {url.split(str(server.port))[1] for url in asked_for(server, since=requests)} == again
-    assert dropped(folder / "run") == {url: found for url, found in before.items() if url not in {each.url for each in flaky}}
+    assert dropped(folder / "run") == {
+        url: found for url, found in before.items() if url not in {each.url for each in flaky}
+    }
     after = tries(folder / "run")
     assert [each for each in after if each in first] == first  # the history stays
     assert len(after) == len(first) + 8
@@ -166,13 +193,25 @@ def test_what_failed_is_asked_for_again_and_the_run_is_as_if_it_had_come_at_once
     assert tree(folder / "run") == tree(at_once / "run")
 
 
-def test_what_is_final_is_asked_for_again_only_by_name(server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_web_input(folder, server, [*pictures(server, 8), *[each for each in answers(server) if each.reason in ("http_opt_out", "http_too_large")]])
+def test_what_is_final_is_asked_for_again_only_by_name(
+    server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_web_input(
+        folder,
+        server,
+        [
+            *pictures(server, 8),
+            *[each for each in answers(server) if each.reason in ("http_opt_out", "http_too_large")],
+        ],
+    )
     assert main(["curate", "config.toml"]) == 0
     before, requests = tree(folder / "run"), len(server.requests())
     capsys.readouterr()
     assert main(["retry", "run"]) == 0
-    assert "nothing to retry: no image of the run failed for http_status 429 and 5xx, http_timeout" in capsys.readouterr().err
+    assert (
+        "nothing to retry: no image of the run failed for http_status 429 and 5xx, http_timeout"
+        in capsys.readouterr().err
+    )
     assert len(server.requests()) == requests
     (folder / "run").rename(folder / "a rün")  # a run may be moved
     assert main(["retry", "a rün", "--reason", "http_opt_out"]) == 0
@@ -181,7 +220,9 @@ def test_what_is_final_is_asked_for_again_only_by_name(server: WebServer, folder
     assert tree(folder / "run") == before
 
 
-def test_a_retry_may_have_more_patience_and_finishes_a_run_that_is_not(server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_retry_may_have_more_patience_and_finishes_a_run_that_is_not(
+    server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_web_input(folder, server, [*pictures(server, 8), Asked(server.url("/slow-head?seconds=1"))])
     assert main(["curate", "config.toml", "--until", "fetch", "--set", "fetch.timeout_s=0.2"]) == 0
     assert ("http_timeout", None) in dropped(folder / "run").values()
@@ -211,7 +252,7 @@ def test_flags_of_beam_name_the_server_where_a_run_is_retried(
     assert summary(folder / "run")["images"] == 9
 
 
-# A network that is gone ------------------------------------------------------------------------------------------------------
+# A network that is gone -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["stopped", "frozen"])
@@ -236,7 +277,9 @@ def test_a_server_that_is_gone_in_the_middle_costs_a_retry_and_nothing_else(tmp_
         assert failed or how == "frozen"
         assert {reason for reason, _ in failed.values()} <= {"http_unreachable", "http_broken", "http_timeout"}
         before = len(asked_for(server))
-        done = altalign(tmp_path / "cut", "retry", "run", "--set", "fetch.timeout_s=60", "--set", "fetch.connections_per_host=8")
+        done = altalign(
+            tmp_path / "cut", "retry", "run", "--set", "fetch.timeout_s=60", "--set", "fetch.connections_per_host=8"
+        )
         assert done.returncode == 0, done.stderr
         assert sorted(asked_for(server)[before:]) == sorted(failed)
         assert tree(tmp_path / "cut" / "run") == tree(tmp_path / "whole" / "run")
@@ -258,11 +301,13 @@ def test_a_network_that_was_never_there_is_told_and_a_retry_finishes_the_run(tmp
         assert dropped(tmp_path / "run") == {}
 
 
-# Interrupted, and failing ----------------------------------------------------------------------------------------------------
+# Interrupted, and failing ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_what_hangs_in_one_line_and_the_run_continues(server: WebServer, folder: Path, number: signal.Signals) -> None:
+def test_an_interrupt_ends_what_hangs_in_one_line_and_the_run_continues(
+    server: WebServer, folder: Path, number: signal.Signals
+) -> None:
     pics = pictures(server, 16, hosts=3)
     hanging = [Asked(server.url(f"/slow-head?n={number.name}{n}&seconds=3600", "127.0.0.4")) for n in range(8)]
     write_web_input(folder, server, [*pics, *hanging])
@@ -274,7 +319,9 @@ def test_an_interrupt_ends_what_hangs_in_one_line_and_the_run_continues(server: 
         out, said = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 128 + number, said
     name = "" if number == signal.SIGINT else f" ({number.name})"
-    assert [line for line in said.splitlines() if line.startswith("altalign")] == [f"altalign: interrupted{name}; run the same command again, it continues"]
+    assert [line for line in said.splitlines() if line.startswith("altalign")] == [
+        f"altalign: interrupted{name}; run the same command again, it continues"
+    ]
     assert "Traceback" not in out + said
     assert "Exception ignored" not in said
     before = len(server.requests())
@@ -283,7 +330,9 @@ def test_an_interrupt_ends_what_hangs_in_one_line_and_the_run_continues(server: 
     assert summary(folder / "run")["images"] == len(pics)
 
 
-def test_trouble_in_one_unit_ends_those_that_wait_for_hours(server: WebServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trouble_in_one_unit_ends_those_that_wait_for_hours(
+    server: WebServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The failing unit waits until all others hang."""
     script = """
 import sys
@@ -299,11 +348,23 @@ def measure(data, *, url, **rest):
 measuring.measure = measure
 sys.exit(main(["curate", "config.toml", "--set", "fetch.timeout_s=3600", "--set", "fetch.unit_deadline_s=7200"]))
 """
-    hanging = [Asked(server.url(f"/slow-head?trouble-elsewhere={n}&seconds=3600", f"127.0.0.{1 + n % 4}")) for n in range(20)]
+    hanging = [
+        Asked(server.url(f"/slow-head?trouble-elsewhere={n}&seconds=3600", f"127.0.0.{1 + n % 4}")) for n in range(20)
+    ]
     write_web_input(folder, server, [*hanging, Asked(server.url("/png/trouble?wait=1"))])
-    done = subprocess.run([sys.executable, "-c", script], cwd=folder, env=environ(), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env=environ(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert done.returncode == 1
-    assert [line for line in done.stderr.splitlines() if line.startswith("altalign")] == ["altalign: no memory to speak of"]
+    assert [line for line in done.stderr.splitlines() if line.startswith("altalign")] == [
+        "altalign: no memory to speak of"
+    ]
 
 
 def test_nothing_is_left_open_after_a_failure(server: WebServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +373,9 @@ def test_nothing_is_left_open_after_a_failure(server: WebServer, folder: Path, m
     from altalign.errors import AltalignError
     from altalign.pipelines.images import measuring
 
-    write_web_input(folder, server, [*pictures(server, 20), *[Asked(server.url(f"/slow-head?leak={n}")) for n in range(8)]])
+    write_web_input(
+        folder, server, [*pictures(server, 20), *[Asked(server.url(f"/slow-head?leak={n}")) for n in range(8)]]
+    )
     threads, before = set(threading.enumerate()), sockets()
     real = measuring.measure
 
@@ -328,7 +391,9 @@ def test_nothing_is_left_open_after_a_failure(server: WebServer, folder: Path, m
     assert sockets() == before
 
 
-def test_a_disk_that_is_full_is_one_line_and_the_run_continues_without_asking_again(server: WebServer, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_is_one_line_and_the_run_continues_without_asking_again(
+    server: WebServer, tmp_path: Path
+) -> None:
     skip_where_nothing_can_be_mounted(tmp_path)
     asked = [Asked(server.url(f"/png/{number}?bytes=80000", f"127.0.0.{1 + number % 4}")) for number in range(24)]
     write_web_input(tmp_path, server, asked)
@@ -336,7 +401,13 @@ def test_a_disk_that_is_full_is_one_line_and_the_run_continues_without_asking_ag
     done = subprocess.run(wanted, cwd=ROOT, env=environ(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     *failed, fetched, end = [json.loads(line) for line in done.stdout.splitlines()]
-    assert all(re.fullmatch(r"altalign: disk/run.*: no space left on the device.*; make room and run the same command .*\n", each["said"]) for each in failed)
+    assert all(
+        re.fullmatch(
+            r"altalign: disk/run.*: no space left on the device.*; make room and run the same command .*\n",
+            each["said"],
+        )
+        for each in failed
+    )
     assert (fetched["code"], end["code"], end["differs"]) == (0, 0, [])
     of_image = {image_id(each.url): each.url for each in asked}
     for report in failed:

@@ -23,7 +23,20 @@ pytestmark = pytest.mark.slow
 
 TEXT = {"words_at_least": 3, "words_at_most": 7, "images_per_text_at_most": 3}
 # Sides at, above and below stops; ratios at 2.5 and 3, just below 3, and between.
-SIZES = [(200, 300), (201, 300), (224, 225), (225, 224), (240, 600), (257, 256), (300, 301), (210, 629), (210, 630), (330, 210), (100, 101), (700, 215)]
+SIZES = [
+    (200, 300),
+    (201, 300),
+    (224, 225),
+    (225, 224),
+    (240, 600),
+    (257, 256),
+    (300, 301),
+    (210, 629),
+    (210, 630),
+    (330, 210),
+    (100, 101),
+    (700, 215),
+]
 COPIED = (2, 7)  # numbers of pictures that the test set has too
 
 
@@ -56,13 +69,18 @@ class Allowed(NamedTuple):
             self.words[0] <= row["words"] <= self.words[1]
             and row.get("images_per_text", 0) <= self.images_per_text
             and row.get("texts_per_image", 0) <= self.texts_per_image
-            and row["rarest_log2"] >= log2_in_8_bits(self.smallest_count) // (4 if "outcome" in row else 1) * (4 if "outcome" in row else 1)
+            and row["rarest_log2"]
+            >= log2_in_8_bits(self.smallest_count) // (4 if "outcome" in row else 1) * (4 if "outcome" in row else 1)
         )
 
     def image(self, row: Mapping[str, Any]) -> bool:
         """Whether they allow its size and shape."""
         of_ratio = -(-100 * Fraction(self.aspect).numerator // Fraction(self.aspect).denominator)
-        return row["short_side_px"] is not None and row["short_side_px"] >= self.short_side and row["aspect_percent"] <= of_ratio
+        return (
+            row["short_side_px"] is not None
+            and row["short_side_px"] >= self.short_side
+            and row["aspect_percent"] <= of_ratio
+        )
 
 
 def picture(number: int) -> bytes:
@@ -77,14 +95,23 @@ def write_pool(folder: Path, *, rows: int = 900) -> None:
     """Captions of frequent and rare words on few images, in three files of two sources: pairs repeat in all of them, texts differ in case alone."""
     rng = random.Random(3)
     words = [f"w{number}" for number in range(60)]
-    texts = [" ".join(rng.choices(words, [1 / (n + 1) for n in range(60)], k=rng.choice([0, 1, 2, 3, 3, 4, 5, 6, 7, 8, 9]))) for _ in range(260)]
+    texts = [
+        " ".join(rng.choices(words, [1 / (n + 1) for n in range(60)], k=rng.choice([0, 1, 2, 3, 3, 4, 5, 6, 7, 8, 9])))
+        for _ in range(260)
+    ]
     texts += ["a text of many images", "A text of Many images", "w1 w2"] * 6
     images = {number: picture(number) for number in range(36)}
-    found = [(rng.randrange(36) if rng.random() < 0.9 else rng.randrange(4), rng.choice(texts), rng.random()) for _ in range(rows)]
+    found = [
+        (rng.randrange(36) if rng.random() < 0.9 else rng.randrange(4), rng.choice(texts), rng.random())
+        for _ in range(rows)
+    ]
     for part in range(3):
         some = [*found[part::3], *found[:20]]
         columns = {
-            "url": [None if p < 0.05 else "no url" if p < 0.1 else f"https://img.example/{image}.png" for image, _, p in some],
+            "url": [
+                None if p < 0.05 else "no url" if p < 0.1 else f"https://img.example/{image}.png"
+                for image, _, p in some
+            ],
             "caption": [text for _, text, _ in some],
             "page": [None if p < 0.5 else f"https://p.example/{part}" for _, _, p in some],
             "image": [None if 0.05 < p < 0.1 else b"<svg>" if image == 35 else images[image] for image, _, p in some],
@@ -94,9 +121,13 @@ def write_pool(folder: Path, *, rows: int = 900) -> None:
     for number in COPIED:
         (folder / "tests" / f"{number}.png").write_bytes(images[number])
     of_all = {"kind": "table", "image_column": "image", "page_url_column": "page"}
-    inputs = [{**of_all, "name": "north", "paths": ["part-[01].parquet"]}, {**of_all, "name": "south", "paths": ["part-2.parquet"]}]
+    inputs = [
+        {**of_all, "name": "north", "paths": ["part-[01].parquet"]},
+        {**of_all, "name": "south", "paths": ["part-2.parquet"]},
+    ]
     text = {**TEXT, "vocabulary_size": 10_000}
-    decontaminate = {"embedder": "phash", "similarity_above": 0.9}  # a map that is learned would be another one of other images
+    # a map that is learned would be another one of other images
+    decontaminate = {"embedder": "phash", "similarity_above": 0.9}
     config = {"input": inputs, "text": text, "image": {"texts_per_image_at_most": 18}, "decontaminate": decontaminate}
     (folder / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
 
@@ -109,7 +140,9 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, int]
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
         assert main(["curate", "config.toml", "--until", "tables", "--set", "run.folder=tables"]) == 0
-    counts = dict(json.loads((folder / "tables" / "audit" / "histograms.json").read_text(encoding="utf-8"))["ngram_count"])
+    counts = dict(
+        json.loads((folder / "tables" / "audit" / "histograms.json").read_text(encoding="utf-8"))["ngram_count"]
+    )
     return folder, {count: sum(n for other, n in counts.items() if other >= count) for count in counts}
 
 
@@ -139,7 +172,14 @@ def test_distinct_pairs_that_other_thresholds_allow_are_what_judge_keeps_with_th
     others = [base._replace(words=(0, 300), images_per_text=40, texts_per_image=400), base]
     for _ in range(4):
         least = rng.randrange(6)
-        others.append(Allowed((least, least + rng.randrange(1, 8)), rng.randrange(3, 15), rng.randrange(18, 40), rng.choice([2, 3, 4, 6])))
+        others.append(
+            Allowed(
+                (least, least + rng.randrange(1, 8)),
+                rng.randrange(3, 15),
+                rng.randrange(18, 40),
+                rng.choice([2, 3, 4, 6]),
+            )
+        )
     kept = [len(read_survivors(curated(folder, *other.settings(sizes), *engine))) for other in others]
     assert [total(rows, other.text) for other in others] == kept
     assert kept[0] == sum(row["pairs"] for row in rows)
@@ -159,7 +199,9 @@ def test_outcomes_of_what_stricter_thresholds_allow_are_what_a_run_with_these_en
     assert_reconciled(run)
     rows = read(run, "outcome_joint")
     outcomes = {row["outcome"] for row in rows}
-    assert outcomes == {"kept", "not_searched", "fails_otherwise"} | ({"near_duplicate"} if test_sets != "[]" else set())
+    assert outcomes == {"kept", "not_searched", "fails_otherwise"} | (
+        {"near_duplicate"} if test_sets != "[]" else set()
+    )
     stricter = [
         base,
         base._replace(words=(3, 6), smallest_count=3),
@@ -167,17 +209,25 @@ def test_outcomes_of_what_stricter_thresholds_allow_are_what_a_run_with_these_en
         base._replace(words=(4, 9), short_side=224, aspect="1.5"),
     ]
     ended = [summary(curated(folder, *other.settings(sizes), *always))["pairs"] for other in stricter]
-    assert [total(rows, lambda row, o=other: row["outcome"] == "kept" and o.text(row) and o.image(row)) for other in stricter] == ended
+    assert [
+        total(rows, lambda row, o=other: row["outcome"] == "kept" and o.text(row) and o.image(row))
+        for other in stricter
+    ] == ended
     assert len(set(ended)) == len(ended)
     assert min(ended) > 10
     looser = base._replace(short_side=96, aspect="4.0")
     found = summary(curated(folder, *looser.settings(sizes), *always))["pairs"]
-    least, most = (total(rows, lambda row, of=of: row["outcome"] in of and looser.image(row)) for of in (("kept",), ("kept", "not_searched")))
+    least, most = (
+        total(rows, lambda row, of=of: row["outcome"] in of and looser.image(row))
+        for of in (("kept",), ("kept", "not_searched"))
+    )
     assert least == ended[0] < found <= most
     assert found == most or test_sets != "[]"
 
 
-def test_what_decontamination_finds_later_is_counted_once(pool: tuple[Path, dict[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_decontamination_finds_later_is_counted_once(
+    pool: tuple[Path, dict[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stage done anew with other test sets, and without."""
     folder, sizes = pool
     monkeypatch.chdir(folder)

@@ -66,7 +66,11 @@ class Picture(NamedTuple):
 
 def drawn(number: int) -> Image.Image:
     """A picture like no other."""
-    return Image.frombytes("L", (8, 6), random.Random(number).randbytes(48)).resize((400, 300), Image.Resampling.BICUBIC).convert("RGB")
+    return (
+        Image.frombytes("L", (8, 6), random.Random(number).randbytes(48))
+        .resize((400, 300), Image.Resampling.BICUBIC)
+        .convert("RGB")
+    )
 
 
 def stored(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
@@ -91,7 +95,12 @@ def pictures() -> list[Picture]:
         flat = stored(Image.new("RGB", (300, 300), (number, 0, 0)))
         found += [(f"flat {number}", flat)] * (2 if number < 2 else 1)
     return [
-        Picture(name, f"https://img.example/{i}.png", data, [f"the {name} is shown here for the time {i} by {who}" for who in ("one", "two")[: 1 + i % 2]])
+        Picture(
+            name,
+            f"https://img.example/{i}.png",
+            data,
+            [f"the {name} is shown here for the time {i} by {who}" for who in ("one", "two")[: 1 + i % 2]],
+        )
         for i, (name, data) in enumerate(found)
     ]
 
@@ -104,8 +113,12 @@ def write_pool(folder: Path) -> None:
     for part in range(2):
         url, caption, data = zip(*rows[part::2], strict=True)
         pq.write_table(pa.table({"url": url, "caption": caption, "image": data}), folder / "input" / f"{part}.parquet")
-    lowest = embed.Map(np.zeros(embed.COEFFICIENTS, np.int32), np.eye(embed.DIMENSIONS, embed.COEFFICIENTS, dtype=np.int32))
-    calibration_files.save(str(folder / "calibrated"), Calibration("dct", 0.975, lowest, np.eye(1, embed.DIMENSIONS, dtype=np.int16)), {})
+    lowest = embed.Map(
+        np.zeros(embed.COEFFICIENTS, np.int32), np.eye(embed.DIMENSIONS, embed.COEFFICIENTS, dtype=np.int32)
+    )
+    calibration_files.save(
+        str(folder / "calibrated"), Calibration("dct", 0.975, lowest, np.eye(1, embed.DIMENSIONS, dtype=np.int16)), {}
+    )
     (folder / "config.toml").write_text(CONFIG, encoding="utf-8")
 
 
@@ -139,7 +152,7 @@ def finished(fetched: Path) -> Path:
     return continued(fetched, fetched.parent / "finished")
 
 
-# What goes and what stays ----------------------------------------------------------------------------------------------------
+# What goes and what stays ---------------------------------------------------------------------------------------------
 
 
 def test_of_every_group_of_copies_the_smallest_image_stays_with_all_its_captions(finished: Path) -> None:
@@ -170,11 +183,15 @@ def test_a_dropped_row_names_the_first_pair_of_what_stays_and_the_cosine_with_it
         assert row["test_set"] is row["test_image"] is None
 
 
-def test_summary_and_explain_say_it(finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_and_explain_say_it(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = summary(finished / "run")
     dropped = rows_of(finished / "run" / "dropped" / "decontaminate")
     in_pool = found["near_duplicates"]["within_pool"]
-    assert [stage["dropped"] for stage in found["stages"] if stage["stage"] == "decontaminate"] == [{REASON: len(dropped)}]
+    assert [stage["dropped"] for stage in found["stages"] if stage["stage"] == "decontaminate"] == [
+        {REASON: len(dropped)}
+    ]
     assert in_pool["images_that_go"] == len({row["image_id"] for row in dropped})
     assert in_pool["images_that_stay_for_others"] == len({row["kept_key"] for row in dropped}) == 22
     assert in_pool["images_that_go_by_their_bytes"] == 12
@@ -186,19 +203,29 @@ def test_summary_and_explain_say_it(finished: Path, monkeypatch: pytest.MonkeyPa
     assert dropped[0]["kept_key"] in said
 
 
-def test_what_is_near_a_test_image_goes_for_that_and_nothing_stays_for_its_copies(fetched: Path, finished: Path, tmp_path: Path) -> None:
+def test_what_is_near_a_test_image_goes_for_that_and_nothing_stays_for_its_copies(
+    fetched: Path, finished: Path, tmp_path: Path
+) -> None:
     """Picture 6 has four images: all are near the test image, and none is near_duplicate_in_pool."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "six.jpg").write_bytes(stored(drawn(6), "JPEG", quality=80))
     continued(fetched, tmp_path, "--set", 'decontaminate.test_sets=["tests"]', "--until", "decontaminate")
-    before, dropped = rows_of(finished / "run" / "dropped" / "decontaminate"), rows_of(tmp_path / "run" / "dropped" / "decontaminate")
+    before, dropped = (
+        rows_of(finished / "run" / "dropped" / "decontaminate"),
+        rows_of(tmp_path / "run" / "dropped" / "decontaminate"),
+    )
     six = {picture.url for picture in pictures() if picture.name == "picture 6"}
     of_six = [row for row in dropped if row["image_url"] in six]
     assert len(six) == 4
     assert {row["image_url"] for row in of_six} == six
-    assert {(row["reason"], row["test_image"], row["kept_key"]) for row in of_six} == {("near_duplicate_of_test_image", of_six[0]["test_image"], None)}
+    assert {(row["reason"], row["test_image"], row["kept_key"]) for row in of_six} == {
+        ("near_duplicate_of_test_image", of_six[0]["test_image"], None)
+    }
     columns = ("key", "reason", "kept_key", "similarity")
-    rest = [[tuple(row[name] for name in columns) for row in rows if row["image_url"] not in six] for rows in (before, dropped)]
+    rest = [
+        [tuple(row[name] for name in columns) for row in rows if row["image_url"] not in six]
+        for rows in (before, dropped)
+    ]
     assert rest[0] == rest[1]
 
 
@@ -209,7 +236,7 @@ def test_off_it_is_not_looked_for(fetched: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "audit" / "near_duplicates").exists()
 
 
-# The same bytes --------------------------------------------------------------------------------------------------------------
+# The same bytes -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("setting", ["engine.workers=4", "engine.shuffle=beam"])
@@ -217,7 +244,8 @@ def test_the_engine_changes_no_byte(fetched: Path, finished: Path, tmp_path: Pat
     assert tree(continued(fetched, tmp_path, "--set", setting) / "run") == tree(finished / "run")
 
 
-# Ends a run in the middle of steps of its stage `decontaminate`, by the changes of their files, and continues it; prints what came of it, a line a step.
+# Ends a run in the middle of steps of its stage `decontaminate`, by the changes of their files, and continues it;
+# prints what came of it, a line a step.
 KILLED = """
 import json, shutil, signal, sys
 from pathlib import Path
@@ -255,10 +283,17 @@ for step in sys.argv[3:]:
 """
 
 
-def test_killed_within_its_steps_a_run_continues_to_the_same_bytes(fetched: Path, finished: Path, tmp_path: Path) -> None:
+def test_killed_within_its_steps_a_run_continues_to_the_same_bytes(
+    fetched: Path, finished: Path, tmp_path: Path
+) -> None:
     steps = ["compared", "joined", "replaced"]
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(fetched), str(tmp_path), *steps], cwd=ROOT, env=environ(), capture_output=True, text=True, check=False
+        [sys.executable, "-c", KILLED, str(fetched), str(tmp_path), *steps],
+        cwd=ROOT,
+        env=environ(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     reports, expected = [json.loads(line) for line in done.stdout.splitlines()], tree(finished / "run")
@@ -269,7 +304,7 @@ def test_killed_within_its_steps_a_run_continues_to_the_same_bytes(fetched: Path
         assert report["files"] == expected, report["at"]
 
 
-# Real pictures ---------------------------------------------------------------------------------------------------------------
+# Real pictures --------------------------------------------------------------------------------------------------------
 
 CLIP_ART = f"""
 [run]
@@ -297,7 +332,9 @@ within_pool = "keep_one_image"
 
 
 @needs_shared
-def test_of_clip_art_hardly_a_copy_is_lost_and_none_is_invented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_clip_art_hardly_a_copy_is_lost_and_none_is_invented(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In cells of 300, where 15,000 are usual: fewer images share one, so more could be lost."""
     monkeypatch.setattr(cells, "IMAGES_PER_CELL", 300)
     monkeypatch.setattr(test_side, "LESSONS", 40)
@@ -315,7 +352,11 @@ def test_of_clip_art_hardly_a_copy_is_lost_and_none_is_invented(tmp_path: Path, 
         vectors.append(of_unit)
     near, everything = [], np.concatenate(vectors)
     for begin in range(0, len(everything), 500):
-        near += [(begin + a, b) for a, b in pairs_by_matrix(everything[begin : begin + 500], everything, 0.975) if begin + a < b]
+        near += [
+            (begin + a, b)
+            for a, b in pairs_by_matrix(everything[begin : begin + 500], everything, 0.975)
+            if begin + a < b
+        ]
     first: dict[str, int] = {}
     same = [(first.setdefault(digest, number), number) for number, digest in enumerate(digests)]
     staying = groups_by_search([*near, *same], len(ids))

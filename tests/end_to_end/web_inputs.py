@@ -66,9 +66,16 @@ def pictures(server: WebServer, count: int, *, hosts: int = 4) -> list[Asked]:
 
 def answers(server: WebServer) -> list[Asked]:
     """One URL of each kind of answer."""
-    found = [Asked(server.url(f"{target}{'&' if '?' in target else '?'}n=1"), reason, code) for target, reason, code in ANSWERS]
+    found = [
+        Asked(server.url(f"{target}{'&' if '?' in target else '?'}n=1"), reason, code)
+        for target, reason, code in ANSWERS
+    ]
     found.append(Asked(f"http://127.0.0.1:{server.refused_port}/x", "http_unreachable"))
-    return [*found, Asked("http://127.0.0.1:1/x", "http_refused"), Asked(f"http://10.1.2.3:{server.port}/x", "http_refused")]
+    return [
+        *found,
+        Asked("http://127.0.0.1:1/x", "http_refused"),
+        Asked(f"http://10.1.2.3:{server.port}/x", "http_refused"),
+    ]
 
 
 def write_web_input(folder: Path, server: WebServer, asked: Sequence[Asked], *, more: str = "") -> None:
@@ -77,14 +84,21 @@ def write_web_input(folder: Path, server: WebServer, asked: Sequence[Asked], *, 
     rows += [(each.url, f"once more the number {number}") for number, each in enumerate(asked) if number % 3 == 0]
     (folder / "input").mkdir(parents=True, exist_ok=True)
     (folder / "text").mkdir(exist_ok=True)
-    pq.write_table(pa.table({"url": [url for url, _ in rows], "caption": [caption for _, caption in rows]}), folder / "input" / "pairs.parquet")
-    (folder / "config.toml").write_text(CONFIG.format(port=server.port, refused_port=server.refused_port) + more, encoding="utf-8")
+    pq.write_table(
+        pa.table({"url": [url for url, _ in rows], "caption": [caption for _, caption in rows]}),
+        folder / "input" / "pairs.parquet",
+    )
+    (folder / "config.toml").write_text(
+        CONFIG.format(port=server.port, refused_port=server.refused_port) + more, encoding="utf-8"
+    )
 
 
 def asked_for(server: WebServer, *, since: int = 0) -> list[str]:
     """URLs of the images that were asked for, but for the first so many requests."""
     requests = server.requests()[since:]
-    return [f"http://{event.facts['headers']['host']}{event.target}" for event in requests if event.target != "/robots.txt"]
+    return [
+        f"http://{event.facts['headers']['host']}{event.target}" for event in requests if event.target != "/robots.txt"
+    ]
 
 
 def in_journals(run: Path) -> set[str]:
@@ -99,7 +113,9 @@ def in_journals(run: Path) -> set[str]:
 def ids_of_unit(run: Path, name: str) -> list[str]:
     """image_id of each image of a fetch unit, in order."""
     partition, _, group = name.partition("-")
-    rows = pq.ParquetFile(run / "work" / "judge" / "grouped" / f"{partition}.parquet").read_row_group(int(group), columns=["image_id"])
+    rows = pq.ParquetFile(run / "work" / "judge" / "grouped" / f"{partition}.parquet").read_row_group(
+        int(group), columns=["image_id"]
+    )
     return list(dict.fromkeys(each.hex() for each in rows["image_id"].to_pylist()))
 
 
@@ -112,12 +128,18 @@ def tries(run: Path) -> list[dict]:
 def dropped(run: Path) -> dict[str, tuple[str, int | None]]:
     """Reason and status of each dropped image of `fetch` and `image`, by URL."""
     paths = [path for stage in ("fetch", "image") for path in sorted((run / "dropped" / stage).glob("*.parquet"))]
-    return {row["image_url"]: (row["reason"], row["http_code"]) for path in paths for row in pq.read_table(path).to_pylist()}
+    return {
+        row["image_url"]: (row["reason"], row["http_code"]) for path in paths for row in pq.read_table(path).to_pylist()
+    }
 
 
 def kept(run: Path) -> set[str]:
     """URLs of the images in the shards."""
-    return {row["image_url"] for path in sorted((run / "shards").glob("*.parquet")) for row in pq.read_table(path).to_pylist()}
+    return {
+        row["image_url"]
+        for path in sorted((run / "shards").glob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    }
 
 
 def ids(urls: Sequence[str]) -> set[str]:

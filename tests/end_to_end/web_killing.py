@@ -1,9 +1,9 @@
 """Ends runs that fetch at chosen points and continues them: `python -m tests.end_to_end.web_killing VERB FOLDER LOG POINTS`, a line of JSON a point.
 
-`curate`: FOLDER holds a run until `judge`; a point is a number of writes to what grows, bytes of images, journals and log; by turns half of
-the write is done.
-`retry`: FOLDER holds a finished run, some of whose images could not be had and now can; a point is a change to the file system.
-LOG is that of the server. A point before the first write, and one behind the last, are not taken.
+`curate`: FOLDER holds a run until `judge`; a point is a number of writes to what grows, bytes of images, journals and
+log; by turns half of the write is done. `retry`: FOLDER holds a finished run, some of whose images could not be had and
+now can; a point is a change to the file system. LOG is that of the server. A point before the first write, and one
+behind the last, are not taken.
 """
 
 import json
@@ -69,7 +69,8 @@ def copied(folder: Path, name: str) -> Path:
 def requests(log: Path) -> Counter[str]:
     """How often each URL was asked for so far.
 
-    One over a kept connection that ends without a byte of an answer is left out: the client cannot know that it was read, and asks over a new one.
+    One over a kept connection that ends without a byte of an answer is left out: the client cannot know that it was
+    read, and asks over a new one.
     """
     events = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     unanswered = {event["number"] for event in events if event["event"] == "end" and not event["bytes"]}
@@ -118,7 +119,9 @@ def killed(base: Path, log: Path, verb: str, point: int) -> dict[str, Any]:
     code = forked(new, work, "said")
     report: dict[str, Any] = {"point": point, "ended": code, "journaled": sorted(in_journals(new / "run") | had)}
     commands = [CURATE] if verb == "curate" else [CURATE, RETRY] if point % 2 else [RETRY]
-    report["continued"] = [forked(new, lambda c=command: main(c), f"said-{number}") for number, command in enumerate(commands)]
+    report["continued"] = [
+        forked(new, lambda c=command: main(c), f"said-{number}") for number, command in enumerate(commands)
+    ]
     report["said"] = "".join((new / f"said-{number}").read_text(encoding="utf-8") for number in range(len(commands)))
     report["requests"] = requests(log) - before
     report["differs"] = sorted(set(tree(new / "run").items()) ^ set(tree(base / "unbroken" / "run").items()))
@@ -131,7 +134,12 @@ def killed(base: Path, log: Path, verb: str, point: int) -> dict[str, Any]:
 if __name__ == "__main__":
     verb, base, log, points = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
     preload()
-    of = counted(copied(base, "unbroken"), CURATE if verb == "curate" else RETRY, count_writes if verb == "curate" else count_changes, "said")
+    of = counted(
+        copied(base, "unbroken"),
+        CURATE if verb == "curate" else RETRY,
+        count_writes if verb == "curate" else count_changes,
+        "said",
+    )
     for turn in range(points):
         point = 1 + (2 * turn + 1) * of // (2 * points)
         print(json.dumps({**killed(base, log, verb, point), "of": of}), flush=True)  # noqa: T201 - its result

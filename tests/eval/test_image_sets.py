@@ -24,8 +24,14 @@ def found(images: ImageSet) -> list[tuple[bytes, list[str]]]:
     return first
 
 
-def table(path: Path, images: Sequence[object], captions: Sequence[object], image_type: pa.DataType | None = None) -> str:
-    pq.write_table(pa.table({"image": pa.array(images, image_type or pa.binary()), "caption": pa.array(captions)}), path, row_group_size=3)
+def table(
+    path: Path, images: Sequence[object], captions: Sequence[object], image_type: pa.DataType | None = None
+) -> str:
+    pq.write_table(
+        pa.table({"image": pa.array(images, image_type or pa.binary()), "caption": pa.array(captions)}),
+        path,
+        row_group_size=3,
+    )
     return str(path)
 
 
@@ -68,7 +74,9 @@ def test_fewer_images_are_among_more_and_keep_all_captions(tmp_path: Path) -> No
     assert [len(each) for each in chosen] == [1, 7, 39, 40, 40]
     for fewer, more in zip(chosen, [*chosen[1:], everything], strict=True):
         assert [each for each in more if each in fewer] == fewer  # the same images, in the same order
-    other = table(tmp_path / "b.parquet", [b"%d" % (39 - row % 40) for row in range(80)], [str(row) for row in range(80)])
+    other = table(
+        tmp_path / "b.parquet", [b"%d" % (39 - row % 40) for row in range(80)], [str(row) for row in range(80)]
+    )
     assert {image for image, _ in found(parquet_set([other], images_at_most=7))} == {image for image, _ in chosen[1]}
 
 
@@ -81,7 +89,9 @@ def test_fewer_images_are_among_more_and_keep_all_captions(tmp_path: Path) -> No
         ({"caption_column": "image"}, "'image' is binary, not captions"),
     ],
 )
-def test_columns_that_are_not_there_or_of_another_kind_are_named(tmp_path: Path, columns: dict[str, str], said: str) -> None:
+def test_columns_that_are_not_there_or_of_another_kind_are_named(
+    tmp_path: Path, columns: dict[str, str], said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
         parquet_set([table(tmp_path / "a.parquet", [b"x"], ["a"])], **columns)
 
@@ -90,7 +100,12 @@ def test_columns_that_are_not_there_or_of_another_kind_are_named(tmp_path: Path,
 def test_what_is_not_there_or_damaged_is_said_in_one_line(tmp_path: Path, read: type[ImageSet]) -> None:
     (tmp_path / "damaged").write_bytes(b"neither a table nor a tar" * 50)
     (tmp_path / "empty").write_bytes(b"")
-    for path, error in (("nothing*", UsageError), (".", UsageError), ("damaged", UnreadableError), ("empty", UnreadableError)):
+    for path, error in (
+        ("nothing*", UsageError),
+        (".", UsageError),
+        ("damaged", UnreadableError),
+        ("empty", UnreadableError),
+    ):
         with pytest.raises(error) as caught:
             read([f"{tmp_path}/{path}"])
         assert "\n" not in str(caught.value)
@@ -98,7 +113,9 @@ def test_what_is_not_there_or_damaged_is_said_in_one_line(tmp_path: Path, read: 
 
 
 def test_a_set_without_a_pair_is_an_error_that_says_why(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableError, match=r"no image with a caption \(1 rows with no image, 2 rows with no caption\)"):
+    with pytest.raises(
+        UnreadableError, match=r"no image with a caption \(1 rows with no image, 2 rows with no caption\)"
+    ):
         parquet_set([table(tmp_path / "a.parquet", [None, b"y", b"z"], ["a", "", " "])])
     with pytest.raises(UnreadableError, match=r"no image with a caption \(no rows\)"):
         parquet_set([table(tmp_path / "b.parquet", [], pa.array([], pa.string()))])
@@ -126,8 +143,16 @@ def test_samples_of_tars_with_every_form_of_captions(tmp_path: Path) -> None:
         ("4.txt", b"no image"),
         ("5.seg.png", b"no"), ("5.jpg", b"u"), ("5.txt", b"seven"),
     ]  # fmt: skip
-    images = webdataset_set([tar(tmp_path / "a.tar", members), tar(tmp_path / "b.tar", [("0.jpg", b"x"), ("0.txt", b"eight")])])
-    expected = [(b"x", ["one", "eight"]), (b"y", ["zwölf", "three"]), (b"z", ["four", "five"]), (b"w", ["six"]), (b"u", ["seven"])]
+    images = webdataset_set(
+        [tar(tmp_path / "a.tar", members), tar(tmp_path / "b.tar", [("0.jpg", b"x"), ("0.txt", b"eight")])]
+    )
+    expected = [
+        (b"x", ["one", "eight"]),
+        (b"y", ["zwölf", "three"]),
+        (b"z", ["four", "five"]),
+        (b"w", ["six"]),
+        (b"u", ["seven"]),
+    ]
     assert found(images) == expected
     assert images.left_out == {image_sets.NO_CAPTION: 1, image_sets.NO_IMAGE: 1}
     assert images.images[0].place.name == f"{tmp_path}/a.tar/a/0.jpg"
@@ -156,7 +181,9 @@ def test_json_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_cut_after_it_was_listed_is_an_error(tmp_path: Path) -> None:
-    path = Path(tar(tmp_path / "a.tar", [("0.jpg", b"x"), ("0.txt", b"one"), ("1.jpg", b"y" * 9000), ("1.txt", b"two")]))
+    path = Path(
+        tar(tmp_path / "a.tar", [("0.jpg", b"x"), ("0.txt", b"one"), ("1.jpg", b"y" * 9000), ("1.txt", b"two")])
+    )
     images = webdataset_set([str(path)])
     path.write_bytes(path.read_bytes()[:4000])
     with pytest.raises(UnreadableError, match=r"ends within .*1\.jpg"):
@@ -184,7 +211,15 @@ def run(folder: Path, of_shards: Sequence[Sequence[tuple[bytes, str]]]) -> str:
 
 def row(image: bytes, caption: str) -> dict[str, object]:
     identity = sha256(image).hexdigest()
-    texts = {"image_url": None, "page_url": None, "caption": caption, "source": "test", "format": "jpeg", "sha256": identity, "found_sha256": identity}
+    texts = {
+        "image_url": None,
+        "page_url": None,
+        "caption": caption,
+        "source": "test",
+        "format": "jpeg",
+        "sha256": identity,
+        "found_sha256": identity,
+    }
     numbers = {"width": 9, "height": 9, "bytes": len(image), "words": 1, "tar_offset": 0, "tar_bytes": 0}
     return {"key": key.sample_key(identity, caption), "image_id": key.image_id(identity), **texts, **numbers}
 

@@ -18,7 +18,14 @@ def slow_recalls(images: np.ndarray, texts: np.ndarray, owner: list[int], ks: tu
     """A plain loop over queries, candidates and k."""
     hits = {f"{direction}_r{k}": 0 for direction in ("image_to_text", "text_to_image") for k in ks}
     for image, vector in enumerate(images):
-        best = max((score for score in (vector @ texts[text] for text in range(len(texts)) if owner[text] == image) if score == score), default=None)
+        best = max(
+            (
+                score
+                for score in (vector @ texts[text] for text in range(len(texts)) if owner[text] == image)
+                if score == score
+            ),
+            default=None,
+        )
         others = [vector @ texts[text] for text in range(len(texts)) if owner[text] != image]
         for k in ks:
             hits[f"image_to_text_r{k}"] += best is not None and sum(not score < best for score in others) < k
@@ -27,16 +34,24 @@ def slow_recalls(images: np.ndarray, texts: np.ndarray, owner: list[int], ks: tu
         others = [vector @ images[image] for image in range(len(images)) if image != owner[text]]
         for k in ks:
             hits[f"text_to_image_r{k}"] += own == own and sum(not score < own for score in others) < k
-    return {name: 100 * number / (len(images) if name.startswith("image") else len(texts)) for name, number in hits.items()}
+    return {
+        name: 100 * number / (len(images) if name.startswith("image") else len(texts)) for name, number in hits.items()
+    }
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Embeddings of whole numbers (products are exact, ties many), some not a number; every image has a caption, in any order."""
     images, more, width = draw(st.integers(1, 14)), draw(st.integers(0, 20)), draw(st.integers(1, 3))
-    owner = draw(st.permutations([*range(images), *draw(st.lists(st.integers(0, images - 1), min_size=more, max_size=more))]))
+    owner = draw(
+        st.permutations([*range(images), *draw(st.lists(st.integers(0, images - 1), min_size=more, max_size=more))])
+    )
     number = st.sampled_from([-1.0, 0.0, 1.0, 2.0]) | st.sampled_from([-1.0, 0.0, 1.0, float("nan")])
-    rows = draw(st.lists(st.lists(number, min_size=width, max_size=width), min_size=images + len(owner), max_size=images + len(owner)))
+    rows = draw(
+        st.lists(
+            st.lists(number, min_size=width, max_size=width), min_size=images + len(owner), max_size=images + len(owner)
+        )
+    )
     vectors = torch.tensor(rows, dtype=torch.float32)
     return vectors[:images], vectors[images:], torch.tensor(owner)
 
@@ -80,7 +95,8 @@ def test_the_inputs_stay_as_they_are() -> None:
 
 def test_any_caption_of_an_image_is_a_hit_and_its_others_are_not_before_it() -> None:
     images = torch.eye(2)
-    texts = torch.tensor([[0.9, 0.0], [0.8, 0.0], [0.85, 0.1], [0.1, 0.5]])  # the third is the second image's, and nearer to the first's than its second
+    # the third is the second image's, and nearer to the first's than its second
+    texts = torch.tensor([[0.9, 0.0], [0.8, 0.0], [0.85, 0.1], [0.1, 0.5]])
     found = recalls(images, texts, torch.tensor([0, 0, 1, 1]), ks=(1, 2))
     assert found["image_to_text_r1"] == 100
     assert found["text_to_image_r1"] == 75
@@ -104,17 +120,24 @@ def test_a_model_of_no_numbers_finds_nothing_even_in_the_smallest_set() -> None:
 
 def test_chance_is_what_a_random_order_finds() -> None:
     generator = torch.Generator().manual_seed(0)
-    owner = torch.tensor([0, 0, 0, 0, 0, 1, 2, 2, 3, 4])  # images with many captions are found more often, and the others less
-    found = [recalls(torch.randn(5, 64, generator=generator), torch.randn(10, 64, generator=generator), owner, ks=(1,)) for _ in range(800)]
+    # images with many captions are found more often, and the others less
+    owner = torch.tensor([0, 0, 0, 0, 0, 1, 2, 2, 3, 4])
+    found = [
+        recalls(torch.randn(5, 64, generator=generator), torch.randn(10, 64, generator=generator), owner, ks=(1,))
+        for _ in range(800)
+    ]
     assert np.mean([each["text_to_image_r1"] for each in found]) == pytest.approx(20, abs=1.5)
     assert np.mean([each["image_to_text_r1"] for each in found]) == pytest.approx(20, abs=1.5)
     assert found[0]["chance_r1"] == 20
 
 
 @pytest.mark.parametrize(
-    ("shapes", "owner"), [(((2, 3), (2, 3)), [0, 0]), (((2, 3), (2, 3)), [0, 2]), (((2, 3), (2, 4)), [0, 1]), (((2, 3), (2, 3)), [0, 1, 1])]
+    ("shapes", "owner"),
+    [(((2, 3), (2, 3)), [0, 0]), (((2, 3), (2, 3)), [0, 2]), (((2, 3), (2, 4)), [0, 1]), (((2, 3), (2, 3)), [0, 1, 1])],
 )
-def test_embeddings_and_owners_that_do_not_agree_are_refused(shapes: tuple[tuple[int, int], tuple[int, int]], owner: list[int]) -> None:
+def test_embeddings_and_owners_that_do_not_agree_are_refused(
+    shapes: tuple[tuple[int, int], tuple[int, int]], owner: list[int]
+) -> None:
     with pytest.raises(ValueError, match="owner"):
         recalls(torch.zeros(shapes[0]), torch.zeros(shapes[1]), torch.tensor(owner))
 
@@ -157,7 +180,9 @@ def pairs() -> Iterator[CaptionedImage]:
 
 def test_a_set_is_encoded_in_batches_and_what_cannot_be_decoded_is_named() -> None:
     encoders = Encoders()
-    found = retrieval(pairs(), decode=decode, encode_image=encoders.encode_image, encode_text=encoders.encode_text, batch=4, threads=2)
+    found = retrieval(
+        pairs(), decode=decode, encode_image=encoders.encode_image, encode_text=encoders.encode_text, batch=4, threads=2
+    )
     assert found.undecodable == ["file/broken"]
     assert found.metrics["undecodable"] == 1
     assert found.metrics["rsum"] == 600
@@ -168,11 +193,20 @@ def test_a_set_is_encoded_in_batches_and_what_cannot_be_decoded_is_named() -> No
 
 def test_an_encoder_that_mixes_images_up_is_seen() -> None:
     encoders = Encoders()
-    found = retrieval(pairs(), decode=decode, encode_image=lambda images: encoders.encode_image(images).flip(0), encode_text=encoders.encode_text, batch=8)
+    found = retrieval(
+        pairs(),
+        decode=decode,
+        encode_image=lambda images: encoders.encode_image(images).flip(0),
+        encode_text=encoders.encode_text,
+        batch=8,
+    )
     assert found.metrics["text_to_image_r1"] == pytest.approx(100 * 2 / 10)  # the one in the middle is where it was
 
 
-@pytest.mark.parametrize(("given", "said"), [([], "no image with a caption"), ([CaptionedImage(b"?", ["a"], "tar/1")] * 3, "tar/1: cannot be decoded.*3 im")])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [([], "no image with a caption"), ([CaptionedImage(b"?", ["a"], "tar/1")] * 3, "tar/1: cannot be decoded.*3 im")],
+)
 def test_a_set_of_nothing_is_an_error_of_one_line(given: list[CaptionedImage], said: str) -> None:
     encoders = Encoders()
     with pytest.raises(UnreadableError, match=said) as caught:

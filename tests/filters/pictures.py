@@ -31,4 +31,9 @@ def one_bit_png(width: int, height: int) -> bytes:
     row = b"\0" + b"\xff" * ((width + 7) // 8)
     packer = zlib.compressobj(9)
     body = b"".join([*(packer.compress(row) for _ in range(min(height, 100))), packer.flush()])
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
+        + chunk(b"IDAT", body)
+        + chunk(b"IEND", b"")
+    )

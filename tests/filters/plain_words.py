@@ -1,7 +1,7 @@
 """The word rule once more, as one regular expression over classes of characters: the slow twin of altalign.filters.words.
 
-Each visible character of the folded caption becomes a letter that names its class; classes come from unicodedata2 and fontTools
-alone, not from the frozen table.
+Each visible character of the folded caption becomes a letter that names its class; classes come from unicodedata2 and
+fontTools alone, not from the frozen table.
 """
 
 import re
@@ -13,8 +13,8 @@ from fontTools.unicodedata import script
 from altalign.filters.make_unicode_data import simple_lower_case
 
 UNSPACED = {"Hani", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"}
-# H letter or number of a script without spaces, h the same and a modifier letter, l another modifier letter, L another letter,
-# N another number, M mark, C connector, q apostrophe
+# H letter or number of a script without spaces, h the same and a modifier letter, l another modifier letter, L another
+# letter, N another number, M mark, C connector, q apostrophe
 WORD = re.compile(r"[Hh][hlM]*|[LlNMC](?:[LlNMC]|(?<=[LlM])q(?=[Ll]))*")
 FORMAT = "-"
 

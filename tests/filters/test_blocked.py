@@ -62,7 +62,20 @@ def test_no_lists_block_nothing() -> None:
     assert BlockList().short_side_px == 0
 
 
-@pytest.mark.parametrize("line", ["0" * 63, "g" * 64, "sha1:" + "0" * 40, "0" * 40, "pdq:" + "0" * 32, "md5:" + "0" * 64, "pdq:", "0" * 64 + ",57", "hash"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0" * 63,
+        "g" * 64,
+        "sha1:" + "0" * 40,
+        "0" * 40,
+        "pdq:" + "0" * 32,
+        "md5:" + "0" * 64,
+        "pdq:",
+        "0" * 64 + ",57",
+        "hash",
+    ],
+)
 def test_a_line_that_is_no_hash_is_named(line: str) -> None:
     with pytest.raises(UsageError, match=r"bad\.txt line 2: .*64 hex digits \(SHA-256\)"):
         BlockList.parse([("good.txt", SHA256), ("bad.txt", f"# first\n{line}\n")])

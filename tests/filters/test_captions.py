@@ -48,7 +48,22 @@ derandomized = settings(derandomize=True, deadline=None, max_examples=150)
 
 def plain_clean(text: str) -> str:
     """The slow twin: one step of the rule after the other."""
-    white_space = [chr(p) for p in (*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)]
+    white_space = [
+        chr(p)
+        for p in (
+            *range(9, 14),
+            0x20,
+            0x85,
+            0xA0,
+            0x1680,
+            *range(0x2000, 0x200B),
+            0x2028,
+            0x2029,
+            0x202F,
+            0x205F,
+            0x3000,
+        )
+    ]
     text = "".join(c for c in text if unicodedata2.category(c) != "Cc" or c in white_space)
     text = unicodedata2.normalize("NFC", text)
     for c in white_space:
@@ -67,7 +82,9 @@ def array_of(rows: list[bytes]) -> pa.StringArray:
 @pytest.mark.parametrize("case", caption_cases(), ids=lambda case: case["why"])
 def test_golden_captions_become_clean(case):
     raw = pa.array([case["raw"]])
-    assert captions.clean(captions.decode_entities(raw) if case.get("decode_entities") else raw).to_pylist() == [case["clean"]]
+    assert captions.clean(captions.decode_entities(raw) if case.get("decode_entities") else raw).to_pylist() == [
+        case["clean"]
+    ]
 
 
 @derandomized
@@ -79,7 +96,14 @@ def test_clean_is_its_plain_twin(texts):
 
 
 @derandomized
-@given(st.lists(st.one_of(st.binary(max_size=80), st.text(st.sampled_from(NASTY), max_size=20).map(str.encode)), min_size=1, max_size=15), st.data())
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=80), st.text(st.sampled_from(NASTY), max_size=20).map(str.encode)),
+        min_size=1,
+        max_size=15,
+    ),
+    st.data(),
+)
 def test_broken_bytes_become_replacement_characters_and_slices_are_minded(rows, data):
     begin = data.draw(st.integers(0, len(rows)))
     found = captions.clean(array_of(rows).slice(begin))
@@ -88,7 +112,9 @@ def test_broken_bytes_become_replacement_characters_and_slices_are_minded(rows, 
 
 
 def test_every_code_point_of_two_and_three_bytes_is_cleaned_as_the_plain_twin_cleans_it():
-    texts = [f"a{chr(point)}\u0301b" for point in [*range(0x80, 0xD800), *range(0xE000, 0x10000)]] + [f"a{chr(point)}b" for point in range(0x80, 0x2000)]
+    texts = [f"a{chr(point)}\u0301b" for point in [*range(0x80, 0xD800), *range(0xE000, 0x10000)]] + [
+        f"a{chr(point)}b" for point in range(0x80, 0x2000)
+    ]
     assert captions.clean(pa.array(texts)).to_pylist() == [plain_clean(text) for text in texts]
 
 
@@ -109,7 +135,14 @@ def test_what_is_clean_stays_as_it_is_in_the_same_buffers(texts):
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int8(), pa.large_string())]
+    "kind",
+    [
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.dictionary(pa.int8(), pa.large_string()),
+    ],
 )
 def test_any_kind_of_string_is_taken(kind: pa.DataType):
     texts = [" a ", None, "b&amp;", "", " a "]
@@ -128,7 +161,10 @@ def test_long_rows_are_cleaned_wherever_the_trouble_is():
     for at in range(60, 70):
         for trouble in (" ", "\t", "\x01", "\u2003", "e\u0301", "\u0323\u0301"):
             text = "x" * at + trouble + "é" * at + " y"
-            assert captions.clean(pa.array([text, "z" * 200 + " " + trouble])).to_pylist() == [plain_clean(text), plain_clean("z" * 200 + " " + trouble)]
+            assert captions.clean(pa.array([text, "z" * 200 + " " + trouble])).to_pylist() == [
+                plain_clean(text),
+                plain_clean("z" * 200 + " " + trouble),
+            ]
 
 
 @derandomized

@@ -52,24 +52,36 @@ def check(identities: pa.Array, captions: pa.Array) -> None:
     image_ids, keys = identity.ids(identities, captions)
     plain = [text or "" for text in identities.to_pylist()]
     assert hexes(image_ids) == hexes(identity.image_ids(identities)) == [key.image_id(text) for text in plain]
-    assert hexes(keys) == [key.sample_key(text, caption) for text, caption in zip(plain, captions.to_pylist(), strict=True)]
+    assert hexes(keys) == [
+        key.sample_key(text, caption) for text, caption in zip(plain, captions.to_pylist(), strict=True)
+    ]
 
 
-# Ids ---------------------------------------------------------------------------------------------------------------------
+# Ids ------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
 def test_ids_of_every_length_around_the_blocks_are_those_of_hashlib(kind: pa.DataType) -> None:
     pairs = [(text_of(a, 1), text_of(b, 2)) for a in EDGES for b in EDGES]
-    pairs += [(text_of(a, 3), text_of(126 - a, 4)) for a in range(127)]  # the zero byte at every place of a whole block
+    # the zero byte at every place of a whole block
+    pairs += [(text_of(a, 3), text_of(126 - a, 4)) for a in range(127)]
     check(pa.array([a for a, _ in pairs], kind), pa.array([b for _, b in pairs], kind))
 
 
-@given(st.lists(st.tuples(st.none() | texts, texts), max_size=20), st.integers(0, 5), st.integers(0, 20), st.sampled_from([pa.string(), pa.large_string()]))
+@given(
+    st.lists(st.tuples(st.none() | texts, texts), max_size=20),
+    st.integers(0, 5),
+    st.integers(0, 20),
+    st.sampled_from([pa.string(), pa.large_string()]),
+)
 @example([("a", "b")], 1, 5, pa.string())
 @derandomized
-def test_ids_of_slices_with_nulls_are_those_of_hashlib(rows: list[tuple[str | None, str]], begin: int, size: int, kind: pa.DataType) -> None:
-    check(pa.array([a for a, _ in rows], kind).slice(begin, size), pa.array([b for _, b in rows], kind).slice(begin, size))
+def test_ids_of_slices_with_nulls_are_those_of_hashlib(
+    rows: list[tuple[str | None, str]], begin: int, size: int, kind: pa.DataType
+) -> None:
+    check(
+        pa.array([a for a, _ in rows], kind).slice(begin, size), pa.array([b for _, b in rows], kind).slice(begin, size)
+    )
 
 
 @given(st.permutations(range(40)))
@@ -101,7 +113,7 @@ def test_captions_with_nulls_are_refused() -> None:
         identity.ids(pa.array(["a", "b"]), pa.array(["a"]))
 
 
-# Hex ---------------------------------------------------------------------------------------------------------------------
+# Hex ------------------------------------------------------------------------------------------------------------------
 
 
 def test_hex_is_that_of_bytes() -> None:
@@ -113,7 +125,7 @@ def test_hex_is_that_of_bytes() -> None:
         found.validate(full=True)
 
 
-# The 64-bit hash ---------------------------------------------------------------------------------------------------------
+# The 64-bit hash ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("text", "expected"), GOLDEN_HASHES.items())
@@ -123,11 +135,20 @@ def test_image_hashes_are_fixed_for_ever(text: str, expected: int) -> None:
     assert identity.image_hash(pa.array([text])).tolist() == [expected]
 
 
-@given(st.lists(st.none() | texts, max_size=20), st.integers(0, 5), st.integers(0, 20), st.sampled_from([pa.string(), pa.large_string()]))
+@given(
+    st.lists(st.none() | texts, max_size=20),
+    st.integers(0, 5),
+    st.integers(0, 20),
+    st.sampled_from([pa.string(), pa.large_string()]),
+)
 @derandomized
-def test_image_hashes_of_slices_with_nulls_are_those_of_plain_python(values: list[str | None], begin: int, size: int, kind: pa.DataType) -> None:
+def test_image_hashes_of_slices_with_nulls_are_those_of_plain_python(
+    values: list[str | None], begin: int, size: int, kind: pa.DataType
+) -> None:
     column = pa.array(values, kind).slice(begin, size)
-    assert identity.image_hash(column).tolist() == [0 if text is None else plain_hash(text) for text in column.to_pylist()]
+    assert identity.image_hash(column).tolist() == [
+        0 if text is None else plain_hash(text) for text in column.to_pylist()
+    ]
 
 
 def test_image_hashes_of_every_length_at_the_very_end_of_a_buffer() -> None:

@@ -51,14 +51,20 @@ def test_the_aspect_ratio_is_compared_exactly(width: int, height: int, limit: fl
 
 
 def test_pixels_are_counted_beyond_32_bits_and_the_limit_is_inclusive() -> None:
-    verdict = image.too_many_pixels(ints(70_000, 50_000, 10, 10, None), ints(70_000, 50_000, 10, 11, None), pixels_at_most=100)
+    verdict = image.too_many_pixels(
+        ints(70_000, 50_000, 10, 10, None), ints(70_000, 50_000, 10, 11, None), pixels_at_most=100
+    )
     assert kept(verdict) == [False, False, True, False, True]
 
 
 def test_what_is_not_known_is_not_decided() -> None:
     assert kept(image.too_elongated(ints(None, 100), ints(100, None), aspect_ratio_below=3.0)) == [True, True]
     assert kept(image.blocked(pa.array([None, False, True]))) == [True, True, False]
-    assert kept(image.nsfw(pa.array([None, float("nan"), 0.2], pa.float32()), drop_at_or_above=0.5)) == [True, True, True]
+    assert kept(image.nsfw(pa.array([None, float("nan"), 0.2], pa.float32()), drop_at_or_above=0.5)) == [
+        True,
+        True,
+        True,
+    ]
 
 
 def test_formats_and_damage() -> None:
@@ -95,7 +101,13 @@ def test_every_rule_that_holds_is_named_and_the_first_is_the_reason() -> None:
     ]
     verdicts = judged(rows, ImageSettings())
     assert len(verdicts) == len(REASONS[Stage.IMAGE])
-    assert reasons_of(verdicts)[0].to_pylist() == ["image_undecodable", "image_damaged", "image_too_many_pixels", "image_blocked", None]
+    assert reasons_of(verdicts)[0].to_pylist() == [
+        "image_undecodable",
+        "image_damaged",
+        "image_too_many_pixels",
+        "image_blocked",
+        None,
+    ]
     assert reasons_of(verdicts)[1].to_pylist() == [
         ["image_undecodable"],
         ["image_damaged", "image_too_small", "image_too_elongated"],

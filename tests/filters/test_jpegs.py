@@ -59,7 +59,9 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("size", [(1, 1), (17, 9), (640, 480), (3, 5_000), (1_500, 1_100)])
 def test_bytes_are_those_of_pillow(kind: None, mode: str, size: tuple[int, int]) -> None:
     image = picture(mode, *size)
-    assert [jpegs.encoded(image, quality=quality) for quality in (95, 30)] == [plain(image, quality) for quality in (95, 30)]
+    assert [jpegs.encoded(image, quality=quality) for quality in (95, 30)] == [
+        plain(image, quality) for quality in (95, 30)
+    ]
 
 
 def test_what_is_no_image_for_a_jpeg_is_an_error_of_pillows(kind: None) -> None:
@@ -69,7 +71,11 @@ def test_what_is_no_image_for_a_jpeg_is_an_error_of_pillows(kind: None) -> None:
 
 
 @IN_MEMORY
-@pytest.mark.parametrize(("side", "limit"), [(60, 3_000), (400, 70_000), (400, 100_000)], ids=["in its only write", "in its second", "in a later one"])
+@pytest.mark.parametrize(
+    ("side", "limit"),
+    [(60, 3_000), (400, 70_000), (400, 100_000)],
+    ids=["in its only write", "in its second", "in a later one"],
+)
 def test_bytes_that_were_cut_are_no_jpeg(side: int, limit: int) -> None:
     wanted = [sys.executable, "-c", LIMITED, str(side), str(limit)]
     done = subprocess.run(wanted, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)

@@ -136,7 +136,10 @@ def test_most_overwritten_jpegs_are_noticed() -> None:
     assert noticed >= 18
 
 
-@given(head=st.sampled_from([encoded(picture(40, 30), kind)[:size] for kind in FORMATS for size in (12, 30, 90)]), tail=st.binary(max_size=300))
+@given(
+    head=st.sampled_from([encoded(picture(40, 30), kind)[:size] for kind in FORMATS for size in (12, 30, 90)]),
+    tail=st.binary(max_size=300),
+)
 @settings(derandomize=True, deadline=None, max_examples=300)
 def test_any_bytes_behind_a_known_beginning_never_raise(head: bytes, tail: bytes) -> None:
     found = read(head + tail, pixels_at_most=2_000_000)
@@ -260,7 +263,11 @@ def test_transparency_is_on_white(mode: str) -> None:
     palette.paste(0, (0, 0, 100, 150))
     gray_alpha = clear.convert("LA")
     data = [encoded(clear, kind) for kind in ("png", "webp", "avif", "tiff")]
-    data += [encoded(palette, "png", transparency=1), encoded(palette, "png", transparency=b"\xff\0"), encoded(palette, "gif", transparency=1)]
+    data += [
+        encoded(palette, "png", transparency=1),
+        encoded(palette, "png", transparency=b"\xff\0"),
+        encoded(palette, "gif", transparency=1),
+    ]
     data += [encoded(gray_alpha, "png"), encoded(clear.convert("RGB"), "png", transparency=(255, 0, 0))]
     for each in data:
         found = read(each, colour=mode == "RGB").pixels
@@ -431,8 +438,24 @@ def test_a_row_that_decoders_cannot_count_the_bits_of_is_damage_on_every_machine
 @pytest.mark.parametrize(
     ("kind", "mode", "per_pixel"),
     [
-        *[("jpeg", "RGB", 8), ("png", "L", 1), ("png", "RGB", 5), ("png", "RGBA", 12), ("png", "LA", 12), ("png", "I;16", 7), ("gif", "P", 2)],
-        *[("bmp", "RGB", 5), ("tiff", "RGB", 8), ("tiff", "F", 30), ("avif", "RGB", 9), ("avif", "RGBA", 16), ("webp", "RGB", 16), ("webp", "RGBA", 20)],
+        *[
+            ("jpeg", "RGB", 8),
+            ("png", "L", 1),
+            ("png", "RGB", 5),
+            ("png", "RGBA", 12),
+            ("png", "LA", 12),
+            ("png", "I;16", 7),
+            ("gif", "P", 2),
+        ],
+        *[
+            ("bmp", "RGB", 5),
+            ("tiff", "RGB", 8),
+            ("tiff", "F", 30),
+            ("avif", "RGB", 9),
+            ("avif", "RGBA", 16),
+            ("webp", "RGB", 16),
+            ("webp", "RGBA", 20),
+        ],
     ],
 )
 def test_the_memory_that_decoding_takes_is_known_by_the_header(kind: str, mode: str, per_pixel: int) -> None:

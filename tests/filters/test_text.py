@@ -21,13 +21,17 @@ def test_empty_drops_the_empty_caption_alone() -> None:
 @pytest.mark.parametrize("limit", [0, 1, 3])
 def test_too_short_keeps_the_limit_itself(limit: int) -> None:
     counts = range(6)
-    assert text.too_short(words(*counts), words_at_least=limit).to_pylist() == [DropReason.TEXT_TOO_SHORT if n < limit else None for n in counts]
+    assert text.too_short(words(*counts), words_at_least=limit).to_pylist() == [
+        DropReason.TEXT_TOO_SHORT if n < limit else None for n in counts
+    ]
 
 
 @pytest.mark.parametrize("limit", [0, 3, 20])
 def test_too_long_keeps_the_limit_itself(limit: int) -> None:
     counts = range(23)
-    assert text.too_long(words(*counts), words_at_most=limit).to_pylist() == [DropReason.TEXT_TOO_LONG if n > limit else None for n in counts]
+    assert text.too_long(words(*counts), words_at_most=limit).to_pylist() == [
+        DropReason.TEXT_TOO_LONG if n > limit else None for n in counts
+    ]
 
 
 def test_counts_within_the_limit_are_null_and_keep() -> None:

@@ -23,7 +23,10 @@ def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
 def lengths(side: int) -> list[dict[int, int]]:
     """Of each of 32 parts of a side, how much of each pixel lies in it, in 1/32 of a pixel: a part is `side` long."""
     ends = [(part * side, (part + 1) * side) for part in range(32)]
-    return [{i: common for i in range(side) if (common := min(end, 32 * i + 32) - max(begin, 32 * i)) > 0} for begin, end in ends]
+    return [
+        {i: common for i in range(side) if (common := min(end, 32 * i + 32) - max(begin, 32 * i)) > 0}
+        for begin, end in ends
+    ]
 
 
 def by_area(pixels: np.ndarray) -> list[list[int]]:
@@ -76,7 +79,9 @@ def test_every_machine_has_these_bytes() -> None:
     assert hashlib.sha256(thumbnail(pixels).tobytes()).hexdigest()[:16] == "6531a48f75b78b5e"
 
 
-@pytest.mark.parametrize("wrong", [np.zeros((3, 3, 3), np.uint8), np.zeros((3, 3), np.int16), np.zeros((0, 3), np.uint8)])
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((3, 3, 3), np.uint8), np.zeros((3, 3), np.int16), np.zeros((0, 3), np.uint8)]
+)
 def test_what_is_no_gray_image_is_refused(wrong: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"uint8 of shape \(height, width\), this is"):
         thumbnail(wrong)

@@ -5,7 +5,18 @@ import pytest
 import unicodedata2
 
 from altalign.filters import make_unicode_data, unicode_data
-from altalign.filters.unicode_data import CONNECTOR, CONTROL, FORMAT, LETTER, MARK, MODIFIER_LETTER, NFC_CHECK, NUMBER, SINGLE, WHITE_SPACE
+from altalign.filters.unicode_data import (
+    CONNECTOR,
+    CONTROL,
+    FORMAT,
+    LETTER,
+    MARK,
+    MODIFIER_LETTER,
+    NFC_CHECK,
+    NUMBER,
+    SINGLE,
+    WHITE_SPACE,
+)
 
 
 def test_the_stored_table_is_what_its_sources_give():
@@ -17,12 +28,17 @@ def test_the_stored_table_is_what_its_sources_give():
 
 def test_lower_case_is_that_of_the_interpreter_where_it_knows_the_code_point():
     lower = unicode_data.lower_case()
-    known = [chr(point) for point in range(unicode_data.CODE_POINTS) if unicodedata.category(chr(point)) not in ("Cn", "Cs")]
+    known = [
+        chr(point) for point in range(unicode_data.CODE_POINTS) if unicodedata.category(chr(point)) not in ("Cn", "Cs")
+    ]
     assert [c for c in known if lower.get(ord(c), ord(c)) != ord(c.lower()[0])] == []
     assert len(lower) == 1_460  # code points with a field 13 in UnicodeData.txt 16.0.0
 
 
-@pytest.mark.parametrize(("upper", "lower"), [("\u0130", "i"), ("Σ", "σ"), ("\u212a", "k"), ("\ua7dc", "\u019b"), ("\U00010d50", "\U00010d70"), ("ẞ", "ß")])
+@pytest.mark.parametrize(
+    ("upper", "lower"),
+    [("\u0130", "i"), ("Σ", "σ"), ("\u212a", "k"), ("\ua7dc", "\u019b"), ("\U00010d50", "\U00010d70"), ("ẞ", "ß")],
+)
 def test_lower_case_is_simple_and_of_unicode_16(upper: str, lower: str):
     assert upper.translate(unicode_data.lower_case()) == lower
 
@@ -61,8 +77,14 @@ def test_classes_of_characters(character: str, classes: int):
 def test_text_without_doubtful_characters_and_marks_out_of_order_is_in_nfc():
     # NFC_Quick_Check and combining classes are enough: no pair of characters without either changes.
     rng = np.random.default_rng(0)
-    plain = [chr(p) for p in range(unicode_data.CODE_POINTS) if not 0xD800 <= p < 0xE000 and not unicode_data.entry(chr(p)) & NFC_CHECK]
-    text = "".join(a + b + "." for a, b in zip(rng.permutation(plain).tolist(), rng.permutation(plain).tolist(), strict=True))
+    plain = [
+        chr(p)
+        for p in range(unicode_data.CODE_POINTS)
+        if not 0xD800 <= p < 0xE000 and not unicode_data.entry(chr(p)) & NFC_CHECK
+    ]
+    text = "".join(
+        a + b + "." for a, b in zip(rng.permutation(plain).tolist(), rng.permutation(plain).tolist(), strict=True)
+    )
     marks = [unicodedata2.combining(c) for c in text]
     ordered = "".join(c for c, before, mark in zip(text, [0, *marks], marks, strict=False) if not 0 < mark < before)
     assert unicodedata2.normalize("NFC", ordered) == ordered

@@ -9,7 +9,26 @@ from tests.strategies import URLS
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=300)
 
-WHITE_SPACE = "".join(chr(point) for point in (9, 10, 11, 12, 13, 32, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000))
+WHITE_SPACE = "".join(
+    chr(point)
+    for point in (
+        9,
+        10,
+        11,
+        12,
+        13,
+        32,
+        0x85,
+        0xA0,
+        0x1680,
+        *range(0x2000, 0x200B),
+        0x2028,
+        0x2029,
+        0x202F,
+        0x205F,
+        0x3000,
+    )
+)
 NASTY = [
     *(url for url in URLS if url is not None),
     "http://a.example",
@@ -99,7 +118,11 @@ def test_a_nasty_url_is_judged_as_the_parser_does(url: str, behind: list[str]) -
 @pytest.mark.parametrize("behind", [[], [LONG]])
 @pytest.mark.parametrize("end", ["", "/", "/#", "?", ".", "./1", ".1/", "-", "é", "_.b/"])
 def test_hosts_of_any_length_are_judged_as_the_parser_does(end: str, behind: list[str]) -> None:
-    hosts = ["a" * size for size in range(68)] + ["a." * size for size in range(34)] + ["a." * size + "b" for size in range(34)]
+    hosts = (
+        ["a" * size for size in range(68)]
+        + ["a." * size for size in range(34)]
+        + ["a." * size + "b" for size in range(34)]
+    )
     check(pa.array([f"{scheme}://{host}{end}" for scheme in ("http", "https") for host in hosts] + behind))
 
 
@@ -110,12 +133,16 @@ def test_hosts_of_any_length_are_judged_as_the_parser_does(end: str, behind: lis
     st.sampled_from([[], [LONG]]),
 )
 @derandomized
-def test_columns_with_nulls_and_slices_are_judged_row_by_row(urls: list[str | None], begin: int, kind: pa.DataType, behind: list[str]) -> None:
+def test_columns_with_nulls_and_slices_are_judged_row_by_row(
+    urls: list[str | None], begin: int, kind: pa.DataType, behind: list[str]
+) -> None:
     check(pa.array(urls + behind, kind).slice(begin))
 
 
 def test_a_kept_url_has_no_fragment_and_a_refused_one_is_as_written() -> None:
-    found, is_valid = table_urls(pa.array([" http://a.example/1#top ", "\tftp://a.example/1#top\u3000", None, "/1.jpg#x", ""]))
+    found, is_valid = table_urls(
+        pa.array([" http://a.example/1#top ", "\tftp://a.example/1#top\u3000", None, "/1.jpg#x", ""])
+    )
     assert found.to_pylist() == ["http://a.example/1", "ftp://a.example/1#top", None, "/1.jpg#x", ""]
     assert is_valid.tolist() == [True, False, False, False, False]
 
@@ -123,7 +150,9 @@ def test_a_kept_url_has_no_fragment_and_a_refused_one_is_as_written() -> None:
 def test_a_column_that_needs_no_change_is_not_copied() -> None:
     column = pa.array(["http://a.example/1", None, "nonsense", "http://bücher.example/"])
     for some in (column, column.slice(1)):
-        assert [buffer and buffer.address for buffer in table_urls(some)[0].buffers()] == [buffer and buffer.address for buffer in some.buffers()]
+        assert [buffer and buffer.address for buffer in table_urls(some)[0].buffers()] == [
+            buffer and buffer.address for buffer in some.buffers()
+        ]
 
 
 def test_bytes_that_are_not_utf8_become_replacement_characters() -> None:
@@ -131,14 +160,23 @@ def test_bytes_that_are_not_utf8_become_replacement_characters() -> None:
     mislabelled = pa.StringArray.from_buffers(4, data.buffers()[1], data.buffers()[2], data.buffers()[0], 1)
     for column in (data, mislabelled, data.cast(pa.large_binary())):
         found, is_valid = table_urls(column)
-        assert found.to_pylist() == ["http://a.example/\ufffd.jpg", None, "\ufffdhttp://a.example/", "http://a.example/1"]
+        assert found.to_pylist() == [
+            "http://a.example/\ufffd.jpg",
+            None,
+            "\ufffdhttp://a.example/",
+            "http://a.example/1",
+        ]
         assert is_valid.tolist() == [True, False, False, True]
     assert table_urls(data.slice(1, 2))[0].to_pylist() == [None, "\ufffdhttp://a.example/"]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()])
 def test_columns_of_other_types_of_text(kind: pa.DataType) -> None:
-    column = pa.array(["http://a.example/1#x", None, "x"]).cast(kind) if kind != pa.string_view() else pa.array(["http://a.example/1#x", None, "x"], kind)
+    column = (
+        pa.array(["http://a.example/1#x", None, "x"]).cast(kind)
+        if kind != pa.string_view()
+        else pa.array(["http://a.example/1#x", None, "x"], kind)
+    )
     found, is_valid = table_urls(column)
     assert (found.to_pylist(), is_valid.tolist()) == (["http://a.example/1", None, "x"], [True, False, False])
 

@@ -64,7 +64,11 @@ def test_golden_captions_are_folded(case):
 
 
 @derandomized
-@given(st.lists(st.one_of(st.text(st.sampled_from(NASTY), max_size=90), nasty_captions(), st.text(max_size=20)), max_size=20))
+@given(
+    st.lists(
+        st.one_of(st.text(st.sampled_from(NASTY), max_size=90), nasty_captions(), st.text(max_size=20)), max_size=20
+    )
+)
 def test_kernel_and_plain_twins_agree(captions):
     for caption in captions:
         assert words.words_of(caption) == plain_words(caption)
@@ -83,7 +87,13 @@ def test_a_row_is_the_same_in_every_slice(captions, data):
 
 
 @derandomized
-@given(st.lists(st.one_of(st.binary(max_size=40), st.text(st.sampled_from(NASTY), max_size=9).map(str.encode)), min_size=1, max_size=12))
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=40), st.text(st.sampled_from(NASTY), max_size=9).map(str.encode)),
+        min_size=1,
+        max_size=12,
+    )
+)
 def test_bytes_that_are_not_utf_8_belong_to_no_word(rows):
     # In one buffer without room behind it, where sequences cut at a row's end must not be read on into the next row.
     data = np.frombuffer(b"".join(rows), np.uint8)
@@ -95,7 +105,17 @@ def test_bytes_that_are_not_utf_8_belong_to_no_word(rows):
 
 
 def test_rows_of_any_length_and_number_are_scanned():
-    captions = ["", "x", "Été's " * 9_000, "", "İ’漢\u00ad" * 9_000, *["A B"] * 3_000, "b" * 70_000, "", *["l’été\u00ad", ""] * 700]
+    captions = [
+        "",
+        "x",
+        "Été's " * 9_000,
+        "",
+        "İ’漢\u00ad" * 9_000,
+        *["A B"] * 3_000,
+        "b" * 70_000,
+        "",
+        *["l’été\u00ad", ""] * 700,
+    ]
     assert scan(captions) == [plain_row(caption) for caption in captions]
 
 

@@ -36,15 +36,32 @@ def work(targets: dict[str, int], seed: str, folder: Path, *, cpu_s: float = CPU
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "tests.fuzz.worker", *(f"{name}:{inputs}" for name, inputs in targets.items())]
     command += ["--seed", seed, "--folder", str(folder), "--cpu-seconds", str(cpu_s)]
-    worker = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", timeout=WALL_S * (10 + sum(targets.values())), check=False)
+    worker = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=WALL_S * (10 + sum(targets.values())),
+        check=False,
+    )
     tallies = {}
     for line in worker.stdout.splitlines():
         found = json.loads(line)
         name = found["target"]
         (slowest, at), (largest, where) = found["slowest_s"], found["largest_mb"]
-        tallies[name] = Tally(found["inputs"], Counter(found["outcomes"]), (slowest, f"{seed} {at}"), (largest, f"{seed} {where}"), found["findings"])
+        tallies[name] = Tally(
+            found["inputs"],
+            Counter(found["outcomes"]),
+            (slowest, f"{seed} {at}"),
+            (largest, f"{seed} {where}"),
+            found["findings"],
+        )
     if worker.returncode:
-        name, number = next(name for name in targets if name not in tallies), (folder / "at").read_text().split()[-1] if (folder / "at").exists() else "first"
+        name, number = (
+            next(name for name in targets if name not in tallies),
+            (folder / "at").read_text().split()[-1] if (folder / "at").exists() else "first",
+        )
         what = f"{_DIED} with {worker.returncode} (below zero: by that signal)\n{worker.stderr[-_TAIL:]}"
         tallies[name] = Tally(findings=[keep(folder, folder / "findings" / f"{name}-{seed}-{number}", what)])
     return tallies
@@ -105,7 +122,9 @@ def main() -> int:
     sys.stdout.write(f"{'target':<16}{'inputs':>8}  {'slowest':>8}  {'memory':>7}  {'found':>5}  outcomes\n")
     for name, tally in totals.items():
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in tally.outcomes.most_common())
-        sys.stdout.write(f"{name:<16}{tally.inputs:>8}  {tally.slowest_s[0]:>6.2f} s  {tally.largest_mb[0]:>4} MB  {len(tally.findings):>5}  {outcomes}\n")
+        sys.stdout.write(
+            f"{name:<16}{tally.inputs:>8}  {tally.slowest_s[0]:>6.2f} s  {tally.largest_mb[0]:>4} MB  {len(tally.findings):>5}  {outcomes}\n"
+        )
     return 1 if any(tally.findings for tally in totals.values()) else 0
 
 

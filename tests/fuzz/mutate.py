@@ -8,7 +8,26 @@ from random import Random
 
 BYTES_AT_MOST = 1 << 16  # no input is grown beyond it
 
-_NUMBERS = (0, 1, -1, 7, 127, 128, 255, 256, 32_767, 65_535, 65_536, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+_NUMBERS = (
+    0,
+    1,
+    -1,
+    7,
+    127,
+    128,
+    255,
+    256,
+    32_767,
+    65_535,
+    65_536,
+    1 << 20,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 1,
+)
 _DIGITS = re.compile(rb"-?[0-9]+")
 _CONTENT_LENGTH = re.compile(rb"(?i)(content-length:[ \t]*)[^\r\n]*")
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -100,7 +119,11 @@ def _flip_bit(data: bytes, rng: Random, *_: object) -> bytes:
 
 def _set_byte(data: bytes, rng: Random, *_: object) -> bytes:
     at = _place(data, rng)
-    return _put(data, slice(at, at + 1), bytes([rng.choice((0, 9, 10, 13, 32, 34, 38, 60, 62, 127, 128, 255, rng.randrange(256)))]))
+    return _put(
+        data,
+        slice(at, at + 1),
+        bytes([rng.choice((0, 9, 10, 13, 32, 34, 38, 60, 62, 127, 128, 255, rng.randrange(256)))]),
+    )
 
 
 def _fill_block(data: bytes, rng: Random, *_: object) -> bytes:
@@ -149,7 +172,9 @@ def _number_in_text(data: bytes, rng: Random, *_: object) -> bytes:
     if found is None:
         return data
     value = int(found[0][:18])
-    return _put(data, slice(*found.span()), b"%d" % rng.choice((value + 1, value - 1, value * 2, value // 2, -value, *_NUMBERS)))
+    return _put(
+        data, slice(*found.span()), b"%d" % rng.choice((value + 1, value - 1, value * 2, value // 2, -value, *_NUMBERS))
+    )
 
 
 def _number_in_bytes(data: bytes, rng: Random, *_: object) -> bytes:

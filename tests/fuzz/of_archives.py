@@ -24,10 +24,29 @@ from tests.pipelines.read.pages import archives
 _HEAD_END = re.compile(rb"\r\n\r\n")  # as FastWARC has it, to which a lone LF is a header
 _SHORT_LINE = 5  # FastWARC takes lines of fewer bytes between records for blank ones
 _BLANK = b"\0\r\n\t "
-_ENCODERS: dict[str, Callable[[bytes], bytes]] = {"": lambda data: data, ".gz": partial(gzip.compress, mtime=0), ".zst": archives.zstd}
+_ENCODERS: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda data: data,
+    ".gz": partial(gzip.compress, mtime=0),
+    ".zst": archives.zstd,
+}
 _WARC_TOKENS = (
-    *(b"WARC/1.0\r\n", b"WARC/1.1\r\nWARC-Type: response\r\n", b"\r\n\r\n", b"\r\n", b"\n\n", b"Content-Length: ", b"WARC-Target-URI: ", b"WARC-Type: "),
-    *(b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 ", b"Content-Type: text/html; charset=", b"Transfer-Encoding: chunked\r\n", b"Content-Encoding: gzip\r\n"),
+    *(
+        b"WARC/1.0\r\n",
+        b"WARC/1.1\r\nWARC-Type: response\r\n",
+        b"\r\n\r\n",
+        b"\r\n",
+        b"\n\n",
+        b"Content-Length: ",
+        b"WARC-Target-URI: ",
+        b"WARC-Type: ",
+    ),
+    *(
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 ",
+        b"Content-Type: text/html; charset=",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Content-Encoding: gzip\r\n",
+    ),
     *(
         b"Content-Encoding: br\r\n",
         b"Content-Encoding: zstd\r\n",
@@ -36,7 +55,17 @@ _WARC_TOKENS = (
         b"\x28\xb5\x2f\xfd",
         b"\x5d\x2a\x4d\x18",
     ),
-    *(b"response", b"resource", b"metadata", b"utf-16", b"<img src=a alt=b>", b"\0", b"\xff", b"-1", b"99999999999999999999"),
+    *(
+        b"response",
+        b"resource",
+        b"metadata",
+        b"utf-16",
+        b"<img src=a alt=b>",
+        b"\0",
+        b"\xff",
+        b"-1",
+        b"99999999999999999999",
+    ),
 )
 _TAR_TOKENS = (
     b"ustar\x00",
@@ -56,12 +85,16 @@ _TAR_TOKENS = (
 )
 
 
-# Archives ---------------------------------------------------------------------------------------------------------------
+# Archives -------------------------------------------------------------------------------------------------------------
 
 
 def _html(number: int, charset: str = "utf-8") -> bytes:
-    images = "".join(f'<p><img src="/i/{number}-{each}.png" alt="ein Bild № {each} of page {number}">' for each in range(3))
-    return f"<!doctype html><meta charset={charset}><base href=//b.example/{number}/><title>ü</title>{images}".encode(charset, "replace")
+    images = "".join(
+        f'<p><img src="/i/{number}-{each}.png" alt="ein Bild № {each} of page {number}">' for each in range(3)
+    )
+    return f"<!doctype html><meta charset={charset}><base href=//b.example/{number}/><title>ü</title>{images}".encode(
+        charset, "replace"
+    )
 
 
 @cache
@@ -76,16 +109,24 @@ def _records() -> tuple[bytes, ...]:
         "deflate": (squeeze.compress(_html(5)) + squeeze.flush(), "text/html", "Content-Encoding: deflate\r\n"),
         "zstd": (archives.zstd(_html(6)), "application/xhtml+xml", "Content-Encoding: zstd\r\n"),
         "chunked": (demo_archive.chunked(_html(7), 60), "text/html", "Transfer-Encoding: chunked\r\n"),
-        "both": (demo_archive.chunked(gzip.compress(_html(8), mtime=0), 60), "text/html", "Transfer-Encoding: chunked\r\nContent-Encoding: gzip\r\n"),
+        "both": (
+            demo_archive.chunked(gzip.compress(_html(8), mtime=0), 60),
+            "text/html",
+            "Transfer-Encoding: chunked\r\nContent-Encoding: gzip\r\n",
+        ),
         "image": (b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 3, "image/png", ""),
         "empty": (b"", "text/html", ""),
         "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "image/svg+xml", ""),
     }
-    responses = [archives.response(f"http://a.example/{name}", *body[:2], headers=body[2]) for name, body in bodies.items()]
+    responses = [
+        archives.response(f"http://a.example/{name}", *body[:2], headers=body[2]) for name, body in bodies.items()
+    ]
     others = [
         archives.record(None, b"software: a\r\n", kind="warcinfo", content_type="application/warc-fields"),
         archives.record("http://a.example/plain", b"GET / HTTP/1.1\r\n\r\n", kind="request"),
-        archives.record("http://r.example/resource.gif", b"GIF89a" + bytes(40), kind="resource", content_type="image/gif"),
+        archives.record(
+            "http://r.example/resource.gif", b"GIF89a" + bytes(40), kind="resource", content_type="image/gif"
+        ),
         archives.response("http://a.example/gone", b"no", status="404 Not Found"),
     ]
     return (others[0], *responses[:4], *others[1:], *responses[4:])
@@ -94,10 +135,20 @@ def _records() -> tuple[bytes, ...]:
 @cache
 def _metadata() -> tuple[bytes, ...]:
     def one(number: int) -> bytes:
-        links = [{"path": "IMG@/src", "url": f"i{number}-{i}.png", "alt": f"a &amp; b {i}"} for i in range(3)] + [{"path": "A@/href", "url": "/"}]
+        links = [{"path": "IMG@/src", "url": f"i{number}-{i}.png", "alt": f"a &amp; b {i}"} for i in range(3)] + [
+            {"path": "A@/href", "url": "/"}
+        ]
         response = {"HTML-Metadata": {"Links": links, "Head": {"Base": "/x/"}}, "Response-Message": {"Status": "200"}}
-        envelope = {"WARC-Header-Metadata": {"WARC-Target-URI": f"http://w.example/{number}"}, "Payload-Metadata": {"HTTP-Response-Metadata": response}}
-        return archives.record(f"http://w.example/{number}", json.dumps({"Envelope": envelope}).encode(), kind="metadata", content_type="application/json")
+        envelope = {
+            "WARC-Header-Metadata": {"WARC-Target-URI": f"http://w.example/{number}"},
+            "Payload-Metadata": {"HTTP-Response-Metadata": response},
+        }
+        return archives.record(
+            f"http://w.example/{number}",
+            json.dumps({"Envelope": envelope}).encode(),
+            kind="metadata",
+            content_type="application/json",
+        )
 
     return (archives.record(None, b"x", kind="warcinfo"), *map(one, range(8)))
 
@@ -177,19 +228,26 @@ def _content(record: records.Record | records.BrokenRecord) -> tuple[Any, ...]:
     return (record.kind, record.url, record.http, record.payload) if isinstance(record, records.Record) else ()
 
 
-def _check_intact_records(every: list[records.Record | records.BrokenRecord], data: bytes, path: Path, original: bytes) -> None:
+def _check_intact_records(
+    every: list[records.Record | records.BrokenRecord], data: bytes, path: Path, original: bytes
+) -> None:
     """Records that no damage touched come out, where they are now, as they were."""
     start, end = common_ends(original, data)
     end = min(end, len(data) - start, len(original) - start)
     moved = len(data) - len(original)
     there = {each.offset: _content(each) for each in every}
     is_bare = path.suffix not in (".gz", ".zst")
-    swallowed = [(each.offset, _end_of(each, data, "")) for each in every if is_bare and isinstance(each, records.Record)]
+    swallowed = [
+        (each.offset, _end_of(each, data, "")) for each in every if is_bare and isinstance(each, records.Record)
+    ]
     for first, last, content in _spans(path.suffix, original, str(path.parent)):
         if last <= start:
             assert there.get(first) == content, f"the record at {first} is before all damage, and is lost or changed"
-        elif first >= len(original) - end and not any(a < first + moved < b for a, b in swallowed):  # a lie about a length can be a record's whole truth
-            assert there.get(first + moved) == content, f"the record at {first + moved} is behind all damage, and is lost or changed"
+        # a lie about a length can be a record's whole truth
+        elif first >= len(original) - end and not any(a < first + moved < b for a, b in swallowed):
+            assert there.get(first + moved) == content, (
+                f"the record at {first + moved} is behind all damage, and is lost or changed"
+            )
 
 
 def _check_coverage(every: list[records.Record | records.BrokenRecord], data: bytes, suffix: str) -> None:
@@ -223,7 +281,7 @@ def _end_of(record: records.Record, data: bytes, suffix: str) -> int:
     return len(data)
 
 
-# Tars --------------------------------------------------------------------------------------------------------------------
+# Tars -----------------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -277,7 +335,9 @@ def _check_tar(suffix: str, path: Path, _original: bytes) -> str:
     data = path.read_bytes()
     for place in found.places:
         if place["offset"] is not None:
-            assert len(data[place["offset"] : place["offset"] + place["length"]]) == place["length"] > 0, "an image has a place and cannot be read there"
+            assert len(data[place["offset"] : place["offset"] + place["length"]]) == place["length"] > 0, (
+                "an image has a place and cannot be read there"
+            )
         else:
             assert place["bytes"]
     if not suffix and data[:2] not in (b"\x1f\x8b", b"\x28\xb5"):
@@ -296,19 +356,37 @@ def _check_members(data: bytes, found: Everything) -> None:
         assert found.broken
         return
     assert not behind, f"{len(behind)} bytes behind the tar's last member are in no member"
-    samples, told = sum(1 for _ in _samples([name for _, name in members])), len(found.rows) + sum(entry["offset"] < end for entry in found.broken)
+    samples, told = (
+        sum(1 for _ in _samples([name for _, name in members])),
+        len(found.rows) + sum(entry["offset"] < end for entry in found.broken),
+    )
     assert samples == told, f"{samples} samples, but {len(found.rows)} rows and {len(found.broken)} broken"
 
 
 def _samples(names: list[str]) -> Iterator[str]:
-    for sample, members in groupby(names, key=lambda name: (name.rpartition("/")[0], name.rpartition("/")[2].partition(".")[0])):
+    for sample, members in groupby(
+        names, key=lambda name: (name.rpartition("/")[0], name.rpartition("/")[2].partition(".")[0])
+    ):
         if list(members):
             yield "/".join(sample)
 
 
 TARGETS = {
-    **{f"warc{suffix}": Target(f".warc{suffix}", partial(_make_archive, _records, suffix), partial(_check_archive, "warc", suffix)) for suffix in _ENCODERS},
-    **{f"warc.whole{suffix}": Target(f".warc{suffix}", partial(_make_whole, suffix), partial(_check_archive, "warc", "whole")) for suffix in (".gz", ".zst")},
+    **{
+        f"warc{suffix}": Target(
+            f".warc{suffix}", partial(_make_archive, _records, suffix), partial(_check_archive, "warc", suffix)
+        )
+        for suffix in _ENCODERS
+    },
+    **{
+        f"warc.whole{suffix}": Target(
+            f".warc{suffix}", partial(_make_whole, suffix), partial(_check_archive, "warc", "whole")
+        )
+        for suffix in (".gz", ".zst")
+    },
     "wat": Target(".wat.gz", partial(_make_archive, _metadata, ".gz"), partial(_check_archive, "wat", ".gz")),
-    **{f"tar{suffix}": Target(f".tar{suffix}", partial(_make_tar, suffix), partial(_check_tar, suffix)) for suffix in _ENCODERS},
+    **{
+        f"tar{suffix}": Target(f".tar{suffix}", partial(_make_tar, suffix), partial(_check_tar, suffix))
+        for suffix in _ENCODERS
+    },
 }

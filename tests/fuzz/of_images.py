@@ -18,16 +18,64 @@ from tests.fuzz.target import Target
 _PIXELS_AT_MOST = 2_000_000
 _TOKENS = {
     "jpeg": (
-        *(b"\xff" + bytes([marker]) for marker in (0, 0xC0, 0xC2, 0xC4, 0xCC, 0xD0, 0xD8, 0xD9, 0xDA, 0xDB, 0xDD, 0xE1, 0xE2, 0xEE, 0xFE, 0xFF)),
+        *(
+            b"\xff" + bytes([marker])
+            for marker in (0, 0xC0, 0xC2, 0xC4, 0xCC, 0xD0, 0xD8, 0xD9, 0xDA, 0xDB, 0xDD, 0xE1, 0xE2, 0xEE, 0xFE, 0xFF)
+        ),
         b"Exif\0\0",
     ),
-    "png": (b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"iCCP", b"zTXt", b"iTXt", b"eXIf", b"acTL", b"fcTL", b"fdAT", b"gAMA", b"\0\0\0\0"),
+    "png": (
+        b"IHDR",
+        b"PLTE",
+        b"IDAT",
+        b"IEND",
+        b"tRNS",
+        b"iCCP",
+        b"zTXt",
+        b"iTXt",
+        b"eXIf",
+        b"acTL",
+        b"fcTL",
+        b"fdAT",
+        b"gAMA",
+        b"\0\0\0\0",
+    ),
     "webp": (b"RIFF", b"WEBP", b"VP8 ", b"VP8L", b"VP8X", b"ANIM", b"ANMF", b"ALPH", b"ICCP", b"EXIF", b"XMP "),
     "gif": (b"GIF87a", b"GIF89a", b"\x21\xf9\x04", b"\x21\xff\x0bNETSCAPE2.0", b"\x21\xfe", b"\x2c", b"\x3b", b"\0"),
-    "avif": (b"ftyp", b"avif", b"avis", b"meta", b"iloc", b"ipma", b"ispe", b"av1C", b"irot", b"imir", b"clap", b"auxC", b"grid", b"idat", b"mdat", b"moov"),
-    "bmp": (b"BM", b"\x28\0\0\0", b"\x7c\0\0\0", b"\1\0\0\0", b"\2\0\0\0", b"\3\0\0\0", b"\0\0", b"\0\1", b"\0\2\xff\xff"),
+    "avif": (
+        b"ftyp",
+        b"avif",
+        b"avis",
+        b"meta",
+        b"iloc",
+        b"ipma",
+        b"ispe",
+        b"av1C",
+        b"irot",
+        b"imir",
+        b"clap",
+        b"auxC",
+        b"grid",
+        b"idat",
+        b"mdat",
+        b"moov",
+    ),
+    "bmp": (
+        b"BM",
+        b"\x28\0\0\0",
+        b"\x7c\0\0\0",
+        b"\1\0\0\0",
+        b"\2\0\0\0",
+        b"\3\0\0\0",
+        b"\0\0",
+        b"\0\1",
+        b"\0\2\xff\xff",
+    ),
     "tiff": (
-        *(b"%b\0" % bytes([tag]) + b"\1" for tag in (0, 1, 2, 3, 6, 0x11, 0x12, 0x15, 0x16, 0x17, 0x1A, 0x42, 0x44, 0x45, 0x53)),
+        *(
+            b"%b\0" % bytes([tag]) + b"\1"
+            for tag in (0, 1, 2, 3, 6, 0x11, 0x12, 0x15, 0x16, 0x17, 0x1A, 0x42, 0x44, 0x45, 0x53)
+        ),
         b"II*\0",
         b"MM\0*",
         b"\5\0",
@@ -42,13 +90,36 @@ _OPTIONS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("RGB", {"restart_marker_rows": 1}),
         ("RGB", {"subsampling": 0, "optimize": True}),
     ],
-    "png": [("RGB", {}), ("RGBA", {}), ("P", {"transparency": 3}), ("1", {}), ("I;16", {}), ("LA", {}), ("RGB", {"save_all": True}), ("L", {"bits": 4})],
-    "webp": [("RGB", {}), ("RGBA", {"lossless": True}), ("RGBA", {}), ("RGB", {"save_all": True}), ("RGB", {"exif": b"Exif\0\0II*\0\10\0\0\0\0\0"})],
+    "png": [
+        ("RGB", {}),
+        ("RGBA", {}),
+        ("P", {"transparency": 3}),
+        ("1", {}),
+        ("I;16", {}),
+        ("LA", {}),
+        ("RGB", {"save_all": True}),
+        ("L", {"bits": 4}),
+    ],
+    "webp": [
+        ("RGB", {}),
+        ("RGBA", {"lossless": True}),
+        ("RGBA", {}),
+        ("RGB", {"save_all": True}),
+        ("RGB", {"exif": b"Exif\0\0II*\0\10\0\0\0\0\0"}),
+    ],
     "gif": [("P", {}), ("L", {"interlace": 1}), ("P", {"save_all": True, "transparency": 2})],
-    "avif": [("RGB", {"speed": 10}), ("RGBA", {"speed": 10}), ("RGB", {"save_all": True, "speed": 10}), ("L", {"speed": 10})],
+    "avif": [
+        ("RGB", {"speed": 10}),
+        ("RGBA", {"speed": 10}),
+        ("RGB", {"save_all": True, "speed": 10}),
+        ("L", {"speed": 10}),
+    ],
     "bmp": [("RGB", {}), ("P", {}), ("1", {}), ("L", {}), ("RGBA", {})],
     "tiff": [
-        *(("RGB", {"compression": name}) for name in ("raw", "tiff_lzw", "tiff_adobe_deflate", "jpeg", "packbits", "zstd")),
+        *(
+            ("RGB", {"compression": name})
+            for name in ("raw", "tiff_lzw", "tiff_adobe_deflate", "jpeg", "packbits", "zstd")
+        ),
         *(
             ("1", {"compression": "group4"}),
             ("1", {"compression": "group3"}),
@@ -74,7 +145,8 @@ def _seeds(kind: str) -> tuple[bytes, ...]:
         exif = Image.Exif()
         exif[0x0112] = number % 9
         file = io.BytesIO()
-        described = {} if kind in ("gif", "bmp") or frames else {"exif": exif}  # Pillow 12.3 dies of AVIF frames with EXIF, when it writes them
+        # Pillow 12.3 dies of AVIF frames with EXIF, when it writes them
+        described = {} if kind in ("gif", "bmp") or frames else {"exif": exif}
         _in_mode(picture, mode).save(file, kind.upper(), **{**described, **options, **frames})
         found.append(file.getvalue())
     return tuple(found)
@@ -108,8 +180,12 @@ def _check(path: Path, _original: bytes) -> str:
     again = _decoded(data, colour=False, short_side_px=128)
     coloured = _decoded(data, colour=True, short_side_px=32)
     assert _known(found) == _known(again), "the same bytes, and another verdict"
-    assert (found.pixels is None and again.pixels is None) or np.array_equal(found.pixels, again.pixels), "the same bytes, and other pixels"
-    assert _known(found) == _known(coloured), f"the verdict depends on how it is decoded: {_known(found)} and in colour {_known(coloured)}"
+    assert (found.pixels is None and again.pixels is None) or np.array_equal(found.pixels, again.pixels), (
+        "the same bytes, and other pixels"
+    )
+    assert _known(found) == _known(coloured), (
+        f"the verdict depends on how it is decoded: {_known(found)} and in colour {_known(coloured)}"
+    )
     if found.pixels is None:
         return "damaged" if found.damage else "too large" if found.format else "no image"
     _check_stored(data, found)
@@ -136,24 +212,41 @@ def _decoded(data: bytes, *, colour: bool, short_side_px: int) -> pixels.Decoded
         assert found.damage is None
         assert found.pixels.dtype == np.uint8
         assert found.pixels.shape[2:] == ((3,) if colour else ())
-        assert min(found.width, found.height, short_side_px) <= min(found.pixels.shape[:2]) <= min(found.width, found.height)
+        assert (
+            min(found.width, found.height, short_side_px)
+            <= min(found.pixels.shape[:2])
+            <= min(found.width, found.height)
+        )
         assert max(found.pixels.shape[:2]) <= max(found.width, found.height)
     return found
 
 
 def _known(found: pixels.Decoded) -> tuple[Any, ...]:
-    return found.format, found.width, found.height, found.damage is None, found.orientation if found.pixels is not None else 0
+    return (
+        found.format,
+        found.width,
+        found.height,
+        found.damage is None,
+        found.orientation if found.pixels is not None else 0,
+    )
 
 
 def _check_stored(data: bytes, found: pixels.Decoded) -> None:
     """What a shard stores of a sound image is sound, of the size that it is said to be, and the same each time."""
     as_found = pixels.to_stored(data, portable=False, resize_short_side_px=0)
-    assert (as_found.bytes, as_found.format, as_found.width, as_found.height) == (data, found.format, found.width, found.height)
+    assert (as_found.bytes, as_found.format, as_found.width, as_found.height) == (
+        data,
+        found.format,
+        found.width,
+        found.height,
+    )
     for resize in (0, 20):
         stored = pixels.to_stored(data, portable=True, resize_short_side_px=resize)
         again = pixels.decode(stored.bytes, pixels_at_most=_PIXELS_AT_MOST, colour=True)
         assert stored.format == again.format == "jpeg"
-        assert (again.damage, again.width, again.height) == (None, stored.width, stored.height), f"stored, and then: {again.damage}"
+        assert (again.damage, again.width, again.height) == (None, stored.width, stored.height), (
+            f"stored, and then: {again.damage}"
+        )
         assert stored == pixels.to_stored(data, portable=True, resize_short_side_px=resize)
 
 

@@ -72,9 +72,46 @@ _TOKENS = (
         b"--!>",
         b"<!-->",
     ),
-    *(b"<![CDATA[", b"]]>", b"<!doctype html>", b"<?", b"</", b"<", b">", b"/>", b'"', b"'", b"=", b"&amp;", b"&#x0;", b"&#1114112;", b"&notin", b"&", b"\0"),
-    *(b"\xff", b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80", b"<meta charset=utf-16>", b"<meta charset=iso-2022-jp>", b"\x1b$B", b"\x1b(B", b"\r", b"\x0c"),
-    *(b"<meta charset=gb18030>", b"<script><!--<script>", b"</script>", b'<svg><desc><img src=s alt="t"></svg>', b"http://[", b"javascript:", b" data:,"),
+    *(
+        b"<![CDATA[",
+        b"]]>",
+        b"<!doctype html>",
+        b"<?",
+        b"</",
+        b"<",
+        b">",
+        b"/>",
+        b'"',
+        b"'",
+        b"=",
+        b"&amp;",
+        b"&#x0;",
+        b"&#1114112;",
+        b"&notin",
+        b"&",
+        b"\0",
+    ),
+    *(
+        b"\xff",
+        b"\xef\xbb\xbf",
+        b"\xff\xfe",
+        b"\xed\xa0\x80",
+        b"<meta charset=utf-16>",
+        b"<meta charset=iso-2022-jp>",
+        b"\x1b$B",
+        b"\x1b(B",
+        b"\r",
+        b"\x0c",
+    ),
+    *(
+        b"<meta charset=gb18030>",
+        b"<script><!--<script>",
+        b"</script>",
+        b'<svg><desc><img src=s alt="t"></svg>',
+        b"http://[",
+        b"javascript:",
+        b" data:,",
+    ),
 )
 _PLAIN = b"""<!doctype html><html><head><base href="/b/"><meta charset="utf-8"><title>&lt;img&gt; <img></title><style>p > a {}</style>
 <script>document.write("<img src=no alt=no>")</script></head><body><noscript><img src="1.png" alt="in a noscript"></noscript><template><img src=2></template>
@@ -87,7 +124,13 @@ _PLAIN = b"""<!doctype html><html><head><base href="/b/"><meta charset="utf-8"><
 @cache
 def _pages() -> tuple[bytes, ...]:
     """Our own page in some encodings, and pages of a book, cut."""
-    found = [_PLAIN, *(_PLAIN.decode().encode(name, "xmlcharrefreplace") for name in ("utf-16", "shift_jis", "windows-1252", "iso2022_jp"))]
+    found = [
+        _PLAIN,
+        *(
+            _PLAIN.decode().encode(name, "xmlcharrefreplace")
+            for name in ("utf-16", "shift_jis", "windows-1252", "iso2022_jp")
+        ),
+    ]
     for member in members_of(_EXAMPLE.read_bytes()[: 3 * MB]):
         page = zlib.decompress(member, 31).partition(b"\r\n\r\n")[2].partition(b"\r\n\r\n")
         if b"text/html" in page[0] and len(page[2]) < 40_000:
@@ -160,7 +203,9 @@ def _check_body(path: Path, _original: bytes) -> str:
     outcomes = []
     for limit in (1_000, MB, 1_000):
         try:
-            found = body.decoded(data[1:], transfer_encoding=transfer_encoding, content_encoding=content_encoding, bytes_at_most=limit)
+            found = body.decoded(
+                data[1:], transfer_encoding=transfer_encoding, content_encoding=content_encoding, bytes_at_most=limit
+            )
         except body.BodyError as error:
             found = str(error).encode()
             outcomes.append((b"BodyError", found))
@@ -171,4 +216,7 @@ def _check_body(path: Path, _original: bytes) -> str:
     return outcomes[1][0].decode()
 
 
-TARGETS = {"page": Target(".html", _make_page, _check_page), "body": Target(".body", _make_body, _check_body, memory=64 * MB)}
+TARGETS = {
+    "page": Target(".html", _make_page, _check_page),
+    "body": Target(".body", _make_body, _check_body, memory=64 * MB),
+}

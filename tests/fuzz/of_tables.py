@@ -48,8 +48,37 @@ _TOKENS = {
     ),
     "tsv": (b"\t", b"\r\n", b"\n", b"\r", b"\xef\xbb\xbf", b"\0", b"\xff", b"caption", b"url", b" \n", b"\t\t"),
     "jsonl": (
-        *(b'{"', b'"', b"{", b"}", b"[", b"]", b":", b",", b"\n", b"\r\n", b"null", b"NaN", b"-Infinity", b"1e999", b"9" * 5_000, b'"caption":', b'"url":'),
-        *(b"[" * 2_000, b'{"a":' * 2_000, b"\\ud800", b"\\udc00", b"\\u0000", b"\\", b"\xff", b"\xed\xa0\x80", b"\x1c\n", b"\xc2\x85"),
+        *(
+            b'{"',
+            b'"',
+            b"{",
+            b"}",
+            b"[",
+            b"]",
+            b":",
+            b",",
+            b"\n",
+            b"\r\n",
+            b"null",
+            b"NaN",
+            b"-Infinity",
+            b"1e999",
+            b"9" * 5_000,
+            b'"caption":',
+            b'"url":',
+        ),
+        *(
+            b"[" * 2_000,
+            b'{"a":' * 2_000,
+            b"\\ud800",
+            b"\\udc00",
+            b"\\u0000",
+            b"\\",
+            b"\xff",
+            b"\xed\xa0\x80",
+            b"\x1c\n",
+            b"\xc2\x85",
+        ),
     ),
 }
 _PARQUET_TOKENS = (
@@ -70,8 +99,21 @@ _PARQUET_TOKENS = (
 
 def _values() -> list[tuple[str, str, str]]:
     urls = ["http://a.example/1.jpg#x", " https://b.example/ü?q=1 ", "", "no url", "ftp://c/", "http://[::1]/"]
-    texts = ["a dog on a beach", 'he said "no", twice', "über  den\u2028Wolken", "犬と猫", "", "x" * 200, "a &amp; b", "\u0301combining", "emoji 👩‍👩‍👧"]
-    return [(urls[i % len(urls)], texts[i % len(texts)] + (f" {i}" if i % 3 else ""), f"http://p.example/{i // 4}") for i in range(40)]
+    texts = [
+        "a dog on a beach",
+        'he said "no", twice',
+        "über  den\u2028Wolken",
+        "犬と猫",
+        "",
+        "x" * 200,
+        "a &amp; b",
+        "\u0301combining",
+        "emoji 👩‍👩‍👧",
+    ]
+    return [
+        (urls[i % len(urls)], texts[i % len(texts)] + (f" {i}" if i % 3 else ""), f"http://p.example/{i // 4}")
+        for i in range(40)
+    ]
 
 
 @cache
@@ -79,19 +121,32 @@ def _texts(form: str) -> tuple[bytes, ...]:
     rows = _values()
     if form == "jsonl":
         lines = [
-            json.dumps({"url": url, "caption": text, "page": page, "n": [1, {"x": None}]}, ensure_ascii=i % 2 == 0) for i, (url, text, page) in enumerate(rows)
+            json.dumps({"url": url, "caption": text, "page": page, "n": [1, {"x": None}]}, ensure_ascii=i % 2 == 0)
+            for i, (url, text, page) in enumerate(rows)
         ]
         return ("\n".join(lines).encode(), ("\r\n".join(lines[:7]) + "\n\n").encode())
     if form == "tsv":
-        lines = ["\t".join(("url", "other", "caption", "page")), *("\t".join((url, "o", text, page)) for url, text, page in rows)]
+        lines = [
+            "\t".join(("url", "other", "caption", "page")),
+            *("\t".join((url, "o", text, page)) for url, text, page in rows),
+        ]
         return ("\n".join(lines).encode(), ("\r\n".join(lines[:9]) + "\n").encode())
     quoted = ['"' + text.replace('"', '""') + ('\nmore"' if i % 5 == 0 else '"') for i, (_, text, _) in enumerate(rows)]
-    lines = ["url,other,caption,page", *(",".join((url, "o", text, page)) for (url, _, page), text in zip(rows, quoted, strict=True))]
+    lines = [
+        "url,other,caption,page",
+        *(",".join((url, "o", text, page)) for (url, _, page), text in zip(rows, quoted, strict=True)),
+    ]
     return ("\n".join(lines).encode(), ("\ufeff" + "\r\n".join(lines[:9]) + "\r\n").encode())
 
 
 def _compressed(data: bytes, suffix: str) -> bytes:
-    return gzip.compress(data, mtime=0) if suffix == ".gz" else pa.compress(data, "zstd", asbytes=True) if suffix == ".zst" else data
+    return (
+        gzip.compress(data, mtime=0)
+        if suffix == ".gz"
+        else pa.compress(data, "zstd", asbytes=True)
+        if suffix == ".zst"
+        else data
+    )
 
 
 def _make_text(form: str, suffix: str, rng: Random) -> tuple[bytes, bytes]:
@@ -101,7 +156,10 @@ def _make_text(form: str, suffix: str, rng: Random) -> tuple[bytes, bytes]:
     outer = _compressed(inner, suffix)
     if suffix and (inner is original or rng.random() < 0.2):
         outer = mutate(
-            outer, rng, tokens=(b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18", b"\0" * 8), others=[_compressed(text, suffix) for text in texts]
+            outer,
+            rng,
+            tokens=(b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18", b"\0" * 8),
+            others=[_compressed(text, suffix) for text in texts],
         )
     return _compressed(original, suffix), outer
 
@@ -113,7 +171,9 @@ def _check_text(form: str, suffix: str, path: Path, _original: bytes) -> str:
         found = read_in_two_ways(path, _TEXT)
     text = _plain(data, suffix)
     if text is None:
-        assert found.error.startswith("UnreadableError"), f"the compression is broken, and this came out: {found.outcome}"
+        assert found.error.startswith("UnreadableError"), (
+            f"the compression is broken, and this came out: {found.outcome}"
+        )
         return found.outcome
     _check_against_plain(found, text, form, line_bytes)
     return found.outcome
@@ -145,14 +205,18 @@ def _plain(data: bytes, suffix: str) -> bytes | None:
 def _check_against_plain(found: Everything, text: bytes, form: str, line_bytes: int) -> None:
     columns = [_TEXT.url_column, _TEXT.caption_column, _TEXT.page_url_column]
     if form == "jsonl":
-        names = [name for _, value in plain_tables.objects(text, line_bytes) if isinstance(value, dict) for name in value] or columns
+        names = [
+            name for _, value in plain_tables.objects(text, line_bytes) if isinstance(value, dict) for name in value
+        ] or columns
     else:
         header = plain_tables.columns_at(text, form, line_bytes)
         names = columns if header == [] else header
     if names is None:
         assert found.error.startswith("UnreadableError"), f"the header is broken, and this came out: {found.outcome}"
     elif any(name not in names or (form != "jsonl" and names.count(name) > 1) for name in columns):
-        assert found.error.startswith("UsageError"), f"a column is missing or there twice, and this came out: {found.outcome}"
+        assert found.error.startswith("UsageError"), (
+            f"a column is missing or there twice, and this came out: {found.outcome}"
+        )
     else:
         assert not found.error, f"it can be read, but: {found.error}"
         rows, broken = plain_tables.rows(text, form, columns, line_bytes)
@@ -163,22 +227,43 @@ def _check_against_plain(found: Everything, text: bytes, form: str, line_bytes: 
         assert [row["caption"] for row in found.rows] == cleaned
 
 
-# Parquet ---------------------------------------------------------------------------------------------------------------
+# Parquet --------------------------------------------------------------------------------------------------------------
 
 
 @cache
 def _parquets() -> tuple[bytes, ...]:
     rows = _values()
-    url, text, page = (pa.array([row[i] if (n + i) % 11 else None for n, row in enumerate(rows)], pa.string()) for i in range(3))
+    url, text, page = (
+        pa.array([row[i] if (n + i) % 11 else None for n, row in enumerate(rows)], pa.string()) for i in range(3)
+    )
     image = pa.array([f"image {i}".encode() * 9 if i % 7 else None for i in range(len(rows))], pa.binary())
     struct = pa.StructArray.from_arrays([image, text], names=["bytes", "path"])
     plain = pa.table({"url": url, "caption": text, "page": page, "n": pa.array(range(len(rows))), "image": image})
-    nested = pa.table({"image": struct, "url": url.cast(pa.large_string()), "caption": text.dictionary_encode(), "page": page.cast(pa.string_view())})
+    nested = pa.table(
+        {
+            "image": struct,
+            "url": url.cast(pa.large_string()),
+            "caption": text.dictionary_encode(),
+            "page": page.cast(pa.string_view()),
+        }
+    )
     return (
         _written(plain, compression="none", row_group_size=15),
-        _written(plain, compression="snappy", use_dictionary=False, data_page_version="2.0", row_group_size=40, write_page_checksum=True),
+        _written(
+            plain,
+            compression="snappy",
+            use_dictionary=False,
+            data_page_version="2.0",
+            row_group_size=40,
+            write_page_checksum=True,
+        ),
         _written(plain, compression="zstd", row_group_size=13, data_page_size=64, write_batch_size=4),
-        _written(plain, compression="none", use_dictionary=False, column_encoding={"url": "DELTA_BYTE_ARRAY", "caption": "DELTA_LENGTH_BYTE_ARRAY"}),
+        _written(
+            plain,
+            compression="none",
+            use_dictionary=False,
+            column_encoding={"url": "DELTA_BYTE_ARRAY", "caption": "DELTA_LENGTH_BYTE_ARRAY"},
+        ),
         _written(nested, compression="none", row_group_size=25),
         _written(nested, compression="gzip", row_group_size=7),
         _written(plain.slice(0, 0), compression="none"),
@@ -206,9 +291,13 @@ def _check_parquet(path: Path, _original: bytes) -> str:
         return "empty"
     whole = read_in_two_ways(path, _TEXT)
     direct = _direct(path)
-    assert whole.error.split(":")[0] == direct.error.split(":")[0], f"read once: {whole.error!r}; straight from row groups: {direct.error!r}"
+    assert whole.error.split(":")[0] == direct.error.split(":")[0], (
+        f"read once: {whole.error!r}; straight from row groups: {direct.error!r}"
+    )
     if not whole.error:
-        same = [{name: row[name] for name in ("image_url", "image_identity", "caption", "page_url")} for row in whole.rows]
+        same = [
+            {name: row[name] for name in ("image_url", "image_identity", "caption", "page_url")} for row in whole.rows
+        ]
         assert same == direct.rows, "row groups read alone give other rows"
     in_hand = read_in_two_ways(path, _IMAGES)
     if not in_hand.error:
@@ -235,7 +324,9 @@ def _direct(path: Path) -> Everything:
 
 
 def _candidates(path: Path, first: int, last: int) -> list[dict[str, Any]]:
-    batches = [read.candidates(batch, _TEXT) for batch in parquet.read_row_groups(str(path), first, last, table.columns(_TEXT))]
+    batches = [
+        read.candidates(batch, _TEXT) for batch in parquet.read_row_groups(str(path), first, last, table.columns(_TEXT))
+    ]
     for batch in batches:
         batch.validate(full=True)
     return [row for batch in batches for row in batch.to_pylist()]
@@ -250,7 +341,9 @@ def _check_images(path: Path, found: Everything) -> None:
 
 TARGETS = {
     **{
-        f"{form}{suffix}": Target(f".{form}{suffix}", partial(_make_text, form, suffix), partial(_check_text, form, suffix))
+        f"{form}{suffix}": Target(
+            f".{form}{suffix}", partial(_make_text, form, suffix), partial(_check_text, form, suffix)
+        )
         for form in ("csv", "tsv", "jsonl")
         for suffix in ("", ".gz", ".zst")
     },

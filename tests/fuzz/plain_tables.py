@@ -15,7 +15,9 @@ def columns_at(text: bytes, form: str, line_bytes: int) -> list[str] | None:
     return []
 
 
-def rows(text: bytes, form: str, columns: Sequence[str], line_bytes: int) -> tuple[list[tuple[str | None, ...]], list[int]]:
+def rows(
+    text: bytes, form: str, columns: Sequence[str], line_bytes: int
+) -> tuple[list[tuple[str | None, ...]], list[int]]:
     """Values of the wanted columns, and where broken rows begin."""
     return _json_rows(text, columns, line_bytes) if form == "jsonl" else _field_rows(text, form, columns, line_bytes)
 
@@ -30,7 +32,9 @@ def objects(text: bytes, line_bytes: int) -> Iterator[tuple[int, object]]:
                 yield offset, None
 
 
-def _field_rows(text: bytes, form: str, columns: Sequence[str], line_bytes: int) -> tuple[list[tuple[str | None, ...]], list[int]]:
+def _field_rows(
+    text: bytes, form: str, columns: Sequence[str], line_bytes: int
+) -> tuple[list[tuple[str | None, ...]], list[int]]:
     kept, broken, names = [], [], None
     for offset, fields in _records(text, form, line_bytes):
         if names is None and fields is not None:

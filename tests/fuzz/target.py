@@ -20,8 +20,8 @@ MB = 1 << 20
 class Target:
     """A reader or decoder under attack.
 
-    `make` gives an input as it was and as it is after mutation; `check` takes the file of the latter and the former, says in a word what
-    came of it, and raises AssertionError where something does not hold that has to.
+    `make` gives an input as it was and as it is after mutation; `check` takes the file of the latter and the former,
+    says in a word what came of it, and raises AssertionError where something does not hold that has to.
     """
 
     suffix: str  # of the input's file
@@ -74,9 +74,13 @@ def read_in_two_ways(path: Path, settings: InputSettings) -> Everything:
     whole = everything(path, settings)
     with small_stretches():
         parts = everything(path, settings)
-    assert whole.error.split(":")[0] == parts.error.split(":")[0], f"read whole: {whole.error!r}; in small stretches: {parts.error!r}"
+    assert whole.error.split(":")[0] == parts.error.split(":")[0], (
+        f"read whole: {whole.error!r}; in small stretches: {parts.error!r}"
+    )
     if not whole.error:
-        assert (whole.rows, whole.broken, whole.places) == (parts.rows, parts.broken, parts.places), "small stretches give something else"
+        assert (whole.rows, whole.broken, whole.places) == (parts.rows, parts.broken, parts.places), (
+            "small stretches give something else"
+        )
     return whole
 
 

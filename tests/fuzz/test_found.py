@@ -26,7 +26,13 @@ TABLE = InputSettings(kind="table", paths=["-"])
 def written(**options) -> bytes:
     """A Parquet file of 7 rows."""
     file = io.BytesIO()
-    pq.write_table(pa.table({"url": ["http://a/"] * 7, "caption": ["c"] * 7, "xyz": ["x"] * 7}), file, compression="none", store_schema=False, **options)
+    pq.write_table(
+        pa.table({"url": ["http://a/"] * 7, "caption": ["c"] * 7, "xyz": ["x"] * 7}),
+        file,
+        compression="none",
+        store_schema=False,
+        **options,
+    )
     return file.getvalue()
 
 
@@ -34,7 +40,7 @@ def read_all(path: Path, settings: InputSettings = TABLE) -> tuple[list[dict], l
     return archives.read_all(path, settings)
 
 
-# Parquet ---------------------------------------------------------------------------------------------------------------
+# Parquet --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_column_whose_name_is_no_utf8_makes_a_table_unreadable(tmp_path):
@@ -57,7 +63,8 @@ def test_a_footer_whose_row_groups_do_not_add_up_makes_a_table_unreadable(tmp_pa
 
 def test_fewer_rows_than_the_footer_says_are_no_whole_table(tmp_path):
     path = tmp_path / "a.parquet"
-    data, replaced = re.subn(rb"\x16\x0e(?=\x19\x1c|\x26\x08)", b"\x16\x10", written())  # both numbers of rows, not those of values
+    # both numbers of rows, not those of values
+    data, replaced = re.subn(rb"\x16\x0e(?=\x19\x1c|\x26\x08)", b"\x16\x10", written())
     assert replaced == 2
     path.write_bytes(data)
     assert parquet.row_groups(str(path)) == [8]
@@ -81,8 +88,13 @@ def test_a_column_of_which_arrow_would_abort_the_process_costs_what_needs_it(tmp
 
 def test_numbers_that_a_damaged_dictionary_does_not_have_make_a_table_unreadable(tmp_path):
     path, file = tmp_path / "a.parquet", io.BytesIO()
-    pq.write_table(pa.table({"url": ["http://a/"] * 3, "caption": pa.array(["one", "two", "three"]).dictionary_encode()}), file, compression="none")
-    path.write_bytes(file.getvalue().replace(b"\3\0\0\0two\5\0\0\0three", bytes(16)))  # values of no bytes, which become one
+    pq.write_table(
+        pa.table({"url": ["http://a/"] * 3, "caption": pa.array(["one", "two", "three"]).dictionary_encode()}),
+        file,
+        compression="none",
+    )
+    # values of no bytes, which become one
+    path.write_bytes(file.getvalue().replace(b"\3\0\0\0two\5\0\0\0three", bytes(16)))
     with pytest.raises(UnreadableError, match=r"a\.parquet: cannot be read as Parquet"):
         read_all(path)
     with pytest.raises(UnreadableError, match=r"a\.parquet: cannot be read as Parquet"):
@@ -96,11 +108,13 @@ def test_a_page_that_claims_two_gigabytes_is_refused_before_memory_is_taken_for_
     at = 4 + data[4:40].index(b"\x15", 4)  # field 3, behind fields 1 and 2
     path.write_bytes(data[:at] + b"\x15\xfe\xff\xff\xff\x0f" + data[at + 6 :])
     for read_it in (lambda: read_all(path), lambda: read.row_groups(str(path), TABLE)):
-        with pytest.raises(UnreadableError, match="a page of 2147483647 bytes in column 0 of row group 0, which has at most"):
+        with pytest.raises(
+            UnreadableError, match="a page of 2147483647 bytes in column 0 of row group 0, which has at most"
+        ):
             read_it()
 
 
-# Tables of text ----------------------------------------------------------------------------------------------------------
+# Tables of text -------------------------------------------------------------------------------------------------------
 
 
 def rows_of(text: bytes, form: lines.Form = "csv") -> list[lines.Row | lines.Bad]:
@@ -115,7 +129,8 @@ def test_quotes_that_never_close_have_no_file_read_once_a_line(monkeypatch):
     needed = []
     for number in (2_000, 4_000):
         read_lines.clear()
-        rows = rows_of(b"url,caption\n" + b'a","""x\n' * number)  # each line opens a quote, and leaves open what the line before opened
+        # each line opens a quote, and leaves open what the line before opened
+        rows = rows_of(b"url,caption\n" + b'a","""x\n' * number)
         assert len(rows) == number
         assert all(isinstance(row, lines.Bad) for row in rows)
         needed.append(len(read_lines))
@@ -131,7 +146,10 @@ def test_a_row_of_a_thousand_lines_is_kept_and_one_more_is_too_many():
 
 
 def test_of_the_keys_of_json_objects_so_many_are_held_as_a_message_needs():
-    text = b"".join(b"{" + b", ".join(b'"%d.%d": 1' % (number, key) for key in range(100)) + b', "caption": ""}\n' for number in range(100))
+    text = b"".join(
+        b"{" + b", ".join(b'"%d.%d": 1' % (number, key) for key in range(100)) + b', "caption": ""}\n'
+        for number in range(100)
+    )
     names, objects = lines.names_of_first_objects(io.BytesIO(text), 100, ["url", "caption"])
     assert objects == 100
     assert "caption" in names
@@ -148,23 +166,31 @@ def test_names_of_columns_in_a_message_cannot_act_on_a_terminal(tmp_path):
     assert "did you mean" in str(error.value)
 
 
-# Archives ------------------------------------------------------------------------------------------------------------------
+# Archives -------------------------------------------------------------------------------------------------------------
 
 
 def long_records(count: int) -> list[bytes]:
     """Records whose zstd frames are longer than the reader's first look at them."""
     noise = np.random.default_rng(7)
-    return [archives.response(f"http://a/{number}", noise.bytes(5_000 + 150_000 * (number == 3)), "image/png") for number in range(count)]
+    return [
+        archives.response(f"http://a/{number}", noise.bytes(5_000 + 150_000 * (number == 3)), "image/png")
+        for number in range(count)
+    ]
 
 
 def urls_of(path: Path) -> list[str | None]:
-    return [record.url if isinstance(record, records.Record) else None for record in records.records(str(path), lambda *_: 0)]
+    return [
+        record.url if isinstance(record, records.Record) else None
+        for record in records.records(str(path), lambda *_: 0)
+    ]
 
 
 def test_a_zstd_archive_of_large_records_is_read_and_each_can_be_read_again(tmp_path):
     path = archives.write(tmp_path / "a.warc.zst", long_records(6), "zstd")
     every = list(records.records(str(path), lambda *_: 0))
-    assert [record.url for record in every if isinstance(record, records.Record) and record.can_be_read_again] == [f"http://a/{number}" for number in range(6)]
+    assert [record.url for record in every if isinstance(record, records.Record) and record.can_be_read_again] == [
+        f"http://a/{number}" for number in range(6)
+    ]
 
 
 @pytest.mark.parametrize("damaged", [1, 3, 4])
@@ -195,7 +221,9 @@ def test_a_name_in_a_tar_that_is_no_utf8_can_be_told(tmp_path):
             tar.addfile(member, io.BytesIO(data))
     rows, broken, _ = read_all(path, InputSettings(kind="webdataset", paths=["-"]))
     assert rows == []
-    assert [entry["error"] for entry in broken] == ["a\\udcae.txt: a second .txt of one sample; two samples may not have one name"]
+    assert [entry["error"] for entry in broken] == [
+        "a\\udcae.txt: a second .txt of one sample; two samples may not have one name"
+    ]
 
 
 def header(kind: bytes, data: bytes) -> bytes:
@@ -207,7 +235,11 @@ def header(kind: bytes, data: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     "headers",
-    [header(b"x", b"99999999999999999999999 path=a\n"), header(b"x", b"8 a=bcd\n") * 2_000, header(b"L", b"name\0") * 2_000],
+    [
+        header(b"x", b"99999999999999999999999 path=a\n"),
+        header(b"x", b"8 a=bcd\n") * 2_000,
+        header(b"L", b"name\0") * 2_000,
+    ],
     ids=["a length of 23 digits", "a chain of extended headers", "a chain of long names"],
 )
 def test_headers_of_a_tar_that_python_cannot_follow_make_it_unreadable(tmp_path, headers):
@@ -235,7 +267,7 @@ def test_a_damaged_end_of_a_bare_record_costs_no_other(tmp_path, between):
     assert [url for url in urls_of(path) if url] == [f"http://a/{number}" for number in range(4)]
 
 
-# Images --------------------------------------------------------------------------------------------------------------------
+# Images ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compression", ["group3", "group4"])

@@ -6,8 +6,29 @@ from tests.fuzz.campaign import work
 from tests.fuzz.targets import PLANTED, TARGETS
 
 INPUTS = {
-    "tables": {"csv": 200, "csv.gz": 60, "csv.zst": 60, "tsv": 100, "tsv.gz": 40, "tsv.zst": 40, "jsonl": 150, "jsonl.gz": 40, "jsonl.zst": 40, "parquet": 350},
-    "archives": {"warc": 120, "warc.gz": 120, "warc.zst": 120, "warc.whole.gz": 80, "warc.whole.zst": 80, "wat": 80, "tar": 200, "tar.gz": 80, "tar.zst": 80},
+    "tables": {
+        "csv": 200,
+        "csv.gz": 60,
+        "csv.zst": 60,
+        "tsv": 100,
+        "tsv.gz": 40,
+        "tsv.zst": 40,
+        "jsonl": 150,
+        "jsonl.gz": 40,
+        "jsonl.zst": 40,
+        "parquet": 350,
+    },
+    "archives": {
+        "warc": 120,
+        "warc.gz": 120,
+        "warc.zst": 120,
+        "warc.whole.gz": 80,
+        "warc.whole.zst": 80,
+        "wat": 80,
+        "tar": 200,
+        "tar.gz": 80,
+        "tar.zst": 80,
+    },
     "pages": {"page": 300, "body": 400},
     "images": {"jpeg": 300, "png": 400, "webp": 300, "gif": 300, "avif": 300, "bmp": 200, "tiff": 400},
 }
@@ -27,7 +48,13 @@ def test_every_target_is_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "what"), [("dies", "Segmentation fault"), ("hangs", "in _hangs"), ("raises", "AssertionError: it is not sound"), ("grows", "MB of memory")]
+    ("name", "what"),
+    [
+        ("dies", "Segmentation fault"),
+        ("hangs", "in _hangs"),
+        ("raises", "AssertionError: it is not sound"),
+        ("grows", "MB of memory"),
+    ],
 )
 def test_a_planted_defect_is_found_and_its_input_kept(tmp_path, name, what):
     tally = work({name: 1}, "daily", tmp_path, cpu_s=0.5)[name]

@@ -16,7 +16,9 @@ from tests.pipelines.read.pages import archives
 def test_the_same_chance_gives_the_same_damage_and_most_damage_is_small():
     data = bytes(range(256)) * 8
     every = [mutate.mutate(data, Random(number), tokens=(b"TOKEN",), others=(b"other" * 50,)) for number in range(400)]
-    assert every == [mutate.mutate(data, Random(number), tokens=(b"TOKEN",), others=(b"other" * 50,)) for number in range(400)]
+    assert every == [
+        mutate.mutate(data, Random(number), tokens=(b"TOKEN",), others=(b"other" * 50,)) for number in range(400)
+    ]
     assert len(set(every)) > 350
     assert any(b"TOKEN" in each for each in every)
     assert any(b"otherother" in each for each in every)

@@ -1,7 +1,8 @@
 """Fuzzes one target with Atheris, which looks for inputs that reach new lines of Python: `python -m tests.fuzz.with_atheris TARGET FOLDER`.
 
-Atheris is no dependency: `pip install atheris` into the environment first. What it passes over is native (Arrow, FastWARC, decoders,
-kernels); readers in Python (lines, records, tars, footers, Pillow's plug-ins) are what it is good for. More arguments are libFuzzer's.
+Atheris is no dependency: `pip install atheris` into the environment first. What it passes over is native (Arrow,
+FastWARC, decoders, kernels); readers in Python (lines, records, tars, footers, Pillow's plug-ins) are what it is good
+for. More arguments are libFuzzer's.
 """
 
 import sys
@@ -13,7 +14,9 @@ import atheris
 from altalign.filters import captions, identity, urls  # noqa: F401 - their kernels, before they could be instrumented
 
 with atheris.instrument_imports(
-    include=["altalign.pipelines.read", "tarfile", "PIL"], exclude=["altalign.pipelines.read.pages.html_kernels"], enable_loader_override=False
+    include=["altalign.pipelines.read", "tarfile", "PIL"],
+    exclude=["altalign.pipelines.read.pages.html_kernels"],
+    enable_loader_override=False,
 ):
     from tests.fuzz.targets import TARGETS
 
@@ -33,7 +36,10 @@ def main() -> None:
         path.write_bytes(data)
         target.check(path, b"")
 
-    atheris.Setup([sys.argv[0], str(seeds), f"-artifact_prefix={folder}/", "-rss_limit_mb=4096", "-timeout=20", *sys.argv[3:]], check)
+    atheris.Setup(
+        [sys.argv[0], str(seeds), f"-artifact_prefix={folder}/", "-rss_limit_mb=4096", "-timeout=20", *sys.argv[3:]],
+        check,
+    )
     atheris.Fuzz()
 
 

@@ -1,7 +1,7 @@
 """Runs inputs of targets in this process, which may die of one: `python -m tests.fuzz.worker`. Started by `campaign`.
 
-The input at work lies in a file, so that it is there when the process is not. Limits that end the process: CPU seconds and wall
-seconds for one input, and address space.
+The input at work lies in a file, so that it is there when the process is not. Limits that end the process: CPU seconds
+and wall seconds for one input, and address space.
 """
 
 import argparse

@@ -52,12 +52,23 @@ def _zstd_frame(data: bytes, *, dictionary: bool = False, window: int = 0) -> by
     """A zstd frame of one raw block, by hand: it may need a dictionary that is not there, or a window of 2^`window` bytes."""
     descriptor = bytes([(0x00 if window else 0x20 | 0x40) | dictionary])
     size = (len(data) - 256).to_bytes(2, "little")
-    head = descriptor + (bytes([(window - 10) << 3]) if window else b"") + (b"\x07" if dictionary else b"") + (b"" if window else size)
+    head = (
+        descriptor
+        + (bytes([(window - 10) << 3]) if window else b"")
+        + (b"\x07" if dictionary else b"")
+        + (b"" if window else size)
+    )
     return b"\x28\xb5\x2f\xfd" + head + (len(data) << 3 | 1).to_bytes(3, "little") + data
 
 
 _MEMBERS = [
-    _case("member-cut", "A gzip member cut in two, more behind it", lambda url: gzipped(_page(url))[:60], dropped=BROKEN, error=GZIP),
+    _case(
+        "member-cut",
+        "A gzip member cut in two, more behind it",
+        lambda url: gzipped(_page(url))[:60],
+        dropped=BROKEN,
+        error=GZIP,
+    ),
     _case(
         "member-with-a-wrong-checksum",
         "A gzip member whose checksum is wrong",
@@ -65,7 +76,13 @@ _MEMBERS = [
         dropped=BROKEN,
         error=GZIP,
     ),
-    _case("member-with-a-wrong-length", "A gzip member whose length is wrong", lambda url: gzipped(_page(url))[:-4] + b"\xff" * 4, dropped=BROKEN, error=GZIP),
+    _case(
+        "member-with-a-wrong-length",
+        "A gzip member whose length is wrong",
+        lambda url: gzipped(_page(url))[:-4] + b"\xff" * 4,
+        dropped=BROKEN,
+        error=GZIP,
+    ),
     _case(
         "member-damaged",
         "A gzip member with damage in its middle",
@@ -74,7 +91,11 @@ _MEMBERS = [
         error=GZIP,
     ),
     _case(
-        "member-of-an-unknown-method", "A gzip member of an unknown method", lambda url: b"\x1f\x8b\x07" + gzipped(_page(url))[3:], dropped=BROKEN, error=GZIP
+        "member-of-an-unknown-method",
+        "A gzip member of an unknown method",
+        lambda url: b"\x1f\x8b\x07" + gzipped(_page(url))[3:],
+        dropped=BROKEN,
+        error=GZIP,
     ),
     _case(
         "member-of-nothing",
@@ -91,7 +112,13 @@ _MEMBERS = [
     _case(
         "member-with-a-long-name",
         "A gzip member whose header has a name of 1 MB",
-        lambda url: b"\x1f\x8b\x08\x08\0\0\0\0\0\xff" + b"n" * (1 << 20) + b"\0" + gzipped(_page(url))[10:] + good_image("member-with-a-long-name"),
+        lambda url: (
+            b"\x1f\x8b\x08\x08\0\0\0\0\0\xff"
+            + b"n" * (1 << 20)
+            + b"\0"
+            + gzipped(_page(url))[10:]
+            + good_image("member-with-a-long-name")
+        ),
         CAPTION,
     ),
     _case(
@@ -110,13 +137,34 @@ _MEMBERS = [
     _case(
         "member-of-an-image-bomb",
         "512 MB of NUL as an image",
-        lambda url: gzipped(_page(url)) + record_bomb(f"{url}/it.png", b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n\x89PNG\r\n\x1a\n", 512),
+        lambda url: (
+            gzipped(_page(url))
+            + record_bomb(f"{url}/it.png", b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n\x89PNG\r\n\x1a\n", 512)
+        ),
         dropped={"image_damaged": 1},
     ),
-    _case("member-in-a-member", "A record compressed twice", lambda url: gzipped(gzipped(_page(url))), dropped=BROKEN, error="compressed twice"),
+    _case(
+        "member-in-a-member",
+        "A record compressed twice",
+        lambda url: gzipped(gzipped(_page(url))),
+        dropped=BROKEN,
+        error="compressed twice",
+    ),
     _case("junk-between-members", "1 kB of junk between members", lambda _: JUNK, dropped=BROKEN, error=GZIP),
-    _case("junk-that-looks-like-members", "A thousand beginnings of gzip members", lambda _: b"\x1f\x8b\x08\0" * 1_000, dropped=BROKEN, error=GZIP),
-    _case("nul-between-members", "1 MB of NUL between members, as a disk leaves it", lambda _: b"\0" * (1 << 20), dropped=BROKEN, error=GZIP),
+    _case(
+        "junk-that-looks-like-members",
+        "A thousand beginnings of gzip members",
+        lambda _: b"\x1f\x8b\x08\0" * 1_000,
+        dropped=BROKEN,
+        error=GZIP,
+    ),
+    _case(
+        "nul-between-members",
+        "1 MB of NUL between members, as a disk leaves it",
+        lambda _: b"\0" * (1 << 20),
+        dropped=BROKEN,
+        error=GZIP,
+    ),
     _case(
         "archive-cut",
         "An archive that ends inside a member",
@@ -126,7 +174,13 @@ _MEMBERS = [
         after=False,
         has_after=False,
     ),
-    _case("page-in-no-member", "A record that is not compressed, between members", lambda url: _page(url), dropped=BROKEN, error=GZIP),
+    _case(
+        "page-in-no-member",
+        "A record that is not compressed, between members",
+        lambda url: _page(url),
+        dropped=BROKEN,
+        error=GZIP,
+    ),
 ]
 
 _ZSTD = [
@@ -176,9 +230,27 @@ _ZSTD = [
 ]
 
 _HEADS = [
-    _case("length-negative", "`Content-Length: -1`", lambda url: gzipped(_headed(url, "Content-Length: -1\r\n")), dropped=BROKEN, error=NO_NUMBER),
-    _case("length-missing", "No `Content-Length`", lambda url: gzipped(_headed(url, "")), dropped=BROKEN, error=ONCE.format(0, 1)),
-    _case("length-huge", "`Content-Length` of 10^15", lambda url: gzipped(_headed(url, f"Content-Length: {10**15}\r\n")), dropped=BROKEN, error=BEYOND),
+    _case(
+        "length-negative",
+        "`Content-Length: -1`",
+        lambda url: gzipped(_headed(url, "Content-Length: -1\r\n")),
+        dropped=BROKEN,
+        error=NO_NUMBER,
+    ),
+    _case(
+        "length-missing",
+        "No `Content-Length`",
+        lambda url: gzipped(_headed(url, "")),
+        dropped=BROKEN,
+        error=ONCE.format(0, 1),
+    ),
+    _case(
+        "length-huge",
+        "`Content-Length` of 10^15",
+        lambda url: gzipped(_headed(url, f"Content-Length: {10**15}\r\n")),
+        dropped=BROKEN,
+        error=BEYOND,
+    ),
     _case(
         "length-beyond-64-bits",
         "`Content-Length` of 10^30",
@@ -186,7 +258,13 @@ _HEADS = [
         dropped=BROKEN,
         error=NO_NUMBER,
     ),
-    _case("length-no-number", "`Content-Length: many`", lambda url: gzipped(_headed(url, "Content-Length: many\r\n")), dropped=BROKEN, error=NO_NUMBER),
+    _case(
+        "length-no-number",
+        "`Content-Length: many`",
+        lambda url: gzipped(_headed(url, "Content-Length: many\r\n")),
+        dropped=BROKEN,
+        error=NO_NUMBER,
+    ),
     _case(
         "lengths-huge-by-the-thousand",
         "500 records of 200 bytes that say they have 10^15",
@@ -202,7 +280,11 @@ _HEADS = [
         error="…",
     ),
     _case(
-        "length-too-small", "`Content-Length` short of its body", lambda url: gzipped(_headed(url, "Content-Length: 60\r\n")), dropped=BROKEN, error=NO_RECORD
+        "length-too-small",
+        "`Content-Length` short of its body",
+        lambda url: gzipped(_headed(url, "Content-Length: 60\r\n")),
+        dropped=BROKEN,
+        error=NO_RECORD,
     ),
     _case(
         "length-a-little-too-large",
@@ -238,7 +320,15 @@ _HEADS = [
         pack=bare,
         suffix=".warc",
     ),
-    _case("bare-junk", "1 kB of junk between records, without compression", lambda _: JUNK, dropped=BROKEN, error=NO_RECORD, pack=bare, suffix=".warc"),
+    _case(
+        "bare-junk",
+        "1 kB of junk between records, without compression",
+        lambda _: JUNK,
+        dropped=BROKEN,
+        error=NO_RECORD,
+        pack=bare,
+        suffix=".warc",
+    ),
     _case(
         "head-of-10-mb",
         "A WARC header of 10 MB",
@@ -270,14 +360,32 @@ _HEADS = [
     _case(
         "head-of-any-bytes",
         "NUL and bytes above 127 in the header",
-        lambda url: gzipped(_headed(url, f"X\0\xff\xe9: \0\r\nContent-Length: {len(PAGE)}\r\n")) + good_image("head-of-any-bytes"),
+        lambda url: (
+            gzipped(_headed(url, f"X\0\xff\xe9: \0\r\nContent-Length: {len(PAGE)}\r\n"))
+            + good_image("head-of-any-bytes")
+        ),
         CAPTION,
     ),
-    _case("version-2-0", "`WARC/2.0`", lambda url: gzipped(_page(url).replace(b"WARC/1.0", b"WARC/2.0")), dropped=BROKEN, error=NO_RECORD),
     _case(
-        "version-0-18", "`WARC/0.18`, a draft of 2008", lambda url: gzipped(_page(url).replace(b"WARC/1.0", b"WARC/0.18")) + good_image("version-0-18"), CAPTION
+        "version-2-0",
+        "`WARC/2.0`",
+        lambda url: gzipped(_page(url).replace(b"WARC/1.0", b"WARC/2.0")),
+        dropped=BROKEN,
+        error=NO_RECORD,
     ),
-    _case("version-unreadable", "`WARC/x.y`", lambda url: gzipped(_page(url).replace(b"WARC/1.0", b"WARC/x.y")), dropped=BROKEN, error=NO_RECORD),
+    _case(
+        "version-0-18",
+        "`WARC/0.18`, a draft of 2008",
+        lambda url: gzipped(_page(url).replace(b"WARC/1.0", b"WARC/0.18")) + good_image("version-0-18"),
+        CAPTION,
+    ),
+    _case(
+        "version-unreadable",
+        "`WARC/x.y`",
+        lambda url: gzipped(_page(url).replace(b"WARC/1.0", b"WARC/x.y")),
+        dropped=BROKEN,
+        error=NO_RECORD,
+    ),
     _case(
         "arc-record",
         "A record of ARC, the format before WARC",
@@ -288,8 +396,20 @@ _HEADS = [
 ]
 
 _RECORDS = [
-    _case("url-missing", "A response without a URL", lambda _: gzipped(response(None, SHOWN)), dropped=BROKEN, error="no WARC-Target-URI"),
-    _case("url-empty", "A response with an empty URL", lambda _: gzipped(response("", SHOWN)), dropped=BROKEN, error="no WARC-Target-URI"),
+    _case(
+        "url-missing",
+        "A response without a URL",
+        lambda _: gzipped(response(None, SHOWN)),
+        dropped=BROKEN,
+        error="no WARC-Target-URI",
+    ),
+    _case(
+        "url-empty",
+        "A response with an empty URL",
+        lambda _: gzipped(response("", SHOWN)),
+        dropped=BROKEN,
+        error="no WARC-Target-URI",
+    ),
     _case(
         "url-in-brackets",
         "A URL in angle brackets, as WARC 1.0 has it",
@@ -309,7 +429,11 @@ _RECORDS = [
         dropped=BROKEN,
         error="Maximum header length exceeded.",
     ),
-    _case("type-unknown", "A record of a type that does not exist", lambda url: gzipped(record(f"{url}/page", SHOWN, kind="frobnicate"))),
+    _case(
+        "type-unknown",
+        "A record of a type that does not exist",
+        lambda url: gzipped(record(f"{url}/page", SHOWN, kind="frobnicate")),
+    ),
     _case(
         "type-missing",
         "A record without a type",
@@ -320,19 +444,31 @@ _RECORDS = [
     _case(
         "record-of-nothing",
         "Records without a block",
-        lambda url: gzipped(record(f"{url}/a", b"", kind="resource")) + gzipped(record(f"{url}/b", b"", kind="metadata")),
+        lambda url: (
+            gzipped(record(f"{url}/a", b"", kind="resource")) + gzipped(record(f"{url}/b", b"", kind="metadata"))
+        ),
     ),
-    _case("records-a-hundred-thousand", "20,000 records without a block in one member", lambda url: gzipped(record(f"{url}/a", b"", kind="request") * 20_000)),
+    _case(
+        "records-a-hundred-thousand",
+        "20,000 records without a block in one member",
+        lambda url: gzipped(record(f"{url}/a", b"", kind="request") * 20_000),
+    ),
     _case(
         "capture-first-is-bad",
         "Two captures of an image, the first of them cut: the first counts",
-        lambda url: gzipped(_page(url)) + gzipped(response(f"{url}/it.png", picture(90)[:60], "image/png")) + good_image("capture-first-is-bad"),
+        lambda url: (
+            gzipped(_page(url))
+            + gzipped(response(f"{url}/it.png", picture(90)[:60], "image/png"))
+            + good_image("capture-first-is-bad")
+        ),
         dropped={"image_damaged": 1},
     ),
     _case(
         "archive-in-a-record",
         "An archive as the body of a record",
-        lambda url: gzipped(record(f"{url}/a.warc.gz", gzipped(_page(url)) * 3, kind="resource", content_type="application/warc")),
+        lambda url: gzipped(
+            record(f"{url}/a.warc.gz", gzipped(_page(url)) * 3, kind="resource", content_type="application/warc")
+        ),
     ),
     _case(
         "archive-in-a-bare-record",
@@ -344,8 +480,24 @@ _RECORDS = [
 ]
 
 _FILES = [
-    Case("file-of-html", "A page called `.warc.gz`", "warc", ".warc.gz", lambda: b"<!DOCTYPE html>" + SHOWN * 99, exit_code=1, error="no WARC record in it"),
-    Case("file-of-junk", "1 MB of any bytes", "warc", ".warc.gz", lambda: bytes(range(256)) * 4096, exit_code=1, error="no WARC record in it"),
+    Case(
+        "file-of-html",
+        "A page called `.warc.gz`",
+        "warc",
+        ".warc.gz",
+        lambda: b"<!DOCTYPE html>" + SHOWN * 99,
+        exit_code=1,
+        error="no WARC record in it",
+    ),
+    Case(
+        "file-of-junk",
+        "1 MB of any bytes",
+        "warc",
+        ".warc.gz",
+        lambda: bytes(range(256)) * 4096,
+        exit_code=1,
+        error="no WARC record in it",
+    ),
     Case(
         "file-compressed-twice",
         "An archive compressed twice",
@@ -373,7 +525,15 @@ _FILES = [
         exit_code=1,
         error="no WARC record in it",
     ),
-    Case("file-of-nothing", "A file without a byte, which is no error", "warc", ".warc.gz", lambda: b"", before=False, after=False),
+    Case(
+        "file-of-nothing",
+        "A file without a byte, which is no error",
+        "warc",
+        ".warc.gz",
+        lambda: b"",
+        before=False,
+        after=False,
+    ),
 ]
 
 CASES = [*_MEMBERS, *_ZSTD, *_HEADS, *_RECORDS, *_FILES]

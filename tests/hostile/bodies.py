@@ -23,7 +23,16 @@ def head(name: str, about: str, block: Content, *kept: str, dropped: Mapping[str
     return Case(name, about, "warc", ".warc.gz", build, dropped, kept, error=error)
 
 
-def _other(name: str, about: str, body: bytes, kind: str, dropped: Mapping[str, int] = NONE, *kept: str, status: str = "200 OK", more: str = "") -> Case:
+def _other(
+    name: str,
+    about: str,
+    body: bytes,
+    kind: str,
+    dropped: Mapping[str, int] = NONE,
+    *kept: str,
+    status: str = "200 OK",
+    more: str = "",
+) -> Case:
     """A case that is the response of an image, which a good page shows."""
 
     def build() -> bytes:
@@ -48,7 +57,11 @@ _HEADS = [
         dropped=BROKEN,
         error="Maximum header length exceeded.",
     ),
-    head("http-head-without-end", "An HTTP head without an empty line behind it", b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nX-More: " + SHOWN),
+    head(
+        "http-head-without-end",
+        "An HTTP head without an empty line behind it",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nX-More: " + SHOWN,
+    ),
     head("http-head-of-nothing", "A response without a byte", b"", dropped=BROKEN, error="no HTTP status line"),
     head(
         "http-status-missing",
@@ -72,7 +85,12 @@ _HEADS = [
         error="no HTTP status line",
     ),
     head("http-0-9", "A body without any head, as HTTP/0.9 has it", SHOWN, dropped=BROKEN, error="no HTTP status line"),
-    head("http-lines-of-lf", "Lines that end in LF alone", b"HTTP/1.1 200 OK\nContent-Type: text/html\n\n" + SHOWN, CAPTION),
+    head(
+        "http-lines-of-lf",
+        "Lines that end in LF alone",
+        b"HTTP/1.1 200 OK\nContent-Type: text/html\n\n" + SHOWN,
+        CAPTION,
+    ),
     head(
         "http-head-of-nul",
         "NUL and bytes above 127 in names and values",
@@ -82,14 +100,23 @@ _HEADS = [
     head(
         "http-length-lies",
         "An HTTP `Content-Length` of minus one and one of 10^30: the record's counts",
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: -1\r\nContent-Length: 1" + b"0" * 30 + b"\r\n\r\n" + SHOWN,
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: -1\r\nContent-Length: 1"
+        + b"0" * 30
+        + b"\r\n\r\n"
+        + SHOWN,
         CAPTION,
     ),
 ]
 
 _ENCODINGS = [
     page("gzip-that-is-plain", "Says gzip and is plain", SHOWN, CAPTION, more=GZIP),
-    page("gzip-cut", "A gzip body that is cut: as long as it is", lambda: gzipped(SHOWN + bytes(range(256)) * 99)[:400], CAPTION, more=GZIP),
+    page(
+        "gzip-cut",
+        "A gzip body that is cut: as long as it is",
+        lambda: gzipped(SHOWN + bytes(range(256)) * 99)[:400],
+        CAPTION,
+        more=GZIP,
+    ),
     page(
         "gzip-with-a-wrong-checksum",
         "A gzip body whose checksum is wrong",
@@ -106,10 +133,34 @@ _ENCODINGS = [
         error="broken content encoding: …",
         more=GZIP,
     ),
-    page("gzip-twice", "Encoded twice, and says so", lambda: gzipped(gzipped(SHOWN)), CAPTION, more="Content-Encoding: gzip, gzip\r\n"),
-    page("gzip-twice-said-once", "Encoded twice, and says it once: no page is in it", lambda: gzipped(gzipped(SHOWN)), more=GZIP),
-    page("gzip-bomb-in-a-body", "256 MB of NUL in a gzip body of 250 kB", lambda: gzip_bomb(SHOWN, 256), dropped=BROKEN, error=LONG, more=GZIP),
-    page("gzip-a-hundred-times", "A hundred encodings named, of a plain page", SHOWN, CAPTION, more="Content-Encoding: " + "gzip, " * 99 + "gzip\r\n"),
+    page(
+        "gzip-twice",
+        "Encoded twice, and says so",
+        lambda: gzipped(gzipped(SHOWN)),
+        CAPTION,
+        more="Content-Encoding: gzip, gzip\r\n",
+    ),
+    page(
+        "gzip-twice-said-once",
+        "Encoded twice, and says it once: no page is in it",
+        lambda: gzipped(gzipped(SHOWN)),
+        more=GZIP,
+    ),
+    page(
+        "gzip-bomb-in-a-body",
+        "256 MB of NUL in a gzip body of 250 kB",
+        lambda: gzip_bomb(SHOWN, 256),
+        dropped=BROKEN,
+        error=LONG,
+        more=GZIP,
+    ),
+    page(
+        "gzip-a-hundred-times",
+        "A hundred encodings named, of a plain page",
+        SHOWN,
+        CAPTION,
+        more="Content-Encoding: " + "gzip, " * 99 + "gzip\r\n",
+    ),
     page(
         "deflate-bomb",
         "128 MB of NUL in a deflate body",
@@ -135,7 +186,14 @@ _ENCODINGS = [
         more="Content-Encoding: br\r\n",
     ),
     page("brotli-that-is-plain", "Says br and is plain", SHOWN, CAPTION, more="Content-Encoding: br\r\n"),
-    page("zstd-bomb", "128 MB of NUL in a zstd body", lambda: zstd(SHOWN + bytes(128 << 20)), dropped=BROKEN, error=LONG, more="Content-Encoding: zstd\r\n"),
+    page(
+        "zstd-bomb",
+        "128 MB of NUL in a zstd body",
+        lambda: zstd(SHOWN + bytes(128 << 20)),
+        dropped=BROKEN,
+        error=LONG,
+        more="Content-Encoding: zstd\r\n",
+    ),
     page(
         "zstd-damaged",
         "A zstd body that is damaged",
@@ -144,7 +202,13 @@ _ENCODINGS = [
         error="broken content encoding: …",
         more="Content-Encoding: zstd\r\n",
     ),
-    page("encoding-unknown", "An encoding that nobody knows: the body as it is", SHOWN, CAPTION, more="Content-Encoding: exi, pack200-gzip\r\n"),
+    page(
+        "encoding-unknown",
+        "An encoding that nobody knows: the body as it is",
+        SHOWN,
+        CAPTION,
+        more="Content-Encoding: exi, pack200-gzip\r\n",
+    ),
     page("chunks-that-are-none", "Says chunked and is not", SHOWN, CAPTION, more="Transfer-Encoding: chunked\r\n"),
     page(
         "chunks-broken",
@@ -154,9 +218,19 @@ _ENCODINGS = [
         error="broken chunk at byte … of the body",
         more="Transfer-Encoding: chunked\r\n",
     ),
-    page("chunk-beyond-its-end", "A chunk of 2^60 bytes, and an end before", b"fffffffffffffff\r\n" + SHOWN, CAPTION, more="Transfer-Encoding: chunked\r\n"),
     page(
-        "chunk-of-a-huge-number", "A chunk length of 10,000 digits: no chunks", b"f" * 10_000 + b"\r\n" + SHOWN, CAPTION, more="Transfer-Encoding: chunked\r\n"
+        "chunk-beyond-its-end",
+        "A chunk of 2^60 bytes, and an end before",
+        b"fffffffffffffff\r\n" + SHOWN,
+        CAPTION,
+        more="Transfer-Encoding: chunked\r\n",
+    ),
+    page(
+        "chunk-of-a-huge-number",
+        "A chunk length of 10,000 digits: no chunks",
+        b"f" * 10_000 + b"\r\n" + SHOWN,
+        CAPTION,
+        more="Transfer-Encoding: chunked\r\n",
     ),
     page(
         "chunks-of-one-byte",
@@ -170,8 +244,23 @@ _ENCODINGS = [
 _KINDS = [
     _other("png-that-is-a-page", "An image's URL shows a page", SHOWN, "image/png", {"image_undecodable": 1}),
     _other("page-that-is-a-png", "An image with the content type of a page", picture(70), "text/html", NONE, CAPTION),
-    _other("image-not-found", "An image's URL with status 404", picture(70), "image/png", {"not_in_archive": 1}, status="404 Not Found"),
-    _other("image-moved", "An image's URL with status 302", b"", "image/png", {"not_in_archive": 1}, status="302 Found", more="Location: /else.png\r\n"),
+    _other(
+        "image-not-found",
+        "An image's URL with status 404",
+        picture(70),
+        "image/png",
+        {"not_in_archive": 1},
+        status="404 Not Found",
+    ),
+    _other(
+        "image-moved",
+        "An image's URL with status 302",
+        b"",
+        "image/png",
+        {"not_in_archive": 1},
+        status="302 Found",
+        more="Location: /else.png\r\n",
+    ),
     _other("image-of-nothing", "An image without a byte", b"", "image/png", {"image_undecodable": 1}),
     _other(
         "image-whose-gzip-is-damaged",

@@ -19,12 +19,15 @@ class Case:
         kind: of the input.
         suffix: of the file's name.
         build: the file's bytes, the same each time.
-        dropped: how many rows a run drops of the file, by reason. A file that cannot be read is one broken record where `skip_unreadable` is set.
+        dropped: how many rows a run drops of the file, by reason. A file that cannot be read is one broken record where
+        `skip_unreadable` is set.
         kept: captions that are kept beside those of the neighbours, one an image.
         before: whether a good record before what is bad is kept.
         after: the same of one after it.
-        error: what is said of the broken record, of each of them, or of the file behind its name; `…` stands for anything.
-        exit_code: of a run on the file alone without `skip_unreadable`; of 1 the run stops at this file, of 2 before any work.
+        error: what is said of the broken record, of each of them, or of the file behind its name; `…` stands for
+        anything.
+        exit_code: of a run on the file alone without `skip_unreadable`; of 1 the run stops at this file, of 2 before
+        any work.
         settings: more lines of the `[[input]]`.
     """
 
@@ -49,7 +52,11 @@ class Case:
     @property
     def captions(self) -> list[str]:
         """All captions that are kept, sorted."""
-        neighbours = [caption for caption, is_kept in ((before(self.name), self.before), (after(self.name), self.after)) if is_kept]
+        neighbours = [
+            caption
+            for caption, is_kept in ((before(self.name), self.before), (after(self.name), self.after))
+            if is_kept
+        ]
         return sorted([*neighbours, *self.kept])
 
     @property
@@ -58,8 +65,13 @@ class Case:
         if self.exit_code:
             return f"Exit code {self.exit_code}: `{self.error}`"
         said = f": {_code(self.error)}" if self.error else ""
-        parts = [f"{rows:,} x `{reason}`" + (said if reason == "record_broken" else "") for reason, rows in self.dropped.items()]
-        parts += ["kept" if caption.startswith("a picture ") else f"kept: {_code(_shown(caption))}" for caption in self.kept]
+        parts = [
+            f"{rows:,} x `{reason}`" + (said if reason == "record_broken" else "")
+            for reason, rows in self.dropped.items()
+        ]
+        parts += [
+            "kept" if caption.startswith("a picture ") else f"kept: {_code(_shown(caption))}" for caption in self.kept
+        ]
         return "; ".join(parts) or "nothing in it counts"
 
 
@@ -86,7 +98,11 @@ def matches(expected: str, said: str) -> bool:
 
 def _shown(caption: str) -> str:
     """A caption as ASCII where it would do something to the page it is shown on."""
-    return caption if caption.isprintable() and "`" not in caption and "|" not in caption else caption.encode("unicode_escape").decode()
+    return (
+        caption
+        if caption.isprintable() and "`" not in caption and "|" not in caption
+        else caption.encode("unicode_escape").decode()
+    )
 
 
 def _code(text: str) -> str:

@@ -49,14 +49,25 @@ def between(
         data = form(name, hostile)
         return pack(data) if pack else data
 
-    return Case(name, about, "webdataset" if form is tar else "table", f".{form.__name__}{end}", build, dropped, kept, error=error)
+    return Case(
+        name,
+        about,
+        "webdataset" if form is tar else "table",
+        f".{form.__name__}{end}",
+        build,
+        dropped,
+        kept,
+        error=error,
+    )
 
 
 @cache
 def picture(colour: int = 120, size: tuple[int, int] = (210, 220), kind: str = "png", **options: object) -> bytes:
     """A good image."""
     file = io.BytesIO()
-    Image.new("L" if kind != "webp" else "RGB", size, (colour,) * 3 if kind == "webp" else colour).save(file, kind, **options)
+    Image.new("L" if kind != "webp" else "RGB", size, (colour,) * 3 if kind == "webp" else colour).save(
+        file, kind, **options
+    )
     return file.getvalue()
 
 
@@ -88,7 +99,7 @@ def record_bomb(url: str, head: bytes, megabytes: int, *, byte: bytes = b"\0") -
     return gzip_bomb(start + head, megabytes, b"\r\n\r\n", byte=byte)
 
 
-# Web archives ----------------------------------------------------------------------------------------------------------
+# Web archives ---------------------------------------------------------------------------------------------------------
 
 
 def warc(name: str, *hostile: Content, pack: Callable[[bytes], bytes] = gzipped, has_after: bool = True) -> bytes:
@@ -113,18 +124,25 @@ def good_image(name: str) -> bytes:
     return gzipped(response(f"{host(name)}/it.png", picture(90), "image/png"))
 
 
-# Metadata and tables: their images are in `neighbours`. -----------------------------------------------------------------
+# Metadata and tables: their images are in `neighbours`. ---------------------------------------------------------------
 
 
 def neighbours(names: Iterable[str]) -> bytes:
     """An archive of the images that tables and metadata of these cases name."""
-    urls = [f"{NEIGHBOURS}/before.png", f"{NEIGHBOURS}/after.png", *(signed(name, IT.encode()).decode() for name in names)]
+    urls = [
+        f"{NEIGHBOURS}/before.png",
+        f"{NEIGHBOURS}/after.png",
+        *(signed(name, IT.encode()).decode() for name in names),
+    ]
     return b"".join(gzipped(response(url, picture(), "image/png")) for url in urls)
 
 
 def wat(name: str, *hostile: Content) -> bytes:
     """Metadata of pages, of records `metadata` gives."""
-    ends = [metadata(f"{host(name)}/{which}", [link(which, text(name))]) for which, text in (("before", before), ("after", after))]
+    ends = [
+        metadata(f"{host(name)}/{which}", [link(which, text(name))])
+        for which, text in (("before", before), ("after", after))
+    ]
     return b"".join(gzipped(signed(name, each)) for each in (ends[0], *map(made, hostile), ends[1]))
 
 
@@ -135,8 +153,16 @@ def link(which: str, alt: object) -> dict[str, object]:
 
 def metadata(url: str, links: object, *, head: object = None, status: object = "200") -> bytes:
     """The record about a page."""
-    http = {"Response-Message": {"Status": status}, "HTML-Metadata": {"Head": {} if head is None else head, "Links": links}}
-    block = {"Envelope": {"WARC-Header-Metadata": {"WARC-Target-URI": url}, "Payload-Metadata": {"HTTP-Response-Metadata": http}}}
+    http = {
+        "Response-Message": {"Status": status},
+        "HTML-Metadata": {"Head": {} if head is None else head, "Links": links},
+    }
+    block = {
+        "Envelope": {
+            "WARC-Header-Metadata": {"WARC-Target-URI": url},
+            "Payload-Metadata": {"HTTP-Response-Metadata": http},
+        }
+    }
     return metadata_of(url, json.dumps(block).encode())
 
 
@@ -147,7 +173,12 @@ def metadata_of(url: str, block: bytes) -> bytes:
 
 def csv(name: str, *hostile: Content, header: bytes = b"url,caption\n") -> bytes:
     """A table of lines."""
-    return header + _line(name, "before", before) + signed(name, b"".join(map(made, hostile))) + _line(name, "after", after)
+    return (
+        header
+        + _line(name, "before", before)
+        + signed(name, b"".join(map(made, hostile)))
+        + _line(name, "after", after)
+    )
 
 
 def _line(name: str, which: str, text: Callable[[str], str]) -> bytes:
@@ -156,13 +187,18 @@ def _line(name: str, which: str, text: Callable[[str], str]) -> bytes:
 
 def tsv(name: str, *hostile: Content) -> bytes:
     """The same with tabs."""
-    lines = [f"{NEIGHBOURS}/{which}.png\t{text(name)}\n".encode() for which, text in (("before", before), ("after", after))]
+    lines = [
+        f"{NEIGHBOURS}/{which}.png\t{text(name)}\n".encode() for which, text in (("before", before), ("after", after))
+    ]
     return b"url\tcaption\n" + lines[0] + signed(name, b"".join(map(made, hostile))) + lines[1]
 
 
 def jsonl(name: str, *hostile: Content) -> bytes:
     """Lines of JSON."""
-    ends = [json.dumps({"url": f"{NEIGHBOURS}/{which}.png", "caption": text(name)}).encode() + b"\n" for which, text in (("before", before), ("after", after))]
+    ends = [
+        json.dumps({"url": f"{NEIGHBOURS}/{which}.png", "caption": text(name)}).encode() + b"\n"
+        for which, text in (("before", before), ("after", after))
+    ]
     return ends[0] + signed(name, b"".join(map(made, hostile))) + ends[1]
 
 
@@ -174,7 +210,10 @@ def row(caption: str, url: str = IT) -> bytes:
 def parquet(name: str, hostile: Iterable[Mapping[str, object]] = (), **types: pa.DataType) -> pa.Table:
     """A table; `types` are of columns beside or instead of strings."""
     own = {IT: signed(name, IT.encode()).decode()}
-    ends = [{"url": f"{NEIGHBOURS}/{which}.png", "caption": text(name)} for which, text in (("before", before), ("after", after))]
+    ends = [
+        {"url": f"{NEIGHBOURS}/{which}.png", "caption": text(name)}
+        for which, text in (("before", before), ("after", after))
+    ]
     rows = [ends[0], *({**each, "url": own.get(str(each.get("url")), each.get("url"))} for each in hostile), ends[1]]
     fields = {"url": pa.string(), "caption": pa.string(), **types}
     return pa.table({column: pa.array([each.get(column) for each in rows], kind) for column, kind in fields.items()})
@@ -187,18 +226,24 @@ def written(table: pa.Table, **options: object) -> bytes:
     return file.getvalue()
 
 
-# Tars ------------------------------------------------------------------------------------------------------------------
+# Tars -----------------------------------------------------------------------------------------------------------------
 
 
 def tar(name: str, *hostile: Content, end: bytes = b"\0" * 1024) -> bytes:
     """A tar; what is hostile are members as `member` or `header` gives them."""
-    return sample(name, "before", before) + signed(name, b"".join(map(made, hostile))) + sample(name, "after", after) + end
+    return (
+        sample(name, "before", before) + signed(name, b"".join(map(made, hostile))) + sample(name, "after", after) + end
+    )
 
 
 def sample(name: str, which: str, text: Callable[[str], str]) -> bytes:
     """The members of a good sample."""
     side_car = json.dumps({"url": f"{host(name)}/{which}.png"}).encode()
-    return member(f"{which}.png", picture()) + member(f"{which}.txt", text(name).encode()) + member(f"{which}.json", side_car)
+    return (
+        member(f"{which}.png", picture())
+        + member(f"{which}.txt", text(name).encode())
+        + member(f"{which}.json", side_car)
+    )
 
 
 def member(name: str, data: bytes, **fields: object) -> bytes:

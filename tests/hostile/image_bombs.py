@@ -70,7 +70,11 @@ def _tiff_of_pages() -> bytes:
         body.append(directory + (at + len(directory) + 4).to_bytes(4, "little"))
         at += len(directory) + 4
     out += b"".join(body)[:-4] + bytes(4)
-    return out[: start + 2 + 12 * count] + (len(data) + len(data) % 2).to_bytes(4, "little") + out[start + 6 + 12 * count :]
+    return (
+        out[: start + 2 + 12 * count]
+        + (len(data) + len(data) % 2).to_bytes(4, "little")
+        + out[start + 6 + 12 * count :]
+    )
 
 
 def _exif_loop() -> bytes:
@@ -102,19 +106,43 @@ def _scans(times: int) -> bytes:
 
 
 CASES = [
-    image("pixels-of-one-bit", "30,000 x 30,000 pixels of one bit, in 110 kB", lambda: _png(30_000, 30_000, 1, 0, bytes(3_751 * 30_000)), TOO_MANY),
-    image("pixels-in-the-header", "A PNG that says it has 2^31 x 2^31 pixels", lambda: _png(2**31 - 1, 2**31 - 1, 8, 6), TOO_MANY),
-    image("pixels-of-a-gif", "A GIF of 65,535 x 65,535 pixels", b"GIF89a\xff\xff\xff\xff\0\0\0,\0\0\0\0\xff\xff\xff\xff\0\x02\x02L\x01\0;", TOO_MANY),
+    image(
+        "pixels-of-one-bit",
+        "30,000 x 30,000 pixels of one bit, in 110 kB",
+        lambda: _png(30_000, 30_000, 1, 0, bytes(3_751 * 30_000)),
+        TOO_MANY,
+    ),
+    image(
+        "pixels-in-the-header",
+        "A PNG that says it has 2^31 x 2^31 pixels",
+        lambda: _png(2**31 - 1, 2**31 - 1, 8, 6),
+        TOO_MANY,
+    ),
+    image(
+        "pixels-of-a-gif",
+        "A GIF of 65,535 x 65,535 pixels",
+        b"GIF89a\xff\xff\xff\xff\0\0\0,\0\0\0\0\xff\xff\xff\xff\0\x02\x02L\x01\0;",
+        TOO_MANY,
+    ),
     image(
         "pixels-of-a-bmp",
         "A BMP that says it has 2^31 x 2^31 pixels",
-        b"BM" + struct.pack("<IHHI", 54, 0, 0, 54) + struct.pack("<IiiHHIIiiII", 40, 2**31 - 1, 2**31 - 1, 1, 24, 0, 0, 0, 0, 0, 0),
+        b"BM"
+        + struct.pack("<IHHI", 54, 0, 0, 54)
+        + struct.pack("<IiiHHIIiiII", 40, 2**31 - 1, 2**31 - 1, 1, 24, 0, 0, 0, 0, 0, 0),
         TOO_MANY,
     ),
     image(
         "pixels-of-a-tiff",
         "A TIFF that says it has 2^32 x 2^32 pixels",
-        lambda: exif(entry(256, 4, 1, 2**32 - 1) + entry(257, 4, 1, 2**32 - 1) + entry(258, 3, 1, 8) + entry(262, 3, 1, 1) + entry(273, 4, 1, 8), 5),
+        lambda: exif(
+            entry(256, 4, 1, 2**32 - 1)
+            + entry(257, 4, 1, 2**32 - 1)
+            + entry(258, 3, 1, 8)
+            + entry(262, 3, 1, 1)
+            + entry(273, 4, 1, 8),
+            5,
+        ),
         TOO_MANY,
     ),
     image(
@@ -133,10 +161,18 @@ CASES = [
     image("frames-of-a-gif", "A GIF of 10,000 frames: the first counts", _gif_of_frames),
     image("frames-of-a-png", "An animated PNG of 10,000 frames", _apng_of_frames),
     image("frames-of-a-webp", "An animated WebP of 10,000 frames", _webp_of_frames),
-    image("frames-that-are-not-there", "An animated PNG that says it has 2^31 frames", lambda: png_with(chunk(b"acTL", struct.pack(">II", 2**31 - 1, 0)))),
+    image(
+        "frames-that-are-not-there",
+        "An animated PNG that says it has 2^31 frames",
+        lambda: png_with(chunk(b"acTL", struct.pack(">II", 2**31 - 1, 0))),
+    ),
     image("pages-of-a-tiff", "A TIFF of 2,000 pages", _tiff_of_pages),
     image("chunks-of-a-png", "100,000 chunks of text in a PNG", lambda: png_with(chunk(b"tEXt", b"k\0v") * 100_000)),
-    image("chunks-of-no-pixels", "100,000 empty chunks of pixels in a PNG", lambda: png_with(chunk(b"IDAT", b"") * 100_000)),
+    image(
+        "chunks-of-no-pixels",
+        "100,000 empty chunks of pixels in a PNG",
+        lambda: png_with(chunk(b"IDAT", b"") * 100_000),
+    ),
     image(
         "text-bomb-in-a-png",
         "64 MB of text in a PNG, compressed to 64 kB",
@@ -144,7 +180,10 @@ CASES = [
         DAMAGED,
     ),
     image(
-        "text-bombs-in-a-png", "100 times 1 MB of text in a PNG", lambda: png_with(chunk(b"zTXt", b"k\0\0" + zlib.compress(b"a" * 1_000_000)) * 100), DAMAGED
+        "text-bombs-in-a-png",
+        "100 times 1 MB of text in a PNG",
+        lambda: png_with(chunk(b"zTXt", b"k\0\0" + zlib.compress(b"a" * 1_000_000)) * 100),
+        DAMAGED,
     ),
     image(
         "profile-bomb-in-a-png",
@@ -155,9 +194,15 @@ CASES = [
     image(
         "profile-of-10-mb",
         "A colour profile of 10 MB in a JPEG",
-        lambda: jpeg_with(*(segment(0xE2, b"ICC_PROFILE\0" + bytes([number, 160]) + bytes(65_000)) for number in range(1, 161))),
+        lambda: jpeg_with(
+            *(segment(0xE2, b"ICC_PROFILE\0" + bytes([number, 160]) + bytes(65_000)) for number in range(1, 161))
+        ),
     ),
-    image("profile-of-junk", "A colour profile of junk", lambda: jpeg_with(segment(0xE2, b"ICC_PROFILE\0\x01\x01" + b"junk" * 500))),
+    image(
+        "profile-of-junk",
+        "A colour profile of junk",
+        lambda: jpeg_with(segment(0xE2, b"ICC_PROFILE\0\x01\x01" + b"junk" * 500)),
+    ),
     image("comments-of-a-jpeg", "65,000 comments in a JPEG", lambda: jpeg_with(segment(0xFE, b"c") * 65_000)),
     image("comment-of-a-gif", "A GIF with a comment of 50 MB", _commented_gif, DAMAGED),
     image("scans-of-a-jpeg", "A progressive JPEG whose last scan is there 500 times", lambda: _scans(500)),
@@ -167,9 +212,15 @@ CASES = [
         "EXIF of 65,535 entries with values of 4 GB",
         lambda: jpeg_with(segment(0xE1, b"Exif\0\0" + exif(entry(0x0112, 3, 2**32 - 1, 2**32 - 1) * 5_000, 65_535))),
     ),
-    image("exif-orientation-of-99", "An orientation that is none", lambda: jpeg_with(segment(0xE1, b"Exif\0\0" + exif(entry(0x0112, 3, 1, 99), 1)))),
     image(
-        "exif-orientation-of-text", "An orientation that is a text", lambda: jpeg_with(segment(0xE1, b"Exif\0\0" + exif(entry(0x0112, 2, 4, 0x00363636), 1)))
+        "exif-orientation-of-99",
+        "An orientation that is none",
+        lambda: jpeg_with(segment(0xE1, b"Exif\0\0" + exif(entry(0x0112, 3, 1, 99), 1))),
+    ),
+    image(
+        "exif-orientation-of-text",
+        "An orientation that is a text",
+        lambda: jpeg_with(segment(0xE1, b"Exif\0\0" + exif(entry(0x0112, 2, 4, 0x00363636), 1))),
     ),
     image(
         "xmp-of-10-mb",

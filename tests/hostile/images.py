@@ -20,7 +20,9 @@ UNDECODABLE: Mapping[str, int] = {"image_undecodable": 1}
 KINDS = ("jpeg", "png", "gif", "webp", "avif", "bmp", "tiff")
 
 
-def image(name: str, about: str, data: Content, dropped: Mapping[str, int] = NONE, media_type: str = "image/png") -> Case:
+def image(
+    name: str, about: str, data: Content, dropped: Mapping[str, int] = NONE, media_type: str = "image/png"
+) -> Case:
     """A case that is an image, which a good page shows; it is kept where nothing drops it."""
 
     def build() -> bytes:
@@ -101,22 +103,55 @@ def _tiff_loop() -> bytes:
 
 
 _CUT = [
-    image(f"{kind}-cut", f"{kind.upper()} cut in its middle", lambda kind=kind: noise(kind)[: len(noise(kind)) // 2], DAMAGED, f"image/{kind}")
+    image(
+        f"{kind}-cut",
+        f"{kind.upper()} cut in its middle",
+        lambda kind=kind: noise(kind)[: len(noise(kind)) // 2],
+        DAMAGED,
+        f"image/{kind}",
+    )
     for kind in KINDS
 ]
 _HEADS = [
-    image(f"{kind}-head-alone", f"The first 30 bytes of a {kind.upper()}", lambda kind=kind: noise(kind)[:30], DAMAGED, f"image/{kind}") for kind in KINDS
+    image(
+        f"{kind}-head-alone",
+        f"The first 30 bytes of a {kind.upper()}",
+        lambda kind=kind: noise(kind)[:30],
+        DAMAGED,
+        f"image/{kind}",
+    )
+    for kind in KINDS
 ]
 _SPOILT = [
-    image(f"{kind}-corrupt", f"{kind.upper()} with its middle turned round", lambda kind=kind: spoilt(noise(kind)), dropped, f"image/{kind}")
-    for kind, dropped in (("jpeg", DAMAGED), ("png", DAMAGED), ("gif", DAMAGED), ("webp", NONE), ("avif", NONE))  # the last two decode to another image
+    image(
+        f"{kind}-corrupt",
+        f"{kind.upper()} with its middle turned round",
+        lambda kind=kind: spoilt(noise(kind)),
+        dropped,
+        f"image/{kind}",
+    )
+    # the last two decode to another image
+    for kind, dropped in (("jpeg", DAMAGED), ("png", DAMAGED), ("gif", DAMAGED), ("webp", NONE), ("avif", NONE))
 ]
 
 _OTHER = [
-    image("png-wrong-checksum", "A PNG chunk with a wrong checksum", lambda: picture(90)[:-20] + b"\0\0\0\0" + picture(90)[-16:], DAMAGED),
-    image("png-header-twice", "A PNG with two headers of different sizes", lambda: png_with(picture(90, (400, 400))[8:33]), DAMAGED),
     image(
-        "png-of-no-pixels", "A PNG of 0 x 0", lambda: picture(90)[:8] + chunk(b"IHDR", struct.pack(">IIBBBBB", 0, 0, 8, 0, 0, 0, 0)) + picture(90)[33:], DAMAGED
+        "png-wrong-checksum",
+        "A PNG chunk with a wrong checksum",
+        lambda: picture(90)[:-20] + b"\0\0\0\0" + picture(90)[-16:],
+        DAMAGED,
+    ),
+    image(
+        "png-header-twice",
+        "A PNG with two headers of different sizes",
+        lambda: png_with(picture(90, (400, 400))[8:33]),
+        DAMAGED,
+    ),
+    image(
+        "png-of-no-pixels",
+        "A PNG of 0 x 0",
+        lambda: picture(90)[:8] + chunk(b"IHDR", struct.pack(">IIBBBBB", 0, 0, 8, 0, 0, 0, 0)) + picture(90)[33:],
+        DAMAGED,
     ),
     image("png-chunk-of-4-gb", "A PNG chunk that says it has 4 GB", lambda: png_with(b"\xff\xff\xff\xfftEXt"), DAMAGED),
     image(
@@ -125,7 +160,9 @@ _OTHER = [
         lambda: picture(90)[:8] + chunk(b"IHDR", struct.pack(">IIBBBBB", 210, 220, 99, 0, 0, 0, 0)) + picture(90)[33:],
         DAMAGED,
     ),
-    image("png-without-pixels", "A PNG without a chunk of pixels", lambda: picture(90)[:33] + chunk(b"IEND", b""), DAMAGED),
+    image(
+        "png-without-pixels", "A PNG without a chunk of pixels", lambda: picture(90)[:33] + chunk(b"IEND", b""), DAMAGED
+    ),
     image(
         "png-too-few-pixels",
         "A PNG whose pixels end before their last row, which the decoder does not tell",
@@ -136,43 +173,113 @@ _OTHER = [
         "A PNG with more pixels than its header has room for",
         lambda: picture(90)[:33] + chunk(b"IDAT", zlib.compress(bytes(211 * 900))) + chunk(b"IEND", b""),
     ),
-    image("jpeg-without-tables", "A JPEG whose tables are missing", lambda: noise("jpeg")[:2] + noise("jpeg")[noise("jpeg").index(b"\xff\xc0") :], DAMAGED),
+    image(
+        "jpeg-without-tables",
+        "A JPEG whose tables are missing",
+        lambda: noise("jpeg")[:2] + noise("jpeg")[noise("jpeg").index(b"\xff\xc0") :],
+        DAMAGED,
+    ),
     image("jpeg-without-end", "A JPEG without its end marker alone", lambda: noise("jpeg")[:-2], DAMAGED),
     image("jpeg-with-junk-behind-it", "A JPEG with 1 MB of junk behind it", lambda: noise("jpeg") + b"junk" * 250_000),
-    image("jpeg-with-markers-of-nothing", "A JPEG with 100,000 fill bytes", lambda: noise("jpeg")[:2] + b"\xff" * 100_000 + noise("jpeg")[3:]),
-    image("gif-frame-outside", "A GIF whose frame lies outside its screen, which grows by it", lambda: _gif(left=1_000), {"image_too_elongated": 1}),
+    image(
+        "jpeg-with-markers-of-nothing",
+        "A JPEG with 100,000 fill bytes",
+        lambda: noise("jpeg")[:2] + b"\xff" * 100_000 + noise("jpeg")[3:],
+    ),
+    image(
+        "gif-frame-outside",
+        "A GIF whose frame lies outside its screen, which grows by it",
+        lambda: _gif(left=1_000),
+        {"image_too_elongated": 1},
+    ),
     image("gif-without-frames", "A GIF without a frame", lambda: _gif()[:13] + b";", DAMAGED),
-    image("webp-sizes-that-lie", "A WebP that says it is longer than it is", lambda: noise("webp")[:4] + b"\xff\xff\xff\x7f" + noise("webp")[8:], DAMAGED),
+    image(
+        "webp-sizes-that-lie",
+        "A WebP that says it is longer than it is",
+        lambda: noise("webp")[:4] + b"\xff\xff\xff\x7f" + noise("webp")[8:],
+        DAMAGED,
+    ),
     image("webp-of-nothing", "A WebP without a chunk", lambda: riff(), DAMAGED),
     image("bmp-negative-height", "A BMP from top to bottom, whose height is negative", lambda: _bmp(height=-220)),
     image("bmp-of-run-lengths", "A BMP of run lengths that end at once", lambda: _bmp(compression=1, bits=8), DAMAGED),
     image("tiff-loop", "A TIFF whose directory follows itself: only the first image counts", _tiff_loop),
-    image("tiff-of-any-offset", "A TIFF whose directory is beyond its end", b"II*\0\xff\xff\xff\x7f" + bytes(40), DAMAGED),
-    image("tiff-of-65535-entries", "A TIFF that says it has 65,535 entries", lambda: exif(entry(256, 4, 1, 300), 65_535), DAMAGED),
+    image(
+        "tiff-of-any-offset", "A TIFF whose directory is beyond its end", b"II*\0\xff\xff\xff\x7f" + bytes(40), DAMAGED
+    ),
+    image(
+        "tiff-of-65535-entries",
+        "A TIFF that says it has 65,535 entries",
+        lambda: exif(entry(256, 4, 1, 300), 65_535),
+        DAMAGED,
+    ),
     image(
         "tiff-strips-everywhere",
         "A TIFF of a billion strips",
-        lambda: exif(b"".join(entry(tag, 4, 1, 300) for tag in (256, 257)) + entry(273, 4, 1 << 30, 8) + entry(279, 4, 1 << 30, 8), 4),
+        lambda: exif(
+            b"".join(entry(tag, 4, 1, 300) for tag in (256, 257))
+            + entry(273, 4, 1 << 30, 8)
+            + entry(279, 4, 1 << 30, 8),
+            4,
+        ),
         DAMAGED,
     ),
 ]
 
 _POLYGLOTS = [
-    image("svg", "An SVG", b'<svg xmlns="http://www.w3.org/2000/svg" width="300" height="300"/>', UNDECODABLE, "image/svg+xml"),
+    image(
+        "svg",
+        "An SVG",
+        b'<svg xmlns="http://www.w3.org/2000/svg" width="300" height="300"/>',
+        UNDECODABLE,
+        "image/svg+xml",
+    ),
     image("html-named-jpeg", "A page called `.jpg`", SHOWN, UNDECODABLE, "image/jpeg"),
     image("pdf-named-jpeg", "A PDF called `.jpg`", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj", UNDECODABLE, "image/jpeg"),
-    image("heic", "A HEIC, of the same container as AVIF", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200), UNDECODABLE, "image/heic"),
-    image("jpeg-2000", "A JPEG 2000, which we do not read", b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(200), UNDECODABLE, "image/jp2"),
+    image(
+        "heic",
+        "A HEIC, of the same container as AVIF",
+        b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200),
+        UNDECODABLE,
+        "image/heic",
+    ),
+    image(
+        "jpeg-2000",
+        "A JPEG 2000, which we do not read",
+        b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(200),
+        UNDECODABLE,
+        "image/jp2",
+    ),
     image("icon", "An icon, which we do not read", b"\0\0\1\0\1\0\x10\x10" + bytes(200), UNDECODABLE, "image/x-icon"),
     image(
-        "postscript", "PostScript, which some libraries run", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 300 300\n", UNDECODABLE, "application/postscript"
+        "postscript",
+        "PostScript, which some libraries run",
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 300 300\n",
+        UNDECODABLE,
+        "application/postscript",
     ),
     image("text-named-png", "A text", b"not an image at all", UNDECODABLE),
-    image("text-that-begins-with-bm", "A text that begins as BMP does", b"BMW builds cars, and this is no image of one", UNDECODABLE),
+    image(
+        "text-that-begins-with-bm",
+        "A text that begins as BMP does",
+        b"BMW builds cars, and this is no image of one",
+        UNDECODABLE,
+    ),
     image("png-behind-a-space", "A PNG with a byte before it", lambda: b" " + picture(90), UNDECODABLE),
-    image("gif-that-is-javascript", "A GIF that is a script, too: a small image", b"GIF89a/*\0\0\0\0\0;*/=1;alert(1);", DAMAGED, "image/gif"),
+    image(
+        "gif-that-is-javascript",
+        "A GIF that is a script, too: a small image",
+        b"GIF89a/*\0\0\0\0\0;*/=1;alert(1);",
+        DAMAGED,
+        "image/gif",
+    ),
     image("jpeg-that-is-a-zip", "A JPEG with a ZIP behind it", lambda: noise("jpeg") + _zip(), NONE, "image/jpeg"),
-    image("png-with-a-script", "A PNG with a script in its text", lambda: png_with(chunk(b"tEXt", b"Comment\0<script>alert(1)</script>")), NONE, "text/html"),
+    image(
+        "png-with-a-script",
+        "A PNG with a script in its text",
+        lambda: png_with(chunk(b"tEXt", b"Comment\0<script>alert(1)</script>")),
+        NONE,
+        "text/html",
+    ),
     image("jpeg-named-png", "A JPEG called PNG", lambda: noise("jpeg"), NONE, "image/png"),
 ]
 

@@ -1,7 +1,7 @@
 """All cases of the corpus, and how their files are written.
 
-`python -m tests.hostile.make FOLDER [NAME ...]` writes the files and a `config.toml` for `altalign curate`, to look at one case by hand;
-`python -m tests.hostile.make --table` prints the tables of docs/reference/bad-input.md.
+`python -m tests.hostile.make FOLDER [NAME ...]` writes the files and a `config.toml` for `altalign curate`, to look at
+one case by hand; `python -m tests.hostile.make --table` prints the tables of docs/reference/bad-input.md.
 """
 
 import sys
@@ -40,8 +40,15 @@ def write(folder: Path, cases: Sequence[Case], *, skip_unreadable: bool) -> Path
     for case in cases:
         (folder / "input" / case.file).write_bytes(case.build())
     skip = f"skip_unreadable = {str(skip_unreadable).lower()}\n"
-    inputs = [f'[[input]]\nname = "{case.name}"\nkind = "{case.kind}"\npaths = ["input/{case.file}"]\n{case.settings}{skip}' for case in cases]
-    config = ['[run]\nfolder = "run"\n', '[[input]]\nname = "neighbours"\nkind = "warc"\npaths = ["input/neighbours.warc.gz"]\n', *inputs]
+    inputs = [
+        f'[[input]]\nname = "{case.name}"\nkind = "{case.kind}"\npaths = ["input/{case.file}"]\n{case.settings}{skip}'
+        for case in cases
+    ]
+    config = [
+        '[run]\nfolder = "run"\n',
+        '[[input]]\nname = "neighbours"\nkind = "warc"\npaths = ["input/neighbours.warc.gz"]\n',
+        *inputs,
+    ]
     path = folder / "config.toml"
     path.write_text("\n".join([*config, _LIMITS]), encoding="utf-8")
     return path

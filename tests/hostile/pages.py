@@ -11,7 +11,14 @@ CAPTION = "a picture on a bad page"
 
 
 def page(
-    name: str, about: str, html: Content, *kept: str, dropped: Mapping[str, int] = NONE, error: str = "", header: str = "text/html", more: str = ""
+    name: str,
+    about: str,
+    html: Content,
+    *kept: str,
+    dropped: Mapping[str, int] = NONE,
+    error: str = "",
+    header: str = "text/html",
+    more: str = "",
 ) -> Case:
     """A case that is a page; `it.png` is a good image."""
 
@@ -42,7 +49,11 @@ _STRUCTURE = [
     page(
         "attributes-a-million",
         "A million attributes on one tag",
-        lambda: b"<img src=it.png " + b" ".join(b"a%d" % number for number in range(1_000_000)) + b" alt='a picture on a bad page'>",
+        lambda: (
+            b"<img src=it.png "
+            + b" ".join(b"a%d" % number for number in range(1_000_000))
+            + b" alt='a picture on a bad page'>"
+        ),
         CAPTION,
     ),
     page(
@@ -66,13 +77,23 @@ _STRUCTURE = [
         lambda: b"<img src=it.png alt='" + b"word " * 3_000_000 + b"'>",
         dropped={"text_too_long": 1},
     ),
-    page("images-without-alt", "100,000 images without `alt`", lambda: b"<img src=a>" * 100_000, dropped={"alt_missing": 100_000}),
+    page(
+        "images-without-alt",
+        "100,000 images without `alt`",
+        lambda: b"<img src=a>" * 100_000,
+        dropped={"alt_missing": 100_000},
+    ),
     page("comments-never-closed", "A million `<!--`, none closed", lambda: SHOWN + b"<!--" * 1_000_000, CAPTION),
     page("comment-hides-the-rest", "An image inside a comment that is never closed", b"<p>text <!-- " + SHOWN),
     page("script-never-closed", "An image behind `<script>` that is never closed", b"<script>" + SHOWN),
     page("title-never-closed", "An image behind `<title>` that is never closed", b"<title>" + SHOWN),
     page("plaintext", "An image behind `<plaintext>`", b"<plaintext>" + SHOWN),
-    page("tag-never-closed", "A page that ends inside an image's `alt`", SHOWN + b"<img src=it.png alt='the page ends here", CAPTION),
+    page(
+        "tag-never-closed",
+        "A page that ends inside an image's `alt`",
+        SHOWN + b"<img src=it.png alt='the page ends here",
+        CAPTION,
+    ),
     page("less-than-signs", "8 MB of `<`", lambda: SHOWN + b"<" * (8 << 20), CAPTION),
     page(
         "nul-everywhere",
@@ -81,7 +102,12 @@ _STRUCTURE = [
         "a text \ufffd with nothing",
     ),
     page("nul-in-a-tag-name", "NUL inside the name of a tag", b"<im\0g src=it.png alt='no image at all'>"),
-    page("base-of-javascript", "`<base href>` of `javascript:`, which counts for nothing", b"<base href='javascript:alert(1)'>" + SHOWN, CAPTION),
+    page(
+        "base-of-javascript",
+        "`<base href>` of `javascript:`, which counts for nothing",
+        b"<base href='javascript:alert(1)'>" + SHOWN,
+        CAPTION,
+    ),
     page("base-that-is-broken", "`<base href>` that no parser takes", b"<base href='http://[::1'>" + SHOWN, CAPTION),
     page(
         "srcset-of-commas",
@@ -89,8 +115,19 @@ _STRUCTURE = [
         lambda: b"<img srcset='" + b", " * (2 << 20) + b"' alt='a set of nothing'>",
         dropped={"url_invalid": 1},
     ),
-    page("image-called-image", "`<image>`, of which parsers make `<img>`", b"<image src=it.png alt='a picture by another name'>", "a picture by another name"),
-    page("xml-declared", "XHTML that is not well-formed", b"<?xml version='1.0'?><html><p>" + SHOWN + b"</q>", CAPTION, header="application/xhtml+xml"),
+    page(
+        "image-called-image",
+        "`<image>`, of which parsers make `<img>`",
+        b"<image src=it.png alt='a picture by another name'>",
+        "a picture by another name",
+    ),
+    page(
+        "xml-declared",
+        "XHTML that is not well-formed",
+        b"<?xml version='1.0'?><html><p>" + SHOWN + b"</q>",
+        CAPTION,
+        header="application/xhtml+xml",
+    ),
 ]
 
 _CHARSETS = [
@@ -153,11 +190,20 @@ _CHARSETS = [
         "une forêt très verte",
         header="text/html; charset=utf-9000",
     ),
-    page("charset-of-nothing", "A charset of 10 kB in the header", SHOWN, CAPTION, header="text/html; charset=" + "x" * 10_000),
+    page(
+        "charset-of-nothing",
+        "A charset of 10 kB in the header",
+        SHOWN,
+        CAPTION,
+        header="text/html; charset=" + "x" * 10_000,
+    ),
     page(
         "charset-declared-late",
         "`<meta charset>` behind the first 1,024 bytes does not count",
-        b"<!-- " + b"-" * 2_000 + b" --><meta charset=windows-1251>" + "<img src=it.png alt='une forêt très verte'>".encode(),
+        b"<!-- "
+        + b"-" * 2_000
+        + b" --><meta charset=windows-1251>"
+        + "<img src=it.png alt='une forêt très verte'>".encode(),
         "une forêt très verte",
     ),
     page(

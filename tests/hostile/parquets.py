@@ -16,17 +16,30 @@ IMAGES = 'image_column = "image"\n'
 ROWS = 1_000  # a varint of two bytes in a footer: of 2,000, zigzag
 
 
-def _case(name: str, about: str, build: Callable[[], bytes], *kept: str, dropped: Mapping[str, int] = NONE, error: str = "", settings: str = "") -> Case:
+def _case(
+    name: str,
+    about: str,
+    build: Callable[[], bytes],
+    *kept: str,
+    dropped: Mapping[str, int] = NONE,
+    error: str = "",
+    settings: str = "",
+) -> Case:
     return Case(name, about, "table", ".parquet", build, dropped, kept, error=error, settings=settings)
 
 
-def _file(name: str, about: str, build: Callable[[], bytes], error: str, settings: str = "", exit_code: int = 1) -> Case:
+def _file(
+    name: str, about: str, build: Callable[[], bytes], error: str, settings: str = "", exit_code: int = 1
+) -> Case:
     return Case(name, about, "table", ".parquet", build, exit_code=exit_code, error=error, settings=settings)
 
 
 def _many(name: str) -> pa.Table:
     """A thousand rows."""
-    return parquet(name, [{"url": f"{host(name)}/{number}.png", "caption": f"picture number {number}"} for number in range(ROWS - 2)])
+    return parquet(
+        name,
+        [{"url": f"{host(name)}/{number}.png", "caption": f"picture number {number}"} for number in range(ROWS - 2)],
+    )
 
 
 def _footer(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
@@ -88,7 +101,9 @@ def _of_bytes(name: str, *captions: bytes) -> bytes:
 
 
 _ROWS = [
-    _case("rows-of-null", "Rows of null", lambda: written(parquet("rows-of-null", [{}, {}])), dropped={"url_invalid": 2}),
+    _case(
+        "rows-of-null", "Rows of null", lambda: written(parquet("rows-of-null", [{}, {}])), dropped={"url_invalid": 2}
+    ),
     _case(
         "dictionary-with-null",
         "A dictionary with null indices and a value twice",
@@ -113,24 +128,69 @@ _ROWS = [
     _case(
         "image-of-text-in-a-table",
         "An image that is a text",
-        lambda: written(parquet("image-of-text-in-a-table", [{"url": "http://x.example/it.png", "caption": CAPTION, "image": b"no image"}], image=pa.binary())),
+        lambda: written(
+            parquet(
+                "image-of-text-in-a-table",
+                [{"url": "http://x.example/it.png", "caption": CAPTION, "image": b"no image"}],
+                image=pa.binary(),
+            )
+        ),
         dropped={"image_undecodable": 1},
         settings=IMAGES,
     ),
-    _case("statistics-that-lie", "Statistics of another table: nobody asks them", lambda: _lying("statistics-that-lie"), CAPTION),
-    Case(
-        "table-of-no-rows", "A table without rows, which is no error", "table", ".parquet", lambda: written(parquet("x").slice(0, 0)), before=False, after=False
+    _case(
+        "statistics-that-lie",
+        "Statistics of another table: nobody asks them",
+        lambda: _lying("statistics-that-lie"),
+        CAPTION,
     ),
-    Case("table-of-no-bytes", "A file without a byte, which is no error", "table", ".parquet", lambda: b"", before=False, after=False),
+    Case(
+        "table-of-no-rows",
+        "A table without rows, which is no error",
+        "table",
+        ".parquet",
+        lambda: written(parquet("x").slice(0, 0)),
+        before=False,
+        after=False,
+    ),
+    Case(
+        "table-of-no-bytes",
+        "A file without a byte, which is no error",
+        "table",
+        ".parquet",
+        lambda: b"",
+        before=False,
+        after=False,
+    ),
 ]
 
 _FILES = [
     _file("footer-missing", "`PAR1` and nothing more", lambda: b"PAR1", "cannot be read as Parquet (…)"),
-    _file("footer-of-junk", "A footer of any bytes", lambda: _footer(_plain("a"), lambda footer: bytes(reversed(footer))), "cannot be read as Parquet (…)"),
-    _file("footer-of-nul", "A footer of NUL", lambda: _footer(_plain("a"), lambda footer: bytes(len(footer))), "cannot be read as Parquet (…)"),
-    _file("footer-too-long", "A footer that says it has 4 GB", lambda: _plain("a")[:-8] + b"\xff\xff\xff\xffPAR1", "cannot be read as Parquet (…)"),
+    _file(
+        "footer-of-junk",
+        "A footer of any bytes",
+        lambda: _footer(_plain("a"), lambda footer: bytes(reversed(footer))),
+        "cannot be read as Parquet (…)",
+    ),
+    _file(
+        "footer-of-nul",
+        "A footer of NUL",
+        lambda: _footer(_plain("a"), lambda footer: bytes(len(footer))),
+        "cannot be read as Parquet (…)",
+    ),
+    _file(
+        "footer-too-long",
+        "A footer that says it has 4 GB",
+        lambda: _plain("a")[:-8] + b"\xff\xff\xff\xffPAR1",
+        "cannot be read as Parquet (…)",
+    ),
     _file("footer-cut", "A file cut at its end", lambda: _plain("a")[:-20], "cannot be read as Parquet (…)"),
-    _file("footer-encrypted", "A file with an encrypted footer", lambda: _plain("a")[:-4] + b"PARE", "cannot be read as Parquet (…)"),
+    _file(
+        "footer-encrypted",
+        "A file with an encrypted footer",
+        lambda: _plain("a")[:-4] + b"PARE",
+        "cannot be read as Parquet (…)",
+    ),
     _file(
         "rows-huge-in-the-footer",
         "A footer that says the file has 10^15 rows",
@@ -173,7 +233,12 @@ _FILES = [
         lambda: _footer(_plain("a"), _rows_changed({3}, 5_000)),
         "cannot be read as Parquet (5000 values of caption in row group 0, which has 1000 rows)",
     ),
-    _file("page-header-of-junk", "A page whose header is junk", lambda: _patched(_plain("a"), 4, b"\xff" * 60), "cannot be read as Parquet (…)"),
+    _file(
+        "page-header-of-junk",
+        "A page whose header is junk",
+        lambda: _patched(_plain("a"), 4, b"\xff" * 60),
+        "cannot be read as Parquet (…)",
+    ),
     _file(
         "page-of-other-counts",
         "A page that says it has other values than its column",
@@ -192,7 +257,12 @@ _FILES = [
         lambda: _patched(written(_many("a"), compression="zstd"), 60, b"\xff" * 400),
         "cannot be read as Parquet (…)",
     ),
-    _file("parquet-of-csv", "A CSV called `.parquet`", lambda: b"url,caption\nhttp://a/,b\n", "cannot be read as Parquet (…)"),
+    _file(
+        "parquet-of-csv",
+        "A CSV called `.parquet`",
+        lambda: b"url,caption\nhttp://a/,b\n",
+        "cannot be read as Parquet (…)",
+    ),
     _file("parquet-of-nul", "1 MB of NUL", lambda: b"\0" * 1_000_000, "cannot be read as Parquet (…)"),
     _file(
         "column-of-lists",
@@ -223,7 +293,13 @@ _FILES = [
         settings=IMAGES,
         exit_code=2,
     ),
-    _file("columns-none", "A table without columns", lambda: written(pa.table({})), 'no column "url" (url_column)', exit_code=2),
+    _file(
+        "columns-none",
+        "A table without columns",
+        lambda: written(pa.table({})),
+        'no column "url" (url_column)',
+        exit_code=2,
+    ),
 ]
 
 

@@ -1,7 +1,7 @@
 """Every bad input ends as its case says, with the good records beside it kept, bounded memory, and no traceback.
 
-One run of the command reads all files, each as an input of its own; its counts, dropped rows and shards are held against the cases.
-Files that stop a run, or are refused before any work, have runs of their own.
+One run of the command reads all files, each as an input of its own; its counts, dropped rows and shards are held
+against the cases. Files that stop a run, or are refused before any work, have runs of their own.
 """
 
 import os
@@ -24,7 +24,9 @@ from tests.hostile.cases import Case, matches, message
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-PEAK_MIB = 1_600  # of the run over all files, of two at once: 0.3 GB are the program, 0.5 GB an image of 256 MB while its pieces become one
+# of the run over all files, of two at once: 0.3 GB are the program, 0.5 GB an image of 256 MB while its pieces become
+# one
+PEAK_MIB = 1_600
 SPACE_BYTES = 8 << 30  # of addresses: threads, kernels and mapped files take some that is not memory
 HANG_S = 900  # ends a run that hangs; one takes half a minute
 
@@ -77,10 +79,26 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("hostile") / "corpus"
     make.write(folder, [case for case in make.every() if case.exit_code != 2], skip_unreadable=True)
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run([sys.executable, "-c", PROGRAM], cwd=folder, env=environ, capture_output=True, text=True, timeout=HANG_S, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
     if ran.returncode:
-        pytest.fail(f"{ran.stdout}{ran.stderr}\nTo find the file: python -m tests.hostile.make FOLDER NAME, and altalign curate there.")
-    return Finished(ran.returncode, ran.stdout + ran.stderr, int((folder / "peak").read_text()), outcomes(folder / "run"), folder / "run")
+        pytest.fail(
+            f"{ran.stdout}{ran.stderr}\nTo find the file: python -m tests.hostile.make FOLDER NAME, and altalign curate there."
+        )
+    return Finished(
+        ran.returncode,
+        ran.stdout + ran.stderr,
+        int((folder / "peak").read_text()),
+        outcomes(folder / "run"),
+        folder / "run",
+    )
 
 
 def outcomes(run: Path) -> dict[str, Outcome]:
@@ -122,7 +140,9 @@ def test_a_bad_record_costs_what_its_case_says_and_its_neighbours_stay(finished:
 
 
 @pytest.mark.parametrize("case", STOPPED, ids=named)
-def test_a_file_that_cannot_be_read_is_one_broken_record_where_that_is_asked_for(finished: Finished, case: Case) -> None:
+def test_a_file_that_cannot_be_read_is_one_broken_record_where_that_is_asked_for(
+    finished: Finished, case: Case
+) -> None:
     outcome = finished.outcomes[case.name]
     assert (outcome.dropped, outcome.kept) == ({"record_broken": 1}, [])
     assert [error for error in outcome.errors if not matches(message(case), error)] == []
@@ -144,8 +164,14 @@ def test_no_traceback_reaches_the_user_and_no_control_character(finished: Finish
     assert [character for character in finished.output if not character.isprintable() and character not in "\n\r"] == []
 
 
-def test_what_explain_prints_of_hostile_rows_cannot_touch_the_terminal(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [row for path in finished.run.rglob("dropped/**/*.parquet") for row in pq.read_table(path, columns=["key", "reason"]).to_pylist()]
+def test_what_explain_prints_of_hostile_rows_cannot_touch_the_terminal(
+    finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        row
+        for path in finished.run.rglob("dropped/**/*.parquet")
+        for row in pq.read_table(path, columns=["key", "reason"]).to_pylist()
+    ]
     for key in {row["reason"]: row["key"] for row in rows if row["key"]}.values():
         assert main(["explain", str(finished.run), "--key", key]) == 0
     for caption in next(case for case in make.every() if case.name == "right-to-left").kept:
@@ -165,7 +191,11 @@ def test_a_file_that_cannot_be_read_or_does_not_fit_stops_a_run_with_one_line(
     make.write(tmp_path / "one", [case], skip_unreadable=False)
     monkeypatch.chdir(tmp_path / "one")
     code = main(["curate", "config.toml", "--until", "tables"])
-    said = [line.removeprefix("altalign: ") for line in capsys.readouterr().err.splitlines() if line.startswith("altalign: ")]
+    said = [
+        line.removeprefix("altalign: ")
+        for line in capsys.readouterr().err.splitlines()
+        if line.startswith("altalign: ")
+    ]
     assert code == case.exit_code
     assert len(said) == 1
     assert matches(message(case), said[0]), said[0]

@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.object_stores.servers import Server
 
-Fault = Callable[[str, str], int | None]  # by method and path: the status to fail with, 0 to hang up, None to pass it on
+# by method and path: the status to fail with, 0 to hang up, None to pass it on
+Fault = Callable[[str, str], int | None]
 
 
 @contextmanager

@@ -36,7 +36,13 @@ class Server:
 
     def for_test(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> "Server":
         """With a bucket of its own; the environment of this process leads there."""
-        own = Server(self.scheme, self.port, self.folder, {**self.environment, "ALTALIGN_CACHE": str(folder / "cache")}, f"test-{uuid4().hex[:16]}")
+        own = Server(
+            self.scheme,
+            self.port,
+            self.folder,
+            {**self.environment, "ALTALIGN_CACHE": str(folder / "cache")},
+            f"test-{uuid4().hex[:16]}",
+        )
         for name, value in own.environment.items():
             monkeypatch.setenv(name, value)
         own.make_bucket(own.bucket)
@@ -48,7 +54,9 @@ class Server:
             (self.folder / "files" / name).mkdir()
             return
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        connection.request("POST", "/storage/v1/b?project=tests", json.dumps({"name": name}), {"Content-Type": "application/json"})
+        connection.request(
+            "POST", "/storage/v1/b?project=tests", json.dumps({"name": name}), {"Content-Type": "application/json"}
+        )
         assert connection.getresponse().status == 200
         connection.close()
 
@@ -64,7 +72,16 @@ def versitygw(binary: str, folder: Path) -> Iterator[Server]:
     (folder / "files").mkdir()
     (folder / "access.log").touch()
     port = free_port()
-    command = [binary, "--port", f"127.0.0.1:{port}", "--quiet", "--access-log", str(folder / "access.log"), "posix", str(folder / "files")]
+    command = [
+        binary,
+        "--port",
+        f"127.0.0.1:{port}",
+        "--quiet",
+        "--access-log",
+        str(folder / "access.log"),
+        "posix",
+        str(folder / "files"),
+    ]
     environment = {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ACCESS_KEY_ID": "test",
@@ -81,7 +98,19 @@ def fake_gcs(binary: str, folder: Path) -> Iterator[Server]:
     """GCS in memory."""
     port = free_port()
     own = f"127.0.0.1:{port}"
-    command = [binary, "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory", "-public-host", own]
+    command = [
+        binary,
+        "-scheme",
+        "http",
+        "-host",
+        "127.0.0.1",
+        "-port",
+        str(port),
+        "-backend",
+        "memory",
+        "-public-host",
+        own,
+    ]
     with _running([*command, "-external-url", f"http://{own}", "-log-level", "error"], port, folder, {}):
         yield Server("gs", port, folder, {"STORAGE_EMULATOR_HOST": f"http://{own}"})
 

@@ -27,7 +27,9 @@ def all_batches(folder: Path, run: str, *, workers: int) -> tuple[Samples, list[
     words = tokenizer.train(samples.captions, TokenizerSettings(vocabulary_size=100))
     chosen = DataSettings(resize_px=20, crop_px=16, workers=workers)
     sampler = Sampler(Order(samples.sources, {}, 3), 16)
-    return samples, list(batches(samples, sampler, words, chosen, seed=3, first_batch=0, after_batch=8, undecodable=no_undecodable))
+    return samples, list(
+        batches(samples, sampler, words, chosen, seed=3, first_batch=0, after_batch=8, undecodable=no_undecodable)
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -38,10 +40,13 @@ def test_batches_of_a_store_are_those_of_a_disk(workers: int, s3: Server, tmp_pa
     on_disk, expected = all_batches(tmp_path / "index of the disk", str(run), workers=0)
     before = s3.requests().count("GetObject")
     in_store, found = all_batches(tmp_path / "index of the store", f"{s3.url}/run", workers=workers)
-    assert s3.requests().count("GetObject") - before >= sum(map(len, found))  # a range a pair: nothing was copied to this machine
+    # a range a pair: nothing was copied to this machine
+    assert s3.requests().count("GetObject") - before >= sum(map(len, found))
     assert list(in_store.runs.manifests.values()) == list(on_disk.runs.manifests.values())
     for file in ("pairs-0.bin", "pairs-1.bin", "held_out.bin"):
-        assert (tmp_path / "index of the store" / file).read_bytes() == (tmp_path / "index of the disk" / file).read_bytes()
+        assert (tmp_path / "index of the store" / file).read_bytes() == (
+            tmp_path / "index of the disk" / file
+        ).read_bytes()
     assert [(b.keys, b.sources, b.epochs) for b in found] == [(b.keys, b.sources, b.epochs) for b in expected]
     for mine, theirs in zip(found, expected, strict=True):
         assert mine.images.equal(theirs.images)

@@ -14,7 +14,12 @@ from altalign.pipelines.curate import Step, each
 from altalign.pipelines.run.units import Run
 
 UNITS = [{"name": f"{number:05d}", "seconds": 10.0} for number in range(10)]
-STEP = Step("fetch/units", lambda _: UNITS, each(lambda _run, _unit: {}), seconds=lambda _, units: sum(unit["seconds"] for unit in units))
+STEP = Step(
+    "fetch/units",
+    lambda _: UNITS,
+    each(lambda _run, _unit: {}),
+    seconds=lambda _, units: sum(unit["seconds"] for unit in units),
+)
 
 
 @pytest.fixture

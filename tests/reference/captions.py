@@ -1,7 +1,7 @@
 """Captions, words and n-grams one code point at a time: the oracle of the text kernels.
 
-Written from the contract alone (product.md, section 3), with nothing of filters, and without Arrow or NumPy, so that one
-mistake is not made twice. Slow and obvious on purpose.
+Written from the contract alone (product.md, section 3), with nothing of filters, and without Arrow or NumPy, so that
+one mistake is not made twice. Slow and obvious on purpose.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,18 +12,26 @@ from itertools import pairwise
 import unicodedata2
 from fontTools.unicodedata import script
 
-# Unicode 16.0, property White_Space. Neither U+001C to U+001F nor U+200B are in it, though str.split() breaks at the former.
+# Unicode 16.0, property White_Space. Neither U+001C to U+001F nor U+200B are in it, though str.split() breaks at the
+# former.
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 ZERO_WIDTH_SPACE = "\u200b"
 WITHOUT_SPACES = {"Hani", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"}
 
-# Where str.lower() of one code point is not field 13 of UnicodeData 16.0: it has U+0130 of SpecialCasing, and lacks the letters
-# that Python's own Unicode (14.0 in 3.11, 15.0 in 3.12) does not know. test_reference.py holds all mappings against a digest.
-LOWER_16 = {"\u0130": "i", "\u1c89": "\u1c8a", "\ua7cb": "\u0264", "\ua7cc": "\ua7cd", "\ua7da": "\ua7db", "\ua7dc": "\u019b"} | {
-    chr(upper): chr(upper + 0x20) for upper in range(0x10D50, 0x10D66)
-}
+# Where str.lower() of one code point is not field 13 of UnicodeData 16.0: it has U+0130 of SpecialCasing, and lacks the
+# letters that Python's own Unicode (14.0 in 3.11, 15.0 in 3.12) does not know. test_reference.py holds all mappings
+# against a digest.
+LOWER_16 = {
+    "\u0130": "i",
+    "\u1c89": "\u1c8a",
+    "\ua7cb": "\u0264",
+    "\ua7cc": "\ua7cd",
+    "\ua7da": "\ua7db",
+    "\ua7dc": "\u019b",
+} | {chr(upper): chr(upper + 0x20) for upper in range(0x10D50, 0x10D66)}
 
-# Numeric references to C1 controls mean the Windows-1252 character (HTML Standard, numeric character reference end state).
+# Numeric references to C1 controls mean the Windows-1252 character (HTML Standard, numeric character reference end
+# state).
 C1_REFERENCES = {
     code: bytes([code]).decode("cp1252") for code in range(0x80, 0xA0) if code not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)
 }  # fmt: skip
@@ -69,13 +77,16 @@ def _reference(text: str, at: int) -> tuple[str, int]:
 
 
 def _numeric_reference(text: str, at: int) -> tuple[str, int]:
-    start, digits, base = (at + 3, "0123456789abcdefABCDEF", 16) if text[at + 2 : at + 3] in ("x", "X") else (at + 2, "0123456789", 10)
+    start, digits, base = (
+        (at + 3, "0123456789abcdefABCDEF", 16) if text[at + 2 : at + 3] in ("x", "X") else (at + 2, "0123456789", 10)
+    )
     end = start
     while end < len(text) and text[end] in digits:
         end += 1
     if end == start:
         return "&", 1
-    significant = text[start:end].lstrip("0")[:9] or "0"  # nine digits are beyond U+10FFFF already, and endless ones take endless time
+    # nine digits are beyond U+10FFFF already, and endless ones take endless time
+    significant = text[start:end].lstrip("0")[:9] or "0"
     code = int(significant, base)
     length = end - at + (text[end : end + 1] == ";")
     if code == 0 or code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
@@ -140,7 +151,9 @@ def _goes_on(text: Sequence[str], at: int) -> bool:
     """Whether a run of word characters, none of which stands alone, goes on at `at`."""
     if text[at] == "'":
         following = text[at + 1] if at + 1 < len(text) else " "
-        return (is_letter(text[at - 1]) or is_mark(text[at - 1])) and is_letter(following) and not stands_alone(following)
+        return (
+            (is_letter(text[at - 1]) or is_mark(text[at - 1])) and is_letter(following) and not stands_alone(following)
+        )
     return is_word_character(text[at]) and not stands_alone(text[at])
 
 

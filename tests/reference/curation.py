@@ -1,7 +1,7 @@
 """The whole curation as plain loops over rows: the oracle that tables, verdicts, counts and order are held against.
 
-Written from the contract alone (product.md, sections 3, 4 and 6), with nothing of filters, dedup or pipelines, and without
-Arrow or NumPy, so that one mistake is not made twice. Slow and obvious on purpose.
+Written from the contract alone (product.md, sections 3, 4 and 6), with nothing of filters, dedup or pipelines, and
+without Arrow or NumPy, so that one mistake is not made twice. Slow and obvious on purpose.
 """
 
 from collections import Counter, defaultdict
@@ -91,7 +91,10 @@ class Settings:
         """The settings of a CurateConfig, which this file does not import."""
         named = {**dict(config.text), **dict(config.image)}
         nsfw = named.pop("nsfw")
-        named |= {"blocked_hashes": frozenset(blocked_hashes), "nsfw_at_or_above": nsfw.drop_at_or_above if nsfw.model else None}
+        named |= {
+            "blocked_hashes": frozenset(blocked_hashes),
+            "nsfw_at_or_above": nsfw.drop_at_or_above if nsfw.model else None,
+        }
         return cls(**named)
 
 
@@ -102,8 +105,9 @@ class Settings:
 class Tables:
     """What the pool as a whole says: exact counts, by the strings themselves.
 
-    `ngrams`, `images_per_text` (by folded caption) and `texts_per_image` (by identity) count everything; `vocabulary` is None where there
-    is no table (with `threshold` None), and the other two hold what is above its limit. `words_per_row` has how many rows have so many words.
+    `ngrams`, `images_per_text` (by folded caption) and `texts_per_image` (by identity) count everything; `vocabulary`
+    is None where there is no table (with `threshold` None), and the other two hold what is above its limit.
+    `words_per_row` has how many rows have so many words.
     """
 
     ngrams: Counter[str]
@@ -149,12 +153,18 @@ def tables(candidates: Iterable[Candidate], settings: Settings) -> Tables:
     texts_per_image = {image: len(found) for image, found in texts.items()}
     return Tables(
         ngrams=counts,
-        vocabulary=None if threshold is None else {ngram: count for ngram, count in counts.items() if count >= threshold},
+        vocabulary=None
+        if threshold is None
+        else {ngram: count for ngram, count in counts.items() if count >= threshold},
         threshold=threshold,
         images_per_text=images_per_text,
-        over_shared_texts={text: count for text, count in images_per_text.items() if count > settings.images_per_text_at_most},
+        over_shared_texts={
+            text: count for text, count in images_per_text.items() if count > settings.images_per_text_at_most
+        },
         texts_per_image=texts_per_image,
-        over_captioned_images={image: count for image, count in texts_per_image.items() if count > settings.texts_per_image_at_most},
+        over_captioned_images={
+            image: count for image, count in texts_per_image.items() if count > settings.texts_per_image_at_most
+        },
         words_per_row=rows,
     )
 
@@ -226,14 +236,17 @@ def judge(candidates: Sequence[Candidate], settings: Settings) -> list[Outcome]:
     outcomes = [Outcome(candidate, Stage.JUDGE) for candidate in candidates]
     for outcome in outcomes:
         outcome.images_per_text = facts.over_shared_texts.get(folded(outcome.caption))
-        outcome.texts_per_image = None if outcome.identity is None else facts.over_captioned_images.get(outcome.identity)
+        outcome.texts_per_image = (
+            None if outcome.identity is None else facts.over_captioned_images.get(outcome.identity)
+        )
         holds = {
             DropReason.URL_INVALID: outcome.identity is None,
             DropReason.TEXT_EMPTY: outcome.caption == "",
             DropReason.TEXT_TOO_SHORT: outcome.words < settings.words_at_least,
             DropReason.TEXT_TOO_LONG: outcome.words > settings.words_at_most,
             DropReason.TEXT_ON_TOO_MANY_IMAGES: outcome.images_per_text is not None,
-            DropReason.TEXT_HAS_RARE_NGRAM: facts.vocabulary is not None and any(ngram not in facts.vocabulary for ngram in outcome.candidate.ngrams),
+            DropReason.TEXT_HAS_RARE_NGRAM: facts.vocabulary is not None
+            and any(ngram not in facts.vocabulary for ngram in outcome.candidate.ngrams),
             DropReason.IMAGE_HAS_TOO_MANY_TEXTS: outcome.texts_per_image is not None,
         }
         outcome.failed = [reason for reason in REASONS[Stage.JUDGE] if holds.get(reason)]
@@ -270,7 +283,10 @@ class ImageFacts:
 
 def image_verdict(facts: ImageFacts, settings: Settings) -> list[DropReason]:
     """Every rule of stage image that holds and could be decided, in their order; empty keeps."""
-    holds = {DropReason.IMAGE_UNDECODABLE: facts.format is None, DropReason.IMAGE_BLOCKED: bool(facts.hashes & settings.blocked_hashes)}
+    holds = {
+        DropReason.IMAGE_UNDECODABLE: facts.format is None,
+        DropReason.IMAGE_BLOCKED: bool(facts.hashes & settings.blocked_hashes),
+    }
     if facts.format is not None and facts.width is not None and facts.height is not None:
         short, long = sorted((facts.width, facts.height))
         holds[DropReason.IMAGE_TOO_MANY_PIXELS] = short * long > settings.pixels_at_most
@@ -301,7 +317,9 @@ class Curation:
         """Count a stage's rows, set the dropped ones aside, and give what it keeps."""
         for outcome in outcomes:
             self.received[outcome.stage.value, outcome.candidate.source] += 1
-            self.counts[outcome.stage.value, outcome.candidate.source, outcome.reason.value if outcome.reason else KEPT] += 1
+            self.counts[
+                outcome.stage.value, outcome.candidate.source, outcome.reason.value if outcome.reason else KEPT
+            ] += 1
         self.dropped += [outcome for outcome in outcomes if outcome.failed]
         return [outcome for outcome in outcomes if not outcome.failed]
 
@@ -309,8 +327,8 @@ class Curation:
 def run(candidates: Sequence[Candidate], images: Mapping[str, ImageFacts | DropReason], settings: Settings) -> Curation:
     """Extract, judge, fetch, image and decontaminate, one after the other.
 
-    `images` has the facts of each identity; an identity that is missing is not in the archive; a reason in place of facts is why
-    fetching it failed.
+    `images` has the facts of each identity; an identity that is missing is not in the archive; a reason in place of
+    facts is why fetching it failed.
     """
     curation = Curation()
     pool = [outcome.candidate for outcome in curation.pass_on(extract(candidates))]
@@ -323,7 +341,8 @@ def run(candidates: Sequence[Candidate], images: Mapping[str, ImageFacts | DropR
     for outcome in seen:
         found = images[outcome.identity or ""]
         outcome.failed = [] if isinstance(found, DropReason) else image_verdict(found, settings)
-    searched = [Outcome(outcome.candidate, Stage.DECONTAMINATE) for outcome in curation.pass_on(seen)]  # for nothing: no test set is named
+    # for nothing: no test set is named
+    searched = [Outcome(outcome.candidate, Stage.DECONTAMINATE) for outcome in curation.pass_on(seen)]
     curation.kept = sorted(curation.pass_on(searched), key=lambda outcome: (outcome.image_id or "", outcome.key))
     return curation
 
@@ -337,7 +356,9 @@ def images_in_hand(candidates: Iterable[Candidate]) -> dict[str, str]:
     return found
 
 
-def reconcile(counts: Mapping[tuple[str, str, str], int], received: Mapping[tuple[str, str], int] | None = None) -> list[str]:
+def reconcile(
+    counts: Mapping[tuple[str, str, str], int], received: Mapping[tuple[str, str], int] | None = None
+) -> list[str]:
     """Every place where counts by (stage, source, reason) do not add up, as a line each; `received` is by (stage, source).
 
     A stage that counts nothing at all did not take place, and is passed over.
@@ -345,7 +366,11 @@ def reconcile(counts: Mapping[tuple[str, str, str], int], received: Mapping[tupl
     found: Counter[tuple[str, str]] = Counter()
     for (stage, source, _), rows in counts.items():
         found[stage, source] += rows
-    problems = [] if received is None else [f"{place}: received {n}, counted {found[place]}" for place, n in received.items() if n != found[place]]
+    problems = (
+        []
+        if received is None
+        else [f"{place}: received {n}, counted {found[place]}" for place, n in received.items() if n != found[place]]
+    )
     stages = [stage.value for stage in Stage if any(stage.value == counted for counted, _ in found)]
     for before, after in pairwise(stages):
         for source in sorted({source for _, source in found}):

@@ -4,15 +4,26 @@ import torch
 from torch.nn import functional
 
 
-def drawn(pairs: int, width: int = 6, *, seed: int = 0, kind: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+def drawn(
+    pairs: int, width: int = 6, *, seed: int = 0, kind: torch.dtype = torch.float64
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Embeddings (pairs, width) of images and of texts, leaves that want gradients."""
     generator = torch.Generator().manual_seed(seed)
-    images, texts = (functional.normalize(torch.randn(pairs, width, generator=generator, dtype=torch.float64), dim=1).to(kind) for _ in range(2))
+    images, texts = (
+        functional.normalize(torch.randn(pairs, width, generator=generator, dtype=torch.float64), dim=1).to(kind)
+        for _ in range(2)
+    )
     return images.requires_grad_(), texts.requires_grad_()
 
 
 def plain_losses(
-    images: torch.Tensor, texts: torch.Tensor, temperature: torch.Tensor, *, label_smoothing: float, directions: str, negatives: float = 1.0
+    images: torch.Tensor,
+    texts: torch.Tensor,
+    temperature: torch.Tensor,
+    *,
+    label_smoothing: float,
+    directions: str,
+    negatives: float = 1.0,
 ) -> torch.Tensor:
     """The loss of each pair (N,), a pair and a candidate at a time."""
     pairs = len(images)

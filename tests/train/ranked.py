@@ -47,10 +47,18 @@ def loss_of(sizes: tuple[int, ...], rank: int, settings: dict[str, Any], group: 
     part.backward()
     with torch.no_grad():
         alone = pair_losses(images, texts, temperature, **chosen)
-    return {"loss": part.detach(), "images": images.grad, "texts": texts.grad, "temperature": temperature.grad, "pairs": alone.of_pairs}
+    return {
+        "loss": part.detach(),
+        "images": images.grad,
+        "texts": texts.grad,
+        "temperature": temperature.grad,
+        "pairs": alone.of_pairs,
+    }
 
 
-def steps_of(sizes: tuple[int, ...], rank: int, chunk: int, frozen: tuple[str, ...], group: Any = None) -> dict[str, Any]:
+def steps_of(
+    sizes: tuple[int, ...], rank: int, chunk: int, frozen: tuple[str, ...], group: Any = None
+) -> dict[str, Any]:
     """Three steps down the gradient: what each said, the last one's gradients, the state after it, and how often gradients were summed over ranks."""
     model = small_model(group=2)
     for part in frozen:
@@ -66,7 +74,12 @@ def steps_of(sizes: tuple[int, ...], rank: int, chunk: int, frozen: tuple[str, .
         with torch.no_grad():
             for name, gradient in gradients_of(model).items():
                 model.get_parameter(name).sub_(gradient, alpha=0.1)
-    return {"results": [vars(result) for result in results], "gradients": gradients_of(model), "state": model.state_dict(), "reduced": len(reduced)}
+    return {
+        "results": [vars(result) for result in results],
+        "gradients": gradients_of(model),
+        "state": model.state_dict(),
+        "reduced": len(reduced),
+    }
 
 
 def _counted(state: tuple[list[int], Any], bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -77,7 +90,9 @@ def _counted(state: tuple[list[int], Any], bucket: distributed.GradBucket) -> to
 
 def main() -> None:
     rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
+    )
     two = distributed.new_group([0, 1])
     found: dict[str, Any] = {"losses": {}, "steps": {}}
     for name, (sizes, settings) in LOSSES.items():

@@ -57,10 +57,15 @@ def pairs(count: int, *, images: int = 0, sources: Sequence[str] = ("web",), fir
     ]
 
 
-def write_run(folder: Path, of: Sequence[Pair], *, per_shard: int = 10, manifest: Mapping[str, Any] | None = None) -> str:
+def write_run(
+    folder: Path, of: Sequence[Pair], *, per_shard: int = 10, manifest: Mapping[str, Any] | None = None
+) -> str:
     """A finished run of these pairs, in their order; gives its folder."""
     (folder / "shards").mkdir(parents=True)
-    shards = [_write_shard(folder / "shards" / f"{number:05}", of[first : first + per_shard]) for number, first in enumerate(range(0, len(of), per_shard))]
+    shards = [
+        _write_shard(folder / "shards" / f"{number:05}", of[first : first + per_shard])
+        for number, first in enumerate(range(0, len(of), per_shard))
+    ]
     whole = {"shards": shards, "pairs": len(of), "schema_version": SCHEMA_VERSION, **(manifest or {})}
     (folder / "manifest.json").write_text(json.dumps(whole))
     (folder / "run.json").write_text(json.dumps({"stages": {}}))
@@ -75,7 +80,13 @@ def _write_shard(stem: Path, of: Sequence[Pair]) -> dict[str, Any]:
     with stem.with_suffix(".parquet").open("wb") as file:
         write_sidecar(rows, file)
     sidecar = hashlib.sha256(stem.with_suffix(".parquet").read_bytes()).hexdigest()
-    return {"name": f"{stem.name}.tar", "rows": len(of), "bytes": writer.bytes, "sha256": writer.sha256, "parquet_sha256": sidecar}
+    return {
+        "name": f"{stem.name}.tar",
+        "rows": len(of),
+        "bytes": writer.bytes,
+        "sha256": writer.sha256,
+        "parquet_sha256": sidecar,
+    }
 
 
 def _row(pair: Pair) -> dict[str, Any]:

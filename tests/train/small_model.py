@@ -24,7 +24,9 @@ class Pairs:
     mask: torch.Tensor
 
     def chunk(self, first: int, after: int) -> Self:
-        return type(self)(self.keys[first:after], self.images[first:after], self.tokens[first:after], self.mask[first:after])
+        return type(self)(
+            self.keys[first:after], self.images[first:after], self.tokens[first:after], self.mask[first:after]
+        )
 
     def to(self, device: torch.device) -> Self:
         return type(self)(self.keys, self.images.to(device), self.tokens.to(device), self.mask.to(device))
@@ -79,15 +81,30 @@ class TextTower(nn.Module):
 class SmallModel(nn.Module):
     """In float64 and training mode; the same weights each time."""
 
-    def __init__(self, *, statistics: Any = "ghost", group: int = 4, dropout: float = 0.3, temperature: float = 0.2, checkpointing: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        statistics: Any = "ghost",
+        group: int = 4,
+        dropout: float = 0.3,
+        temperature: float = 0.2,
+        checkpointing: bool = False,
+    ) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.image_tower, self.text_tower = ImageTower(statistics, group, dropout, checkpointing=checkpointing), TextTower(dropout)
+        self.image_tower, self.text_tower = (
+            ImageTower(statistics, group, dropout, checkpointing=checkpointing),
+            TextTower(dropout),
+        )
         self.temperature = Temperature(temperature)
         self.double().train()
 
-    def forward(self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return functional.normalize(self.image_tower(images), dim=1), functional.normalize(self.text_tower(tokens, mask), dim=1)
+    def forward(
+        self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return functional.normalize(self.image_tower(images), dim=1), functional.normalize(
+            self.text_tower(tokens, mask), dim=1
+        )
 
 
 def small_model(**settings: Any) -> Any:

@@ -21,14 +21,24 @@ def text_settings(**settings: Any) -> TextTowerSettings:
     return TextTowerSettings(**{"layers": 2, "width": 32, "heads": 4, **settings})
 
 
-def small_model(*, image: dict[str, Any] | None = None, text: dict[str, Any] | None = None, **settings: Any) -> DualEncoder:
+def small_model(
+    *, image: dict[str, Any] | None = None, text: dict[str, Any] | None = None, **settings: Any
+) -> DualEncoder:
     """Both, with settings of either."""
-    return DualEncoder(image_settings(**(image or {})), text_settings(**(text or {})), vocabulary=VOCABULARY, tokens_at_most=TOKENS_AT_MOST, **settings)
+    return DualEncoder(
+        image_settings(**(image or {})),
+        text_settings(**(text or {})),
+        vocabulary=VOCABULARY,
+        tokens_at_most=TOKENS_AT_MOST,
+        **settings,
+    )
 
 
 def images(count: int, side: int = 32, *, seed: int = 0) -> torch.Tensor:
     """Pixels (count, 3, side, side), uint8."""
-    return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        0, 256, (count, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def captions(count: int, length: int = 8, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

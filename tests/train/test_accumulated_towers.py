@@ -10,7 +10,15 @@ from tests.train.step.test_accumulation import assert_same, step
 
 def encoder(*, dropout: float) -> DualEncoder:
     """EfficientNet-B0 at a quarter of its width, BERT of two layers; float64, training mode."""
-    image = ImageTowerSettings(architecture="b0", width=0.25, depth=0.3, batch_norm="ghost", ghost_group=4, embedding_width=16, drop_path=dropout)
+    image = ImageTowerSettings(
+        architecture="b0",
+        width=0.25,
+        depth=0.3,
+        batch_norm="ghost",
+        ghost_group=4,
+        embedding_width=16,
+        drop_path=dropout,
+    )
     text = TextTowerSettings(layers=2, width=32, heads=2, dropout=dropout)
     return DualEncoder(image, text, vocabulary=20, tokens_at_most=8, temperature=0.1).double().train()
 

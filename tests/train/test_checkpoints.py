@@ -48,7 +48,11 @@ def test_an_optimisers_state_comes_back_in_the_memory_format_of_its_parameters(t
     model = Model()
     optimizer = make_optimizer(model, OptimizerSettings(name=name))  # type: ignore[arg-type]
     checkpoints.load_optimizer(place, optimizer)
-    states = [value for value in optimizer.state[model.image_tower.weight].values() if isinstance(value, torch.Tensor) and value.ndim == 4]
+    states = [
+        value
+        for value in optimizer.state[model.image_tower.weight].values()
+        if isinstance(value, torch.Tensor) and value.ndim == 4
+    ]
     assert states
     assert all(value.stride() == model.image_tower.weight.stride() for value in states)
     assert all(value.abs().sum() > 0 for value in states) or name in ("sgd", "lars")

@@ -24,7 +24,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ranks")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     started = [
-        subprocess.Popen([sys.executable, ranked.__file__, str(rank), str(RANKS), str(folder)], env=environment, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, ranked.__file__, str(rank), str(RANKS), str(folder)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for rank in range(RANKS)
     ]
     try:
@@ -43,7 +48,9 @@ def test_the_loss_of_ranks_is_that_of_one_process(found: list[dict[str, Any]], n
     parts = [of_rank["losses"][name] for of_rank in found[: len(sizes)]]
     expected = loss_of((sum(sizes),), 0, settings)
     for sums in ("loss", "temperature"):
-        torch.testing.assert_close(torch.stack([part[sums] for part in parts]).sum(), expected[sums], rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(
+            torch.stack([part[sums] for part in parts]).sum(), expected[sums], rtol=1e-10, atol=1e-12
+        )
     for rows in ("images", "texts", "pairs"):
         torch.testing.assert_close(torch.cat([part[rows] for part in parts]), expected[rows], rtol=1e-10, atol=1e-12)
 

@@ -11,7 +11,9 @@ from altalign.train.settings import TrainConfig
 
 
 def config(folder: Path, batch_norm: str, **loop: Any) -> TrainConfig:
-    return TrainConfig.model_validate({"run": {"folder": str(folder)}, "image_tower": {"batch_norm": batch_norm}, "loop": {"chunk": 32, **loop}})
+    return TrainConfig.model_validate(
+        {"run": {"folder": str(folder)}, "image_tower": {"batch_norm": batch_norm}, "loop": {"chunk": 32, **loop}}
+    )
 
 
 @pytest.mark.parametrize("batch_norm", ["ghost", "frozen"])

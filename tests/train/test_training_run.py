@@ -35,7 +35,14 @@ def settings(folder: Path, **changed: Mapping[str, Any]) -> dict[str, Any]:
         "image_tower": {"architecture": "b0", "width": 0.25, "depth": 0.25, "embedding_width": 16, "ghost_group": 4},
         "text_tower": {"layers": 1, "width": 16, "heads": 2},
         "schedule": {"steps": STEPS, "warmup_steps": 2, "peak": 5e-3},
-        "loop": {"global_batch": 16, "chunk": 8, "precision": "float32", "device": "cpu", "checkpoint_every": 3, "log_every": 1},
+        "loop": {
+            "global_batch": 16,
+            "chunk": 8,
+            "precision": "float32",
+            "device": "cpu",
+            "checkpoint_every": 3,
+            "log_every": 1,
+        },
         "evaluation": {"retrieval": [{"name": "held", "kind": "held_out"}]},
     }
     return {section: {**values.get(section, {}), **changed.get(section, {})} for section in {**values, **changed}}
@@ -57,7 +64,10 @@ def curated(tmp_path: Path) -> Path:
 def weights(folder: Path, step: int = STEPS) -> list[str]:
     """Digests of model and optimiser after so many steps."""
     place = folder / "trained" / "checkpoints" / f"step-{step:07}"
-    return [hashlib.sha256((place / name).read_bytes()).hexdigest() for name in ("model.safetensors", "optimizer.safetensors")]
+    return [
+        hashlib.sha256((place / name).read_bytes()).hexdigest()
+        for name in ("model.safetensors", "optimizer.safetensors")
+    ]
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -73,7 +83,9 @@ def every_line(folder: Path) -> list[dict[str, Any]]:
 
 def started(argv: list[str], **environment: str) -> "subprocess.Popen[str]":
     held = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.Popen([sys.executable, "-m", *argv], cwd=ROOT, env=held, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", *argv], cwd=ROOT, env=held, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def reached(folder: Path, step: int, process: "subprocess.Popen[str]") -> None:
@@ -96,8 +108,19 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_a_run_leaves_what_the_reference_says(uninterrupted: Path) -> None:
     run = uninterrupted / "trained"
-    assert {path.name for path in run.iterdir()} >= {"config.toml", "tokenizer.json", "metrics.jsonl", "checkpoints", "run.json", "eval"}
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-0000003", "step-0000006", "step-0000008"]
+    assert {path.name for path in run.iterdir()} >= {
+        "config.toml",
+        "tokenizer.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "run.json",
+        "eval",
+    }
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
+        "step-0000003",
+        "step-0000006",
+        "step-0000008",
+    ]
     facts = json.loads((run / "run.json").read_text())
     state = json.loads((run / "checkpoints" / "step-0000008" / "state.json").read_text())
     assert facts["finished"]
@@ -127,7 +150,9 @@ def test_the_page_of_files_names_what_a_run_leaves_and_nothing_else(uninterrupte
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("at", "workers"), [(AT.randint(1, STEPS - 1), 1), (AT.randint(1, STEPS - 1), 2)])
-def test_a_killed_run_that_goes_on_ends_bit_for_bit_as_one_that_was_not(uninterrupted: Path, curated: Path, at: int, workers: int) -> None:
+def test_a_killed_run_that_goes_on_ends_bit_for_bit_as_one_that_was_not(
+    uninterrupted: Path, curated: Path, at: int, workers: int
+) -> None:
     config = written(curated, data={"workers": workers})
     process = started(["altalign", "train", config])
     reached(curated, at, process)
@@ -168,7 +193,9 @@ def test_two_ranks_learn_what_one_does_and_are_evaluated_on_the_way(uninterrupte
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
         assert two["temperature"] == pytest.approx(one["temperature"], rel=1e-5)
     assert json.loads((curated / "trained" / "run.json").read_text())["attempts"][0]["ranks"] == 2
-    evaluated, alone = (json.loads((folder / "trained" / "eval" / "metrics.json").read_text()) for folder in (curated, uninterrupted))
+    evaluated, alone = (
+        json.loads((folder / "trained" / "eval" / "metrics.json").read_text()) for folder in (curated, uninterrupted)
+    )
     assert evaluated["retrieval/held"]["captions"] == alone["retrieval/held"]["captions"]
 
 
@@ -178,7 +205,14 @@ def test_it_overfits_64_pairs(tmp_path: Path) -> None:
     config = written(
         tmp_path,
         data={"held_out": 0.0, "flip": False, "resize_px": 32},
-        image_tower={"architecture": "b0", "width": 0.25, "depth": 0.25, "embedding_width": 64, "ghost_group": 32, "batch_norm_momentum": 0.9},
+        image_tower={
+            "architecture": "b0",
+            "width": 0.25,
+            "depth": 0.25,
+            "embedding_width": 64,
+            "ghost_group": 32,
+            "batch_norm_momentum": 0.9,
+        },
         text_tower={"layers": 1, "width": 32, "heads": 2, "dropout": 0.0},
         tokenizer={"vocabulary_size": 300, "tokens_at_most": 16},
         loss={"temperature": 0.1, "label_smoothing": 0.0},
@@ -194,20 +228,30 @@ def test_it_overfits_64_pairs(tmp_path: Path) -> None:
 
 def distinct_pairs(count: int) -> list[Pair]:
     """Pairs whose captions have a word of their own."""
-    return [Pair(picture(number, (32, 32)), f"picture of thing {number:03}", f"https://example.org/{number}.jpg") for number in range(count)]
+    return [
+        Pair(picture(number, (32, 32)), f"picture of thing {number:03}", f"https://example.org/{number}.jpg")
+        for number in range(count)
+    ]
 
 
 @pytest.mark.slow
-def test_other_settings_are_refused_where_they_change_what_is_learned(uninterrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_settings_are_refused_where_they_change_what_is_learned(
+    uninterrupted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = str(uninterrupted / "train.toml")
     assert cli.main(["train", config, "--set", "loss.label_smoothing=0.2"]) == 2
-    assert "this run has loss.label_smoothing = 0.1, not 0.2; give it as it was, or choose another [run] folder" in capsys.readouterr().err
+    assert (
+        "this run has loss.label_smoothing = 0.1, not 0.2; give it as it was, or choose another [run] folder"
+        in capsys.readouterr().err
+    )
     assert cli.main(["eval", config, "--set", "text_tower.layers=2"]) == 2
     assert "this run has text_tower.layers = 1, not 2" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_passed_over_and_named(uninterrupted: Path, curated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_passed_over_and_named(
+    uninterrupted: Path, curated: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = written(curated)
     assert cli.main(["train", config]) == 0
     damaged = curated / "trained" / "checkpoints" / f"step-{STEPS:07}" / "model.safetensors"
@@ -251,8 +295,12 @@ def test_eval_needs_no_shards_but_those_of_its_sets(uninterrupted: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_no_number_stops_the_run_and_names_its_pairs(curated: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = written(curated, schedule={"steps": 30, "warmup_steps": 0, "peak": 1e30, "decay": "constant"}, optimizer={"name": "sgd"})
+def test_a_loss_that_is_no_number_stops_the_run_and_names_its_pairs(
+    curated: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = written(
+        curated, schedule={"steps": 30, "warmup_steps": 0, "peak": 1e30, "decay": "constant"}, optimizer={"name": "sgd"}
+    )
     assert cli.main(["train", config]) == 1
     (named,) = (curated / "trained" / "log").glob("not-finite-step-*.json")
     facts = json.loads(named.read_text())
@@ -260,7 +308,9 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_its_pairs(curated: Pat
     assert f"step {facts['step']}: the loss is" in capsys.readouterr().err
 
 
-def test_a_dry_run_says_what_would_be_done_and_writes_nothing(curated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
+    curated: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["train", written(curated), "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "8 steps of 16 pairs" in said
@@ -278,13 +328,19 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(curated: Path, cap
         ({"data": {"crop_px": 40}}, 2, "crop_px (40) is above resize_px (36)"),
         ({"loop": {"chunk": 6}, "image_tower": {"ghost_group": 8}}, 2, "is no multiple of"),
         ({"data": {"held_out": 0.0}}, 2, "no pair is held out"),
-        ({"loop": {"global_batch": 64}}, 2, "[loop] global_batch = 64, and 42 pairs to train on: one would be its own negative; give fewer"),
+        (
+            {"loop": {"global_batch": 64}},
+            2,
+            "[loop] global_batch = 64, and 42 pairs to train on: one would be its own negative; give fewer",
+        ),
         ({"evaluation": {"crop_px": 40}}, 2, "[evaluation] crop_px (40) is above resize_px (36"),
         ({"evaluation": {"resize_px": 30}}, 2, "[evaluation] crop_px (32) is above resize_px (30"),
         ({"schedule": {"floor": 1e-2}}, 2, "floor (0.01) is above peak (0.005)"),
     ],
 )
-def test_a_wrong_setting_is_one_line(curated: Path, changed: dict[str, Any], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_setting_is_one_line(
+    curated: Path, changed: dict[str, Any], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["train", written(curated, **changed)]) == code
     said = capsys.readouterr().err
     assert message in said

@@ -16,13 +16,19 @@ from tests.train.run_folders import pairs, write_run
 from tests.train.test_training_run import WATCHDOG_S, reached, settings, started, written
 
 STEPS = 4
-SHORT: dict[str, Any] = {"schedule": {"steps": STEPS, "warmup_steps": 1}, "loop": {"global_batch": 8, "chunk": 8, "checkpoint_every": 2}}
+SHORT: dict[str, Any] = {
+    "schedule": {"steps": STEPS, "warmup_steps": 1},
+    "loop": {"global_batch": 8, "chunk": 8, "checkpoint_every": 2},
+}
 
 
 def short(folder: Path, **changed: Any) -> str:
     """The settings of the shortest run that has two checkpoints."""
     base = settings(folder)
-    merged = {section: {**base.get(section, {}), **SHORT.get(section, {}), **changed.get(section, {})} for section in {**base, **SHORT, **changed}}
+    merged = {
+        section: {**base.get(section, {}), **SHORT.get(section, {}), **changed.get(section, {})}
+        for section in {**base, **SHORT, **changed}
+    }
     return written(folder, **merged)
 
 
@@ -89,16 +95,25 @@ def test_too_little_memory_is_said(curated: Path, section: str, key: str, capsys
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"data": {"runs": ["nowhere"]}}, {"data": {"pairs": 1000}, "tokenizer": {"vocabulary_size": 40}}, {"image_tower": {"weights": "nowhere"}}]
+    "wrong",
+    [
+        {"data": {"runs": ["nowhere"]}},
+        {"data": {"pairs": 1000}, "tokenizer": {"vocabulary_size": 40}},
+        {"image_tower": {"weights": "nowhere"}},
+    ],
 )
-def test_a_mistake_in_the_settings_does_not_bind_the_folder(trained_once: Path, curated: Path, wrong: dict[str, Any]) -> None:
+def test_a_mistake_in_the_settings_does_not_bind_the_folder(
+    trained_once: Path, curated: Path, wrong: dict[str, Any]
+) -> None:
     assert cli.main(["train", short(curated, **wrong)]) == 2
     assert cli.main(["train", short(curated)]) == 0
     assert weights(curated / "trained") == weights(trained_once / "trained")
 
 
 def test_settings_may_change_until_a_run_has_begun_and_its_tokenizer_is_theirs(curated: Path) -> None:
-    assert cli.main(["train", short(curated, image_tower={"weights": "nowhere"}, tokenizer={"vocabulary_size": 16})]) == 2
+    assert (
+        cli.main(["train", short(curated, image_tower={"weights": "nowhere"}, tokenizer={"vocabulary_size": 16})]) == 2
+    )
     before = (curated / "trained" / "tokenizer.json").read_bytes()
     assert cli.main(["train", short(curated)]) == 0
     assert (curated / "trained" / "tokenizer.json").read_bytes() != before
@@ -152,11 +167,15 @@ def _short_index(run: Path) -> None:
         _short_index,
     ],
 )
-def test_a_run_goes_on_whatever_lies_in_its_folder(trained_once: Path, stopped: Path, trouble: Callable[[Path], None]) -> None:
+def test_a_run_goes_on_whatever_lies_in_its_folder(
+    trained_once: Path, stopped: Path, trouble: Callable[[Path], None]
+) -> None:
     trouble(stopped)
     assert cli.main(command(trained_once, stopped)) == 0
     assert weights(stopped) == weights(trained_once / "trained")
-    steps = [line["step"] for line in map(json.loads, (stopped / "metrics.jsonl").read_text().splitlines()) if "loss" in line]
+    steps = [
+        line["step"] for line in map(json.loads, (stopped / "metrics.jsonl").read_text().splitlines()) if "loss" in line
+    ]
     assert steps == list(range(1, STEPS + 1))
 
 
@@ -189,7 +208,9 @@ def test_another_tokenizer_than_the_run_began_with_is_noticed(
     assert "tokenizer.json is not as this run began with" in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_other_settings_is_refused(trained_once: Path, stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_of_other_settings_is_refused(
+    trained_once: Path, stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = tmp_path / "other"
     assert cli.main([*command(trained_once, other), "--set", "optimizer.name=sgd"]) == 0
     shutil.rmtree(stopped / "checkpoints")
@@ -200,8 +221,12 @@ def test_a_checkpoint_of_other_settings_is_refused(trained_once: Path, stopped: 
         assert "a checkpoint of other settings than this run's (optimizer.name differs)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "run.json: not JSON"), ('{"attempts": 5}', "run.json: attempts are no list")])
-def test_a_broken_run_json_is_named(trained_once: Path, stopped: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "run.json: not JSON"), ('{"attempts": 5}', "run.json: attempts are no list")]
+)
+def test_a_broken_run_json_is_named(
+    trained_once: Path, stopped: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (stopped / "run.json").write_text(text)
     assert cli.main(command(trained_once, stopped)) == 1
     assert message in capsys.readouterr().err
@@ -219,11 +244,18 @@ def test_the_folder_of_a_curation_is_no_place_for_a_training(curated: Path, caps
 @pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_others_in_a_line(curated: Path) -> None:
     config = short(curated, schedule={"steps": 10_000}, loop={"log_every": 1, "checkpoint_every": 1000})
-    process = started(["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "altalign", "train", config])
+    process = started(
+        ["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "altalign", "train", config]
+    )
     reached(curated, 2, process)
     tasks = Path(f"/proc/{process.pid}/task")
     children = [int(number) for task in tasks.iterdir() for number in (task / "children").read_text().split()]
-    ranks = {dict(entry.split("=", 1) for entry in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in entry).get("RANK"): pid for pid in children}
+    ranks = {
+        dict(entry.split("=", 1) for entry in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in entry).get(
+            "RANK"
+        ): pid
+        for pid in children
+    }
     os.kill(ranks["1"], signal.SIGKILL)
     _, said = process.communicate(timeout=WATCHDOG_S)
     assert process.returncode == 1

@@ -31,13 +31,17 @@ def drawn(name: str, bytes_at_least: int) -> bytes:
 
 async def png(request: Request, client: Client, _: State) -> None:
     """`/png/NAME?bytes=N`: a picture, of so many bytes or more."""
-    await client.respond(200, drawn(request.rest, int(request.number_of("bytes", 0))), "Content-Type: image/png", *more(request))
+    await client.respond(
+        200, drawn(request.rest, int(request.number_of("bytes", 0))), "Content-Type: image/png", *more(request)
+    )
 
 
 async def file(request: Request, client: Client, state: State) -> None:
     """`/file/NAME`: a file of the folder."""
     path = state.folder / request.rest
-    await client.respond(200, path.read_bytes(), *more(request)) if path.is_file() else await not_found(request, client, state)
+    await client.respond(200, path.read_bytes(), *more(request)) if path.is_file() else await not_found(
+        request, client, state
+    )
 
 
 async def not_found(request: Request, client: Client, _: State) -> None:
@@ -48,7 +52,9 @@ async def not_found(request: Request, client: Client, _: State) -> None:
 async def status(request: Request, client: Client, _: State) -> None:
     """`/status/CODE?retry-after=SECONDS&form=date`: a status, with a body where it may have one."""
     code = int(request.rest)
-    await client.respond(code, b"" if code in (204, 304) else HTML, "Content-Type: text/html", *retry_after(request), *more(request))
+    await client.respond(
+        code, b"" if code in (204, 304) else HTML, "Content-Type: text/html", *retry_after(request), *more(request)
+    )
 
 
 def retry_after(request: Request) -> list[str]:
@@ -98,7 +104,9 @@ async def redirect_to(request: Request, client: Client, _: State) -> None:
 
 async def loop(request: Request, client: Client, _: State) -> None:
     """`/loop`: a redirect to itself. `/loop/ping` and `/loop/pong`: to each other."""
-    await client.respond(302, b"", "Location: " + {"ping": "/loop/pong", "pong": "/loop/ping"}.get(request.rest, "/loop"))
+    await client.respond(
+        302, b"", "Location: " + {"ping": "/loop/pong", "pong": "/loop/ping"}.get(request.rest, "/loop")
+    )
 
 
 async def html(request: Request, client: Client, _: State) -> None:
@@ -108,7 +116,12 @@ async def html(request: Request, client: Client, _: State) -> None:
 
 async def encoded(request: Request, client: Client, _: State) -> None:
     """`/encoded/gzip`, `/encoded/deflate`, `/encoded/raw-deflate`, `/encoded/x-gzip`, `/encoded/identity`: a picture in a content encoding."""
-    squeeze: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "x-gzip": gzip.compress, "deflate": zlib.compress, "raw-deflate": _raw_deflate}
+    squeeze: dict[str, Callable[[bytes], bytes]] = {
+        "gzip": gzip.compress,
+        "x-gzip": gzip.compress,
+        "deflate": zlib.compress,
+        "raw-deflate": _raw_deflate,
+    }
     body = squeeze.get(request.rest, bytes)(drawn(request.text("name"), 0))
     await client.respond(200, body, f"Content-Encoding: {request.rest.removeprefix('raw-')}", *more(request))
 
@@ -156,7 +169,11 @@ def of_demo(folder: Path) -> Callable[[Request], tuple[object, ...] | None]:
             return (200, block, f"Content-Type: {capture.media_type}")
         message, _, body = block.partition(b"\r\n\r\n")
         headers = Parser().parsestr(message.decode("latin-1").partition("\r\n")[2]).items()
-        return (capture.status, body, *(f"{name}: {value}" for name, value in headers if name not in ("Content-Length", "Transfer-Encoding")))
+        return (
+            capture.status,
+            body,
+            *(f"{name}: {value}" for name, value in headers if name not in ("Content-Length", "Transfer-Encoding")),
+        )
 
     return answer
 

@@ -37,14 +37,17 @@ RAW: Mapping[str, bytes] = {
     "chunk-below-zero": head(200, "Transfer-Encoding: chunked") + b"-5\r\nhello\r\n0\r\n\r\n",
     "chunk-longer-than-said": head(200, "Transfer-Encoding: chunked") + b"5\r\nhello and more\r\n0\r\n\r\n",
     "gzip-that-is-none": head(200, "Content-Encoding: gzip", LENGTH) + PICTURE,
-    "gzip-of-a-wrong-sum": head(200, "Content-Encoding: gzip", f"Content-Length: {len(ZIPPED)}") + ZIPPED[:-8] + bytes(8),
+    "gzip-of-a-wrong-sum": head(200, "Content-Encoding: gzip", f"Content-Length: {len(ZIPPED)}")
+    + ZIPPED[:-8]
+    + bytes(8),
     "gzip-and-more": head(200, "Content-Encoding: gzip", f"Content-Length: {len(ZIPPED) + 5}") + ZIPPED + b"extra",
     "encoding-unknown": head(200, "Content-Encoding: middle-out", LENGTH) + PICTURE,
     "encodings-of-a-hundred": head(200, "Content-Encoding: " + ", ".join(["gzip"] * 100), LENGTH) + PICTURE,
     "empty": head(200, "Content-Length: 0"),
     "empty-chunks": head(200, "Transfer-Encoding: chunked") + b"0\r\n\r\n",
     "empty-until-close": b"HTTP/1.0 200 OK\r\n\r\n",
-    "empty-gzip": head(200, "Content-Encoding: gzip", f"Content-Length: {len(gzip.compress(b''))}") + gzip.compress(b""),
+    "empty-gzip": head(200, "Content-Encoding: gzip", f"Content-Length: {len(gzip.compress(b''))}")
+    + gzip.compress(b""),
     "nothing": b"",
     "no-http": bytes(range(256)) * 8,
     "no-status": b"HTTP/1.1\r\n\r\n" + PICTURE,
@@ -109,7 +112,11 @@ async def stall(_request: Request, client: Client, _: State) -> None:
 async def large(request: Request, client: Client, _: State) -> None:
     """`/large?bytes=N&how=length|chunked|close`: a body of so many bytes, 200 MB where nothing is said."""
     left, how = int(request.number_of("bytes", 200_000_000)), request.text("how", "length")
-    line = {"length": [f"Content-Length: {left}"], "chunked": ["Transfer-Encoding: chunked"], "close": ["Connection: close"]}[how]
+    line = {
+        "length": [f"Content-Length: {left}"],
+        "chunked": ["Transfer-Encoding: chunked"],
+        "close": ["Connection: close"],
+    }[how]
     await client.send(head(200, *line))
     while left > 0:
         piece = PIECE[:left]
@@ -129,7 +136,10 @@ async def endless(request: Request, client: Client, _: State) -> None:
         "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
         "body": (head(200), PIECE),
         "chunks": (head(200, "Transfer-Encoding: chunked"), chunk(bytes(100)) * 100),
-        "trailers": (head(200, "Transfer-Encoding: chunked") + chunk(PICTURE) + b"0\r\n", b"X-Trailer: " + b"x" * 100 + b"\r\n"),
+        "trailers": (
+            head(200, "Transfer-Encoding: chunked") + chunk(PICTURE) + b"0\r\n",
+            b"X-Trailer: " + b"x" * 100 + b"\r\n",
+        ),
         "extension": (head(200, "Transfer-Encoding: chunked") + b"5;name=", b"x" * 1_000),
     }[request.rest]
     await client.send(begin)
@@ -146,7 +156,10 @@ def zeros(encoding: str, size: int) -> bytes:
 
 async def bomb(request: Request, client: Client, _state: State) -> None:
     """`/bomb/gzip?bytes=N&layers=1`: a body that grows to 200 MB or N bytes when it is decompressed; packed several times over with more layers."""
-    body, layers = zeros(request.rest, int(request.number_of("bytes", 200_000_000))), int(request.number_of("layers", 1))
+    body, layers = (
+        zeros(request.rest, int(request.number_of("bytes", 200_000_000))),
+        int(request.number_of("layers", 1)),
+    )
     for _ in range(layers - 1):
         body = gzip.compress(body)
     await client.respond(200, body, "Content-Encoding: " + ", ".join([request.rest] + ["gzip"] * (layers - 1)))

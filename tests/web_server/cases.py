@@ -13,7 +13,12 @@ from tests.web_server.broken import PICTURE
 from tests.web_server.pictures import picture
 
 STATUS, TIMEOUT, UNREACHABLE = DropReason.HTTP_STATUS, DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE
-BROKEN, TOO_LARGE, OPT_OUT, REFUSED = DropReason.HTTP_BROKEN, DropReason.HTTP_TOO_LARGE, DropReason.HTTP_OPT_OUT, DropReason.HTTP_REFUSED
+BROKEN, TOO_LARGE, OPT_OUT, REFUSED = (
+    DropReason.HTTP_BROKEN,
+    DropReason.HTTP_TOO_LARGE,
+    DropReason.HTTP_OPT_OUT,
+    DropReason.HTTP_REFUSED,
+)
 TRIED_AGAIN = {TIMEOUT, UNREACHABLE, BROKEN}
 CODES_TRIED_AGAIN = {429, *range(500, 600)}
 
@@ -47,7 +52,11 @@ class Case:
     def url(self, ports: Mapping[str, int]) -> str:
         """Its URL, where the server has these ports."""
         target = self.target.format(**ports)
-        return target if "://" in target.partition("?")[0] or ":" in target[:6] else f"http://{self.host or f'{self.name}.test'}:{ports['port']}{target}"
+        return (
+            target
+            if "://" in target.partition("?")[0] or ":" in target[:6]
+            else f"http://{self.host or f'{self.name}.test'}:{ports['port']}{target}"
+        )
 
     @property
     def is_tried_again(self) -> bool:
@@ -66,20 +75,48 @@ def _status(code: int, about: str) -> Case:
     return Case(f"status-{code}", about, f"/status/{code}", STATUS, code)
 
 
-def _raw(name: str, about: str, reason: DropReason | None = BROKEN, code: int | None = 200, body: bytes = PICTURE) -> Case:
+def _raw(
+    name: str, about: str, reason: DropReason | None = BROKEN, code: int | None = 200, body: bytes = PICTURE
+) -> Case:
     return Case(name, about, f"/raw/{name}", reason, code, body)
 
 
-def _to(name: str, about: str, url: str, reason: DropReason | None = REFUSED, code: int | None = 302, body: bytes = PICTURE) -> Case:
-    return Case(name, about, f"/redirect-to?url={quoted(url).replace('%7B', '{').replace('%7D', '}')}", reason, code, body, tries=1)
+def _to(
+    name: str, about: str, url: str, reason: DropReason | None = REFUSED, code: int | None = 302, body: bytes = PICTURE
+) -> Case:
+    return Case(
+        name,
+        about,
+        f"/redirect-to?url={quoted(url).replace('%7B', '{').replace('%7D', '}')}",
+        reason,
+        code,
+        body,
+        tries=1,
+    )
 
 
 def _header(name: str, about: str, header: str, reason: DropReason | None) -> Case:
-    return Case(name, about, "/png/a?" + "&".join(f"header={quoted(line)}" for line in header.split("\n")), reason, 200, picture("a"))
+    return Case(
+        name,
+        about,
+        "/png/a?" + "&".join(f"header={quoted(line)}" for line in header.split("\n")),
+        reason,
+        200,
+        picture("a"),
+    )
 
 
-def _robots(kind: str, about: str, reason: DropReason | None = None, code: int | None = 200, target: str = "/png/a", body: bytes = picture("a")) -> Case:
-    return Case(f"robots-{kind}", about, target, reason, code, body, f"{kind}.robots.test", tries=None if reason is None else 0)
+def _robots(
+    kind: str,
+    about: str,
+    reason: DropReason | None = None,
+    code: int | None = 200,
+    target: str = "/png/a",
+    body: bytes = picture("a"),
+) -> Case:
+    return Case(
+        f"robots-{kind}", about, target, reason, code, body, f"{kind}.robots.test", tries=None if reason is None else 0
+    )
 
 
 _STATUSES = [
@@ -100,9 +137,33 @@ _STATUSES = [
     Case("error-without-end", "500 with a body of 100 MB that stops", "/unfinished-error", STATUS, 500),
     Case("page-instead", "A page with 200: for the rules of images to judge", "/html", None, 200, HTML),
     Case("later", "429, then the image", "/flaky/a?codes=429&retry-after=0", None, 200, picture("a"), tries=2),
-    Case("later-in-a-second", "503 with Retry-After in seconds, then the image", "/flaky/b?codes=503&retry-after=1", None, 200, picture("b"), tries=2),
-    Case("later-by-date", "503 with Retry-After as a date, then the image", "/flaky/c?codes=503&retry-after=1&form=date", None, 200, picture("c"), tries=2),
-    Case("later-in-words", "503 with a Retry-After of words, then the image", "/flaky/d?codes=503&retry-after=soon", None, 200, picture("d"), tries=2),
+    Case(
+        "later-in-a-second",
+        "503 with Retry-After in seconds, then the image",
+        "/flaky/b?codes=503&retry-after=1",
+        None,
+        200,
+        picture("b"),
+        tries=2,
+    ),
+    Case(
+        "later-by-date",
+        "503 with Retry-After as a date, then the image",
+        "/flaky/c?codes=503&retry-after=1&form=date",
+        None,
+        200,
+        picture("c"),
+        tries=2,
+    ),
+    Case(
+        "later-in-words",
+        "503 with a Retry-After of words, then the image",
+        "/flaky/d?codes=503&retry-after=soon",
+        None,
+        200,
+        picture("d"),
+        tries=2,
+    ),
     Case("cut-then-well", "Half the body, then the image", "/flaky/e?codes=cut", None, 200, picture("e"), tries=2),
     Case("silence-then-well", "No answer, then the image", "/flaky/f?codes=hang", None, 200, picture("f"), tries=2),
 ]
@@ -110,11 +171,21 @@ _STATUSES = [
 _REDIRECTS = [
     Case("redirects-10", "10 redirects", "/redirect/10", None, 200, picture("0")),
     Case("redirects-11", "11 redirects", "/redirect/11", STATUS, 302),
-    *[Case(f"redirect-of-{code}", f"A redirect with {code}", f"/redirect/1?code={code}", None, 200, picture("0")) for code in (301, 303, 307, 308)],
+    *[
+        Case(f"redirect-of-{code}", f"A redirect with {code}", f"/redirect/1?code={code}", None, 200, picture("0"))
+        for code in (301, 303, 307, 308)
+    ],
     Case("redirect-to-itself", "A redirect to itself", "/loop", STATUS, 302),
     Case("redirects-in-a-ring", "Two redirects to each other", "/loop/ping", STATUS, 302),
     Case("redirect-nowhere", "A redirect without an address", "/redirect-to", STATUS, 302),
-    Case("redirect-with-a-body-without-end", "A redirect with a body of 100 MB that stops", "/redirect-with-a-body", None, 200, picture("behind")),
+    Case(
+        "redirect-with-a-body-without-end",
+        "A redirect with a body of 100 MB that stops",
+        "/redirect-with-a-body",
+        None,
+        200,
+        picture("behind"),
+    ),
     _to("redirect-to-a-host", "To another host", "http://other.test:{port}/png/x", None, 200, picture("x")),
     _to("redirect-without-scheme", "To `//HOST/PATH`", "//other.test:{port}/png/x", None, 200, picture("x")),
     _to("redirect-to-a-fragment", "To an address with a fragment", "/png/x#here", None, 200, picture("x")),
@@ -142,12 +213,21 @@ _REDIRECTS = [
     _to("redirect-to-data", "To `data:`", "data:image/png;base64,AAAA"),
     _to("redirect-to-no-url", "To what is no URL", "http://[broken/", STATUS, 302),
     _to("redirect-to-no-host", "To a name that does not exist", "http://nowhere.test/png/x", UNREACHABLE),
-    _to("redirect-to-opt-out", "To a host whose robots.txt forbids it", "http://deny.robots.test:{port}/png/x", OPT_OUT),
+    _to(
+        "redirect-to-opt-out", "To a host whose robots.txt forbids it", "http://deny.robots.test:{port}/png/x", OPT_OUT
+    ),
     _to("redirect-to-silence", "To a host that never answers", "http://hang-behind.test:{port}/png/x", TIMEOUT),
 ]
 
 _SLOW = [
-    Case("silence", "Every request is taken, that for robots.txt too, and nothing comes", "/png/a", TIMEOUT, host="hang-silence.test", tries=0),
+    Case(
+        "silence",
+        "Every request is taken, that for robots.txt too, and nothing comes",
+        "/png/a",
+        TIMEOUT,
+        host="hang-silence.test",
+        tries=0,
+    ),
     Case("slow-head", "Nothing comes for an hour", "/slow-head", TIMEOUT),
     Case("slow-but-in-time", "Nothing comes for a while", "/slow-head?seconds=0.3", None, 200),
     Case("drip", "A byte of the body now and then, for hours", "/drip", TIMEOUT, 200),
@@ -228,7 +308,9 @@ _OPT_OUTS = [
     _header("noai", "X-Robots-Tag: noai", "X-Robots-Tag: noai", OPT_OUT),
     _header("noimageai", "X-Robots-Tag: NoImageAI", "X-Robots-Tag: NoImageAI", OPT_OUT),
     _header("noindex", "X-Robots-Tag: nofollow, noindex", "X-Robots-Tag: nofollow, noindex", OPT_OUT),
-    _header("noimageindex", "The same in a second header", "X-Robots-Tag: nofollow\nX-Robots-Tag: noimageindex", OPT_OUT),
+    _header(
+        "noimageindex", "The same in a second header", "X-Robots-Tag: nofollow\nX-Robots-Tag: noimageindex", OPT_OUT
+    ),
     _header("noai-for-us", "X-Robots-Tag: altalign: noai", "X-Robots-Tag: altalign: noai", OPT_OUT),
     _header("noai-for-others", "X-Robots-Tag: otherbot: noai", "X-Robots-Tag: otherbot: noai", None),
     _header("nofollow", "X-Robots-Tag: nofollow", "X-Robots-Tag: nofollow", None),
@@ -245,8 +327,24 @@ _OPT_OUTS = [
     _robots("deny-us", "robots.txt forbids altalign alone", OPT_OUT, None),
     _robots("deny-others", "robots.txt forbids all but altalign"),
     _robots("deny-folder", "robots.txt forbids a folder, and this is outside"),
-    Case("robots-deny-folder-inside", "The same, and this is inside", "/png/private/a", OPT_OUT, None, host="deny-folder.robots.test", tries=0),
-    Case("robots-deny-pattern", "robots.txt forbids `/*.gif$`", "/png/a.gif", OPT_OUT, None, host="deny-pattern.robots.test", tries=0),
+    Case(
+        "robots-deny-folder-inside",
+        "The same, and this is inside",
+        "/png/private/a",
+        OPT_OUT,
+        None,
+        host="deny-folder.robots.test",
+        tries=0,
+    ),
+    Case(
+        "robots-deny-pattern",
+        "robots.txt forbids `/*.gif$`",
+        "/png/a.gif",
+        OPT_OUT,
+        None,
+        host="deny-pattern.robots.test",
+        tries=0,
+    ),
     _robots("no-newline", "robots.txt without an end of its last line", OPT_OUT, None),
     _robots("carriage-returns", "robots.txt with carriage returns alone", OPT_OUT, None),
     _robots("with-mark", "robots.txt with a byte order mark", OPT_OUT, None),
@@ -279,12 +377,29 @@ _NOBODY = [
     Case("refused", "Connections are refused", "http://127.0.0.1:{refused_port}/png/a", UNREACHABLE, tries=0),
     Case("no-name", "The name does not exist", "http://nowhere.test:{port}/png/a", UNREACHABLE, tries=0),
     Case("no-tls", "A server without TLS behind `https:`", "https://no-tls.test:{port}/png/a", UNREACHABLE, tries=0),
-    Case("unsigned", "A certificate that nobody has signed", "https://unsigned.test:{tls_port}/png/a", UNREACHABLE, tries=0),
+    Case(
+        "unsigned",
+        "A certificate that nobody has signed",
+        "https://unsigned.test:{tls_port}/png/a",
+        UNREACHABLE,
+        tries=0,
+    ),
     Case("loopback", "A name that leads to `127.0.0.2`", "/png/a", REFUSED, address="127.0.0.2", tries=0),
     Case("private", "A name that leads to a private address", "/png/a", REFUSED, address="192.168.1.1", tries=0),
-    Case("metadata", "A name that leads to the metadata service", "/png/a", REFUSED, address="169.254.169.254", tries=0),
-    Case("unique-local", "A name that leads to a private address of IPv6", "/png/a", REFUSED, address="fd00::1", tries=0),
-    Case("nat64", "A name that leads to a private address behind NAT64", "/png/a", REFUSED, address="64:ff9b::a00:1", tries=0),
+    Case(
+        "metadata", "A name that leads to the metadata service", "/png/a", REFUSED, address="169.254.169.254", tries=0
+    ),
+    Case(
+        "unique-local", "A name that leads to a private address of IPv6", "/png/a", REFUSED, address="fd00::1", tries=0
+    ),
+    Case(
+        "nat64",
+        "A name that leads to a private address behind NAT64",
+        "/png/a",
+        REFUSED,
+        address="64:ff9b::a00:1",
+        tries=0,
+    ),
     Case("multicast", "A name that leads to multicast", "/png/a", REFUSED, address="224.0.0.1", tries=0),
     Case("port", "A port that is not in the settings", "http://port.test:22/png/a", REFUSED, tries=0),
     Case("scheme", "Another scheme", "ftp://scheme.test/a.png", REFUSED, tries=0),

@@ -118,7 +118,8 @@ class Client:
                     piece = part[at : at + PIECE_BYTES]
                     self._writer.write(piece)
                     await self._writer.drain()
-                    await asyncio.sleep(0)  # drain alone never lets others go on while the client reads as fast as this writes
+                    # drain alone never lets others go on while the client reads as fast as this writes
+                    await asyncio.sleep(0)
                     self.bytes_sent += len(piece)
         except OSError as error:
             raise LeftError from error
@@ -165,7 +166,9 @@ class Client:
 def head(status: int, *lines: str) -> bytes:
     """The head of a response."""
     names = {known.value: known.phrase for known in HTTPStatus}
-    return "\r\n".join([f"HTTP/1.1 {status} {names.get(status, 'Odd')}", *lines, "", ""]).encode("utf-8", "surrogateescape")
+    return "\r\n".join([f"HTTP/1.1 {status} {names.get(status, 'Odd')}", *lines, "", ""]).encode(
+        "utf-8", "surrogateescape"
+    )
 
 
 def chunk(data: bytes) -> bytes:

@@ -35,7 +35,15 @@ TEXTS = {
 }
 BOMB = packed(COMMENT * 10_000, 100, "gzip")  # 100 MB
 # What is sent with another status.
-STATUSES = {"none": 404, "gone": 410, "unauthorised": 401, "forbidden": 403, "too-many": 429, "error": 500, "unavailable": 503}
+STATUSES = {
+    "none": 404,
+    "gone": 410,
+    "unauthorised": 401,
+    "forbidden": 403,
+    "too-many": 429,
+    "error": 500,
+    "unavailable": 503,
+}
 
 
 async def answer(request: Request, client: Client, state: State) -> None:

@@ -40,11 +40,21 @@ class WebServer:
     It keeps its ports over a stop and a start. `folder` gets its log, and may hold files for `/file/NAME`.
     """
 
-    def __init__(self, folder: Path, *, addresses: Sequence[str] = ("127.0.0.1",), demo: Path | None = None, certificate: Path | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        addresses: Sequence[str] = ("127.0.0.1",),
+        demo: Path | None = None,
+        certificate: Path | None = None,
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.log = folder, folder / "requests.jsonl"
         self._options = [option for address in addresses for option in ("--address", address)]
-        self._options += [*(["--demo", str(demo)] if demo else []), *(["--certificate", str(certificate)] if certificate else [])]
+        self._options += [
+            *(["--demo", str(demo)] if demo else []),
+            *(["--certificate", str(certificate)] if certificate else []),
+        ]
         self.process: subprocess.Popen[str] | None = None
         self.port = self.tls_port = self.refused_port = self.full_port = 0
 
@@ -57,9 +67,19 @@ class WebServer:
 
     def start(self) -> None:
         """Start it, at the port of the last time."""
-        program = [sys.executable, "-m", "tests.web_server.server", "--log", str(self.log), "--folder", str(self.folder)]
+        program = [
+            sys.executable,
+            "-m",
+            "tests.web_server.server",
+            "--log",
+            str(self.log),
+            "--folder",
+            str(self.folder),
+        ]
         ports = ["--port", str(self.port), "--tls-port", str(self.tls_port or 0)]
-        self.process = subprocess.Popen([*program, *ports, *self._options], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [*program, *ports, *self._options], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], STARTS_WITHIN_S)
         line = self.process.stdout.readline() if ready else ""
@@ -111,7 +131,21 @@ def certificate(folder: Path) -> Path | None:
         return None
     key, signed, both = (folder / name for name in ("key.pem", "signed.pem", "certificate.pem"))
     names = "subjectAltName=DNS:*.test,IP:127.0.0.1"
-    options = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30", "-subj", "/CN=a server of tests", "-addext", names]
-    subprocess.run([openssl, "req", "-x509", *options, "-keyout", str(key), "-out", str(signed)], check=True, capture_output=True)
+    options = [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "30",
+        "-subj",
+        "/CN=a server of tests",
+        "-addext",
+        names,
+    ]
+    subprocess.run(
+        [openssl, "req", "-x509", *options, "-keyout", str(key), "-out", str(signed)], check=True, capture_output=True
+    )
     both.write_text(key.read_text() + signed.read_text())
     return both

@@ -1,14 +1,15 @@
 """A web server that answers well or badly, as each URL says: a process of its own, on loopback alone.
 
-    python -m tests.web_server.server --log FILE --folder FOLDER [--port 0] [--address 127.0.0.1 …] [--demo FOLDER] [--certificate FILE]
+    python -m tests.web_server.server --log FILE --folder FOLDER [--port 0] [--address 127.0.0.1 …] [--demo FOLDER]
+    [--certificate FILE]
 
-Prints a line of JSON with its ports, and serves until its standard input ends: nobody has to stop it. `port` speaks HTTP, `tls_port`
-HTTPS where there is a certificate; `refused_port` refuses connections, `full_port` never takes one. Every request is noted in the log
-before it is answered.
+Prints a line of JSON with its ports, and serves until its standard input ends: nobody has to stop it. `port` speaks
+HTTP, `tls_port` HTTPS where there is a certificate; `refused_port` refuses connections, `full_port` never takes one.
+Every request is noted in the log before it is answered.
 
-The first part of a path says what comes (`answers`, `broken`); `header=LINE` in the query adds a header to a good answer, `wait=SECONDS`
-lets it wait. Some hosts decide all that they are asked: `hang….…` never answers, `NAME.robots.…` has the robots.txt of that name
-(`robots`), those of a demo web answer as archived.
+The first part of a path says what comes (`answers`, `broken`); `header=LINE` in the query adds a header to a good
+answer, `wait=SECONDS` lets it wait. Some hosts decide all that they are asked: `hang….…` never answers, `NAME.robots.…`
+has the robots.txt of that name (`robots`), those of a demo web answer as archived.
 """
 
 import argparse
@@ -78,7 +79,9 @@ def parsed(received: bytes, number: int) -> Request:
     """A request's head, read with little care."""
     first, *lines = received.decode("latin-1").split("\r\n")
     method, target, _ = (*first.split(" "), "", "")[:3]
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+    headers = {
+        name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)
+    }
     return Request(number, method, target, headers)
 
 
@@ -112,7 +115,13 @@ async def serve(arguments: argparse.Namespace) -> None:
     addresses = arguments.address or ["127.0.0.1"]
     first = await asyncio.start_server(one_client, addresses[0], arguments.port, limit=HEAD_BYTES_AT_MOST, backlog=1024)
     port = first.sockets[0].getsockname()[1]
-    servers = [first, *[await asyncio.start_server(one_client, address, port, limit=HEAD_BYTES_AT_MOST, backlog=1024) for address in addresses[1:]]]
+    servers = [
+        first,
+        *[
+            await asyncio.start_server(one_client, address, port, limit=HEAD_BYTES_AT_MOST, backlog=1024)
+            for address in addresses[1:]
+        ],
+    ]
     tls_port = None
     if arguments.certificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -120,7 +129,12 @@ async def serve(arguments: argparse.Namespace) -> None:
         servers.append(await asyncio.start_server(one_client, addresses[0], arguments.tls_port, ssl=context))
         tls_port = servers[-1].sockets[0].getsockname()[1]
     refused, filled = refusing(), full()
-    ports = {"port": port, "tls_port": tls_port, "refused_port": refused.getsockname()[1], "full_port": filled[0].getsockname()[1]}
+    ports = {
+        "port": port,
+        "tls_port": tls_port,
+        "refused_port": refused.getsockname()[1],
+        "full_port": filled[0].getsockname()[1],
+    }
     state.log.write("start", **ports)
     sys.stdout.write(json.dumps(ports) + "\n")
     sys.stdout.flush()

@@ -1,7 +1,7 @@
 """Bytes of an image -> the pixels that a tower sees. What is random is a pure function of seed, epoch and key.
 
-An image is resized to a square, its aspect ratio not kept, bilinear with antialias (section 5); of that a crop is taken, at random with
-half of them flipped, or from the middle. Pixels are upright and on white, as curation saw them.
+An image is resized to a square, its aspect ratio not kept, bilinear with antialias (section 5); of that a crop is
+taken, at random with half of them flipped, or from the middle. Pixels are upright and on white, as curation saw them.
 """
 
 import io
@@ -42,10 +42,14 @@ def decode(data: bytes) -> Pixels:
         raise UndecodableError("no known image format") from None
     except DECODER_ERRORS as error:
         says_it_all = isinstance(error, (OSError, SyntaxError, ValueError, RuntimeError)) and str(error)
-        raise UndecodableError(" ".join((str(error) if says_it_all else f"{type(error).__name__} {error}").split())) from error
+        raise UndecodableError(
+            " ".join((str(error) if says_it_all else f"{type(error).__name__} {error}").split())
+        ) from error
 
 
-def training_pixels(data: bytes, *, resize_px: int, crop_px: int, flip: bool, seed: int, epoch: int, key: str) -> torch.Tensor:
+def training_pixels(
+    data: bytes, *, resize_px: int, crop_px: int, flip: bool, seed: int, epoch: int, key: str
+) -> torch.Tensor:
     """What a tower sees of a pair in training: uint8 (3, crop_px, crop_px), of which the channel changes fastest in memory.
 
     Raises:

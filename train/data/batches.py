@@ -15,9 +15,11 @@ class Batch:
     Attributes:
         keys: of the samples, 32 hex digits.
         sources: names.
-        epochs: how often the source of each had been gone through before; what is random of a pair is of seed, epoch and key.
+        epochs: how often the source of each had been gone through before; what is random of a pair is of seed, epoch
+        and key.
         images: uint8 (n, 3, h, w), perhaps channels last in memory.
-        tokens: int64 (n, tokens), padded with 0 = [PAD]; as long as the longest caption, rounded up to 8, at most `tokens_at_most`.
+        tokens: int64 (n, tokens), padded with 0 = [PAD]; as long as the longest caption, rounded up to 8, at most
+        `tokens_at_most`.
         mask: bool (n, tokens): where there are tokens.
     """
 
@@ -34,11 +36,20 @@ class Batch:
     def chunk(self, first: int, after: int) -> "Batch":
         """The pairs first … after - 1, of the same memory."""
         part = slice(first, after)
-        return Batch(self.keys[part], self.sources[part], self.epochs[part], self.images[part], self.tokens[part], self.mask[part])
+        return Batch(
+            self.keys[part],
+            self.sources[part],
+            self.epochs[part],
+            self.images[part],
+            self.tokens[part],
+            self.mask[part],
+        )
 
     def to(self, device: "torch.device | str") -> "Batch":
         """The same on a device; from pinned memory (`loader.batches`) while other work goes on."""
-        images, tokens, mask = (tensor.to(device, non_blocking=True) for tensor in (self.images, self.tokens, self.mask))
+        images, tokens, mask = (
+            tensor.to(device, non_blocking=True) for tensor in (self.images, self.tokens, self.mask)
+        )
         return Batch(self.keys, self.sources, self.epochs, images, tokens, mask)
 
 

@@ -1,11 +1,12 @@
 """The index of a training run: where in the shards each pair is that is trained on, and each that is held out; 48 bytes a pair.
 
-One pass over the side-cars writes it, a shard in memory at a time. Files of `RUN/index`: for each source `pairs-N.bin`, in the order of the
-runs, their shards and rows; `held_out.bin`; and `index.json`, last of all: an index without it is none.
+One pass over the side-cars writes it, a shard in memory at a time. Files of `RUN/index`: for each source `pairs-N.bin`,
+in the order of the runs, their shards and rows; `held_out.bin`; and `index.json`, last of all: an index without it is
+none.
 
-Held out are the images whose `image_id`, a hash itself, is below `held_out` as a share of all ids; the pairs trained on are those of the
-other images with the smallest keys, which are hashes too. So both are known from side-cars alone, whatever the seed, and fewer pairs are
-among more. A pair that is in two runs counts twice.
+Held out are the images whose `image_id`, a hash itself, is below `held_out` as a share of all ids; the pairs trained on
+are those of the other images with the smallest keys, which are hashes too. So both are known from side-cars alone,
+whatever the seed, and fewer pairs are among more. A pair that is in two runs counts twice.
 """
 
 import io
@@ -124,7 +125,10 @@ def build(folder: str, runs: Runs, *, held_out: float, pairs: int) -> dict[str, 
         last_key = _choose(folder, sources, pairs)
     facts = {
         "asked": asked,
-        "sources": {name: {"file": f"pairs-{number}.bin", "pairs": _count(folder, f"pairs-{number}.bin")} for name, number in sorted(sources.items())},
+        "sources": {
+            name: {"file": f"pairs-{number}.bin", "pairs": _count(folder, f"pairs-{number}.bin")}
+            for name, number in sorted(sources.items())
+        },
         "held_out_pairs": _count(folder, HELD_OUT),
         "last_key": last_key,
     }
@@ -156,7 +160,9 @@ def nth_key(files: Sequence[str], n: int) -> tuple[bytes, int]:
         counts += np.bincount((chunk["key"][:, 0].astype(np.uint64) >> shift).astype(np.int64), minlength=len(counts))
     ends = np.cumsum(counts)
     bucket = int(np.searchsorted(ends, n))
-    found = [chunk["key"][(chunk["key"][:, 0].astype(np.uint64) >> shift) == np.uint64(bucket)] for chunk in _chunks(files)]
+    found = [
+        chunk["key"][(chunk["key"][:, 0].astype(np.uint64) >> shift) == np.uint64(bucket)] for chunk in _chunks(files)
+    ]
     keys = sorted(row.tobytes() for rows in found for row in rows)
     place = n - 1 - int(ends[bucket] - counts[bucket])
     return keys[place], place + 1 - keys.index(keys[place])
@@ -166,7 +172,9 @@ def read_pairs(path: str) -> Pairs:
     """A file of an index, mapped into memory."""
     size = storage.stamp(path).size
     if size % PAIR.itemsize:
-        raise UnreadableError(f"{path}: {size:,} bytes, no whole number of pairs; delete the folder it is in, and it is made again")
+        raise UnreadableError(
+            f"{path}: {size:,} bytes, no whole number of pairs; delete the folder it is in, and it is made again"
+        )
     return np.memmap(path, PAIR, "r") if size else np.empty(0, PAIR)
 
 
@@ -176,17 +184,26 @@ def _manifest(folder: str) -> tuple[str, list[Shard]]:
         raise UsageError(f"{folder}: no such run folder; give the [run] folder of a curation in [data] runs")
     path = storage.join(folder, "manifest.json")
     if not storage.exists(path):
-        what = "not finished (it has no manifest.json); let `altalign curate` end" if storage.exists(storage.join(folder, "run.json")) else "no run of altalign"
+        what = (
+            "not finished (it has no manifest.json); let `altalign curate` end"
+            if storage.exists(storage.join(folder, "run.json"))
+            else "no run of altalign"
+        )
         raise UsageError(f"{folder}: {what}, or give another folder in [data] runs")
     data = storage.read_bytes(path)
     try:
         manifest = json.loads(data)
         version = manifest["schema_version"]
-        shards = [Shard(folder, str(s["name"]), int(s["rows"]), int(s["bytes"]), str(s["parquet_sha256"])) for s in manifest["shards"]]
+        shards = [
+            Shard(folder, str(s["name"]), int(s["rows"]), int(s["bytes"]), str(s["parquet_sha256"]))
+            for s in manifest["shards"]
+        ]
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(folder, path, f"no manifest of shards: {type(error).__name__} {error}") from None
     if version != SCHEMA_VERSION:
-        raise UsageError(f"{path}: schema_version {version}, and this altalign reads {SCHEMA_VERSION}; curate again, or use the altalign that wrote it")
+        raise UsageError(
+            f"{path}: schema_version {version}, and this altalign reads {SCHEMA_VERSION}; curate again, or use the altalign that wrote it"
+        )
     return sha256(data).hexdigest(), shards
 
 
@@ -311,4 +328,7 @@ def _is_whole(folder: str, file: str, pairs: int) -> bool:
 
 def _files(facts: Mapping[str, Any]) -> dict[str, int]:
     """Pairs of each file."""
-    return {HELD_OUT: facts["held_out_pairs"], **{source["file"]: source["pairs"] for source in facts["sources"].values()}}
+    return {
+        HELD_OUT: facts["held_out_pairs"],
+        **{source["file"]: source["pairs"] for source in facts["sources"].values()},
+    }

@@ -1,10 +1,11 @@
 """Batches of one process, read and decoded by processes of its own, in an order that depends on neither how many these are nor how many train.
 
-A global batch is what the sampler has under its number; rank r of R has its pairs r * N // R … (r + 1) * N // R - 1. Workers make pieces of
-that, and the batch is put together here.
+A global batch is what the sampler has under its number; rank r of R has its pairs r * N // R … (r + 1) * N // R - 1.
+Workers make pieces of that, and the batch is put together here.
 
-A pair whose image cannot be decoded is reported, and a spare of the same source takes its place (`Order.spare`): a pure function of the seed
-and the place in the run, so that every worker and rank count has the same. The spare may be of an image that the batch has already.
+A pair whose image cannot be decoded is reported, and a spare of the same source takes its place (`Order.spare`): a pure
+function of the seed and the place in the run, so that every worker and rank count has the same. The spare may be of an
+image that the batch has already.
 """
 
 import json
@@ -65,7 +66,14 @@ class Undecodable:
 
     def to_json(self) -> dict[str, int | str]:
         """One line of undecodable.jsonl."""
-        return {"batch": self.batch, "place": self.place, "key": self.key, "shard": self.shard, "error": self.error, "spare": self.spare}
+        return {
+            "batch": self.batch,
+            "place": self.place,
+            "key": self.key,
+            "shard": self.shard,
+            "error": self.error,
+            "spare": self.spare,
+        }
 
 
 @dataclass(frozen=True)
@@ -129,12 +137,20 @@ def batches(
         AltalignError: a worker ended by itself: the machine has too little memory, say.
     """
     if sampler.size < ranks:
-        raise UsageError(f"[loop] global_batch = {sampler.size:,}, and {ranks:,} processes train: some would have no pair; give more, or start fewer")
+        raise UsageError(
+            f"[loop] global_batch = {sampler.size:,}, and {ranks:,} processes train: some would have no pair; give more, or start fewer"
+        )
     maker = _Maker(samples, sampler.order, sampler.size, tokenizer, settings, seed)
     local = -(-sampler.size // ranks)
     size = max(_PIECE, -(-local // _PIECES_AT_MOST))
-    pieces = _pieces(sampler, range(first_batch, after_batch) if after_batch is not None else count(first_batch), rank, ranks, size)
-    made = _made_here(maker, pieces) if settings.workers == 0 else _made_by_workers(maker, pieces, settings.workers, -(-local // size))
+    pieces = _pieces(
+        sampler, range(first_batch, after_batch) if after_batch is not None else count(first_batch), rank, ranks, size
+    )
+    made = (
+        _made_here(maker, pieces)
+        if settings.workers == 0
+        else _made_by_workers(maker, pieces, settings.workers, -(-local // size))
+    )
     parts: list[Batch] = []
     try:
         for piece, one in made:
@@ -203,8 +219,17 @@ def _pieces(sampler: GlobalBatches, numbers: Iterable[int], rank: int, ranks: in
 class _Maker(Dataset[Any]):
     """Makes pieces, in whatever process it is."""
 
-    def __init__(self, samples: Samples, order: Order, size: int, tokenizer: CaptionTokenizer, settings: DataSettings, seed: int):
-        self._samples, self._order, self._size, self._tokenizer, self._settings, self._seed = samples, order, size, tokenizer, settings, seed
+    def __init__(
+        self, samples: Samples, order: Order, size: int, tokenizer: CaptionTokenizer, settings: DataSettings, seed: int
+    ):
+        self._samples, self._order, self._size, self._tokenizer, self._settings, self._seed = (
+            samples,
+            order,
+            size,
+            tokenizer,
+            settings,
+            seed,
+        )
 
     def __getitem__(self, piece: _Piece) -> "tuple[_Piece, _Made | _Failed]":
         try:
@@ -234,7 +259,9 @@ class _Maker(Dataset[Any]):
                     raise UnreadableError(
                         f"{lost[-1][1]}: {key}: {lost[-1][2]}; so were {attempt} others that were to take its place: what is wrong with the shards?"
                     )
-                numbers[place] = self._order.spare(int(numbers[place]), piece.batch * self._size + piece.first + place, attempt)
+                numbers[place] = self._order.spare(
+                    int(numbers[place]), piece.batch * self._size + piece.first + place, attempt
+                )
                 row = self._samples.pairs(numbers[place : place + 1])[0]
                 ((data, caption),) = self._samples.read(self._samples.pairs(numbers[place : place + 1]))
                 attempt += 1
@@ -246,7 +273,15 @@ class _Maker(Dataset[Any]):
 
     def _pixels(self, data: bytes, epoch: int, key: str) -> torch.Tensor:
         chosen = self._settings
-        return augment.training_pixels(data, resize_px=chosen.resize_px, crop_px=chosen.crop_px, flip=chosen.flip, seed=self._seed, epoch=epoch, key=key)
+        return augment.training_pixels(
+            data,
+            resize_px=chosen.resize_px,
+            crop_px=chosen.crop_px,
+            flip=chosen.flip,
+            seed=self._seed,
+            epoch=epoch,
+            key=key,
+        )
 
 
 def _made_here(maker: _Maker, pieces: Iterator[_Piece]) -> "Generator[tuple[_Piece, _Made], None, None]":
@@ -254,7 +289,9 @@ def _made_here(maker: _Maker, pieces: Iterator[_Piece]) -> "Generator[tuple[_Pie
         yield _checked(maker[piece])
 
 
-def _made_by_workers(maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of_batch: int) -> "Generator[tuple[_Piece, _Made], None, None]":
+def _made_by_workers(
+    maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of_batch: int
+) -> "Generator[tuple[_Piece, _Made], None, None]":
     """Pieces in order, made by processes that a server forks, which has neither threads nor a GPU: forking this process might deadlock."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["altalign.train.data.loader"])
@@ -336,7 +373,9 @@ def _checked(one: "tuple[_Piece, _Made | _Failed]") -> "tuple[_Piece, _Made]":
 
 def _worker_ended(error: Exception) -> AltalignError:
     words = next(iter(str(error).splitlines()), "").rstrip(". ")
-    return AltalignError(f"a process that reads and decodes pairs has ended ({words}); is memory or /dev/shm full? fewer [data] workers need less")
+    return AltalignError(
+        f"a process that reads and decodes pairs has ended ({words}); is memory or /dev/shm full? fewer [data] workers need less"
+    )
 
 
 def _joined(parts: Sequence[Batch], *, pinned: bool) -> Batch:
@@ -354,5 +393,7 @@ def _joined(parts: Sequence[Batch], *, pinned: bool) -> Batch:
         images[first:after] = part.images
         tokens[first:after, : part.tokens.shape[1]], mask[first:after, : part.mask.shape[1]] = part.tokens, part.mask
         first = after
-    keys, sources, epochs = ([one for part in parts for one in getattr(part, name)] for name in ("keys", "sources", "epochs"))
+    keys, sources, epochs = (
+        [one for part in parts for one in getattr(part, name)] for name in ("keys", "sources", "epochs")
+    )
     return Batch(keys, sources, epochs, images, tokens, mask)

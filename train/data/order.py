@@ -1,9 +1,10 @@
 """The order of training: an endless stream of draws, each position of it a pure function of the seed and the sizes and weights of the sources.
 
-No order is ever in memory: permutations are keyed bijections that are computed where they are asked. An epoch is as many draws as the
-drawn sources have pairs. Of these each source gets its quota, the same in every epoch, in slots that are permuted anew for each epoch, and
-fills them from permutations of its own pairs, one after the other. So with weights in proportion to size an epoch has every pair once; and
-with any weights a source has had each of its pairs n or n + 1 times, by the end of an epoch.
+No order is ever in memory: permutations are keyed bijections that are computed where they are asked. An epoch is as
+many draws as the drawn sources have pairs. Of these each source gets its quota, the same in every epoch, in slots that
+are permuted anew for each epoch, and fills them from permutations of its own pairs, one after the other. So with
+weights in proportion to size an epoch has every pair once; and with any weights a source has had each of its pairs n or
+n + 1 times, by the end of an epoch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,8 @@ from altalign.errors import UsageError
 Words = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]
 
-_ROUNDS = 8  # of the Feistel network; 4 are the least that hide its halves (Luby and Rackoff), and small domains want more
+# of the Feistel network; 4 are the least that hide its halves (Luby and Rackoff), and small domains want more
+_ROUNDS = 8
 _GOLDEN = 0x9E3779B97F4A7C15
 _ALL_BITS = 2**64 - 1
 _SLOTS, _PAIRS, _SPARES = 1, 2, 3  # what a random number is for
@@ -43,7 +45,8 @@ def keyed(*parts: "int | Words | Numbers") -> Words:
 def permuted(places: Words, sizes: Words, keys: Words) -> Words:
     """Where keyed permutations of [0, size) send places below that size: uint64[n] of three uint64[n].
 
-    A Feistel network over the fewest bits that hold the size, walked on (cycle walking) until it is below it: fewer than two steps on average.
+    A Feistel network over the fewest bits that hold the size, walked on (cycle walking) until it is below it: fewer
+    than two steps on average.
     """
     found, which = np.unique(sizes, return_inverse=True)
     bits = np.array([(int(size) - 1).bit_length() for size in found], np.uint64)[which]
@@ -94,7 +97,8 @@ class Order:
         epoch_draws: draws of an epoch: the pairs of all sources whose weight is above 0.
 
     Raises:
-        UsageError: no pairs; weights for other sources than there are; or one so small that an epoch has no draw for it.
+        UsageError: no pairs; weights for other sources than there are; or one so small that an epoch has no draw for
+            it.
     """
 
     def __init__(self, sources: Mapping[str, int], weights: Mapping[str, float], seed: int):
@@ -103,11 +107,15 @@ class Order:
         sizes = list(sources.values())
         self.epoch_draws = sum(size for size, weight in zip(sizes, given, strict=True) if weight)
         if not self.epoch_draws:
-            raise UsageError("no pair to train on; give other [data] runs, a smaller held_out, or weights above 0 to sources with pairs")
+            raise UsageError(
+                "no pair to train on; give other [data] runs, a smaller held_out, or weights above 0 to sources with pairs"
+            )
         counts = quotas(sizes, given, self.epoch_draws)
         for name, weight, count in zip(sources, given, counts, strict=True):
             if weight and not count:
-                raise UsageError(f"[data] source_weights: {name} = {weight} gives it none of an epoch's {self.epoch_draws:,} draws; give more, or 0")
+                raise UsageError(
+                    f"[data] source_weights: {name} = {weight} gives it none of an epoch's {self.epoch_draws:,} draws; give more, or 0"
+                )
         self._sizes, self._quotas = np.array(sizes, np.int64), np.array(counts, np.int64)
         self._ends = np.cumsum(self._sizes)
         self._quota_ends = np.cumsum(self._quotas)
@@ -122,7 +130,9 @@ class Order:
         in_source = slots - (self._quota_ends - self._quotas)[source] + epochs * self._quotas[source]
         sizes = self._sizes[source]
         rounds, places = in_source // sizes, in_source % sizes
-        places = permuted(places.astype(np.uint64), sizes.astype(np.uint64), keyed(self.seed, _PAIRS, source, rounds)).astype(np.int64)
+        places = permuted(
+            places.astype(np.uint64), sizes.astype(np.uint64), keyed(self.seed, _PAIRS, source, rounds)
+        ).astype(np.int64)
         return (self._ends - self._sizes)[source] + places, rounds
 
     def spare(self, pair: int, position: int, attempt: int) -> int:
@@ -139,7 +149,9 @@ def _weights(sources: Mapping[str, int], weights: Mapping[str, float]) -> list[f
     if unknown := [name for name in weights if name not in sources]:
         raise UsageError(f"[data] source_weights: {', '.join(unknown)}: no such source in the runs; there are {known}")
     if missing := [name for name in sources if name not in weights]:
-        raise UsageError(f"[data] source_weights: no weight for {', '.join(missing)}; give one, 0 to leave its pairs out")
+        raise UsageError(
+            f"[data] source_weights: no weight for {', '.join(missing)}; give one, 0 to leave its pairs out"
+        )
     if empty := [name for name, size in sources.items() if weights[name] and not size]:
         raise UsageError(f"[data] source_weights: {', '.join(empty)} has no pairs; give it 0")
     return [weights[name] for name in sources]
@@ -168,8 +180,8 @@ class Waiting:
 class DistinctImages:
     """Global batches that have an image once: a pair of an image that is in the batch already waits for the next batch.
 
-    Pairs that wait come first, oldest first, then the stream goes on. What a batch has depends on all before it, so that one out of turn is
-    found by going through them from the start, or from a state that a checkpoint kept.
+    Pairs that wait come first, oldest first, then the stream goes on. What a batch has depends on all before it, so
+    that one out of turn is found by going through them from the start, or from a state that a checkpoint kept.
 
     Args:
         order: the stream.
@@ -224,7 +236,11 @@ class DistinctImages:
         from_stream = max(seen, len(before.pairs))  # those that waited and were not reached go on waiting
         waits = np.ones(from_stream, np.bool_)
         waits[taken] = False
-        after = Waiting(position - (len(pairs) - from_stream), pairs[:from_stream][waits].tolist(), epochs[:from_stream][waits].tolist())
+        after = Waiting(
+            position - (len(pairs) - from_stream),
+            pairs[:from_stream][waits].tolist(),
+            epochs[:from_stream][waits].tolist(),
+        )
         if len(after.pairs) > 2 * self.order.epoch_draws:
             raise UsageError(
                 f"[data] same_image_once_a_batch: {len(after.pairs):,} pairs wait, more than two epochs have: some images have more pairs than "

@@ -61,7 +61,10 @@ class Samples:
     def pairs(self, numbers: npt.NDArray[np.int64]) -> Pairs:
         """What the index has of pairs: `index.PAIR`[n] of int64[n]."""
         if self._mapped is None:
-            self._mapped = [index.read_pairs(storage.join(self._folder, source["file"])) for source in self.facts["sources"].values()]
+            self._mapped = [
+                index.read_pairs(storage.join(self._folder, source["file"]))
+                for source in self.facts["sources"].values()
+            ]
         found = np.empty(len(numbers), index.PAIR)
         which = np.searchsorted(self._ends, numbers, side="right")
         for source in np.unique(which):
@@ -95,11 +98,20 @@ class Samples:
     def held_out(self, images_at_most: int = 0) -> Iterator[HeldOut]:
         """The images that are held out, in the order of their ids, each with its captions in the order of their keys.
 
-        With `images_at_most` those of the smallest ids, which are hashes. Holds the index of all that are held out in memory.
+        With `images_at_most` those of the smallest ids, which are hashes. Holds the index of all that are held out in
+        memory.
         """
         pairs = np.asarray(index.read_pairs(storage.join(self._folder, index.HELD_OUT)))
         pairs = pairs[np.lexsort([pairs[column][:, half] for column in ("key", "image_id") for half in (1, 0)])]
-        begins = [0, *(np.flatnonzero((pairs["image_id"][1:] != pairs["image_id"][:-1]).any(axis=1)) + 1).tolist(), len(pairs)] if len(pairs) else [0]
+        begins = (
+            [
+                0,
+                *(np.flatnonzero((pairs["image_id"][1:] != pairs["image_id"][:-1]).any(axis=1)) + 1).tolist(),
+                len(pairs),
+            ]
+            if len(pairs)
+            else [0]
+        )
         if images_at_most:
             begins = begins[: images_at_most + 1]
         for first in range(0, len(begins) - 1, _AT_A_TIME):

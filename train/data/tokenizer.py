@@ -1,8 +1,8 @@
 """WordPiece of the captions (section 5): trained on them, or taken from a file; the same bytes whenever the captions are the same.
 
-The trainer of `tokenizers` numbers continuing letters ("##a") in the order of a hash table that is seeded anew in each process, and breaks
-ties between merges by these numbers. So the alphabet is counted and numbered here first, and given to the trainer; what it then does is a
-function of counts alone.
+The trainer of `tokenizers` numbers continuing letters ("##a") in the order of a hash table that is seeded anew in each
+process, and breaks ties between merges by these numbers. So the alphabet is counted and numbered here first, and given
+to the trainer; what it then does is a function of counts alone.
 """
 
 import json
@@ -20,7 +20,8 @@ from altalign.train.settings import TokenizerSettings
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _CONTINUES = "##"
 _FREQUENCY_AT_LEAST = 2  # of a letter and of a merge, as in BERT's own trainers: what is there once helps nobody
-_LETTERS_SHARE, _LETTERS_AT_LEAST = 10, 1000  # letters at most: a tenth of the vocabulary, or 1,000 where a quarter of it is as many
+# letters at most: a tenth of the vocabulary, or 1,000 where a quarter of it is as many
+_LETTERS_SHARE, _LETTERS_AT_LEAST = 10, 1000
 _CODE_POINTS = 0x110000
 
 
@@ -75,11 +76,15 @@ def read(path: str, *, tokens_at_most: int) -> CaptionTokenizer:
         text = storage.read_bytes(path).decode()
         tokenizer = CaptionTokenizer(text, tokens_at_most=tokens_at_most)
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such tokenizer; give a tokenizer.json in [tokenizer] file, or none to train one") from None
+        raise UsageError(
+            f"{path}: no such tokenizer; give a tokenizer.json in [tokenizer] file, or none to train one"
+        ) from None
     except Exception as error:  # `tokenizers` raises nothing more precise
         if isinstance(error, (MemoryError, UsageError)):
             raise
-        raise UnreadableError(f"{path}: no tokenizer.json ({' '.join(str(error).split()):.120}); give another in [tokenizer] file") from None
+        raise UnreadableError(
+            f"{path}: no tokenizer.json ({' '.join(str(error).split()):.120}); give another in [tokenizer] file"
+        ) from None
     _check(tokenizer, path)
     return tokenizer
 
@@ -87,8 +92,9 @@ def read(path: str, *, tokens_at_most: int) -> CaptionTokenizer:
 def train(captions: Callable[[], Iterable[Sequence[str]]], settings: TokenizerSettings) -> CaptionTokenizer:
     """Train on captions, which are gone through twice: `captions()` gives them anew, in parts.
 
-    The vocabulary is: special tokens; letters; continuing letters; and merges, the most frequent first. Letters are the most frequent of
-    those that are there twice, a tenth of the vocabulary at most; captions with others have [UNK] for those words.
+    The vocabulary is: special tokens; letters; continuing letters; and merges, the most frequent first. Letters are the
+    most frequent of those that are there twice, a tenth of the vocabulary at most; captions with others have [UNK] for
+    those words.
 
     Raises:
         UsageError: no caption has a letter.
@@ -126,14 +132,18 @@ def _json(pieces: list[str], normalizer: normalizers.Normalizer) -> str:
 
 
 def _normalizer(settings: TokenizerSettings) -> normalizers.Normalizer:
-    return normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=settings.strip_accents, lowercase=settings.lower_case)
+    return normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=settings.strip_accents, lowercase=settings.lower_case
+    )
 
 
 def _letters_at_most(vocabulary_size: int) -> int:
     return max(1, vocabulary_size // _LETTERS_SHARE, min(_LETTERS_AT_LEAST, (vocabulary_size - len(SPECIAL)) // 4))
 
 
-def _alphabet(captions: Iterable[Sequence[str]], normalizer: normalizers.Normalizer, at_most: int) -> tuple[list[str], list[str]]:
+def _alphabet(
+    captions: Iterable[Sequence[str]], normalizer: normalizers.Normalizer, at_most: int
+) -> tuple[list[str], list[str]]:
     """Letters, and with ## before them those that can stand within a word, both in the order of code points.
 
     Normalising is letter by letter, so that the letters of captions are counted first and normalised then.
@@ -164,7 +174,11 @@ def _code_points(captions: Sequence[str]) -> npt.NDArray[np.int64]:
 def _check(tokenizer: CaptionTokenizer, path: str) -> None:
     pieces, (ids,) = tokenizer.pieces("a b"), tokenizer.encode(["a b"])
     if len(pieces) < 3 or (pieces[0], pieces[-1]) != ("[CLS]", "[SEP]"):
-        raise UsageError(f"{path}: it makes {' '.join(pieces)!r} of 'a b', without [CLS] first or [SEP] last: the text tower reads [CLS]; add a post-processor")
+        raise UsageError(
+            f"{path}: it makes {' '.join(pieces)!r} of 'a b', without [CLS] first or [SEP] last: the text tower reads [CLS]; add a post-processor"
+        )
     padding = json.loads(tokenizer.text)["model"].get("vocab", {}).get("[PAD]")
     if padding != 0 or 0 in ids:
-        raise UsageError(f"{path}: [PAD] is {'not there' if padding is None else padding}, and captions are padded with 0; number it 0")
+        raise UsageError(
+            f"{path}: [PAD] is {'not there' if padding is None else padding}, and captions are padded with 0; number it 0"
+        )

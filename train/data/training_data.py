@@ -28,7 +28,11 @@ class TrainingData:
     @property
     def lineage(self) -> dict[str, Any]:
         """What ties weights to the data that they come from: digests."""
-        return {"manifests": dict(self.samples.runs.manifests), "tokenizer_sha256": self.tokenizer.digest, "pairs": len(self.samples)}
+        return {
+            "manifests": dict(self.samples.runs.manifests),
+            "tokenizer_sha256": self.tokenizer.digest,
+            "pairs": len(self.samples),
+        }
 
     def state(self, step: int) -> dict[str, Any]:
         """What a checkpoint after `step` steps keeps of the data: their digests, and which pairs wait for a later batch."""
@@ -54,7 +58,9 @@ def prepared(config: TrainConfig, ranks: Ranks, *, say: Callable[[str], None]) -
 def samples_of(config: TrainConfig) -> Samples:
     """The pairs of the settings, with their index in the run's folder; of one process, where it is not there yet."""
     chosen = config.data
-    return Samples.open(training_folder.path(config, "index"), chosen.runs, held_out=chosen.held_out, pairs=chosen.pairs)
+    return Samples.open(
+        training_folder.path(config, "index"), chosen.runs, held_out=chosen.held_out, pairs=chosen.pairs
+    )
 
 
 def _opened(config: TrainConfig, say: Callable[[str], None]) -> TrainingData:
@@ -62,7 +68,9 @@ def _opened(config: TrainConfig, say: Callable[[str], None]) -> TrainingData:
     order = Order(samples.sources, chosen.source_weights, config.run.seed)
     size = config.loop.global_batch
     if size > order.epoch_draws:
-        raise UsageError(f"[loop] global_batch = {size:,}, and {order.epoch_draws:,} pairs to train on: one would be its own negative; give fewer")
+        raise UsageError(
+            f"[loop] global_batch = {size:,}, and {order.epoch_draws:,} pairs to train on: one would be its own negative; give fewer"
+        )
     sampler = DistinctImages(order, size, samples.images_of) if chosen.same_image_once_a_batch else Sampler(order, size)
     return TrainingData(samples, sampler, _tokenizer(config, samples, say))
 

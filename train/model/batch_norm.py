@@ -25,9 +25,11 @@ Statistics = Literal["ghost", "local", "sync", "frozen"]
 class BatchNorm(nn.BatchNorm2d):
     """What timm's BatchNormAct2d is, its activation included, with statistics as this module has them.
 
-    It takes the weights, activation and settings of the layer it replaces, a BatchNormAct2d; the names of its state stay timm's.
+    It takes the weights, activation and settings of the layer it replaces, a BatchNormAct2d; the names of its state
+    stay timm's.
 
-    `momentum` is torch's: the share of the new, 1 - Keras' momentum. In evaluation every kind uses the running statistics.
+    `momentum` is torch's: the share of the new, 1 - Keras' momentum. In evaluation every kind uses the running
+    statistics.
     """
 
     momentum: float  # type: ignore[assignment]  # torch's may be None, as running statistics may: these are not
@@ -38,25 +40,36 @@ class BatchNorm(nn.BatchNorm2d):
     act: nn.Module
 
     def __init__(self, replaced: Any, *, statistics: Statistics, group: int) -> None:
-        super().__init__(replaced.num_features, eps=replaced.eps, momentum=replaced.momentum, device=replaced.weight.device, dtype=replaced.weight.dtype)
+        super().__init__(
+            replaced.num_features,
+            eps=replaced.eps,
+            momentum=replaced.momentum,
+            device=replaced.weight.device,
+            dtype=replaced.weight.dtype,
+        )
         self.load_state_dict(replaced.state_dict())
         self.drop, self.act = replaced.drop, replaced.act
         self.statistics: Statistics = statistics
         self.group = group
         self.collects = False
-        self.sums = torch.empty(0)  # of means, of variances, of images, in a row; no buffer: neither saved nor broadcast
+        # of means, of variances, of images, in a row; no buffer: neither saved nor broadcast
+        self.sums = torch.empty(0)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
         """Normalise and activate images (n, channels, height, width)."""
         if not self.training or self.statistics == "frozen":
-            fixed = functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps)
+            fixed = functional.batch_norm(
+                input, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
+            )
             return self.act(self.drop(fixed))
         count = input.shape[0]
         group = max(1, min(self.group, count) if self.statistics == "ghost" else count)
         rest = count % group
         if not rest:
             return self._with_own_statistics(input, group)
-        return torch.cat([self._with_own_statistics(input[:-rest], group), self._with_own_statistics(input[-rest:], rest)])
+        return torch.cat(
+            [self._with_own_statistics(input[:-rest], group), self._with_own_statistics(input[-rest:], rest)]
+        )
 
     def _with_own_statistics(self, images: torch.Tensor, group: int) -> torch.Tensor:
         """Normalise and activate whole groups."""
@@ -64,7 +77,9 @@ class BatchNorm(nn.BatchNorm2d):
         sync = self.statistics == "sync" and distributed.is_available() and distributed.is_initialized()
         normalised, mean, variance = normalise(images, self.weight, self.bias, How(self.eps, group, swish, sync))
         if self.collects:
-            self.sums.add_(torch.cat([mean.sum(0) * group, variance.sum(0) * group, mean.new_full((1,), images.shape[0])]))
+            self.sums.add_(
+                torch.cat([mean.sum(0) * group, variance.sum(0) * group, mean.new_full((1,), images.shape[0])])
+            )
         return normalised if swish else self.act(self.drop(normalised))
 
     def own_sums(self) -> torch.Tensor:
@@ -94,14 +109,19 @@ def convert(module: nn.Module, *, statistics: Statistics, group: int) -> None:
 
 def _collecting_layers(model: nn.Module) -> list[BatchNorm]:
     """Layers of which a forward in training mode has statistics of its own."""
-    return [layer for layer in model.modules() if isinstance(layer, BatchNorm) and layer.training and layer.statistics != "frozen"]
+    return [
+        layer
+        for layer in model.modules()
+        if isinstance(layer, BatchNorm) and layer.training and layer.statistics != "frozen"
+    ]
 
 
 @contextmanager
 def collecting(model: nn.Module) -> Iterator[None]:
     """Forwards in training mode inside add the statistics of their groups to the model's sums.
 
-    For forwards alone, each image's once: a backward inside would add again what activation checkpointing computes again.
+    For forwards alone, each image's once: a backward inside would add again what activation checkpointing computes
+    again.
     """
     layers = _collecting_layers(model)
     for layer in layers:

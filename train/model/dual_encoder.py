@@ -37,8 +37,8 @@ class DualEncoder(nn.Module):
     """Images and captions to embeddings of one width.
 
     A feature is what a tower and its projection give; an embedding is that at length 1, float32 under autocast too.
-    Images are uint8 or floats from 0 to 255, (n, 3, height, width); tokens int64 (n, length), of which `mask` tells those that are there.
-    First weights depend on `seed` alone.
+    Images are uint8 or floats from 0 to 255, (n, 3, height, width); tokens int64 (n, length), of which `mask` tells
+    those that are there. First weights depend on `seed` alone.
     """
 
     def __init__(
@@ -79,7 +79,9 @@ class DualEncoder(nn.Module):
         """Embeddings (n, width)."""
         return _at_length_1(self.text_features(tokens, mask))
 
-    def forward(self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Embeddings of images and of captions."""
         return self.encode_image(images), self.encode_text(tokens, mask)
 

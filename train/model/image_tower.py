@@ -56,7 +56,9 @@ class ImageTower(EfficientNet):
             round_chs_fn=partial(round_channels, multiplier=settings.width or own_width),
             pad_type="same",
             act_layer=nn.SiLU,
-            norm_layer=partial(nn.BatchNorm2d, eps=settings.batch_norm_epsilon, momentum=1 - settings.batch_norm_momentum),
+            norm_layer=partial(
+                nn.BatchNorm2d, eps=settings.batch_norm_epsilon, momentum=1 - settings.batch_norm_momentum
+            ),
             drop_path_rate=settings.drop_path,
         )
         batch_norm.convert(self, statistics=settings.batch_norm, group=settings.ghost_group)
@@ -64,7 +66,9 @@ class ImageTower(EfficientNet):
         self.frozen = settings.frozen
         if settings.weights:
             unused = ("conv_head.", "bn2.", "classifier.")
-            weights.read_into(self, settings.weights, setting="[image_tower] weights", prefixes=("image_tower.",), unused=unused)
+            weights.read_into(
+                self, settings.weights, setting="[image_tower] weights", prefixes=("image_tower.",), unused=unused
+            )
         if settings.frozen:
             self.requires_grad_(requires_grad=False).eval()
 
@@ -81,13 +85,22 @@ class ImageTower(EfficientNet):
 class StridedConvolution(nn.Conv2d):
     """A convolution of stride 2 that pads as TensorFlow does (SAME), or as Keras does where it does not know the size: as if it were even.
 
-    SAME pads an odd side on both ends alike, which the convolution does itself: at 289 pixels (145, 73, 37, 19, 10) nothing is copied.
+    SAME pads an odd side on both ends alike, which the convolution does itself: at 289 pixels (145, 73, 37, 19, 10)
+    nothing is copied.
     """
 
     def __init__(self, replaced: Any, *, as_if_even: bool) -> None:
         factory = {"device": replaced.weight.device, "dtype": replaced.weight.dtype}
         kernel, has_bias = (replaced.kernel_size[0], replaced.kernel_size[1]), replaced.bias is not None
-        super().__init__(replaced.in_channels, replaced.out_channels, kernel, stride=2, groups=replaced.groups, bias=has_bias, **factory)
+        super().__init__(
+            replaced.in_channels,
+            replaced.out_channels,
+            kernel,
+            stride=2,
+            groups=replaced.groups,
+            bias=has_bias,
+            **factory,
+        )
         self.load_state_dict(replaced.state_dict())
         self.as_if_even = as_if_even
 

@@ -43,19 +43,29 @@ class Scales(NamedTuple):
         return self.mean.shape[0]
 
 
-def normalise(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def normalise(
+    images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Images (n, channels, height, width; n above 0) normalised, and the means and variances (groups, channels), which have no gradient."""
     if how.sync:
         return _synchronised(images, weight, bias, how)  # type: ignore[call-arg]
-    return _traceable(images, weight, bias, how) if torch.compiler.is_compiling() else _Normalise.apply(images, weight, bias, how)  # type: ignore[return-value]
+    return (
+        _traceable(images, weight, bias, how)
+        if torch.compiler.is_compiling()
+        else _Normalise.apply(images, weight, bias, how)
+    )  # type: ignore[return-value]
 
 
 @torch.compiler.disable  # collectives are not traced
-def _synchronised(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _synchronised(
+    images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return _Normalise.apply(images, weight, bias, how)  # type: ignore[return-value]
 
 
-def _traceable(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _traceable(
+    images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     mean, variance = moments(images, how.group)
     normalised = scaled(images, Scales(weight, bias, mean, torch.rsqrt(variance + how.epsilon)), swish=how.swish)
     return normalised, mean.detach(), variance.detach()
@@ -87,7 +97,8 @@ class _Normalise(torch.autograd.Function):
         if ctx.by_group:
             return (*_backward_by_group(gradient, images, known, swish=ctx.swish), None)
         shift, slope = sums_of_gradients(gradient, images, known, swish=ctx.swish)
-        of_weight, of_bias = slope.sum(0).to(known.weight.dtype), shift.sum(0).to(known.bias.dtype)  # this rank's, as those of other layers are
+        # this rank's, as those of other layers are
+        of_weight, of_bias = slope.sum(0).to(known.weight.dtype), shift.sum(0).to(known.bias.dtype)
         elements: float | torch.Tensor = _elements(images, images.shape[0] // known.groups)
         if total is not None:
             both = torch.stack([shift, slope])
@@ -102,7 +113,9 @@ def _elements(images: torch.Tensor, group: int) -> int:
     return group * images.shape[2] * images.shape[3]
 
 
-def _over_ranks(mean: torch.Tensor, variance: torch.Tensor, elements: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _over_ranks(
+    mean: torch.Tensor, variance: torch.Tensor, elements: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mean and variance (1, channels) of all ranks' images, and how many numbers a channel has there; ranks may differ in size."""
     own = torch.cat([mean, variance, torch.full_like(mean, elements)])
     every = own.new_empty(distributed.get_world_size(), *own.shape)
@@ -113,7 +126,7 @@ def _over_ranks(mean: torch.Tensor, variance: torch.Tensor, elements: int) -> tu
     return together, ((variances + (means - together).square()) * counts).sum(0, keepdim=True) / total, total
 
 
-# Steps over all groups at once -------------------------------------------------------------------------------------------
+# Steps over all groups at once ----------------------------------------------------------------------------------------
 
 
 def _grouped(images: torch.Tensor, groups: int) -> torch.Tensor:
@@ -139,7 +152,9 @@ def scaled(images: torch.Tensor, known: Scales, *, swish: bool) -> torch.Tensor:
     return (functional.silu(normalised) if swish else normalised).to(images.dtype).flatten(0, 1)
 
 
-def _before_activation(gradient: torch.Tensor, images: torch.Tensor, known: Scales, *, swish: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _before_activation(
+    gradient: torch.Tensor, images: torch.Tensor, known: Scales, *, swish: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradient by what SiLU was taken of, and the images normalised (before weight and bias), both grouped."""
     normalised = (_grouped(images, known.groups) - _wide(known.mean)) * _wide(known.inverse)
     outer = _grouped(gradient, known.groups).to(normalised.dtype)
@@ -148,43 +163,73 @@ def _before_activation(gradient: torch.Tensor, images: torch.Tensor, known: Scal
     return outer, normalised
 
 
-def sums_of_gradients(gradient: torch.Tensor, images: torch.Tensor, known: Scales, *, swish: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def sums_of_gradients(
+    gradient: torch.Tensor, images: torch.Tensor, known: Scales, *, swish: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Derivatives by each group's shift and scale (groups, channels)."""
     outer, normalised = _before_activation(gradient, images, known, swish=swish)
     return outer.sum(WITHIN), (outer * normalised).sum(WITHIN)
 
 
-def gradient_of_input(gradient: torch.Tensor, images: torch.Tensor, known: Scales, shift: torch.Tensor, slope: torch.Tensor, *, swish: bool) -> torch.Tensor:
+def gradient_of_input(
+    gradient: torch.Tensor,
+    images: torch.Tensor,
+    known: Scales,
+    shift: torch.Tensor,
+    slope: torch.Tensor,
+    *,
+    swish: bool,
+) -> torch.Tensor:
     """The derivative by the images, through the statistics too: `shift` and `slope` are `sums_of_gradients` over the numbers of a group."""
     outer, normalised = _before_activation(gradient, images, known, swish=swish)
     inner = (outer - _wide(shift) - normalised * _wide(slope)) * _wide(known.weight * known.inverse)
     return inner.to(images.dtype).flatten(0, 1)
 
 
-# Group by group ----------------------------------------------------------------------------------------------------------
+# Group by group -------------------------------------------------------------------------------------------------------
 
 
 def _forward_by_group(
     images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Images normalised, means, variances, inverses."""
-    parts = [torch.native_batch_norm(part, weight, bias, None, None, training=True, momentum=0.0, eps=how.epsilon) for part in images.split(how.group)]
+    parts = [
+        torch.native_batch_norm(part, weight, bias, None, None, training=True, momentum=0.0, eps=how.epsilon)
+        for part in images.split(how.group)
+    ]
     normalised = torch.cat([part[0] for part in parts]) if len(parts) > 1 else parts[0][0]
     mean, inverse = (torch.stack([part[number] for part in parts]) for number in (1, 2))
     variance = (inverse.square().reciprocal() - how.epsilon).clamp(min=0)
     return functional.silu(normalised, inplace=True) if how.swish else normalised, mean, variance, inverse
 
 
-def _backward_by_group(gradient: torch.Tensor, images: torch.Tensor, known: Scales, *, swish: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _backward_by_group(
+    gradient: torch.Tensor, images: torch.Tensor, known: Scales, *, swish: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Derivatives by images, weight and bias."""
     group, parts = images.shape[0] // known.groups, []
-    for part, after, mean, inverse in zip(images.split(group), gradient.split(group), known.mean, known.inverse, strict=True):
+    for part, after, mean, inverse in zip(
+        images.split(group), gradient.split(group), known.mean, known.inverse, strict=True
+    ):
         outer = after
         if swish:
             scale = known.weight * inverse
             before = part * scale[:, None, None] + (known.bias - mean * scale)[:, None, None]
             outer = torch.ops.aten.silu_backward(after.to(before.dtype), before).to(part.dtype)
         backward = torch.ops.aten.native_batch_norm_backward
-        parts.append(backward(outer, part, known.weight, None, None, mean, inverse, train=True, eps=0.0, output_mask=[True, True, True]))
+        parts.append(
+            backward(
+                outer,
+                part,
+                known.weight,
+                None,
+                None,
+                mean,
+                inverse,
+                train=True,
+                eps=0.0,
+                output_mask=[True, True, True],
+            )
+        )
     of_images = torch.cat([part[0] for part in parts]) if len(parts) > 1 else parts[0][0]
     return of_images, torch.stack([part[1] for part in parts]).sum(0), torch.stack([part[2] for part in parts]).sum(0)

@@ -35,7 +35,9 @@ class TextTower(nn.Module):
         self.frozen = settings.frozen
         if settings.weights:
             prefixes, unused = ("text_tower.", "bert."), ("pooler.", "cls.", "embeddings.position_ids")
-            weights.read_into(self.bert, settings.weights, setting="[text_tower] weights", prefixes=prefixes, unused=unused)
+            weights.read_into(
+                self.bert, settings.weights, setting="[text_tower] weights", prefixes=prefixes, unused=unused
+            )
         if settings.frozen:
             self.requires_grad_(requires_grad=False).eval()
 
@@ -52,5 +54,6 @@ class TextTower(nn.Module):
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Features (n, width) of tokens, int64 (n, length); `mask` is true where there is a token, [CLS] the first."""
-        attended = mask[:, None, None, :].expand(-1, 1, tokens.shape[1], -1)  # ready made, or transformers looks into it: a wait for the GPU
+        # ready made, or transformers looks into it: a wait for the GPU
+        attended = mask[:, None, None, :].expand(-1, 1, tokens.shape[1], -1)
         return self.bert(input_ids=tokens, attention_mask=attended).last_hidden_state[:, 0]

@@ -29,10 +29,20 @@ def read_into(module: nn.Module, path: str, *, setting: str, prefixes: Sequence[
     state = module.state_dict()
     missing = [name for name in state if name not in tensors and not name.endswith("num_batches_tracked")]
     unexpected = sorted(tensors.keys() - state.keys())
-    odd = [f"{name} {_shape(tensors[name])} for {_shape(state[name])}" for name in state if name in tensors and tensors[name].shape != state[name].shape]
-    faults = [f"{word} {_named(names)}" for word, names in (("missing:", missing), ("unexpected:", unexpected), ("of another shape:", odd)) if names]
+    odd = [
+        f"{name} {_shape(tensors[name])} for {_shape(state[name])}"
+        for name in state
+        if name in tensors and tensors[name].shape != state[name].shape
+    ]
+    faults = [
+        f"{word} {_named(names)}"
+        for word, names in (("missing:", missing), ("unexpected:", unexpected), ("of another shape:", odd))
+        if names
+    ]
     if faults:
-        raise UsageError(f"{setting}: {path}: not this tower's weights ({'; '.join(faults)}); give a file of the same architecture, or change the settings")
+        raise UsageError(
+            f"{setting}: {path}: not this tower's weights ({'; '.join(faults)}); give a file of the same architecture, or change the settings"
+        )
     with torch.no_grad():
         for name in state.keys() & tensors.keys():
             state[name].copy_(tensors[name])
@@ -42,9 +52,13 @@ def _read(path: str, setting: str) -> dict[str, torch.Tensor]:
     try:
         return load(storage.read_bytes(path) if storage.is_remote(path) else Path(path).read_bytes())
     except FileNotFoundError:
-        raise UsageError(f"{setting}: {path}: no such file; give a safetensors file, or leave the setting out to start from scratch") from None
+        raise UsageError(
+            f"{setting}: {path}: no such file; give a safetensors file, or leave the setting out to start from scratch"
+        ) from None
     except IsADirectoryError:
-        raise UsageError(f"{setting}: {path}: a folder, where a file of weights (safetensors) is meant; give the path of the file") from None
+        raise UsageError(
+            f"{setting}: {path}: a folder, where a file of weights (safetensors) is meant; give the path of the file"
+        ) from None
     except SafetensorError as error:
         raise UnreadableError(f"{setting}: {path}: no safetensors file: {error}") from None
 

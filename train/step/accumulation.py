@@ -1,10 +1,11 @@
 """Gradients of a global batch that does not fit: embeddings first, then the towers a chunk at a time (decoupled accumulation).
 
-Pass 1 encodes the chunks and keeps embeddings alone. The loss of the global batch gives the gradients of embeddings and temperature.
-Pass 2 encodes each chunk again and goes back through the towers from the gradients of its embeddings. The sum over chunks is the gradient of
-the global batch, for every weight, and the temperature has its gradient once. It is so only where both passes compute the same embeddings: a
-chunk's dropout is drawn from (seed, step, place of the chunk in the global batch), and batch norm has the chunk's statistics, or fixed ones.
-`StepResult.drift` says how far they were apart. Where every rank's share fits into one chunk there is one pass.
+Pass 1 encodes the chunks and keeps embeddings alone. The loss of the global batch gives the gradients of embeddings and
+temperature. Pass 2 encodes each chunk again and goes back through the towers from the gradients of its embeddings. The
+sum over chunks is the gradient of the global batch, for every weight, and the temperature has its gradient once. It is
+so only where both passes compute the same embeddings: a chunk's dropout is drawn from (seed, step, place of the chunk
+in the global batch), and batch norm has the chunk's statistics, or fixed ones. `StepResult.drift` says how far they
+were apart. Where every rank's share fits into one chunk there is one pass.
 """
 
 import hashlib
@@ -32,7 +33,9 @@ Embeddings = tuple[torch.Tensor, torch.Tensor]  # of images and texts (n, d)
 class Loss(Protocol):
     """This process's part of the loss of the global batch: `contrastive_loss` with all but these bound."""
 
-    def __call__(self, images: torch.Tensor, texts: torch.Tensor, temperature: torch.Tensor, *, group: Group) -> torch.Tensor: ...  # noqa: D102
+    def __call__(  # noqa: D102
+        self, images: torch.Tensor, texts: torch.Tensor, temperature: torch.Tensor, *, group: Group
+    ) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class StepResult:
     loss: of the global batch. Where it is not finite, no parameter has a gradient and batch norm is as it was.
     temperature: what the loss was computed with.
     pairs: of the global batch.
-    drift: root of the mean squared distance of a pair's two embeddings from those of the first pass; 0 where there was one pass.
+    drift: root of the mean squared distance of a pair's two embeddings from those of the first pass; 0 where there was
+    one pass.
     """
 
     loss: float
@@ -100,7 +104,8 @@ def gradients(
     Args:
         towers: the model's, of `towers_of`.
         model: in training mode.
-        batch: this rank's pairs, those of rank 0 first in the global batch; their number may differ between ranks, and is at least 1.
+        batch: this rank's pairs, those of rank 0 first in the global batch; their number may differ between ranks, and
+            is at least 1.
         chunk: pairs in the towers at a time.
         loss: this process's part of the loss.
         seed: of the run.
@@ -108,11 +113,15 @@ def gradients(
         autocast: the arithmetic of the towers; loss and embeddings are not in it.
         group: the ranks; default all.
     """
-    passes = _Passes(towers, model, batch, chunk, autocast, (seed, step), global_batch(len(batch.keys), _device(model), group))
+    passes = _Passes(
+        towers, model, batch, chunk, autocast, (seed, step), global_batch(len(batch.keys), _device(model), group)
+    )
     model.zero_grad(set_to_none=True)
     check_sync(model, passes.whole.sizes, chunk)
     fits = max(passes.whole.sizes) <= chunk  # the same on all ranks: collectives keep their order
-    encoded = [passes.encoded(towers, start, collects=True) for start in passes.starts] if fits else passes.without_gradient()
+    encoded = (
+        [passes.encoded(towers, start, collects=True) for start in passes.starts] if fits else passes.without_gradient()
+    )
     images, texts = (torch.cat(parts).detach().requires_grad_() for parts in zip(*encoded, strict=True))
     value = model.temperature.value()
     temperature = value.detach().requires_grad_()
@@ -125,8 +134,12 @@ def gradients(
     else:
         apart = passes.with_gradient((images.detach(), texts.detach()), (images.grad, texts.grad))
     statistics = batch_norm.collected(model)
-    total = torch.cat([torch.stack([part.detach().double(), temperature.grad.double(), apart.double()]), statistics.double()])
-    passes.whole.summed(total)  # with DistributedDataParallel's sum of the towers' gradients the one all-reduce that grows with neither batch nor chunks
+    total = torch.cat(
+        [torch.stack([part.detach().double(), temperature.grad.double(), apart.double()]), statistics.double()]
+    )
+    # with DistributedDataParallel's sum of the towers' gradients the one all-reduce that grows with neither batch nor
+    # chunks
+    passes.whole.summed(total)
     summed, _, squares, sigma = torch.cat([total[:3], temperature.detach().double()[None]]).tolist()
     result = StepResult(summed, sigma, passes.whole.size, math.sqrt(squares / passes.whole.size))
     if not result.is_finite:
@@ -174,16 +187,28 @@ class _Passes:
         for start in self.starts:
             rows = slice(start, start + self.chunk)
             is_last = start == self.starts[-1]
-            with nullcontext() if is_last or not isinstance(self.towers, DistributedDataParallel) else self.towers.no_sync():
+            with (
+                nullcontext()
+                if is_last or not isinstance(self.towers, DistributedDataParallel)
+                else self.towers.no_sync()
+            ):
                 again = self.encoded(self.towers, start, collects=True)
                 self.back(again, (towards[0][rows], towards[1][rows]))
-            apart += sum((after.detach() - before[rows]).float().square().sum() for after, before in zip(again, first, strict=True))
+            apart += sum(
+                (after.detach() - before[rows]).float().square().sum()
+                for after, before in zip(again, first, strict=True)
+            )
         return apart
 
     def back(self, embeddings: Embeddings, towards: Embeddings) -> None:
         """Go back through the towers that are trained, from the gradients of embeddings."""
-        ranks = len(self.whole.sizes) if isinstance(self.towers, DistributedDataParallel) else 1  # it divides the sum of gradients by them
-        trained = [(embedding, gradient * ranks) for embedding, gradient in zip(embeddings, towards, strict=True) if embedding.requires_grad]
+        # it divides the sum of gradients by them
+        ranks = len(self.whole.sizes) if isinstance(self.towers, DistributedDataParallel) else 1
+        trained = [
+            (embedding, gradient * ranks)
+            for embedding, gradient in zip(embeddings, towards, strict=True)
+            if embedding.requires_grad
+        ]
         if trained:
             torch.autograd.backward([embedding for embedding, _ in trained], [gradient for _, gradient in trained])
 
@@ -196,7 +221,9 @@ def chunk_seed(seed: int, step: int, place: int) -> int:
 def check_sync(model: nn.Module, sizes: Sequence[int], chunk: int) -> None:
     """Refuse batch norm over all devices where ranks have different numbers of chunks: one would wait for the others without end."""
     chunks = [math.ceil(size / chunk) for size in sizes]
-    if len(set(chunks)) > 1 and any(isinstance(layer, batch_norm.BatchNorm) and layer.statistics == "sync" for layer in model.modules()):
+    if len(set(chunks)) > 1 and any(
+        isinstance(layer, batch_norm.BatchNorm) and layer.statistics == "sync" for layer in model.modules()
+    ):
         raise UsageError(
             f'[image_tower] batch_norm = "sync": ranks have {chunks} chunks of {chunk}; give [loop] chunk or global_batch so that they have as many'
         )

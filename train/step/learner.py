@@ -54,15 +54,32 @@ class Learner:
             group["lr"] = rate * group["factor"]
         self.model.train()
         result = accumulation.gradients(
-            self._towers, self.model, batch, chunk=config.loop.chunk, loss=self._loss, seed=config.run.seed, step=number, autocast=self._autocast
+            self._towers,
+            self.model,
+            batch,
+            chunk=config.loop.chunk,
+            loss=self._loss,
+            seed=config.run.seed,
+            step=number,
+            autocast=self._autocast,
         )
         if not result.is_finite:
-            raise NotFiniteError(f"step {number}: the loss is {result.loss}, at temperature {result.temperature:.4g} and rate {rate:.3g}")
+            raise NotFiniteError(
+                f"step {number}: the loss is {result.loss}, at temperature {result.temperature:.4g} and rate {rate:.3g}"
+            )
         norm = float(optimizers.clip(self.model, config.optimizer.clip_norm))
         if not math.isfinite(norm):
-            raise NotFiniteError(f"step {number}: the gradient's norm is {norm}, the loss {result.loss}, at temperature {result.temperature:.4g}")
+            raise NotFiniteError(
+                f"step {number}: the gradient's norm is {norm}, the loss {result.loss}, at temperature {result.temperature:.4g}"
+            )
         self.optimizer.step()
-        return {"loss": result.loss, "temperature": result.temperature, "rate": rate, "gradient_norm": norm, "drift": result.drift}
+        return {
+            "loss": result.loss,
+            "temperature": result.temperature,
+            "rate": rate,
+            "gradient_norm": norm,
+            "drift": result.drift,
+        }
 
 
 def model_of(config: TrainConfig, *, vocabulary: int) -> DualEncoder:

@@ -1,9 +1,10 @@
 """ALIGN's loss (section 4.1, equations 1 and 2): normalised softmax over the global batch, image to text and text to image.
 
-A rank holds the logits of its images against the texts of all ranks, a block at a time: rows of them are its images' candidates,
-columns a part of the candidates of each text. So one pass over the blocks serves both directions, texts alone are gathered, and two vectors
-of the global batch's length join the columns' parts. The backward computes the blocks again. Everything else (the match, label smoothing,
-weights of pairs, mixed targets) is of vectors (n,), in plain autograd:
+A rank holds the logits of its images against the texts of all ranks, a block at a time: rows of them are its images'
+candidates, columns a part of the candidates of each text. So one pass over the blocks serves both directions, texts
+alone are gathered, and two vectors of the global batch's length join the columns' parts. The backward computes the
+blocks again. Everything else (the match, label smoothing, weights of pairs, mixed targets) is of vectors (n,), in plain
+autograd:
 
     loss of image i = logsumexp_j s_ij - (1 - smoothing) s_ii - smoothing mean_j s_ij        s_ij = x_i . y_j / temperature
 """
@@ -44,8 +45,8 @@ def contrastive_loss(
 ) -> torch.Tensor:
     """This process's part of the loss of the global batch: the sum over its pairs, by the number N of all pairs. The parts of all ranks add up.
 
-    The gradients of embeddings are those of the global loss, through the gather; the temperature's is this process's part.
-    A collective: all ranks call it, and its backward, in the same order.
+    The gradients of embeddings are those of the global loss, through the gather; the temperature's is this process's
+    part. A collective: all ranks call it, and its backward, in the same order.
 
     Args:
         images: embeddings of this process's images (n, d), of length 1; n may differ between ranks, and is at least 1.
@@ -53,15 +54,25 @@ def contrastive_loss(
         temperature: sigma (), above 0.
         label_smoothing: the match has 1 - this + this/N, each other candidate this/N; or one for each pair (n,).
         directions: add image-to-text and text-to-image, or average them.
-        negatives: share of the other pairs that each is set against (table 8): the next round(negatives (N - 1)) in a circle, in both directions.
+        negatives: share of the other pairs that each is set against (table 8): the next round(negatives (N - 1)) in a
+            circle, in both directions.
             N in the smoothing is then the number of candidates.
-        block: rows and columns of logits in memory at a time. Logits are float32, under autocast too; float64 where embeddings are.
+        block: rows and columns of logits in memory at a time. Logits are float32, under autocast too; float64 where
+            embeddings are.
         weights: factor of each pair's loss (n,).
         targets: of mixed pairs; only with all negatives.
         group: the ranks; default all.
     """
     losses = pair_losses(
-        images, texts, temperature, label_smoothing=label_smoothing, directions=directions, negatives=negatives, block=block, targets=targets, group=group
+        images,
+        texts,
+        temperature,
+        label_smoothing=label_smoothing,
+        directions=directions,
+        negatives=negatives,
+        block=block,
+        targets=targets,
+        group=group,
     )
     weighted = losses.of_pairs if weights is None else losses.of_pairs * weights
     return weighted.sum() / losses.pairs
@@ -108,7 +119,9 @@ def pair_losses(
             share, partner = targets.share, targets.partner
             to_text = share * matches + (1 - share) * (images * texts[partner]).sum(1) * scale
             to_image = share * matches + (1 - share) * (images[partner] * texts).sum(1) * scale
-        losses = by_image + by_text - (1 - label_smoothing) * (to_text + to_image) - label_smoothing * (of_images + of_texts)
+        losses = (
+            by_image + by_text - (1 - label_smoothing) * (to_text + to_image) - label_smoothing * (of_images + of_texts)
+        )
     return PairLosses(losses if directions == "sum" else losses / 2, whole.size)
 
 
@@ -142,13 +155,17 @@ class _Candidates(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         images, of_all, scale, by_image, by_text = ctx.saved_tensors
         to_image, to_mean_of_image = gradients[0], gradients[1] / (ctx.after + 1)
-        to_text, to_mean_of_text = ctx.whole.gathered(torch.stack([gradients[2], gradients[3] / (ctx.after + 1)], 1)).unbind(1)
+        to_text, to_mean_of_text = ctx.whole.gathered(
+            torch.stack([gradients[2], gradients[3] / (ctx.after + 1)], 1)
+        ).unbind(1)
         scaled, towards_images, towards_texts = images * scale, torch.zeros_like(images), torch.zeros_like(of_all)
         with torch.autocast(images.device.type, enabled=False):
             for rows, columns, from_images, from_texts in _blocks(ctx.whole, ctx.after, ctx.block, images.device):
                 logits = scaled[rows] @ of_all[columns].T
                 towards = _towards(logits, from_images, by_image[rows], to_image[rows], to_mean_of_image[rows])
-                towards = _towards(logits.T, from_texts, by_text[columns], to_text[columns], to_mean_of_text[columns]).T.add_(towards)
+                towards = _towards(
+                    logits.T, from_texts, by_text[columns], to_text[columns], to_mean_of_text[columns]
+                ).T.add_(towards)
                 towards_images[rows].addmm_(towards, of_all[columns])
                 towards_texts[columns].addmm_(towards.T, scaled[rows])
         of_scale = (images * towards_images).sum()
@@ -167,22 +184,30 @@ def _count(logits: torch.Tensor, hidden: Hidden, by: torch.Tensor, sums: torch.T
     torch.logaddexp(by, logits.logsumexp(1), out=by)
 
 
-def _towards(logits: torch.Tensor, hidden: Hidden, by: torch.Tensor, to_by: torch.Tensor, to_sum: torch.Tensor) -> torch.Tensor:
+def _towards(
+    logits: torch.Tensor, hidden: Hidden, by: torch.Tensor, to_by: torch.Tensor, to_sum: torch.Tensor
+) -> torch.Tensor:
     """The gradient of a block's logits, of those of its rows' logsumexps and sums."""
     if hidden is True:
         return torch.zeros_like(logits)
     towards = torch.addcmul(to_sum[:, None], torch.exp(logits - by[:, None]), to_by[:, None])
-    return towards.masked_fill_(hidden, 0) if isinstance(hidden, torch.Tensor) else towards  # not times 0: there exp may be inf
+    # not times 0: there exp may be inf
+    return towards.masked_fill_(hidden, 0) if isinstance(hidden, torch.Tensor) else towards
 
 
-def _blocks(whole: GlobalBatch, after: int, block: int, device: torch.device) -> Iterator[tuple[slice, slice, Hidden, Hidden]]:
+def _blocks(
+    whole: GlobalBatch, after: int, block: int, device: torch.device
+) -> Iterator[tuple[slice, slice, Hidden, Hidden]]:
     """Rows of this process (slices of its own), columns of the global batch, and what is hidden from images and, transposed, from texts."""
     for row in range(0, own := whole.sizes[whole.rank], block):
         rows = slice(row, min(row + block, own))
         images = range(whole.first + rows.start, whole.first + rows.stop)
         for column in range(0, whole.size, block):
             texts = range(column, min(column + block, whole.size))
-            from_images, from_texts = _hidden(images, texts, after, whole.size, device), _hidden(texts, images, after, whole.size, device)
+            from_images, from_texts = (
+                _hidden(images, texts, after, whole.size, device),
+                _hidden(texts, images, after, whole.size, device),
+            )
             if from_images is not True or from_texts is not True:
                 yield rows, slice(texts.start, texts.stop), from_images, from_texts
 
@@ -196,5 +221,8 @@ def _hidden(rows: range, columns: range, after: int, size: int, device: torch.de
         return False
     if least > after and least + span < size:
         return True
-    ways = torch.arange(columns.start, columns.stop, device=device)[None] - torch.arange(rows.start, rows.stop, device=device)[:, None]
+    ways = (
+        torch.arange(columns.start, columns.stop, device=device)[None]
+        - torch.arange(rows.start, rows.stop, device=device)[:, None]
+    )
     return ways.remainder_(size) > after

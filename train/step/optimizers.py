@@ -1,7 +1,8 @@
 """LAMB, LARS, AdamW and SGD over the parts of a dual encoder: which parameters decay, and whose step is scaled by their own norm, is said outright.
 
-A parameter is of one kind: `norm` (scale or shift of a batch, layer or group norm), `bias` (of anything else) or `weight`. What is frozen is in no group.
-Of a group are, beside what torch keeps there: `param_names`, `part`, `kinds`, `trust` (LAMB and LARS) and `factor`, which the loop multiplies the rate with.
+A parameter is of one kind: `norm` (scale or shift of a batch, layer or group norm), `bias` (of anything else) or
+`weight`. What is frozen is in no group. Of a group are, beside what torch keeps there: `param_names`, `part`, `kinds`,
+`trust` (LAMB and LARS) and `factor`, which the loop multiplies the rate with.
 """
 
 import math
@@ -20,7 +21,8 @@ KINDS = ("weight", "bias", "norm")
 LARS_TRUST = 0.001  # You et al. 2017 (arXiv 1708.03888), section 5: the trust coefficient
 
 _many: Any = torch  # `_foreach_*` are private by name alone: torch's own optimisers are made of them
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm)  # timm's are subclasses of them
+# timm's are subclasses of them
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm)
 _NUMBERS_AT_A_TIME = 1 << 26  # of the parameters stepped together: two copies of as many are scratch memory, 512 MiB
 
 
@@ -50,7 +52,9 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
     """
     groups = _groups(model, settings)
     if not groups:
-        raise UsageError("[image_tower] frozen, [text_tower] frozen: no parameter is left to train; set one of them to false")
+        raise UsageError(
+            "[image_tower] frozen, [text_tower] frozen: no parameter is left to train; set one of them to false"
+        )
     betas = (settings.beta1, settings.beta2)
     if settings.name == "lamb":
         return Lamb(groups, betas=betas, epsilon=settings.epsilon)
@@ -119,7 +123,11 @@ def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any
 def _names_of_norms(model: nn.Module) -> set[str]:
     """Names of the scales and shifts of batch, layer and group norms."""
     modules = ((prefix, module) for prefix, module in model.named_modules() if isinstance(module, _NORMS))
-    return {f"{prefix}.{name}" if prefix else name for prefix, module in modules for name, _ in module.named_parameters(recurse=False)}
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in modules
+        for name, _ in module.named_parameters(recurse=False)
+    }
 
 
 def _kind(name: str, norms: set[str]) -> Any:
@@ -134,7 +142,8 @@ def _kind(name: str, norms: set[str]) -> Any:
 class _Stepped(torch.optim.Optimizer):
     """What LAMB and LARS share: the walk over parameters that have gradients, as many at a time as scratch memory is meant for.
 
-    `steps` of every group is the number of steps taken, the same in all: a parameter that got no gradient in some of them counts them all the same.
+    `steps` of every group is the number of steps taken, the same in all: a parameter that got no gradient in some of
+    them counts them all the same.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], defaults: dict[str, Any]):
@@ -152,7 +161,9 @@ class _Stepped(torch.optim.Optimizer):
         for group in self.param_groups:
             group["steps"] += 1
             for parameters in _at_a_time(parameter for parameter in group["params"] if parameter.grad is not None):
-                self._step(parameters, [parameter.grad for parameter in parameters if parameter.grad is not None], group)
+                self._step(
+                    parameters, [parameter.grad for parameter in parameters if parameter.grad is not None], group
+                )
 
     def _step(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         raise NotImplementedError
@@ -171,7 +182,9 @@ class Lamb(_Stepped):
     update = m / (sqrt(v) + epsilon) + weight_decay * w; w -= rate * |w| / |update| * update, the ratio 1 where a norm is 0 or in a group without trust.
     """
 
-    def __init__(self, groups: Iterable[dict[str, Any]], *, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-6):
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], *, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-6
+    ):
         super().__init__(groups, {"betas": betas, "epsilon": epsilon})
 
     def _step(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
@@ -211,7 +224,9 @@ class Lars(_Stepped):
         moves = _many._foreach_add(gradients, parameters, alpha=decay)
         if group["trust"]:
             weights, slopes = torch.stack(_many._foreach_norm(parameters)), torch.stack(_many._foreach_norm(gradients))
-            ratios = torch.where((weights > 0) & (slopes > 0), LARS_TRUST * weights / (slopes + decay * weights + group["epsilon"]), 1.0)
+            ratios = torch.where(
+                (weights > 0) & (slopes > 0), LARS_TRUST * weights / (slopes + decay * weights + group["epsilon"]), 1.0
+            )
             _many._foreach_mul_(moves, ratios.unbind())
         _many._foreach_mul_(velocities, group["momentum"])
         _many._foreach_add_(velocities, moves, alpha=group["lr"])

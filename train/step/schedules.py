@@ -9,8 +9,9 @@ from altalign.train.settings import ScheduleSettings
 def rate(step: int, settings: ScheduleSettings) -> float:
     """The learning rate of a step, before any part's factor.
 
-    Steps count from 1, so that the first one of a warm-up already learns, and the warm-up's last has the peak. The last step of all has the floor;
-    so has any after it. Of step 0, the state before training, the rate is where the line begins.
+    Steps count from 1, so that the first one of a warm-up already learns, and the warm-up's last has the peak. The last
+    step of all has the floor; so has any after it. Of step 0, the state before training, the rate is where the line
+    begins.
     """
     if step < settings.warmup_steps:
         return settings.peak * step / settings.warmup_steps

@@ -18,7 +18,8 @@ class BodyError(ValueError):
 def decoded(body: bytes, *, transfer_encoding: str, content_encoding: str, bytes_at_most: int) -> bytes:
     """The body as its author wrote it, at most `bytes_at_most` + 1 bytes of it.
 
-    Crawlers often store a body decoded and leave the headers: what does not look encoded stays. A body that breaks off is as long as it is.
+    Crawlers often store a body decoded and leave the headers: what does not look encoded stays. A body that breaks off
+    is as long as it is.
 
     Raises:
         BodyError: it is encoded, and broken.
@@ -91,4 +92,10 @@ def _is_markup(body: bytes) -> bool:
     return body[:64].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<")
 
 
-_DECODERS: dict[str, Callable[[bytes, int], bytes]] = {"gzip": _gunzip, "x-gzip": _gunzip, "deflate": _undeflate, "br": _unbrotli, "zstd": _unzstd}
+_DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
+    "gzip": _gunzip,
+    "x-gzip": _gunzip,
+    "deflate": _undeflate,
+    "br": _unbrotli,
+    "zstd": _unzstd,
+}

@@ -1,7 +1,8 @@
 """The character encoding of a page, found as browsers find it, and the page as UTF-8.
 
-In this order: byte order mark, HTTP header, <meta> in the first 1,024 bytes, valid UTF-8, a guess. Labels are those of the WHATWG
-Encoding standard; one that means nothing there, or that it replaces altogether (HZ, ISO-2022-KR, …: never decoded in browsers), is as if absent.
+In this order: byte order mark, HTTP header, <meta> in the first 1,024 bytes, valid UTF-8, a guess. Labels are those of
+the WHATWG Encoding standard; one that means nothing there, or that it replaces altogether (HZ, ISO-2022-KR, …: never
+decoded in browsers), is as if absent.
 """
 
 import codecs

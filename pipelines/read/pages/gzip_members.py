@@ -18,8 +18,10 @@ _ZSTD_DICTIONARY = b"\x5d\x2a\x4d\x18"  # the archive begins with a dictionary t
 _START = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n[A-Za-z][A-Za-z0-9-]*[ \t]*:")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _START_BYTES = 64  # enough of a record to tell that it is one
-_ZSTD_BLOCK_BYTES = (1 << 17) + 32  # a block is at most 128 KiB, and a reader gives nothing of it before it has all of it
-_HEAD_BYTES: Mapping[Compression, int] = {"gzip": 512, "zstd": _ZSTD_BLOCK_BYTES, "": 512}  # of a member, to learn its first _START_BYTES
+# a block is at most 128 KiB, and a reader gives nothing of it before it has all of it
+_ZSTD_BLOCK_BYTES = (1 << 17) + 32
+# of a member, to learn its first _START_BYTES
+_HEAD_BYTES: Mapping[Compression, int] = {"gzip": 512, "zstd": _ZSTD_BLOCK_BYTES, "": 512}
 _WINDOW = 1 << 20
 _EMPTY_BYTES = 64  # more than a gzip member of nothing has
 
@@ -90,7 +92,9 @@ def _begins_record(head: bytes, compression: Compression) -> bool:
 
 def is_compressed_twice(file: BinaryIO, offset: int, compression: Compression) -> bool:
     """Whether a member begins here that holds another one."""
-    return compression != "" and _start_of(_head_at(file, offset, compression), compression).startswith((_MAGIC["gzip"], _MAGIC["zstd"]))
+    return compression != "" and _start_of(_head_at(file, offset, compression), compression).startswith(
+        (_MAGIC["gzip"], _MAGIC["zstd"])
+    )
 
 
 def _start_of(head: bytes, compression: Compression) -> bytes:

@@ -1,11 +1,13 @@
 """Image elements of an HTML document in one pass over its bytes: the tokenizer of the HTML standard, and of its tree only what decides about images.
 
-An `<img>` start tag makes an image element wherever it stands, but inside text (script, style, title, textarea, comments, …), inside
-<template>, and behind an accepted <frameset>; an `<image>` does so outside of SVG. What is text depends on whether the parser is in HTML or in
-SVG and MathML, so open elements of these are kept on a stack: <svg>, <math> and all in them, and <template>. Of HTML elements nothing is
-kept but those inside of <foreignObject> and its like; of others only how many of a name are open.
+An `<img>` start tag makes an image element wherever it stands, but inside text (script, style, title, textarea,
+comments, …), inside <template>, and behind an accepted <frameset>; an `<image>` does so outside of SVG. What is text
+depends on whether the parser is in HTML or in SVG and MathML, so open elements of these are kept on a stack: <svg>,
+<math> and all in them, and <template>. Of HTML elements nothing is kept but those inside of <foreignObject> and its
+like; of others only how many of a name are open.
 
-Every byte is looked at a bounded number of times, whatever the page. Functions take `page`, uint8 of valid UTF-8 without a byte order mark.
+Every byte is looked at a bounded number of times, whatever the page. Functions take `page`, uint8 of valid UTF-8
+without a byte order mark.
 """
 
 import numba
@@ -13,10 +15,13 @@ import numpy as np
 
 from altalign.filters.bits import address_of, equal64, first_bit, load8, load_index
 
-COLUMNS = ("src", "data-src", "data-lazy-src", "data-original", "srcset", "data-srcset", "alt")  # attributes of an image, two places each in a row
+# attributes of an image, two places each in a row
+COLUMNS = ("src", "data-src", "data-lazy-src", "data-original", "srcset", "data-srcset", "alt")
 DEPTH_AT_MOST = 128  # elements nested deeper in SVG, MathML or <template> are taken for siblings
 
-IMG, IMAGE, BASE, TEMPLATE, SVG, MATH, RAW, SCRIPT, PLAINTEXT, FRAMESET, HAS_CONTENT, BREAKS_OUT, FONT = (1 << bit for bit in range(13))
+IMG, IMAGE, BASE, TEMPLATE, SVG, MATH, RAW, SCRIPT, PLAINTEXT, FRAMESET, HAS_CONTENT, BREAKS_OUT, FONT = (
+    1 << bit for bit in range(13)
+)
 SVG_INTEGRATION, MATH_TEXT, GLYPH, ANNOTATION, UNTRACKED, P_OR_BR = (1 << bit for bit in range(13, 19))
 COLUMN = 19  # the four bits from here on: number of an attribute's column, counted from 1
 NUMBER = 23  # the bits from here on: number of an element that is counted while it is open, from 1
@@ -48,8 +53,8 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int) -> tup
         images_at_most: where there are more, it ends at the first beyond.
 
     Returns:
-        int32[14 * images], where the values of `COLUMNS` begin and end, as written (-1: no such attribute); and the same two places of
-        the base's `href`.
+        int32[14 * images], where the values of `COLUMNS` begin and end, as written (-1: no such attribute); and the
+        same two places of the base's `href`.
     """
     page, size, names = address_of(text), len(text), address_of(table)
     images: np.ndarray = np.empty(64 * _PLACES, np.int32)
@@ -63,7 +68,9 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int) -> tup
         begin, is_end, content = _next_tag(page, size, at, kind, content)
         name, end = _name(page, size, begin)
         of = _class_of(name, names)
-        at, is_closed = _attributes(page, size, end, values, names) if of & _WITH_ATTRIBUTES else _after_tag(page, size, end)
+        at, is_closed = (
+            _attributes(page, size, end, values, names) if of & _WITH_ATTRIBUTES else _after_tag(page, size, end)
+        )
         if at < 0:
             break
         if is_end:
@@ -184,7 +191,12 @@ def _after_declaration(page: int, size: int, at: int, kind: int) -> int:
         while at < size:
             if load8(page, at - 1) == _DASH and load8(page, at - 2) == _DASH:  # maybe those that it begins with
                 break
-            if at - begin >= 3 and load8(page, at - 1) == _BANG and load8(page, at - 2) == _DASH and load8(page, at - 3) == _DASH:
+            if (
+                at - begin >= 3
+                and load8(page, at - 1) == _BANG
+                and load8(page, at - 2) == _DASH
+                and load8(page, at - 3) == _DASH
+            ):
                 break
             at = _find(page, size, at + 1, _GREATER)
     elif kind and not kind & _IN_HTML and _starts_with(page, size, at + 2, b"[CDATA["):
@@ -355,7 +367,9 @@ def _after_script(page: int, size: int, at: int, begin: int, end: int) -> int:
 @numba.njit(cache=True, nogil=True)
 def _goes_by_html(kind: int, of: int) -> bool:
     """Whether a start tag is read by the rules of HTML, in an element of this kind; else by those of SVG and MathML."""
-    return (kind & (_IN_HTML | _HTML_INSIDE)) | (kind & _TEXT_INSIDE and not of & GLYPH) | (kind & _ANNOTATES and of & SVG) != 0
+    return (kind & (_IN_HTML | _HTML_INSIDE)) | (kind & _TEXT_INSIDE and not of & GLYPH) | (
+        kind & _ANNOTATES and of & SVG
+    ) != 0
 
 
 @numba.njit(cache=True, nogil=True)
@@ -417,7 +431,9 @@ def _close(kinds: np.ndarray, state: np.ndarray, to: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _end(stack: np.ndarray, kinds: np.ndarray, state: np.ndarray, counters: np.ndarray, name: np.uint64, of: int) -> None:
+def _end(
+    stack: np.ndarray, kinds: np.ndarray, state: np.ndarray, counters: np.ndarray, name: np.uint64, of: int
+) -> None:
     """Close what an end tag closes."""
     at, is_barred = state[_DEPTH] - 1, False
     if of & P_OR_BR and at >= 0 and not kinds[at] & _IN_HTML:

@@ -25,9 +25,12 @@ _NO_BASE = ("data:", "javascript:")  # a <base href> of these schemes counts for
 _SETS = COLUMNS.index("srcset")
 _PLACES = 2 * len(COLUMNS)
 _BLOCK = 8_192 * _PLACES
-# URLs that a WHATWG parser leaves as they are (if they hold nothing that `_parsed` looks for): a special scheme, a host of ASCII names whose last is no
-# number, path and query of characters that are never encoded. References to a path, and to one below the base's.
-_PLAIN_URL = re.compile(r"https?://[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]+/[\w!$&()*+,;=:@%~./-]*(?:\?[\w!$&()*+,;=:@%~./?-]*)?", re.ASCII)
+# URLs that a WHATWG parser leaves as they are (if they hold nothing that `_parsed` looks for): a special scheme, a host
+# of ASCII names whose last is no number, path and query of characters that are never encoded. References to a path, and
+# to one below the base's.
+_PLAIN_URL = re.compile(
+    r"https?://[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]+/[\w!$&()*+,;=:@%~./-]*(?:\?[\w!$&()*+,;=:@%~./?-]*)?", re.ASCII
+)
 _PLAIN_PATH = re.compile(r"/(?!/)[\w!$&()*+,;=:@%~./-]*", re.ASCII)
 _PLAIN_REFERENCE = re.compile(r"[\w~-][\w!$&()*+,;=@%~./-]*", re.ASCII)
 
@@ -65,7 +68,11 @@ def images(body: bytes, page_url: str, http_charset: str | None) -> Iterator[Ima
         numbers = iter(places[first : first + _BLOCK].tolist())
         for row in zip(*[numbers] * _PLACES, strict=True):
             written = _source_at(html, row)
-            yield Image(None if written is None else resolve(written, base), written, _value(html, row[-2], row[-1]) if row[-2] >= 0 else None)
+            yield Image(
+                None if written is None else resolve(written, base),
+                written,
+                _value(html, row[-2], row[-1]) if row[-2] >= 0 else None,
+            )
 
 
 def _source_at(html: bytes, row: tuple[int, ...]) -> str | None:
@@ -130,7 +137,9 @@ def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     verdict, failed = reasons_of(every)
     image_url = pc.coalesce(url, pa.array([image.written for image in found], pa.string()))
     page_url = pa.array([row[1] for row in rows], pa.string())
-    return pa.record_batch([image_url, url, caption, page_url, verdict.dictionary_decode(), failed.dictionary_decode()], schema=EXTRACTED)
+    return pa.record_batch(
+        [image_url, url, caption, page_url, verdict.dictionary_decode(), failed.dictionary_decode()], schema=EXTRACTED
+    )
 
 
 def _first_of_set(value: str) -> str:
@@ -141,7 +150,8 @@ def _first_of_set(value: str) -> str:
 
 def _parsed(url: str, base: str | None) -> str | None:
     """A URL without its fragment, serialised; None where it is not valid."""
-    if "/." not in url and "%2" not in url and "xn--" not in url:  # parts . and .., maybe written as %2e; names that are checked
+    # parts . and .., maybe written as %2e; names that are checked
+    if "/." not in url and "%2" not in url and "xn--" not in url:
         if url.startswith(_SCHEMES):
             if _PLAIN_URL.fullmatch(url):
                 return url

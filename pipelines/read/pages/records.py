@@ -1,8 +1,8 @@
 """Records of a web archive one after the other, whatever is broken between them.
 
-An archive is a chain of records, each a gzip member or zstd frame of its own, or not compressed at all. Such a record can be
-read again at its offset. In an archive compressed as a whole only its first record can: of the others the payload has to be kept.
-After a broken record the search for the next goes on behind it.
+An archive is a chain of records, each a gzip member or zstd frame of its own, or not compressed at all. Such a record
+can be read again at its offset. In an archive compressed as a whole only its first record can: of the others the
+payload has to be kept. After a broken record the search for the next goes on behind it.
 """
 
 import io
@@ -53,7 +53,8 @@ class BrokenRecord:
     error: str
 
 
-Keep = Callable[[WarcRecordType, Http | None, bool], int]  # bytes of a payload to keep, by kind, head, and whether it can be read again
+# bytes of a payload to keep, by kind, head, and whether it can be read again
+Keep = Callable[[WarcRecordType, Http | None, bool], int]
 
 
 def records(path: str, keep: Keep) -> Iterator[Record | BrokenRecord]:
@@ -86,7 +87,9 @@ def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | No
     stream = gzip_members.stream(file, gzip_members.compression_at(file, offset)) or file
     try:
         for record in ArchiveIterator(stream, parse_http=False):
-            return _taken(record, _head(record).url, offset, lambda *_: payload_bytes, lambda: False, can_be_read_again=True)
+            return _taken(
+                record, _head(record).url, offset, lambda *_: payload_bytes, lambda: False, can_be_read_again=True
+            )
     except OSError as error:
         gzip_members.check_disk(error)
         return None
@@ -113,7 +116,8 @@ class _Stretch:
         self._file.seek(start)
         self._stream = gzip_members.stream(self._file, self._compression)
         self._waiting: Record | None = None
-        if gzip_members.is_compressed_twice(self._again, start, self._compression):  # the reader would unwrap it, and the search find it once more
+        # the reader would unwrap it, and the search find it once more
+        if gzip_members.is_compressed_twice(self._again, start, self._compression):
             yield from self._at_compressed_twice()
             return
         archive = iter(ArchiveIterator(self._stream or self._file, parse_http=False))
@@ -132,7 +136,9 @@ class _Stretch:
             is_first, before = self._waiting is None, self._frame
             self._waiting = None
             offset, can_be_read_again = self._place(record)
-            if can_be_read_again and self._has_begun_before(offset, begun_at := start if is_first else record.stream_pos, before):
+            if can_be_read_again and self._has_begun_before(
+                offset, begun_at := start if is_first else record.stream_pos, before
+            ):
                 if not (is_first and self._start_is_counted):
                     yield BrokenRecord(begun_at, "the record breaks off in its head")
                 self._start_is_counted, self.goes_on_at = False, offset
@@ -156,14 +162,18 @@ class _Stretch:
 
     def _at_broken_record(self, offset: int, error: OSError, *, can_be_read_again: bool) -> Iterator[BrokenRecord]:
         is_beyond = can_be_read_again and self._is_in_the_next_member()
-        yield BrokenRecord(offset, "Content-Length goes beyond the end of its compressed member" if is_beyond else str(error))
+        yield BrokenRecord(
+            offset, "Content-Length goes beyond the end of its compressed member" if is_beyond else str(error)
+        )
         self._search(behind=offset if can_be_read_again else self._frame)
 
     def _at_compressed_twice(self) -> Iterator[BrokenRecord]:
         if not self._start_is_counted:
             yield BrokenRecord(self._start, "compressed twice")
         self._start_is_counted = False
-        self._search(behind=(gzip_members.read_member(self._again, self._start, self._compression).end or self._start + 1) - 1)
+        self._search(
+            behind=(gzip_members.read_member(self._again, self._start, self._compression).end or self._start + 1) - 1
+        )
 
     def _at_wrong_head(self, offset: int, error: str, before: int, *, is_first: bool) -> Iterator[BrokenRecord]:
         """A head that cannot be right. One that is cut has gone on in the next member, so the search begins behind the record before it."""
@@ -180,7 +190,9 @@ class _Stretch:
         self._again.seek(end)
         if not self._again.read(1 << 10).strip(b"\0\r\n\t "):
             return
-        if not self._start_is_counted and (end == self._start or not gzip_members.is_start(self._again, end, self._compression)):
+        if not self._start_is_counted and (
+            end == self._start or not gzip_members.is_start(self._again, end, self._compression)
+        ):
             yield BrokenRecord(end, "the file breaks off in the head of a record")
         self._start_is_counted = False
         self._search(behind=end if last is None else end - 1)
@@ -213,7 +225,11 @@ class _Stretch:
 
     def _has_begun_before(self, offset: int, begun_at: int, before: int) -> bool:
         """Whether the reader took the cut head of another member, and maybe more such, for the first lines of a record's."""
-        return self._stream is not None and before < begun_at < offset and gzip_members.read_member(self._again, begun_at, self._compression).bytes > 0
+        return (
+            self._stream is not None
+            and before < begun_at < offset
+            and gzip_members.read_member(self._again, begun_at, self._compression).bytes > 0
+        )
 
     def _frame_now(self) -> int:
         return (self._stream.frame_start_position() or 0) if self._stream else 0
@@ -221,7 +237,11 @@ class _Stretch:
     def _is_in_the_next_member(self) -> bool:
         """Whether reading a record went on into a member that is the start of another."""
         frame = self._frame_now()
-        return self._stream is not None and frame != self._frame and gzip_members.is_start(self._again, frame, self._compression)
+        return (
+            self._stream is not None
+            and frame != self._frame
+            and gzip_members.is_start(self._again, frame, self._compression)
+        )
 
     def _at_broken_start(self, error: str) -> Iterator[Record | BrokenRecord]:
         """What is behind the record that waits is no record; or the end of its own member is broken, and so is it."""
@@ -260,7 +280,9 @@ class _Stretch:
         self.goes_on_at = gzip_members.next_start(self._again, max(behind, self._start) + 1, self._compression)
 
 
-def _taken(record: WarcRecord, url: str, offset: int, keep: Keep, is_beyond: Callable[[], bool], *, can_be_read_again: bool) -> Record:
+def _taken(
+    record: WarcRecord, url: str, offset: int, keep: Keep, is_beyond: Callable[[], bool], *, can_be_read_again: bool
+) -> Record:
     """A record, all of it read, piece by piece while it is not beyond its end: else a length that lies costs all that is behind it.
 
     Raises:
@@ -299,7 +321,9 @@ def _named(names: tuple[bytes, ...]) -> _Names:
     lengths, types = lower.count(b"content-length"), lower.count(b"warc-type")
     if lengths != 1 or types != 1:
         return _Names(f"{lengths} headers Content-Length and {types} WARC-Type, where one of each is meant")
-    return _Names(None, lower.index(b"content-length"), lower.index(b"warc-target-uri") if b"warc-target-uri" in lower else None)
+    return _Names(
+        None, lower.index(b"content-length"), lower.index(b"warc-target-uri") if b"warc-target-uri" in lower else None
+    )
 
 
 class _Head(NamedTuple):
@@ -310,7 +334,8 @@ class _Head(NamedTuple):
 
 
 def _head(record: WarcRecord) -> _Head:
-    error, length, url_at = _named(record.headers.keys_bytes())  # all at once: the reader's own look at one name takes as long
+    # all at once: the reader's own look at one name takes as long
+    error, length, url_at = _named(record.headers.keys_bytes())
     if error is not None:
         return _Head(error)
     values = record.headers.values_bytes()

@@ -1,7 +1,7 @@
 """Web archives: pages give candidates, every successful response and every resource is the place of an image.
 
-All responses of status 200 are places, pages too: an image's URL that shows a page is an image that cannot be decoded, not one that is not
-in the archive. A place's URL is serialised as pages give theirs.
+All responses of status 200 are places, pages too: an image's URL that shows a page is an image that cannot be decoded,
+not one that is not in the archive. A place's URL is serialised as pages give theirs.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,8 @@ from altalign.pipelines.read.pages.records import BrokenRecord, Http, Record, fi
 IMAGE_BYTES = 256 << 20  # of a body; what is beyond is cut off, and then no decoder takes the rest for an image
 _PAGE_TYPES = ("text/html", "application/xhtml+xml")
 _HTTP_BYTES = 1 << 20  # so much more than its body may a page's payload be: chunk sizes
-_PAGE_HEAD_BYTES = 1_024  # of a page that was copied because it may be asked for as an image: enough to see that it is none
+# of a page that was copied because it may be asked for as an image: enough to see that it is none
+_PAGE_HEAD_BYTES = 1_024
 
 
 def read(path: str) -> Iterator[Found]:
@@ -83,7 +84,14 @@ def _take(record: Record, gatherer: Gatherer) -> Iterator[Found]:
         except (BodyError, image_elements.PageError) as error:
             gatherer.broken(record.offset, str(error))
     if url is not None:
-        gatherer.place(url, *((record.offset, None, None) if record.can_be_read_again else (None, None, _copy(record, is_page=is_page))))
+        gatherer.place(
+            url,
+            *(
+                (record.offset, None, None)
+                if record.can_be_read_again
+                else (None, None, _copy(record, is_page=is_page))
+            ),
+        )
 
 
 def _take_page(record: Record, body: bytes, gatherer: Gatherer) -> Iterator[Found]:
@@ -111,4 +119,9 @@ def _image(record: Record) -> bytes:
 def _body(record: Record, bytes_at_most: int) -> bytes:
     if record.http is None:
         return record.payload
-    return decoded(record.payload, transfer_encoding=record.http.transfer_encoding, content_encoding=record.http.content_encoding, bytes_at_most=bytes_at_most)
+    return decoded(
+        record.payload,
+        transfer_encoding=record.http.transfer_encoding,
+        content_encoding=record.http.content_encoding,
+        bytes_at_most=bytes_at_most,
+    )

@@ -57,7 +57,9 @@ def images(metadata: bytes) -> list[tuple[image_elements.Image, str]]:
     if not isinstance(page_url, str) or not page_url:
         raise ValueError("no WARC-Target-URI")
     base = image_elements.base_url(page_url, _text(_in(html, "Head").get("Base")))
-    return [(_image(link, base), page_url) for link in links if isinstance(link, dict) and link.get("path") == _IMAGE_PATH]
+    return [
+        (_image(link, base), page_url) for link in links if isinstance(link, dict) and link.get("path") == _IMAGE_PATH
+    ]
 
 
 def _bytes_to_keep(kind: WarcRecordType, http: Http | None, can_be_read_again: bool) -> int:  # noqa: ARG001, FBT001 - a callback
@@ -66,7 +68,9 @@ def _bytes_to_keep(kind: WarcRecordType, http: Http | None, can_be_read_again: b
 
 def _image(link: dict[str, Any], base: str | None) -> image_elements.Image:
     written = image_elements.source_of(_text(link.get("url")) or "", is_set=False)
-    return image_elements.Image(None if written is None else image_elements.resolve(written, base), written, _text(link.get("alt")))
+    return image_elements.Image(
+        None if written is None else image_elements.resolve(written, base), written, _text(link.get("alt"))
+    )
 
 
 def _text(value: object) -> str | None:

@@ -1,7 +1,7 @@
 """What a Parquet file says of its columns and pages, read straight from its bytes (Thrift's compact protocol).
 
-Arrow tells none of it safely: of a footer that contradicts itself pyarrow's `metadata.row_group(i).column(j)` ends the process, and
-a page that claims 2 GB is given them before its end is looked for.
+Arrow tells none of it safely: of a footer that contradicts itself pyarrow's `metadata.row_group(i).column(j)` ends the
+process, and a page that claims 2 GB is given them before its end is looked for.
 """
 
 from array import array
@@ -17,7 +17,9 @@ _DEPTH = 30  # of structs in structs; Parquet has eight
 _ROW_GROUPS, _COLUMNS, _ROWS, _META_DATA = 4, 1, 3, 3  # fields of FileMetaData, RowGroup and ColumnChunk
 _VALUES, _COMPRESSED_BYTES, _FIRST_DATA_PAGE, _DICTIONARY_PAGE = 5, 7, 9, 11  # of ColumnMetaData
 _PAGE_BYTES = 3  # of PageHeader: of the page behind it, compressed
-_SLACK_BYTES = 100  # a column may be longer than it says: parquet-mr once left out the header of its dictionary (PARQUET-816; Arrow allows as much)
+# a column may be longer than it says: parquet-mr once left out the header of its dictionary (PARQUET-816; Arrow allows
+# as much)
+_SLACK_BYTES = 100
 _PAGE_AT_LEAST = 16  # bytes; its header has ten at least
 _HEADER_BYTES = (1 << 9, 1 << 16, 1 << 24)  # of a page; most are small, but it may hold its least and greatest value
 
@@ -38,7 +40,8 @@ class Chunks:
     """Every column of every row group of a file, to be gone through as often as need be: 24 bytes each, for a footer may name a million."""
 
     def __init__(self, numbers: "array[int]"):
-        self._numbers = numbers  # of each row group its rows and how many columns, then of each of these values, start and end
+        # of each row group its rows and how many columns, then of each of these values, start and end
+        self._numbers = numbers
 
     def __iter__(self) -> Iterator[Chunk]:
         at = group = 0
@@ -85,7 +88,9 @@ def check_pages(file: BinaryIO, found: Iterable[Chunk], columns: Collection[int]
             page_bytes, at = _page(file, at)
             left = chunk.end + _SLACK_BYTES - at
             if not 0 <= page_bytes <= left:
-                raise pa.ArrowInvalid(f"a page of {page_bytes} bytes in column {chunk.column} of row group {chunk.group}, which has at most {left} left")
+                raise pa.ArrowInvalid(
+                    f"a page of {page_bytes} bytes in column {chunk.column} of row group {chunk.group}, which has at most {left} left"
+                )
             at += page_bytes
 
 

@@ -1,7 +1,7 @@
 """Tables of text: CSV (RFC 4180), TSV, JSON Lines; each row or line that cannot be read costs that row.
 
-CSV: a header row, quotes doubled inside quotes, UTF-8 with or without a byte order mark, lines ended by LF or CR LF. TSV: a header row, no quoting.
-A line that is no UTF-8 is a broken row. Lines of nothing but white space are no rows.
+CSV: a header row, quotes doubled inside quotes, UTF-8 with or without a byte order mark, lines ended by LF or CR LF.
+TSV: a header row, no quoting. A line that is no UTF-8 is a broken row. Lines of nothing but white space are no rows.
 """
 
 import csv
@@ -85,8 +85,8 @@ class _Lines:
 class _Feed:
     """Lines as the csv module wants them; remembers those of the record being read.
 
-    Lines below an open quote are read again when it is never closed. Rows made for it could have a file read as often as it has lines,
-    so that there is an end to patience: then a quote has to be closed on its line.
+    Lines below an open quote are read again when it is never closed. Rows made for it could have a file read as often
+    as it has lines, so that there is an end to patience: then a quote has to be closed on its line.
     """
 
     def __init__(self, lines: _Lines):

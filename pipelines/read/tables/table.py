@@ -1,7 +1,7 @@
 """Tables: Parquet, CSV, TSV and JSON Lines, the last three also compressed (.gz, .zst).
 
-Text passes read a Parquet table without images straight from its row groups (`is_direct`, `candidates`); every other table
-is read once, by `read`.
+Text passes read a Parquet table without images straight from its row groups (`is_direct`, `candidates`); every other
+table is read once, by `read`.
 """
 
 import difflib
@@ -21,7 +21,16 @@ from altalign.errors import UsageError
 from altalign.filters import captions, urls
 from altalign.pipelines.files import parquet
 from altalign.pipelines.read.compressed import Compression, decompressed
-from altalign.pipelines.read.found import STRETCH_BYTES, STRETCH_ROWS, Found, Gatherer, as_found, kept, readable, unreadable
+from altalign.pipelines.read.found import (
+    STRETCH_BYTES,
+    STRETCH_ROWS,
+    Found,
+    Gatherer,
+    as_found,
+    kept,
+    readable,
+    unreadable,
+)
 from altalign.pipelines.read.tables import footers, lines
 from altalign.schema import CANDIDATE, IMAGE_PLACE
 from altalign.terminal import shown
@@ -36,7 +45,8 @@ _FORMS: dict[str, Literal["parquet", "csv", "tsv", "jsonl"]] = {
 }
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
 _OBJECTS_CHECKED = 1_000
-_NAMES_COMPARED, _NAMES_SHOWN, _NAME_SHOWN = 1_000, 10, 60  # columns that a message compares and shows, and characters of each
+# columns that a message compares and shows, and characters of each
+_NAMES_COMPARED, _NAMES_SHOWN, _NAME_SHOWN = 1_000, 10, 60
 
 
 def form_of(path: str) -> Literal["parquet", "csv", "tsv", "jsonl"]:
@@ -49,7 +59,9 @@ def form_of(path: str) -> Literal["parquet", "csv", "tsv", "jsonl"]:
     compressed = name.suffix.lower() in _COMPRESSIONS
     form = _FORMS.get((PurePath(name.stem) if compressed else name).suffix.lower())
     if form is None or (compressed and form == "parquet"):
-        raise UsageError(f"{path}: not the name of a table; it should end in .parquet, .csv, .tsv or .jsonl, the last three also in .gz or .zst after that")
+        raise UsageError(
+            f"{path}: not the name of a table; it should end in .parquet, .csv, .tsv or .jsonl, the last three also in .gz or .zst after that"
+        )
     return form
 
 
@@ -72,7 +84,9 @@ def check(path: str, settings: InputSettings) -> None:
     """
     form = form_of(path)
     if form != "parquet" and settings.image_column:
-        raise UsageError(f'{path}: image_column = "{settings.image_column}", but only Parquet tables hold images; leave it empty and fetch the images by URL')
+        raise UsageError(
+            f'{path}: image_column = "{settings.image_column}", but only Parquet tables hold images; leave it empty and fetch the images by URL'
+        )
     if _is_empty(path):
         return
     if form == "parquet":
@@ -140,11 +154,15 @@ def candidates(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch
     Returns:
         `schema.CANDIDATE`, n rows: captions cleaned, URLs trimmed, and without their fragment where they are valid.
     """
-    url, caption, page_url = (_strings(batch.column(name)) if name else pa.nulls(batch.num_rows, pa.string()) for name in _wanted(settings))
+    url, caption, page_url = (
+        _strings(batch.column(name)) if name else pa.nulls(batch.num_rows, pa.string()) for name in _wanted(settings)
+    )
     return from_columns(url, caption, urls.valid_utf8(page_url), settings=settings)
 
 
-def from_columns(url: pa.StringArray, caption: pa.StringArray, page_url: pa.StringArray, *, settings: InputSettings) -> pa.RecordBatch:
+def from_columns(
+    url: pa.StringArray, caption: pa.StringArray, page_url: pa.StringArray, *, settings: InputSettings
+) -> pa.RecordBatch:
     """`schema.CANDIDATE` of columns as they were found."""
     caption = cast(pa.StringArray, caption.fill_null(""))
     if settings.decode_entities:
@@ -172,7 +190,9 @@ def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[
         starts = np.cumsum([0, *rows_of_groups])
         for number in np.unique(np.searchsorted(starts, wanted, side="right") - 1).tolist():
             row = int(starts[number])
-            batches = table.iter_batches(_rows_a_batch(table), row_groups=[number], columns=[_image_path(table, settings)], use_threads=False)
+            batches = table.iter_batches(
+                _rows_a_batch(table), row_groups=[number], columns=[_image_path(table, settings)], use_threads=False
+            )
             for batch in parquet.exactly(batches, rows_of_groups[number]):
                 column = _binary(batch.column(0))
                 first, last = np.searchsorted(wanted, [row, row + len(column)])
@@ -197,11 +217,15 @@ def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
         rows = sum(parquet.rows_of_groups(table))
         _check_pages(path, table, _check_parquet(path, table, settings), [*columns(settings), settings.image_column])
         if not settings.image_column:
-            for batch in parquet.exactly(table.iter_batches(STRETCH_ROWS, columns=columns(settings), use_threads=False), rows):
+            for batch in parquet.exactly(
+                table.iter_batches(STRETCH_ROWS, columns=columns(settings), use_threads=False), rows
+            ):
                 yield as_found(candidates(batch, settings))
             return
         row = 0
-        batches = table.iter_batches(_rows_a_batch(table), columns=[*columns(settings), _image_path(table, settings)], use_threads=False)
+        batches = table.iter_batches(
+            _rows_a_batch(table), columns=[*columns(settings), _image_path(table, settings)], use_threads=False
+        )
         for batch in parquet.exactly(batches, rows):
             image = _binary(batch.column(settings.image_column))
             has_bytes = np.asarray(pc.binary_length(image).fill_null(0)) > 0
@@ -209,7 +233,9 @@ def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
             row += batch.num_rows
 
 
-def _found_in_hand(batch: pa.RecordBatch, image: pa.BinaryArray, has_bytes: np.ndarray, first_row: int, settings: InputSettings) -> Found:
+def _found_in_hand(
+    batch: pa.RecordBatch, image: pa.BinaryArray, has_bytes: np.ndarray, first_row: int, settings: InputSettings
+) -> Found:
     plain = candidates(batch, settings)
     hashed = [
         sha256(image[row].as_buffer()).hexdigest() if has_bytes[row] and not known else None
@@ -272,7 +298,9 @@ def _check_parquet(path: str, table: pq.ParquetFile, settings: InputSettings) ->
     _check_names(path, settings, schema.names, "column")
     for name in columns(settings):
         if not _is_text(schema.field(name).type):
-            raise UsageError(f"{path}: column {name} is of type {schema.field(name).type}, where strings are meant; name another column or convert this one")
+            raise UsageError(
+                f"{path}: column {name} is of type {schema.field(name).type}, where strings are meant; name another column or convert this one"
+            )
     if settings.image_column:
         _check_bytes(path, schema, settings.image_column)
     return chunks
@@ -281,7 +309,9 @@ def _check_parquet(path: str, table: pq.ParquetFile, settings: InputSettings) ->
 def _check_bytes(path: str, schema: pa.Schema, column: str) -> None:
     kind = schema.field(column).type
     if not _is_bytes(kind):
-        raise UsageError(f"{path}: column {column} is of type {kind}, where bytes (or a struct whose field bytes holds them) are meant; name another column")
+        raise UsageError(
+            f"{path}: column {column} is of type {kind}, where bytes (or a struct whose field bytes holds them) are meant; name another column"
+        )
 
 
 def _checked_chunks(path: str, table: pq.ParquetFile) -> footers.Chunks:
@@ -292,14 +322,19 @@ def _checked_chunks(path: str, table: pq.ParquetFile) -> footers.Chunks:
     for chunk in chunks:
         if chunk.column in flat and chunk.values != chunk.rows:
             name = table.schema.column(chunk.column).name
-            raise pa.ArrowInvalid(f"{chunk.values} values of {name} in row group {chunk.group}, which has {chunk.rows} rows")
+            raise pa.ArrowInvalid(
+                f"{chunk.values} values of {name} in row group {chunk.group}, which has {chunk.rows} rows"
+            )
     return chunks
 
 
 def _check_pages(path: str, table: pq.ParquetFile, chunks: footers.Chunks, names: Collection[str]) -> None:
     """Refuse a file in which a page of these columns claims more bytes than there are: Arrow would take memory for them first."""
-    paths = {number: table.schema.column(number).path for number in range(len(table.schema))}  # a name may hold a point itself
-    wanted = {number for number, path in paths.items() if any(path == name or path.startswith(f"{name}.") for name in names)}
+    # a name may hold a point itself
+    paths = {number: table.schema.column(number).path for number in range(len(table.schema))}
+    wanted = {
+        number for number, path in paths.items() if any(path == name or path.startswith(f"{name}.") for name in names)
+    }
     with storage.open_read(path) as file:
         footers.check_pages(file, chunks, wanted)
 
@@ -309,14 +344,23 @@ def _check_names(path: str, settings: InputSettings, names: Sequence[str], what:
         name = getattr(settings, setting)
         if not name:
             if setting in ("url_column", "caption_column") and not (setting == "url_column" and settings.image_column):
-                raise UsageError(f"{path}: {setting} is empty; name a column, there are {', '.join(map(_shown, names[:_NAMES_SHOWN]))}")
+                raise UsageError(
+                    f"{path}: {setting} is empty; name a column, there are {', '.join(map(_shown, names[:_NAMES_SHOWN]))}"
+                )
         elif name not in names:
-            near = [_shown(each) for each in difflib.get_close_matches(name, names[:_NAMES_COMPARED], 3) or names[:_NAMES_SHOWN]]
+            near = [
+                _shown(each)
+                for each in difflib.get_close_matches(name, names[:_NAMES_COMPARED], 3) or names[:_NAMES_SHOWN]
+            ]
             raise UsageError(
-                f'{path}: no {what} "{name}" ({setting}); did you mean {" or ".join(near)}?' if near else f'{path}: no {what} "{name}" ({setting})'
+                f'{path}: no {what} "{name}" ({setting}); did you mean {" or ".join(near)}?'
+                if near
+                else f'{path}: no {what} "{name}" ({setting})'
             )
         elif list(names).count(name) > 1:
-            raise UsageError(f'{path}: the {what} "{name}" ({setting}) is there {list(names).count(name)} times; rename one')
+            raise UsageError(
+                f'{path}: the {what} "{name}" ({setting}) is there {list(names).count(name)} times; rename one'
+            )
 
 
 def _shown(name: str) -> str:
@@ -327,7 +371,12 @@ def _shown(name: str) -> str:
 def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind)
+    return (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_null(kind)
+    )
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

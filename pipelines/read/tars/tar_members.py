@@ -1,7 +1,7 @@
 """Members of tars, as the standard library reads them; headers without surprises, which nearly all are, at a third of its cost.
 
-Tarfile reads every header into an object of twenty fields. Of a regular file whose header's numbers are plain octal digits, the name, the size
-and the type are all that readers ask for, and the rest only has to be sound.
+Tarfile reads every header into an object of twenty fields. Of a regular file whose header's numbers are plain octal
+digits, the name, the size and the type are all that readers ask for, and the rest only has to be sound.
 """
 
 import io
@@ -19,7 +19,13 @@ from altalign.pipelines.read.found import LINE_BYTES
 PIECE_BYTES = 1 << 20
 _STRETCH_BYTES = 1 << 13  # the texts of a sample and the headers around them
 _MEMBER_BYTES = 1 << 50  # a member beyond this is a header that lies
-_LONG_HEADERS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_LONG_HEADERS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
 _MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd"}
 _PLAIN_TYPES = b"0\0"  # of regular files, newer and older
 
@@ -31,8 +37,9 @@ class BehindTheEndError(ReadError):
 class _Header(tarfile.TarInfo):
     """A header that is damaged, or has no end, ends the reading with an error.
 
-    Tarfile alone takes the one for the end of the archive, and holds the other whole: a header of names and attributes is as long as it says.
-    Extended headers that lie (a map of holes that is none, a size below zero) it lets fail anywhere, or turn back in the file.
+    Tarfile alone takes the one for the end of the archive, and holds the other whole: a header of names and attributes
+    is as long as it says. Extended headers that lie (a map of holes that is none, a size below zero) it lets fail
+    anywhere, or turn back in the file.
     """
 
     @classmethod
@@ -45,10 +52,15 @@ class _Header(tarfile.TarInfo):
     @classmethod
     def _plain(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "tarfile.TarInfo | None":
         """The header of a regular file, with name, size and type alone; None where tarfile has to look closer, or to complain."""
-        if len(buf) != tarfile.BLOCKSIZE or buf[156] not in _PLAIN_TYPES or not _are_numbers(bytes(buf[100:124] + buf[329:345])):
+        if (
+            len(buf) != tarfile.BLOCKSIZE
+            or buf[156] not in _PLAIN_TYPES
+            or not _are_numbers(bytes(buf[100:124] + buf[329:345]))
+        ):
             return None
         size, time, declared = _octal(buf[124:136]), _octal(buf[136:148]), _octal(buf[148:156])
-        # Adler-32 begins with the sum of all bytes and 1, modulo 65,521, which those of half a header never reach. The sum's own field counts as blanks.
+        # Adler-32 begins with the sum of all bytes and 1, modulo 65,521, which those of half a header never reach. The
+        # sum's own field counts as blanks.
         total = (adler32(buf[:256]) & 0xFFFF) + (adler32(buf[256:]) & 0xFFFF) - 2 - sum(buf[148:156]) + 8 * 32
         name = buf[:100].partition(b"\0")[0].decode(encoding, errors)
         if size is None or time is None or declared != total or name.endswith("/"):
@@ -97,7 +109,8 @@ def _are_numbers(fields: bytes) -> bool:
 class _Stretches:
     """A file read in stretches, with a place of its own in it.
 
-    Tarfile asks for the place three times a header: a call of the system each, which gives Python's lock away, where other threads wait for it.
+    Tarfile asks for the place three times a header: a call of the system each, which gives Python's lock away, where
+    other threads wait for it.
     """
 
     def __init__(self, file: BinaryIO):
@@ -136,7 +149,9 @@ def opened(file: BinaryIO) -> Iterator[tuple[tarfile.TarFile, bool]]:
     compression = _MAGIC.get(file.read(2))
     file.seek(0)
     if compression is None:
-        with tarfile.open(fileobj=cast(BinaryIO, _Stretches(file)), mode="r:", tarinfo=_Header, ignore_zeros=True) as tar:
+        with tarfile.open(
+            fileobj=cast(BinaryIO, _Stretches(file)), mode="r:", tarinfo=_Header, ignore_zeros=True
+        ) as tar:
             yield tar, False
         return
     with tarfile.open(fileobj=decompressed(file, compression), mode="r|", tarinfo=_Header, ignore_zeros=True) as tar:

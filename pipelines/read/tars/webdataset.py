@@ -1,7 +1,7 @@
 """WebDataset tars (.tar, .tar.gz, .tar.zst): neighbouring members of one name up to the first dot are a sample.
 
-Of a sample: the first image member, the caption of `.txt` or else of `.json`, the `url` of `.json`. No member is held whole beyond a limit,
-compressed or not: an image is cut there, as one of a web archive is; a text breaks its sample.
+Of a sample: the first image member, the caption of `.txt` or else of `.json`, the `url` of `.json`. No member is held
+whole beyond a limit, compressed or not: an image is cut there, as one of a web archive is; a text breaks its sample.
 """
 
 import tarfile
@@ -17,7 +17,16 @@ import pyarrow.compute as pc
 
 from altalign import storage
 from altalign.curation import InputSettings
-from altalign.pipelines.read.found import LINE_BYTES, STRETCH_BYTES, STRETCH_ROWS, Found, batch, kept, readable, unreadable
+from altalign.pipelines.read.found import (
+    LINE_BYTES,
+    STRETCH_BYTES,
+    STRETCH_ROWS,
+    Found,
+    batch,
+    kept,
+    readable,
+    unreadable,
+)
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.read.tables.lines import parse_json
@@ -78,7 +87,10 @@ def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
                 for _, extension, member in members:
                     offset = member.offset if offset < 0 else offset
                     try:
-                        if not _add(sample, tar, member, extension.lower(), is_compressed=is_compressed) and member.isfile():
+                        if (
+                            not _add(sample, tar, member, extension.lower(), is_compressed=is_compressed)
+                            and member.isfile()
+                        ):
                             others.append(member.name)
                     except _SampleError as problem:
                         error = str(problem)
@@ -103,7 +115,9 @@ def _members(tar: tarfile.TarFile, behind: list[str]) -> Iterator[tuple[str, str
         behind.append(str(error))
 
 
-def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, extension: str, *, is_compressed: bool) -> bool:
+def _add(
+    sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, extension: str, *, is_compressed: bool
+) -> bool:
     """Take a member into its sample; whether it is of any use there."""
     if extension not in _READ or not member.isfile():
         return False
@@ -143,11 +157,21 @@ def _text(member: str, value: dict[str, Any], name: str) -> str | None:
     return text
 
 
-def _found(samples: list[_Sample], broken: list[tuple[str, int, str]], file: BinaryIO, settings: InputSettings) -> Found:
-    texts = [(sample.url, sample.caption_of_json if sample.caption is None else sample.caption, None) for sample in samples]
+def _found(
+    samples: list[_Sample], broken: list[tuple[str, int, str]], file: BinaryIO, settings: InputSettings
+) -> Found:
+    texts = [
+        (sample.url, sample.caption_of_json if sample.caption is None else sample.caption, None) for sample in samples
+    ]
     plain = table.from_columns(*table.string_columns(texts), settings=settings)
     is_known = plain["image_identity"].is_valid().to_pylist()
-    rows = table.in_hand(plain, [None if known or not sample.length else _sha256(sample, file) for known, sample in zip(is_known, samples, strict=True)])
+    rows = table.in_hand(
+        plain,
+        [
+            None if known or not sample.length else _sha256(sample, file)
+            for known, sample in zip(is_known, samples, strict=True)
+        ],
+    )
     has_image = [bool(sample.length) for sample in samples]
     in_hand = [sample for sample in samples if sample.length]
     places = [

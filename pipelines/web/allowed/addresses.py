@@ -1,6 +1,7 @@
 """Which addresses may be reached: those of the public internet, and those that a setting names. Pure.
 
-What is asked is always the address that a connection is made to, so no spelling of a URL and no answer of a name server gets around it.
+What is asked is always the address that a connection is made to, so no spelling of a URL and no answer of a name server
+gets around it.
 """
 
 import ipaddress
@@ -12,7 +13,8 @@ from altalign.allowed_addresses import Allowed
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# The special-purpose registry of IPv4 (https://www.iana.org/assignments/iana-ipv4-special-registry), multicast, and what clouds answer at.
+# The special-purpose registry of IPv4 (https://www.iana.org/assignments/iana-ipv4-special-registry), multicast, and
+# what clouds answer at.
 _SPECIAL_V4 = (
     ("0.0.0.0/8", "unspecified"),
     ("10.0.0.0/8", "private"),
@@ -116,4 +118,8 @@ def _reached(address: Address) -> Address:
 
 
 def _opens(entry: Allowed, address: Address, port: int, ports: frozenset[int]) -> bool:
-    return address.version == entry.network.version and address in entry.network and (port == entry.port if entry.port else port in ports)
+    return (
+        address.version == entry.network.version
+        and address in entry.network
+        and (port == entry.port if entry.port else port in ports)
+    )

@@ -1,6 +1,7 @@
 """Block lists of domains: which hosts are never asked. Text in, a list out, hosts asked against it.
 
-One domain a line, in any case, Unicode or Punycode; it covers its subdomains. An address is an entry too. `#` begins a comment, blank lines are none.
+One domain a line, in any case, Unicode or Punycode; it covers its subdomains. An address is an entry too. `#` begins a
+comment, blank lines are none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -62,7 +63,9 @@ def _domain(entry: str, *, where: str) -> str:
     except ValueError:
         domain = ""
     if not domain or domain.startswith("."):
-        raise UsageError(f"{where}: {entry!r} is no domain; write one such as example.org, which covers what is below it, without scheme, port or path")
+        raise UsageError(
+            f"{where}: {entry!r} is no domain; write one such as example.org, which covers what is below it, without scheme, port or path"
+        )
     return domain
 
 
@@ -70,6 +73,8 @@ def _text(path: str) -> str:
     try:
         return Path(storage.mappable(path)).read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"[fetch] blocked_domains: {path}: cannot be read ({error.strerror}); give paths relative to the working directory") from None
+        raise UsageError(
+            f"[fetch] blocked_domains: {path}: cannot be read ({error.strerror}); give paths relative to the working directory"
+        ) from None
     except UnicodeDecodeError as error:
         raise UsageError(f"[fetch] blocked_domains: {path}: not text (byte {error.start})") from None

@@ -1,8 +1,8 @@
 """A budget of bytes: of bodies that arrive, and of those that nobody has taken yet.
 
-Whoever reads a body takes what it needs before it reads on, and waits where there is no more. Nobody waits for ever: what is kept back
-is enough for one body, and goes to the one that has waited longest; when that has come, to the next. Bodies that arrive have half of it at most: else
-all would come at the same time, and none while they are being taken.
+Whoever reads a body takes what it needs before it reads on, and waits where there is no more. Nobody waits for ever:
+what is kept back is enough for one body, and goes to the one that has waited longest; when that has come, to the next.
+Bodies that arrive have half of it at most: else all would come at the same time, and none while they are being taken.
 """
 
 import asyncio
@@ -23,7 +23,9 @@ class Share:
 class Budget:
     """Bytes in flight. All of it belongs to the loop, but `give_back`."""
 
-    def __init__(self, bytes_at_most: int, body_bytes_at_most: int, call_soon_threadsafe: Callable[[Callable[[], None]], object]):
+    def __init__(
+        self, bytes_at_most: int, body_bytes_at_most: int, call_soon_threadsafe: Callable[[Callable[[], None]], object]
+    ):
         self._most, self._call_soon = bytes_at_most, call_soon_threadsafe
         self._shared = bytes_at_most - min(body_bytes_at_most, bytes_at_most)  # the rest is kept back for one body
         self._waiting: OrderedDict[Share, tuple[int, asyncio.Future[None]]] = OrderedDict()
@@ -91,7 +93,11 @@ class Budget:
             head = next(iter(self._waiting))
             if self._first is None:
                 self._first = head
-            turns = [share for share in (self._first, head) if share in self._waiting and self._fits(share, self._waiting[share][0])]
+            turns = [
+                share
+                for share in (self._first, head)
+                if share in self._waiting and self._fits(share, self._waiting[share][0])
+            ]
             if not turns:
                 return
             count, waiter = self._waiting.pop(turns[0])
@@ -101,7 +107,8 @@ class Budget:
 
     def _fits(self, share: Share, count: int) -> bool:
         if self._first is share:
-            return self.used + count <= self._most or self.used == share.bytes  # it alone may be larger than the budget
+            # it alone may be larger than the budget
+            return self.used + count <= self._most or self.used == share.bytes
         is_room_to_read = self._reading + count <= self._shared // 2 or not self._reading
         return self.used + count <= self._shared and is_room_to_read
 

@@ -23,8 +23,8 @@ class Call:
     """One call of `Client.fetch`: what it asks for, and where the responses go.
 
     Attributes:
-        targets: one a URL; text where nothing can be asked: why.
-        lasts_s, ends_s: how long it may take, and when the loop cuts off what is left; `is_fuse`: not before there is less to do.
+        targets: one a URL; text where nothing can be asked: why. lasts_s, ends_s: how long it may take, and when the
+        loop cuts off what is left; `is_fuse`: not before there is less to do.
         left: errands that have not ended, by number; of the loop alone.
         deliveries: lists of them, read by who asked.
     """
@@ -67,11 +67,11 @@ class Errand:
 
     Attributes:
         start: the URL; `target`: what is to be asked next, after redirects another.
-        tries: those that ended; `counted`: how many of them count.
-        redirects, redirect_code, spent_s, began_s: of the try under way: how many, status of the last, seconds of requests, and when it began in seconds
+        tries: those that ended; `counted`: how many of them count. redirects, redirect_code, spent_s, began_s: of the
+        try under way: how many, status of the last, seconds of requests, and when it began in seconds
             since 1970.
-        request, task, asked_s: under way, and since when; None while it waits.
-        holds_slot, is_doubtful, is_probe, is_held_up: of the request: it is one of `fetch.threads`; its host is doubtful; it was made while the network
+        request, task, asked_s: under way, and since when; None while it waits. holds_slot, is_doubtful, is_probe,
+        is_held_up: of the request: it is one of `fetch.threads`; its host is doubtful; it was made while the network
             was away; it waits for the budget.
         seen, seen_s: how far the request had come when it was last seen to come on.
         is_ended: nothing more is to be done for it.

@@ -58,7 +58,16 @@ class World:
 class Fetching:
     """Calls under way, hosts, and what robots.txt files say; belongs to one loop."""
 
-    def __init__(self, settings: FetchSettings, *, domains: Domains, addresses: Addresses, budget: Budget, world: World, open_at_most: int):
+    def __init__(
+        self,
+        settings: FetchSettings,
+        *,
+        domains: Domains,
+        addresses: Addresses,
+        budget: Budget,
+        world: World,
+        open_at_most: int,
+    ):
         """To be called in the loop. `open_at_most`: requests under way at a time."""
         self._settings, self._domains, self._addresses, self._world = settings, domains, addresses, world
         self._loop = asyncio.get_running_loop()
@@ -71,9 +80,16 @@ class Fetching:
         self._asking_robots: dict[str, RobotsErrand] = {}
         self._calls = set[Call]()
         self._network = Network(OUTAGE_TIMEOUTS * settings.timeout_s, world.connects, lambda: self.schedule.wake())
-        self.schedule = Schedule(self, budget=budget, network=self._network, slots=settings.threads, open_at_most=open_at_most, timeout_s=settings.timeout_s)
+        self.schedule = Schedule(
+            self,
+            budget=budget,
+            network=self._network,
+            slots=settings.threads,
+            open_at_most=open_at_most,
+            timeout_s=settings.timeout_s,
+        )
 
-    # Calls --------------------------------------------------------------------------------------------------------------
+    # Calls ------------------------------------------------------------------------------------------------------------
 
     def begin(self, call: Call) -> None:
         """Take a call in."""
@@ -86,7 +102,9 @@ class Fetching:
                 call.left[number] = ImageErrand(call, number, target)
         for number, target in enumerate(call.targets):
             if not isinstance(target, Target):
-                call.deliver(Delivery(Response(number, None, DropReason.HTTP_REFUSED, None, target, ())), self._loop.call_soon)
+                call.deliver(
+                    Delivery(Response(number, None, DropReason.HTTP_REFUSED, None, target, ())), self._loop.call_soon
+                )
         self._take_in(call, list(call.left.values()), 0)
 
     def drop(self, call: Call) -> None:
@@ -149,7 +167,7 @@ class Fetching:
                 errand.task.cancel()
             self._end(errand, Trouble(DropReason.HTTP_TIMEOUT, detail, code))
 
-    # Who may be asked ---------------------------------------------------------------------------------------------------
+    # Who may be asked -------------------------------------------------------------------------------------------------
 
     def _admit(self, errand: Errand, *, first: bool = False) -> None:
         """Let an errand wait for its host, if that may be asked."""
@@ -217,7 +235,7 @@ class Fetching:
         else:
             asking.waiting.append(errand)
 
-    # What requests bring ------------------------------------------------------------------------------------------------
+    # What requests bring ----------------------------------------------------------------------------------------------
 
     def request(self, errand: Errand, *, keeps_alive: bool) -> Request:
         """As the schedule asks."""
@@ -225,7 +243,9 @@ class Fetching:
         errand.began_s = errand.began_s or self._world.wall()
         if isinstance(errand, RobotsErrand):
             return Request(errand.target, bytes_at_most=robots.BYTES_AT_MOST, keeps_alive=True, is_cut=True)
-        return Request(errand.target, bytes_at_most=self._settings.bytes_at_most, keeps_alive=keeps_alive, check=self._check)
+        return Request(
+            errand.target, bytes_at_most=self._settings.bytes_at_most, keeps_alive=keeps_alive, check=self._check
+        )
 
     def _check(self, answer: Answer) -> None:
         """Refuse an image whose headers opt out."""
@@ -258,7 +278,9 @@ class Fetching:
             self._failed(host, errand, request, trouble)
         elif errand.is_probe or not (brought.is_certain or await self._is_there(host)):
             if not errand.is_ended:
-                trouble = Trouble(trouble.reason, f"{trouble.detail}; not counted, for nobody could be reached", trouble.http_code)
+                trouble = Trouble(
+                    trouble.reason, f"{trouble.detail}; not counted, for nobody could be reached", trouble.http_code
+                )
                 self._failed(host, errand, request, trouble, is_counted=False)
         elif not errand.is_ended:
             self._no_answer(host, errand, request, trouble, is_certain=brought.is_certain, now=now)
@@ -272,8 +294,12 @@ class Fetching:
             host.unsettled -= 1
             self.schedule.again(host)
 
-    def _no_answer(self, host: Host, errand: Errand, request: Request, trouble: Trouble, *, is_certain: bool, now: float) -> None:
-        is_given_up = host.failed(now, errand.asked_s, trouble, patience_s=0.9 * self._settings.timeout_s, is_certain=is_certain)
+    def _no_answer(
+        self, host: Host, errand: Errand, request: Request, trouble: Trouble, *, is_certain: bool, now: float
+    ) -> None:
+        is_given_up = host.failed(
+            now, errand.asked_s, trouble, patience_s=0.9 * self._settings.timeout_s, is_certain=is_certain
+        )
         self._failed(host, errand, request, trouble)
         if is_given_up:
             self._clear(host)
@@ -322,14 +348,25 @@ class Fetching:
         self._clear(host)
         return wait_s
 
-    def _failed(self, host: Host, errand: Errand, request: Request, trouble: Trouble, *, wait_s: float | None = None, is_counted: bool = True) -> None:
+    def _failed(
+        self,
+        host: Host,
+        errand: Errand,
+        request: Request,
+        trouble: Trouble,
+        *,
+        wait_s: float | None = None,
+        is_counted: bool = True,
+    ) -> None:
         """A try has ended without an image: another one later, or none."""
         errand.end_try(trouble.http_code, trouble.reason, trouble.detail, request)
         errand.counted += is_counted
         now = self._loop.time()
         at_s = now + (backoff_s(max(1, errand.counted), self._world.random) if wait_s is None else wait_s)
         is_again = trouble.reason in _AGAIN or trouble.http_code == 429 or 500 <= (trouble.http_code or 0) < 600
-        if not is_counted or (is_again and errand.counted <= self._settings.retries and not host.is_given_up(now) and at_s < errand.ends_s):
+        if not is_counted or (
+            is_again and errand.counted <= self._settings.retries and not host.is_given_up(now) and at_s < errand.ends_s
+        ):
             errand.begin_anew()
             self.schedule.later(at_s, partial(self._again, errand))
         else:
@@ -349,7 +386,9 @@ class Fetching:
             if trouble is not None:
                 self._end(errand, trouble)
 
-    def _end(self, errand: Errand, trouble: Trouble | None, body: bytes | None = None, request: Request | None = None) -> None:
+    def _end(
+        self, errand: Errand, trouble: Trouble | None, body: bytes | None = None, request: Request | None = None
+    ) -> None:
         """Nothing more is to be done for an errand: hand over what it brought, or why it brought nothing."""
         if errand.is_ended:
             return
@@ -362,10 +401,18 @@ class Fetching:
         if isinstance(errand, ImageErrand):
             call = errand.call
             del call.left[errand.number]
-            call.deliver(Delivery(Response(errand.number, body, reason, code, detail, tuple(errand.tries)), len(body or b"")), self._loop.call_soon)
+            call.deliver(
+                Delivery(Response(errand.number, body, reason, code, detail, tuple(errand.tries)), len(body or b"")),
+                self._loop.call_soon,
+            )
             if not call.left:
                 self.drop(call)
-        elif isinstance(errand, RobotsErrand) and trouble is not None and trouble.reason == DropReason.HTTP_REFUSED and errand.redirects:
+        elif (
+            isinstance(errand, RobotsErrand)
+            and trouble is not None
+            and trouble.reason == DropReason.HTTP_REFUSED
+            and errand.redirects
+        ):
             self._came(errand, Rules())
         elif isinstance(errand, RobotsErrand) and trouble is not None:
             self._asking_robots.pop(errand.start.origin, None)
@@ -390,7 +437,10 @@ class Fetching:
 def _left_alone(host: Host, errand: Errand, now: float) -> Trouble | None:
     """Why a host is not asked in time for an errand; None where it may be."""
     if host.is_given_up(now) and host.trouble is not None:
-        return Trouble(host.trouble.reason, f"not asked: {host.name} was given up after {host.failures} failures in a row, the last: {host.trouble.detail}")
+        return Trouble(
+            host.trouble.reason,
+            f"not asked: {host.name} was given up after {host.failures} failures in a row, the last: {host.trouble.detail}",
+        )
     pause = host.pace.pause
     if pause is not None and host.pace.paused_until_s >= errand.ends_s:
         return Trouble(pause.reason, f"not asked: {host.name} wants to be left alone ({pause.detail})", pause.http_code)
@@ -400,8 +450,13 @@ def _left_alone(host: Host, errand: Errand, now: float) -> Trouble | None:
 def unit_deadline_s(settings: FetchSettings, hosts: list[str]) -> float:
     """Seconds that a call for these hosts (one a URL) may take, where `fetch.unit_deadline_s` does not say.
 
-    It is no estimate but a fuse: all tries of all URLs run into their time, through as many slots as there are, and after that the largest host has
-    its turn at half its pace. It does not blow while all slots are busy, as they are for hours where the network is slow.
+    It is no estimate but a fuse: all tries of all URLs run into their time, through as many slots as there are, and
+    after that the largest host has its turn at half its pace. It does not blow while all slots are busy, as they are
+    for hours where the network is slow.
     """
     tries, largest = settings.retries + 1, max(Counter(hosts).values(), default=0)
-    return FUSE_S + tries * settings.timeout_s * (3 + len(hosts) / settings.threads) + 2 * largest / settings.requests_per_host_s
+    return (
+        FUSE_S
+        + tries * settings.timeout_s * (3 + len(hosts) / settings.threads)
+        + 2 * largest / settings.requests_per_host_s
+    )

@@ -74,14 +74,16 @@ class Host:
         pace: of the host, shared with its other ports.
         connections_at_most: requests at a time.
         waiting: what is to be asked of it, in order.
-        running: requests under way; `unsettled`: those that failed, where it is not known yet whether the host is to blame.
+        running: requests under way; `unsettled`: those that failed, where it is not known yet whether the host is to
+        blame.
         is_known: it has answered once.
-        failures: in a row, without an answer of any kind; `failing_since_s`, `first_failed_s`: when the first of them was begun, and when it was clear.
+        failures: in a row, without an answer of any kind; `failing_since_s`, `first_failed_s`: when the first of them
+        was begun, and when it was clear.
         trouble: what the last failure was.
         probe_s: a host that fails is not asked before.
         given_up_until_s: nothing is asked before, and what waits has ended.
-        failed_s: when the last failure was.
-        is_listed, listed_s: whether `turns.Turns` has it in one of its lists, and until when in that of those whose time comes later.
+        failed_s: when the last failure was. is_listed, listed_s: whether `turns.Turns` has it in one of its lists, and
+        until when in that of those whose time comes later.
     """
 
     name: str

@@ -1,7 +1,8 @@
 """Whether the network is there at all: a try that fails while nobody can be reached says nothing of its host.
 
-So whoever has failed waits for news: any answer of any host, or, where none comes, whether one of those that answered last can be connected to.
-Where none can be, it is an outage: one host is asked a second, until one answers or can be connected to; after a while without, failures count again.
+So whoever has failed waits for news: any answer of any host, or, where none comes, whether one of those that answered
+last can be connected to. Where none can be, it is an outage: one host is asked a second, until one answers or can be
+connected to; after a while without, failures count again.
 """
 
 import asyncio
@@ -21,7 +22,9 @@ Endpoint = tuple[str, int]
 class Network:
     """What answered last, and whether that can be reached; belongs to the loop."""
 
-    def __init__(self, outage_s_at_most: float, connects: Callable[[Endpoint], Awaitable[bool]], on_turn: Callable[[], None]):
+    def __init__(
+        self, outage_s_at_most: float, connects: Callable[[Endpoint], Awaitable[bool]], on_turn: Callable[[], None]
+    ):
         """Args are what it uses.
 
         Args:
@@ -111,7 +114,9 @@ class Network:
 
     async def _reached(self) -> bool:
         """Whether one of those that answered last can be connected to."""
-        checks = [asyncio.ensure_future(self._connects(endpoint)) for endpoint in list(reversed(self._known))[:ASKED_AT_MOST]]
+        checks = [
+            asyncio.ensure_future(self._connects(endpoint)) for endpoint in list(reversed(self._known))[:ASKED_AT_MOST]
+        ]
         try:
             for check in asyncio.as_completed(checks):
                 if await check:

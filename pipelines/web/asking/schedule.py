@@ -1,7 +1,8 @@
 """Who is asked next: hosts in turn, each at its pace, those that answer before those that do not.
 
-Nothing here waits for a host: an errand stands in its host's queue, in the list of what is due later, or is a request under way. A request holds
-one of `fetch.threads` slots while it is being answered; one that does not come on gives its slot to another, and goes on without.
+Nothing here waits for a host: an errand stands in its host's queue, in the list of what is due later, or is a request
+under way. A request holds one of `fetch.threads` slots while it is being answered; one that does not come on gives its
+slot to another, and goes on without.
 """
 
 import asyncio
@@ -22,10 +23,12 @@ from altalign.reasons import DropReason
 PATIENCE_S = 0.5  # a request that has not come on for so long gives its slot back
 SWEPT_EACH_S = 0.125  # how often that is looked at
 STALLED_S = 0.25  # later than that, and this process had no time: no host is to blame
-PROBE = 0.5  # of the time of a try: within so much of it a host that has never answered must begin to, when it is asked again
+# of the time of a try: within so much of it a host that has never answered must begin to, when it is asked again
+PROBE = 0.5
 COMES_ON_BYTES = 4_096  # what counts as coming on
 OPEN_AT_LEAST = 4
-SHORT_EACH_S, SHORT_S, SHORTAGES_AT_MOST = 1.0, 30.0, 10  # of open files or memory: counted once in, remembered for, borne
+# of open files or memory: counted once in, remembered for, borne
+SHORT_EACH_S, SHORT_S, SHORTAGES_AT_MOST = 1.0, 30.0, 10
 TYPICAL_BYTES = 100_000  # of a body, before any has come
 
 Brought = Answer | RequestError
@@ -72,7 +75,9 @@ class Schedule:
         open_at_most: how many there may be.
     """
 
-    def __init__(self, conduct: "Conduct", *, budget: Budget, network: Network, slots: int, open_at_most: int, timeout_s: float):
+    def __init__(
+        self, conduct: "Conduct", *, budget: Budget, network: Network, slots: int, open_at_most: int, timeout_s: float
+    ):
         """To be called in the loop.
 
         Args:
@@ -142,7 +147,8 @@ class Schedule:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.sleep(0)  # of tasks that had ended already gathering waits for nothing, also not for what takes them off the list
+            # of tasks that had ended already gathering waits for nothing, also not for what takes them off the list
+            await asyncio.sleep(0)
 
     def _turn(self) -> None:
         self._is_woken = False
@@ -170,7 +176,9 @@ class Schedule:
         while True:
             has_slot = self.slots < self._slots_at_most
             host = self._turns.sure(now) if has_slot else None
-            if host is None and self._doubtful < (self.open_at_most // 4 if self._turns.has_sure else self.open_at_most):
+            if host is None and self._doubtful < (
+                self.open_at_most // 4 if self._turns.has_sure else self.open_at_most
+            ):
                 host = self._turns.doubtful(now)
             if host is not None or not (has_slot and self._turns.has_sure):  # else one was doubtful, and is no longer
                 return host
@@ -293,7 +301,9 @@ class Schedule:
         self._short_s = now
         self._shortages += self.open_at_most == OPEN_AT_LEAST
         if self._shortages > SHORTAGES_AT_MOST:
-            raise AltalignError("too many open files, or too little memory for connections: raise `ulimit -n`, or lower [fetch] threads")
+            raise AltalignError(
+                "too many open files, or too little memory for connections: raise `ulimit -n`, or lower [fetch] threads"
+            )
         self.open_at_most = max(OPEN_AT_LEAST, min(self.open_at_most, self.running) * 3 // 4)
 
     def came(self, count_of_bytes: int) -> None:
@@ -316,7 +326,8 @@ class _Limit:
         """Stand still, or go on."""
         self._timer.cancel()
         self._held_s += -self._loop.time() if begins else self._loop.time()
-        if not begins:  # who ended itself here might be past this request before it noticed, and in the middle of the next
+        # who ended itself here might be past this request before it noticed, and in the middle of the next
+        if not begins:
             self._timer = self._loop.call_soon(self._due)
 
     def close(self) -> float:
@@ -346,4 +357,6 @@ def _so_far(request: Request, timeout_s: float) -> str:
     within = f"within {timeout_s:g} s"
     if request.status is not None:
         return f"{request.bytes:,} bytes of the body {within}"
-    return f"no answer of {request.address} {within}" if request.address else f"{request.target.host}: no address {within}"
+    return (
+        f"no answer of {request.address} {within}" if request.address else f"{request.target.host}: no address {within}"
+    )

@@ -20,14 +20,17 @@ def decoded(body: bytes, content_encoding: str, bytes_at_most: int) -> bytes:
     Raises:
         CodingError: it is cut or broken, or an encoding is unknown.
     """
-    encodings = [name for name in (part.strip().lower() for part in content_encoding.split(",")) if name not in ("", "identity")]
+    encodings = [
+        name for name in (part.strip().lower() for part in content_encoding.split(",")) if name not in ("", "identity")
+    ]
     if len(encodings) > _ENCODINGS_AT_MOST:
         raise CodingError(f"{len(encodings)} content encodings")
     for encoding in reversed(encodings):
         if encoding in ("gzip", "x-gzip"):
             body = _inflated(body, 31, bytes_at_most + 1)
         elif encoding == "deflate":
-            is_wrapped = len(body) >= 2 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0  # zlib's; some send it bare
+            # zlib's; some send it bare
+            is_wrapped = len(body) >= 2 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
             body = _inflated(body, 15 if is_wrapped else -15, bytes_at_most + 1)
         elif encoding in _CODECS:
             body = _read(body, _CODECS[encoding], bytes_at_most + 1)

@@ -13,8 +13,9 @@ from typing import Protocol
 KEPT_S = 300.0  # the system says no time to live; most of the web's are between a minute and an hour
 KEPT_AT_MOST = 20_000
 LOOKUP_S = 60.0  # more than any resolver takes by its defaults
-# Lookups under way: most take milliseconds, those of dead name servers up to 30 s, in which the others must not wait longer than a try lasts. With 2,000
-# names, a fifth of them dead for the time of a try, 64 cost 2 % of the good ones, and these none. Each may have a file open: see `client.FILES_OF_OTHERS`.
+# Lookups under way: most take milliseconds, those of dead name servers up to 30 s, in which the others must not wait
+# longer than a try lasts. With 2,000 names, a fifth of them dead for the time of a try, 64 cost 2 % of the good ones,
+# and these none. Each may have a file open: see `client.FILES_OF_OTHERS`.
 THREADS_AT_MOST = 192
 CLOSED_WITHIN_S = 1.0  # idle threads end in microseconds
 
@@ -90,7 +91,8 @@ def _look_at_exception(task: "asyncio.Task[tuple[str, ...]]") -> None:
 class SystemResolver:
     """The system's own resolver in threads: `getaddrinfo` has no other form, and cannot be interrupted.
 
-    The threads are daemons: one that a dead name server holds at the end goes with its lookup (30 s by the system's defaults), and keeps no process alive.
+    The threads are daemons: one that a dead name server holds at the end goes with its lookup (30 s by the system's
+    defaults), and keeps no process alive.
     """
 
     def __init__(self, threads_at_most: int = THREADS_AT_MOST):

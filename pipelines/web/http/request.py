@@ -27,7 +27,10 @@ class RequestError(Exception):
 
 def one_line(text: str) -> str:
     """Text that may hold what a server said, as one printable line of a bearable length."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in " ".join(text[:1_000].split()))[:300]
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
+        for character in " ".join(text[:1_000].split())
+    )[:300]
 
 
 class Answer(NamedTuple):
@@ -59,7 +62,20 @@ class Request:
         share: of the budget; who made the request ends it.
     """
 
-    __slots__ = ("address", "bytes", "bytes_at_most", "check", "is_cut", "is_fresh", "keeps_alive", "on_wait", "share", "status", "target", "wants_fresh")
+    __slots__ = (
+        "address",
+        "bytes",
+        "bytes_at_most",
+        "check",
+        "is_cut",
+        "is_fresh",
+        "keeps_alive",
+        "on_wait",
+        "share",
+        "status",
+        "target",
+        "wants_fresh",
+    )
 
     def __init__(
         self,
@@ -81,7 +97,14 @@ class Request:
             check: looks at an answer of status 200 before its body is read; may raise `RequestError`.
             on_wait: told when waiting for the budget begins (`begins=True`) and ends.
         """
-        self.target, self.bytes_at_most, self.keeps_alive, self.is_cut, self.check, self.on_wait = target, bytes_at_most, keeps_alive, is_cut, check, on_wait
+        self.target, self.bytes_at_most, self.keeps_alive, self.is_cut, self.check, self.on_wait = (
+            target,
+            bytes_at_most,
+            keeps_alive,
+            is_cut,
+            check,
+            on_wait,
+        )
         self.address: str | None = None
         self.status: int | None = None
         self.bytes, self.is_fresh, self.wants_fresh, self.share = 0, False, False, Share()

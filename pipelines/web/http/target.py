@@ -51,7 +51,9 @@ class Target:
         host = parsed.hostname.rstrip(".")
         if not host:
             raise TargetError("no host")
-        return cls(parsed.href.partition("#")[0], f"{protocol}//{parsed.host}", host, int(parsed.port or _PORTS[protocol]))
+        return cls(
+            parsed.href.partition("#")[0], f"{protocol}//{parsed.host}", host, int(parsed.port or _PORTS[protocol])
+        )
 
     def joined(self, location: str) -> "Target":
         """Where a redirect from here leads.
@@ -84,7 +86,11 @@ def _sound(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogateescape").decode("latin-1") if _is_escaped(text) else text.encode("utf-8", "replace").decode()
+        return (
+            text.encode("utf-8", "surrogateescape").decode("latin-1")
+            if _is_escaped(text)
+            else text.encode("utf-8", "replace").decode()
+        )
     return text
 
 

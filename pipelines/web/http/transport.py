@@ -1,6 +1,7 @@
 """One request over HTTP/1.1. The only module that knows the HTTP library.
 
-Connections are made to the addresses that were checked, never to a name. No cookies are kept, no proxy is used, nothing is read of ~/.netrc.
+Connections are made to the addresses that were checked, never to a name. No cookies are kept, no proxy is used, nothing
+is read of ~/.netrc.
 """
 
 import asyncio
@@ -36,14 +37,17 @@ ADDRESSES_AT_MOST = 4  # of a host, which are tried side by side where the first
 FRAME_BYTES_AT_MOST = 1_048_576  # of what is no body, beside it: a chunk of one byte takes six more
 FRAME_OF_A_BYTE = 8
 IDLE_S = 15.0  # a connection is kept for so long
-DRAINED_BYTES_AT_MOST, DRAINED_S_AT_MOST = 16_384, 0.5  # of a body that nobody wants: reading it costs less than another connection
+# of a body that nobody wants: reading it costs less than another connection
+DRAINED_BYTES_AT_MOST, DRAINED_S_AT_MOST = 16_384, 0.5
 READ_AHEAD_BYTES = 131_072  # of a connection whose body waits for the budget, at most twice
-STEP_BYTES = 262_144  # what a body takes of the budget before it has come so far; one of unknown length goes on in steps that double
+# what a body takes of the budget before it has come so far; one of unknown length goes on in steps that double
+STEP_BYTES = 262_144
 
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-_REQUEST: ContextVar[Request] = ContextVar("request")  # of the task that makes it; what the library calls finds it here
+# of the task that makes it; what the library calls finds it here
+_REQUEST: ContextVar[Request] = ContextVar("request")
 
 
 class _RefusedError(OSError):
@@ -57,7 +61,9 @@ class _GoneError(Exception):
 class Transport:
     """Makes requests; belongs to one loop."""
 
-    def __init__(self, *, names: Names, addresses: Addresses, budget: Budget, user_agent: str, connections_at_most: int):
+    def __init__(
+        self, *, names: Names, addresses: Addresses, budget: Budget, user_agent: str, connections_at_most: int
+    ):
         """To be called in the loop. `connections_at_most`: with so many open, none is kept for later."""
         self._budget, self._connections_at_most = budget, connections_at_most
         self._connector = _Connector(names, addresses)
@@ -65,7 +71,8 @@ class Transport:
             connector=self._connector,
             headers={"User-Agent": user_agent, "Accept": "*/*", "Accept-Encoding": "identity"},
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),  # who asks has a deadline
+            # who asks has a deadline
+            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
             auto_decompress=False,
             trust_env=False,
             requote_redirect_url=False,
@@ -101,13 +108,16 @@ class Transport:
             while True:
                 try:
                     response = await self._session.get(
-                        URL(request.target.url, encoded=True), allow_redirects=False, headers=None if request.keeps_alive else {"Connection": "close"}
+                        URL(request.target.url, encoded=True),
+                        allow_redirects=False,
+                        headers=None if request.keeps_alive else {"Connection": "close"},
                     )
                     break
                 except _GoneError as gone:
                     if request.is_fresh:
                         raise RequestError(DropReason.HTTP_BROKEN, _said(gone.__cause__)) from None
-                    request.wants_fresh = True  # the server had closed an idle connection meanwhile, or closes them for what is asked
+                    # the server had closed an idle connection meanwhile, or closes them for what is asked
+                    request.wants_fresh = True
             try:
                 return await self._answer(request, response)
             finally:
@@ -119,8 +129,13 @@ class Transport:
         request.status = response.status
         answer = Answer(response.status, b"", {name: response.headers.getall(name, []) for name in HEADERS_READ})
         if response.status != 200:
-            if request.keeps_alive and (response.content_length or 0) <= DRAINED_BYTES_AT_MOST and "Content-Length" in response.headers:
-                with suppress(aiohttp.ClientError, OSError):  # a timeout too: what does not come costs the connection, not the answer
+            if (
+                request.keeps_alive
+                and (response.content_length or 0) <= DRAINED_BYTES_AT_MOST
+                and "Content-Length" in response.headers
+            ):
+                # a timeout too: what does not come costs the connection, not the answer
+                with suppress(aiohttp.ClientError, OSError):
                     async with asyncio.timeout(DRAINED_S_AT_MOST):
                         await response.content.read()
             return answer
@@ -138,8 +153,9 @@ class Transport:
     async def _body(self, request: Request, content: aiohttp.StreamReader, length: int | None) -> bytes:
         """The body as sent, in step with the request's share of the budget: a little at first, for not all that is promised comes.
 
-        One of known length is written to one buffer of that size, which then is the body: parts beside their sum would be twice as much, and leave the
-        heap in pieces that nobody gives back. Pages of it are taken as they are written, not before.
+        One of known length is written to one buffer of that size, which then is the body: parts beside their sum would
+        be twice as much, and leave the heap in pieces that nobody gives back. Pages of it are taken as they are
+        written, not before.
         """
         most, share, parts, whole = request.bytes_at_most, request.share, [], None
         await self._take(request, min(STEP_BYTES, length or most, most))
@@ -166,7 +182,9 @@ class Transport:
         await self._take(request, request.bytes_at_most)  # beside what it was made from
         body = decoded(body, encoding, request.bytes_at_most)
         if len(body) > request.bytes_at_most and not request.is_cut:
-            raise RequestError(DropReason.HTTP_TOO_LARGE, f"more than {request.bytes_at_most:,} bytes, decoded from {request.bytes:,}")
+            raise RequestError(
+                DropReason.HTTP_TOO_LARGE, f"more than {request.bytes_at_most:,} bytes, decoded from {request.bytes:,}"
+            )
         return body[: request.bytes_at_most]
 
     async def _take(self, request: Request, count: int) -> None:
@@ -179,7 +197,9 @@ class Transport:
             request.on_wait(begins=False)
 
 
-async def _once(request: aiohttp.ClientRequest, handler: Callable[[aiohttp.ClientRequest], Awaitable[aiohttp.ClientResponse]]) -> aiohttp.ClientResponse:
+async def _once(
+    request: aiohttp.ClientRequest, handler: Callable[[aiohttp.ClientRequest], Awaitable[aiohttp.ClientResponse]]
+) -> aiohttp.ClientResponse:
     """Keeps the library from asking a second time where the first request was lost."""
     try:
         return await handler(request)
@@ -199,21 +219,30 @@ def _failed(error: Exception, request: Request) -> RequestError:
     if isinstance(cause, OSError) and cause.errno in _OURS and not isinstance(cause, socket.gaierror):
         return RequestError(DropReason.HTTP_UNREACHABLE, f"this machine: {_said(cause)}", is_ours=True)
     if isinstance(cause, socket.gaierror):
-        return RequestError(DropReason.HTTP_UNREACHABLE, f"{target.host}: {cause.strerror or cause}", is_certain=cause.errno in NOT_THERE)
+        return RequestError(
+            DropReason.HTTP_UNREACHABLE,
+            f"{target.host}: {cause.strerror or cause}",
+            is_certain=cause.errno in NOT_THERE,
+        )
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return RequestError(
-            DropReason.HTTP_UNREACHABLE, f"{where}: certificate: {getattr(error.certificate_error, 'verify_message', '') or error.certificate_error}"
+            DropReason.HTTP_UNREACHABLE,
+            f"{where}: certificate: {getattr(error.certificate_error, 'verify_message', '') or error.certificate_error}",
         )
     if isinstance(error, aiohttp.ClientSSLError):
         return RequestError(DropReason.HTTP_UNREACHABLE, f"{where}: TLS: {_said(cause)}")
     if isinstance(error, aiohttp.ClientConnectorError):
         return RequestError(DropReason.HTTP_UNREACHABLE, f"{where}: {_said(cause)}")
     if isinstance(error, (aiohttp.InvalidURL, UnicodeError)):
-        return RequestError(DropReason.HTTP_UNREACHABLE, f"{target.host}: no name that can be looked up", is_certain=True)
+        return RequestError(
+            DropReason.HTTP_UNREACHABLE, f"{target.host}: no name that can be looked up", is_certain=True
+        )
     if isinstance(error, CodingError):
         return RequestError(DropReason.HTTP_BROKEN, str(error))
     if isinstance(error, aiohttp.ClientPayloadError):
-        return RequestError(DropReason.HTTP_BROKEN, f"cut or broken after {request.bytes:,} bytes: {_said(error.__cause__ or error)}")
+        return RequestError(
+            DropReason.HTTP_BROKEN, f"cut or broken after {request.bytes:,} bytes: {_said(error.__cause__ or error)}"
+        )
     return RequestError(DropReason.HTTP_BROKEN, _said(error))
 
 
@@ -231,7 +260,7 @@ def _said(error: BaseException | None) -> str:
     return str(error) or type(error).__name__
 
 
-# What the library is made of, with our own parts ---------------------------------------------------------------------------
+# What the library is made of, with our own parts ----------------------------------------------------------------------
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -264,7 +293,9 @@ class _Resolver(AbstractResolver):
     def __init__(self, names: Names, addresses: Addresses):
         self._names, self._addresses = names, addresses
 
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[ResolveResult]:  # noqa: ARG002
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
         found = await self._names.addresses(host.rstrip("."))
         refusals = {address: self._addresses.refusal(address, port) for address in found}
         if all(refusals.values()):
@@ -273,7 +304,12 @@ class _Resolver(AbstractResolver):
             raise _RefusedError(f"{host} is {said}, which may not be reached")
         return [
             ResolveResult(
-                hostname=host, host=address, port=port, family=socket.AF_INET6 if ":" in address else socket.AF_INET, proto=0, flags=socket.AI_NUMERICHOST
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
             )
             for address in [address for address, refusal in refusals.items() if not refusal][:ADDRESSES_AT_MOST]
         ]
@@ -323,8 +359,8 @@ class _Handler(ResponseHandler):
     def data_received(self, data: bytes) -> None:
         """Bytes beyond the body are ignored, and end the connection.
 
-        The parser forgets an answer that it has read where what follows is none, so it gets the head alone first. No data at all lets it go on
-        after it has stopped for want of readers.
+        The parser forgets an answer that it has read where what follows is none, so it gets the head alone first. No
+        data at all lets it go on after it has stopped for want of readers.
         """
         while data and not self._is_answered:
             end = data.find(b"\r\n\r\n") + 4
@@ -340,7 +376,10 @@ class _Handler(ResponseHandler):
             self._end()
             return
         self._body_bytes += len(data)
-        if self._payload is not None and self._body_bytes > FRAME_BYTES_AT_MOST + FRAME_OF_A_BYTE * self._payload.total_bytes:
+        if (
+            self._payload is not None
+            and self._body_bytes > FRAME_BYTES_AT_MOST + FRAME_OF_A_BYTE * self._payload.total_bytes
+        ):
             self._break("chunks of nothing")
             return
         super().data_received(data)

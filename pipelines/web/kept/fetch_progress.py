@@ -54,7 +54,11 @@ class Totals:
 
     def reasons(self) -> dict[str, int]:
         """Why images could not be had, the most frequent first."""
-        return {status: number for status, number in self.statuses.most_common() if number > 0 and status.startswith("http_")}
+        return {
+            status: number
+            for status, number in self.statuses.most_common()
+            if number > 0 and status.startswith("http_")
+        }
 
 
 class _Statistics:
@@ -143,20 +147,36 @@ class WebWatch(progress.Watch):
         totals, elapsed = self._statistics.totals, time.monotonic() - self._begin
         done = f"{self._step}: {len(self._finished())} of {len(self._rows)} units, {totals.ended:,} of {self._images:,} images"
         left = self._seconds_left(totals)
-        end = f"{elapsed:.1f} s" if self.stop.is_set() else "time left unknown" if left is None else f"about {left} s left"
+        end = (
+            f"{elapsed:.1f} s"
+            if self.stop.is_set()
+            else "time left unknown"
+            if left is None
+            else f"about {left} s left"
+        )
         return [done, f"{self._images_per_s(totals):,.0f} images/s", *self._said(), end]
 
     def _said(self) -> list[str]:
         """How it goes: share of success, bytes, the most frequent reasons, the hosts with the most failures."""
         totals = self._statistics.totals
-        found = [f"{(totals.ended - totals.failed) / max(1, totals.ended):.1%} fetched", f"{totals.bytes / 1e6:,.1f} MB"]
+        found = [
+            f"{(totals.ended - totals.failed) / max(1, totals.ended):.1%} fetched",
+            f"{totals.bytes / 1e6:,.1f} MB",
+        ]
         found += [f"{status} {number:,}" for status, number in list(totals.reasons().items())[:4]]
         worst = ", ".join(f"{shown(host)} {number:,}" for host, number in list(totals.worst_hosts().items())[:3])
         return [*found, *([f"most failures: {worst}"] if worst else [])]
 
     def _bar(self) -> None:
         from rich.live import Live
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
         from rich.text import Text
 
         columns = (

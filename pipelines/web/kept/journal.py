@@ -1,9 +1,10 @@
 """The journal of a fetch unit: how fetching each image ended so far, so that nothing in it is asked for a second time.
 
-Two files, each added to at its end: `NAME.images` has the bytes of images as they came, `NAME.journal` a line for each image that ended,
-written after its bytes. A line is the CRC-32 of what follows in eight hex digits, a space, and JSON; the first says what the others rest
-on. Whoever goes on with a unit reads the lines up to the first that is not whole, believes of an image in hand what its SHA-256 says,
-writes the journal anew, and cuts the bytes behind the last image off.
+Two files, each added to at its end: `NAME.images` has the bytes of images as they came, `NAME.journal` a line for each
+image that ended, written after its bytes. A line is the CRC-32 of what follows in eight hex digits, a space, and JSON;
+the first says what the others rest on. Whoever goes on with a unit reads the lines up to the first that is not whole,
+believes of an image in hand what its SHA-256 says, writes the journal anew, and cuts the bytes behind the last image
+off.
 """
 
 import hashlib
@@ -77,14 +78,18 @@ def opened(path: str, grounds: Grounds, measure: Callable[[int, bytes], Measured
     if before.grounds is not None and before.grounds.asked == grounds.asked:
         outcomes = {number: outcome for number, outcome in before.outcomes.items() if outcome.reason is not None}
         again = measure if before.grounds.measured != grounds.measured else None
-        outcomes |= _still_in_hand(path, {number: outcome for number, outcome in before.outcomes.items() if outcome.reason is None}, again)
+        outcomes |= _still_in_hand(
+            path, {number: outcome for number, outcome in before.outcomes.items() if outcome.reason is None}, again
+        )
     write(path, grounds, outcomes)
     end = max((outcome.offset + outcome.bytes for outcome in outcomes.values()), default=0)
     with storage.growing(f"{path}.images", keep=end) as images, storage.growing(f"{path}.journal") as lines:
         yield Journal(outcomes, images, lines)
 
 
-def _still_in_hand(path: str, outcomes: Mapping[int, Outcome], measure: Callable[[int, bytes], Measured] | None) -> Iterator[tuple[int, Outcome]]:
+def _still_in_hand(
+    path: str, outcomes: Mapping[int, Outcome], measure: Callable[[int, bytes], Measured] | None
+) -> Iterator[tuple[int, Outcome]]:
     """Those whose bytes are there as they came, with what is measured of them now."""
     if not outcomes or not storage.exists(f"{path}.images"):
         return
@@ -106,14 +111,19 @@ def read(path: str) -> Entries:
     outcomes = {}
     with suppress(TypeError, ValueError):  # a line that is not whole, or none of ours
         for number, reason, http_code, offset, size, measured in lines:
-            outcomes[number] = Outcome(DropReason(reason) if reason else None, http_code, offset, size, _measured(measured))
+            outcomes[number] = Outcome(
+                DropReason(reason) if reason else None, http_code, offset, size, _measured(measured)
+            )
     return Entries(Grounds(head["asked"], head["measured"]), outcomes)
 
 
 def write(path: str, grounds: Grounds, outcomes: Mapping[int, Outcome]) -> None:
     """A journal as a whole, in the place of the one that is there."""
     head = {"version": VERSION, "asked": grounds.asked, "measured": grounds.measured}
-    storage.write_bytes(f"{path}.journal", b"".join([_line(head), *(_line(_entry(number, outcome)) for number, outcome in outcomes.items())]))
+    storage.write_bytes(
+        f"{path}.journal",
+        b"".join([_line(head), *(_line(_entry(number, outcome)) for number, outcome in outcomes.items())]),
+    )
 
 
 def forget(path: str, numbers: Collection[int]) -> Mapping[int, Outcome]:
@@ -131,7 +141,14 @@ def names(folder: str) -> list[str]:
 
 
 def _entry(number: int, outcome: Outcome) -> list[object]:
-    return [number, outcome.reason, outcome.http_code, outcome.offset, outcome.bytes, _as_json(outcome.measured) if outcome.reason is None else []]
+    return [
+        number,
+        outcome.reason,
+        outcome.http_code,
+        outcome.offset,
+        outcome.bytes,
+        _as_json(outcome.measured) if outcome.reason is None else [],
+    ]
 
 
 def _as_json(measured: Measured) -> list[object]:

@@ -1,7 +1,9 @@
 """What a run says of its fetching, in `log/fetch/`: for people and other programs. Nothing of the run rests on it.
 
-- `NAME.jsonl`, of a unit: one line of JSON a try, in the order in which images ended. Added to, so that the history stays.
-- `NAME_stats.json`: how far the unit is, in the form of img2dataset's `write_stats`, with keys of ours behind; rewritten while it is under way.
+- `NAME.jsonl`, of a unit: one line of JSON a try, in the order in which images ended. Added to, so that the history
+  stays.
+- `NAME_stats.json`: how far the unit is, in the form of img2dataset's `write_stats`, with keys of ours behind;
+  rewritten while it is under way.
 - `progress.json`, of the whole run: `altalign.pipelines.web.kept.fetch_progress`.
 """
 
@@ -38,11 +40,18 @@ class UnitLog:
     def tries(self, number: int, response: Response) -> None:
         """Note the tries of an image; of one that was not asked for, why."""
         self._responses += 1
-        found = [(t.url, t.address, t.started_s, t.seconds, t.status, t.reason, t.detail, t.bytes) for t in response.tries]
+        found = [
+            (t.url, t.address, t.started_s, t.seconds, t.status, t.reason, t.detail, t.bytes) for t in response.tries
+        ]
         for url, address, started_s, seconds, status, reason, detail, size in found or [
             (self._urls[number], None, time.time(), 0.0, response.http_code, response.reason, response.detail, 0)
         ]:
-            said: dict[str, Any] = {"image_id": self._image_ids[number], "url": url, "address": address, "started": round(started_s, 3)}
+            said: dict[str, Any] = {
+                "image_id": self._image_ids[number],
+                "url": url,
+                "address": address,
+                "started": round(started_s, 3),
+            }
             said |= {"seconds": round(seconds, 3), "status": status, "reason": reason, "detail": detail, "bytes": size}
             self._lines.write(orjson.dumps(said, option=orjson.OPT_APPEND_NEWLINE))
 

@@ -40,7 +40,8 @@ class Response:
         reason: why it failed; None where it did not.
         http_code: status of the last answer; None where there was none.
         detail: of the failure, one line; what the last try says, or why there was none.
-        tries: in order; none where nothing was asked (refused, opted out, a host that was given up, the unit's deadline).
+        tries: in order; none where nothing was asked (refused, opted out, a host that was given up, the unit's
+        deadline).
     """
 
     number: int

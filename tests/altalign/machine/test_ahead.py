@@ -16,13 +16,16 @@ WATCHDOG_S = 60.0  # ends a test that would hang
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(0, 100), st.integers(1, 4))
 @settings(derandomize=True, deadline=None, max_examples=80)
-def test_results_come_in_order_and_no_more_is_begun_than_may_be_held(sizes: list[int], bytes_at_most: int, threads: int) -> None:
+def test_results_come_in_order_and_no_more_is_begun_than_may_be_held(
+    sizes: list[int], bytes_at_most: int, threads: int
+) -> None:
     begun: list[int] = []
     given_out: list[int] = []
 
     def begin() -> Iterator[tuple[int, Future[int], int]]:
         for number, size in enumerate(sizes):
-            assert sum(sizes[len(given_out) : number]) <= bytes_at_most  # before it is ahead of what was given out by more
+            # before it is ahead of what was given out by more
+            assert sum(sizes[len(given_out) : number]) <= bytes_at_most
             begun.append(number)
             yield number, pool.submit(lambda each=number: each * each), size
 

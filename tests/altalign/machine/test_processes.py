@@ -119,7 +119,7 @@ def pids(of_command: Processes) -> list[int]:
     return [each._process.pid for each in of_command._all]
 
 
-# Where work is done ----------------------------------------------------------------------------------------------------------
+# Where work is done ---------------------------------------------------------------------------------------------------
 
 
 def test_work_is_done_beside_this_process_and_results_come_in_order(two: Processes) -> None:
@@ -137,7 +137,8 @@ def test_threads_that_find_none_idle_work_here(two: Processes, tmp_path: Path) -
     for gate in gates:
         gate.mkdir()
     work = [InProcesses(partial(beside, gate)) for gate in gates]
-    found = in_threads(lambda item: work[item // 2](item % 2), [0, 1, 2, 3], 4)  # each waits for another one: four work at a time
+    # each waits for another one: four work at a time
+    found = in_threads(lambda item: work[item // 2](item % 2), [0, 1, 2, 3], 4)
     assert set(pids(two)) < set(found)
     assert found.count(os.getpid()) == 2
 
@@ -161,7 +162,7 @@ def test_what_libraries_print_is_no_answer(two: Processes) -> None:
     assert in_threads(InProcesses(printing), list(range(6)), 2) == list(range(6))
 
 
-# Errors ----------------------------------------------------------------------------------------------------------------------
+# Errors ---------------------------------------------------------------------------------------------------------------
 
 
 def test_an_error_comes_as_it_was_with_where_it_was_raised(two: Processes) -> None:
@@ -176,7 +177,9 @@ def test_an_error_comes_as_it_was_with_where_it_was_raised(two: Processes) -> No
 
 
 @pytest.mark.usefixtures("two")
-@pytest.mark.parametrize(("work", "said"), [(curious, "Curious: number 7"), (doubled, "Doubled: file: bad"), (leaving, "SystemExit: 7")])
+@pytest.mark.parametrize(
+    ("work", "said"), [(curious, "Curious: number 7"), (doubled, "Doubled: file: bad"), (leaving, "SystemExit: 7")]
+)
 def test_an_error_of_which_a_pickle_makes_another_comes_in_words(work: Callable[[int], int], said: str) -> None:
     with pytest.raises(RuntimeError) as caught:
         InProcesses(work)(7)
@@ -212,14 +215,18 @@ def test_what_is_given_up_cleans_up_and_its_process_goes_on(two: Processes, tmp_
 
 
 def test_a_process_that_is_killed_is_one_line(two: Processes) -> None:
-    with pytest.raises(AltalignError, match=r"^process \d+, one of those .* was killed; .* \[engine\] workers; run the same command again$"):
+    with pytest.raises(
+        AltalignError,
+        match=r"^process \d+, one of those .* was killed; .* \[engine\] workers; run the same command again$",
+    ):
         InProcesses(killed)(0)
     with two.used(2):
-        assert {pid for _, pid in in_threads(InProcesses(where), list(range(40)), 2)} == set(pids(two))  # one of which is new
+        # one of which is new
+        assert {pid for _, pid in in_threads(InProcesses(where), list(range(40)), 2)} == set(pids(two))
     assert len(set(pids(two))) == 2
 
 
-# How they end ----------------------------------------------------------------------------------------------------------------
+# How they end ---------------------------------------------------------------------------------------------------------
 
 
 def ended(pid_files: list[int]) -> bool:
@@ -254,7 +261,9 @@ with processes.OF_COMMAND.used(2):
     print(*pids(processes.OF_COMMAND), flush=True)
     time.sleep(600)
 """
-    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path), state], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path), state], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         files = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
         assert len(files) == 2
@@ -293,7 +302,12 @@ processes.OF_COMMAND.close()
 sys.exit(found != [0, 1, 2, 3])
 """
     for closed in ("2>&-", ">&- 2>&-", "<&- >&- 2>&-"):
-        assert subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0, closed
+        assert (
+            subprocess.run(
+                ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", script], cwd=ROOT, check=False
+            ).returncode
+            == 0
+        ), closed
 
 
 def test_signals_are_the_parents_to_answer(two: Processes) -> None:
@@ -304,19 +318,32 @@ def test_signals_are_the_parents_to_answer(two: Processes) -> None:
     assert {pid for _, pid in in_threads(InProcesses(where), list(range(8)), 2)} <= set(pids(two))
 
 
-# How many --------------------------------------------------------------------------------------------------------------------
+# How many -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("seconds", "free", "count"), [(4.0, 64_000, 0), (9.9, 64_000, 0), (10.0, 64_000, 2), (1e6, 64_000, 4), (1e6, 11_900, 2), (1e6, 11_700, 0), (1e6, 0, 0)]
+    ("seconds", "free", "count"),
+    [
+        (4.0, 64_000, 0),
+        (9.9, 64_000, 0),
+        (10.0, 64_000, 2),
+        (1e6, 64_000, 4),
+        (1e6, 11_900, 2),
+        (1e6, 11_700, 0),
+        (1e6, 0, 0),
+    ],
 )
-def test_as_many_as_there_are_work_and_memory_for(monkeypatch: pytest.MonkeyPatch, seconds: float, free: int, count: int) -> None:
+def test_as_many_as_there_are_work_and_memory_for(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, free: int, count: int
+) -> None:
     monkeypatch.setattr(memory, "free", lambda: Free(free * MB, "a test"))
     assert processes.worth(seconds, 4) == count
 
 
 @pytest.mark.parametrize("there", [Free(64_000 * MB, "a test", is_address_space=True), memory.free(Path("/nowhere"))])
-def test_none_where_addresses_are_limited_or_nothing_is_known_of_memory(monkeypatch: pytest.MonkeyPatch, there: Free) -> None:
+def test_none_where_addresses_are_limited_or_nothing_is_known_of_memory(
+    monkeypatch: pytest.MonkeyPatch, there: Free
+) -> None:
     monkeypatch.setattr(memory, "free", lambda: there)
     assert processes.worth(1e6, 4) == 0
 

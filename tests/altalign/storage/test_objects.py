@@ -64,7 +64,9 @@ def all_names(store: Server) -> list[str]:
 
 
 def run_python(code: str, *arguments: str) -> int:
-    return subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False).returncode
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
+    ).returncode
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
@@ -86,7 +88,9 @@ def test_what_is_written_is_read(size: int, name: str, store: Server) -> None:
 
 @pytest.mark.parametrize("size", [10, LARGE])
 @pytest.mark.parametrize("trouble", [ValueError("ours"), KeyboardInterrupt(), OSError("the network")])
-def test_a_block_that_fails_midway_leaves_nothing_or_what_was_there_before(trouble: BaseException, size: int, store: Server) -> None:
+def test_a_block_that_fails_midway_leaves_nothing_or_what_was_there_before(
+    trouble: BaseException, size: int, store: Server
+) -> None:
     def write_half(name: str) -> None:
         with storage.write(f"{store.url}/{name}") as file:
             file.write(b"x" * size)
@@ -123,7 +127,9 @@ def test_a_kill_leaves_nothing(moment: str, s3: Server) -> None:
 
 @pytest.mark.parametrize("status", [403, 0])
 @pytest.mark.parametrize("what", ["partNumber=1", "partNumber=2", "uploadId", "uploads"])
-def test_an_upload_that_fails_in_any_part_leaves_nothing(what: str, status: int, s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_that_fails_in_any_part_leaves_nothing(
+    what: str, status: int, s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failed = []
 
     def fault(method: str, path: str) -> int | None:
@@ -185,7 +191,11 @@ def test_a_file_is_read_as_one_of_a_disk_is(store: Server, tmp_path: Path) -> No
     (tmp_path / "x").write_bytes(data)
     storage.write_bytes(f"{store.url}/x", data)
     rng = random.Random(3)
-    with storage.open_read(f"{store.url}/x") as ours, (tmp_path / "x").open("rb") as theirs, storage.open_again(f"{store.url}/x", ours) as again:
+    with (
+        storage.open_read(f"{store.url}/x") as ours,
+        (tmp_path / "x").open("rb") as theirs,
+        storage.open_again(f"{store.url}/x", ours) as again,
+    ):
         for _ in range(200):
             match rng.randrange(4):
                 case 0:
@@ -220,8 +230,12 @@ def test_ranges_are_those_that_were_asked_for(store: Server) -> None:
     data = random.Random(5).randbytes(LARGE)
     storage.write_bytes(f"{store.url}/x", data)
     rng = random.Random(6)
-    ranges = [(rng.randrange(LARGE), rng.choice([0, 5, 100_000])) for _ in range(60)] + [(begin, 10) for begin in range(0, 5_000, 20)]
-    assert list(storage.read_ranges(f"{store.url}/x", ranges)) == [data[offset : offset + length] for offset, length in ranges]
+    ranges = [(rng.randrange(LARGE), rng.choice([0, 5, 100_000])) for _ in range(60)] + [
+        (begin, 10) for begin in range(0, 5_000, 20)
+    ]
+    assert list(storage.read_ranges(f"{store.url}/x", ranges)) == [
+        data[offset : offset + length] for offset, length in ranges
+    ]
     assert storage.read_range(f"{store.url}/x", LARGE - 5, 100) == data[-5:]
     assert list(storage.read_ranges(f"{store.url}/x", [])) == []
 
@@ -250,7 +264,9 @@ def test_tables_and_arrays_go_through(store: Server) -> None:
     assert sum(batch.num_rows for batch in parquet.read_whole(f"{store.url}/t.parquet", ["x"])) == 1000
     numbers = pa.array(range(100)).to_numpy()
     arrays.save(f"{store.url}/a.npy", numbers)
-    assert arrays.mapped(f"{store.url}/a.npy").tolist() == arrays.read(f"{store.url}/a.npy").tolist() == numbers.tolist()
+    assert (
+        arrays.mapped(f"{store.url}/a.npy").tolist() == arrays.read(f"{store.url}/a.npy").tolist() == numbers.tolist()
+    )
     storage.write_bytes(f"{store.url}/bad.parquet", b"PAR1 and nothing more")
     with pytest.raises(UnreadableError, match="cannot be read as Parquet"):
         parquet.read_table(f"{store.url}/bad.parquet")
@@ -290,15 +306,43 @@ def test_what_is_there(store: Server) -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["*.csv", "d/*.csv", "d/**/*.csv", "**/*.csv", "d/?.csv", "d/[xy].csv", "d/x.csv", "d/[x].csv", "d/[1].csv", "d/*", "*/x.csv", "none/*", "d/.*", "d/**"],
+    [
+        "*.csv",
+        "d/*.csv",
+        "d/**/*.csv",
+        "**/*.csv",
+        "d/?.csv",
+        "d/[xy].csv",
+        "d/x.csv",
+        "d/[x].csv",
+        "d/[1].csv",
+        "d/*",
+        "*/x.csv",
+        "none/*",
+        "d/.*",
+        "d/**",
+    ],
 )
 def test_a_glob_matches_what_it_does_on_a_disk(pattern: str, s3: Server, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
-    for name in ("top.csv", "d/x.csv", "d/y.csv", "d/zz.csv", "d/e/x.csv", "d/e/f/w.csv", "d/.hidden.csv", "d/.h/x.csv", "d/[1].csv", "d/x.txt"):
+    for name in (
+        "top.csv",
+        "d/x.csv",
+        "d/y.csv",
+        "d/zz.csv",
+        "d/e/x.csv",
+        "d/e/f/w.csv",
+        "d/.hidden.csv",
+        "d/.h/x.csv",
+        "d/[1].csv",
+        "d/x.txt",
+    ):
         (tmp_path / "disk" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "disk" / name).write_bytes(b"x")
         storage.write_bytes(f"{s3.url}/p/{name}", b"x")
-    on_disk = sorted(path.removeprefix(f"{tmp_path}/disk/").rstrip("/") for path in storage.find(f"{tmp_path}/disk/{pattern}"))
+    on_disk = sorted(
+        path.removeprefix(f"{tmp_path}/disk/").rstrip("/") for path in storage.find(f"{tmp_path}/disk/{pattern}")
+    )
     in_store = [path.removeprefix(f"{s3.url}/p/") for path in storage.find(f"{s3.url}/p/{pattern}")]
     assert in_store == [path for path in on_disk if not (pattern == "d/**" and path == "d")]
 
@@ -322,11 +366,21 @@ def test_many_are_asked_for_at_once_and_given_in_order(s3: Server) -> None:
 
 
 def test_marks_are_deleted_before_anything_else(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("u/0.json", "u/done.json", "u/0.images", "u/0.journal.part-000000000000000", "u/0.parquet", "v/1.json", "v/1.bin"):
+    for name in (
+        "u/0.json",
+        "u/done.json",
+        "u/0.images",
+        "u/0.journal.part-000000000000000",
+        "u/0.parquet",
+        "v/1.json",
+        "v/1.bin",
+    ):
         storage.write_bytes(f"{s3.url}/{name}", b"{}")
     deleted: list[str] = []
     real = clients.delete_object
-    monkeypatch.setattr(clients, "delete_object", lambda path: deleted.append(path.removeprefix(f"{s3.url}/")) or real(path))
+    monkeypatch.setattr(
+        clients, "delete_object", lambda path: deleted.append(path.removeprefix(f"{s3.url}/")) or real(path)
+    )
     storage.delete_units([f"{s3.url}/u"], but=(".images", ".journal"))
     assert (deleted[0], deleted[1], deleted[2:]) == ("u/done.json", "u/0.json", ["u/0.parquet"])
     storage.delete_units([f"{s3.url}/v"])
@@ -409,7 +463,9 @@ def test_a_copy_that_fails_leaves_nothing(s3: Server, monkeypatch: pytest.Monkey
         with pytest.raises(StoreError):
             storage.mappable(f"{s3.url}/x.npy")
     clients.forget_clients()
-    assert [path.name for path in (local_copies.folder() / "copies").rglob("*") if path.is_file() and path.suffix != ".lock"] == []
+    assert [
+        path.name for path in (local_copies.folder() / "copies").rglob("*") if path.is_file() and path.suffix != ".lock"
+    ] == []
 
 
 def test_old_copies_make_room_for_new_ones(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,7 +487,10 @@ def test_a_run_is_held_by_one_command_of_this_machine(store: Server) -> None:
     assert storage.holder(run) is None
     with storage.locked(run):
         assert storage.holder(run) == str(os.getpid())
-        with pytest.raises(UsageError, match=rf"another command is at work on this run \(process {os.getpid()}\)"), storage.locked(run):
+        with (
+            pytest.raises(UsageError, match=rf"another command is at work on this run \(process {os.getpid()}\)"),
+            storage.locked(run),
+        ):
             pass
     assert storage.holder(run) is None
     assert all_names(store) == []
@@ -439,12 +498,19 @@ def test_a_run_is_held_by_one_command_of_this_machine(store: Server) -> None:
         pass
 
 
-def test_a_run_is_held_by_one_command_of_all_machines(store: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_held_by_one_command_of_all_machines(
+    store: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = f"{store.url}/run"
     with storage.locked(run):
         monkeypatch.setenv("ALTALIGN_CACHE", str(tmp_path / "another machine"))
         assert str(storage.holder(run)).startswith(f"{os.getpid()} on ")
-        with pytest.raises(UsageError, match=rf"at work on this run \(process {os.getpid()} on .*, seen \d+ s ago\); wait for it"), storage.locked(run):
+        with (
+            pytest.raises(
+                UsageError, match=rf"at work on this run \(process {os.getpid()} on .*, seen \d+ s ago\); wait for it"
+            ),
+            storage.locked(run),
+        ):
             pass
         assert len(all_names(store)) == 1
         monkeypatch.setenv("ALTALIGN_CACHE", str(tmp_path / "cache"))
@@ -463,7 +529,9 @@ def test_a_killed_command_of_this_machine_holds_nothing(s3: Server) -> None:
     assert all_names(s3) == []
 
 
-def test_a_killed_command_of_another_machine_holds_until_its_lease_ends(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_command_of_another_machine_holds_until_its_lease_ends(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = f"{s3.url}/run"
     code = "import os, signal, sys; from altalign import storage\nwith storage.locked(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)"
     assert run_python(code, run) == -signal.SIGKILL
@@ -476,13 +544,19 @@ def test_a_killed_command_of_another_machine_holds_until_its_lease_ends(s3: Serv
         assert len(all_names(s3)) == 1
 
 
-def test_tickets_are_written_anew_and_whoever_cannot_writes_nothing_more(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tickets_are_written_anew_and_whoever_cannot_writes_nothing_more(
+    s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = f"{s3.url}/run"
     monkeypatch.setattr(locks, "REFRESH_EVERY_S", 0.01)
     renewed = threading.Event()
     real = locks.HELD.renew
     times: list[str] = []
-    monkeypatch.setattr(locks.HELD, "renew", lambda folder: (times.append(folder), real(folder), renewed.set() if len(times) > 3 else None))
+    monkeypatch.setattr(
+        locks.HELD,
+        "renew",
+        lambda folder: (times.append(folder), real(folder), renewed.set() if len(times) > 3 else None),
+    )
     with storage.locked(run):
         assert renewed.wait(60)
         storage.write_bytes(f"{run}/x", b"1")
@@ -530,7 +604,10 @@ TROUBLE: dict[str, tuple[dict[str, str | None], str]] = {
         {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
         "access denied at ENDPOINT (…); no credentials are in the environment; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
     ),
-    "another region": ({"AWS_REGION": "eu-west-1"}, "the store at ENDPOINT refuses the region, AWS_REGION is eu-west-1 (…); set it to that of s3://BUCKET"),
+    "another region": (
+        {"AWS_REGION": "eu-west-1"},
+        "the store at ENDPOINT refuses the region, AWS_REGION is eu-west-1 (…); set it to that of s3://BUCKET",
+    ),
     "an endpoint that does not answer": (
         {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"},
         "the store at ENDPOINT does not answer (…); look at the network and AWS_ENDPOINT_URL, and run the same command again",
@@ -539,7 +616,9 @@ TROUBLE: dict[str, tuple[dict[str, str | None], str]] = {
 
 
 @pytest.mark.parametrize("when", TROUBLE)
-def test_trouble_is_one_line_that_says_what_to_do(when: str, s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trouble_is_one_line_that_says_what_to_do(
+    when: str, s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     environment, said = TROUBLE[when]
     monkeypatch.setattr(clients, "ATTEMPTS", 2)
     path = "s3://absent/run" if when == "no bucket" else f"{s3.url}/run"
@@ -547,12 +626,17 @@ def test_trouble_is_one_line_that_says_what_to_do(when: str, s3: Server, tmp_pat
     for name, value in environment.items():
         monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name)
     clients.forget_clients()
-    for ask, kind in ((lambda: storage.check(path), UsageError), (lambda: storage.write_bytes(f"{path}/x", b"x"), StoreError)):
+    for ask, kind in (
+        (lambda: storage.check(path), UsageError),
+        (lambda: storage.write_bytes(f"{path}/x", b"x"), StoreError),
+    ):
         with pytest.raises(kind) as caught:
             ask()
         line = str(caught.value)
         assert "\n" not in line
-        line = re.sub(r" \(.*\)", " (…)", line.replace(os.environ["AWS_ENDPOINT_URL"], "ENDPOINT").replace(s3.bucket, "BUCKET"))
+        line = re.sub(
+            r" \(.*\)", " (…)", line.replace(os.environ["AWS_ENDPOINT_URL"], "ENDPOINT").replace(s3.bucket, "BUCKET")
+        )
         assert line.partition(": ")[2] == said
         assert str(caught.value).startswith(path)
     clients.forget_clients()
@@ -567,13 +651,23 @@ def test_a_bucket_of_gcs_that_is_not_there_is_said(gcs: Server) -> None:
 @pytest.mark.parametrize(
     ("said", "kind", "line"),
     [
-        ("AWS Error UNKNOWN (HTTP status 507) during PutObject operation: XMinioStorageFull", FullDiskError, "no space left in the store"),
-        ("AWS Error SLOW_DOWN during PutObject operation: reduce your request rate (Request ID: 1)", StoreError, "refuses (reduce your request rate)"),
+        (
+            "AWS Error UNKNOWN (HTTP status 507) during PutObject operation: XMinioStorageFull",
+            FullDiskError,
+            "no space left in the store",
+        ),
+        (
+            "AWS Error SLOW_DOWN during PutObject operation: reduce your request rate (Request ID: 1)",
+            StoreError,
+            "refuses (reduce your request rate)",
+        ),
         ("google::cloud::Status(PERMISSION_DENIED: 403 forbidden)", StoreError, "access denied"),
         ("google::cloud::Status(UNAVAILABLE: curl: could not connect)", StoreError, "does not answer"),
     ],
 )
-def test_what_clients_say_is_sorted(said: str, kind: type[Exception], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_clients_say_is_sorted(
+    said: str, kind: type[Exception], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST"):
         monkeypatch.delenv(name, raising=False)
     found: Any = clients.trouble(OSError(said), "gs://bucket/x" if "google" in said else "s3://bucket/x")
@@ -590,9 +684,13 @@ def test_the_store_is_not_asked_by_the_names_of_paths(monkeypatch: pytest.Monkey
     assert json.dumps(storage.Stamp(1, 2, "abc").to_json()) == '[1, "abc"]'
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/a/../b", "s3://bucket/./a", "s3://bucket/a//b", "gs://bucket/..", "gs://bucket/a/."])
+@pytest.mark.parametrize(
+    "path", ["s3://bucket/a/../b", "s3://bucket/./a", "s3://bucket/a//b", "gs://bucket/..", "gs://bucket/a/."]
+)
 def test_a_path_that_means_another_one_on_a_disk_is_refused_before_the_store_is_asked(path: str) -> None:
-    with pytest.raises(UsageError, match=r"a store has no folders named '', '\.' or '\.\.'; give the path without them"):
+    with pytest.raises(
+        UsageError, match=r"a store has no folders named '', '\.' or '\.\.'; give the path without them"
+    ):
         storage.check(path)
 
 

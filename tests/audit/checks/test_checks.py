@@ -26,17 +26,37 @@ from tests.audit.runs import checks_of, failing
 pytestmark = pytest.mark.slow
 
 
-# A whole run -----------------------------------------------------------------------------------------------------------------
+# A whole run ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_whole_run_passes_every_check_and_every_sample_is_asked(whole: Path) -> None:
     found = checks_of(whole)
     rows, shards = runs.rows_of(whole), runs.names(whole)
     assert {name: check.detail for name, check in found.items() if not check.passed} == {}
-    assert list(found) == [str(name) for name in ABOUT if name not in (DropReason.HTTP_TOO_LARGE, DropReason.IMAGE_BLOCKED)]
-    of_samples = {*map(str, DropReason), "members", "order", "image_bytes", "image_sizes", "stored_form", "image_id", "key", "image_url", "captions", "words"}
-    assert {name: check.checked for name, check in found.items() if name in of_samples} == {name: len(rows) for name in found if name in of_samples}
-    assert (found["side_cars"].checked, found["tars"].checked, found["digests"].checked) == (len(shards), len(shards), 2 * len(shards))
+    assert list(found) == [
+        str(name) for name in ABOUT if name not in (DropReason.HTTP_TOO_LARGE, DropReason.IMAGE_BLOCKED)
+    ]
+    of_samples = {
+        *map(str, DropReason),
+        "members",
+        "order",
+        "image_bytes",
+        "image_sizes",
+        "stored_form",
+        "image_id",
+        "key",
+        "image_url",
+        "captions",
+        "words",
+    }
+    assert {name: check.checked for name, check in found.items() if name in of_samples} == {
+        name: len(rows) for name in found if name in of_samples
+    }
+    assert (found["side_cars"].checked, found["tars"].checked, found["digests"].checked) == (
+        len(shards),
+        len(shards),
+        2 * len(shards),
+    )
     assert found["text_too_long"].detail == f"{len(rows)} samples asked again"
 
 
@@ -71,7 +91,7 @@ def test_a_sample_of_shards_is_chosen_by_content_and_named(whole: Path, run: Pat
     assert "image_bytes" in failing(run, shards_at_most=2)
 
 
-# Rules: the run as it is, held against other limits -----------------------------------------------------------------------------
+# Rules: the run as it is, held against other limits -------------------------------------------------------------------
 
 
 def _hashes_of(run: Path) -> words.Scan:
@@ -88,7 +108,11 @@ def _forget_an_ngram(run: Path) -> None:
 
 def _caption_an_image(run: Path) -> None:
     url = next(row["image_url"] for row in runs.rows_of(run) if row["image_url"])
-    runs.edit_table(run, "over_captioned_images", lambda hashes: np.append(hashes, identity.image_hash(pa.array([url], pa.string()))))
+    runs.edit_table(
+        run,
+        "over_captioned_images",
+        lambda hashes: np.append(hashes, identity.image_hash(pa.array([url], pa.string()))),
+    )
 
 
 def setting(name: str, value: str) -> Callable[[Path], None]:
@@ -115,7 +139,9 @@ def setting(name: str, value: str) -> Callable[[Path], None]:
 def test_each_rule_is_asked_again_of_the_rows_themselves(run: Path, rule: str, change: Callable[[Path], None]) -> None:
     change(run)
     said = failing(run)
-    assert said.keys() == ({rule, "image_damaged"} if rule == "image_too_many_pixels" else {rule}) or said.keys() == {rule}
+    assert said.keys() == ({rule, "image_damaged"} if rule == "image_too_many_pixels" else {rule}) or said.keys() == {
+        rule
+    }
     assert "; `altalign curate` with --re" in said[rule] or "a file was changed" in said[rule]
 
 
@@ -126,7 +152,7 @@ def test_what_came_from_the_web_is_within_its_limit_of_bytes(run: Path) -> None:
     assert "500" in failing(run)["http_too_large"]
 
 
-# Damage ------------------------------------------------------------------------------------------------------------------------
+# Damage ---------------------------------------------------------------------------------------------------------------
 
 
 def flip(path: Path, place: int) -> None:
@@ -144,7 +170,9 @@ def test_a_flipped_byte_in_an_image(run: Path) -> None:
     flip(shard(run), row["tar_offset"] + row["tar_bytes"] - 30)
     said = failing(run)
     assert {"digests", "image_bytes"} <= said.keys() <= {"digests", "image_bytes", "image_damaged"}
-    assert said["image_bytes"].startswith(f"shards/00001.tar: {row['key']}: its image has {row['bytes']:,} bytes of SHA-256 ")
+    assert said["image_bytes"].startswith(
+        f"shards/00001.tar: {row['key']}: its image has {row['bytes']:,} bytes of SHA-256 "
+    )
     runs.seal(run)
     assert "digests" not in failing(run)
 
@@ -222,8 +250,16 @@ def _said_at_length(found: list[Sample]) -> list[Sample]:
     """A sample in the middle with a caption of 30 words; its key and words are what they would be."""
     wordy = found[8]
     caption = " ".join((wordy.caption.split() * 30)[:30])
-    row = {**wordy.row, "caption": caption, "key": sample_key(wordy.row["image_url"] or wordy.row["found_sha256"], caption), "words": 30}
-    return sorted([*found[:8], Sample(wordy.image, caption, row), *found[9:]], key=lambda sample: (sample.row["image_id"], sample.key))
+    row = {
+        **wordy.row,
+        "caption": caption,
+        "key": sample_key(wordy.row["image_url"] or wordy.row["found_sha256"], caption),
+        "words": 30,
+    }
+    return sorted(
+        [*found[:8], Sample(wordy.image, caption, row), *found[9:]],
+        key=lambda sample: (sample.row["image_id"], sample.key),
+    )
 
 
 def test_a_row_of_30_words(run: Path) -> None:
@@ -265,7 +301,7 @@ def test_a_value_that_is_another(run: Path, column: str, value: Any, failed_chec
     assert failed_check in failing(run)
 
 
-# Counts ------------------------------------------------------------------------------------------------------------------------
+# Counts ---------------------------------------------------------------------------------------------------------------
 
 
 def test_edited_counts(run: Path) -> None:
@@ -294,20 +330,39 @@ def test_counts_of_a_reason_that_no_stage_has(run: Path) -> None:
 def test_an_edited_summary(run: Path, name: str) -> None:
     path = run / "summary.json"
     summary = json.loads(path.read_text())
-    path.write_text(json.dumps({**summary, name: summary[name] + 1 if isinstance(summary[name], int) else summary[name][1:] if name == "stages" else {}}))
+    path.write_text(
+        json.dumps(
+            {
+                **summary,
+                name: summary[name] + 1
+                if isinstance(summary[name], int)
+                else summary[name][1:]
+                if name == "stages"
+                else {},
+            }
+        )
+    )
     assert failing(run).keys() == {"counts"}
 
 
 def test_dropped_rows_of_pairs_that_are_kept(run: Path) -> None:
     key = runs.rows_of(run)[5]["key"]
-    row = {"key": key, "source": "pictures", "stage": "image", "reason": "image_too_small", "failed": ["image_too_small"]}
+    row = {
+        "key": key,
+        "source": "pictures",
+        "stage": "image",
+        "reason": "image_too_small",
+        "failed": ["image_too_small"],
+    }
     pq.write_table(pa.Table.from_pylist([row], DROPPED), run / "dropped" / "image" / "more.parquet")
     said = failing(run)
     assert said.keys() == {"dropped_rows", "kept_or_dropped"}
     assert said["kept_or_dropped"].startswith(f"dropped/image/more.parquet: {key} is dropped, and is in a shard; ")
 
 
-def test_where_shards_are_sampled_the_files_of_their_images_are_read_first(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_shards_are_sampled_the_files_of_their_images_are_read_first(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entries = json.loads((run / "manifest.json").read_text())["shards"]
     chosen = min(entries, key=lambda entry: entry["sha256"])["name"].removesuffix(".tar")
     row = runs.rows_of(run, chosen)[-1]
@@ -325,7 +380,7 @@ def test_dropped_rows_that_cannot_be_read(run: Path) -> None:
     assert failing(run)["dropped_rows"].startswith(f"dropped/judge/{path.name}: cannot be read as Parquet (")
 
 
-# The rest ------------------------------------------------------------------------------------------------------------------------
+# The rest -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "config.toml", "counts.parquet", "summary.json"])
@@ -348,7 +403,9 @@ ELSEWHERE = {"name": "../../x.tar", "rows": 1, "bytes": 1, "sha256": "", "parque
 def test_a_manifest_of_other_things(run: Path, facts: dict[str, Any]) -> None:
     path = run / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **facts}))
-    assert failing(run)["manifest"].startswith("manifest.json: shards (each with name, rows, bytes, sha256, parquet_sha256) and pairs are not in it; ")
+    assert failing(run)["manifest"].startswith(
+        "manifest.json: shards (each with name, rows, bytes, sha256, parquet_sha256) and pairs are not in it; "
+    )
 
 
 def test_a_run_of_other_rules_is_said_to_be_one(run: Path) -> None:
@@ -362,7 +419,11 @@ def test_a_run_of_other_rules_is_said_to_be_one(run: Path) -> None:
 def test_a_table_that_cannot_be_read(run: Path, name: str, ending: str) -> None:
     path = run / "tables" / f"{name}{ending}"
     path.write_bytes(path.read_bytes()[:40])
-    rule = {"vocabulary": "text_has_rare_ngram", "over_shared_texts": "text_on_too_many_images", "over_captioned_images": "image_has_too_many_texts"}[name]
+    rule = {
+        "vocabulary": "text_has_rare_ngram",
+        "over_shared_texts": "text_on_too_many_images",
+        "over_captioned_images": "image_has_too_many_texts",
+    }[name]
     assert failing(run).keys() == {rule}
     assert f"tables/{name}{ending}" in failing(run)[rule]
 
@@ -370,7 +431,13 @@ def test_a_table_that_cannot_be_read(run: Path, name: str, ending: str) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_byte_of_a_shard_or_of_its_manifest_is_another_a_check_fails(run: Path, seed: int) -> None:
     rng = random.Random(seed)
-    files = [*sorted((run / "shards").iterdir()), run / "config.toml", *sorted((run / "tables").iterdir()), run / "counts.parquet", run / "summary.json"]
+    files = [
+        *sorted((run / "shards").iterdir()),
+        run / "config.toml",
+        *sorted((run / "tables").iterdir()),
+        run / "counts.parquet",
+        run / "summary.json",
+    ]
     path = rng.choice(files)
     data = bytearray(path.read_bytes())
     data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)

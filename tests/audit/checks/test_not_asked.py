@@ -39,14 +39,20 @@ def test_an_image_that_there_is_no_memory_for_is_not_asked(run: Path, monkeypatc
 
     monkeypatch.setattr(pixels, "decode", short_of_memory)
     rows = runs.rows_of(run, "00000")
-    why = [f"shards/00000.tar: {row['key']}: no memory to decode its image (needs 5 GB), so no image rule was asked of it; more memory lets it" for row in rows]
+    why = [
+        f"shards/00000.tar: {row['key']}: no memory to decode its image (needs 5 GB), so no image rule was asked of it; more memory lets it"
+        for row in rows
+    ]
     assert failing(run) == {}
-    hindered = sum(row["sha256"] in {row["sha256"] for row in rows} for row in runs.rows_of(run))  # other shards have some of them, too
+    # other shards have some of them, too
+    hindered = sum(row["sha256"] in {row["sha256"] for row in rows} for row in runs.rows_of(run))
     assert not_asked(run) == {"image_sizes": f"{'; '.join(why[:3])}; and {hindered - 3} more"}
     assert checks_of(run)["image_damaged"].checked == len(runs.rows_of(run)) - hindered
 
 
-def test_a_terminal_is_shown_how_many_shards_are_checked(whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_is_shown_how_many_shards_are_checked(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     checks_of(whole)
     assert capsys.readouterr() == ("", "")
     screen = io.StringIO()

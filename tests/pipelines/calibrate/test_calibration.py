@@ -40,13 +40,16 @@ def plain_cosine(a: np.ndarray, b: np.ndarray) -> float:
     return sum(p * q for p, q in zip(x, y, strict=True)) / norms**0.5 if norms else float("nan")
 
 
-# Cosines as the search decides on them ---------------------------------------------------------------------------------------
+# Cosines as the search decides on them --------------------------------------------------------------------------------
 
 
 def test_the_best_view_is_the_nearest_of_those_that_share_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("altalign.dedup.thresholds._PAIRS_AT_A_TIME", 7)
     rng = np.random.default_rng(3)
-    vectors, views = rng.integers(-300, 300, (40, 6)).astype(np.int16), rng.integers(-300, 300, (2, 40, 6)).astype(np.int16)
+    vectors, views = (
+        rng.integers(-300, 300, (40, 6)).astype(np.int16),
+        rng.integers(-300, 300, (2, 40, 6)).astype(np.int16),
+    )
     vectors[0] = views[1, 1] = 0
     centroids = rng.integers(-300, 300, (12, 6)).astype(np.int16)
     inside, anyhow = of_best_view(vectors, list(views), Buckets(centroids, 4, 2))
@@ -54,7 +57,10 @@ def test_the_best_view_is_the_nearest_of_those_that_share_a_bucket(monkeypatch: 
     for i, vector in enumerate(vectors):
         best, best_inside = float("nan"), float("nan")
         for view in views[:, i]:
-            sides = [set(sorted(range(12), key=lambda c: (-int(centroids[c].astype(int) @ side.astype(int)), c))[:4]) for side in (vector, view)]
+            sides = [
+                set(sorted(range(12), key=lambda c: (-int(centroids[c].astype(int) @ side.astype(int)), c))[:4])
+                for side in (vector, view)
+            ]
             cosine = plain_cosine(vector, view)
             best = np.fmax(best, cosine)
             best_inside = np.fmax(best_inside, cosine if len(sides[0] & sides[1]) >= 2 else np.nan)
@@ -64,7 +70,7 @@ def test_the_best_view_is_the_nearest_of_those_that_share_a_bucket(monkeypatch: 
     assert lost > 0
 
 
-# The search ------------------------------------------------------------------------------------------------------------------
+# The search -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -74,7 +80,8 @@ def search() -> Search:
     pool, tests = ((base + rng.normal(size=(count, 8))) * 900 for count in (230, 60))
     sides = [(vectors * scale).astype(np.int16) for vectors, scale in ((tests, 1), (-tests[:25], 1))]
     digests = [np.array([f"{side}{i:03}" for i in range(count)], "S64") for side, count in (("p", 230), ("t", 60))]
-    digests[0][[4, 5, 229]] = [b"t007", b"t007", b"t059"]  # three images of the pool are test images, two of them one and the same
+    # three images of the pool are test images, two of them one and the same
+    digests[0][[4, 5, 229]] = [b"t007", b"t007", b"t059"]
     sides[0][7] = sides[0][8]
     return Search(
         pool.astype(np.int16),
@@ -90,10 +97,17 @@ def search() -> Search:
 def plain_pairs(search: Search) -> list[tuple[float, int, int]]:
     """Cosine, row and test of all pairs that are not of the same bytes."""
     rows, tests = search.vectors, search.side.vectors
-    return [(plain_cosine(a, b), i, j) for i, a in enumerate(rows) for j, b in enumerate(tests) if search.sha256[i] != search.tests[j]]
+    return [
+        (plain_cosine(a, b), i, j)
+        for i, a in enumerate(rows)
+        for j, b in enumerate(tests)
+        if search.sha256[i] != search.tests[j]
+    ]
 
 
-def test_histograms_count_every_pair_but_those_of_the_same_bytes(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_histograms_count_every_pair_but_those_of_the_same_bytes(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("altalign.pipelines.calibrate.search._COMPARISONS_AT_A_TIME", 1)
     found, decoys = search.histograms()
     pairs = plain_pairs(search)
@@ -117,7 +131,7 @@ def test_of_images_with_the_same_bytes_the_first_counts() -> None:
     assert Pool(places, np.zeros((6, 1), np.int16), 0).distinct.tolist() == [0, 1, 5]
 
 
-# The threshold ---------------------------------------------------------------------------------------------------------------
+# The threshold --------------------------------------------------------------------------------------------------------
 
 
 def test_the_threshold_keeps_the_budget_by_every_line() -> None:
@@ -138,7 +152,7 @@ def test_a_budget_that_no_threshold_keeps_is_one_line() -> None:
         threshold([Line(0.1, 2.0, 1e-3, 1e-5)], test_images=500, views=1, budget=1e-300)
 
 
-# Labelled pairs --------------------------------------------------------------------------------------------------------------
+# Labelled pairs -------------------------------------------------------------------------------------------------------
 
 
 def config_with(*, mirrored: bool) -> CurateConfig:
@@ -157,7 +171,10 @@ def drawn(tmp_path: Path) -> tuple[str, str]:
     """Labelled pairs of three drawn images, their mirror images, a flat one, and a broken one."""
     rng = np.random.default_rng(1)
     found = {f"{name}": np.kron(rng.integers(0, 255, (8, 8)), np.ones((16, 16))).astype(np.uint8) for name in "abc"}
-    files = {name: png(pixels) for name, pixels in found.items()} | {"a again": png(np.repeat(found["a"], 2, axis=0)), "a flipped": png(found["a"][:, ::-1])}
+    files = {name: png(pixels) for name, pixels in found.items()} | {
+        "a again": png(np.repeat(found["a"], 2, axis=0)),
+        "a flipped": png(found["a"][:, ::-1]),
+    }
     files |= {"flat": png(np.full((64, 64), 9, np.uint8)), "broken": files["b"][:60]}
     rows = [
         ("a", "a again", "near", "taller"),
@@ -169,18 +186,27 @@ def drawn(tmp_path: Path) -> tuple[str, str]:
         ("flat", "flat", "near", "flat"),
     ]
     names = ("image_a", "image_b", "relation", "how")
-    pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), tmp_path / "pairs.parquet")
+    pq.write_table(
+        pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), tmp_path / "pairs.parquet"
+    )
     pq.write_table(pa.table({"image": list(files), "image_bytes": list(files.values())}), tmp_path / "images.parquet")
     return str(tmp_path / "pairs.parquet"), str(tmp_path / "images.parquet")
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_labelled_pairs_are_found_as_they_are_or_in_a_mirror(drawn: tuple[str, str], *, mirrored: bool) -> None:
-    measured = labelled_pairs.measure(*drawn, config_with(mirrored=mirrored), Calibration("dct", 0.95, LOWEST, NO_BUCKETS.centroids), NO_BUCKETS)
+    measured = labelled_pairs.measure(
+        *drawn, config_with(mirrored=mirrored), Calibration("dct", 0.95, LOWEST, NO_BUCKETS.centroids), NO_BUCKETS
+    )
     found = 2 + mirrored
     assert measured.recall == Share(found, 4)  # taller, as it is, flip or not, and flat, which is never found
     assert measured.precision == Share(found, found)
-    assert measured.by_how == {"taller": Share(1, 1), "flip": Share(int(mirrored), 1), "as it is": Share(1, 1), "flat": Share(0, 1)}
+    assert measured.by_how == {
+        "taller": Share(1, 1),
+        "flip": Share(int(mirrored), 1),
+        "as it is": Share(1, 1),
+        "flat": Share(0, 1),
+    }
     assert measured.left_out == 1
 
 
@@ -188,12 +214,20 @@ def test_a_pair_whose_image_is_not_there_is_named(drawn: tuple[str, str]) -> Non
     pairs, of_images = drawn
     pq.write_table(pa.table({"image_a": ["a"], "image_b": ["z"], "relation": ["near"]}), pairs)
     with pytest.raises(UsageError, match='image "z" is not in'):
-        labelled_pairs.measure(pairs, of_images, config_with(mirrored=False), Calibration("dct", 0.9, LOWEST, NO_BUCKETS.centroids), NO_BUCKETS)
+        labelled_pairs.measure(
+            pairs,
+            of_images,
+            config_with(mirrored=False),
+            Calibration("dct", 0.9, LOWEST, NO_BUCKETS.centroids),
+            NO_BUCKETS,
+        )
 
 
 def test_files_without_the_columns_are_refused(drawn: tuple[str, str]) -> None:
     pairs, of_images = drawn
-    with pytest.raises(UsageError, match=r'^--pairs .*images\.parquet: no column "image_a" \(there are image, image_bytes\)'):
+    with pytest.raises(
+        UsageError, match=r'^--pairs .*images\.parquet: no column "image_a" \(there are image, image_bytes\)'
+    ):
         labelled_pairs.check(of_images, of_images)
     with pytest.raises(UsageError, match=r'^--images .*pairs\.parquet: no column "image" '):
         labelled_pairs.check(pairs, pairs)
@@ -209,13 +243,16 @@ def test_pairs_that_people_labelled(*, mirrored: bool) -> None:
     labelled_pairs.check(*files)
     calibration = Calibration("dct", 0.975, LOWEST, NO_BUCKETS.centroids)
     measured = labelled_pairs.measure(*files, config_with(mirrored=mirrored), calibration, NO_BUCKETS)
-    assert measured.recall == Share(27 + 2 * mirrored, 31)  # of 4 flips and rotations the flips, and in a mirror alone
+    # of 4 flips and rotations the flips, and in a mirror alone
+    assert measured.recall == Share(27 + 2 * mirrored, 31)
     assert measured.precision.value == 1.0
     assert measured.left_out == 2
-    assert [how for how, share in measured.by_how.items() if share.found < share.asked] == (["_rotation"] if mirrored else ["_hflip", "_rotation"])
+    assert [how for how, share in measured.by_how.items() if share.found < share.asked] == (
+        ["_rotation"] if mirrored else ["_hflip", "_rotation"]
+    )
 
 
-# Threads ---------------------------------------------------------------------------------------------------------------------
+# Threads --------------------------------------------------------------------------------------------------------------
 
 
 def test_results_come_in_the_order_of_items() -> None:
@@ -243,13 +280,15 @@ def test_the_first_error_ends_what_is_under_way() -> None:
     assert ended.is_set()
 
 
-# Figures and reports ---------------------------------------------------------------------------------------------------------
+# Figures and reports --------------------------------------------------------------------------------------------------
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_a_figure_is_an_svg_whose_names_are_escaped() -> None:
-    svg = ElementTree.fromstring(figure([Curve("<b>&", [0.5, 0.75, 1.0], [0.0, 0.5, 1.0], "#222")], at=0.75, level=0.5, is_log=False))
+    svg = ElementTree.fromstring(
+        figure([Curve("<b>&", [0.5, 0.75, 1.0], [0.0, 0.5, 1.0], "#222")], at=0.75, level=0.5, is_log=False)
+    )
     line = svg.find(f"{SVG}polyline")
     assert line is not None
     assert line.findtext(f"{SVG}title") == "<b>&"
@@ -259,7 +298,14 @@ def test_a_figure_is_an_svg_whose_names_are_escaped() -> None:
 
 
 def test_a_logarithmic_axis_leaves_out_what_is_zero() -> None:
-    svg = ElementTree.fromstring(figure([Curve("rates", [0.5, 0.6, 0.7], [1e-2, 1e-4, 0.0], "#222", is_dotted=True)], at=0.6, level=1e-3, is_log=True))
+    svg = ElementTree.fromstring(
+        figure(
+            [Curve("rates", [0.5, 0.6, 0.7], [1e-2, 1e-4, 0.0], "#222", is_dotted=True)],
+            at=0.6,
+            level=1e-3,
+            is_log=True,
+        )
+    )
     assert len(list(svg.iter(f"{SVG}circle"))) == 2
     assert {"1e-4", "1e-2"} <= {text.text for text in svg.iter(f"{SVG}text")}
 
@@ -291,7 +337,10 @@ def findings() -> Findings:
         line=Line(4.0, 1.0, 3e-4, 2e-5),
         line_of_decoys=None,
         labelled=Labelled(Share(3, 4), Share(3, 3), {"<i>": Share(0, 1)}, 2),
-        looked_at=[Looked(0.91, "k1", "set", "<img src=x onerror=alert(2)>\x1b[31m", jpeg, jpeg), Looked(0.9, "k2", "set", "b.jpg", jpeg, jpeg)],
+        looked_at=[
+            Looked(0.91, "k1", "set", "<img src=x onerror=alert(2)>\x1b[31m", jpeg, jpeg),
+            Looked(0.9, "k2", "set", "b.jpg", jpeg, jpeg),
+        ],
     )
 
 
@@ -303,7 +352,10 @@ def test_nobody_is_left_to_believe_that_what_is_lost_is_covered(findings: Findin
     shown = out.getvalue()
     assert max(map(len, shown.splitlines()[:-1])) <= 80
     said = " ".join(shown.split())
-    assert "NOT COVERED, fewer than half of the copies are found: crop <20> % (25%). Such copies of test images stay in the data." in said
+    assert (
+        "NOT COVERED, fewer than half of the copies are found: crop <20> % (25%). Such copies of test images stay in the data."
+        in said
+    )
     assert "Threshold: a cosine above 0.9." in said
     assert "extrapolated" in said
     assert "Lost for want of a common bucket: 1 copy above the threshold." in said
@@ -329,7 +381,10 @@ def test_a_report_needs_no_network_and_runs_nothing_of_what_it_shows(findings: F
     assert "&lt;script&gt;alert(1)" in page
     assert page.count("<figure>") == 2
     assert page.index("Above: dropped") < page.index("k1") < page.index("At it or below: kept") < page.index("k2")
-    assert [len(ElementTree.fromstring(svg)) > 10 for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL)] == [True, True]
+    assert [len(ElementTree.fromstring(svg)) > 10 for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL)] == [
+        True,
+        True,
+    ]
 
 
 def test_curves_say_at_every_threshold_what_was_counted_and_what_is_fitted(findings: Findings, tmp_path: Path) -> None:

@@ -25,7 +25,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
         folder = tmp_path_factory.mktemp("carded")
         write_input(folder, rows=200)
         with chdir(folder):
-            assert main(["curate", "config.toml", "--set", f"shards.portable={str(is_portable).lower()}", "--set", "card.licence=CC-BY-4.0"]) == 0
+            assert (
+                main(
+                    [
+                        "curate",
+                        "config.toml",
+                        "--set",
+                        f"shards.portable={str(is_portable).lower()}",
+                        "--set",
+                        "card.licence=CC-BY-4.0",
+                    ]
+                )
+                == 0
+            )
         found[is_portable] = folder / "run"
     return found
 
@@ -36,7 +48,11 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
 
 def block(run: Path, holds: str) -> dict[str, Any]:
     """The names that a block of the card leaves, run in its folder."""
-    (code,) = [text for text in re.findall(r"```python\n(.*?)```", (run / "README.md").read_text(encoding="utf-8"), re.DOTALL) if holds in text]
+    (code,) = [
+        text
+        for text in re.findall(r"```python\n(.*?)```", (run / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+        if holds in text
+    ]
     left: dict[str, Any] = {}
     exec(code, left)
     return left
@@ -54,7 +70,10 @@ def datasets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_the_block_for_the_tars_reads_every_pair(runs: dict[bool, Path], datasets: Any) -> None:
     rows = rows_of(runs[True])
     with chdir(runs[True]):
-        found = [(sample["__key__"], sample["txt"], sample["jpg"].size) for sample in block(runs[True], '"webdataset"')["pairs"]]
+        found = [
+            (sample["__key__"], sample["txt"], sample["jpg"].size)
+            for sample in block(runs[True], '"webdataset"')["pairs"]
+        ]
     assert found == [(row["key"], row["caption"], (row["width"], row["height"])) for row in rows]
 
 
@@ -92,7 +111,10 @@ def test_croissant_is_valid_and_its_records_are_the_rows(runs: dict[bool, Path],
     mlcroissant = pytest.importorskip("mlcroissant", reason=OF_CROISSANT)
     run = runs[is_portable]
     with chdir(run):
-        found = [{name.removeprefix("pairs/"): _plain(value) for name, value in record.items()} for record in block(run, "mlcroissant")["records"]]
+        found = [
+            {name.removeprefix("pairs/"): _plain(value) for name, value in record.items()}
+            for record in block(run, "mlcroissant")["records"]
+        ]
     assert sorted(found, key=lambda row: row["key"]) == sorted(rows_of(run), key=lambda row: row["key"])
     metadata = mlcroissant.Dataset(str(run / "croissant.json")).metadata
     assert metadata.ctx.issues.errors == set()

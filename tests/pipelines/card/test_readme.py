@@ -25,7 +25,11 @@ def facts_of(*, pairs: int = 1_234, notes: tuple[str, ...] = (), **sections: Any
     config = CurateConfig.from_values({"input": {"paths": ["secret/*.warc.gz"]}, **sections}, where="here")
     source = config.input[0].source
     kept = {(stage.value, source, "kept"): pairs for stage in Stage}
-    counts = Counts({**kept, ("image", source, "image_too_small"): 7, ("fetch", source, "not_in_archive"): 5}) if pairs else Counts()
+    counts = (
+        Counts({**kept, ("image", source, "image_too_small"): 7, ("fetch", source, "not_in_archive"): 5})
+        if pairs
+        else Counts()
+    )
     return Facts(config, counts, {"pairs": pairs, "images": pairs // 2, "bytes": 10 * pairs}, notes)
 
 
@@ -36,10 +40,14 @@ def header(readme: str) -> dict[str, Any]:
 
 def tables(readme: str) -> list[list[str]]:
     """Cells of all rows of all tables."""
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in readme.splitlines() if line.startswith("|")]
+    return [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in readme.splitlines()
+        if line.startswith("|")
+    ]
 
 
-# What is said --------------------------------------------------------------------------------------------------------------------
+# What is said ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_column_and_every_reason_has_words() -> None:
@@ -49,7 +57,13 @@ def test_every_column_and_every_reason_has_words() -> None:
 
 
 def test_the_header_is_yaml_of_what_the_settings_say() -> None:
-    said = header(readme_of(facts_of(card={"name": 'Cats: "all" of them', "licence": "CC-BY-4.0", "languages": ["en", "pt-BR", "pt-PT"]})))
+    said = header(
+        readme_of(
+            facts_of(
+                card={"name": 'Cats: "all" of them', "licence": "CC-BY-4.0", "languages": ["en", "pt-BR", "pt-PT"]}
+            )
+        )
+    )
     assert said["pretty_name"] == 'Cats: "all" of them'
     assert said["license"] == "cc-by-4.0"
     assert said["language"] == ["en", "pt"]
@@ -82,13 +96,20 @@ def test_a_licence_is_named_as_the_hub_names_it(licence: str, on_the_hub: str) -
     assert croissant(facts_of(card={"licence": licence})).get("license", "") == licence
 
 
-@pytest.mark.parametrize(("pairs", "name"), [(0, "n<1K"), (999, "n<1K"), (1_000, "1K<n<10K"), (10**8 - 1, "10M<n<100M"), (10**9, "1B<n<10B"), (10**12, "n>1T")])
+@pytest.mark.parametrize(
+    ("pairs", "name"),
+    [(0, "n<1K"), (999, "n<1K"), (1_000, "1K<n<10K"), (10**8 - 1, "10M<n<100M"), (10**9, "1B<n<10B"), (10**12, "n>1T")],
+)
 def test_size_categories_are_those_of_the_hub(pairs: int, name: str) -> None:
     assert size_category(pairs) == name
 
 
 def test_thresholds_stand_beside_those_of_the_paper() -> None:
-    rows = {row[3]: row for row in tables(readme_of(facts_of(text={"words_at_least": 5}, image={"aspect_ratio_below": 2.5}))) if len(row) == 5}
+    rows = {
+        row[3]: row
+        for row in tables(readme_of(facts_of(text={"words_at_least": 5}, image={"aspect_ratio_below": 2.5})))
+        if len(row) == 5
+    }
     assert rows["`text_too_short`"][1:] == ["5", "3", "`text_too_short`", "0"]
     assert rows["`image_too_elongated`"][1:] == ["2.5", "3", "`image_too_elongated`", "0"]
     assert rows["`image_too_small`"][1:] == ["200", "200", "`image_too_small`", "7"]
@@ -102,7 +123,12 @@ def test_rules_that_are_on_are_named_and_what_is_off_is_a_limit() -> None:
     assert "No test set was kept out" in off
     assert "NSFW: off" not in off
     assert "- clusters: 39, not 4,096\n" in off
-    found = facts_of(image={"nsfw": {"model": "m.onnx"}}, decontaminate={"test_sets": ["t"]}, fetch={"source": "web"}, dedup={"within_pool": "keep_one_image"})
+    found = facts_of(
+        image={"nsfw": {"model": "m.onnx"}},
+        decontaminate={"test_sets": ["t"]},
+        fetch={"source": "web"},
+        dedup={"within_pool": "keep_one_image"},
+    )
     found.summary["near_duplicates"] = {"similarity_above": 0.5}  # type: ignore[index]
     on = readme_of(found)
     rows = {row[3]: row for row in tables(on) if len(row) == 5}
@@ -114,13 +140,17 @@ def test_rules_that_are_on_are_named_and_what_is_off_is_a_limit() -> None:
 
 
 def test_whom_to_ask_for_removal_is_said() -> None:
-    assert "write to remove@example.org, naming the `key`" in readme_of(facts_of(card={"contact": "remove@example.org"}))
+    assert "write to remove@example.org, naming the `key`" in readme_of(
+        facts_of(card={"contact": "remove@example.org"})
+    )
     assert "No address for requests of removal was given" in readme_of(facts_of())
 
 
 def test_images_of_several_kinds_are_not_promised_to_readers_of_one() -> None:
     readme = readme_of(facts_of(shards={"portable": False}))
-    assert header(readme)["configs"] == [{"config_name": "default", "data_files": [{"split": "train", "path": "shards/*.parquet"}]}]
+    assert header(readme)["configs"] == [
+        {"config_name": "default", "data_files": [{"split": "train", "path": "shards/*.parquet"}]}
+    ]
     assert [each["name"] for each in header(readme)["dataset_info"][0]["features"]] == SAMPLE.names
     assert 'load_dataset("webdataset"' not in readme
     assert "webdataset.WebDataset(" in readme
@@ -135,10 +165,25 @@ def test_a_run_that_left_nothing_promises_no_files() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['"quoted": yes', "<script>alert(1)</script>", "a|b`c`", "[link](javascript:x)", "---", "{{ 7*7 }}", "\u202eright", "a\nb: c", "🐈 # x"]
+    "text",
+    [
+        '"quoted": yes',
+        "<script>alert(1)</script>",
+        "a|b`c`",
+        "[link](javascript:x)",
+        "---",
+        "{{ 7*7 }}",
+        "\u202eright",
+        "a\nb: c",
+        "🐈 # x",
+    ],
 )
 def test_text_of_settings_is_text_and_no_markup(text: str) -> None:
-    found = facts_of(input={"paths": ["a"], "name": text}, notes=(text,), **({"card": {"contact": text}} if text.isprintable() else {}))
+    found = facts_of(
+        input={"paths": ["a"], "name": text},
+        notes=(text,),
+        **({"card": {"contact": text}} if text.isprintable() else {}),
+    )
     readme = readme_of(found)
     said = header(readme)
     assert set(said) == {"pretty_name", "license", "size_categories", "configs", "dataset_info"}
@@ -147,7 +192,8 @@ def test_text_of_settings_is_text_and_no_markup(text: str) -> None:
     assert "<script" not in readme.split("---\n", 2)[2]
     assert not re.search(r"(?<!\\)\[link\]", readme.split("---\n", 2)[2])
     assert not any(character in readme for character in "\u202e")
-    assert [len(row) for row in tables(readme)].count(3) == 2 + 1 + 1 + len(SAMPLE) + 1  # sources and columns, each with head and rule
+    # sources and columns, each with head and rule
+    assert [len(row) for row in tables(readme)].count(3) == 2 + 1 + 1 + len(SAMPLE) + 1
     assert json.loads(json.dumps(croissant(found)))["name"].isprintable()
 
 
@@ -157,7 +203,7 @@ def test_nothing_says_where_inputs_lie_or_when_it_was_made() -> None:
     assert readme_of(found) == readme_of(facts_of())
 
 
-# Of a run --------------------------------------------------------------------------------------------------------------------------
+# Of a run -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +211,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("carded")
     write_input(folder, rows=200)
     with chdir(folder):
-        assert main(["curate", "config.toml", "--set", "card.name=Small pictures", "--set", 'card.languages=["en"]']) == 0
+        assert (
+            main(["curate", "config.toml", "--set", "card.name=Small pictures", "--set", 'card.languages=["en"]']) == 0
+        )
     return folder / "run"
 
 
@@ -173,16 +221,27 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_both_cards_have_the_numbers_of_the_run(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     readme, said = (run / "README.md").read_text(encoding="utf-8"), json.loads((run / "croissant.json").read_text())
-    assert f"{summary['pairs']:,} pairs of an image and its alt-text, of {summary['images']:,} distinct images as JPEG, {summary['bytes']:,} bytes" in readme
-    assert said["description"].startswith(f"{summary['pairs']:,} pairs of an image and its alt-text, of {summary['images']:,} distinct images")
+    assert (
+        f"{summary['pairs']:,} pairs of an image and its alt-text, of {summary['images']:,} distinct images as JPEG, {summary['bytes']:,} bytes"
+        in readme
+    )
+    assert said["description"].startswith(
+        f"{summary['pairs']:,} pairs of an image and its alt-text, of {summary['images']:,} distinct images"
+    )
     assert said["name"] == header(readme)["pretty_name"] == "Small pictures"
     counted = pq.read_table(run / "counts.parquet").to_pylist()
     rows = tables(readme)
     for stage in summary["stages"]:
         dropped = sum(stage["dropped"].values())
-        assert [stage["stage"], *(f"{number:,}" for number in (stage["received"], dropped, stage["kept"]))] in [row[:4] for row in rows]
+        assert [stage["stage"], *(f"{number:,}" for number in (stage["received"], dropped, stage["kept"]))] in [
+            row[:4] for row in rows
+        ]
         for reason, number in stage["dropped"].items():
-            (row,) = [row for row in rows if len(row) == 5 and row[3] == f"`{reason}`" and row[0].startswith(f"{stage['stage']}: ")]
+            (row,) = [
+                row
+                for row in rows
+                if len(row) == 5 and row[3] == f"`{reason}`" and row[0].startswith(f"{stage['stage']}: ")
+            ]
             assert row[4] == f"{number:,}"
     for row in counted:
         if (row["stage"], row["reason"]) == ("decontaminate", "kept"):
@@ -194,16 +253,34 @@ def test_no_caption_and_no_url_of_the_pool_is_in_a_card(run: Path) -> None:
     said = (run / "README.md").read_text(encoding="utf-8") + (run / "croissant.json").read_text()
     rows = [row for path in (run / "shards").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
     assert rows
-    assert not [row for row in rows if row["caption"] in said or (row["image_url"] and row["image_url"] in said) or row["key"] in said]
+    assert not [
+        row
+        for row in rows
+        if row["caption"] in said or (row["image_url"] and row["image_url"] in said) or row["key"] in said
+    ]
 
 
 @pytest.mark.slow
 def test_another_card_is_another_write_and_the_same_shards(run: Path) -> None:
     before = tree(run)
-    again = ["curate", "config.toml", "--set", "card.name=Small pictures", "--set", 'card.languages=["en"]', "--set", "card.licence=CC0-1.0"]
+    again = [
+        "curate",
+        "config.toml",
+        "--set",
+        "card.name=Small pictures",
+        "--set",
+        'card.languages=["en"]',
+        "--set",
+        "card.licence=CC0-1.0",
+    ]
     with chdir(run.parent):
         assert main(again) == 2
         assert main([*again, "--rerun"]) == 0
     after = tree(run)
-    assert {name for name in after if after[name] != before.get(name)} == {"README.md", "croissant.json", "config.toml", "manifest.json"}
+    assert {name for name in after if after[name] != before.get(name)} == {
+        "README.md",
+        "croissant.json",
+        "config.toml",
+        "manifest.json",
+    }
     assert before.keys() == after.keys()

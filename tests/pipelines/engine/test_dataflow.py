@@ -1,6 +1,7 @@
 """Jobs for Dataflow: what is refused before any work, and, where Beam is here with Google Cloud, the jobs themselves: built, checked and not sent.
 
-The jobs are those of a real run: its steps run in this process, and before each the same step is built for Dataflow from the same marks.
+The jobs are those of a real run: its steps run in this process, and before each the same step is built for Dataflow
+from the same marks.
 """
 
 import importlib.util
@@ -14,8 +15,16 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import DebugOptions, GoogleCloudOptions, PipelineOptions, SetupOptions, WorkerOptions
-from apache_beam.options.pipeline_options import TestOptions as DryOptions  # pytest would take its own name for one of tests
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    GoogleCloudOptions,
+    PipelineOptions,
+    SetupOptions,
+    WorkerOptions,
+)
+
+# pytest would take its own name for one of tests
+from apache_beam.options.pipeline_options import TestOptions as DryOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.testing.util import assert_that, equal_to
 
@@ -30,7 +39,12 @@ from tests.end_to_end.runs import CONFIG, write_input
 
 ROOT = Path(__file__).parents[3]
 IMAGE = "europe-docker.pkg.dev/project/images/altalign:0.1.0"
-FLAGS = ["--project=made-up", "--region=europe-west4", "--temp_location=gs://bucket/tmp", f"--sdk_container_image={IMAGE}"]
+FLAGS = [
+    "--project=made-up",
+    "--region=europe-west4",
+    "--temp_location=gs://bucket/tmp",
+    f"--sdk_container_image={IMAGE}",
+]
 ENGINE = EngineSettings(runner="dataflow", shuffle="beam")
 JOB_BYTES_AT_MOST = 1 << 20  # a tenth of what Dataflow takes
 
@@ -42,7 +56,9 @@ def has_google_cloud() -> bool:
         return False
 
 
-needs_google_cloud = pytest.mark.skipif(not has_google_cloud(), reason="apache-beam[gcp], which brings 70 packages: make test-readers")
+needs_google_cloud = pytest.mark.skipif(
+    not has_google_cloud(), reason="apache-beam[gcp], which brings 70 packages: make test-readers"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -51,20 +67,27 @@ def no_machine_of_google(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_GCE_CHECK", "true")
 
 
-# What is refused ---------------------------------------------------------------------------------------------------------------
+# What is refused ------------------------------------------------------------------------------------------------------
 
 
 def test_flags_that_a_job_needs_are_named_all_at_once() -> None:
-    with pytest.raises(UsageError, match=r"--region, --sdk_container_image not given; `altalign curate CONFIG -- .* and `decontaminate` take the same$"):
+    with pytest.raises(
+        UsageError,
+        match=r"--region, --sdk_container_image not given; `altalign curate CONFIG -- .* and `decontaminate` take the same$",
+    ):
         options(ENGINE, ["--project=made-up", "--temp_location=gs://bucket/tmp"])
 
 
 def test_a_number_of_workers_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"workers = 4: .* leave it 0, and bound its machines by -- --max_num_workers=N"):
+    with pytest.raises(
+        UsageError, match=r"workers = 4: .* leave it 0, and bound its machines by -- --max_num_workers=N"
+    ):
         options(EngineSettings(runner="dataflow", workers=4), FLAGS)
 
 
-@pytest.mark.parametrize("flag", ["--job_name=mine", "--streaming", "--template_location=gs://bucket/t", "--update", "--dry_run=True"])
+@pytest.mark.parametrize(
+    "flag", ["--job_name=mine", "--streaming", "--template_location=gs://bucket/t", "--update", "--dry_run=True"]
+)
 def test_flags_that_make_another_thing_of_a_job_are_refused(flag: str) -> None:
     with pytest.raises(UsageError, match=rf"^-- {flag.split('=')[0]}: "):
         options(ENGINE, [*FLAGS, flag])
@@ -77,7 +100,10 @@ def test_flags_that_beam_does_not_know_are_refused() -> None:
 
 @pytest.mark.skipif(has_google_cloud(), reason="Beam is here with Google Cloud")
 def test_beam_without_google_cloud_is_refused_with_what_brings_it() -> None:
-    with pytest.raises(UsageError, match=r"Beam is here without Google Cloud \(.*\): `make google-cloud`, or pip install 'altalign\[dataflow\]'"):
+    with pytest.raises(
+        UsageError,
+        match=r"Beam is here without Google Cloud \(.*\): `make google-cloud`, or pip install 'altalign\[dataflow\]'",
+    ):
         options(ENGINE, FLAGS)
 
 
@@ -109,9 +135,17 @@ ON_STORES = {
     ("section", "value", "words"),
     [
         ("run", {"folder": "runs/demo"}, r"\[run\] folder: runs/demo: on this machine's disk"),
-        ("input", [{"kind": "table", "paths": ["gs://a/*.parquet", "/mnt/*.parquet"]}], r"\[input\] paths: /mnt/\*.parquet: on this machine's disk"),
+        (
+            "input",
+            [{"kind": "table", "paths": ["gs://a/*.parquet", "/mnt/*.parquet"]}],
+            r"\[input\] paths: /mnt/\*.parquet: on this machine's disk",
+        ),
         ("decontaminate", {"test_sets": ["coco"]}, r"\[decontaminate\] test_sets: coco: on this machine's disk"),
-        ("decontaminate", {"calibration": "calibration"}, r"calibration: workers .* give gs://BUCKET/PATH, or an absolute path that the image has"),
+        (
+            "decontaminate",
+            {"calibration": "calibration"},
+            r"calibration: workers .* give gs://BUCKET/PATH, or an absolute path that the image has",
+        ),
         ("image", {"blocked_hashes": ["bad.txt"]}, "bad.txt: workers"),
         ("image", {"nsfw": {"model": "model.onnx"}}, "model.onnx: workers"),
         ("fetch", {"blocked_domains": ["domains.txt"]}, "domains.txt: workers"),
@@ -126,7 +160,9 @@ def test_files_that_workers_do_not_see_are_refused(section: str, value: Any, wor
 
 
 def test_files_in_the_image_may_be_named_by_their_absolute_path() -> None:
-    check_places(CurateConfig.from_values({**ON_STORES, "image": {"nsfw": {"model": "/models/nsfw.onnx"}}}, where="test"))
+    check_places(
+        CurateConfig.from_values({**ON_STORES, "image": {"nsfw": {"model": "/models/nsfw.onnx"}}}, where="test")
+    )
 
 
 def test_the_example_names_stores_alone_and_groups_through_beam() -> None:
@@ -147,7 +183,7 @@ def test_a_run_on_a_local_disk_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-# Defaults ------------------------------------------------------------------------------------------------------------------
+# Defaults -------------------------------------------------------------------------------------------------------------
 
 
 @needs_google_cloud
@@ -157,8 +193,18 @@ def test_what_is_not_said_closes_the_traps_and_what_is_said_stays() -> None:
     assert given.view_as(SetupOptions).save_main_session is False
     assert given.view_as(DebugOptions).number_of_worker_harness_threads == 1
     worker = given.view_as(WorkerOptions)
-    assert (worker.machine_type, worker.disk_size_gb, worker.sdk_container_image) == (dataflow.MACHINE_TYPE, dataflow.DISK_GB, IMAGE)
-    said = ["--machine_type=n2-highmem-8", "--disk_size_gb=300", "--number_of_worker_harness_threads=2", "--max_num_workers=40", "--resource_hint=min_ram=16GB"]
+    assert (worker.machine_type, worker.disk_size_gb, worker.sdk_container_image) == (
+        dataflow.MACHINE_TYPE,
+        dataflow.DISK_GB,
+        IMAGE,
+    )
+    said = [
+        "--machine_type=n2-highmem-8",
+        "--disk_size_gb=300",
+        "--number_of_worker_harness_threads=2",
+        "--max_num_workers=40",
+        "--resource_hint=min_ram=16GB",
+    ]
     worker = (given := options(ENGINE, [*FLAGS, *said])).view_as(WorkerOptions)
     assert (worker.machine_type, worker.disk_size_gb, worker.max_num_workers) == ("n2-highmem-8", 300, 40)
     assert given.view_as(DebugOptions).number_of_worker_harness_threads == 2
@@ -167,10 +213,12 @@ def test_what_is_not_said_closes_the_traps_and_what_is_said_stays() -> None:
 
 @needs_google_cloud
 def test_dataflow_prime_chooses_its_machines_itself() -> None:
-    assert options(ENGINE, [*FLAGS, "--dataflow_service_options=enable_prime"]).view_as(WorkerOptions).machine_type is None
+    assert (
+        options(ENGINE, [*FLAGS, "--dataflow_service_options=enable_prime"]).view_as(WorkerOptions).machine_type is None
+    )
 
 
-# Jobs ----------------------------------------------------------------------------------------------------------------------
+# Jobs -----------------------------------------------------------------------------------------------------------------
 
 
 def dry(*flags: str) -> PipelineOptions:
@@ -313,12 +361,16 @@ def test_the_steps_that_group_are_among_them(jobs: dict[str, Any], step: str) ->
     assert any("GatherGroups" in name for name in names)
 
 
-# Sizes ---------------------------------------------------------------------------------------------------------------------
+# Sizes ----------------------------------------------------------------------------------------------------------------
 
 
 def run_of(folder: Path, *, files: int = 1) -> Run:
-    config = CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "dataflow", "shuffle": "beam"}}, where="test")
-    path = "gs://crawl/CC-MAIN-2026-13/segments/1771234567890.12/warc/CC-MAIN-20260313061234-20260313091234-{:05d}.warc.gz"
+    config = CurateConfig.from_values(
+        {"input": {"paths": ["none"]}, "engine": {"runner": "dataflow", "shuffle": "beam"}}, where="test"
+    )
+    path = (
+        "gs://crawl/CC-MAIN-2026-13/segments/1771234567890.12/warc/CC-MAIN-20260313061234-20260313091234-{:05d}.warc.gz"
+    )
     return Run(str(folder / "run"), config, tuple(InputFile(number, path.format(number), 0) for number in range(files)))
 
 
@@ -353,7 +405,9 @@ def test_more_units_than_a_job_may_hold_all_come(tmp_path: Path) -> None:
 
 
 @needs_google_cloud
-def test_a_job_is_named_after_its_run_and_step_wherever_it_is_given_from(tmp_path: Path, built: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_named_after_its_run_and_step_wherever_it_is_given_from(
+    tmp_path: Path, built: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = []
     for place in ("a", "b"):
         (tmp_path / place).mkdir()
@@ -370,11 +424,15 @@ def test_a_job_that_is_at_work_already_is_not_doubled(tmp_path: Path, monkeypatc
     from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
 
     def refused(*_: Any) -> None:
-        raise DataflowJobAlreadyExistsError("There is already active job named altalign-… with id: 2026-…. … different name using --job_name.")
+        raise DataflowJobAlreadyExistsError(
+            "There is already active job named altalign-… with id: 2026-…. … different name using --job_name."
+        )
 
     monkeypatch.setattr(DataflowRunner, "run_pipeline", refused)
     run = run_of(tmp_path)
-    with pytest.raises(AltalignError, match=r"extract: the job altalign-[0-9a-f]{8}-extract is at work already.* --region=europe-west4"):
+    with pytest.raises(
+        AltalignError, match=r"extract: the job altalign-[0-9a-f]{8}-extract is at work already.* --region=europe-west4"
+    ):
         job_of(run, units(1), [])
 
 
@@ -395,7 +453,9 @@ class Job:
 
 
 @needs_google_cloud
-def test_an_interrupt_cancels_the_job_whose_page_was_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_cancels_the_job_whose_page_was_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 
     sent, run = Job(), run_of(tmp_path)
@@ -404,4 +464,7 @@ def test_an_interrupt_cancels_the_job_whose_page_was_printed(tmp_path: Path, mon
         _ = job | create(run, units(1))
     assert sent.is_cancelled
     said = capsys.readouterr().err.replace("\n", "")
-    assert "extract: https://console.cloud.google.com/dataflow/jobs/europe-west4/2026-11-22_00_00_00-1?project=made-up" in said
+    assert (
+        "extract: https://console.cloud.google.com/dataflow/jobs/europe-west4/2026-11-22_00_00_00-1?project=made-up"
+        in said
+    )

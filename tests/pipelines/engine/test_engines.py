@@ -32,7 +32,9 @@ def jars_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("runner", "master"), [("spark", "local[3]"), ("flink", "[local]")])
-def test_spark_and_flink_run_on_this_machine_unless_a_flag_names_a_cluster(jars_there: Path, runner: Any, master: str) -> None:
+def test_spark_and_flink_run_on_this_machine_unless_a_flag_names_a_cluster(
+    jars_there: Path, runner: Any, master: str
+) -> None:
     found = options(EngineSettings(runner=runner, workers=3), []).get_all_options(retain_unknown_options=True)
     assert found[f"{runner}_master_url" if runner == "spark" else "flink_master"] == master
     assert found["environment_type"] == "LOOPBACK"
@@ -40,17 +42,34 @@ def test_spark_and_flink_run_on_this_machine_unless_a_flag_names_a_cluster(jars_
     assert found["files_to_stage"] == [str(jars_there / f"{runner}-job-server.jar")]
     if runner == "flink":
         assert found["parallelism"] == 3
-    of_user = options(EngineSettings(runner=runner), ["--environment_cache_millis=5", "--files_to_stage=mine.jar", "--job_endpoint=host:1"])
+    of_user = options(
+        EngineSettings(runner=runner),
+        ["--environment_cache_millis=5", "--files_to_stage=mine.jar", "--job_endpoint=host:1"],
+    )
     mine = of_user.get_all_options(retain_unknown_options=True)
-    assert (mine["environment_cache_millis"], mine["files_to_stage"], mine["job_endpoint"]) == ("5", ["mine.jar"], "host:1")
+    assert (mine["environment_cache_millis"], mine["files_to_stage"], mine["job_endpoint"]) == (
+        "5",
+        ["mine.jar"],
+        "host:1",
+    )
 
 
 @pytest.mark.parametrize(
     ("runner", "workers", "flags", "said"),
     [
-        ("spark", 0, ["--spark_master_url=spark://host:7077"], "how Python starts on its machines is not said; give --environment_type=EXTERNAL"),
+        (
+            "spark",
+            0,
+            ["--spark_master_url=spark://host:7077"],
+            "how Python starts on its machines is not said; give --environment_type=EXTERNAL",
+        ),
         ("flink", 0, ["--flink_master=host:8081"], "how Python starts on its machines is not said"),
-        ("spark", 4, ["--spark_master_url=spark://host:7077", "--environment_type=DOCKER"], r"workers = 4: how many work at once is the cluster's to say"),
+        (
+            "spark",
+            4,
+            ["--spark_master_url=spark://host:7077", "--environment_type=DOCKER"],
+            r"workers = 4: how many work at once is the cluster's to say",
+        ),
         ("spark", 0, ["--spark_job_server_jar=no/such.jar"], "spark_job_server_jar=no/such.jar: no such file"),
         (
             "flink",
@@ -58,12 +77,19 @@ def test_spark_and_flink_run_on_this_machine_unless_a_flag_names_a_cluster(jars_
             ["--job_server_java_launcher=no-such-java"],
             "no-such-java: no such program, and job servers of Spark and Flink run on Java; install Java 11 or 17",
         ),
-        ("flink", 0, ["--flink_master=localhost:9", "--environment_type=DOCKER"], "flink_master=localhost:9: no Flink cluster answers there"),
+        (
+            "flink",
+            0,
+            ["--flink_master=localhost:9", "--environment_type=DOCKER"],
+            "flink_master=localhost:9: no Flink cluster answers there",
+        ),
         ("prism", 4, [], "workers = 4: Prism decides itself how many work at once; leave it 0"),
     ],
 )
 @pytest.mark.usefixtures("jars_there")
-def test_what_an_engine_cannot_honour_is_refused(monkeypatch: pytest.MonkeyPatch, runner: Any, workers: int, flags: list[str], said: str) -> None:
+def test_what_an_engine_cannot_honour_is_refused(
+    monkeypatch: pytest.MonkeyPatch, runner: Any, workers: int, flags: list[str], said: str
+) -> None:
     monkeypatch.setenv("ALTALIGN_PRISM", sys.executable)
     with pytest.raises(UsageError, match=re.escape(said)):
         options(EngineSettings(runner=runner, workers=workers), flags)
@@ -104,7 +130,10 @@ def test_a_server_that_does_not_start_is_an_error_with_its_log(monkeypatch: pyte
     run = Run(str(tmp_path), config, ())
     (tmp_path / "log").mkdir()
     monkeypatch.setenv("ALTALIGN_PRISM", shutil.which("false") or "/bin/false")
-    with pytest.raises(AltalignError, match=r"Prism does not answer on port \d+; .*prism.log has what it said"), started(run, options(config.engine, [])):
+    with (
+        pytest.raises(AltalignError, match=r"Prism does not answer on port \d+; .*prism.log has what it said"),
+        started(run, options(config.engine, [])),
+    ):
         raise AssertionError
 
 
@@ -120,11 +149,19 @@ def test_a_server_that_does_not_start_is_an_error_with_its_log(monkeypatch: pyte
 )
 @pytest.mark.usefixtures("jars_there")
 def test_a_job_that_a_cluster_gives_up_is_begun_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], master: str, losses: int, leaves: list[str], jobs: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    master: str,
+    losses: int,
+    leaves: list[str],
+    jobs: int,
 ) -> None:
     config = CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "spark"}}, where="test")
     run, seen = Run(str(tmp_path / "run"), config, ()), []
-    given = options(config.engine, [f"--spark_master_url={master}", "--environment_type=DOCKER", "--job_endpoint=host:1"])
+    given = options(
+        config.engine, [f"--spark_master_url={master}", "--environment_type=DOCKER", "--job_endpoint=host:1"]
+    )
 
     class Job:
         def wait_until_finish(self) -> None:
@@ -132,13 +169,18 @@ def test_a_job_that_a_cluster_gives_up_is_begun_again(
             for name in leaves:
                 storage.write_json(run.path("log", *name.split("/")), {"kind": "defect", "message": "unit 1"})
             if len(seen) <= losses:
-                raise RuntimeError("Pipeline x failed in state FAILED: java.lang.Exception: a worker is lost\n\tat some.Place(Place.java:1)")
+                raise RuntimeError(
+                    "Pipeline x failed in state FAILED: java.lang.Exception: a worker is lost\n\tat some.Place(Place.java:1)"
+                )
 
         def cancel(self) -> None:
             pass
 
     monkeypatch.setattr(beam.Pipeline, "run", lambda _: Job())
-    with nullcontext() if losses < jobs else pytest.raises(RuntimeError, match="a worker is lost"), pipeline(run, "tables/units", given):
+    with (
+        nullcontext() if losses < jobs else pytest.raises(RuntimeError, match="a worker is lost"),
+        pipeline(run, "tables/units", given),
+    ):
         pass
     assert seen == [[]] * jobs  # signs of workers are those of one job
     line = "tables/units: Spark gave the job up (RuntimeError: Pipeline x failed in state FAILED: java.lang.Exception: a worker is lost); it is begun again\n"
@@ -163,21 +205,36 @@ def test_threads_are_those_asked_for_and_one_where_the_runner_has_its_own_worker
 
 
 @pytest.mark.parametrize("runner", ["embedded", "prism", "spark"])
-def test_units_that_workers_have_left_elsewhere_are_missed(tmp_path: Path, runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_that_workers_have_left_elsewhere_are_missed(
+    tmp_path: Path, runner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engines, "MARKS_SHOW_WITHIN_S", 0.0)
-    run = Run(str(tmp_path), CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": runner}}, where="test"), ())
+    run = Run(
+        str(tmp_path),
+        CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": runner}}, where="test"),
+        (),
+    )
     units = [{"name": "000000"}, {"name": "000001"}]
     storage.write_json(run.mark("extract", "000000"), {})
     with pytest.raises(
-        AltalignError, match=re.escape(f"extract: {runner} says that it is done, but 1 of 2 units have left no mark in {run.work('extract')}; let workers see")
+        AltalignError,
+        match=re.escape(
+            f"extract: {runner} says that it is done, but 1 of 2 units have left no mark in {run.work('extract')}; let workers see"
+        ),
     ):
         engines.check_marks(run, "extract", units)
     storage.write_json(run.mark("extract", "000001"), {})
     engines.check_marks(run, "extract", units)
 
 
-def test_marks_that_a_file_system_of_the_network_shows_late_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(str(tmp_path), CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "spark"}}, where="test"), ())
+def test_marks_that_a_file_system_of_the_network_shows_late_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(
+        str(tmp_path),
+        CurateConfig.from_values({"input": {"paths": ["none"]}, "engine": {"runner": "spark"}}, where="test"),
+        (),
+    )
     monkeypatch.setattr(engines.time, "sleep", lambda _: storage.write_json(run.mark("extract", "000000"), {}))
     engines.check_marks(run, "extract", [{"name": "000000"}])
 
@@ -194,13 +251,17 @@ def test_marks_that_a_file_system_of_the_network_shows_late_are_waited_for(tmp_p
 )
 @pytest.mark.parametrize("runner", ["embedded", "spark", "flink"])
 @pytest.mark.usefixtures("jars_there")
-def test_what_beam_cannot_read_is_one_line(runner: Any, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_beam_cannot_read_is_one_line(
+    runner: Any, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         options(EngineSettings(runner=runner), flags)
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(("named", "wanted"), [("", "localhost,127.0.0.1"), ("example.org,localhost", "example.org,localhost,127.0.0.1")])
+@pytest.mark.parametrize(
+    ("named", "wanted"), [("", "localhost,127.0.0.1"), ("example.org,localhost", "example.org,localhost,127.0.0.1")]
+)
 def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch, named: str, wanted: str) -> None:
     for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "")

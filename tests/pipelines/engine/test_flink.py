@@ -25,7 +25,9 @@ class _Rest(http.server.BaseHTTPRequestHandler):
     def do_PATCH(self) -> None:
         self.cancelled.append(self.path)
         job = self.path.split("/")[2].split("?")[0]
-        self.answers["/jobs/overview"]["jobs"] = [each for each in self.answers["/jobs/overview"]["jobs"] if each["jid"] != job]
+        self.answers["/jobs/overview"]["jobs"] = [
+            each for each in self.answers["/jobs/overview"]["jobs"] if each["jid"] != job
+        ]
         self._say({}, self.cancels_with)
 
     def _say(self, value: Any, status: int = 200) -> None:
@@ -47,13 +49,25 @@ def rest() -> Iterator[tuple[str, type[_Rest]]]:
         server.shutdown()
 
 
-@pytest.mark.parametrize(("strategy", "is_fit"), [({}, False), ({"restart-strategy.type": "none"}, False), ({"restart-strategy.type": "fixed-delay"}, True)])
-def test_a_flink_cluster_that_restarts_nothing_is_refused(rest: tuple[str, type[_Rest]], strategy: dict[str, str], is_fit: bool) -> None:  # noqa: FBT001 - of the test
-    rest[1].answers["/jobmanager/config"] = [{"key": key, "value": value} for key, value in {"rest.port": "1", **strategy}.items()]
+@pytest.mark.parametrize(
+    ("strategy", "is_fit"),
+    [({}, False), ({"restart-strategy.type": "none"}, False), ({"restart-strategy.type": "fixed-delay"}, True)],
+)
+def test_a_flink_cluster_that_restarts_nothing_is_refused(
+    rest: tuple[str, type[_Rest]],
+    strategy: dict[str, str],
+    is_fit: bool,  # noqa: FBT001
+) -> None:
+    rest[1].answers["/jobmanager/config"] = [
+        {"key": key, "value": value} for key, value in {"rest.port": "1", **strategy}.items()
+    ]
     if is_fit:
         flink.check_restarts(rest[0])
     else:
-        with pytest.raises(UsageError, match=r'no restart strategy, so that one lost worker would end the job; put "restart-strategy.type: fixed-delay"'):
+        with pytest.raises(
+            UsageError,
+            match=r'no restart strategy, so that one lost worker would end the job; put "restart-strategy.type: fixed-delay"',
+        ):
             flink.check_restarts(rest[0])
 
 
@@ -64,7 +78,9 @@ def test_jobs_that_a_killed_command_left_are_ended_and_no_others(rest: tuple[str
         ("c", "altalign-2-judge", "RUNNING"),
         ("d", "altalign-1-x", "RESTARTING"),
     ]
-    rest[1].answers["/jobs/overview"] = {"jobs": [{"jid": jid, "name": name, "state": state} for jid, name, state in jobs]}
+    rest[1].answers["/jobs/overview"] = {
+        "jobs": [{"jid": jid, "name": name, "state": state} for jid, name, state in jobs]
+    }
     flink.cancel(rest[0], "altalign-1-")
     assert sorted(rest[1].cancelled) == ["/jobs/a?mode=cancel", "/jobs/d?mode=cancel"]
 
@@ -79,5 +95,8 @@ def test_a_job_that_ends_before_it_is_cancelled_is_no_trouble(rest: tuple[str, t
 
 def test_what_answers_and_is_no_flink_is_said(rest: tuple[str, type[_Rest]]) -> None:
     rest[1].do_GET = lambda self: self._say({}, 403)  # type: ignore[method-assign]
-    with pytest.raises(UsageError, match=r"HTTP Error 403: Forbidden, asked for jobmanager/config; give HOST:PORT of the REST interface of a Flink cluster"):
+    with pytest.raises(
+        UsageError,
+        match=r"HTTP Error 403: Forbidden, asked for jobmanager/config; give HOST:PORT of the REST interface of a Flink cluster",
+    ):
         flink.check_restarts(rest[0])

@@ -26,8 +26,13 @@ def jar_of(path: Path, entries: dict[str, bytes]) -> Path:
 
 
 @pytest.mark.parametrize("runner", ["spark", "flink"])
-def test_a_job_server_is_the_one_that_is_named_else_the_one_that_was_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runner: str) -> None:
-    with pytest.raises(UsageError, match=rf"runner = {runner}: no job server; `make jars` brings one, or name its jar: {jars.VARIABLES[runner]}=PATH"):
+def test_a_job_server_is_the_one_that_is_named_else_the_one_that_was_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runner: str
+) -> None:
+    with pytest.raises(
+        UsageError,
+        match=rf"runner = {runner}: no job server; `make jars` brings one, or name its jar: {jars.VARIABLES[runner]}=PATH",
+    ):
         jars.find(runner)
     made = tmp_path / "jars" / f"{runner}-job-server.jar"
     made.parent.mkdir()
@@ -56,7 +61,12 @@ def test_one_jar_has_the_first_of_each_file_all_services_and_nothing_that_speaks
     second = jar_of(tmp_path / "b.jar", {"META-INF/services/Codec": b"two", "x/A.class": b"second", "x/B.class": b"b"})
     jars.join_jars(tmp_path / "all.jar", [first, second], "x.Main", [tmp_path / f"beside-{i}.jar" for i in range(9)])
     with zipfile.ZipFile(tmp_path / "all.jar") as joined:
-        assert sorted(joined.namelist()) == ["META-INF/MANIFEST.MF", "META-INF/services/Codec", "x/A.class", "x/B.class"]
+        assert sorted(joined.namelist()) == [
+            "META-INF/MANIFEST.MF",
+            "META-INF/services/Codec",
+            "x/A.class",
+            "x/B.class",
+        ]
         assert joined.read("x/A.class") == b"first"
         assert joined.read("META-INF/services/Codec").split() == [b"one", b"two"]
         manifest = joined.read("META-INF/MANIFEST.MF").decode()
@@ -67,20 +77,32 @@ def test_one_jar_has_the_first_of_each_file_all_services_and_nothing_that_speaks
     assert whole["Add-Opens"].split() == list(jars.OPENED)
 
 
-@pytest.mark.skipif(not (shutil.which("javac") and shutil.which("jar")), reason="javac is not installed, which makes a jar that can be run")
+@pytest.mark.skipif(
+    not (shutil.which("javac") and shutil.which("jar")),
+    reason="javac is not installed, which makes a jar that can be run",
+)
 def test_a_joined_jar_runs_with_what_lies_beside_it(tmp_path: Path) -> None:
     """A real program whose other half is in a jar on the class path of the manifest, whose name is long enough to be folded."""
-    (tmp_path / "Main.java").write_text("class Main { public static void main(String[] a) { System.out.println(Other.said()); } }")
+    (tmp_path / "Main.java").write_text(
+        "class Main { public static void main(String[] a) { System.out.println(Other.said()); } }"
+    )
     (tmp_path / "Other.java").write_text('class Other { static String said() { return "both"; } }')
     subprocess.run(["javac", "-d", ".", "Main.java", "Other.java"], cwd=tmp_path, check=True)
     beside = tmp_path / ("a long name " * 9 + ".jar")
     jar_of(beside, {"Other.class": (tmp_path / "Other.class").read_bytes()})
-    jars.join_jars(tmp_path / "main.jar", [jar_of(tmp_path / "half.jar", {"Main.class": (tmp_path / "Main.class").read_bytes()})], "Main", [beside])
+    jars.join_jars(
+        tmp_path / "main.jar",
+        [jar_of(tmp_path / "half.jar", {"Main.class": (tmp_path / "Main.class").read_bytes()})],
+        "Main",
+        [beside],
+    )
     done = subprocess.run(["java", "-jar", tmp_path / "main.jar"], capture_output=True, text=True, check=False)
     assert done.stdout == "both\n", done.stderr
 
 
-def test_what_is_made_is_said_and_a_named_one_is_not_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_made_is_said_and_a_named_one_is_not_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     named = tmp_path / "mine.jar"
     named.touch()
     monkeypatch.setenv("SPARK_JOB_SERVER_JAR", str(named))
@@ -89,12 +111,17 @@ def test_what_is_made_is_said_and_a_named_one_is_not_made(monkeypatch: pytest.Mo
     folder = tmp_path / "jars"
     folder.mkdir()
     (folder / "flink-job-server.jar").touch()
-    (folder / "flink-job-server.json").write_text('{"version": "2.62.0", "form": "published", "sha256": "ab", "parts": {}}')
+    (folder / "flink-job-server.json").write_text(
+        '{"version": "2.62.0", "form": "published", "sha256": "ab", "parts": {}}'
+    )
     assert jars.main(["flink"]) == 0
     assert "Beam's Java runner 2.62.0 (published), sha256 ab" in capsys.readouterr().out
 
 
 def test_without_maven_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(AltalignError, match=r"mvn: no such program; install Maven, or give job servers' jars as SPARK_JOB_SERVER_JAR=PATH and FLINK_JOB"):
+    with pytest.raises(
+        AltalignError,
+        match=r"mvn: no such program; install Maven, or give job servers' jars as SPARK_JOB_SERVER_JAR=PATH and FLINK_JOB",
+    ):
         jars.main(["spark"])

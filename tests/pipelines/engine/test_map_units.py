@@ -80,7 +80,8 @@ def test_a_full_pool_holds_the_next_element_back_until_the_oldest_is_done() -> N
     pool.setup()
     pool.start_bundle()
     try:
-        assert [list(pool.process(x)) for x in range(3)] == [[], [], []]  # two wait at their gates, one in the queue; nothing is held back
+        # two wait at their gates, one in the queue; nothing is held back
+        assert [list(pool.process(x)) for x in range(3)] == [[], [], []]
         gates[0].set()
         assert list(pool.process(3)) == [0]  # the fourth: comes back with the oldest, and with no other
         for gate in gates:

@@ -34,11 +34,15 @@ def test_a_server_answers_as_long_as_the_block_and_no_longer(tmp_path: Path) -> 
     assert (tmp_path / "log" / "server.log").read_text() == "here\n"
 
 
-@pytest.mark.parametrize("program", ["raise SystemExit('no room')", "print('x\\n' * 9 + 'no room'); raise SystemExit(1)"])
+@pytest.mark.parametrize(
+    "program", ["raise SystemExit('no room')", "print('x\\n' * 9 + 'no room'); raise SystemExit(1)"]
+)
 def test_one_that_ends_at_once_is_an_error_with_its_last_words(tmp_path: Path, program: str) -> None:
     log = tmp_path / "server.log"
     with (
-        pytest.raises(AltalignError, match=r"the server does not answer on port \d+; .*server.log has what it said: .*no room") as caught,
+        pytest.raises(
+            AltalignError, match=r"the server does not answer on port \d+; .*server.log has what it said: .*no room"
+        ) as caught,
         serving(server(program), str(log)),
     ):
         raise AssertionError
@@ -47,7 +51,10 @@ def test_one_that_ends_at_once_is_an_error_with_its_last_words(tmp_path: Path, p
 
 def test_one_that_ends_is_an_error_where_its_log_cannot_be_read_too(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
-    with pytest.raises(AltalignError, match="the server does not answer on port"), serving(server(f"import os; os.unlink({str(log)!r})"), str(log)):
+    with (
+        pytest.raises(AltalignError, match="the server does not answer on port"),
+        serving(server(f"import os; os.unlink({str(log)!r})"), str(log)),
+    ):
         raise AssertionError
 
 
@@ -61,7 +68,9 @@ def test_a_server_ends_with_a_killed_parent(tmp_path: Path) -> None:
             print(endpoint, flush=True)
             sys.stdin.read()
     """
-    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     endpoint = parent.stdout.readline().strip()
     assert is_listened_at(endpoint)

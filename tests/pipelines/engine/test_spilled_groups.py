@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.pipelines.engine import spilled_groups
-from altalign.pipelines.engine.spilled_groups import Element, Gather, Groups, Mode, Spilled, SpillWriter, elements, slices_of
+from altalign.pipelines.engine.spilled_groups import (
+    Element,
+    Gather,
+    Groups,
+    Mode,
+    Spilled,
+    SpillWriter,
+    elements,
+    slices_of,
+)
 
 PARTITIONS, KINDS = 128, 3
 Unit = list[tuple[int, bytes]]  # (bucket, slice) in order of writing
@@ -32,7 +41,9 @@ def grouped(folder: Path, units: dict[int, Unit], mode: Mode) -> dict[int, list[
     found: dict[int, list[bytes]] = defaultdict(list)
     for order, unit in units.items():
         path = str(folder / f"{order}.spill")
-        for group, value in elements(path, order, path, spilled(folder, order, unit), Groups.of(PARTITIONS, mode, kinds=KINDS), mode):
+        for group, value in elements(
+            path, order, path, spilled(folder, order, unit), Groups.of(PARTITIONS, mode, kinds=KINDS), mode
+        ):
             found[group].append(value)
     return found
 
@@ -50,14 +61,21 @@ def read_all(values: dict[int, list[bytes]], mode: Mode) -> dict[int, bytes]:
     return found
 
 
-units = st.lists(st.lists(st.tuples(st.sampled_from([0, 1, 2, 3, 7, 191, 192, 383]), st.binary(max_size=20)), max_size=8), max_size=5)
+units = st.lists(
+    st.lists(st.tuples(st.sampled_from([0, 1, 2, 3, 7, 191, 192, 383]), st.binary(max_size=20)), max_size=8), max_size=5
+)
 
 
 @given(units, st.randoms(use_true_random=False))
 @settings(derandomize=True, deadline=None, max_examples=60)
-def test_both_modes_give_every_bucket_its_bytes_in_the_order_of_units(tmp_path_factory: pytest.TempPathFactory, units: list[Unit], random) -> None:
+def test_both_modes_give_every_bucket_its_bytes_in_the_order_of_units(
+    tmp_path_factory: pytest.TempPathFactory, units: list[Unit], random
+) -> None:
     folder = tmp_path_factory.mktemp("spill")
-    plain = {bucket: b"".join(data for unit in units for b, data in unit if b == bucket) for bucket in range(PARTITIONS * KINDS)}
+    plain = {
+        bucket: b"".join(data for unit in units for b, data in unit if b == bucket)
+        for bucket in range(PARTITIONS * KINDS)
+    }
     order = list(range(len(units)))
     random.shuffle(order)
     for mode in MODES:
@@ -91,7 +109,10 @@ def test_a_unit_that_spilled_nothing_has_no_elements(tmp_path: Path) -> None:
 def test_a_file_that_was_cut_is_an_error_with_its_name(tmp_path: Path, left: int) -> None:
     where = spilled(tmp_path, 0, [(0, b"x" * 20), (200, b"y" * 20)])
     path = tmp_path / "0.spill"
-    values = [value for _, value in elements(str(path), 0, str(path), where, Groups.of(PARTITIONS, "files", kinds=KINDS), "files")]
+    values = [
+        value
+        for _, value in elements(str(path), 0, str(path), where, Groups.of(PARTITIONS, "files", kinds=KINDS), "files")
+    ]
     path.write_bytes(path.read_bytes()[:left])
     with pytest.raises(UnreadableError, match=f"^{path}: cut short$"):
         slices_of(str(path), where)
@@ -105,7 +126,9 @@ def test_every_group_comes_out_of_a_gathering(tmp_path: Path) -> None:
 
     groups = Groups.of(4, "beam")
     path = str(tmp_path / "0.spill")
-    found: list[Element] = list(elements(path, 0, path, spilled(tmp_path, 0, [(2, b"two"), (0, b"zero")]), groups, "beam"))
+    found: list[Element] = list(
+        elements(path, 0, path, spilled(tmp_path, 0, [(2, b"two"), (0, b"zero")]), groups, "beam")
+    )
     with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
         elsewhere = pipeline | "Nothing" >> beam.Create([]).with_output_types(tuple[int, bytes])
         spills = pipeline | "Some" >> beam.Create(found).with_output_types(tuple[int, bytes])
@@ -115,7 +138,9 @@ def test_every_group_comes_out_of_a_gathering(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("held_bytes", [1, 5, 1 << 20])
-def test_what_is_held_before_it_is_written_changes_nothing_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode, held_bytes: int) -> None:
+def test_what_is_held_before_it_is_written_changes_nothing_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode, held_bytes: int
+) -> None:
     monkeypatch.setattr(spilled_groups, "HELD_BYTES", held_bytes)
     unit = [(5, b"aa"), (0, b"b"), (5, b"cc"), (1, b"ddd"), (0, b"e"), (5, b"f")]
     found = read_all(grouped(tmp_path, {0: unit}, mode), mode)

@@ -56,10 +56,14 @@ def ran(run: Run, step: str, transform: PTransform[Any, Any], units: list[Unit],
 
 def contents(run: Run, step: str) -> dict[str, tuple[bytes, int]]:
     """Bytes and time of every file of a step."""
-    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in Path(run.work(step)).iterdir() if path.is_file()}
+    return {
+        path.name: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in Path(run.work(step)).iterdir()
+        if path.is_file()
+    }
 
 
-# The pool and what a plain loop makes of it ------------------------------------------------------------------------------
+# The pool and what a plain loop makes of it ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=["embedded", pytest.param("prism", marks=pytest.mark.engine)])
@@ -122,33 +126,57 @@ def passes(pair: Pair, plain: Counted, config: CurateConfig) -> bool:
     )
 
 
-# Every transform once, over what the one before it left --------------------------------------------------------------------
+# Every transform once, over what the one before it left ---------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def extracted(new_run: Run) -> Run:
-    ran(new_run, "extract", MapUnits(new_run, "extract", extract.extract), extract.plan(new_run), ["000000", "000001", "000002"])
+    ran(
+        new_run,
+        "extract",
+        MapUnits(new_run, "extract", extract.extract),
+        extract.plan(new_run),
+        ["000000", "000001", "000002"],
+    )
     extract.conclude(new_run)
     return new_run
 
 
 @pytest.fixture(scope="module")
 def counted(extracted: Run) -> Run:
-    ran(extracted, "tables", tables.Count(extracted, "tables/units"), pool.units(extracted), list(range(tables.buckets_of(extracted).partitions)))
+    ran(
+        extracted,
+        "tables",
+        tables.Count(extracted, "tables/units"),
+        pool.units(extracted),
+        list(range(tables.buckets_of(extracted).partitions)),
+    )
     tables.conclude(extracted)
     return extracted
 
 
 @pytest.fixture(scope="module")
 def judged(counted: Run) -> Run:
-    ran(counted, "judge", judge.Judge(counted, "judge/units"), pool.units(counted), list(range(judge.buckets_of(counted).partitions)))
+    ran(
+        counted,
+        "judge",
+        judge.Judge(counted, "judge/units"),
+        pool.units(counted),
+        list(range(judge.buckets_of(counted).partitions)),
+    )
     of_judge.conclude(counted)
     return counted
 
 
 @pytest.fixture(scope="module")
 def gathered(judged: Run) -> Run:
-    ran(judged, "gather", fetch_from_files.Gather(judged, "fetch/gathered"), fetch_from_files.plan_gather(judged), [0, 1])
+    ran(
+        judged,
+        "gather",
+        fetch_from_files.Gather(judged, "fetch/gathered"),
+        fetch_from_files.plan_gather(judged),
+        [0, 1],
+    )
     return judged
 
 
@@ -162,12 +190,22 @@ def never(run: Run, unit: Unit) -> Facts:
 def test_map_units_does_every_unit_and_leaves_its_mark(extracted: Run, pairs: list[Pair]) -> None:
     assert extracted.finished("extract") == ["000000", "000001", "000002"]
     of_file = Counter(pair.file for pair in pairs)
-    assert [sum(facts["row_groups"]) for _, facts in extracted.all_facts("extract")] == [of_file[0], of_file[1], of_file[2]]
+    assert [sum(facts["row_groups"]) for _, facts in extracted.all_facts("extract")] == [
+        of_file[0],
+        of_file[1],
+        of_file[2],
+    ]
     assert extracted.counts("extract").kept(Stage.EXTRACT) == pool.rows(extracted) == len(pairs)
 
 
 def test_map_units_does_no_finished_unit_again(extracted: Run) -> None:
-    ran(extracted, "again", MapUnits(extracted, "extract", never), extract.plan(extracted), ["000000", "000001", "000002"])
+    ran(
+        extracted,
+        "again",
+        MapUnits(extracted, "extract", never),
+        extract.plan(extracted),
+        ["000000", "000001", "000002"],
+    )
 
 
 def test_count_counts_as_a_plain_loop(counted: Run, pairs: list[Pair], plain: Counted) -> None:
@@ -188,14 +226,18 @@ def test_count_counts_as_a_plain_loop(counted: Run, pairs: list[Pair], plain: Co
     assert len(np.load(counted.path("tables", "over_shared_texts.npy"))) > 0
 
 
-def test_judge_keeps_the_pairs_of_a_plain_loop_once_each_in_order(judged: Run, pairs: list[Pair], plain: Counted) -> None:
+def test_judge_keeps_the_pairs_of_a_plain_loop_once_each_in_order(
+    judged: Run, pairs: list[Pair], plain: Counted
+) -> None:
     passed = [pair for pair in pairs if passes(pair, plain, judged.config)]
     firsts: dict[tuple[str, str], Pair] = {}
     for pair in sorted(passed, key=lambda p: (p.page is not None, p.page or "", p.file, p.row)):
         firsts.setdefault((image_id(pair.identity or ""), sample_key(pair.identity or "", pair.caption)), pair)
     kept = [firsts[ids] for ids in sorted(firsts)]
     assert 0 < len(kept) < len(passed) < len(pairs)
-    table = pa.concat_tables(pq.read_table(judged.work("judge/grouped", f"{name}.parquet")) for name in judged.finished("judge/grouped"))
+    table = pa.concat_tables(
+        pq.read_table(judged.work("judge/grouped", f"{name}.parquet")) for name in judged.finished("judge/grouped")
+    )
     found = [(row["image_id"].hex(), row["key"].hex(), row["file"], row["row"]) for row in table.to_pylist()]
     assert found == [(*ids, pair.file, pair.row) for ids, pair in zip(sorted(firsts), kept, strict=True)]
     counts = runs.counts_of(judged)
@@ -203,7 +245,9 @@ def test_judge_keeps_the_pairs_of_a_plain_loop_once_each_in_order(judged: Run, p
     assert counts.dropped(Stage.JUDGE)["pair_repeated"] == len(passed) - len(kept)
 
 
-def test_gather_copies_the_first_image_in_hand_of_every_survivor(gathered: Run, pairs: list[Pair], plain: Counted) -> None:
+def test_gather_copies_the_first_image_in_hand_of_every_survivor(
+    gathered: Run, pairs: list[Pair], plain: Counted
+) -> None:
     wanted = {pair.identity for pair in pairs if passes(pair, plain, gathered.config)}
     places: dict[str | None, Pair] = {}
     for pair in pairs:
@@ -212,7 +256,9 @@ def test_gather_copies_the_first_image_in_hand_of_every_survivor(gathered: Run, 
     assert len(places) > 5
     for file in (0, 1):
         blob = storage.read_bytes(gathered.work("fetch/gathered", f"{file:06d}.images"))
-        index = np.frombuffer(storage.read_bytes(gathered.work("fetch/gathered", f"{file:06d}.index")), np.int64).reshape(-1, 3)
+        index = np.frombuffer(
+            storage.read_bytes(gathered.work("fetch/gathered", f"{file:06d}.index")), np.int64
+        ).reshape(-1, 3)
         found = [(row, blob[offset : offset + length]) for row, offset, length in index.tolist()]
         assert found == sorted((pair.row, pair.image) for pair in places.values() if pair.file == file)
         assert gathered.facts("fetch/gathered", f"{file:06d}")["images"] == len(found)
@@ -223,8 +269,12 @@ def test_gather_copies_the_first_image_in_hand_of_every_survivor(gathered: Run, 
     [("tables/units", "tables/merged", "00003"), ("judge/units", "judge/grouped", "00002")],
 )
 @pytest.mark.parametrize("shuffle", ["files", "beam"])
-def test_a_step_that_was_cut_does_only_what_is_missing_and_merges_to_the_same_bytes(gathered: Run, step: str, merged: str, lost: str, shuffle: str) -> None:
-    settings = gathered.config.model_copy(update={"engine": gathered.config.engine.model_copy(update={"shuffle": shuffle})})
+def test_a_step_that_was_cut_does_only_what_is_missing_and_merges_to_the_same_bytes(
+    gathered: Run, step: str, merged: str, lost: str, shuffle: str
+) -> None:
+    settings = gathered.config.model_copy(
+        update={"engine": gathered.config.engine.model_copy(update={"shuffle": shuffle})}
+    )
     run = Run(gathered.folder, settings, gathered.files)
     (transform,) = [each.transform for steps, _ in PIPELINE.values() for each in steps if each.name == step]
     before = {name: contents(run, name) for name in (step, merged)}
@@ -235,7 +285,9 @@ def test_a_step_that_was_cut_does_only_what_is_missing_and_merges_to_the_same_by
     after = {name: contents(run, name) for name in (step, merged)}
     for name, redone in ((step, unit), (merged, lost)):
         if name == merged:  # a spill file also shows what its thread had met before; what is merged of it does not
-            assert {file: data for file, (data, _) in after[name].items()} == {file: data for file, (data, _) in before[name].items()}
+            assert {file: data for file, (data, _) in after[name].items()} == {
+                file: data for file, (data, _) in before[name].items()
+            }
         changed = {file for file in after[name] if after[name][file][1] != before[name][file][1]}
         assert f"{redone}.json" in changed
         assert all(file.startswith(redone) for file in changed)

@@ -28,7 +28,11 @@ def run_of(folder: Path) -> Run:
 
 def fails_with(folder: Path, work: Callable[[Any], Any]) -> pytest.ExceptionInfo[AltalignError]:
     run = run_of(folder)
-    with pytest.raises(AltalignError) as caught, raised(run, "tables/units"), beam.Pipeline(options=options(run.config.engine, [])) as pipeline:
+    with (
+        pytest.raises(AltalignError) as caught,
+        raised(run, "tables/units"),
+        beam.Pipeline(options=options(run.config.engine, [])) as pipeline,
+    ):
         _ = pipeline | beam.Create([1, 2, 3]) | pooled(run, work)
     return caught
 
@@ -47,9 +51,15 @@ def unexpected(_: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("work", "kind", "words"),
-    [(no_space, FullDiskError, "no space left"), (unreadable, UnreadableError, "12 bytes"), (unexpected, AltalignError, "tables/units failed: unit ")],
+    [
+        (no_space, FullDiskError, "no space left"),
+        (unreadable, UnreadableError, "12 bytes"),
+        (unexpected, AltalignError, "tables/units failed: unit "),
+    ],
 )
-def test_a_pipeline_that_fails_raises_one_error_of_its_kind(tmp_path: Path, work: Callable[[Any], Any], kind: type[AltalignError], words: str) -> None:
+def test_a_pipeline_that_fails_raises_one_error_of_its_kind(
+    tmp_path: Path, work: Callable[[Any], Any], kind: type[AltalignError], words: str
+) -> None:
     caught = fails_with(tmp_path, work)
     assert caught.type is kind
     assert words in str(caught.value)
@@ -74,10 +84,22 @@ def chained(*errors: BaseException) -> RuntimeError:
     [
         (chained(UsageError("setting x")), UsageError, "setting x"),
         (chained(ValueError("y"), UnreadableError("file z [while running 'DoUnits']")), UnreadableError, "file z"),
-        (chained(KeyError("k"), OSError(errno.ENOSPC, "No space left on device")), FullDiskError, "no space left on the device ("),
+        (
+            chained(KeyError("k"), OSError(errno.ENOSPC, "No space left on device")),
+            FullDiskError,
+            "no space left on the device (",
+        ),
         (chained(OSError(errno.EDQUOT, "Quota exceeded")), FullDiskError, "(the quota is used up); make room"),
-        (chained(OSError(errno.EACCES, "Permission denied", "in/a.warc")), AltalignError, "in/a.warc: Permission denied (judge/units); put that right and run"),
-        (chained(MemoryError("Unable to allocate 8 MiB")), AltalignError, "judge/units: out of memory (Unable to allocate 8 MiB); give the command more"),
+        (
+            chained(OSError(errno.EACCES, "Permission denied", "in/a.warc")),
+            AltalignError,
+            "in/a.warc: Permission denied (judge/units); put that right and run",
+        ),
+        (
+            chained(MemoryError("Unable to allocate 8 MiB")),
+            AltalignError,
+            "judge/units: out of memory (Unable to allocate 8 MiB); give the command more",
+        ),
         (chained(OSError(errno.ENOMEM, "Cannot allocate memory")), AltalignError, "out of memory"),
         (chained(RuntimeError("can't start new thread")), AltalignError, "out of memory"),
         (chained(OSError(errno.EACCES, "Permission denied")), AltalignError, "judge/units failed: RuntimeError"),
@@ -85,7 +107,9 @@ def chained(*errors: BaseException) -> RuntimeError:
         (ValueError(""), AltalignError, "judge/units failed: ValueError"),
     ],
 )
-def test_whatever_a_pipeline_raises_becomes_the_error_that_a_user_can_read(tmp_path: Path, error: Exception, kind: type[AltalignError], message: str) -> None:
+def test_whatever_a_pipeline_raises_becomes_the_error_that_a_user_can_read(
+    tmp_path: Path, error: Exception, kind: type[AltalignError], message: str
+) -> None:
     with pytest.raises(AltalignError) as caught, raised(run_of(tmp_path), "judge/units"):
         raise error
     assert caught.type is kind
@@ -101,7 +125,10 @@ def test_an_interrupt_stays_one(tmp_path: Path, error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("is_swallowed", [True, False])
-def test_an_interrupt_from_outside_ends_the_command_whatever_the_runner_made_of_it(tmp_path: Path, is_swallowed: bool) -> None:  # noqa: FBT001 - of the test
+def test_an_interrupt_from_outside_ends_the_command_whatever_the_runner_made_of_it(
+    tmp_path: Path,
+    is_swallowed: bool,  # noqa: FBT001
+) -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), raised(run_of(tmp_path), "judge/units"):  # noqa: PT012 - what a runner does meanwhile
         with suppress(KeyboardInterrupt):
@@ -166,15 +193,23 @@ GRPC = """<_MultiThreadedRendezvous of RPC that terminated with:
 @pytest.mark.parametrize(
     ("said", "gist"),
     [
-        (SPARK, "RuntimeError: java.lang.RuntimeException: org.apache.spark.SparkException: Job aborted: Task 0 failed 4 times;"),
+        (
+            SPARK,
+            "RuntimeError: java.lang.RuntimeException: org.apache.spark.SparkException: Job aborted: Task 0 failed 4 times;",
+        ),
         (CAUSED, "RuntimeError: java.io.IOException: no room;"),
         (PYTHON, "RuntimeError: ValueError: planned;"),
         (CHAINED, "RuntimeError: ValueError: planned;"),
-        (GRPC, "RuntimeError: failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9: connection refused;"),
+        (
+            GRPC,
+            "RuntimeError: failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9: connection refused;",
+        ),
         ("", "RuntimeError;"),
     ],
 )
-def test_of_what_an_engine_says_the_line_that_tells_most_is_shown_and_all_of_it_kept(tmp_path: Path, said: str, gist: str) -> None:
+def test_of_what_an_engine_says_the_line_that_tells_most_is_shown_and_all_of_it_kept(
+    tmp_path: Path, said: str, gist: str
+) -> None:
     with pytest.raises(AltalignError) as caught, raised(run_of(tmp_path), "extract"):
         raise RuntimeError(said)
     trace = tmp_path / "run" / "log" / "trace.txt"

@@ -24,7 +24,11 @@ PATIENCE_S = 60
 def pool() -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """The pool's process, and its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "altalign.pipelines.engine.worker_pool", "--port", "0"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-m", "altalign.pipelines.engine.worker_pool", "--port", "0"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     assert process.stdout is not None
     said = process.stdout.readline().split()
@@ -42,7 +46,13 @@ def ask(address: str, verb: str, request: object) -> None:
 
 
 def start(address: str, endpoint: str, name: str) -> None:
-    ask(address, "StartWorker", beam_fn_api_pb2.StartWorkerRequest(worker_id=name, control_endpoint=endpoints_pb2.ApiServiceDescriptor(url=endpoint)))
+    ask(
+        address,
+        "StartWorker",
+        beam_fn_api_pb2.StartWorkerRequest(
+            worker_id=name, control_endpoint=endpoints_pb2.ApiServiceDescriptor(url=endpoint)
+        ),
+    )
 
 
 def workers_of(process: int) -> set[int]:
@@ -69,9 +79,12 @@ def until(condition: object) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux shows them")
-def test_workers_of_two_executors_live_side_by_side_and_end_with_the_pool(pool: tuple["subprocess.Popen[str]", str]) -> None:
+def test_workers_of_two_executors_live_side_by_side_and_end_with_the_pool(
+    pool: tuple["subprocess.Popen[str]", str],
+) -> None:
     process, address = pool
-    with socket.create_server(("localhost", 0)) as one, socket.create_server(("localhost", 0)) as other:  # that answer no worker, which waits
+    # that answer no worker, which waits
+    with socket.create_server(("localhost", 0)) as one, socket.create_server(("localhost", 0)) as other:
         for listening in (one, other):
             start(address, f"localhost:{listening.getsockname()[1]}", "1-1")
         until(lambda: len(workers_of(process.pid)) == 2)
@@ -98,20 +111,31 @@ def test_a_killed_pool_leaves_no_worker(pool: tuple["subprocess.Popen[str]", str
         until(lambda: not [pid for pid in left if is_alive(pid)])
 
 
-def test_a_second_pool_at_the_same_port_is_refused_and_the_network_cannot_ask(pool: tuple["subprocess.Popen[str]", str]) -> None:
+def test_a_second_pool_at_the_same_port_is_refused_and_the_network_cannot_ask(
+    pool: tuple["subprocess.Popen[str]", str],
+) -> None:
     port = pool[1].split(":")[1]
     second = subprocess.run(
-        [sys.executable, "-m", "altalign.pipelines.engine.worker_pool", "--port", port], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "altalign.pipelines.engine.worker_pool", "--port", port],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert second.returncode == 1
-    assert f"127.0.0.1:{port}: cannot be listened at; another program may be there, give another --port" in second.stderr
+    assert (
+        f"127.0.0.1:{port}: cannot be listened at; another program may be there, give another --port" in second.stderr
+    )
     assert pool[1].startswith("127.0.0.1:")
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--port=0", "--address=localhost"], "--address localhost: no IP address; give one of this machine, such as 127.0.0.1"),
+        (
+            ["--port=0", "--address=localhost"],
+            "--address localhost: no IP address; give one of this machine, such as 127.0.0.1",
+        ),
         (["--port=99999"], "--port 99999: no port; give one up to 65535, or 0 for a free one"),
         (["--port=-1"], "--port -1: no port; give one up to 65535"),
     ],
@@ -124,9 +148,15 @@ def test_what_is_no_address_or_port_is_refused(flags: list[str], said: str, caps
 
 
 def test_a_worker_is_ended_though_one_of_its_name_has_died_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pool, "_WORKER", "import os, sys; os.write(1, b'x'); sys.argv[1] == 'gone' or os.read(os.pipe()[0], 1)")
+    monkeypatch.setattr(
+        worker_pool, "_WORKER", "import os, sys; os.write(1, b'x'); sys.argv[1] == 'gone' or os.read(os.pipe()[0], 1)"
+    )
     made = worker_pool.WorkerPool()
-    ask_for = lambda endpoint: beam_fn_api_pb2.StartWorkerRequest(worker_id="1-1", control_endpoint=endpoints_pb2.ApiServiceDescriptor(url=endpoint))  # noqa: E731
+
+    def ask_for(endpoint: str) -> beam_fn_api_pb2.StartWorkerRequest:
+        control = endpoints_pb2.ApiServiceDescriptor(url=endpoint)
+        return beam_fn_api_pb2.StartWorkerRequest(worker_id="1-1", control_endpoint=control)
+
     made.StartWorker(ask_for("gone"), None)
     (gone,) = made._workers.values()  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(gone, "poll", lambda: None)  # not looked at when the other one starts
@@ -145,6 +175,10 @@ def test_a_worker_that_dies_at_its_start_is_an_error_of_whoever_asked_for_it(mon
     """An engine would wait for it without end."""
     monkeypatch.setattr(worker_pool, "_WORKER", "raise SystemExit(3)")
     made = worker_pool.WorkerPool()
-    request = beam_fn_api_pb2.StartWorkerRequest(worker_id="1-1", control_endpoint=endpoints_pb2.ApiServiceDescriptor(url="localhost:1"))
+    request = beam_fn_api_pb2.StartWorkerRequest(
+        worker_id="1-1", control_endpoint=endpoints_pb2.ApiServiceDescriptor(url="localhost:1")
+    )
     said = made.StartWorker(request, None).error
-    assert re.fullmatch(r"a worker's Python ended at its start, with exit code 3; what the worker pool of \S+ printed says why", said)
+    assert re.fullmatch(
+        r"a worker's Python ended at its start, with exit code 3; what the worker pool of \S+ printed says why", said
+    )

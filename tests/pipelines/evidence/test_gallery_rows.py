@@ -16,14 +16,25 @@ def hexed(number: int) -> str:
 
 
 Row = tuple[str, int, str]
-ROWS = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 40).map(lambda n: n << 96 | n), st.sampled_from(["p", "q", "r"])), max_size=400)
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b"]), st.integers(0, 40).map(lambda n: n << 96 | n), st.sampled_from(["p", "q", "r"])
+    ),
+    max_size=400,
+)
 
 
 @given(ROWS, st.integers(1, 5))
-def test_of_each_reason_the_pairs_of_the_smallest_keys_are_chosen_once_however_rows_come(rows: list[Row], batches: int) -> None:
+def test_of_each_reason_the_pairs_of_the_smallest_keys_are_chosen_once_however_rows_come(
+    rows: list[Row], batches: int
+) -> None:
     expected = []
     for reason in ("a", "b"):
-        pages = {key: min(page for of, other, page in rows if (of, other) == (reason, key)) for of, key, _ in rows if of == reason}
+        pages = {
+            key: min(page for of, other, page in rows if (of, other) == (reason, key))
+            for of, key, _ in rows
+            if of == reason
+        }
         expected += [(reason, hexed(key), pages[key]) for key in sorted(pages)[: gallery_rows.PER_REASON]]
     found, smallest = DROPPED.empty_table(), gallery_rows.Smallest(2)
     for begin in range(batches):
@@ -35,7 +46,9 @@ def test_of_each_reason_the_pairs_of_the_smallest_keys_are_chosen_once_however_r
             "key": [hexed(part[number][1]) for number in chosen],
             "page_url": [part[number][2] for number in chosen],
         }
-        added = pa.table({field.name: pa.array(columns.get(field.name, [None] * len(chosen)), field.type) for field in DROPPED})
+        added = pa.table(
+            {field.name: pa.array(columns.get(field.name, [None] * len(chosen)), field.type) for field in DROPPED}
+        )
         found = gallery_rows.smallest_pairs(pa.concat_tables([found, added]))
     assert [(row["reason"], row["key"], row["page_url"]) for row in found.to_pylist()] == expected
 
@@ -54,7 +67,9 @@ def test_few_rows_a_batch_are_few_in_all() -> None:
     assert sum(len(smallest.of(np.zeros(20, np.uint8), keys[at : at + 20])) for at in range(0, len(keys), 20)) < 1_000
 
 
-@pytest.mark.parametrize(("population", "expected"), [(0, 1), (1, 1), (100, 1), (101, 2), (200, 2), (201, 4), (401, 8), (100_000, 1_024)])
+@pytest.mark.parametrize(
+    ("population", "expected"), [(0, 1), (1, 1), (100, 1), (101, 2), (200, 2), (201, 4), (401, 8), (100_000, 1_024)]
+)
 def test_a_sample_is_one_in_a_power_of_two_and_no_larger_than_wanted(population: int, expected: int) -> None:
     assert gallery_rows.one_in(population, 100) == expected
     assert population <= 100 * expected

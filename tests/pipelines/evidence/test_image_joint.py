@@ -14,7 +14,15 @@ REASONS = ["image_damaged", "image_too_small", "image_too_elongated", "image_blo
 SIZES = st.one_of(st.none(), st.integers(1, 3_000))
 SCORES = st.none() | st.floats(0, 1, width=32)
 ROWS = st.lists(
-    st.tuples(st.sampled_from("ab"), SIZES, st.integers(1, 3_000), st.lists(st.sampled_from(REASONS), unique=True), st.integers(0, 10**7), SCORES), max_size=40
+    st.tuples(
+        st.sampled_from("ab"),
+        SIZES,
+        st.integers(1, 3_000),
+        st.lists(st.sampled_from(REASONS), unique=True),
+        st.integers(0, 10**7),
+        SCORES,
+    ),
+    max_size=40,
 )
 
 
@@ -56,12 +64,21 @@ def test_values_are_those_of_a_plain_loop(rows: list) -> None:
     expected = Counter()
     for source, width, _, failed, size, score in rows:
         percent = None if score is None else int(np.float32(score) * np.float32(100))
-        expected[source, failed[0] if failed else "kept", "jpeg" if width else None, round(8 * log2(size)) if size else 0, percent] += 1
+        expected[
+            source,
+            failed[0] if failed else "kept",
+            "jpeg" if width else None,
+            round(8 * log2(size)) if size else 0,
+            percent,
+        ] += 1
     assert counted(image_joint.values(table(rows))) == expected
 
 
 @settings(derandomize=True, deadline=None, max_examples=30)
 @given(ROWS, st.integers(0, 40))
 def test_parts_add_up_in_any_cut(rows: list, cut: int) -> None:
-    whole, parts = image_joint.joint(table(rows)), [image_joint.joint(table(rows[:cut])), image_joint.joint(table(rows[cut:]))]
+    whole, parts = (
+        image_joint.joint(table(rows)),
+        [image_joint.joint(table(rows[:cut])), image_joint.joint(table(rows[cut:]))],
+    )
     assert image_joint.total(parts, image_joint.JOINT).equals(whole)

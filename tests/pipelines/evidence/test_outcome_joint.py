@@ -16,11 +16,19 @@ from altalign.pipelines.evidence import outcome_joint
 derandomized = settings(derandomize=True, deadline=None, max_examples=100)
 
 sides = st.sampled_from([1, 32, 33, 199, 200, 201, 400, 500, 600, 1024, 1025, 2**31 - 1]) | st.integers(1, 3_000)
-limits = st.sampled_from([1.0001, 1.5, 2.495, 2.5, 2.505, 2.1, 3.0, 10.0, 3e6, 1e12, 1.3333333333333333]) | st.floats(1.001, 12, allow_nan=False)
+limits = st.sampled_from([1.0001, 1.5, 2.495, 2.5, 2.505, 2.1, 3.0, 10.0, 3e6, 1e12, 1.3333333333333333]) | st.floats(
+    1.001, 12, allow_nan=False
+)
 
 
 def rows_of(found: list[dict[str, Any]]) -> pa.Table:
-    kinds = {"words": pa.int32(), "rarest_log2": pa.uint8(), "width": pa.int32(), "height": pa.int32(), "failed": pa.list_(pa.string())}
+    kinds = {
+        "words": pa.int32(),
+        "rarest_log2": pa.uint8(),
+        "width": pa.int32(),
+        "height": pa.int32(),
+        "failed": pa.list_(pa.string()),
+    }
     return pa.table({name: pa.array([row[name] for row in found], kind) for name, kind in kinds.items()})
 
 
@@ -44,7 +52,9 @@ def test_what_the_stops_allow_is_what_the_rules_keep(sizes: list[tuple[int, int]
     own = -(-100 * Fraction(str(below)).numerator // Fraction(str(below)).denominator)
     assert stops.get(own, own) == (Fraction(str(below)) if own < 2**31 - 1 else own)
     for percent, limit in stops.items():
-        assert [found["aspect_percent"] <= percent for found in rows] == [max(size) < limit * min(size) for size in sizes]
+        assert [found["aspect_percent"] <= percent for found in rows] == [
+            max(size) < limit * min(size) for size in sizes
+        ]
         if float(limit) == below:
             kept = image.too_elongated(width, height, aspect_ratio_below=below).is_null().to_pylist()
             assert [found["aspect_percent"] <= percent for found in rows] == kept
@@ -62,12 +72,20 @@ def test_what_the_stops_allow_is_what_the_rules_keep(sizes: list[tuple[int, int]
     ],
 )
 def test_the_outcome_is_by_the_rules_that_hold(failed: list[str], outcome: str) -> None:
-    found = outcome_joint.of_fetched(rows_of([row(300, 300), row(220, 230, *failed), row(None, None, "not_in_archive")]), ImageSettings())
-    assert Counter(each["outcome"] for each in found.to_pylist() for _ in range(each["pairs"])) == Counter(["kept", outcome, "fails_otherwise"])
+    found = outcome_joint.of_fetched(
+        rows_of([row(300, 300), row(220, 230, *failed), row(None, None, "not_in_archive")]), ImageSettings()
+    )
+    assert Counter(each["outcome"] for each in found.to_pylist() for _ in range(each["pairs"])) == Counter(
+        ["kept", outcome, "fails_otherwise"]
+    )
 
 
 def test_values_go_by_steps_and_what_is_not_known_is_null() -> None:
-    some = [row(0, 5, "image_damaged", words=3_000, rarest=255), row(None, 5, "image_damaged", words=1_023, rarest=254), row(640, 480, rarest=11)]
+    some = [
+        row(0, 5, "image_damaged", words=3_000, rarest=255),
+        row(None, 5, "image_damaged", words=1_023, rarest=254),
+        row(640, 480, rarest=11),
+    ]
     found = outcome_joint.of_fetched(rows_of([*some, row(639, 481, rarest=8)]), ImageSettings()).to_pylist()
     assert [tuple(each.values()) for each in found] == [
         (3, 8, 448, 150, "kept", 2),
@@ -80,6 +98,12 @@ def test_values_go_by_steps_and_what_is_not_known_is_null() -> None:
 def test_near_duplicates_are_no_longer_kept() -> None:
     some = rows_of([row(300, 300), row(300, 300), row(640, 300)])
     added = outcome_joint.of_near_duplicates(some.slice(1), ImageSettings())
-    joint = outcome_joint.image_joint.total([outcome_joint.of_fetched(some, ImageSettings()), added], outcome_joint.JOINT).to_pylist()
-    left = {(each["short_side_px"], each["aspect_percent"], each["outcome"]): each["pairs"] for each in joint if each["pairs"]}
+    joint = outcome_joint.image_joint.total(
+        [outcome_joint.of_fetched(some, ImageSettings()), added], outcome_joint.JOINT
+    ).to_pylist()
+    left = {
+        (each["short_side_px"], each["aspect_percent"], each["outcome"]): each["pairs"]
+        for each in joint
+        if each["pairs"]
+    }
     assert left == {(288, 125, "kept"): 1, (288, 125, "near_duplicate"): 1, (288, 225, "near_duplicate"): 1}

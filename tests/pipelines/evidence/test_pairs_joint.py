@@ -53,7 +53,8 @@ def test_rows_are_wanted_of_which_thresholds_alone_hold() -> None:
 @derandomized
 def test_survivors_and_others_are_counted_together(kept: list[tuple[int, int]], others: list[tuple[int, int]]) -> None:
     words, rarest = (np.array([row[n] for row in kept], np.int64) for n in range(2))
-    like = combined_of_survivors(np.array([4, 5, 6, 7]), np.array([8, 8, 8, 255]))  # combinations that survivors have too
+    # combinations that survivors have too
+    like = combined_of_survivors(np.array([4, 5, 6, 7]), np.array([8, 8, 8, 255]))
     of_others = array_of([(key, int(like[n])) for key, n in others])
     found = pairs_joint.to_arrow(pairs_joint.counted(words, rarest, of_others))
     plain = Counter((min(n, 1_023), log2, 0, 0) for n, log2 in kept)

@@ -22,12 +22,21 @@ class Row(NamedTuple):
 
 
 above = st.none() | st.sampled_from([11, 1_001, 1_022, 1_023, 1_024, 1_025, 5_000_000_000]) | st.integers(1, 3)
-rows = st.builds(Row, st.sampled_from([0, 3, 20, 255, 1_022, 1_023, 1_024, 100_000]), st.sampled_from([0, 8, 255]), above, above, st.booleans())
+rows = st.builds(
+    Row,
+    st.sampled_from([0, 3, 20, 255, 1_022, 1_023, 1_024, 100_000]),
+    st.sampled_from([0, 8, 255]),
+    above,
+    above,
+    st.booleans(),
+)
 batches = st.lists(st.lists(rows, max_size=25), max_size=4)
 
 
 def counted(some: list[Row]) -> JointCounts:
-    candidates = pa.record_batch({"image_identity": pa.array(["x" if row.has_identity else None for row in some], pa.string())})
+    candidates = pa.record_batch(
+        {"image_identity": pa.array(["x" if row.has_identity else None for row in some], pa.string())}
+    )
     measured = Measured(
         pa.array([row.words for row in some], pa.int32()),
         pa.array([False] * len(some), pa.bool_()),
@@ -45,9 +54,15 @@ def bounded(count: int | None) -> int:
 
 
 def plain(some: list[Row]) -> list[dict[str, object]]:
-    tally = Counter((min(r.words, 1_023), r.rarest, bounded(r.images_per_text), bounded(r.texts_per_image), int(r.has_identity)) for r in some)
+    tally = Counter(
+        (min(r.words, 1_023), r.rarest, bounded(r.images_per_text), bounded(r.texts_per_image), int(r.has_identity))
+        for r in some
+    )
     names = ("words", "rarest_log2", "images_per_text", "texts_per_image", "has_identity")
-    return [{"source": "s", **dict(zip(names, combination, strict=True)), "rows": n} for combination, n in sorted(tally.items())]
+    return [
+        {"source": "s", **dict(zip(names, combination, strict=True)), "rows": n}
+        for combination, n in sorted(tally.items())
+    ]
 
 
 @given(batches)
@@ -70,7 +85,9 @@ def test_joint_counts_survive_their_bytes(parts: list[list[Row]]) -> None:
     counts = counted([row for part in parts for row in part])
     restored = JointCounts.from_bytes(counts.to_bytes())
     assert restored.to_arrow("s") == counts.to_arrow("s")
-    assert (restored + counts).to_arrow("s")["rows"].to_pylist() == [2 * n for n in counts.to_arrow("s")["rows"].to_pylist()]
+    assert (restored + counts).to_arrow("s")["rows"].to_pylist() == [
+        2 * n for n in counts.to_arrow("s")["rows"].to_pylist()
+    ]
 
 
 def test_adding_batches_to_one_counter_is_adding_counters() -> None:
@@ -83,5 +100,10 @@ def test_adding_batches_to_one_counter_is_adding_counters() -> None:
 
 
 def test_more_combinations_than_first_have_room_are_counted_too() -> None:
-    some = [Row(words, rarest, None, per_image, has_identity=True) for words in range(250) for rarest in range(0, 250, 10) for per_image in (None, 5, 6)]
+    some = [
+        Row(words, rarest, None, per_image, has_identity=True)
+        for words in range(250)
+        for rarest in range(0, 250, 10)
+        for per_image in (None, 5, 6)
+    ]
     assert counted([*some, *some]).to_arrow("s").to_pylist() == plain([*some, *some])

@@ -32,7 +32,8 @@ def test_an_array_is_the_file_that_numpy_writes(tmp_path: Path, array: np.ndarra
 
 def test_a_file_that_can_grow_no_further_is_said_with_its_cause(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))  # as on a full disk some of it is written, and then no more
+    # as on a full disk some of it is written, and then no more
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
         with pytest.raises(OSError, match="too large") as caught:
             arrays.save(str(tmp_path / "a.npy"), np.arange(100_000))
@@ -42,7 +43,15 @@ def test_a_file_that_can_grow_no_further_is_said_with_its_cause(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data.replace(b"{", b"("), lambda data: data.replace(b"'", b"\xff"), lambda _: b""])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: data.replace(b"{", b"("),
+        lambda data: data.replace(b"'", b"\xff"),
+        lambda _: b"",
+    ],
+)
 def test_a_damaged_array_is_said_to_be_no_array(tmp_path: Path, damage: object) -> None:
     path = tmp_path / "a.npy"
     arrays.save(str(path), np.arange(100))

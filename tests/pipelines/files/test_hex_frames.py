@@ -12,7 +12,11 @@ def decoded(frame: bytes, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 8, 9, 100, 4_095, 4_096, 4_097, 8_192, 30_000])
-@pytest.mark.parametrize("head", [b"", b"\0", b"a head of some bytes" * 40, bytes(300_000)], ids=["no head", "a byte", "some", "more than a block"])
+@pytest.mark.parametrize(
+    "head",
+    [b"", b"\0", b"a head of some bytes" * 40, bytes(300_000)],
+    ids=["no head", "a byte", "some", "more than a block"],
+)
 def test_a_frame_holds_its_head_and_the_digits(rows: int, head: bytes) -> None:
     digests = np.random.default_rng(rows).integers(0, 256, (rows, 16), np.uint8)
     expected = head + digests.tobytes().hex().encode()

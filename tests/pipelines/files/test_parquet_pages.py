@@ -51,7 +51,11 @@ def group_of(given_texts: list[str | None], seed: int) -> tuple[dict[str, pages.
     rng, n = np.random.default_rng(seed), len(given_texts)
     digests, is_known = rng.integers(0, 256, (n, 16), np.uint8), rng.random(n) < 0.8
     few, combinations = rng.integers(0, 5, n).astype(np.uint8), [[0], [1, 3], [0, 2, 4], [4]]
-    which, small, large = rng.integers(0, 4, n).astype(np.uint8), rng.integers(-9, 9, n, np.int32), rng.integers(-(2**62), 2**62, n)
+    which, small, large = (
+        rng.integers(0, 4, n).astype(np.uint8),
+        rng.integers(-9, 9, n, np.int32),
+        rng.integers(-(2**62), 2**62, n),
+    )
     real = rng.random(n, np.float32)
     columns = {
         "text": pages.strings(pa.array(given_texts, pa.string()), np.arange(n)),
@@ -81,7 +85,9 @@ def group_of(given_texts: list[str | None], seed: int) -> tuple[dict[str, pages.
 
 @given(st.lists(texts, max_size=3))
 @derandomized
-def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, groups: list[list[str | None]]) -> None:
+def test_what_is_written_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, groups: list[list[str | None]]
+) -> None:
     made = [group_of(some, seed) for seed, some in enumerate(groups) if some]
     table = reread(tmp_path_factory.mktemp("pages") / "some.parquet", [(len(rows), columns) for columns, rows in made])
     assert table.to_pylist() == [row for _, rows in made for row in rows]
@@ -89,7 +95,12 @@ def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory,
 
 def test_digests_of_which_none_is_known(tmp_path: Path) -> None:
     column = pages.hex_digits(np.zeros((300, 16), np.uint8), np.zeros(300, np.bool_))
-    assert reread(tmp_path / "unknown.parquet", [(300, {"digits": column})], pa.schema([("digits", pa.string())]))["digits"].to_pylist() == [None] * 300
+    assert (
+        reread(tmp_path / "unknown.parquet", [(300, {"digits": column})], pa.schema([("digits", pa.string())]))[
+            "digits"
+        ].to_pylist()
+        == [None] * 300
+    )
 
 
 def test_many_rows(tmp_path: Path) -> None:
@@ -99,7 +110,9 @@ def test_many_rows(tmp_path: Path) -> None:
 
 @given(texts, st.data())
 @derandomized
-def test_some_rows_of_a_slice(tmp_path_factory: pytest.TempPathFactory, some: list[str | None], data: st.DataObject) -> None:
+def test_some_rows_of_a_slice(
+    tmp_path_factory: pytest.TempPathFactory, some: list[str | None], data: st.DataObject
+) -> None:
     begin = data.draw(st.integers(0, len(some)))
     column = pa.array(some, pa.string()).slice(begin)
     rows = sorted(data.draw(st.sets(st.integers(0, max(0, len(column) - 1)), max_size=len(column))))
@@ -116,13 +129,22 @@ def test_long_strings_have_pages_of_their_own(tmp_path: Path) -> None:
     some = ["x" * size for size in (3_000_000, 1, 0, 500_000, 600_000, 5, 2_000_000)]
     column = pages.strings(pa.array(some), np.arange(len(some)))
     assert len(column.pages) > 3
-    assert reread(tmp_path / "long.parquet", [(len(some), {"text": column})], pa.schema([("text", pa.string())]))["text"].to_pylist() == some
+    assert (
+        reread(tmp_path / "long.parquet", [(len(some), {"text": column})], pa.schema([("text", pa.string())]))[
+            "text"
+        ].to_pylist()
+        == some
+    )
 
 
 def test_a_string_of_no_rows_that_is_null_but_has_bytes(tmp_path: Path) -> None:
     offsets, data = pa.py_buffer(np.array([0, 2, 4, 6], np.int32).data), pa.py_buffer(b"abcdef")
     column = pa.StringArray.from_buffers(3, offsets, data, pa.py_buffer(b"\5"))
-    table = reread(tmp_path / "null.parquet", [(3, {"text": pages.strings(column, np.arange(3))})], pa.schema([("text", pa.string())]))
+    table = reread(
+        tmp_path / "null.parquet",
+        [(3, {"text": pages.strings(column, np.arange(3))})],
+        pa.schema([("text", pa.string())]),
+    )
     assert table["text"].to_pylist() == ["ab", None, "ef"]
 
 

@@ -16,14 +16,18 @@ from altalign.pipelines.files.ranges import Range, Ranges
 
 
 def files(folder: Path, count: int) -> dict[str, bytes]:
-    contents = {str(folder / f"{number}.tar"): random.Random(number).randbytes(5_000 + number) for number in range(count)}
+    contents = {
+        str(folder / f"{number}.tar"): random.Random(number).randbytes(5_000 + number) for number in range(count)
+    }
     for path, content in contents.items():
         Path(path).write_bytes(content)
     return contents
 
 
 @pytest.mark.parametrize("advice", [True, False])
-def test_every_range_is_read_in_the_order_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, advice: bool) -> None:
+def test_every_range_is_read_in_the_order_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, advice: bool
+) -> None:
     if not advice:
         monkeypatch.delattr(os, "posix_fadvise", raising=False)
     contents, rng = files(tmp_path, 2 * ranges.FILES_AT_MOST), random.Random(1)
@@ -49,7 +53,8 @@ def test_every_range_is_read_in_the_order_asked_for(tmp_path: Path, monkeypatch:
 
 def test_a_range_without_a_length_is_only_asked_for_ahead(tmp_path: Path) -> None:
     (path,) = files(tmp_path, 1)
-    wanted = [Range(path, offset, None) for offset in range(0, 9_000, 100)]  # beyond its end too: a reader of the format will see
+    # beyond its end too: a reader of the format will see
+    wanted = [Range(path, offset, None) for offset in range(0, 9_000, 100)]
     with Ranges(wanted) as found:
         assert list(found) == wanted
 
@@ -87,7 +92,9 @@ def test_an_interrupt_ends_it_whoever_reads_the_ranges(tmp_path: Path, monkeypat
             next(of)
 
 
-def test_files_that_fit_are_opened_once_and_asked_for_from_the_first_range_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_fit_are_opened_once_and_asked_for_from_the_first_range_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened: list[str] = []
     real = storage.open_read
     monkeypatch.setattr(storage, "open_read", lambda path: opened.append(path) or real(path))

@@ -16,8 +16,14 @@ from altalign.pipelines.images.calibration_files import Calibration
 
 
 def calibration(*, is_mapped: bool = True) -> Calibration:
-    mapped = embed.Map(np.arange(embed.COEFFICIENTS, dtype=np.int32), np.eye(8, embed.COEFFICIENTS, dtype=np.int32)) if is_mapped else None
-    return Calibration("dct" if is_mapped else "phash", 0.93, mapped, np.full((3, 8 if is_mapped else phash.BITS), 7, np.int16))
+    mapped = (
+        embed.Map(np.arange(embed.COEFFICIENTS, dtype=np.int32), np.eye(8, embed.COEFFICIENTS, dtype=np.int32))
+        if is_mapped
+        else None
+    )
+    return Calibration(
+        "dct" if is_mapped else "phash", 0.93, mapped, np.full((3, 8 if is_mapped else phash.BITS), 7, np.int16)
+    )
 
 
 @pytest.mark.parametrize("is_mapped", [True, False])
@@ -45,22 +51,49 @@ def rewrite(folder: Path, **facts: object) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no JSON": (lambda folder: (folder / "calibration.json").write_text("{", encoding="utf-8"), "calibration.json: not JSON"),
-    "another version": (lambda folder: storage.write_json(str(folder / "calibration.json"), {"version": 99}), "no calibration of this version"),
+    "no JSON": (
+        lambda folder: (folder / "calibration.json").write_text("{", encoding="utf-8"),
+        "calibration.json: not JSON",
+    ),
+    "another version": (
+        lambda folder: storage.write_json(str(folder / "calibration.json"), {"version": 99}),
+        "no calibration of this version",
+    ),
     "a cut map": (lambda folder: cut(folder / "map_matrix.npy"), "map_matrix.npy: not a whole NumPy array"),
     "no mean": (lambda folder: (folder / "map_mean.npy").unlink(), "map_mean.npy"),
-    "a map of floats": (lambda folder: arrays.save(str(folder / "map_mean.npy"), np.zeros(embed.COEFFICIENTS)), "its map is none: the mean of a map is int32"),
-    "other dimensions": (lambda folder: arrays.save(str(folder / "centroids.npy"), np.zeros((3, 9), np.int16)), "no centroids of this calibration"),
-    "no centroids": (lambda folder: arrays.save(str(folder / "centroids.npy"), np.zeros((0, 8), np.int16)), "no centroids of this calibration"),
+    "a map of floats": (
+        lambda folder: arrays.save(str(folder / "map_mean.npy"), np.zeros(embed.COEFFICIENTS)),
+        "its map is none: the mean of a map is int32",
+    ),
+    "other dimensions": (
+        lambda folder: arrays.save(str(folder / "centroids.npy"), np.zeros((3, 9), np.int16)),
+        "no centroids of this calibration",
+    ),
+    "no centroids": (
+        lambda folder: arrays.save(str(folder / "centroids.npy"), np.zeros((0, 8), np.int16)),
+        "no centroids of this calibration",
+    ),
     "centroids too long": (
         lambda folder: arrays.save(str(folder / "centroids.npy"), np.full((3, 8), 32_767, np.int16)),
         "centroids.npy: no centroids: the norm",
     ),
-    "a threshold in words": (lambda folder: rewrite(folder, similarity_above="high"), "similarity_above = 'high', which is no cosine"),
-    "a threshold above 1": (lambda folder: rewrite(folder, similarity_above=2), "similarity_above = 2, which is no cosine"),
-    "no threshold": (lambda folder: rewrite(folder, similarity_above=float("nan")), "similarity_above = nan, which is no cosine"),
+    "a threshold in words": (
+        lambda folder: rewrite(folder, similarity_above="high"),
+        "similarity_above = 'high', which is no cosine",
+    ),
+    "a threshold above 1": (
+        lambda folder: rewrite(folder, similarity_above=2),
+        "similarity_above = 2, which is no cosine",
+    ),
+    "no threshold": (
+        lambda folder: rewrite(folder, similarity_above=float("nan")),
+        "similarity_above = nan, which is no cosine",
+    ),
     "without its map": (lambda folder: rewrite(folder, is_mapped=False), 'do not fit embedder = "dct"'),
-    "centroids of floats": (lambda folder: arrays.save(str(folder / "centroids.npy"), np.zeros((3, 8))), "no centroids of this calibration"),
+    "centroids of floats": (
+        lambda folder: arrays.save(str(folder / "centroids.npy"), np.zeros((3, 8))),
+        "no centroids of this calibration",
+    ),
 }
 
 
@@ -81,7 +114,9 @@ def test_a_calibration_of_another_embedder_or_of_none_is_refused(tmp_path: Path)
         calibration_files.named(str(tmp_path / "c"), embedders.load("phash"))
     for name, value in {"a map": calibration(), "centroids of other dimensions": calibration(is_mapped=False)}.items():
         folder = str(tmp_path / name)
-        calibration_files.save(folder, dataclasses.replace(value, embedder="phash", centroids=np.full((3, 8), 7, np.int16)), {})
+        calibration_files.save(
+            folder, dataclasses.replace(value, embedder="phash", centroids=np.full((3, 8), 7, np.int16)), {}
+        )
         with pytest.raises(UsageError, match='do not fit embedder = "phash"'):
             calibration_files.named(folder, embedders.load("phash"))
     with pytest.raises(UsageError, match=r"no calibration\.json is there; give a folder"):

@@ -27,11 +27,12 @@ std = [0.2, 0.25, 0.3]
 layout = "nchw"
 """
 needs_onnx = pytest.mark.skipif(
-    not (importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime")), reason="the model is written by onnx and run by onnxruntime"
+    not (importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime")),
+    reason="the model is written by onnx and run by onnxruntime",
 )
 
 
-# Without weights ---------------------------------------------------------------------------------------------------------
+# Without weights ------------------------------------------------------------------------------------------------------
 
 
 def test_dct_gives_coefficients_that_a_map_makes_vectors_of() -> None:
@@ -44,7 +45,9 @@ def test_dct_gives_coefficients_that_a_map_makes_vectors_of() -> None:
 
 def test_phash_gives_the_vector_of_its_bits() -> None:
     embedder = embedders.load("phash")
-    assert np.array_equal(features(embedder, IMAGE), phash.phash(phash.lanczos_thumbnail(pixels.gray(IMAGE))[np.newaxis])[0])
+    assert np.array_equal(
+        features(embedder, IMAGE), phash.phash(phash.lanczos_thumbnail(pixels.gray(IMAGE))[np.newaxis])[0]
+    )
     assert (embedder.is_mapped, embedder.colour, embedder.dimensions) == (False, False, phash.BITS)
     check_same_whoever_asks(embedder)
 
@@ -56,11 +59,13 @@ def test_a_flat_image_has_no_features(name: str) -> None:
 
 
 def test_a_training_run_is_refused_until_there_are_any() -> None:
-    with pytest.raises(UsageError, match=r'embedder = "run:runs/first": .* this comes with the trainer; give another embedder$'):
+    with pytest.raises(
+        UsageError, match=r'embedder = "run:runs/first": .* this comes with the trainer; give another embedder$'
+    ):
         embedders.load("run:runs/first")
 
 
-# ONNX --------------------------------------------------------------------------------------------------------------------
+# ONNX -----------------------------------------------------------------------------------------------------------------
 
 
 def save_onnx(path: Path, weights: np.ndarray, *, scale: float = 1.0) -> Path:
@@ -132,7 +137,9 @@ def test_onnx_gives_the_output_that_is_named(onnx_model: Path) -> None:
         toml.write_text(TOML + f'output_name = "{name}"\n')
         assert np.array_equal(features(embedders.load(f"onnx:{onnx_model}"), IMAGE), expected)
     toml.write_text(TOML + 'output_name = "cls"\n')
-    with pytest.raises(UsageError, match=r'model\.toml output_name = "cls": the model has no such output, it has sums, less, nothing'):
+    with pytest.raises(
+        UsageError, match=r'model\.toml output_name = "cls": the model has no such output, it has sums, less, nothing'
+    ):
         embedders.load(f"onnx:{onnx_model}")
     toml.write_text(TOML + 'output_name = "nothing"\n')
     with pytest.raises(UsageError, match="the same for two different pictures, or nothing"):
@@ -168,7 +175,9 @@ def test_a_toml_that_does_not_fit_is_named(onnx_model: Path, line: str, message:
         (np.ones((144, 4098)), r"d from 1 to 4,096; these have \(1, 4098\)"),
     ],
 )
-def test_a_model_whose_features_cannot_be_compared_is_refused(tmp_path: Path, weights: np.ndarray, message: str) -> None:
+def test_a_model_whose_features_cannot_be_compared_is_refused(
+    tmp_path: Path, weights: np.ndarray, message: str
+) -> None:
     (tmp_path / "model.toml").write_text(TOML)
     with np.errstate(over="ignore"):
         save_onnx(tmp_path / "model.onnx", weights)
@@ -202,7 +211,7 @@ def test_what_a_run_rests_on_has_the_toml_in_it(onnx_model: Path) -> None:
     assert not np.array_equal(features(before.embedder, IMAGE), features(after.embedder, IMAGE))
 
 
-# What is missing, said before any work -----------------------------------------------------------------------------------
+# What is missing, said before any work --------------------------------------------------------------------------------
 
 
 def config_of(folder: Path, embedder: str) -> CurateConfig:
@@ -217,16 +226,35 @@ def config_of(folder: Path, embedder: str) -> CurateConfig:
 
 @pytest.mark.parametrize(
     ("name", "package", "extra"),
-    [("onnx:a.onnx", "onnxruntime", "onnx"), ("open_clip:ViT-B-32:a.pt", "open_clip", "open_clip"), ("timm:vit_tiny_patch16_224:a.pt", "timm", "timm")],
+    [
+        ("onnx:a.onnx", "onnxruntime", "onnx"),
+        ("open_clip:ViT-B-32:a.pt", "open_clip", "open_clip"),
+        ("timm:vit_tiny_patch16_224:a.pt", "timm", "timm"),
+    ],
 )
-def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, name: str, package: str, extra: str) -> None:
+def test_without_its_package_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, name: str, package: str, extra: str
+) -> None:
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda wanted, *rest: None if wanted == package else real(wanted, *rest))
-    with pytest.raises(UsageError, match=rf"^\[decontaminate\] embedder = \"{name}\": the package {package} is missing: pip install 'altalign\[{extra}\]'$"):
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda wanted, *rest: None if wanted == package else real(wanted, *rest)
+    )
+    with pytest.raises(
+        UsageError,
+        match=rf"^\[decontaminate\] embedder = \"{name}\": the package {package} is missing: pip install 'altalign\[{extra}\]'$",
+    ):
         embedders.load(name)
 
 
-@pytest.mark.parametrize("embedder", ["onnx:nowhere.onnx", "open_clip:ViT-B-32:nowhere.pt", "timm:vit_tiny_patch16_224:nowhere.safetensors", "run:nowhere"])
+@pytest.mark.parametrize(
+    "embedder",
+    [
+        "onnx:nowhere.onnx",
+        "open_clip:ViT-B-32:nowhere.pt",
+        "timm:vit_tiny_patch16_224:nowhere.safetensors",
+        "run:nowhere",
+    ],
+)
 def test_a_command_stops_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str], embedder: str) -> None:
     config_of(tmp_path, embedder)
     config = tmp_path / "mine.toml"

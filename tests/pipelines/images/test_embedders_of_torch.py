@@ -23,7 +23,8 @@ from tests.pipelines.images.embedding import FLAT, IMAGE, OTHER, check_same_whoe
 ROOT = Path(__file__).parents[3]
 
 needs_torch = pytest.mark.skipif(
-    not (importlib.util.find_spec("open_clip") and importlib.util.find_spec("timm")), reason="open_clip and timm, which bring torch: make test-readers"
+    not (importlib.util.find_spec("open_clip") and importlib.util.find_spec("timm")),
+    reason="open_clip and timm, which bring torch: make test-readers",
 )
 
 SMALL_CLIP = {
@@ -78,7 +79,9 @@ def save_safetensors(path: Path, value: Any) -> Path:
 SAVED: dict[str, Callable[[Path, Any], Path]] = {
     "a.safetensors": save_safetensors,
     "a.pt": save_torch,
-    "training.pt": lambda path, value: save_torch(path, {"epoch": 3, "state_dict": {f"module.{name}": tensor for name, tensor in value.items()}}),
+    "training.pt": lambda path, value: save_torch(
+        path, {"epoch": 3, "state_dict": {f"module.{name}": tensor for name, tensor in value.items()}}
+    ),
 }
 
 
@@ -90,7 +93,9 @@ def test_open_clip_gives_what_its_model_says_of_the_image(tmp_path: Path, clip: 
 
     model = random_clip(clip)
     embedder = embedders.load(f"open_clip:{clip}:{SAVED[file](tmp_path / file, model.state_dict())}")
-    transform = open_clip.image_transform(32, is_train=False, mean=open_clip.OPENAI_DATASET_MEAN, std=open_clip.OPENAI_DATASET_STD)
+    transform = open_clip.image_transform(
+        32, is_train=False, mean=open_clip.OPENAI_DATASET_MEAN, std=open_clip.OPENAI_DATASET_STD
+    )
     with torch.inference_mode():
         expected = model.encode_image(transform(Image.fromarray(IMAGE))[None])[0].numpy()
     assert cosine(features(embedder, IMAGE), expected) > 0.999999
@@ -111,7 +116,9 @@ def test_timm_gives_what_its_model_says_before_its_classifier(tmp_path: Path, fi
     embedder = embedders.load(f"timm:{TIMM}:{SAVED[file](tmp_path / file, model.state_dict())}")
     transform: Any = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
     with torch.inference_mode():
-        expected = model.forward_head(model.forward_features(transform(Image.fromarray(IMAGE))[None]), pre_logits=True)[0].numpy()
+        expected = model.forward_head(model.forward_features(transform(Image.fromarray(IMAGE))[None]), pre_logits=True)[
+            0
+        ].numpy()
     assert cosine(features(embedder, IMAGE), expected) > 0.999999
     assert (embedder.dimensions, embedder.colour, embedder.short_side_px) == (192, True, 248)
     if classes == 7:
@@ -136,14 +143,19 @@ def test_weights_of_another_model_are_refused(tmp_path: Path, clip: str) -> None
         save_safetensors(tmp_path / f"{model}.safetensors", weights())
         for model, weights in (("clip", random_clip(clip).state_dict), ("timm", random_timm().state_dict))
     )
-    with pytest.raises(UsageError, match=rf"timm:{TIMM}:.*clip\.safetensors holds the weights of another model \([\d,]+ do not fit, such as \w"):
+    with pytest.raises(
+        UsageError,
+        match=rf"timm:{TIMM}:.*clip\.safetensors holds the weights of another model \([\d,]+ do not fit, such as \w",
+    ):
         embedders.load(f"timm:{TIMM}:{of_clip}")
     with pytest.raises(UsageError, match=rf"open_clip:{clip}:.*cannot be loaded \(.*\); give weights of this model"):
         embedders.load(f"open_clip:{clip}:{of_timm}")
     import timm
 
     deeper = save_safetensors(tmp_path / "deeper.safetensors", timm.create_model(TIMM, depth=13).state_dict())
-    with pytest.raises(UsageError, match=r"deeper\.safetensors holds the weights of another model \(12 do not fit, such as blocks\.12"):
+    with pytest.raises(
+        UsageError, match=r"deeper\.safetensors holds the weights of another model \(12 do not fit, such as blocks\.12"
+    ):
         embedders.load(f"timm:{TIMM}:{deeper}")
     half = dict(list(random_timm().state_dict().items())[:40])
     with pytest.raises(UsageError, match=r"half\.safetensors holds the weights of another model"):
@@ -167,7 +179,10 @@ def test_no_code_of_a_checkpoint_is_run(tmp_path: Path, model: str) -> None:
     save_torch(tmp_path / "evil.pt", {"state_dict": {"a": Evil(trace)}})
     (tmp_path / "old.pt").write_bytes(pickle.dumps({"a": Evil(trace)}))
     for name in ("evil.pt", "old.pt"):
-        with pytest.raises(UsageError, match=rf"{name} cannot be read as weights \(.*\); give safetensors, or weights that torch\.save wrote"):
+        with pytest.raises(
+            UsageError,
+            match=rf"{name} cannot be read as weights \(.*\); give safetensors, or weights that torch\.save wrote",
+        ):
             embedders.load(f"{model}:{tmp_path / name}")
     assert not trace.exists()
     pickle.loads((tmp_path / "old.pt").read_bytes())
@@ -176,15 +191,24 @@ def test_no_code_of_a_checkpoint_is_run(tmp_path: Path, model: str) -> None:
 
 @needs_torch
 @pytest.mark.parametrize("model", ["open_clip:ViT-S-32", f"timm:{TIMM}"])
-@pytest.mark.parametrize(("name", "data"), [("a.pt", b"no weights"), ("a.pt", b""), ("a.safetensors", b"no weights at all"), ("a.npz", b"PK")])
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a.pt", b"no weights"), ("a.pt", b""), ("a.safetensors", b"no weights at all"), ("a.npz", b"PK")],
+)
 def test_a_file_that_holds_no_weights_is_named(tmp_path: Path, model: str, name: str, data: bytes) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(UsageError, match=rf'^\[decontaminate\] embedder = "{model}:.*{name} (cannot be read as weights|is an array of NumPy).*$'):
+    with pytest.raises(
+        UsageError,
+        match=rf'^\[decontaminate\] embedder = "{model}:.*{name} (cannot be read as weights|is an array of NumPy).*$',
+    ):
         embedders.load(f"{model}:{tmp_path / name}")
 
 
 @needs_torch
-@pytest.mark.parametrize(("model", "near"), [("open_clip:ViT-B-33", "ViT-B-32"), ("timm:resnet51", "resnet50"), ("open_clip:\N{SNOWMAN}", "such as")])
+@pytest.mark.parametrize(
+    ("model", "near"),
+    [("open_clip:ViT-B-33", "ViT-B-32"), ("timm:resnet51", "resnet50"), ("open_clip:\N{SNOWMAN}", "such as")],
+)
 def test_an_unknown_model_is_named_with_those_of_like_names(model: str, near: str) -> None:
     with pytest.raises(UsageError, match=rf"no model of that name; there are [\d,]+, such as .*{near}|{near}"):
         embedders.load(f"{model}:a.pt")
@@ -206,8 +230,12 @@ def test_features_that_are_not_finite_later_stop_the_run(tmp_path: Path, monkeyp
 
     path = save_safetensors(tmp_path / "a.safetensors", random_timm().state_dict())
     embedder = embedders.load(f"timm:{TIMM}:{path}")
-    monkeypatch.setattr(timm.models.VisionTransformer, "forward", lambda _, images: torch.full((len(images), 192), torch.nan))
-    with pytest.raises(AltalignError, match=r"timm:.*: what the model makes of an image cannot be compared: .* not finite"):
+    monkeypatch.setattr(
+        timm.models.VisionTransformer, "forward", lambda _, images: torch.full((len(images), 192), torch.nan)
+    )
+    with pytest.raises(
+        AltalignError, match=r"timm:.*: what the model makes of an image cannot be compared: .* not finite"
+    ):
         embedder.features(IMAGE)
 
 
@@ -256,7 +284,10 @@ def test_a_run_with_a_model_drops_copies_of_test_images(tmp_path: Path, clip: st
 
     path = save_safetensors(tmp_path / "a.safetensors", random_clip(clip).state_dict())
     rng = np.random.default_rng(7)
-    drawn = [Image.fromarray(rng.integers(0, 256, (6, 6, 3), np.uint8)).resize((260, 240), Image.Resampling.NEAREST) for _ in range(20)]
+    drawn = [
+        Image.fromarray(rng.integers(0, 256, (6, 6, 3), np.uint8)).resize((260, 240), Image.Resampling.NEAREST)
+        for _ in range(20)
+    ]
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "test.png").write_bytes(encoded(drawn[4], "png"))
     rows = {"image": [encoded(image, "jpeg") for image in drawn], "caption": ["some squares of many colours"] * 20}

@@ -38,11 +38,24 @@ def samples(count: int, *, seed: int = 1) -> list[for_shards.Found]:
     for number in range(count):
         width, height = rng.choice([(30, 50), (64, 48), (200, 120)])
         file = io.BytesIO()
-        Image.frombytes("RGB", (width, height), rng.randbytes(width * height * 3)).save(file, FORMATS[number % len(FORMATS)])
+        Image.frombytes("RGB", (width, height), rng.randbytes(width * height * 3)).save(
+            file, FORMATS[number % len(FORMATS)]
+        )
         data, kind = file.getvalue(), FORMATS[number % len(FORMATS)].lower()
-        row = {"image_url": f"http://a/{number}", "format": kind, "width": width, "height": height, "found_sha256": hashlib.sha256(data).hexdigest()}
+        row = {
+            "image_url": f"http://a/{number}",
+            "format": kind,
+            "width": width,
+            "height": height,
+            "found_sha256": hashlib.sha256(data).hexdigest(),
+        }
         captions = rng.choice([1, 1, 1, 4])
-        found += [for_shards.Found({**row, "caption": caption}, Range("a.images", offset, len(data)), None if caption else data) for caption in range(captions)]
+        found += [
+            for_shards.Found(
+                {**row, "caption": caption}, Range("a.images", offset, len(data)), None if caption else data
+            )
+            for caption in range(captions)
+        ]
         offset += len(data)
     return found
 
@@ -64,7 +77,9 @@ def made(found: Sequence[for_shards.Found], settings: ShardsSettings, threads: i
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize(("threads", "ahead_bytes"), [(1, 0), (2, 0), (2, 60_000), (4, for_shards.AHEAD_BYTES)])
-def test_images_are_those_of_a_plain_loop_in_its_order(monkeypatch: pytest.MonkeyPatch, settings: ShardsSettings, threads: int, ahead_bytes: int) -> None:
+def test_images_are_those_of_a_plain_loop_in_its_order(
+    monkeypatch: pytest.MonkeyPatch, settings: ShardsSettings, threads: int, ahead_bytes: int
+) -> None:
     monkeypatch.setattr(for_shards, "AHEAD_BYTES", ahead_bytes)
     found = samples(40)
     assert made(found, settings, threads) == plain(found, settings)
@@ -84,7 +99,11 @@ class Counted:
             self.now += 1
             self.most = max(self.most, self.now)
         try:
-            return pixels.Stored(data[:100], "jpeg", 1, 1) if portable else pixels.Stored(data, "png", resize_short_side_px, 1)
+            return (
+                pixels.Stored(data[:100], "jpeg", 1, 1)
+                if portable
+                else pixels.Stored(data, "png", resize_short_side_px, 1)
+            )
         finally:
             with self.lock:
                 self.now -= 1
@@ -107,12 +126,16 @@ def test_one_shard_alone_is_encoded_by_several_threads(monkeypatch: pytest.Monke
 
 def test_with_one_thread_all_is_done_in_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = set[int]()
-    monkeypatch.setattr(pixels, "to_stored", lambda data, **_: threads.add(threading.get_ident()) or pixels.Stored(data, "jpeg", 1, 1))
+    monkeypatch.setattr(
+        pixels, "to_stored", lambda data, **_: threads.add(threading.get_ident()) or pixels.Stored(data, "jpeg", 1, 1)
+    )
     made(samples(20), ShardsSettings(), 1)
     assert threads == {threading.get_ident()}
 
 
-def test_shards_that_are_written_together_encode_no_more_images_at_once_than_there_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_that_are_written_together_encode_no_more_images_at_once_than_there_are_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     counted = Counted()
     monkeypatch.setattr(pixels, "to_stored", counted)
     with ThreadPoolExecutor(6) as shards:
@@ -120,7 +143,9 @@ def test_shards_that_are_written_together_encode_no_more_images_at_once_than_the
     assert 1 <= counted.most <= 2
 
 
-def test_shards_that_have_memory_for_one_image_alone_wait_for_one_another_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_that_have_memory_for_one_image_alone_wait_for_one_another_and_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whoever waits for memory waits for one that decodes; what is decoded and not yet in its shard holds none."""
     found = samples(40)
     most = max(pixels.peak_bytes(each.data, colour=True) for each in found if each.data)
@@ -143,7 +168,9 @@ def test_shards_that_have_memory_for_one_image_alone_wait_for_one_another_and_en
     assert shared._left == most
 
 
-def test_an_image_without_memory_is_an_error_that_names_it_and_those_before_it_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_without_memory_is_an_error_that_names_it_and_those_before_it_come_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = [each for each in samples(30) if each.row["format"] == "png" and each.data]
     largest = max(found, key=lambda each: each.row["width"])
     needed = pixels.peak_bytes(largest.data or b"", colour=True)
@@ -153,7 +180,9 @@ def test_an_image_without_memory_is_an_error_that_names_it_and_those_before_it_c
     before = [each.row["image_url"] for each in found[: found.index(largest)]]
     for threads in (1, 3):
         came = []
-        with pytest.raises(AltalignError, match=f"{largest.row['image_url']}: no memory to decode an image of 200 x 120 pixels"):
+        with pytest.raises(
+            AltalignError, match=f"{largest.row['image_url']}: no memory to decode an image of 200 x 120 pixels"
+        ):
             came.extend(row["image_url"] for row, _ in for_shards.images(found, ShardsSettings(), threads=threads))
         assert came == before
         assert shared._left == needed - 1

@@ -22,7 +22,11 @@ def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
 def found_with(folder: Path, image: dict[str, Any]) -> None:
     """Find a run of one table with these settings of images."""
     (folder / "pairs.csv").write_text("url,caption\nhttps://a.example/1.png,a cat\n", encoding="utf-8")
-    values = {"input": {"kind": "table", "paths": [str(folder / "pairs.csv")]}, "run": {"folder": str(folder / "run")}, "image": image}
+    values = {
+        "input": {"kind": "table", "paths": [str(folder / "pairs.csv")]},
+        "run": {"folder": str(folder / "run")},
+        "image": image,
+    }
     runs.find_run(CurateConfig.from_values(values, where="test"), config_path="config.toml")
     assert not (folder / "run").exists()
 
@@ -33,13 +37,17 @@ def test_lists_without_pdq_hashes_need_no_package(tmp_path: Path, monkeypatch: p
     assert len(load_block_lists([str(tmp_path / "list")])) == 1
     assert len(load_block_lists([])) == 0
     (tmp_path / "pdq").write_text(f"{PDQ}\n")
-    with pytest.raises(UsageError, match=r"1 PDQ hashes and the package pdqhash is missing: pip install 'altalign\[pdq\]'"):
+    with pytest.raises(
+        UsageError, match=r"1 PDQ hashes and the package pdqhash is missing: pip install 'altalign\[pdq\]'"
+    ):
         load_block_lists([str(tmp_path / "list"), str(tmp_path / "pdq")])
 
 
 def test_a_model_without_its_package_says_what_to_install_whatever_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "onnxruntime")
-    with pytest.raises(UsageError, match=r"model = 'any\.onnx' and the package onnxruntime is missing: pip install 'altalign\[nsfw\]'"):
+    with pytest.raises(
+        UsageError, match=r"model = 'any\.onnx' and the package onnxruntime is missing: pip install 'altalign\[nsfw\]'"
+    ):
         load_nsfw("any.onnx")
 
 

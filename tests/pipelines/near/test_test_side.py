@@ -21,7 +21,10 @@ def picture(path: Path, seed: int) -> None:
 
 
 def run_of(folder: Path, **decontaminate: Any) -> Run:
-    config = CurateConfig.from_values({"input": {"paths": ["none"]}, "run": {"folder": str(folder / "run")}, "decontaminate": decontaminate}, where="test")
+    config = CurateConfig.from_values(
+        {"input": {"paths": ["none"]}, "run": {"folder": str(folder / "run")}, "decontaminate": decontaminate},
+        where="test",
+    )
     return Run(str(folder / "run"), config, ())
 
 
@@ -29,7 +32,9 @@ def read(run: Run) -> list[str]:
     """Read what is to be read; the test sets of these units."""
     units = test_side.plan(run)
     for unit in units:
-        storage.write_json(run.mark(test_side.TESTS, unit["name"]), {"unit": unit["name"], **test_side.read_tests(run, unit)})
+        storage.write_json(
+            run.mark(test_side.TESTS, unit["name"]), {"unit": unit["name"], **test_side.read_tests(run, unit)}
+        )
     assert test_side.plan(run) == []
     return [unit["test_set"] for unit in units]
 

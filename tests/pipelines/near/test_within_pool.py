@@ -54,7 +54,12 @@ def pool(seed: int, distinct: int = 500, copied: int = 150) -> Pool:
 
 def fetched(folder: Path, images: Pool, above: float = ABOVE, **settings: Any) -> Run:
     """A run whose images are fetched and whose threshold is known; each image with two captions."""
-    values = {"run": {"folder": str(folder)}, "input": {"paths": ["none"]}, "decontaminate": {"embedder": "phash"}, "dedup": {"within_pool": "keep_one_image"}}
+    values = {
+        "run": {"folder": str(folder)},
+        "input": {"paths": ["none"]},
+        "decontaminate": {"embedder": "phash"},
+        "dedup": {"within_pool": "keep_one_image"},
+    }
     run = Run(str(folder), CurateConfig.from_values({**values, **settings}, where="test"), ())
     for begin in range(0, max(1, len(images.digests)), PER_FETCH_UNIT):
         some, name = slice(begin, begin + PER_FETCH_UNIT), f"00000-{begin // PER_FETCH_UNIT:05d}"
@@ -65,17 +70,27 @@ def fetched(folder: Path, images: Pool, above: float = ABOVE, **settings: Any) -
             "image_id": [key for key in keys for _ in range(2)],
             "found_sha256": [digest for digest in digests for _ in range(2)],
         }
-        rows = pa.table({field.name: pa.array(columns.get(field.name, [None] * 2 * len(keys)), field.type) for field in FETCHED})
+        rows = pa.table(
+            {field.name: pa.array(columns.get(field.name, [None] * 2 * len(keys)), field.type) for field in FETCHED}
+        )
         parquet.write(run.work("fetch/units", f"{name}.parquet"), rows, FETCHED)
         arrays.save(run.work("fetch/units", f"{name}.features"), images.vectors[some])
         storage.write_json(run.mark("fetch/units", name), {"kept": len(rows), "counts": []})
-    calibration_files.save(run.path("audit", "near_duplicates"), Calibration("phash", above, None, np.eye(1, DIMENSIONS, dtype=np.int16)), {})
+    calibration_files.save(
+        run.path("audit", "near_duplicates"),
+        Calibration("phash", above, None, np.eye(1, DIMENSIONS, dtype=np.int16)),
+        {},
+    )
     return run
 
 
 def kept_of(run: Run) -> dict[int, tuple[int, float]]:
     """By the number of each image that goes: the number of the one that stays, and the cosine."""
-    steps = [step for step in curate.PIPELINE["decontaminate"][0] if step.name in (within_pool.CELLS, within_pool.COMPARED, within_pool.REPLACED)]
+    steps = [
+        step
+        for step in curate.PIPELINE["decontaminate"][0]
+        if step.name in (within_pool.CELLS, within_pool.COMPARED, within_pool.REPLACED)
+    ]
     assert len(steps) == 3
     for step in steps:
         curate.run_step(run, step, options(run.config.engine, []))
@@ -95,9 +110,15 @@ def wanted(images: Pool, above: float = ABOVE, gone: Sequence[int] = ()) -> dict
     """What a comparison of all with all says: for each image that goes the smallest of its group."""
     near = [(a, b) for a, b in pairs_by_matrix(images.vectors, images.vectors, above) if a < b] if above < 1 else []
     by_bytes: dict[str, int] = {}
-    same = [(by_bytes.setdefault(digest, number), number) for number, digest in enumerate(images.digests) if number not in gone]
+    same = [
+        (by_bytes.setdefault(digest, number), number)
+        for number, digest in enumerate(images.digests)
+        if number not in gone
+    ]
     pairs = [(a, b) for a, b in [*near, *same] if a not in gone and b not in gone]
-    return {number: stays for number, stays in enumerate(groups_by_search(pairs, len(images.digests))) if stays != number}
+    return {
+        number: stays for number, stays in enumerate(groups_by_search(pairs, len(images.digests))) if stays != number
+    }
 
 
 @pytest.fixture
@@ -133,7 +154,11 @@ def test_a_cosine_is_the_one_with_what_stays_or_none_at_all(tmp_path: Path) -> N
         elif np.isnan(cosine):
             chained += 1
         else:
-            exact = vectors[number] @ vectors[stays] / np.sqrt((vectors[number] @ vectors[number]) * (vectors[stays] @ vectors[stays]))
+            exact = (
+                vectors[number]
+                @ vectors[stays]
+                / np.sqrt((vectors[number] @ vectors[number]) * (vectors[stays] @ vectors[stays]))
+            )
             assert cosine == pytest.approx(exact, abs=1e-7)
             assert (stays, number) in near
         if (stays, number) not in near and images.digests[number] != images.digests[stays]:
@@ -171,7 +196,9 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, str]:
 
 @pytest.mark.usefixtures("small_cells")
 @pytest.mark.parametrize(
-    ("engine", "at_most"), [({"workers": 4}, 64), ({"shuffle": "beam"}, 64), ({"workers": 1, "shuffle": "beam"}, 3)], ids=["threads", "beam", "units"]
+    ("engine", "at_most"),
+    [({"workers": 4}, 64), ({"shuffle": "beam"}, 64), ({"workers": 1, "shuffle": "beam"}, 3)],
+    ids=["threads", "beam", "units"],
 )
 def test_neither_the_engine_nor_the_size_of_units_changes_what_stays(
     compared: tuple[Run, str], tmp_path: Path, engine: dict[str, Any], at_most: int, monkeypatch: pytest.MonkeyPatch
@@ -182,12 +209,17 @@ def test_neither_the_engine_nor_the_size_of_units_changes_what_stays(
     run = fetched(tmp_path, pool(4), engine=engine)
     assert str(kept_of(run)) == expected
     assert len(run.finished(within_pool.COMPARED)) < len(before.finished(within_pool.COMPARED))
-    assert facts_of(run) | {"largest_cell": 0} == facts_of(before) | {"largest_cell": 0}  # equal vectors of a unit are one there
+    # equal vectors of a unit are one there
+    assert facts_of(run) | {"largest_cell": 0} == facts_of(before) | {"largest_cell": 0}
     for name in ("goes.npy", "kept.npy"):
-        assert storage.read_bytes(run.work(within_pool.REPLACED, name)) == storage.read_bytes(before.work(within_pool.REPLACED, name))
+        assert storage.read_bytes(run.work(within_pool.REPLACED, name)) == storage.read_bytes(
+            before.work(within_pool.REPLACED, name)
+        )
 
 
-def test_what_goes_because_of_a_test_image_is_compared_with_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_because_of_a_test_image_is_compared_with_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = pool(5)
     run = fetched(tmp_path, images)
     gone = sorted(set(wanted(images).values()))[::2]  # those that would stay
@@ -203,10 +235,19 @@ def _without(gone: Sequence[int]) -> tuple[list[curate.Step], Callable[[Run], No
         return np.array([number - first for number in gone if first <= number < first + PER_FETCH_UNIT], np.int64)
 
     steps, conclude = curate.PIPELINE["decontaminate"]
-    return [step._replace(transform=within_pool.compared(of_unit)) if step.name == within_pool.COMPARED else step for step in steps], conclude
+    return [
+        step._replace(transform=within_pool.compared(of_unit)) if step.name == within_pool.COMPARED else step
+        for step in steps
+    ], conclude
 
 
-@pytest.mark.parametrize("images", [Pool(np.zeros((0, DIMENSIONS), np.int16), []), Pool(np.zeros((4, DIMENSIONS), np.int16), ["0a" * 32, "0b" * 32] * 2)])
+@pytest.mark.parametrize(
+    "images",
+    [
+        Pool(np.zeros((0, DIMENSIONS), np.int16), []),
+        Pool(np.zeros((4, DIMENSIONS), np.int16), ["0a" * 32, "0b" * 32] * 2),
+    ],
+)
 def test_a_pool_of_no_images_or_flat_ones_alone_has_exact_copies_at_most(tmp_path: Path, images: Pool) -> None:
     run = fetched(tmp_path, images)
     assert kept_of(run) == ({2: (0, 1.0), 3: (1, 1.0)} if images.digests else {})

@@ -52,7 +52,7 @@ def names(path: Path | str) -> list[str]:
     return [name for name, _ in found(path)]
 
 
-# Folders -----------------------------------------------------------------------------------------------------------------
+# Folders --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_gives_its_images_by_their_names_in_order(tmp_path: Path) -> None:
@@ -60,7 +60,9 @@ def test_a_folder_gives_its_images_by_their_names_in_order(tmp_path: Path) -> No
     for name, data in zip(("b.png", "a.JPEG", "class 1/x.png", "class 1/deep/ü.webp"), images, strict=True):
         put(tmp_path / name, data)
     expected = {"b.png": images[0], "a.JPEG": images[1], "class 1/x.png": images[2], "class 1/deep/ü.webp": images[3]}
-    assert found(tmp_path) == [(name, expected[name]) for name in ("a.JPEG", "b.png", "class 1/x.png", "class 1/deep/ü.webp")]
+    assert found(tmp_path) == [
+        (name, expected[name]) for name in ("a.JPEG", "b.png", "class 1/x.png", "class 1/deep/ü.webp")
+    ]
     assert found(f"{tmp_path}/") == found(tmp_path)
 
 
@@ -86,13 +88,32 @@ def test_what_is_named_an_image_is_one_whatever_its_bytes(tmp_path: Path) -> Non
 
 def test_labels_lists_and_hidden_files_are_left_aside(tmp_path: Path) -> None:
     put(tmp_path / "a.png", PNG)
-    for name in ("labels.csv", "LICENSE", "empty", "annotations/a.xml", "setid.mat", ".DS_Store", "._a.png", ".thumbnails/a.png"):
+    for name in (
+        "labels.csv",
+        "LICENSE",
+        "empty",
+        "annotations/a.xml",
+        "setid.mat",
+        ".DS_Store",
+        "._a.png",
+        ".thumbnails/a.png",
+    ):
         put(tmp_path / name, b"" if name == "empty" else b"no image")
     put(tmp_path / ".hidden.png", PNG)
     assert names(tmp_path) == ["a.png"]
 
 
-@pytest.mark.parametrize("name", ["val2014.ZIP", "test.zip.001", "a.tar.bz2", "data-00000-of-00001.arrow", "dmlab-test.tfrecord-00000-of-00001", "camelyon.h5"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "val2014.ZIP",
+        "test.zip.001",
+        "a.tar.bz2",
+        "data-00000-of-00001.arrow",
+        "dmlab-test.tfrecord-00000-of-00001",
+        "camelyon.h5",
+    ],
+)
 def test_an_archive_that_is_not_read_stops_the_command(tmp_path: Path, name: str) -> None:
     put(tmp_path / "a.png", PNG)
     put(tmp_path / "more" / name, b"whatever")
@@ -130,7 +151,7 @@ def test_a_name_that_is_no_utf_8_is_written_out(tmp_path: Path) -> None:
     assert found(tmp_path) == [(r"caf\udce9.png", PNG)]
 
 
-# Links, and what is no file ----------------------------------------------------------------------------------------------
+# Links, and what is no file -------------------------------------------------------------------------------------------
 
 
 def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
@@ -138,7 +159,12 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
     put(root / "a" / "1.png", PNG)
     put(tmp_path / "elsewhere" / "2.png", PNG)
     (root / "b").symlink_to(tmp_path / "elsewhere")
-    for folder, name in ((root, "loop"), (root / "a", "up"), (root / "a", "up again"), (tmp_path / "elsewhere", "back")):
+    for folder, name in (
+        (root, "loop"),
+        (root / "a", "up"),
+        (root / "a", "up again"),
+        (tmp_path / "elsewhere", "back"),
+    ):
         (folder / name).symlink_to(root)
     (root / "c.png").symlink_to(root / "a" / "1.png")
     assert names(root) == ["c.png", "a/1.png", "b/2.png"]
@@ -200,11 +226,13 @@ def test_an_image_that_may_not_be_read_is_named() -> None:
         with pytest.raises(UnreadableError, match=r"a\.png: a test image cannot be read \(Permission denied\)"):
             list(test_sets.images(part))
         (folder / "a.png").rename(folder / "a")
-        with pytest.raises(UnreadableError, match=r"/a: a file of a test set cannot be read \(Permission denied\); if it is an image"):
+        with pytest.raises(
+            UnreadableError, match=r"/a: a file of a test set cannot be read \(Permission denied\); if it is an image"
+        ):
             test_sets.parts(named(folder))
 
 
-# Globs -------------------------------------------------------------------------------------------------------------------
+# Globs ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pattern", ["*/*.png", "**", "**/*.png", "[ab]", "*"])
@@ -222,16 +250,20 @@ def test_a_path_with_brackets_is_itself(tmp_path: Path) -> None:
     assert names(tmp_path / "[2]") == ["a.png"]
 
 
-# Parquet -----------------------------------------------------------------------------------------------------------------
+# Parquet --------------------------------------------------------------------------------------------------------------
 
 FORMS: dict[str, Callable[[list[bytes | None]], Any]] = {
     "binary": lambda images: pa.array(images, pa.binary()),
     "large": lambda images: pa.array(images, pa.large_binary()),
-    "struct": lambda images: pa.array([{"bytes": image, "path": "x.png"} for image in images], pa.struct({"bytes": pa.binary(), "path": pa.string()})),
+    "struct": lambda images: pa.array(
+        [{"bytes": image, "path": "x.png"} for image in images], pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    ),
 }
 
 
-def table(path: Path, images: list[bytes | None], form: str = "binary", *, rows_per_group: int = 3, column: str = "image") -> Path:
+def table(
+    path: Path, images: list[bytes | None], form: str = "binary", *, rows_per_group: int = 3, column: str = "image"
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = {"label": pa.array(range(len(images)), pa.int64()), column: FORMS[form](images)}
     pq.write_table(pa.table(columns), path, row_group_size=rows_per_group)
@@ -250,21 +282,32 @@ def test_every_row_of_every_row_group_is_an_image(tmp_path: Path, form: str) -> 
 def test_another_column_can_be_named(tmp_path: Path) -> None:
     table(tmp_path / "a.pq", [PNG], "struct", column="img")
     assert found(tmp_path, "img") == [("a.pq#0", PNG)]
-    message = r'a\.pq: no column "image" \(there are label, img\); give \{name = "mine", path = ".*", image_column = "…"\}'
+    message = (
+        r'a\.pq: no column "image" \(there are label, img\); give \{name = "mine", path = ".*", image_column = "…"\}'
+    )
     with pytest.raises(UsageError, match=message):
         test_sets.parts(named(tmp_path))
 
 
 def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
-    pq.write_table(pa.Table.from_arrays([pa.array([PNG]), pa.array([PNG])], names=["image", "image"]), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.Table.from_arrays([pa.array([PNG]), pa.array([PNG])], names=["image", "image"]), tmp_path / "a.parquet"
+    )
     with pytest.raises(UsageError, match=r'more than one column "image"'):
         test_sets.parts(named(tmp_path))
 
 
-@pytest.mark.parametrize("values", [pa.array(["a.png"]), pa.array([7]), pa.array([{"path": "a.png"}]), pa.array([[PNG]])], ids=lambda values: str(values.type))
+@pytest.mark.parametrize(
+    "values",
+    [pa.array(["a.png"]), pa.array([7]), pa.array([{"path": "a.png"}]), pa.array([[PNG]])],
+    ids=lambda values: str(values.type),
+)
 def test_a_column_that_holds_no_bytes_is_refused(tmp_path: Path, values: Any) -> None:
     pq.write_table(pa.table({"image": values}), tmp_path / "a.parquet")
-    with pytest.raises(UsageError, match=r"a\.parquet: column image is of type .*, where bytes \(or a struct whose field bytes holds them\) are meant"):
+    with pytest.raises(
+        UsageError,
+        match=r"a\.parquet: column image is of type .*, where bytes \(or a struct whose field bytes holds them\) are meant",
+    ):
         test_sets.parts(named(tmp_path))
 
 
@@ -292,7 +335,7 @@ def test_tables_without_a_row_are_no_test_set(tmp_path: Path) -> None:
     assert names(tmp_path) == ["b.parquet#0"]
 
 
-# Tars --------------------------------------------------------------------------------------------------------------------
+# Tars -----------------------------------------------------------------------------------------------------------------
 
 
 def tar(path: Path, members: list[tuple[str, bytes]], compression: str = "") -> Path:
@@ -305,10 +348,21 @@ def tar(path: Path, members: list[tuple[str, bytes]], compression: str = "") -> 
     return put(path, {"": bytes, "gzip": gzip.compress, "zstd": zstd}[compression](file.getvalue()))
 
 
-@pytest.mark.parametrize(("ending", "compression"), [(".tar", ""), (".tar.gz", "gzip"), (".tgz", "gzip"), (".tar.zst", "zstd"), (".tar", "gzip")])
+@pytest.mark.parametrize(
+    ("ending", "compression"),
+    [(".tar", ""), (".tar.gz", "gzip"), (".tgz", "gzip"), (".tar.zst", "zstd"), (".tar", "gzip")],
+)
 def test_a_tar_gives_its_images_by_their_names(tmp_path: Path, ending: str, compression: str) -> None:
     first, second, third = pictures(3)
-    members = [("0.jpg", first), ("0.txt", b"a cat"), ("0.json", b"{}"), ("deep/1.cls", b"3"), ("deep/1.png", second), ("./2", third), ("empty", b"")]
+    members = [
+        ("0.jpg", first),
+        ("0.txt", b"a cat"),
+        ("0.json", b"{}"),
+        ("deep/1.cls", b"3"),
+        ("deep/1.png", second),
+        ("./2", third),
+        ("empty", b""),
+    ]
     members += [("._0.jpg", b"of a system"), ("__MACOSX/._0.jpg", b"of a system"), (".cache/0.jpg", b"of a tool")]
     tar(tmp_path / f"test{ending}", members, compression)
     expected = [(f"test{ending}/0.jpg", first), (f"test{ending}/deep/1.png", second), (f"test{ending}/./2", third)]
@@ -322,14 +376,20 @@ def test_the_name_of_a_member_that_is_no_utf_8_is_written_out(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("compression", ["", "gzip"])
-def test_a_tar_of_tars_is_not_taken_for_one_of_images(tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tar_of_tars_is_not_taken_for_one_of_images(
+    tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inner = tar(tmp_path / "inner.tar", [("n01440764_1.JPEG", PNG)]).read_bytes()
     outer = tar(tmp_path / "outer" / "train.tar", [("n01440764.tar", inner), ("list.txt", b"n01440764")], compression)
     monkeypatch.setattr(test_sets, "_LARGE_BYTES", 100)  # of a larger member only the head is read
-    with pytest.raises(UnreadableError, match=r"train\.tar: n01440764\.tar: images in it would not be looked for; unpack it"):
+    with pytest.raises(
+        UnreadableError, match=r"train\.tar: n01440764\.tar: images in it would not be looked for; unpack it"
+    ):
         found(outer)
     tar(outer, [("list.txt", b"n01440764")], compression)
-    with pytest.raises(UnreadableError, match=r"train\.tar: a tar of test set mine that holds no image; take it out of the set"):
+    with pytest.raises(
+        UnreadableError, match=r"train\.tar: a tar of test set mine that holds no image; take it out of the set"
+    ):
         found(outer)
 
 
@@ -360,7 +420,9 @@ def test_a_tar_cut_anywhere_is_named_or_has_lost_nothing(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("compression", ["", "gzip", "zstd"])
 def test_a_tar_that_breaks_off_is_named(tmp_path: Path, compression: str) -> None:
-    whole = tar(tmp_path / "a.tar", [(f"{number}.png", data) for number, data in enumerate(pictures(40))], compression).read_bytes()
+    whole = tar(
+        tmp_path / "a.tar", [(f"{number}.png", data) for number, data in enumerate(pictures(40))], compression
+    ).read_bytes()
     put(tmp_path / "a.tar", whole[: len(whole) // 2])
     with pytest.raises(UnreadableError, match=r"a\.tar: "):
         found(tmp_path)
@@ -369,7 +431,7 @@ def test_a_tar_that_breaks_off_is_named(tmp_path: Path, compression: str) -> Non
         found(tmp_path)
 
 
-# All together ------------------------------------------------------------------------------------------------------------
+# All together ---------------------------------------------------------------------------------------------------------
 
 
 def test_images_tables_and_tars_of_one_folder_are_one_test_set(tmp_path: Path) -> None:
@@ -406,7 +468,10 @@ def test_a_gap_stops_a_run_before_an_image_is_fetched(
     put(tmp_path / "set" / "good.png", PNG)
     put(tmp_path / "set" / name, data)
     table(tmp_path / "pool.parquet", [encoded(picture(300, 300), "png")], column="image")
-    pq.write_table(pq.read_table(tmp_path / "pool.parquet").append_column("caption", pa.array(["a small field of colours"])), tmp_path / "pool.parquet")
+    pq.write_table(
+        pq.read_table(tmp_path / "pool.parquet").append_column("caption", pa.array(["a small field of colours"])),
+        tmp_path / "pool.parquet",
+    )
     config = put(
         tmp_path / "mine.toml",
         f"""

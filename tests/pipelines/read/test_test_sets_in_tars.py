@@ -47,5 +47,8 @@ def test_a_link_in_a_tar_is_to_an_image_of_it_or_is_named(
     if is_met:
         assert found(tmp_path) == [("a.tar/a.png", PNG)]
         return
-    with pytest.raises(UnreadableError, match=rf"a\.tar: {name}: a link to what is no image of this tar; make it anew with --dereference"):
+    with pytest.raises(
+        UnreadableError,
+        match=rf"a\.tar: {name}: a link to what is no image of this tar; make it anew with --dereference",
+    ):
         found(tmp_path)

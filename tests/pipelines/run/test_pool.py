@@ -19,7 +19,9 @@ def run_of(folder: Path, files: list[list[int]]) -> Run:
     config = CurateConfig.from_values({"input": {"paths": ["none"]}}, where="test")
     run = Run(str(folder), config, tuple(InputFile(number, f"{number}.parquet", 0) for number in range(len(files))))
     for file, sizes in zip(run.files, files, strict=True):
-        storage.write_json(run.mark("extract", file.name), {"unit": file.name, "direct": file.number % 2 == 0, "row_groups": sizes})
+        storage.write_json(
+            run.mark("extract", file.name), {"unit": file.name, "direct": file.number % 2 == 0, "row_groups": sizes}
+        )
     return run
 
 
@@ -55,11 +57,20 @@ def test_units_are_cut_as_in_a_plain_loop_and_hold_every_row_once_in_order(
 def test_a_row_group_that_is_larger_than_a_unit_is_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "ROWS_PER_UNIT", 10)
     units = pool.units(run_of(tmp_path, [[3, 25, 4, 6, 1]]))
-    assert [(unit["first"], unit["last"], unit["row"], unit["rows"]) for unit in units] == [(0, 0, 0, 3), (1, 1, 3, 25), (2, 3, 28, 10), (4, 4, 38, 1)]
+    assert [(unit["first"], unit["last"], unit["row"], unit["rows"]) for unit in units] == [
+        (0, 0, 0, 3),
+        (1, 1, 3, 25),
+        (2, 3, 28, 10),
+        (4, 4, 38, 1),
+    ]
 
 
-@pytest.mark.parametrize(("rows", "partitions"), [(0, 4), (500, 4), (4_999, 4), (5_000, 8), (8_999, 8), (9_000, 16), (10**9, 64)])
-def test_partitions_are_a_power_of_two_of_the_size_of_the_pool_alone(tmp_path: Path, rows: int, partitions: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "partitions"), [(0, 4), (500, 4), (4_999, 4), (5_000, 8), (8_999, 8), (9_000, 16), (10**9, 64)]
+)
+def test_partitions_are_a_power_of_two_of_the_size_of_the_pool_alone(
+    tmp_path: Path, rows: int, partitions: int
+) -> None:
     run = run_of(tmp_path, [[rows]])
     pool.write_size(run)
     assert pool.rows(run) == rows

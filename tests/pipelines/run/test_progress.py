@@ -101,7 +101,10 @@ def test_a_terminal_has_a_bar(tmp_path: Path, units: list[Unit]) -> None:
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_an_error_of_the_step_is_handed_on_and_the_watch_ends(tmp_path: Path, is_terminal: bool) -> None:  # noqa: FBT001 - a parameter of the test
     run, before = run_of(tmp_path), set(threading.enumerate())
-    with pytest.raises(ZeroDivisionError), progress.watched(run, "judge/units", UNITS, Console(file=io.StringIO(), force_terminal=is_terminal)):
+    with (
+        pytest.raises(ZeroDivisionError),
+        progress.watched(run, "judge/units", UNITS, Console(file=io.StringIO(), force_terminal=is_terminal)),
+    ):
         raise ZeroDivisionError
     for thread in set(threading.enumerate()) - before:  # Rich tells its own to end and does not wait
         thread.join(PATIENCE_S)

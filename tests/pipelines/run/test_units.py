@@ -103,8 +103,12 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize(("sections", "first"), [(sections, first) for _, sections, first in SETTINGS], ids=[name for name, _, _ in SETTINGS])
-def test_a_setting_changes_the_digest_of_the_stage_that_reads_it_and_of_those_after_it(sections: dict[str, Any], first: str) -> None:
+@pytest.mark.parametrize(
+    ("sections", "first"), [(sections, first) for _, sections, first in SETTINGS], ids=[name for name, _, _ in SETTINGS]
+)
+def test_a_setting_changes_the_digest_of_the_stage_that_reads_it_and_of_those_after_it(
+    sections: dict[str, Any], first: str
+) -> None:
     assert changed(digests(config()), digests(config(**sections))) == list(STAGES[STAGES.index(first) :])
 
 

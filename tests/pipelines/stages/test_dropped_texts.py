@@ -31,13 +31,30 @@ def batch_of(rows: int, share: float, seed: int) -> tuple[Judged, list[dict[str,
     words, counts = rng.integers(0, 40, rows, np.int32), rng.integers(0, 3, (2, rows)) * 11
     ids = rng.integers(0, 256, (2, rows, 16), np.uint8)
     nullable = [pa.array(each, pa.int64(), mask=each == 0) for each in counts]
-    measured = Measured(pa.array(words, pa.int32()), pa.array(holds[0].tolist(), pa.bool_()), np.zeros(rows, np.uint8), *nullable)
+    measured = Measured(
+        pa.array(words, pa.int32()), pa.array(holds[0].tolist(), pa.bool_()), np.zeros(rows, np.uint8), *nullable
+    )
     expected = []
     for i in np.flatnonzero(holds.any(axis=0)).tolist():
         reasons = [rule.value for rule, mask in zip(RULES, holds, strict=True) if mask[i]]
-        found = {"key": ids[1, i].tobytes().hex(), "image_id": ids[0, i].tobytes().hex() if identities[i] else None, "image_url": urls[i]}
-        found |= {"caption": captions[i], "page_url": page_urls[i], "source": "mine", "stage": "judge", "reason": reasons[0], "failed": reasons}
-        found |= {"words": int(words[i]), "images_per_text": int(counts[0, i]) or None, "texts_per_image": int(counts[1, i]) or None}
+        found = {
+            "key": ids[1, i].tobytes().hex(),
+            "image_id": ids[0, i].tobytes().hex() if identities[i] else None,
+            "image_url": urls[i],
+        }
+        found |= {
+            "caption": captions[i],
+            "page_url": page_urls[i],
+            "source": "mine",
+            "stage": "judge",
+            "reason": reasons[0],
+            "failed": reasons,
+        }
+        found |= {
+            "words": int(words[i]),
+            "images_per_text": int(counts[0, i]) or None,
+            "texts_per_image": int(counts[1, i]) or None,
+        }
         expected.append(dict.fromkeys(DROPPED.names) | found)
     return Judged(pa.record_batch(columns, schema=CANDIDATE), measured, failed, ids[0], ids[1]), expected
 

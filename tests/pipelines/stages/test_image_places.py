@@ -15,7 +15,10 @@ derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 
 def batch(rows: list[tuple[str, int | None, int | None, bytes | None]]) -> pa.RecordBatch:
     columns = zip(*rows, strict=True) if rows else [[], [], [], []]
-    return pa.record_batch([pa.array(list(column), kind) for column, kind in zip(columns, IMAGE_PLACE.types, strict=True)], schema=IMAGE_PLACE)
+    return pa.record_batch(
+        [pa.array(list(column), kind) for column, kind in zip(columns, IMAGE_PLACE.types, strict=True)],
+        schema=IMAGE_PLACE,
+    )
 
 
 def ids_of(urls: list[str]) -> np.ndarray:
@@ -29,7 +32,10 @@ def test_of_several_captures_the_first_in_input_order_counts(files: list[list[st
     for number, urls in enumerate(files):
         collected = Collected(number, plain=Kind.RECORD)
         for begin in range(0, len(urls), 2):  # readers hand on one batch after another
-            collected.add(batch([(url, 100 * number + begin + i, None, None) for i, url in enumerate(urls[begin : begin + 2])]), io.BytesIO())
+            collected.add(
+                batch([(url, 100 * number + begin + i, None, None) for i, url in enumerate(urls[begin : begin + 2])]),
+                io.BytesIO(),
+            )
         assert len(collected) == len(urls)
         parts.append(collected.sorted())
     random.shuffle(parts)  # whatever order the files come in
@@ -52,7 +58,9 @@ def test_places_sort_as_the_hex_of_their_ids() -> None:
 
 
 def test_ids_with_zero_bytes_at_their_ends_are_told_apart_and_sorted() -> None:
-    ids = np.array([[1] + [0] * 15, [0] * 16, [1] + [0] * 14 + [1], [255] * 16, [0] * 15 + [1], [128] + [0] * 15], np.uint8)
+    ids = np.array(
+        [[1] + [0] * 15, [0] * 16, [1] + [0] * 14 + [1], [255] * 16, [0] * 15 + [1], [128] + [0] * 15], np.uint8
+    )
     places = np.zeros(len(ids), PLACE)
     places["image_id"], places["row"] = as_bytes(ids), np.arange(len(ids))
     assert in_order(places)["row"].tolist() == [1, 4, 0, 2, 5, 3]
@@ -65,7 +73,9 @@ def test_ids_with_zero_bytes_at_their_ends_are_told_apart_and_sorted() -> None:
 def test_each_kind_of_place_is_kept_as_it_was_found() -> None:
     images = io.BytesIO()
     collected = Collected(7, plain=Kind.ROW)
-    collected.add(batch([("a", None, None, None), ("b", 5, 10, None), ("c", None, None, b"abc"), ("d", 9, None, b"")]), images)
+    collected.add(
+        batch([("a", None, None, None), ("b", 5, 10, None), ("c", None, None, b"abc"), ("d", 9, None, b"")]), images
+    )
     collected.add(batch([("e", None, None, b"defg"), ("f", 3, None, None)]), images)
     found, is_there = first_of_each(collected.sorted(), ids_of(list("abcdef")))
     assert is_there.all()

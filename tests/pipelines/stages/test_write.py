@@ -16,7 +16,9 @@ Sample = tuple[str, int]  # fetch unit, one of its rows that stay
 
 def run_of(folder: Path, kept: list[int], samples_per_shard: int) -> Run:
     """A run whose fetch units have so many rows each that stay."""
-    config = CurateConfig.from_values({"input": {"paths": ["none"]}, "shards": {"samples_per_shard": samples_per_shard}}, where="test")
+    config = CurateConfig.from_values(
+        {"input": {"paths": ["none"]}, "shards": {"samples_per_shard": samples_per_shard}}, where="test"
+    )
     run = Run(str(folder), config, ())
     for number, rows in enumerate(kept):
         storage.write_json(run.mark("decontaminate/units", name_of(number)), {"kept": rows})
@@ -28,7 +30,9 @@ def name_of(number: int) -> str:
 
 
 def planned(run: Run) -> list[list[Sample]]:
-    return [[(name, row) for name, begin, end in unit["parts"] for row in range(begin, end)] for unit in write.plan(run)]
+    return [
+        [(name, row) for name, begin, end in unit["parts"] for row in range(begin, end)] for unit in write.plan(run)
+    ]
 
 
 def plain(kept: list[int], samples_per_shard: int) -> list[list[Sample]]:

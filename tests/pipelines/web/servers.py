@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-# What is done for a request, in order: bytes are sent; a number of seconds is waited (the server's end cuts that short); HANG waits for ever.
+# What is done for a request, in order: bytes are sent; a number of seconds is waited (the server's end cuts that
+# short); HANG waits for ever.
 Step = bytes | float | str
 Steps = Sequence[Step] | Callable[[int], Sequence[Step]]  # of the how manieth request for this path
 
@@ -62,7 +63,8 @@ class Server:
         self._loop.close()
 
     async def _serve(self, started: threading.Event) -> None:
-        talking = set[object]()  # one that hangs when its client has gone is known to nobody else, and would be collected as it is
+        # one that hangs when its client has gone is known to nobody else, and would be collected as it is
+        talking = set[object]()
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             talking.add(asyncio.current_task())
@@ -85,7 +87,8 @@ class Server:
         self.port = server.sockets[0].getsockname()[1]
         started.set()
         await self._stop.wait()
-        for listening in server.sockets:  # one that is closed at once forgets the sockets of connections that it has just taken
+        # one that is closed at once forgets the sockets of connections that it has just taken
+        for listening in server.sockets:
             self._loop.remove_reader(listening.fileno())
         quiet, begun = 0, set[asyncio.Task[object]]()
         while quiet < 10:  # connections begin and end in the loop's next turns, those too that were taken last
@@ -114,7 +117,9 @@ class Server:
                     await asyncio.Event().wait()
                 else:
                     if step == RESET:
-                        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        writer.get_extra_info("socket").setsockopt(
+                            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                        )
                         writer.transport.abort()
                     else:
                         writer.close()

@@ -21,14 +21,31 @@ from altalign.pipelines.web.asking import hosts
 from altalign.pipelines.web.client import Client, Response, opened
 from altalign.pipelines.web.http.transport import _tls as tls_of_the_process  # pyright: ignore[reportPrivateUsage]
 from altalign.reasons import DropReason
-from tests.pipelines.web.servers import CLOSE, HANG, RESET, Pointing, Server, Step, Steps, greeting, refused, script, silent
+from tests.pipelines.web.servers import (
+    CLOSE,
+    HANG,
+    RESET,
+    Pointing,
+    Server,
+    Step,
+    Steps,
+    greeting,
+    refused,
+    script,
+    silent,
+)
 from tests.web_server.running import certificate
 
 IMAGE = bytes(range(256)) * 40
 
 
 def settings_of(*ports: int, **values: Any) -> FetchSettings:
-    given = {"allow_addresses": [f"127.0.0.1:{port}" for port in ports], "requests_per_host_s": 1e6, "timeout_s": 20, "honour_robots": False}
+    given = {
+        "allow_addresses": [f"127.0.0.1:{port}" for port in ports],
+        "requests_per_host_s": 1e6,
+        "timeout_s": 20,
+        "honour_robots": False,
+    }
     return FetchSettings.model_validate({"source": "web", **given, **values})
 
 
@@ -64,7 +81,13 @@ def test_an_image_comes_as_it_is() -> None:
     response, server = fetch_path(script(200, IMAGE, Content_Type="image/png"))
     assert (response.body, response.reason, response.http_code, response.detail) == (IMAGE, None, 200, "")
     (each,) = response.tries
-    assert (each.url, each.address, each.status, each.reason, each.bytes) == (server.url("/image"), "127.0.0.1", 200, None, len(IMAGE))
+    assert (each.url, each.address, each.status, each.reason, each.bytes) == (
+        server.url("/image"),
+        "127.0.0.1",
+        200,
+        None,
+        len(IMAGE),
+    )
     assert 0 <= each.seconds < 20
     assert abs(each.started_s - time.time()) < 600
     (asked,) = server.asked
@@ -80,22 +103,37 @@ GIVEN: dict[str, list[Step]] = {
     "chunked": [CHUNKED, b"%x\r\n" % 100, IMAGE[:100], b"\r\n%x;x=y\r\n" % 10140, IMAGE[100:], b"\r\n0\r\n\r\n"],
     "until the connection ends": [ENDED, IMAGE, CLOSE],
     "HTTP/1.0": [b"HTTP/1.0 200 OK\r\n\r\n", IMAGE, CLOSE],
-    "in many small pieces": [script(200, b"", len(IMAGE))[0], *(part for at in range(0, len(IMAGE), 512) for part in (IMAGE[at : at + 512], 0.001))],
-    "after early hints": [b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n", 0.01, *script(200, IMAGE)],
+    "in many small pieces": [
+        script(200, b"", len(IMAGE))[0],
+        *(part for at in range(0, len(IMAGE), 512) for part in (IMAGE[at : at + 512], 0.001)),
+    ],
+    "after early hints": [
+        b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n",
+        0.01,
+        *script(200, IMAGE),
+    ],
     "with bytes beyond its length": script(200, IMAGE + b"more of it", length=len(IMAGE)),
     "with bytes beyond its length, later": [*script(200, IMAGE), 0.05, b"more of it"],
     "with another answer behind it": [script(200, IMAGE)[0] + script(200, b"x")[0]],
     "with bare line feeds": [b"HTTP/1.1 200 OK\nContent-Length: %d\n\n" % len(IMAGE), IMAGE],
-    "with a head of many segments": [*(script(200, IMAGE)[0][at : at + 1] for at in range(60)), script(200, IMAGE)[0][60:]],
+    "with a head of many segments": [
+        *(script(200, IMAGE)[0][at : at + 1] for at in range(60)),
+        script(200, IMAGE)[0][60:],
+    ],
     "with a long header": script(200, IMAGE, Content_Security_Policy="x" * 20_000),
     "with a header that is no ASCII": script(200, IMAGE, X_Name="é\xff"),
     "gzip": script(200, gzip.compress(IMAGE), Content_Encoding="gzip"),
-    "gzip in two members": script(200, gzip.compress(IMAGE[:99]) + gzip.compress(IMAGE[99:]), Content_Encoding="x-gzip"),
+    "gzip in two members": script(
+        200, gzip.compress(IMAGE[:99]) + gzip.compress(IMAGE[99:]), Content_Encoding="x-gzip"
+    ),
     "deflate": script(200, zlib.compress(IMAGE), Content_Encoding="Deflate"),
     "bare deflate": script(200, zlib.compress(IMAGE, wbits=-15), Content_Encoding="deflate"),
     "br": script(200, brotli.compress(IMAGE), Content_Encoding="br"),
     "br in gzip": script(200, TWICE, Content_Encoding="br, gzip"),
-    "br in gzip, in two headers": [b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\n" + script(200, TWICE, Content_Encoding="gzip")[0].partition(b"\r\n")[2]],
+    "br in gzip, in two headers": [
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\n"
+        + script(200, TWICE, Content_Encoding="gzip")[0].partition(b"\r\n")[2]
+    ],
     "identity": script(200, IMAGE, Content_Encoding="identity"),
     "an opt-out for others": script(200, IMAGE, X_Robots_Tag="otherbot: noai"),
     "a tag that says nothing of it": script(200, IMAGE, X_Robots_Tag="nofollow, max-snippet:5"),
@@ -142,8 +180,16 @@ FAILING: dict[str, tuple[list[Step], DropReason, int | None]] = {
     "silence": ([HANG], DropReason.HTTP_TIMEOUT, None),
     "half a head": ([b"HTTP/1.1 200 OK\r\nServ", HANG], DropReason.HTTP_TIMEOUT, None),
     "half a body": ([*script(200, IMAGE, length=99_999), HANG], DropReason.HTTP_TIMEOUT, 200),
-    "a drip": ([script(200, b"", 99_999)[0], *(part for _ in range(99_999) for part in (b"x", 0.1))], DropReason.HTTP_TIMEOUT, 200),
-    "a drip of a head": ([b"HTTP/1.1 200 OK\r\nX: ", *(part for _ in range(99_999) for part in (b"x", 0.1))], DropReason.HTTP_TIMEOUT, None),
+    "a drip": (
+        [script(200, b"", 99_999)[0], *(part for _ in range(99_999) for part in (b"x", 0.1))],
+        DropReason.HTTP_TIMEOUT,
+        200,
+    ),
+    "a drip of a head": (
+        [b"HTTP/1.1 200 OK\r\nX: ", *(part for _ in range(99_999) for part in (b"x", 0.1))],
+        DropReason.HTTP_TIMEOUT,
+        None,
+    ),
     "a reset": ([RESET], DropReason.HTTP_BROKEN, None),
     "an end": ([CLOSE], DropReason.HTTP_BROKEN, None),
     "an end in the head": ([b"HTTP/1.1 200 OK\r\nServ", CLOSE], DropReason.HTTP_BROKEN, None),
@@ -155,10 +201,22 @@ FAILING: dict[str, tuple[list[Step], DropReason, int | None]] = {
     "an empty body": (script(200, b""), DropReason.HTTP_BROKEN, 200),
     "an empty chunked body": ([CHUNKED, b"0\r\n\r\n"], DropReason.HTTP_BROKEN, 200),
     "no HTTP": ([b"SSH-2.0-OpenSSH_9.6\r\n\r\n", CLOSE], DropReason.HTTP_BROKEN, None),
-    "two lengths": ([b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef", CLOSE], DropReason.HTTP_BROKEN, None),
-    "a length that is none": ([b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nabcdef", CLOSE], DropReason.HTTP_BROKEN, None),
+    "two lengths": (
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef", CLOSE],
+        DropReason.HTTP_BROKEN,
+        None,
+    ),
+    "a length that is none": (
+        [b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nabcdef", CLOSE],
+        DropReason.HTTP_BROKEN,
+        None,
+    ),
     "a flood of headers": ([b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 100_000, HANG], DropReason.HTTP_BROKEN, None),
-    "a header without an end": ([b"HTTP/1.1 200 OK\r\nX: ", *[b"y" * 10_000] * 100, HANG], DropReason.HTTP_BROKEN, None),
+    "a header without an end": (
+        [b"HTTP/1.1 200 OK\r\nX: ", *[b"y" * 10_000] * 100, HANG],
+        DropReason.HTTP_BROKEN,
+        None,
+    ),
     "broken gzip": (script(200, gzip.compress(IMAGE)[:-9], Content_Encoding="gzip"), DropReason.HTTP_BROKEN, 200),
     "what is no gzip": (script(200, IMAGE, Content_Encoding="gzip"), DropReason.HTTP_BROKEN, 200),
     "what is no brotli": (script(200, b"\xff" + IMAGE, Content_Encoding="br"), DropReason.HTTP_BROKEN, 200),
@@ -166,15 +224,35 @@ FAILING: dict[str, tuple[list[Step], DropReason, int | None]] = {
     "many encodings": (script(200, IMAGE, Content_Encoding="gzip," * 9 + "gzip"), DropReason.HTTP_BROKEN, 200),
     "a length that is too great": ([*script(200, b"", length=100_001), HANG], DropReason.HTTP_TOO_LARGE, 200),
     "a length beyond all": ([*script(200, b"", length=10**18), HANG], DropReason.HTTP_TOO_LARGE, 200),
-    "more than it says": ([CHUNKED, *[b"10000\r\n" + bytes(0x10000) + b"\r\n"] * 100, HANG], DropReason.HTTP_TOO_LARGE, 200),
+    "more than it says": (
+        [CHUNKED, *[b"10000\r\n" + bytes(0x10000) + b"\r\n"] * 100, HANG],
+        DropReason.HTTP_TOO_LARGE,
+        200,
+    ),
     "no end": ([ENDED, *[bytes(65_536)] * 1_000, HANG], DropReason.HTTP_TOO_LARGE, 200),
     "a bomb": (script(200, BOMB, Content_Encoding="gzip"), DropReason.HTTP_TOO_LARGE, 200),
-    "a bomb in brotli": (script(200, brotli.compress(bytes(50_000_000), quality=3), Content_Encoding="br"), DropReason.HTTP_TOO_LARGE, 200),
-    "a bomb in a bomb": (script(200, gzip.compress(BOMB), Content_Encoding="gzip, gzip"), DropReason.HTTP_TOO_LARGE, 200),
+    "a bomb in brotli": (
+        script(200, brotli.compress(bytes(50_000_000), quality=3), Content_Encoding="br"),
+        DropReason.HTTP_TOO_LARGE,
+        200,
+    ),
+    "a bomb in a bomb": (
+        script(200, gzip.compress(BOMB), Content_Encoding="gzip, gzip"),
+        DropReason.HTTP_TOO_LARGE,
+        200,
+    ),
     "an opt-out": (script(200, IMAGE, X_Robots_Tag="noai"), DropReason.HTTP_OPT_OUT, 200),
-    "an opt-out among others": (script(200, IMAGE, X_Robots_Tag="nofollow, NoImageIndex"), DropReason.HTTP_OPT_OUT, 200),
+    "an opt-out among others": (
+        script(200, IMAGE, X_Robots_Tag="nofollow, NoImageIndex"),
+        DropReason.HTTP_OPT_OUT,
+        200,
+    ),
     "an opt-out for us": (script(200, IMAGE, X_Robots_Tag="Altalign: noimageai"), DropReason.HTTP_OPT_OUT, 200),
-    "an opt-out with bytes that no terminal should see": (script(200, IMAGE, X_Robots_Tag="noai, \x1b[2J\xe9"), DropReason.HTTP_OPT_OUT, 200),
+    "an opt-out with bytes that no terminal should see": (
+        script(200, IMAGE, X_Robots_Tag="noai, \x1b[2J\xe9"),
+        DropReason.HTTP_OPT_OUT,
+        200,
+    ),
     "rights that are reserved": (script(200, IMAGE, TDM_Reservation="1"), DropReason.HTTP_OPT_OUT, 200),
 }
 
@@ -193,7 +271,7 @@ def test_whatever_a_server_does_instead_has_its_reason(steps: list[Step], reason
         assert each.seconds > 0.4
 
 
-# Who may be asked ------------------------------------------------------------------------------------------------------------
+# Who may be asked -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -210,11 +288,17 @@ def test_whatever_a_server_does_instead_has_its_reason(steps: list[Step], reason
 )
 def test_nobody_is_let_in(url: str) -> None:
     response = fetch([url], settings_of())[url]
-    assert (response.reason, response.http_code, response.tries and response.tries[0].status) == (REFUSED, None, response.tries and None)
+    assert (response.reason, response.http_code, response.tries and response.tries[0].status) == (
+        REFUSED,
+        None,
+        response.tries and None,
+    )
     assert "may not be reached" in response.detail
 
 
-@pytest.mark.parametrize("url", ["ftp://127.0.0.1/a.png", "data:image/png;base64,AA==", "/a.png", "", "http://", "http://a b/"])
+@pytest.mark.parametrize(
+    "url", ["ftp://127.0.0.1/a.png", "data:image/png;base64,AA==", "/a.png", "", "http://", "http://a b/"]
+)
 def test_what_is_no_url_of_http_is_refused(url: str) -> None:
     response = fetch([url], settings_of())[url]
     assert (response.reason, response.tries) == (REFUSED, ())
@@ -237,20 +321,32 @@ def test_an_address_is_open_at_the_port_that_is_named_alone() -> None:
 
 
 def test_of_several_addresses_only_those_are_connected_to_that_may_be() -> None:
-    resolver = Pointing(others={"both.test": ["10.0.0.1", "127.0.0.1", "::1"], "none.test": ["10.0.0.1", "169.254.169.254"], "empty.test": []})
+    resolver = Pointing(
+        others={
+            "both.test": ["10.0.0.1", "127.0.0.1", "::1"],
+            "none.test": ["10.0.0.1", "169.254.169.254"],
+            "empty.test": [],
+        }
+    )
     with Server({"/image": script(200, IMAGE)}) as server:
         urls = [server.url("/image", host) for host in ("both.test", "none.test", "empty.test")]
         found = fetch(urls, settings_of(server.port), resolver)
     assert (found[urls[0]].body, found[urls[0]].tries[0].address) == (IMAGE, "127.0.0.1")
     assert found[urls[1]].reason == found[urls[2]].reason == REFUSED
-    assert found[urls[1]].detail == "none.test is 10.0.0.1 (private), 169.254.169.254 (link-local), which may not be reached"
+    assert (
+        found[urls[1]].detail
+        == "none.test is 10.0.0.1 (private), 169.254.169.254 (link-local), which may not be reached"
+    )
     assert [asked.headers["Host"] for asked in server.asked] == [f"both.test:{server.port}"]
 
 
 def test_a_name_that_changes_its_address_lets_nobody_in() -> None:
     """The address that was checked is the one that is connected to; what the name says later is asked, and checked, anew."""
     resolver = Pointing(others={"rebinding.test": ["127.0.0.1"]})
-    with Server({"/image": script(200, IMAGE)}) as server, Client(settings_of(server.port), resolver=lambda: resolver) as client:
+    with (
+        Server({"/image": script(200, IMAGE)}) as server,
+        Client(settings_of(server.port), resolver=lambda: resolver) as client,
+    ):
         assert [response.body for response in client.fetch([server.url("/image", "rebinding.test")])] == [IMAGE]
         resolver.others["rebinding.test"] = ["10.0.0.1"]
         assert [response.body for response in client.fetch([server.url("/image", "rebinding.test")])] == [IMAGE]
@@ -263,8 +359,15 @@ def test_blocked_domains_cover_what_is_below_them_and_redirects_to_them(tmp_path
     resolver = Pointing()
     with Server({"/image": script(200, IMAGE)}) as server:
         server.script["/there"] = script(302, Location=server.url("/image", "deep.blocked.test"))
-        urls = [server.url("/image", host) for host in ("blocked.test", "a.blocked.test.", "unblocked.test", "xn--bcher-kva.test", "bücher.test")]
-        found = fetch([*urls, server.url("/there", "a.test")], settings_of(server.port, blocked_domains=[str(tmp_path / "list")]), resolver)
+        urls = [
+            server.url("/image", host)
+            for host in ("blocked.test", "a.blocked.test.", "unblocked.test", "xn--bcher-kva.test", "bücher.test")
+        ]
+        found = fetch(
+            [*urls, server.url("/there", "a.test")],
+            settings_of(server.port, blocked_domains=[str(tmp_path / "list")]),
+            resolver,
+        )
     assert [found[url].reason for url in urls] == [REFUSED, REFUSED, None, REFUSED, REFUSED]
     assert found[server.url("/there", "a.test")].reason == REFUSED
     assert found[server.url("/there", "a.test")].tries[0].url == server.url("/image", "deep.blocked.test")
@@ -276,12 +379,14 @@ def test_a_list_of_domains_that_cannot_be_read_is_a_wrong_setting(tmp_path: Path
         Client(settings_of(blocked_domains=[str(tmp_path / "lost")]))
 
 
-# Redirects -------------------------------------------------------------------------------------------------------------------
+# Redirects ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("redirects", "reason"), [(10, None), (11, DropReason.HTTP_STATUS)])
 def test_ten_redirects_are_followed(redirects: int, reason: DropReason | None) -> None:
-    with Server({f"/{n}": script(302, Location=f"{n - 1}") for n in range(1, redirects + 1)} | {"/0": script(200, IMAGE)}) as server:
+    with Server(
+        {f"/{n}": script(302, Location=f"{n - 1}") for n in range(1, redirects + 1)} | {"/0": script(200, IMAGE)}
+    ) as server:
         (response,) = fetch([server.url(f"/{redirects}")], settings_of(server.port)).values()
     assert (response.reason, response.http_code) == (reason, 302 if reason else 200)
     assert len(response.tries) == 1
@@ -291,7 +396,11 @@ def test_ten_redirects_are_followed(redirects: int, reason: DropReason | None) -
 def test_a_loop_of_redirects_ends() -> None:
     with Server({"/a": script(301, Location="/b"), "/b": script(301, Location="/a")}) as server:
         (response,) = fetch([server.url("/a")], settings_of(server.port)).values()
-    assert (response.reason, response.http_code, response.detail) == (DropReason.HTTP_STATUS, 301, "more than 10 redirects")
+    assert (response.reason, response.http_code, response.detail) == (
+        DropReason.HTTP_STATUS,
+        301,
+        "more than 10 redirects",
+    )
 
 
 def test_a_redirect_is_read_as_browsers_do() -> None:
@@ -303,7 +412,11 @@ def test_a_redirect_is_read_as_browsers_do() -> None:
         "/utf8": "/caf\u00e9",
     }
     with Server({"/image?q=1": script(200, IMAGE), "/caf%C3%A9": script(200, IMAGE)}) as server:
-        server.script |= {path: script(302, Location=target.format(port=server.port)) for path, target in targets.items() if path != "/utf8"}
+        server.script |= {
+            path: script(302, Location=target.format(port=server.port))
+            for path, target in targets.items()
+            if path != "/utf8"
+        }
         server.script["/utf8"] = [b"HTTP/1.1 302 X\r\nContent-Length: 0\r\nLocation: /caf\xc3\xa9\r\n\r\n"]
         found = fetch([server.url(path) for path in targets], settings_of(server.port))
     assert [response.reason for response in found.values()] == [None] * 5
@@ -318,7 +431,7 @@ def test_the_time_of_a_try_is_that_of_all_its_redirects() -> None:
     assert (response.reason, len(server.asked)) == (DropReason.HTTP_TIMEOUT, 2)
 
 
-# Tries and tries again ---------------------------------------------------------------------------------------------------------
+# Tries and tries again ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 599])
@@ -336,7 +449,10 @@ def test_tries_are_as_many_as_the_setting_says(steps: list[Step]) -> None:
     assert response.reason in (DropReason.HTTP_BROKEN, DropReason.HTTP_STATUS)
 
 
-@pytest.mark.parametrize("steps", [script(404), script(403), script(302), script(200, IMAGE, X_Robots_Tag="noai"), script(200, b"", length=10**9)])
+@pytest.mark.parametrize(
+    "steps",
+    [script(404), script(403), script(302), script(200, IMAGE, X_Robots_Tag="noai"), script(200, b"", length=10**9)],
+)
 def test_what_would_be_the_same_again_is_asked_once(steps: list[Step]) -> None:
     response, server = fetch_path(steps, retries=3)
     assert (len(response.tries), len(server.asked)) == (1, 1)
@@ -344,12 +460,25 @@ def test_what_would_be_the_same_again_is_asked_once(steps: list[Step]) -> None:
 
 def test_what_cannot_be_reached_is_unreachable() -> None:
     resolver = Pointing(
-        others={"lost.test": socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "ill.test": socket.gaierror(socket.EAI_AGAIN, "again")}
+        others={
+            "lost.test": socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+            "ill.test": socket.gaierror(socket.EAI_AGAIN, "again"),
+        }
     )
     with refused() as port, silent() as other, greeting(b"HTTP/1.1 400 Bad Request\r\n\r\n") as third:
-        urls = [f"http://127.0.0.1:{port}/", "http://lost.test/", "http://ill.test/", f"https://127.0.0.1:{other}/", f"https://127.0.0.1:{third}/"]
+        urls = [
+            f"http://127.0.0.1:{port}/",
+            "http://lost.test/",
+            "http://ill.test/",
+            f"https://127.0.0.1:{other}/",
+            f"https://127.0.0.1:{third}/",
+        ]
         found = fetch(urls, settings_of(port, other, third, retries=1, timeout_s=0.5), resolver)
-    assert [found[url].reason for url in urls] == [*[DropReason.HTTP_UNREACHABLE] * 3, DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE]
+    assert [found[url].reason for url in urls] == [
+        *[DropReason.HTTP_UNREACHABLE] * 3,
+        DropReason.HTTP_TIMEOUT,
+        DropReason.HTTP_UNREACHABLE,
+    ]
     assert [len(found[url].tries) for url in urls] == [2] * 5
     assert [found[url].http_code for url in urls] == [None] * 5
     assert found[urls[0]].detail == f"127.0.0.1:{port}: Connection refused"
@@ -357,7 +486,9 @@ def test_what_cannot_be_reached_is_unreachable() -> None:
     assert "TLS" in found[urls[4]].detail
 
 
-def test_tls_holds_to_whoever_signed_the_certificate_and_to_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_holds_to_whoever_signed_the_certificate_and_to_its_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both = certificate(tmp_path)
     if both is None:
         pytest.skip("no openssl, which makes the certificate")
@@ -367,19 +498,28 @@ def test_tls_holds_to_whoever_signed_the_certificate_and_to_its_names(tmp_path: 
         monkeypatch.setenv("SSL_CERT_FILE", str(both))
         tls_of_the_process.cache_clear()
         try:
-            known = fetch([*urls, *(server.url(f"/{n}") for n in range(2, 20))], settings_of(server.port, retries=0, connections_per_host=2))
+            known = fetch(
+                [*urls, *(server.url(f"/{n}") for n in range(2, 20))],
+                settings_of(server.port, retries=0, connections_per_host=2),
+            )
         finally:
             tls_of_the_process.cache_clear()
     assert [response.reason for response in unknown.values()] == [DropReason.HTTP_UNREACHABLE] * 2
     assert all("certificate: self-signed certificate" in response.detail for response in unknown.values())
-    assert [known[url].body for url in [*urls, *(server.url(f"/{n}") for n in range(2, 20))]] == [IMAGE, None, *[IMAGE] * 18]
+    assert [known[url].body for url in [*urls, *(server.url(f"/{n}") for n in range(2, 20))]] == [
+        IMAGE,
+        None,
+        *[IMAGE] * 18,
+    ]
     assert "certificate: Hostname mismatch" in known[urls[1]].detail
     assert len({asked.connection for asked in server.asked}) < 10  # they are kept over TLS too
 
 
 def test_a_kept_connection_that_died_costs_no_try() -> None:
     with Server({f"/{n}": [*script(200, IMAGE), CLOSE] for n in range(8)}) as server:
-        found = fetch([server.url(f"/{n}") for n in range(8)], settings_of(server.port, connections_per_host=1, retries=0))
+        found = fetch(
+            [server.url(f"/{n}") for n in range(8)], settings_of(server.port, connections_per_host=1, retries=0)
+        )
     assert [response.body for response in found.values()] == [IMAGE] * 8
     assert set(server.paths.values()) == {1}
 
@@ -387,7 +527,10 @@ def test_a_kept_connection_that_died_costs_no_try() -> None:
 def test_what_a_kept_connection_loses_is_asked_once_more_over_a_new_one() -> None:
     """It may have been closed while it was idle, or for what was asked: that is not to be asked over all of those that are kept."""
     images: dict[str, Steps] = {f"/{n}": [0.05, *script(200, IMAGE)] for n in range(40)}
-    with Server({**images, "/reset": [RESET]}) as server, Client(settings_of(server.port, connections_per_host=8, retries=0)) as client:
+    with (
+        Server({**images, "/reset": [RESET]}) as server,
+        Client(settings_of(server.port, connections_per_host=8, retries=0)) as client,
+    ):
         assert all(response.body == IMAGE for response in client.fetch([server.url(path) for path in images]))
         assert client.load().connections > 3
         (response,) = client.fetch([server.url("/reset")])
@@ -400,7 +543,9 @@ def test_an_error_is_its_status_whatever_becomes_of_its_page(rest: list[Step]) -
     """The page is read for the sake of the connection alone, where others are to follow on it."""
     unfinished: list[Step] = [b"HTTP/1.1 404 X\r\nContent-Length: 100\r\n\r\nabc", *rest]
     moved: list[Step] = [b"HTTP/1.1 302 X\r\nLocation: /image\r\nContent-Length: 100\r\n\r\nabc", *rest]
-    with Server({"/a": unfinished, "/b": moved, "/c": unfinished, "/d": unfinished, "/image": script(200, IMAGE)}) as server:
+    with Server(
+        {"/a": unfinished, "/b": moved, "/c": unfinished, "/d": unfinished, "/image": script(200, IMAGE)}
+    ) as server:
         urls = [server.url(f"/{name}") for name in "abcd"]
         responses = fetch(urls, settings_of(server.port, connections_per_host=1))
         found = [(responses[url].reason, responses[url].http_code, responses[url].body) for url in urls]
@@ -423,12 +568,14 @@ def test_one_try_is_one_request_whatever_the_library_thinks() -> None:
         assert (len(response.tries), len(server.asked)) == (1, 1)
 
 
-# robots.txt ------------------------------------------------------------------------------------------------------------------
+# robots.txt -----------------------------------------------------------------------------------------------------------
 
 
 def fetch_with_robots(robots: list[Step], **values: Any) -> tuple[Response, Server]:
     with Server({"/robots.txt": robots, "/image": script(200, IMAGE)}) as server:
-        (response,) = fetch([server.url("/image")], settings_of(server.port, honour_robots=True, **{"retries": 0, **values})).values()
+        (response,) = fetch(
+            [server.url("/image")], settings_of(server.port, honour_robots=True, **{"retries": 0, **values})
+        ).values()
         return response, server
 
 
@@ -463,7 +610,12 @@ def test_a_robots_txt_that_forbids_nothing(robots: list[Step]) -> None:
 
 
 @pytest.mark.parametrize(
-    "robots", [script(200, DISALLOW), script(200, b"User-agent: altalign\nDisallow: /im*e$\n"), script(200, gzip.compress(DISALLOW), Content_Encoding="gzip")]
+    "robots",
+    [
+        script(200, DISALLOW),
+        script(200, b"User-agent: altalign\nDisallow: /im*e$\n"),
+        script(200, gzip.compress(DISALLOW), Content_Encoding="gzip"),
+    ],
 )
 def test_a_robots_txt_that_forbids_the_image(robots: list[Step]) -> None:
     response, server = fetch_with_robots(robots)
@@ -491,12 +643,17 @@ def test_without_its_robots_txt_a_site_is_not_asked(robots: list[Step], reason: 
 
 
 def test_robots_txt_is_asked_for_once_an_origin_and_for_redirects_too() -> None:
-    with Server({f"/{n}": script(200, IMAGE) for n in range(20)}) as server, Server({"/robots.txt": script(200, DISALLOW)}) as other:
+    with (
+        Server({f"/{n}": script(200, IMAGE) for n in range(20)}) as server,
+        Server({"/robots.txt": script(200, DISALLOW)}) as other,
+    ):
         server.script["/there"] = script(302, Location=other.url("/image"))
         settings = settings_of(server.port, other.port, honour_robots=True)
         with Client(settings) as client:
             for _ in range(2):
-                assert {response.reason for response in client.fetch([server.url(f"/{n}") for n in range(20)])} == {None}
+                assert {response.reason for response in client.fetch([server.url(f"/{n}") for n in range(20)])} == {
+                    None
+                }
             (there,) = client.fetch([server.url("/there")])
     assert server.paths["/robots.txt"] == 1
     assert other.paths == {"/robots.txt": 1}
@@ -509,13 +666,17 @@ def test_opt_outs_are_only_honoured_where_the_settings_say_so() -> None:
     assert (response.body, server.paths) == (IMAGE, {"/image": 1})
 
 
-# Bytes and time --------------------------------------------------------------------------------------------------------------
+# Bytes and time -------------------------------------------------------------------------------------------------------
 
 
 def test_bodies_in_memory_stay_within_the_budget() -> None:
     body = bytes(1_000_000)
-    with Server({f"/{n}": script(200, body) if n % 2 else [CHUNKED, b"f4240\r\n" + body + b"\r\n0\r\n\r\n"] for n in range(40)}) as server:
-        settings = settings_of(server.port, bytes_in_flight_at_most=5_000_000, bytes_at_most=2_000_000, connections_per_host=40)
+    with Server(
+        {f"/{n}": script(200, body) if n % 2 else [CHUNKED, b"f4240\r\n" + body + b"\r\n0\r\n\r\n"] for n in range(40)}
+    ) as server:
+        settings = settings_of(
+            server.port, bytes_in_flight_at_most=5_000_000, bytes_at_most=2_000_000, connections_per_host=40
+        )
         with Client(settings) as client:
             seen = 0
             for response in client.fetch([server.url(f"/{n}") for n in range(40)]):
@@ -535,7 +696,10 @@ def test_a_body_larger_than_the_budget_comes_alone() -> None:
 
 def test_a_large_body_is_in_memory_once() -> None:
     """The server is of this process too: it sends pieces."""
-    with Server({"/image": [*script(200, length=15_000_000), *[bytes(250_000)] * 60]}) as server, Client(settings_of(server.port)) as client:
+    with (
+        Server({"/image": [*script(200, length=15_000_000), *[bytes(250_000)] * 60]}) as server,
+        Client(settings_of(server.port)) as client,
+    ):
         tracemalloc.start()
         try:
             (response,) = client.fetch([server.url("/image")])
@@ -549,9 +713,15 @@ def test_a_large_body_is_in_memory_once() -> None:
 @pytest.mark.slow
 def test_bodies_that_are_promised_and_do_not_come_take_no_others_room() -> None:
     promised: list[Step] = [b"HTTP/1.1 200 OK\r\nContent-Length: 20000000\r\n\r\nbegun", HANG]
-    with Server({f"/promised-{n}": promised for n in range(8)} | {f"/{n}": script(200, IMAGE) for n in range(40)}) as server:
-        urls = [server.url(f"/promised-{n}", f"never{n % 4}.test") for n in range(8)] + [server.url(f"/{n}", f"good{n % 4}.test") for n in range(40)]
-        with Client(settings_of(server.port, bytes_in_flight_at_most=100_000_000, retries=0), resolver=Pointing) as client:
+    with Server(
+        {f"/promised-{n}": promised for n in range(8)} | {f"/{n}": script(200, IMAGE) for n in range(40)}
+    ) as server:
+        urls = [server.url(f"/promised-{n}", f"never{n % 4}.test") for n in range(8)] + [
+            server.url(f"/{n}", f"good{n % 4}.test") for n in range(40)
+        ]
+        with Client(
+            settings_of(server.port, bytes_in_flight_at_most=100_000_000, retries=0), resolver=Pointing
+        ) as client:
             first = [response.reason for response in itertools.islice(client.fetch(urls), 40)]
     assert first == [None] * 40  # before those that never come have run out of time
 
@@ -569,7 +739,10 @@ def test_waiting_for_the_budget_is_not_the_servers_fault() -> None:
 
 
 def test_time_in_which_this_process_stood_still_is_not_the_servers_fault() -> None:
-    with Server({"/image": [0.3, *script(200, IMAGE)]}) as server, Client(settings_of(server.port, timeout_s=0.6, retries=0)) as client:
+    with (
+        Server({"/image": [0.3, *script(200, IMAGE)]}) as server,
+        Client(settings_of(server.port, timeout_s=0.6, retries=0)) as client,
+    ):
         responses = client.fetch([server.url("/image")])
         stalled = threading.Timer(0.1, lambda: client._loop.call_soon_threadsafe(lambda: time.sleep(1.0)))
         stalled.start()
@@ -586,7 +759,10 @@ def test_two_units_share_a_client_and_neither_starves() -> None:
 
         def unit(number: int) -> None:
             with opened(settings) as client:
-                found[number] = sum(response.body == body for response in client.fetch([server.url(f"/{n}") for n in range(number * 20, number * 20 + 20)]))
+                found[number] = sum(
+                    response.body == body
+                    for response in client.fetch([server.url(f"/{n}") for n in range(number * 20, number * 20 + 20)])
+                )
 
         threads = [threading.Thread(target=unit, args=(number,)) for number in range(2)]
         for thread in threads:
@@ -623,15 +799,20 @@ def test_a_thousand_hosts_a_fifth_of_which_hang() -> None:
     assert open_sockets() == before
 
 
-# Ends ------------------------------------------------------------------------------------------------------------------------
+# Ends -----------------------------------------------------------------------------------------------------------------
 
 
 def open_sockets() -> int:
-    return sum(str(path.readlink()).startswith("socket:") for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+    return sum(
+        str(path.readlink()).startswith("socket:") for path in Path("/proc/self/fd").iterdir() if path.is_symlink()
+    )
 
 
 def test_a_call_that_is_left_early_leaves_nothing() -> None:
-    with Server({f"/{n}": script(200, IMAGE) if n < 20 else [HANG] for n in range(40)}) as server, Client(settings_of(server.port)) as client:
+    with (
+        Server({f"/{n}": script(200, IMAGE) if n < 20 else [HANG] for n in range(40)}) as server,
+        Client(settings_of(server.port)) as client,
+    ):
         responses = client.fetch([server.url(f"/{n}") for n in range(40)])
         for _ in range(5):
             next(responses)

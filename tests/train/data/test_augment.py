@@ -68,7 +68,9 @@ KINDS = kinds()
 def test_pixels_are_those_that_curation_saw(name: str) -> None:
     seen = pixels.decode(KINDS[name], pixels_at_most=10**6, colour=True, short_side_px=10**4)
     assert seen.damage is None
-    assert np.array_equal(decode(KINDS[name]), seen.pixels if seen.pixels.ndim == 3 else np.repeat(seen.pixels[..., None], 3, axis=2))
+    assert np.array_equal(
+        decode(KINDS[name]), seen.pixels if seen.pixels.ndim == 3 else np.repeat(seen.pixels[..., None], 3, axis=2)
+    )
 
 
 @pytest.mark.parametrize("name", ["jpeg", "png"])

@@ -42,10 +42,14 @@ class Data:
     def sampler(self, size: int = 12) -> Sampler:
         return Sampler(Order(self.samples.sources, {}, 3), size)
 
-    def batches(self, *, workers: int = 0, sampler: "loader.GlobalBatches | None" = None, **given: object) -> list[Batch]:
+    def batches(
+        self, *, workers: int = 0, sampler: "loader.GlobalBatches | None" = None, **given: object
+    ) -> list[Batch]:
         return list(self.iterator(workers=workers, sampler=sampler, **{"after_batch": 10, **given}))
 
-    def iterator(self, *, workers: int = 0, sampler: "loader.GlobalBatches | None" = None, **given: object) -> Generator[Batch, None, None]:
+    def iterator(
+        self, *, workers: int = 0, sampler: "loader.GlobalBatches | None" = None, **given: object
+    ) -> Generator[Batch, None, None]:
         chosen = DataSettings(**SETTINGS, workers=workers)
         defaults = {"seed": 3, "first_batch": 0, "undecodable": no_undecodable}
         return batches(self.samples, sampler or self.sampler(), self.tokenizer, chosen, **{**defaults, **given})
@@ -64,21 +68,30 @@ def made(folder: Path, of: list[Pair]) -> Data:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     of = pairs(50, sources=("a", "b"))
-    long = [Pair(pair.image, f"{pair.caption} {'and another kite ' * (number % 4)}".strip(), pair.url, pair.source) for number, pair in enumerate(of)]
+    long = [
+        Pair(pair.image, f"{pair.caption} {'and another kite ' * (number % 4)}".strip(), pair.url, pair.source)
+        for number, pair in enumerate(of)
+    ]
     return made(tmp_path_factory.mktemp("data"), long)
 
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Data:
     of = pairs(50, sources=("a", "b"))
-    harmed = [Pair(pair.image[:100] if number in BROKEN else pair.image, pair.caption, pair.url, pair.source) for number, pair in enumerate(of)]
+    harmed = [
+        Pair(pair.image[:100] if number in BROKEN else pair.image, pair.caption, pair.url, pair.source)
+        for number, pair in enumerate(of)
+    ]
     return made(tmp_path_factory.mktemp("damaged"), harmed)
 
 
 def plain(batch: Batch) -> list[tuple[object, ...]]:
     """What there is of each pair, without padding."""
     columns = (batch.keys, batch.sources, batch.epochs, batch.images, batch.tokens, batch.mask)
-    return [(key, source, epoch, image.tolist(), tokens[mask].tolist()) for key, source, epoch, image, tokens, mask in zip(*columns, strict=True)]
+    return [
+        (key, source, epoch, image.tolist(), tokens[mask].tolist())
+        for key, source, epoch, image, tokens, mask in zip(*columns, strict=True)
+    ]
 
 
 def test_batches_have_what_sampler_augmentation_and_tokenizer_say(data: Data) -> None:
@@ -90,11 +103,13 @@ def test_batches_have_what_sampler_augmentation_and_tokenizer_say(data: Data) ->
         assert (batch.keys, batch.epochs, len(batch)) == (keys, epochs.tolist(), 12)
         assert batch.sources == [data.by_key[key].source for key in keys]
         for key, epoch, image in zip(batch.keys, batch.epochs, batch.images, strict=True):
-            expected = augment.training_pixels(data.by_key[key].image, **SETTINGS, flip=True, seed=3, epoch=epoch, key=key)
+            expected = augment.training_pixels(
+                data.by_key[key].image, **SETTINGS, flip=True, seed=3, epoch=epoch, key=key
+            )
             assert image.equal(expected)
-        assert [tokens[mask].tolist() for tokens, mask in zip(batch.tokens, batch.mask, strict=True)] == data.tokenizer.encode(
-            [data.by_key[key].caption for key in keys]
-        )
+        assert [
+            tokens[mask].tolist() for tokens, mask in zip(batch.tokens, batch.mask, strict=True)
+        ] == data.tokenizer.encode([data.by_key[key].caption for key in keys])
     assert found[0].images.dtype == torch.uint8
     assert found[0].images.is_contiguous(memory_format=torch.channels_last)
 
@@ -130,8 +145,13 @@ def test_workers_change_nothing(damaged: Data, workers: int) -> None:
     found = damaged.batches(workers=workers, undecodable=together.append)
     assert [plain(batch) for batch in found] == [plain(batch) for batch in whole]
     assert together == alone
-    resumed = [damaged.batches(workers=workers, first_batch=5, rank=rank, ranks=3, undecodable=together.append) for rank in range(3)]
-    assert [[pair for share in resumed for pair in plain(share[number])] for number in range(5)] == [plain(batch) for batch in whole[5:]]
+    resumed = [
+        damaged.batches(workers=workers, first_batch=5, rank=rank, ranks=3, undecodable=together.append)
+        for rank in range(3)
+    ]
+    assert [[pair for share in resumed for pair in plain(share[number])] for number in range(5)] == [
+        plain(batch) for batch in whole[5:]
+    ]
 
 
 def test_pieces_make_the_same_batches_as_whole_ones(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +159,9 @@ def test_pieces_make_the_same_batches_as_whole_ones(data: Data, monkeypatch: pyt
     monkeypatch.setattr(loader, "_PIECE", 5)
     found = data.batches()
     assert [plain(batch) for batch in found] == [plain(batch) for batch in whole]
-    assert all(one.tokens.equal(other.tokens) and one.mask.equal(other.mask) for one, other in zip(found, whole, strict=True))
+    assert all(
+        one.tokens.equal(other.tokens) and one.mask.equal(other.mask) for one, other in zip(found, whole, strict=True)
+    )
 
 
 def test_what_does_not_decode_is_named_and_a_spare_of_its_source_takes_its_place(damaged: Data) -> None:
@@ -151,12 +173,18 @@ def test_what_does_not_decode_is_named_and_a_spare_of_its_source_takes_its_place
     assert len(keys) == 120
     places = {one.batch * 12 + one.place for one in found}
     assert places == {place for place, key in enumerate(drawn) if key in broken}
-    assert [key for place, key in enumerate(keys) if place not in places] == [key for place, key in enumerate(drawn) if place not in places]
+    assert [key for place, key in enumerate(keys) if place not in places] == [
+        key for place, key in enumerate(drawn) if place not in places
+    ]
     for one in found:
         place = one.batch * 12 + one.place
         assert one.key in broken
         assert one.spare == keys[place] not in broken
-        assert damaged.by_key[drawn[place]].source == damaged.by_key[one.spare].source == made[one.batch].sources[one.place]
+        assert (
+            damaged.by_key[drawn[place]].source
+            == damaged.by_key[one.spare].source
+            == made[one.batch].sources[one.place]
+        )
         assert one.shard.endswith(".tar")
         assert "runcated" in one.error or "remature" in one.error
     assert all(len(batch) == 12 for batch in made)
@@ -167,7 +195,9 @@ def test_ranks_and_resumed_runs_take_the_same_spares(damaged: Data) -> None:
     again: list[Undecodable] = []
     whole = damaged.batches(undecodable=found.append)
     shares = [damaged.batches(first_batch=2, rank=rank, ranks=2, undecodable=again.append) for rank in range(2)]
-    assert [[pair for share in shares for pair in plain(share[number])] for number in range(8)] == [plain(batch) for batch in whole[2:]]
+    assert [[pair for share in shares for pair in plain(share[number])] for number in range(8)] == [
+        plain(batch) for batch in whole[2:]
+    ]
     assert sorted(again, key=lambda one: (one.batch, one.place)) == [one for one in found if one.batch >= 2]
 
 
@@ -192,7 +222,10 @@ def test_shards_without_a_sound_image_stop_the_run(tmp_path: Path) -> None:
 def test_an_image_is_once_in_a_global_batch_on_all_ranks(tmp_path: Path) -> None:
     of = pairs(60, images=15)
     data = made(tmp_path, of)
-    shares = [data.batches(sampler=DistinctImages(data.sampler().order, 12, data.samples.images_of), rank=rank, ranks=2) for rank in range(2)]
+    shares = [
+        data.batches(sampler=DistinctImages(data.sampler().order, 12, data.samples.images_of), rank=rank, ranks=2)
+        for rank in range(2)
+    ]
     for number in range(10):
         images = [data.by_key[key].image_id for share in shares for key in share[number].keys]
         assert len(set(images)) == 12
@@ -234,7 +267,9 @@ def test_workers_leave_ctrl_c_to_the_process_that_trains_and_one_that_dies_is_sa
     for _ in range(12):
         next(running)
     os.kill(min(children()), signal.SIGKILL)
-    with pytest.raises(AltalignError, match=r"^a process that reads and decodes pairs has ended \([^\n]*\); is memory") as raised:
+    with pytest.raises(
+        AltalignError, match=r"^a process that reads and decodes pairs has ended \([^\n]*\); is memory"
+    ) as raised:
         list(running)
     assert type(raised.value) is AltalignError
     assert children() == set()
@@ -308,6 +343,8 @@ def test_workers_of_a_process_that_was_killed_end_with_it(tmp_path: Path) -> Non
     root = Path(__file__).parents[3]
     (tmp_path / "killed.py").write_text(KILLED)
     environment = {**os.environ, "PYTHONPATH": str(root)}
-    process = subprocess.Popen([sys.executable, str(tmp_path / "killed.py"), str(tmp_path)], cwd=root, env=environment, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "killed.py"), str(tmp_path)], cwd=root, env=environment, stderr=subprocess.PIPE
+    )
     process.communicate(timeout=120)  # as long as a worker lives, somebody may write there
     assert process.returncode == -signal.SIGKILL

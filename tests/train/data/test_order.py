@@ -60,7 +60,13 @@ def test_it_is_a_permutation_and_agrees_with_its_plain_twin(size: int, key: int)
 
 
 @given(
-    st.lists(st.integers(1, 2**62).flatmap(lambda size: st.tuples(st.integers(0, size - 1), st.just(size), st.integers(0, ALL_BITS))), min_size=1, max_size=30)
+    st.lists(
+        st.integers(1, 2**62).flatmap(
+            lambda size: st.tuples(st.integers(0, size - 1), st.just(size), st.integers(0, ALL_BITS))
+        ),
+        min_size=1,
+        max_size=30,
+    )
 )
 @settings(derandomize=True, deadline=None, max_examples=30)
 def test_sizes_and_keys_may_be_mixed_and_huge(asked: list[tuple[int, int, int]]) -> None:
@@ -69,7 +75,8 @@ def test_sizes_and_keys_may_be_mixed_and_huge(asked: list[tuple[int, int, int]])
 
 
 def test_every_place_is_as_likely_for_every_number() -> None:
-    # Chi-squared of 4,000 keys over the 7 x 7 table of (place, where it goes): 36 degrees of freedom, of which 83 is exceeded once in 100,000.
+    # Chi-squared of 4,000 keys over the 7 x 7 table of (place, where it goes): 36 degrees of freedom, of which 83 is
+    # exceeded once in 100,000.
     counts = np.zeros((7, 7))
     for key in range(4000):
         counts[np.arange(7), whole(7, int(keyed(key)[0]))] += 1
@@ -135,7 +142,8 @@ def test_weights_decide_what_an_epoch_has_of_a_source_and_each_source_is_gone_th
         assert len(times) == sizes[name]
     for draws in np.split(np.arange(535), 5):
         assert Counter(source[draws].tolist()) == +plain_weighted(sizes, weights, 1)
-    assert len(set(zip(pairs.tolist(), epochs.tolist(), strict=True))) == 535  # a pair is in an epoch of its source once
+    # a pair is in an epoch of its source once
+    assert len(set(zip(pairs.tolist(), epochs.tolist(), strict=True))) == 535
 
 
 @given(st.integers(0, 400), st.integers(0, 100), st.integers(0, 100))
@@ -176,7 +184,9 @@ def test_a_batch_may_span_epochs() -> None:
         ({"a": 5, "b": 5}, {"a": 1.0, "b": 1e-9}, "b = 1e-09 gives it none of an epoch's 10 draws"),
     ],
 )
-def test_sources_that_cannot_be_drawn_are_refused(sources: dict[str, int], weights: dict[str, float], says: str) -> None:
+def test_sources_that_cannot_be_drawn_are_refused(
+    sources: dict[str, int], weights: dict[str, float], says: str
+) -> None:
     with pytest.raises(UsageError, match=says) as error:
         Order(sources, weights, 0)
     assert "\n" not in str(error.value)
@@ -191,7 +201,11 @@ def test_a_spare_is_of_the_same_source_and_others_are_tried_next() -> None:
 
 def plain_distinct(stream: Order, size: int, images: np.ndarray, batches: int) -> list[list[tuple[int, int]]]:
     """The slow twin of `DistinctImages`."""
-    draws = ((int(pair), int(epoch)) for position in itertools.count() for pair, epoch in zip(*stream.draws(position, position + 1), strict=True))
+    draws = (
+        (int(pair), int(epoch))
+        for position in itertools.count()
+        for pair, epoch in zip(*stream.draws(position, position + 1), strict=True)
+    )
     waiting: list[tuple[int, int]] = []
     done = []
     for _ in range(batches):
@@ -256,4 +270,7 @@ def test_the_queue_is_cut_off_from_states_that_nobody_will_ask_for(monkeypatch: 
     for number in range(10):
         sampler.batch(number)
     assert sorted(sampler._states) == [7, 8, 9, 10]
-    assert sampler.batch(1)[0].tolist() == DistinctImages(sampler.order, 8, lambda asked: images[asked]).batch(1)[0].tolist()
+    assert (
+        sampler.batch(1)[0].tolist()
+        == DistinctImages(sampler.order, 8, lambda asked: images[asked]).batch(1)[0].tolist()
+    )

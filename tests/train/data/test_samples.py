@@ -23,7 +23,10 @@ def everything(samples: Samples) -> list[tuple[str, str, str, bytes]]:
     numbers = np.arange(len(samples))
     rows = samples.pairs(numbers)
     read = samples.read(rows)
-    return [(source, key_of(row), caption, image) for source, row, (image, caption) in zip(samples.sources_of(numbers), rows, read, strict=True)]
+    return [
+        (source, key_of(row), caption, image)
+        for source, row, (image, caption) in zip(samples.sources_of(numbers), rows, read, strict=True)
+    ]
 
 
 def as_written(of: list[Pair]) -> list[tuple[str, str, str, bytes]]:
@@ -96,7 +99,9 @@ def test_exactly_n_pairs_of_the_smallest_keys_so_that_fewer_are_among_more(tmp_p
         assert smaller < set(expected)
         smaller = set(expected)
         assert not storage.names(str(tmp_path / f"index-{n}"), ".parquet")
-        assert all(name.startswith(("pairs-", "held_out", "index")) for name in storage.names(str(tmp_path / f"index-{n}")))
+        assert all(
+            name.startswith(("pairs-", "held_out", "index")) for name in storage.names(str(tmp_path / f"index-{n}"))
+        )
     with pytest.raises(UsageError, match=rf"pairs = {len(there) + 1}: there are {len(there)} that are not held out"):
         Samples.open(str(tmp_path / "too-many"), [run], held_out=held_out, pairs=len(there) + 1)
     assert not storage.exists(str(tmp_path / "too-many" / "index.json"))
@@ -107,12 +112,16 @@ def test_a_pair_of_two_runs_counts_twice_and_n_stays_exact(tmp_path: Path) -> No
     runs = [write_run(tmp_path / "a", of), write_run(tmp_path / "b", of)]
     for n in (5, 6, 7):
         samples = Samples.open(str(tmp_path / f"index-{n}"), runs, pairs=n)
-        assert Counter(key for _, key, _, _ in everything(samples)) == Counter(sorted(2 * [pair.key for pair in of])[:n])
+        assert Counter(key for _, key, _, _ in everything(samples)) == Counter(
+            sorted(2 * [pair.key for pair in of])[:n]
+        )
 
 
 @given(st.lists(st.integers(0, 2**128 - 1) | st.integers(0, 5), min_size=1, max_size=80), st.data())
 @settings(derandomize=True, deadline=None, max_examples=40)
-def test_the_nth_key_is_that_of_a_sorted_list(tmp_path_factory: pytest.TempPathFactory, keys: list[int], data: st.DataObject) -> None:
+def test_the_nth_key_is_that_of_a_sorted_list(
+    tmp_path_factory: pytest.TempPathFactory, keys: list[int], data: st.DataObject
+) -> None:
     rows = np.zeros(len(keys), index.PAIR)
     rows["key"] = [(key >> 64, key & 2**64 - 1) for key in keys]
     path = tmp_path_factory.mktemp("keys") / "pairs.bin"
@@ -128,11 +137,15 @@ def test_captions_are_those_of_the_pairs_trained_on(tmp_path: Path) -> None:
     samples = Samples.open(str(tmp_path / "index"), [write_run(tmp_path / "run", of)], held_out=0.2, pairs=40)
     mine = {key: caption for _, key, caption, _ in everything(samples)}
     assert sorted(caption for part in samples.captions() for caption in part) == sorted(mine.values())
-    assert sorted(caption for part in samples.captions(15) for caption in part) == sorted(mine[key] for key in sorted(mine)[:15])
+    assert sorted(caption for part in samples.captions(15) for caption in part) == sorted(
+        mine[key] for key in sorted(mine)[:15]
+    )
     assert sum(map(len, samples.captions(1000))) == 40
 
 
-def test_the_index_is_used_again_until_manifests_or_choices_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_used_again_until_manifests_or_choices_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, folder = write_run(tmp_path / "run", pairs(30)), str(tmp_path / "index")
     before = everything(Samples.open(folder, [run], held_out=0.1))
     written = []
@@ -153,7 +166,9 @@ def test_the_same_runs_give_the_same_index_wherever_they_are(tmp_path: Path) -> 
     folders = [write_run(tmp_path / name / "run", pairs(30, sources=("b", "a"))) for name in ("here", "there")]
     for number, run in enumerate(folders):
         Samples.open(str(tmp_path / f"index-{number}"), [run], held_out=0.1, pairs=20)
-    first, second = ({path.name: path.read_bytes() for path in (tmp_path / f"index-{number}").iterdir()} for number in (0, 1))
+    first, second = (
+        {path.name: path.read_bytes() for path in (tmp_path / f"index-{number}").iterdir()} for number in (0, 1)
+    )
     assert first == second
 
 
@@ -247,7 +262,12 @@ def test_runs_in_a_store_are_read_as_those_of_a_disk(kind: str, tmp_path: Path, 
     run = Path(write_run(tmp_path / "run", pairs(30, sources=("b", "a"))))
     for path in run.rglob("*.*"):
         storage.write_bytes(f"{store.url}/run/{path.relative_to(run)}", path.read_bytes())
-    local, remote = (Samples.open(str(tmp_path / name), [folder], held_out=0.2) for name, folder in (("here", str(run)), ("there", f"{store.url}/run")))
+    local, remote = (
+        Samples.open(str(tmp_path / name), [folder], held_out=0.2)
+        for name, folder in (("here", str(run)), ("there", f"{store.url}/run"))
+    )
     assert everything(remote) == everything(local)
     assert list(remote.held_out()) == list(local.held_out())
-    assert [image.captions for image in run_set([f"{store.url}/run"])] == [image.captions for image in run_set([str(run)])]
+    assert [image.captions for image in run_set([f"{store.url}/run"])] == [
+        image.captions for image in run_set([str(run)])
+    ]

@@ -22,7 +22,9 @@ CAPTIONS = [" ".join(WORDS[(number * step + step) % len(WORDS)] for step in rang
 
 
 def trained(captions: list[str] = CAPTIONS, **given: object) -> CaptionTokenizer:
-    return tokenizer.train(lambda: [captions[:7], [], captions[7:]], TokenizerSettings(**{"vocabulary_size": 300, **given}))
+    return tokenizer.train(
+        lambda: [captions[:7], [], captions[7:]], TokenizerSettings(**{"vocabulary_size": 300, **given})
+    )
 
 
 def vocabulary(of: CaptionTokenizer) -> dict[str, int]:
@@ -111,7 +113,9 @@ def test_the_same_captions_give_the_same_bytes_in_any_process_order_and_number_o
     digests = [trained().digest]
     for seed, threads, order in (("0", "1", "same"), ("12345", "3", "same"), ("77", "2", "reversed")):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run([sys.executable, "-c", PROGRAM, order], capture_output=True, text=True, env=environment, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, order], capture_output=True, text=True, env=environment, check=True
+        )
         digests.append(done.stdout.strip())
     assert set(digests) == {digests[0]}
 

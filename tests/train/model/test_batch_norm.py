@@ -18,11 +18,15 @@ EPSILON = 1e-3
 ACTIVATIONS = {"silu": nn.SiLU, "relu": nn.ReLU, "none": None}
 
 
-def layer(statistics: Statistics = "ghost", group: int = 4, *, activation: str = "silu", dtype: torch.dtype = torch.float64) -> BatchNorm:
+def layer(
+    statistics: Statistics = "ghost", group: int = 4, *, activation: str = "silu", dtype: torch.dtype = torch.float64
+) -> BatchNorm:
     """A layer with random weights."""
     generator = torch.Generator().manual_seed(1)
     chosen = ACTIVATIONS[activation]
-    replaced = BatchNormAct2d(CHANNELS, eps=EPSILON, momentum=0.01, apply_act=chosen is not None, act_layer=chosen or nn.ReLU).to(dtype)
+    replaced = BatchNormAct2d(
+        CHANNELS, eps=EPSILON, momentum=0.01, apply_act=chosen is not None, act_layer=chosen or nn.ReLU
+    ).to(dtype)
     with torch.no_grad():
         for name, values in replaced.named_parameters():
             values.copy_(torch.randn(CHANNELS, generator=generator) + (name == "weight"))
@@ -36,7 +40,10 @@ def images(count: int, *, seed: int = 0, side: int = 3, dtype: torch.dtype = tor
 
 def one_by_one(norm: BatchNorm, pixels: torch.Tensor, group: int) -> torch.Tensor:
     """The oracle: torch's batch norm of each group, then the activation."""
-    parts = [functional.batch_norm(part, None, None, norm.weight, norm.bias, training=True, eps=EPSILON) for part in pixels.split(group)]
+    parts = [
+        functional.batch_norm(part, None, None, norm.weight, norm.bias, training=True, eps=EPSILON)
+        for part in pixels.split(group)
+    ]
     return norm.act(torch.cat(parts).clone())
 
 
@@ -46,9 +53,16 @@ def gradients(norm: BatchNorm, outcome: torch.Tensor, pixels: torch.Tensor) -> t
     return torch.autograd.grad((outcome * weights).sum(), [pixels, norm.weight, norm.bias])
 
 
-@given(count=st.integers(1, 9), group=st.integers(1, 5), activation=st.sampled_from(sorted(ACTIVATIONS)), channels_last=st.booleans())
+@given(
+    count=st.integers(1, 9),
+    group=st.integers(1, 5),
+    activation=st.sampled_from(sorted(ACTIVATIONS)),
+    channels_last=st.booleans(),
+)
 @settings(max_examples=60)
-def test_ghost_batch_norm_is_batch_norm_of_each_group(count: int, group: int, activation: str, *, channels_last: bool) -> None:
+def test_ghost_batch_norm_is_batch_norm_of_each_group(
+    count: int, group: int, activation: str, *, channels_last: bool
+) -> None:
     norm, pixels = layer("ghost", group, activation=activation), images(count)
     if channels_last:
         pixels = pixels.contiguous(memory_format=torch.channels_last)
@@ -171,7 +185,9 @@ def test_a_step_without_images_moves_nothing() -> None:
 
 
 def test_conversion_keeps_weights_activation_and_names() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 5, 1), nn.Sequential(BatchNormAct2d(5, act_layer=nn.SiLU), BatchNormAct2d(5, apply_act=False)))
+    model = nn.Sequential(
+        nn.Conv2d(3, 5, 1), nn.Sequential(BatchNormAct2d(5, act_layer=nn.SiLU), BatchNormAct2d(5, apply_act=False))
+    )
     nn.init.normal_(model[1][0].weight)
     before = {name: values.clone() for name, values in model.state_dict().items()}
     pixels = images(4, dtype=torch.float32)
@@ -221,7 +237,7 @@ def test_it_compiles_into_one_graph() -> None:
         torch.testing.assert_close(own, other)
 
 
-# Over ranks -------------------------------------------------------------------------------------------------------------
+# Over ranks -----------------------------------------------------------------------------------------------------------
 
 RANKS = 2
 SHARES = [3, 5]  # images of each rank
@@ -231,7 +247,9 @@ def on_a_rank(rank: int, folder: str) -> None:
     """Normalise this rank's images, and leave what came out in a file."""
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
     norm, pixels = layer("sync"), images(sum(SHARES)).split(SHARES)[rank].clone().requires_grad_()
-    weights = torch.randn(sum(SHARES), CHANNELS, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(9)).split(SHARES)[rank]
+    weights = torch.randn(
+        sum(SHARES), CHANNELS, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(9)
+    ).split(SHARES)[rank]
     with collecting(norm):
         outcome = norm(pixels)
     total = collected(norm)
@@ -245,11 +263,15 @@ def on_a_rank(rank: int, folder: str) -> None:
 @pytest.mark.slow
 def test_sync_statistics_on_2_ranks_are_those_of_one_process(tmp_path: Path) -> None:
     start_processes(on_a_rank, (str(tmp_path),), nprocs=RANKS, start_method="spawn")
-    outcomes, by_pixels, by_weight, by_bias, means, variances = zip(*(torch.load(tmp_path / f"{rank}.pt") for rank in range(RANKS)), strict=True)
+    outcomes, by_pixels, by_weight, by_bias, means, variances = zip(
+        *(torch.load(tmp_path / f"{rank}.pt") for rank in range(RANKS)), strict=True
+    )
     norm, pixels = moved("local", [images(sum(SHARES))]), images(sum(SHARES)).requires_grad_()
     expected = norm(pixels)
     torch.testing.assert_close(torch.cat(outcomes), expected)
-    for found, theirs in zip((torch.cat(by_pixels), sum(by_weight), sum(by_bias)), gradients(norm, expected, pixels), strict=True):
+    for found, theirs in zip(
+        (torch.cat(by_pixels), sum(by_weight), sum(by_bias)), gradients(norm, expected, pixels), strict=True
+    ):
         torch.testing.assert_close(found, theirs)
     for rank in range(RANKS):
         torch.testing.assert_close(means[rank], norm.running_mean)

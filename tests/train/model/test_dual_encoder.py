@@ -14,7 +14,11 @@ OWN_WIDTH = 80  # of the small image tower
 
 
 def test_the_image_projection_is_there_where_widths_differ() -> None:
-    own, same, other = small_model(), small_model(image={"embedding_width": OWN_WIDTH}), small_model(image={"embedding_width": 24})
+    own, same, other = (
+        small_model(),
+        small_model(image={"embedding_width": OWN_WIDTH}),
+        small_model(image={"embedding_width": 24}),
+    )
     assert isinstance(own.image_projection, nn.Identity)
     assert isinstance(same.image_projection, nn.Identity)
     assert (own.width, same.width, other.width) == (OWN_WIDTH, OWN_WIDTH, 24)
@@ -61,7 +65,11 @@ def test_first_weights_depend_on_the_seed_alone() -> None:
     assert torch.equal(torch.rand(1), after)  # and nothing else was drawn
     again, other = small_model(seed=3).state_dict(), small_model(seed=4).state_dict()
     assert all(torch.equal(values, again[name]) for name, values in first.items())
-    for name in ("image_tower.conv_stem.weight", "text_tower.bert.embeddings.word_embeddings.weight", "text_projection.weight"):
+    for name in (
+        "image_tower.conv_stem.weight",
+        "text_tower.bert.embeddings.word_embeddings.weight",
+        "text_projection.weight",
+    ):
         assert not torch.equal(first[name], other[name])
 
 
@@ -118,7 +126,9 @@ def test_activations_of_both_towers_are_checkpointed() -> None:
         if checkpointed:
             model.checkpoint_activations()
         kept: list[int] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda tensor, kept=kept: kept.append(tensor.numel()) or tensor, lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, kept=kept: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
+        ):
             model.image_features(images(4))
             of_images = sum(kept)
             model.text_features(*captions(4))
@@ -133,7 +143,9 @@ def test_less_is_kept_for_the_gradient_than_by_timms_batch_norm() -> None:
     pixels = torch.rand(4, 8, 16, 16, requires_grad=True)
     norm = model.image_tower.bn1
     assert isinstance(norm, BatchNorm)
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
+    ):
         norm(pixels)
     assert sum(kept) < 1.1 * pixels.numel()
 

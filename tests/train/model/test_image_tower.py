@@ -32,14 +32,20 @@ PARAMETERS_AND_WIDTHS = {  # timm's tf_efficientnet_* less its classifier, conv_
 def test_parameters_and_widths(architecture: Any) -> None:
     with torch.device("meta"):
         tower = ImageTower(ImageTowerSettings(architecture=architecture))
-    assert (sum(values.numel() for values in tower.parameters()), tower.num_features) == PARAMETERS_AND_WIDTHS[architecture]
+    assert (sum(values.numel() for values in tower.parameters()), tower.num_features) == PARAMETERS_AND_WIDTHS[
+        architecture
+    ]
 
 
 @pytest.mark.parametrize(("architecture", "build"), [("b0", tf_efficientnet_b0), ("b3", tf_efficientnet_b3)])
 def test_names_and_shapes_are_those_of_timm(architecture: Any, build: Any) -> None:
     with torch.device("meta"):
         ours, theirs = ImageTower(ImageTowerSettings(architecture=architecture)), build(num_classes=0)
-    shapes = {name: values.shape for name, values in theirs.state_dict().items() if not name.startswith(("conv_head.", "bn2."))}
+    shapes = {
+        name: values.shape
+        for name, values in theirs.state_dict().items()
+        if not name.startswith(("conv_head.", "bn2."))
+    }
     assert {name: values.shape for name, values in ours.state_dict().items()} == shapes
 
 
@@ -48,11 +54,14 @@ def test_batch_norm_is_as_in_keras() -> None:
         tower = ImageTower(ImageTowerSettings(architecture="b0"))
     layers = [layer for layer in tower.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
     assert len(layers) == 49 - 1  # B0's, less that of the head
-    assert all(isinstance(layer, BatchNorm) and (layer.eps, layer.statistics, layer.group) == (1e-3, "ghost", 16) for layer in layers)
+    assert all(
+        isinstance(layer, BatchNorm) and (layer.eps, layer.statistics, layer.group) == (1e-3, "ghost", 16)
+        for layer in layers
+    )
     assert all(layer.momentum == pytest.approx(0.01) for layer in layers)
 
 
-# Against timm and transformers ------------------------------------------------------------------------------------------
+# Against timm and transformers ----------------------------------------------------------------------------------------
 
 
 def randomised(tower: ImageTower) -> ImageTower:
@@ -61,7 +70,12 @@ def randomised(tower: ImageTower) -> ImageTower:
     with torch.no_grad():
         for layer in tower.modules():
             if isinstance(layer, BatchNorm):
-                for values, low in ((layer.weight, 0.5), (layer.bias, -0.5), (layer.running_mean, -0.5), (layer.running_var, 0.5)):
+                for values, low in (
+                    (layer.weight, 0.5),
+                    (layer.bias, -0.5),
+                    (layer.running_mean, -0.5),
+                    (layer.running_var, 0.5),
+                ):
                     values.copy_(low + torch.rand(values.shape, generator=generator))
     return tower.eval()
 
@@ -86,7 +100,9 @@ def mapped(tower: ImageTower) -> dict[str, torch.Tensor]:
         "bn3": "projection.project_bn",
     }
     both = {"se.conv_reduce": "squeeze_excite.reduce", "se.conv_expand": "squeeze_excite.expand"}
-    for number, (stage, block) in enumerate((stage, block) for stage, blocks in enumerate(tower.blocks) for block in blocks):
+    for number, (stage, block) in enumerate(
+        (stage, block) for stage, blocks in enumerate(tower.blocks) for block in blocks
+    ):
         for name, values in block.state_dict().items():
             module, leaf = name.rsplit(".", 1)
             found[f"encoder.blocks.{number}.{({**(first if stage == 0 else others), **both})[module]}.{leaf}"] = values
@@ -97,9 +113,13 @@ def mapped(tower: ImageTower) -> dict[str, torch.Tensor]:
 def towers() -> dict[str, Any]:
     """Ours with either padding, and transformers' of the same weights. Half the channels of B0: at a quarter its first block has a skip that theirs lacks."""
     settings = {"width": 0.5, "depth": 0.3}
-    ours = {padding: randomised(ImageTower(image_settings(padding=padding, **settings))) for padding in ("same", "keras")}
+    ours = {
+        padding: randomised(ImageTower(image_settings(padding=padding, **settings))) for padding in ("same", "keras")
+    }
     ours["same"].load_state_dict(ours["keras"].state_dict())
-    theirs = AlignVisionModel(AlignVisionConfig(width_coefficient=0.5, depth_coefficient=0.3, image_size=64, hidden_dim=16)).eval()
+    theirs = AlignVisionModel(
+        AlignVisionConfig(width_coefficient=0.5, depth_coefficient=0.3, image_size=64, hidden_dim=16)
+    ).eval()
     missing, unexpected = theirs.load_state_dict(mapped(ours["keras"]), strict=False)
     assert (missing, unexpected) == ([], [])
     return {**ours, "align": theirs}
@@ -130,7 +150,9 @@ def test_strided_convolutions_pad_as_timm_does(kernel: int, sides: tuple[int, in
     theirs = Conv2dSame(2, 4, kernel, stride=2, groups=2)
     pixels = torch.rand(2, 2, *sides)
     torch.testing.assert_close(StridedConvolution(theirs, as_if_even=False)(pixels), theirs(pixels))
-    even = functional.conv2d(functional.pad(pixels, (kernel // 2 - 1, kernel // 2) * 2), theirs.weight, theirs.bias, 2, groups=2)
+    even = functional.conv2d(
+        functional.pad(pixels, (kernel // 2 - 1, kernel // 2) * 2), theirs.weight, theirs.bias, 2, groups=2
+    )
     torch.testing.assert_close(StridedConvolution(theirs, as_if_even=True)(pixels), even)
     assert pad_same(pixels, [kernel] * 2, [2, 2]).shape[-1] == sides[1] + kernel - 2 + sides[1] % 2
 
@@ -139,7 +161,9 @@ def test_strided_convolutions_pad_as_timm_does(kernel: int, sides: tuple[int, in
 def test_a_tower_is_timms_where_weights_are() -> None:
     theirs = tf_efficientnet_b0(num_classes=0, global_pool="")
     ours = ImageTower(ImageTowerSettings(architecture="b0"))
-    state = {name: values for name, values in theirs.state_dict().items() if not name.startswith(("conv_head.", "bn2."))}
+    state = {
+        name: values for name, values in theirs.state_dict().items() if not name.startswith(("conv_head.", "bn2."))
+    }
     ours.load_state_dict(state)
     theirs.conv_head = theirs.bn2 = torch.nn.Identity()
     pixels = images(2, 49)
@@ -147,7 +171,7 @@ def test_a_tower_is_timms_where_weights_are() -> None:
     torch.testing.assert_close(ours.eval()(pixels), expected, rtol=1e-4, atol=1e-5)
 
 
-# What goes in, and how ---------------------------------------------------------------------------------------------------
+# What goes in, and how ------------------------------------------------------------------------------------------------
 
 
 def test_pixels_may_be_whole_numbers_or_floats_of_any_memory_format() -> None:
@@ -170,7 +194,9 @@ def test_channels_last_stays_so_through_the_tower() -> None:
     kept = []
     for layer in tower.modules():
         if isinstance(layer, BatchNorm):
-            layer.register_forward_hook(lambda _, __, out: kept.append(out.is_contiguous(memory_format=torch.channels_last)))
+            layer.register_forward_hook(
+                lambda _, __, out: kept.append(out.is_contiguous(memory_format=torch.channels_last))
+            )
     tower(images(8).contiguous(memory_format=torch.channels_last))
     assert all(kept)
 
@@ -210,7 +236,7 @@ def test_a_tower_compiles_into_one_graph() -> None:
     torch.testing.assert_close(torch.compile(tower, backend="eager", fullgraph=True)(pixels), expected)
 
 
-# Weights from files ------------------------------------------------------------------------------------------------------
+# Weights from files ---------------------------------------------------------------------------------------------------
 
 
 def test_weights_come_from_a_file(tmp_path: Path) -> None:
@@ -223,7 +249,10 @@ def test_weights_of_timm_and_of_whole_models_serve_too(tmp_path: Path) -> None:
     tower, path = randomised(ImageTower(image_settings())), str(tmp_path / "tower.safetensors")
     of_timm = {name: values for name, values in tower.state_dict().items() if not name.endswith("num_batches_tracked")}
     head = {name: torch.zeros(1) for name in ("conv_head.weight", "bn2.bias", "classifier.weight")}
-    whole = {**{f"image_tower.{name}": values for name, values in of_timm.items()}, "text_projection.weight": torch.zeros(1)}
+    whole = {
+        **{f"image_tower.{name}": values for name, values in of_timm.items()},
+        "text_projection.weight": torch.zeros(1),
+    }
     for tensors in ({**of_timm, **head}, whole):
         save_file(tensors, path)
         assert torch.equal(ImageTower(image_settings(weights=path)).eval()(images(2)), tower(images(2)))

@@ -18,17 +18,27 @@ def tower(**settings: object) -> TextTower:
 
 def of_transformers(**settings: object) -> BertModel:
     """BERT of the same size, spelled out."""
-    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": 16}
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "max_position_embeddings": 16,
+    }
     return BertModel(BertConfig(**sizes, attn_implementation="eager"), **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("layers", "width", "heads", "published"),
-    [(4, 256, 4, 11_170_560), (8, 512, 8, 41_373_184), (12, 768, 12, 109_482_240), (24, 1024, 16, 335_141_888)],  # with the pooler
+    # with the pooler
+    [(4, 256, 4, 11_170_560), (8, 512, 8, 41_373_184), (12, 768, 12, 109_482_240), (24, 1024, 16, 335_141_888)],
 )
 def test_parameters(layers: int, width: int, heads: int, published: int) -> None:
     with torch.device("meta"):
-        built = TextTower(TextTowerSettings(layers=layers, width=width, heads=heads), vocabulary=30_522, tokens_at_most=512)
+        built = TextTower(
+            TextTowerSettings(layers=layers, width=width, heads=heads), vocabulary=30_522, tokens_at_most=512
+        )
     assert sum(values.numel() for values in built.parameters()) == published - width * (width + 1)
 
 
@@ -36,7 +46,9 @@ def test_parameters(layers: int, width: int, heads: int, published: int) -> None
 def test_features_are_the_cls_of_the_last_layer() -> None:
     theirs = of_transformers().eval()
     ours = tower().eval()
-    ours.bert.load_state_dict({name: values for name, values in theirs.state_dict().items() if not name.startswith("pooler.")})
+    ours.bert.load_state_dict(
+        {name: values for name, values in theirs.state_dict().items() if not name.startswith("pooler.")}
+    )
     tokens, mask = captions(6)
     expected = theirs(input_ids=tokens, attention_mask=mask.long()).last_hidden_state[:, 0]
     torch.testing.assert_close(ours(tokens, mask), expected, rtol=1e-5, atol=1e-5)
@@ -54,7 +66,10 @@ def test_padding_changes_nothing() -> None:
     torch.testing.assert_close(ours(longer, padded), expected)
     noise = torch.where(padded, longer, 7)
     torch.testing.assert_close(ours(noise, padded), expected)
-    alone = [ours(tokens[row : row + 1, : int(mask[row].sum())], mask[row : row + 1, : int(mask[row].sum())]) for row in range(6)]
+    alone = [
+        ours(tokens[row : row + 1, : int(mask[row].sum())], mask[row : row + 1, : int(mask[row].sum())])
+        for row in range(6)
+    ]
     torch.testing.assert_close(torch.cat(alone), expected)
 
 
@@ -73,7 +88,9 @@ def test_weights_start_as_berts() -> None:
     embeddings = tower(width=128).bert.embeddings
     assert embeddings.word_embeddings.weight.detach().std() == pytest.approx(0.02, rel=0.05)
     assert not embeddings.word_embeddings.weight[0].any()  # [PAD]
-    assert tower(width=128).bert.encoder.layer[0].intermediate.dense.weight.detach().std() == pytest.approx(0.02, rel=0.05)
+    assert tower(width=128).bert.encoder.layer[0].intermediate.dense.weight.detach().std() == pytest.approx(
+        0.02, rel=0.05
+    )
 
 
 def test_dropout_is_of_training_alone() -> None:
@@ -106,7 +123,11 @@ def test_weights_come_from_a_file_of_ours_or_of_transformers(tmp_path: Path) -> 
     expected = theirs(input_ids=tokens, attention_mask=mask.long()).last_hidden_state[:, 0]
     bert = {f"bert.{name}": values for name, values in state.items()}
     whole = {f"text_tower.{name}": values for name, values in bert.items()}
-    for tensors in (state, {**bert, "cls.predictions.bias": torch.zeros(1)}, {**whole, "temperature.logarithm": torch.zeros(())}):
+    for tensors in (
+        state,
+        {**bert, "cls.predictions.bias": torch.zeros(1)},
+        {**whole, "temperature.logarithm": torch.zeros(())},
+    ):
         save_file(tensors, path)
         torch.testing.assert_close(tower(weights=path).eval()(tokens, mask), expected, rtol=1e-5, atol=1e-5)
 

@@ -18,7 +18,9 @@ LOSS = partial(contrastive_loss, label_smoothing=0.1, directions="sum", block=3)
 
 
 def step(model: Any, batch: Any, chunk: int, **settings: Any) -> StepResult:
-    return accumulation.gradients(towers_of(model), model, batch, **{"chunk": chunk, "loss": LOSS, "seed": SEED, "step": STEP} | settings)
+    return accumulation.gradients(
+        towers_of(model), model, batch, **{"chunk": chunk, "loss": LOSS, "seed": SEED, "step": STEP} | settings
+    )
 
 
 def at_once(model: Any, batch: Any, chunk: int) -> torch.Tensor:
@@ -115,7 +117,9 @@ def test_embeddings_that_differ_between_passes_are_told() -> None:
     """A tower that is not a function of seed and input."""
     model, calls = small_model(), []
 
-    def turned(_module: nn.Module, _inputs: Any, made: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    def turned(
+        _module: nn.Module, _inputs: Any, made: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         calls.append(0)
         return (made[0], made[1]) if len(calls) <= 2 else (made[0], -made[1])
 
@@ -149,7 +153,10 @@ def test_frozen_parts_have_no_gradient_and_the_others_theirs(frozen: tuple[str, 
         ours.get_submodule(part).requires_grad_(requires_grad=False)
     step(plain, pairs(8), chunk)
     step(ours, pairs(8), chunk)
-    assert_same(gradients_of(ours), {name: gradient for name, gradient in gradients_of(plain).items() if not name.startswith(frozen)})
+    assert_same(
+        gradients_of(ours),
+        {name: gradient for name, gradient in gradients_of(plain).items() if not name.startswith(frozen)},
+    )
 
 
 @pytest.mark.parametrize("chunk", [4, 8])

@@ -26,7 +26,9 @@ def drawn(count: int) -> Batch:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (count, 3, 64, 64), generator=generator, dtype=torch.uint8)
     keys = [f"{number:032x}" for number in range(count)]
-    return Batch(keys, ["web"] * count, [0] * count, images, *padded([[2, 5 + number, 3] for number in range(count)], 8))
+    return Batch(
+        keys, ["web"] * count, [0] * count, images, *padded([[2, 5 + number, 3] for number in range(count)], 8)
+    )
 
 
 def test_a_gradient_that_is_no_number_is_not_stepped_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,8 +49,12 @@ def test_each_process_keeps_the_pairs_of_a_step_that_failed(tmp_path: Path) -> N
     config = TrainConfig.model_validate({"run": {"folder": str(tmp_path)}})
     batch = drawn(4)
     for rank in range(2):
-        with pytest.raises(AltalignError, match=f"step 7: the loss is nan; its pairs are in .*not-finite-step-7-rank-{rank}.json"):
-            loop._stepped(config, Failing(), 7, batch.chunk(2 * rank, 2 * rank + 2), Ranks(rank, 2, torch.device("cpu")))  # type: ignore[arg-type]
+        with pytest.raises(
+            AltalignError, match=f"step 7: the loss is nan; its pairs are in .*not-finite-step-7-rank-{rank}.json"
+        ):
+            loop._stepped(
+                config, Failing(), 7, batch.chunk(2 * rank, 2 * rank + 2), Ranks(rank, 2, torch.device("cpu"))
+            )  # type: ignore[arg-type]
     kept = [json.loads((tmp_path / "log" / f"not-finite-step-7-rank-{rank}.json").read_text()) for rank in range(2)]
     assert [key for facts in kept for key in facts["keys"]] == batch.keys
 

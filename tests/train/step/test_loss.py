@@ -34,27 +34,44 @@ def gradients(loss: torch.Tensor, *of: torch.Tensor) -> list[torch.Tensor]:
 )
 @derandomized
 def test_in_blocks_as_in_plain_loops(
-    pairs: int, block: int, label_smoothing: float, sigma: float, negatives: float, directions: str, weighted: str, seed: int
+    pairs: int,
+    block: int,
+    label_smoothing: float,
+    sigma: float,
+    negatives: float,
+    directions: str,
+    weighted: str,
+    seed: int,
 ) -> None:
     images, texts = drawn(pairs, seed=seed)
     sigma_ = temperature(sigma)
-    weights = torch.rand(pairs, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) if weighted == "other" else None
+    weights = (
+        torch.rand(pairs, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        if weighted == "other"
+        else None
+    )
     chosen = {"label_smoothing": label_smoothing, "directions": directions, "negatives": negatives}
     plain = plain_losses(images, texts, sigma_, **chosen)
     expected = (plain if weights is None else plain * weights).sum() / pairs
     found = contrastive_loss(images, texts, sigma_, block=block, weights=weights, **chosen)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
-    for ours, theirs in zip(gradients(found, images, texts, sigma_), gradients(expected, images, texts, sigma_), strict=True):
+    for ours, theirs in zip(
+        gradients(found, images, texts, sigma_), gradients(expected, images, texts, sigma_), strict=True
+    ):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9 / sigma)
     with torch.no_grad():
-        torch.testing.assert_close(pair_losses(images, texts, sigma_, block=block, **chosen).of_pairs, plain, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(
+            pair_losses(images, texts, sigma_, block=block, **chosen).of_pairs, plain, rtol=1e-10, atol=1e-10
+        )
 
 
 @pytest.mark.parametrize("sigma", [1.0, 1 / 64])
 def test_smoothing_is_that_of_torch(sigma: float) -> None:
     images, texts = drawn(9)
     logits, own = images @ texts.T / sigma, torch.arange(9)
-    expected = functional.cross_entropy(logits, own, label_smoothing=0.1) + functional.cross_entropy(logits.T, own, label_smoothing=0.1)
+    expected = functional.cross_entropy(logits, own, label_smoothing=0.1) + functional.cross_entropy(
+        logits.T, own, label_smoothing=0.1
+    )
     torch.testing.assert_close(contrastive_loss(images, texts, temperature(sigma), **ALIGN, block=4), expected)
 
 
@@ -62,7 +79,8 @@ def test_the_match_has_nine_tenths_and_its_share_of_the_tenth() -> None:
     images, texts = drawn(10, width=10)
     logits = (images @ texts.T).detach().requires_grad_()
     same = torch.eye(10, dtype=torch.float64)
-    loss = contrastive_loss(same, logits.T, temperature(1.0), **ALIGN)  # rows of the unit matrix: logits are the texts themselves
+    # rows of the unit matrix: logits are the texts themselves
+    loss = contrastive_loss(same, logits.T, temperature(1.0), **ALIGN)
     found = gradients(loss, logits)[0] * 10
     targets = logits.softmax(1) + logits.softmax(0) - found
     torch.testing.assert_close(targets, 2 * (0.9 * same + 0.01))
@@ -83,7 +101,9 @@ def test_small_temperatures_overflow_nowhere(sigma: float, negatives: float) -> 
     texts.requires_grad_()
     sigma_ = temperature(sigma, torch.float32)
     loss = contrastive_loss(images, texts, sigma_, label_smoothing=0.1, directions="sum", negatives=negatives, block=3)
-    double = plain_losses(images.double(), texts.double(), sigma_.double(), label_smoothing=0.1, directions="sum", negatives=negatives).mean()
+    double = plain_losses(
+        images.double(), texts.double(), sigma_.double(), label_smoothing=0.1, directions="sum", negatives=negatives
+    ).mean()
     torch.testing.assert_close(loss, double.float(), rtol=1e-4, atol=1e-4)
     assert all(found.isfinite().all() for found in gradients(loss, images, texts, sigma_))
 
@@ -114,7 +134,9 @@ def test_mixed_targets_are_those_of_torch() -> None:
     partner, share = torch.arange(7).flip(0), torch.full((7,), 0.3, dtype=torch.float64)
     target = 0.3 * torch.eye(7, dtype=torch.float64) + 0.7 * torch.eye(7, dtype=torch.float64).flip(0)
     logits = images @ texts.T / 0.1
-    expected = functional.cross_entropy(logits, target, label_smoothing=0.1) + functional.cross_entropy(logits.T, target, label_smoothing=0.1)
+    expected = functional.cross_entropy(logits, target, label_smoothing=0.1) + functional.cross_entropy(
+        logits.T, target, label_smoothing=0.1
+    )
     found = contrastive_loss(images, texts, temperature(0.1), **ALIGN, block=3, targets=Mixed(partner, share))
     torch.testing.assert_close(found, expected)
     for ours, theirs in zip(gradients(found, images, texts), gradients(expected, images, texts), strict=True):
@@ -128,7 +150,9 @@ def test_what_are_no_pairs_is_refused() -> None:
     with pytest.raises(ValueError, match="every rank needs one"):
         contrastive_loss(images[:0], texts[:0], temperature(1.0), **ALIGN)
     with pytest.raises(ValueError, match=r"mixed targets with negatives = 0\.5"):
-        contrastive_loss(images, texts, temperature(1.0), **ALIGN, negatives=0.5, targets=Mixed(torch.arange(4), torch.ones(4)))
+        contrastive_loss(
+            images, texts, temperature(1.0), **ALIGN, negatives=0.5, targets=Mixed(torch.arange(4), torch.ones(4))
+        )
 
 
 def test_a_share_of_the_negatives_has_exactly_as_many_candidates() -> None:
@@ -161,7 +185,9 @@ def test_no_tensor_is_larger_than_a_block_or_the_embeddings(pairs: int, negative
     block, width = 128, 16
     images, texts = drawn(pairs, width, kind=torch.float32)
     with _Largest() as largest:
-        contrastive_loss(images, texts, temperature(0.1, torch.float32), **ALIGN, negatives=negatives, block=block).backward()
+        contrastive_loss(
+            images, texts, temperature(0.1, torch.float32), **ALIGN, negatives=negatives, block=block
+        ).backward()
     assert largest.elements == max(block**2, pairs * width)
 
 

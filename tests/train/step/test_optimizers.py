@@ -61,7 +61,13 @@ def model_of(values: dict[str, np.ndarray]) -> nn.Module:
     return nn.ModuleDict({"image_tower": Part(values)})
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, gradients: dict[str, list[np.ndarray]], first: int = 0, after: int = STEPS) -> None:
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    gradients: dict[str, list[np.ndarray]],
+    first: int = 0,
+    after: int = STEPS,
+) -> None:
     for step in range(first, after):
         for name, parameter in model.named_parameters():
             parameter.grad = torch.tensor(gradients[name.rpartition(".")[2]][step], dtype=parameter.dtype)
@@ -73,7 +79,10 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, gradients: dict[st
 def random_case(seed: int = 0) -> tuple[dict[str, np.ndarray], dict[str, list[np.ndarray]]]:
     draw = np.random.default_rng(seed)
     values = {name: draw.normal(size=shape) for name, shape in SHAPES.items()}
-    gradients = {name: [draw.normal(size=shape) * draw.choice([1e-3, 1, 1e3]) for _ in range(STEPS)] for name, shape in SHAPES.items()}
+    gradients = {
+        name: [draw.normal(size=shape) * draw.choice([1e-3, 1, 1e3]) for _ in range(STEPS)]
+        for name, shape in SHAPES.items()
+    }
     return values, gradients
 
 
@@ -101,7 +110,9 @@ def test_a_norm_of_zero_makes_the_ratio_one(name: str, weight: float, slope: flo
     model = model_of(values)
     train(model, make_optimizer(model, settings_of(name=name, weight_decay=0.1)), gradients)
     found = model.get_parameter("image_tower.weight").detach().numpy()
-    np.testing.assert_allclose(found, REFERENCES[name](values["weight"], gradients["weight"], decay=0.1, trust=True), rtol=1e-11)
+    np.testing.assert_allclose(
+        found, REFERENCES[name](values["weight"], gradients["weight"], decay=0.1, trust=True), rtol=1e-11
+    )
     assert np.isfinite(found).all()
 
 
@@ -118,7 +129,10 @@ class Towers(nn.Module):
         self.temperature = nn.ParameterDict({"logarithm": nn.Parameter(torch.tensor(0.5))})
 
 
-NORMS = {f"image_tower.{number}.{name}" for number in (1, 2, 3) for name in ("weight", "bias")} | {"text_tower.1.weight", "text_tower.1.bias"}
+NORMS = {f"image_tower.{number}.{name}" for number in (1, 2, 3) for name in ("weight", "bias")} | {
+    "text_tower.1.weight",
+    "text_tower.1.bias",
+}
 BIASES = {"image_tower.0.bias", "text_tower.2.bias", "text_projection.bias"}
 TEMPERATURE = {"temperature.logarithm"}
 ALL = {name for name, _ in Towers().named_parameters()}
@@ -129,20 +143,28 @@ def names_where(optimizer: torch.optim.Optimizer, says: Callable[[dict[str, Any]
 
 
 @pytest.mark.parametrize("method", ["lamb", "lars", "adamw", "sgd"])
-@pytest.mark.parametrize(("excludes", "excluded"), [([], set()), (["bias"], BIASES), (["norm"], NORMS), (["bias", "norm"], BIASES | NORMS)])
-def test_what_decays_and_what_has_a_trust_ratio_is_as_the_settings_say(method: str, excludes: list[str], excluded: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("excludes", "excluded"), [([], set()), (["bias"], BIASES), (["norm"], NORMS), (["bias", "norm"], BIASES | NORMS)]
+)
+def test_what_decays_and_what_has_a_trust_ratio_is_as_the_settings_say(
+    method: str, excludes: list[str], excluded: set[str]
+) -> None:
     decays = make_optimizer(Towers(), settings_of(name=method, decay_excludes=excludes, trust_excludes=[]))
     trusts = make_optimizer(Towers(), settings_of(name=method, decay_excludes=[], trust_excludes=excludes))
     assert names_where(decays, lambda group: group["weight_decay"] == 1e-5) == ALL - TEMPERATURE - excluded
     assert names_where(decays, lambda group: group["weight_decay"] == 0) == TEMPERATURE | excluded
-    assert names_where(trusts, lambda group: group["trust"]) == (ALL - TEMPERATURE - excluded if method in ("lamb", "lars") else set())
+    assert names_where(trusts, lambda group: group["trust"]) == (
+        ALL - TEMPERATURE - excluded if method in ("lamb", "lars") else set()
+    )
 
 
 @pytest.mark.parametrize("method", REFERENCES)
 def test_groups_without_decay_or_trust_step_without_them(method: str) -> None:
     model = Towers()
     before = {name: parameter.detach().double().numpy().copy() for name, parameter in model.named_parameters()}
-    optimizer = make_optimizer(model, settings_of(name=method, weight_decay=0.5, decay_excludes=["norm"], trust_excludes=["bias"]))
+    optimizer = make_optimizer(
+        model, settings_of(name=method, weight_decay=0.5, decay_excludes=["norm"], trust_excludes=["bias"])
+    )
     draw = np.random.default_rng(1)
     gradients = {name: [draw.normal(size=value.shape) for _ in range(STEPS)] for name, value in before.items()}
     for step in range(STEPS):
@@ -154,7 +176,11 @@ def test_groups_without_decay_or_trust_step_without_them(method: str) -> None:
     for name, parameter in model.named_parameters():
         decay, trust = 0.0 if name in NORMS | TEMPERATURE else 0.5, name not in BIASES | TEMPERATURE
         np.testing.assert_allclose(
-            parameter.detach().numpy(), REFERENCES[method](before[name], gradients[name], decay=decay, trust=trust), rtol=1e-3, atol=1e-4, err_msg=name
+            parameter.detach().numpy(),
+            REFERENCES[method](before[name], gradients[name], decay=decay, trust=trust),
+            rtol=1e-3,
+            atol=1e-4,
+            err_msg=name,
         )
 
 
@@ -195,7 +221,10 @@ def test_norms_of_the_model_are_found_by_what_they_are() -> None:
     lines = {name for name, parameter in model.named_parameters() if parameter.ndim <= 1}
     assert undecayed == {name for name in lines if ".bn" in name or "LayerNorm" in name} | TEMPERATURE
     assert {"image_tower.bn1.weight", "text_tower.bert.embeddings.LayerNorm.bias"} < undecayed
-    assert names_where(optimizer, lambda group: group["part"] == "image_projection") == {"image_projection.weight", "image_projection.bias"}
+    assert names_where(optimizer, lambda group: group["part"] == "image_projection") == {
+        "image_projection.weight",
+        "image_projection.bias",
+    }
 
 
 def test_frozen_parameters_are_in_no_group() -> None:

@@ -12,15 +12,38 @@ from altalign.schema import BROKEN, EXTRACTED, IMAGE_PLACE
 
 
 def record(
-    url: str | None, block: bytes, *, kind: str = "response", content_type: str = "application/http; msgtype=response", length: int | None = None
+    url: str | None,
+    block: bytes,
+    *,
+    kind: str = "response",
+    content_type: str = "application/http; msgtype=response",
+    length: int | None = None,
 ) -> bytes:
     """A WARC record."""
     target = b"" if url is None else b"WARC-Target-URI: " + url.encode("utf-8", "surrogateescape") + b"\r\n"
-    head = f"Content-Type: {content_type}\r\nContent-Length: {len(block) if length is None else length}\r\n\r\n".encode()
-    return b"WARC/1.0\r\nWARC-Type: " + kind.encode() + b"\r\nWARC-Date: 2026-01-01T00:00:00Z\r\n" + target + head + block + b"\r\n\r\n"
+    head = (
+        f"Content-Type: {content_type}\r\nContent-Length: {len(block) if length is None else length}\r\n\r\n".encode()
+    )
+    return (
+        b"WARC/1.0\r\nWARC-Type: "
+        + kind.encode()
+        + b"\r\nWARC-Date: 2026-01-01T00:00:00Z\r\n"
+        + target
+        + head
+        + block
+        + b"\r\n\r\n"
+    )
 
 
-def response(url: str | None, body: bytes, content_type: str = "text/html", *, status: str = "200 OK", headers: str = "", length: int | None = None) -> bytes:
+def response(
+    url: str | None,
+    body: bytes,
+    content_type: str = "text/html",
+    *,
+    status: str = "200 OK",
+    headers: str = "",
+    length: int | None = None,
+) -> bytes:
     """A WARC record of an HTTP response."""
     head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n{headers}\r\n".encode()
     return record(url, head + body, length=length)
@@ -34,7 +57,11 @@ def image(url: str) -> bytes:
 def page(number: int, *, images: int = 1) -> bytes:
     """A response with a page of so many images."""
     return response(
-        f"http://a/{number}", b"".join(b'<p><img src="%d-%d.png" alt="image %d of page %d">' % (number, each, each, number) for each in range(images))
+        f"http://a/{number}",
+        b"".join(
+            b'<p><img src="%d-%d.png" alt="image %d of page %d">' % (number, each, each, number)
+            for each in range(images)
+        ),
     )
 
 

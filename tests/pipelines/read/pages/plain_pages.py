@@ -29,7 +29,11 @@ def _image(attributes: dict[str, str | None], base: str | None) -> Image:
     url = None if written is None else _parsed(written, base)
     if url is not None and not url.startswith(("http:", "https:")):
         url = None
-    return Image(None if url is None else url.partition("#")[0], written, (attributes["alt"] or "") if "alt" in attributes else None)
+    return Image(
+        None if url is None else url.partition("#")[0],
+        written,
+        (attributes["alt"] or "") if "alt" in attributes else None,
+    )
 
 
 def _parsed(url: str, base: str | None) -> str | None:

@@ -27,8 +27,12 @@ TEXTS = tokens(r"""
     <noembed>  </noembed>  <noframes>  </noframes>  <script><!--  <!--<script>  <plaintext>  <a b='  <a b="  '  "  =  >  />  <p">  <p a=b/>
     <p a="'"b='"'>  a\0b
 """)
-TEMPLATES = tokens("<template>  </template>  <template/>  <template><p>  </template>  <title>  </title>  <style>  </style>")
-FRAMESETS = tokens(r"<frameset>  </frameset>  <frame>  <noframes>  </noframes>  <p>  <div>  <!-- c -->  \0  text  <input>  <body>")
+TEMPLATES = tokens(
+    "<template>  </template>  <template/>  <template><p>  </template>  <title>  </title>  <style>  </style>"
+)
+FRAMESETS = tokens(
+    r"<frameset>  </frameset>  <frame>  <noframes>  </noframes>  <p>  <div>  <!-- c -->  \0  text  <input>  <body>"
+)
 FOREIGN = tokens(r"""
     <svg>  </svg>  <svg/>  <math>  </math>  <math/>  <font>  <font color=x>  <![CDATA[ <img> ]]>  <title>text</title>  <desc/>
     <style> <img> </style>  <svg><g><path d=x/></g></svg>  <svg><path></svg>  <svg><title><b>x</b></title><style><image/></style></svg>

@@ -55,7 +55,12 @@ def test_a_declaration_in_the_first_bytes_counts(meta):
 
 @pytest.mark.parametrize(
     "meta",
-    ["<meta charset=utf-16>", "<meta charset=utf-16be>", "<!-- " + "x" * 1_024 + "--><meta charset=windows-1251>", '<meta content="charset=windows-1251">'],
+    [
+        "<meta charset=utf-16>",
+        "<meta charset=utf-16be>",
+        "<!-- " + "x" * 1_024 + "--><meta charset=windows-1251>",
+        '<meta content="charset=windows-1251">',
+    ],
 )
 def test_utf16_in_a_declaration_means_utf8_and_late_ones_do_not_count(meta):
     assert "лиса" in to_utf8(f"{meta}<p>лиса".encode(), None).decode()

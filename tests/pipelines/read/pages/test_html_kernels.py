@@ -19,7 +19,16 @@ from altalign.pipelines.read.pages import html_kernels, image_elements
 from altalign.pipelines.read.pages.html_names import name_table
 from altalign.pipelines.read.pages.records import Record, records
 from tests.pipelines.read.pages import plain_pages
-from tests.pipelines.read.pages.tag_soup import BASES, FOREIGN, FRAMESETS, HTML, IMAGES, TEMPLATES, TEXTS, WITHOUT_TABLES
+from tests.pipelines.read.pages.tag_soup import (
+    BASES,
+    FOREIGN,
+    FRAMESETS,
+    HTML,
+    IMAGES,
+    TEMPLATES,
+    TEXTS,
+    WITHOUT_TABLES,
+)
 
 PAGE_URL = "http://site.example/dir/page.html"
 HANDBOOKS = Path(__file__).parents[4] / "examples" / "handbook"
@@ -71,14 +80,21 @@ def test_images_around_svg_and_mathml_are_those_of_the_parser(page):
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(
     st.text("<>/!-=\"' aimgsrct\0\r\n&;#x0", max_size=80).map(str.encode)
-    | st.lists(st.sampled_from(["<script", "</", ">", "<!--", "-->", "<img", "alt=", "'", "x", " "]), max_size=40).map(lambda found: "".join(found).encode())
+    | st.lists(st.sampled_from(["<script", "</", ">", "<!--", "-->", "<img", "alt=", "'", "x", " "]), max_size=40).map(
+        lambda found: "".join(found).encode()
+    )
 )
 def test_images_of_any_text_are_those_of_the_parser(page):
     assert_same(page)
 
 
 def handbook_pages() -> list[bytes]:
-    found = [record for path in sorted(HANDBOOKS.glob("*.warc.gz")) for record in records(str(path), lambda *_: 1 << 20) if isinstance(record, Record)]
+    found = [
+        record
+        for path in sorted(HANDBOOKS.glob("*.warc.gz"))
+        for record in records(str(path), lambda *_: 1 << 20)
+        if isinstance(record, Record)
+    ]
     return [record.payload for record in found if record.http is not None and record.http.content_type == "text/html"]
 
 
@@ -89,7 +105,15 @@ def mutated(page: bytes, randomness: random.Random) -> bytes:
         begin = randomness.randrange(len(page))
         end = min(len(page), begin + randomness.choice([1, 5, 40, 400]))
         other = randomness.randrange(len(page))
-        put_in = randomness.choice([b"", page[begin:end], page[other : other + 60], randomness.choice(vocabulary).encode(), randomness.randbytes(3)])
+        put_in = randomness.choice(
+            [
+                b"",
+                page[begin:end],
+                page[other : other + 60],
+                randomness.choice(vocabulary).encode(),
+                randomness.randbytes(3),
+            ]
+        )
         page = page[:begin] + put_in + page[end if randomness.random() < 0.5 else begin :]
     return page.decode(errors="replace").encode()
 
@@ -165,7 +189,12 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
     "references": lambda n: b"&amp" * n,
     "images": lambda n: b"<img>" * n,
 }
-SIZES = {"a long attribute": 50_000_000, "an attribute never closed": 50_000_000, "NULs": 20_000_000, "open angle brackets": 20_000_000}
+SIZES = {
+    "a long attribute": 50_000_000,
+    "an attribute never closed": 50_000_000,
+    "NULs": 20_000_000,
+    "open angle brackets": 20_000_000,
+}
 SIZES |= {"comments never closed": 4_000_000, "scripts never closed": 2_000_000, "images": 2_000_000}
 
 
@@ -173,7 +202,10 @@ SIZES |= {"comments never closed": 4_000_000, "scripts never closed": 2_000_000,
 def test_a_page_made_to_hurt_is_read_to_its_end(name):
     page = b"<img alt=first>" + HOSTILE[name](SIZES.get(name, 1_000_000))
     found: list[np.ndarray] = []
-    reader = threading.Thread(target=lambda: found.append(html_kernels.find_images(np.frombuffer(page, np.uint8), name_table(), 1 << 24)[0]), daemon=True)
+    reader = threading.Thread(
+        target=lambda: found.append(html_kernels.find_images(np.frombuffer(page, np.uint8), name_table(), 1 << 24)[0]),
+        daemon=True,
+    )
     reader.start()
     reader.join(60)  # the kernel does not hold the interpreter's lock
     assert not reader.is_alive(), "it takes for ever"
@@ -220,7 +252,9 @@ def uncompiled() -> Iterator[None]:
     def equal64(page: np.ndarray, at: int, byte: np.uint8) -> int:
         return sum(1 << int(place) for place in np.flatnonzero(page[at : at + 64] == byte))
 
-    plain: dict[str, Any] = {name: kernel.py_func for name, kernel in vars(html_kernels).items() if hasattr(kernel, "py_func")}
+    plain: dict[str, Any] = {
+        name: kernel.py_func for name, kernel in vars(html_kernels).items() if hasattr(kernel, "py_func")
+    }
     plain |= {
         "address_of": lambda array: array,
         "load8": lambda page, at: int(page[at]),

@@ -55,7 +55,9 @@ def test_every_place_leads_to_the_bytes_of_its_record_in_any_compression(tmp_pat
         record(None, b"software: x\r\n", kind="warcinfo", content_type="application/warc-fields"),
         page(1, images=2),
         image("http://a/1-0.png#fragment"),
-        record("http://a/1", b"GET / HTTP/1.1\r\n\r\n", kind="request", content_type="application/http; msgtype=request"),
+        record(
+            "http://a/1", b"GET / HTTP/1.1\r\n\r\n", kind="request", content_type="application/http; msgtype=request"
+        ),
         record("http://a//resource", b"\x89PNG resource", kind="resource", content_type="image/png"),
         record("http://a/meta", b"fetchTimeMs: 1", kind="metadata", content_type="application/warc-fields"),
         response("http://a/moved", b"", status="301 Moved"),
@@ -69,12 +71,22 @@ def test_every_place_leads_to_the_bytes_of_its_record_in_any_compression(tmp_pat
     assert broken == []
     assert [row["image_url"] for row in rows] == ["http://a/1-0.png", "http://a/1-1.png", "http://a/2-0.png"]
     found = {place["image_identity"]: bytes_of(path, place) for place in places}
-    assert list(found) == ["http://a/1", "http://a/1-0.png", "http://a//resource", "http://a/noise.jpg", "http://a/%7e%20x/%C3%BC", "http://a/2"]
+    assert list(found) == [
+        "http://a/1",
+        "http://a/1-0.png",
+        "http://a//resource",
+        "http://a/noise.jpg",
+        "http://a/%7e%20x/%C3%BC",
+        "http://a/2",
+    ]
     assert found["http://a/1-0.png"] == b"\x89PNG http://a/1-0.png#fragment"
     assert found["http://a//resource"] == b"\x89PNG resource"
     assert found["http://a/noise.jpg"] == noise(300_000)
     assert found["http://a/1"].startswith(b"<p><img")
-    assert all((place["bytes"] is None) == (form in ("gzip", "zstd", "bare") or number == 0) for number, place in enumerate(places[1:], 1))
+    assert all(
+        (place["bytes"] is None) == (form in ("gzip", "zstd", "bare") or number == 0)
+        for number, place in enumerate(places[1:], 1)
+    )
 
 
 def test_members_of_two_records_and_of_one_are_told_apart(tmp_path):
@@ -98,7 +110,10 @@ def test_blocks_that_records_do_not_begin_at_give_bytes_not_offsets(tmp_path):
 
 
 BODY = b'<img src="x.png" alt="a caption">' + b" " * 1_000
-CHUNKED = b"".join(b"%x;ext=1\r\n%s\r\n" % (len(BODY[at : at + 100]), BODY[at : at + 100]) for at in range(0, len(BODY), 100)) + b"0\r\nTrailer: x\r\n\r\n"
+CHUNKED = (
+    b"".join(b"%x;ext=1\r\n%s\r\n" % (len(BODY[at : at + 100]), BODY[at : at + 100]) for at in range(0, len(BODY), 100))
+    + b"0\r\nTrailer: x\r\n\r\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +133,10 @@ CHUNKED = b"".join(b"%x;ext=1\r\n%s\r\n" % (len(BODY[at : at + 100]), BODY[at : 
         ("Content-Encoding: zstd\r\n", zstd(BODY)),
         ("Content-Encoding: utf-8\r\n", BODY),
         ("Content-Encoding: gzip, br\r\n", brotli.compress(gz(BODY))),
-        ("Transfer-Encoding: chunked\r\nContent-Encoding: gzip\r\n", b"%x\r\n" % len(gz(BODY)) + gz(BODY) + b"\r\n0\r\n\r\n"),
+        (
+            "Transfer-Encoding: chunked\r\nContent-Encoding: gzip\r\n",
+            b"%x\r\n" % len(gz(BODY)) + gz(BODY) + b"\r\n0\r\n\r\n",
+        ),
     ],
 )
 def test_bodies_are_decoded_and_those_that_a_crawler_has_decoded_stay(tmp_path, headers, body):
@@ -154,15 +172,24 @@ def test_html_of_any_spelling_is_a_page(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "status"), [("text/plain", "200 OK"), ("", "200 OK"), ("text/html", "404 Not Found"), ("text/html", "206 Partial"), ("text/html", "304")]
+    ("kind", "status"),
+    [
+        ("text/plain", "200 OK"),
+        ("", "200 OK"),
+        ("text/html", "404 Not Found"),
+        ("text/html", "206 Partial"),
+        ("text/html", "304"),
+    ],
 )
 def test_other_responses_are_no_pages(tmp_path, kind, status):
-    rows, broken, places = read_all(write(tmp_path / "a.warc", [response("http://a/", BODY, kind, status=status)], "bare"))
+    rows, broken, places = read_all(
+        write(tmp_path / "a.warc", [response("http://a/", BODY, kind, status=status)], "bare")
+    )
     assert (rows, broken) == ([], [])
     assert len(places) == (status == "200 OK")
 
 
-# Broken archives -------------------------------------------------------------------------------------------------------
+# Broken archives ------------------------------------------------------------------------------------------------------
 
 
 def damaged(data: bytes, at: int, size: int = 40) -> bytes:
@@ -200,12 +227,16 @@ def test_a_broken_member_costs_that_record(tmp_path, name):
     assert bytes_of(path, places[1]) == b"\x89PNG http://a/i"
 
 
-@pytest.mark.parametrize("name", ["damaged in the middle", "cut", "no WARC record", "garbage between members", "damaged at the start"])
+@pytest.mark.parametrize(
+    "name", ["damaged in the middle", "cut", "no WARC record", "garbage between members", "damaged at the start"]
+)
 @pytest.mark.parametrize("at", ["first", "last", "twice"])
 def test_a_broken_member_at_an_end_or_two_of_them_cost_just_those(tmp_path, name, at):
     spoilt, good = spoilt_members()[name], gz(page(1))
     path = tmp_path / "a.warc.gz"
-    path.write_bytes({"first": spoilt + good, "last": good + spoilt, "twice": spoilt + good + spoilt + spoilt + good}[at])
+    path.write_bytes(
+        {"first": spoilt + good, "last": good + spoilt, "twice": spoilt + good + spoilt + spoilt + good}[at]
+    )
     rows, broken, _ = read_all(path)
     assert {row["page_url"] for row in rows} == {"http://a/1"}
     assert len(rows) == (2 if at == "twice" else 1)
@@ -215,18 +246,29 @@ def test_a_broken_member_at_an_end_or_two_of_them_cost_just_those(tmp_path, name
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("cut", [3, 700])
 def test_of_a_truncated_archive_only_the_cut_record_is_lost(tmp_path, form, cut):
-    records = [page(1), page(2), *(response(f"http://a/{number}", b"<img src=y.png alt=noise>" + noise(200_000 + number)) for number in (3, 4, 5))]
+    records = [
+        page(1),
+        page(2),
+        *(
+            response(f"http://a/{number}", b"<img src=y.png alt=noise>" + noise(200_000 + number))
+            for number in (3, 4, 5)
+        ),
+    ]
     path = write(tmp_path / "a.warc", records, form)
     path.write_bytes(path.read_bytes()[:-cut])
     rows, broken, _ = read_all(path)
     lost = 0 if cut == 3 else 1  # what is cut off by 3 bytes is no part of the record
     assert [row["page_url"] for row in rows] == [f"http://a/{number}" for number in range(1, 6 - lost)]
-    assert len(broken) == lost or (cut == 3 and "zstd" in form)  # a frame without its end is counted, though its record is read
+    # a frame without its end is counted, though its record is read
+    assert len(broken) == lost or (cut == 3 and "zstd" in form)
 
 
 @pytest.mark.parametrize("name", ["no WARC record", "wrong length"])
 def test_a_broken_record_of_an_archive_without_compression_costs_itself(tmp_path, name):
-    bad = {"no WARC record": b"XARC/1.0\r\nA: b\r\n\r\nnothing", "wrong length": response("http://a/bad", b"x" * 5_000, "image/png", length=2_000)}[name]
+    bad = {
+        "no WARC record": b"XARC/1.0\r\nA: b\r\n\r\nnothing",
+        "wrong length": response("http://a/bad", b"x" * 5_000, "image/png", length=2_000),
+    }[name]
     path = write(tmp_path / "a.warc", [page(1), bad, page(2), page(3)], "bare")
     rows, broken, _ = read_all(path)
     assert [row["page_url"] for row in rows] == ["http://a/1", "http://a/2", "http://a/3"]
@@ -275,7 +317,11 @@ def test_headers_of_any_bytes_are_read(tmp_path):
 
 
 def test_a_copied_page_keeps_its_head_alone_and_an_image_called_a_page_all(tmp_path):
-    records = [image("http://a/i"), response("http://a/p", b"<p>" + b"x" * 5_000), response("http://a/q", b"\x89PNG\0" + b"x" * 5_000)]
+    records = [
+        image("http://a/i"),
+        response("http://a/p", b"<p>" + b"x" * 5_000),
+        response("http://a/q", b"\x89PNG\0" + b"x" * 5_000),
+    ]
     _, _, places = read_all(write(tmp_path / "a.warc.gz", records, "whole"))
     assert [len(place["bytes"] or b"") for place in places] == [0, 1_024, 5_005]
 
@@ -294,13 +340,21 @@ def test_many_images_of_one_page_come_in_bounded_stretches(tmp_path):
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(seed=st.integers(0, 10**6), form=st.sampled_from(["gzip", "bare", "whole"]), spoil=st.sampled_from(["flip", "cut", "insert"]))
+@given(
+    seed=st.integers(0, 10**6),
+    form=st.sampled_from(["gzip", "bare", "whole"]),
+    spoil=st.sampled_from(["flip", "cut", "insert"]),
+)
 def test_damage_anywhere_costs_few_records_and_never_the_reader(tmp_path_factory, seed, form, spoil):
     chance = random.Random(seed)
     path = write(tmp_path_factory.getbasetemp() / "any.warc", [page(number) for number in range(8)], form)
     data = path.read_bytes()
     at = chance.randrange(40, len(data))
-    spoilt = {"flip": data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :], "cut": data[:at], "insert": data[:at] + b"????" + data[at:]}[spoil]
+    spoilt = {
+        "flip": data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :],
+        "cut": data[:at],
+        "insert": data[:at] + b"????" + data[at:],
+    }[spoil]
     path.write_bytes(spoilt)
     try:
         rows, broken, places = read_all(path)
@@ -314,11 +368,14 @@ def test_damage_anywhere_costs_few_records_and_never_the_reader(tmp_path_factory
     assert len(places) <= 8
 
 
-# Real data -------------------------------------------------------------------------------------------------------------
+# Real data ------------------------------------------------------------------------------------------------------------
 
 
 @needs_shared
-@pytest.mark.parametrize(("language", "in_archive", "images", "missing"), [("en-US", 344, 61, {"gnome", "kde", "kmail"}), ("ja-JP", 346, 63, {"kmail"})])
+@pytest.mark.parametrize(
+    ("language", "in_archive", "images", "missing"),
+    [("en-US", 344, 61, {"gnome", "kde", "kmail"}), ("ja-JP", 346, 63, {"kmail"})],
+)
 def test_the_handbooks_give_exactly_what_is_known_of_them(language, in_archive, images, missing):
     path = SHARED / f"handbook-{language}.warc.gz"
     rows, broken, places = read_all(path)
@@ -353,7 +410,9 @@ class FailingFile(io.BytesIO):
 def test_a_disk_error_in_an_image_is_no_image_that_is_missing(tmp_path, monkeypatch, form, bad_at):
     path = write(tmp_path / "a.warc", [response("http://a/x.jpg", noise(600_000), "image/jpeg")], form)
     data = path.read_bytes()
-    monkeypatch.setattr("altalign.storage.open_read", lambda _: FailingFile(data, bad_at, [OSError(errno.EIO, "Input/output error")]))
+    monkeypatch.setattr(
+        "altalign.storage.open_read", lambda _: FailingFile(data, bad_at, [OSError(errno.EIO, "Input/output error")])
+    )
     with pytest.raises(UnreadableError, match=r"a\.warc: cannot be read as WARC .*Input/output error"):
         read.image_bytes(str(path), 0)
 
@@ -361,7 +420,11 @@ def test_a_disk_error_in_an_image_is_no_image_that_is_missing(tmp_path, monkeypa
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("bad_at", [100, 200_000, 900_000])
 def test_a_disk_error_in_an_archive_is_no_broken_record(tmp_path, monkeypatch, form, bad_at):
-    path = write(tmp_path / "a.warc", [response(f"http://a/{size}.jpg", noise(size), "image/jpeg") for size in (600_000, 600_001)], form)
+    path = write(
+        tmp_path / "a.warc",
+        [response(f"http://a/{size}.jpg", noise(size), "image/jpeg") for size in (600_000, 600_001)],
+        form,
+    )
     data, errors = path.read_bytes(), [OSError(errno.EIO, "Input/output error")]
     monkeypatch.setattr("altalign.storage.open_read", lambda _: FailingFile(data, bad_at, errors))
     with pytest.raises(UnreadableError, match=r"a\.warc: cannot be read as WARC .*Input/output error"):
@@ -404,13 +467,22 @@ _FIELDS = {
 @given(st.lists(st.sampled_from([*_FIELDS]), max_size=6), st.randoms(use_true_random=False))
 @settings(derandomize=True, deadline=None, max_examples=400)
 def test_a_head_says_what_the_readers_own_look_for_each_name_says(names: list[bytes], rng: random.Random) -> None:
-    wanted = [*dict.fromkeys(names), *names[:1], b"Content-Length"] if rng.random() < 0.3 else [*dict.fromkeys([*names, b"Content-Length"])]
+    wanted = (
+        [*dict.fromkeys(names), *names[:1], b"Content-Length"]
+        if rng.random() < 0.3
+        else [*dict.fromkeys([*names, b"Content-Length"])]
+    )
     rng.shuffle(wanted)
     data = b"WARC/1.0\r\n" + b"".join(name + b":" + rng.choice(_FIELDS[name]) + b"\r\n" for name in wanted) + b"\r\n"
     for archived in ArchiveIterator(io.BytesIO(data), parse_http=False):
         lower = [name.lower() for name in wanted]
         error, url = records._head(archived)
-        if lower.count(b"content-length") == lower.count(b"warc-type") == 1 and re.fullmatch(r"\s*\d+\s*", archived.headers.get("Content-Length") or ""):
-            assert (error, url) == (None, (archived.headers.get("WARC-Target-URI") or "").strip().removeprefix("<").removesuffix(">"))
+        if lower.count(b"content-length") == lower.count(b"warc-type") == 1 and re.fullmatch(
+            r"\s*\d+\s*", archived.headers.get("Content-Length") or ""
+        ):
+            assert (error, url) == (
+                None,
+                (archived.headers.get("WARC-Target-URI") or "").strip().removeprefix("<").removesuffix(">"),
+            )
         else:
             assert error is not None

@@ -10,16 +10,27 @@ from tests.pipelines.read.pages.archives import read_all, record, write
 SETTINGS = InputSettings(kind="wat", paths=["-"])
 
 
-def metadata(links: object, *, url: object = "http://a/dir/page", base: str | None = None, status: str | None = "200") -> bytes:
+def metadata(
+    links: object, *, url: object = "http://a/dir/page", base: str | None = None, status: str | None = "200"
+) -> bytes:
     response = {
         "HTML-Metadata": {"Links": links, "Head": {} if base is None else {"Base": base}},
         "Response-Message": {} if status is None else {"Status": status},
     }
-    return json.dumps({"Envelope": {"WARC-Header-Metadata": {"WARC-Target-URI": url}, "Payload-Metadata": {"HTTP-Response-Metadata": response}}}).encode()
+    return json.dumps(
+        {
+            "Envelope": {
+                "WARC-Header-Metadata": {"WARC-Target-URI": url},
+                "Payload-Metadata": {"HTTP-Response-Metadata": response},
+            }
+        }
+    ).encode()
 
 
 def read_of(tmp_path, *blocks: bytes) -> tuple[list[dict], list[dict]]:
-    records = [record(None, b"x", kind="warcinfo")] + [record("http://a/", block, kind="metadata", content_type="application/json") for block in blocks]
+    records = [record(None, b"x", kind="warcinfo")] + [
+        record("http://a/", block, kind="metadata", content_type="application/json") for block in blocks
+    ]
     rows, broken, places = read_all(write(tmp_path / "a.warc.wat.gz", records), SETTINGS)
     assert places == []
     return rows, broken
@@ -60,8 +71,13 @@ def test_a_base_moves_relative_urls(tmp_path):
 
 
 def test_records_about_no_page_or_another_status_have_no_images(tmp_path):
-    other = json.dumps({"Envelope": {"Payload-Metadata": {"HTTP-Request-Metadata": {}}, "WARC-Header-Metadata": {}}}).encode()
-    assert read_of(tmp_path, metadata([image()], status="404"), metadata([]), other, b'{"Container": {}}', b"{}") == ([], [])
+    other = json.dumps(
+        {"Envelope": {"Payload-Metadata": {"HTTP-Request-Metadata": {}}, "WARC-Header-Metadata": {}}}
+    ).encode()
+    assert read_of(tmp_path, metadata([image()], status="404"), metadata([]), other, b'{"Container": {}}', b"{}") == (
+        [],
+        [],
+    )
     assert len(read_of(tmp_path, metadata([image()], status=None))[0]) == 1
 
 
@@ -91,4 +107,8 @@ def test_odd_values_do_not_cost_the_page(tmp_path):
     odd = [{"path": "IMG@/src", "url": 1, "alt": 2}, 3, image(alt="half \ud83d a pair")]
     rows, broken = read_of(tmp_path, metadata(odd), metadata([image()]).replace(b"an alt", b"\xff alt"))
     assert broken == []
-    assert [(row["caption"], row["reason"]) for row in rows] == [("", "alt_missing"), ("half \ufffd a pair", None), ("\ufffd alt", None)]
+    assert [(row["caption"], row["reason"]) for row in rows] == [
+        ("", "alt_missing"),
+        ("half \ufffd a pair", None),
+        ("\ufffd alt", None),
+    ]

@@ -53,7 +53,14 @@ def test_a_table_of_text_is_read_in_any_format_and_compression(tmp_path, form, c
     rows, broken, places = read_all(path)
     assert (broken, places) == ([], [])
     assert rows == [
-        {"image_url": "http://a/1", "image_identity": "http://a/1", "caption": 'one, "two" three', "page_url": None, "reason": None, "failed": []},
+        {
+            "image_url": "http://a/1",
+            "image_identity": "http://a/1",
+            "caption": 'one, "two" three',
+            "page_url": None,
+            "reason": None,
+            "failed": [],
+        },
         {"image_url": "", "image_identity": None, "caption": "four", "page_url": None, "reason": None, "failed": []},
     ]
 
@@ -116,7 +123,9 @@ def test_tsv_has_no_quoting_and_lone_carriage_returns_stay(tmp_path):
     ],
 )
 def test_a_broken_json_line_costs_that_line(tmp_path, line, error):
-    path = compress(tmp_path / "table.jsonl", b'{"url": "a", "caption": "one"}\n' + line + b'\n{"url": "b", "caption": "two"}')
+    path = compress(
+        tmp_path / "table.jsonl", b'{"url": "a", "caption": "one"}\n' + line + b'\n{"url": "b", "caption": "two"}'
+    )
     _, broken, _ = read_all(path)
     assert captions(path) == ["one", "two"]
     assert [entry["offset"] for entry in broken] == [31]
@@ -142,9 +151,14 @@ def test_a_missing_key_is_null(tmp_path):
 @pytest.mark.parametrize("form", ["csv", "tsv", "jsonl"])
 def test_an_endless_line_is_one_broken_row(tmp_path, monkeypatch, form):
     monkeypatch.setattr(f"altalign.pipelines.read.{'lines'}.LINE_BYTES", 1_000)
-    row = {"csv": "{url},{caption}\n", "tsv": "{url}\t{caption}\n", "jsonl": '{{"url": "{url}", "caption": "{caption}"}}\n'}[form]
+    row = {
+        "csv": "{url},{caption}\n",
+        "tsv": "{url}\t{caption}\n",
+        "jsonl": '{{"url": "{url}", "caption": "{caption}"}}\n',
+    }[form]
     text = "".join(
-        row.format(url=url, caption=caption) for url, caption in [("url", "caption")] * (form != "jsonl") + [("a", "one"), ("b", "x" * 5_000), ("c", "two")]
+        row.format(url=url, caption=caption)
+        for url, caption in [("url", "caption")] * (form != "jsonl") + [("a", "one"), ("b", "x" * 5_000), ("c", "two")]
     )
     path = compress(tmp_path / f"table.{form}", text.encode())
     _, broken, _ = read_all(path)
@@ -162,9 +176,14 @@ def test_an_open_quote_of_endless_lines_costs_one_row(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("form", [".csv.gz", ".tsv.zst", ".jsonl.gz"])
 def test_a_compressed_file_cut_in_two_cannot_be_read(tmp_path, form):
-    lines = [f'{{"url":"http://a/{i}", "caption": "{hashlib.sha256(bytes([i % 256])).hexdigest()}"}}\n' for i in range(2_000)]
+    lines = [
+        f'{{"url":"http://a/{i}", "caption": "{hashlib.sha256(bytes([i % 256])).hexdigest()}"}}\n' for i in range(2_000)
+    ]
     path = compress(
-        tmp_path / f"table{form}", "".join(["url\tcaption\n"] * (form != ".jsonl.gz") + lines).replace("url\t", "url," if "csv" in form else "url\t").encode()
+        tmp_path / f"table{form}",
+        "".join(["url\tcaption\n"] * (form != ".jsonl.gz") + lines)
+        .replace("url\t", "url," if "csv" in form else "url\t")
+        .encode(),
     )
     path.write_bytes(path.read_bytes()[:-30])
     read.check([str(path)], an_input())
@@ -187,11 +206,19 @@ def test_a_header_that_cannot_be_read_stops_the_file(tmp_path):
         read_all(path)
 
 
-# Parquet ---------------------------------------------------------------------------------------------------------------
+# Parquet --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int8(), pa.large_string())], ids=str
+    "kind",
+    [
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.dictionary(pa.int8(), pa.large_string()),
+    ],
+    ids=str,
 )
 def test_any_type_of_string_is_read_from_parquet(tmp_path, kind):
     columns = {
@@ -212,7 +239,9 @@ def test_any_type_of_string_is_read_from_parquet(tmp_path, kind):
     batch = read.candidates(pq.read_table(path, columns=table.columns(wanted)).combine_chunks().to_batches()[0], wanted)
     assert batch.schema == CANDIDATE
     assert batch.to_pylist() == rows
-    assert read_all(path, page_url_column="page", decode_entities=True)[0] == [{**row, "reason": None, "failed": []} for row in rows]
+    assert read_all(path, page_url_column="page", decode_entities=True)[0] == [
+        {**row, "reason": None, "failed": []} for row in rows
+    ]
 
 
 def test_references_stay_without_decode_entities(tmp_path):
@@ -250,8 +279,16 @@ def test_images_in_hand_have_an_identity_and_a_place(tmp_path, kind):
     rows, _, places = read_all(path, image_column="img")
     two, three, one = (hashlib.sha256(each).hexdigest() for each in (b"two", b"three", b"one"))
     assert [row["image_identity"] for row in rows] == ["http://a/1", two, "http://a/2", None, three, one]
-    assert places == [{"image_identity": rows[row]["image_identity"], "offset": row, "length": None, "bytes": None} for row in (0, 1, 4, 5)]
-    assert list(table.images(str(path), an_input(image_column="img"), [0, 1, 4, 5])) == [(0, b"one"), (1, b"two"), (4, b"three"), (5, b"one")]
+    assert places == [
+        {"image_identity": rows[row]["image_identity"], "offset": row, "length": None, "bytes": None}
+        for row in (0, 1, 4, 5)
+    ]
+    assert list(table.images(str(path), an_input(image_column="img"), [0, 1, 4, 5])) == [
+        (0, b"one"),
+        (1, b"two"),
+        (4, b"three"),
+        (5, b"one"),
+    ]
 
 
 def test_images_in_hand_need_no_url_column(tmp_path):
@@ -261,13 +298,15 @@ def test_images_in_hand_need_no_url_column(tmp_path):
 
 
 def test_many_rows_come_in_bounded_stretches_without_loss(tmp_path):
-    path = compress(tmp_path / "table.csv", b"url,caption\n" + b"".join(b"http://a/%d,c %d\n" % (i, i) for i in range(20_000)))
+    path = compress(
+        tmp_path / "table.csv", b"url,caption\n" + b"".join(b"http://a/%d,c %d\n" % (i, i) for i in range(20_000))
+    )
     stretches = [each.rows for each in read.read(str(path), an_input())]
     assert max(each.num_rows for each in stretches) <= found.STRETCH_ROWS
     assert pa.Table.from_batches(stretches)["caption"].to_pylist() == [f"c {i}" for i in range(20_000)]
 
 
-# Settings that do not fit ----------------------------------------------------------------------------------------------
+# Settings that do not fit ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv", "jsonl", "parquet"])
@@ -308,11 +347,14 @@ def test_settings_that_do_not_fit_are_refused(tmp_path):
             read.check([str(tmp_path / name)], an_input(**values))
 
 
-# Properties ------------------------------------------------------------------------------------------------------------
+# Properties -----------------------------------------------------------------------------------------------------------
 
 
 @settings(derandomize=True, deadline=None, max_examples=150)
-@given(data=st.binary(max_size=200) | st.text("a,\"\n\r\t{}'", max_size=80).map(str.encode), form=st.sampled_from(["csv", "tsv", "jsonl"]))
+@given(
+    data=st.binary(max_size=200) | st.text("a,\"\n\r\t{}'", max_size=80).map(str.encode),
+    form=st.sampled_from(["csv", "tsv", "jsonl"]),
+)
 def test_any_bytes_give_rows_or_broken_rows(tmp_path_factory, data, form):
     path = tmp_path_factory.getbasetemp() / f"any.{form}"
     head = {"csv": b"url,caption\n", "tsv": b"url\tcaption\n", "jsonl": b'{"url": "", "caption": ""}\n'}[form]
@@ -321,4 +363,6 @@ def test_any_bytes_give_rows_or_broken_rows(tmp_path_factory, data, form):
     lines = sum(1 for line in data.split(b"\n") if line.strip())
     assert len(rows) + len(broken) - (form == "jsonl") <= max(lines, data.count(b"\n") + 1)
     if form != "csv":
-        assert len(rows) + len(broken) - (form == "jsonl") >= sum(1 for line in data.split(b"\n") if line.decode(errors="replace").strip())
+        assert len(rows) + len(broken) - (form == "jsonl") >= sum(
+            1 for line in data.split(b"\n") if line.decode(errors="replace").strip()
+        )

@@ -14,7 +14,16 @@ from altalign.pipelines.read.tars import tar_members
 from tests.pipelines.read.pages.archives import compress
 
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
-NUMBERS = {"mode": (100, 8), "owner": (108, 8), "group": (116, 8), "size": (124, 12), "time": (136, 12), "sum": (148, 8), "major": (329, 8), "minor": (337, 8)}
+NUMBERS = {
+    "mode": (100, 8),
+    "owner": (108, 8),
+    "group": (116, 8),
+    "size": (124, 12),
+    "time": (136, 12),
+    "sum": (148, 8),
+    "major": (329, 8),
+    "minor": (337, 8),
+}
 FIELDS = (
     b"",
     b"0",
@@ -37,19 +46,31 @@ TYPES = b"0\x001234567LKxgXSVDAN\xff"
 
 def header(rng: Random) -> bytes:
     """A header as a tool may write it, or with something in it that none would; its sum right, as that of signed bytes, or wrong."""
-    name = rng.choice(["a.jpg", "folder/", "folder/of/a.txt", "n" * 100, "ü.json", "\udcff.png", "f" * 80 + "/" + "g" * 60, ""])
+    name = rng.choice(
+        ["a.jpg", "folder/", "folder/of/a.txt", "n" * 100, "ü.json", "\udcff.png", "f" * 80 + "/" + "g" * 60, ""]
+    )
     member = tarfile.TarInfo(name)
-    member.size, member.mtime, member.uid = rng.choice([0, 1, 512, 8**11 - 1]), rng.choice([0, 1_700_000_000]), rng.choice([0, 1000])
+    member.size, member.mtime, member.uid = (
+        rng.choice([0, 1, 512, 8**11 - 1]),
+        rng.choice([0, 1_700_000_000]),
+        rng.choice([0, 1000]),
+    )
     member.type = bytes([rng.choice(TYPES)]) if rng.random() < 0.3 else tarfile.REGTYPE
     block = bytearray(member.tobuf(tarfile.USTAR_FORMAT)[:512])
     for begin, length in NUMBERS.values():
         if rng.random() < 0.15:
-            block[begin : begin + length] = rng.choice([b"\0", b" "]).join([rng.choice(FIELDS), b""]).ljust(length, rng.choice([b"\0", b" "]))[:length]
+            block[begin : begin + length] = (
+                rng.choice([b"\0", b" "])
+                .join([rng.choice(FIELDS), b""])
+                .ljust(length, rng.choice([b"\0", b" "]))[:length]
+            )
     if rng.random() < 0.1:
         block[rng.randrange(512)] = rng.randrange(256)
     sums = tarfile.calc_chksums(bytes(block))  # type: ignore[attr-defined]
     if rng.random() < 0.9:
-        block[148:156] = rng.choice([b"%06o\0 ", b"%06o \0", b"%07o\0", b"%6o\0 ", b"0%06o ", b"%06o 1"]) % sums[rng.random() < 0.1]
+        block[148:156] = (
+            rng.choice([b"%06o\0 ", b"%06o \0", b"%07o\0", b"%6o\0 ", b"0%06o ", b"%06o 1"]) % sums[rng.random() < 0.1]
+        )
     return bytes(block)
 
 
@@ -102,8 +123,11 @@ def tar(rng: Random, members: int) -> bytes:
     for number in range(members):
         form = rng.choice(FORMATS)
         depth = rng.randint(1, 28 if form == tarfile.USTAR_FORMAT else 60)
-        kind = rng.choice([tarfile.REGTYPE] * 8 + [tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.CONTTYPE])
-        is_short = kind == tarfile.AREGTYPE or rng.random() < 0.5  # an older header with a long name that it cuts at a slash is a folder to tarfile
+        kind = rng.choice(
+            [tarfile.REGTYPE] * 8 + [tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.CONTTYPE]
+        )
+        # an older header with a long name that it cuts at a slash is a folder to tarfile
+        is_short = kind == tarfile.AREGTYPE or rng.random() < 0.5
         name = ("" if is_short else "deep/" * depth) + f"{number}.{rng.choice(['jpg', 'txt', 'json', 'ü'])}"
         member = tarfile.TarInfo(name)
         member.type = kind
@@ -145,8 +169,12 @@ def test_all_members_of_a_tar_are_those_that_tarfile_finds(tmp_path: Path, form:
 def test_headers_without_surprises_are_not_left_to_tarfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[bytes] = []
     real = tarfile.TarInfo.frombuf.__func__  # type: ignore[attr-defined]
-    monkeypatch.setattr(tarfile.TarInfo, "frombuf", classmethod(lambda cls, buf, *rest: left.append(buf) or real(cls, buf, *rest)))
-    data = b"".join(tarfile.TarInfo(f"{number}.jpg").tobuf(form) for number, form in enumerate(FORMATS * 20)) + bytes(1_024)
+    monkeypatch.setattr(
+        tarfile.TarInfo, "frombuf", classmethod(lambda cls, buf, *rest: left.append(buf) or real(cls, buf, *rest))
+    )
+    data = b"".join(tarfile.TarInfo(f"{number}.jpg").tobuf(form) for number, form in enumerate(FORMATS * 20)) + bytes(
+        1_024
+    )
     (tmp_path / "a.tar").write_bytes(data)
     with (tmp_path / "a.tar").open("rb") as file, tar_members.opened(file) as (opened, _):
         assert len(list(opened)) == 60

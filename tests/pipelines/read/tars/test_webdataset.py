@@ -35,7 +35,11 @@ def write(path: Path, members: list[tuple[str, bytes]]) -> Path:
 
 
 def bytes_of(path: Path, place: dict) -> bytes:
-    return place["bytes"] if place["bytes"] is not None else path.read_bytes()[place["offset"] : place["offset"] + place["length"]]
+    return (
+        place["bytes"]
+        if place["bytes"] is not None
+        else path.read_bytes()[place["offset"] : place["offset"] + place["length"]]
+    )
 
 
 def sha(data: bytes) -> str:
@@ -62,7 +66,9 @@ def test_samples_are_read_in_order_with_the_bytes_of_their_images(tmp_path, form
     ]
     path = write(tmp_path / f"shard{form}", members)
     rows, broken, places = read_all(path)
-    assert [entry["error"] for entry in broken] == ["no image, .txt or .json of one name before the first dot, but 0004.cls"]
+    assert [entry["error"] for entry in broken] == [
+        "no image, .txt or .json of one name before the first dot, but 0004.cls"
+    ]
     assert [(row["image_identity"], row["caption"]) for row in rows] == [
         ("http://a/1", "a caption"),
         (sha(b"two"), "of json"),
@@ -72,7 +78,13 @@ def test_samples_are_read_in_order_with_the_bytes_of_their_images(tmp_path, form
         (sha(b"two"), ""),
         (sha(b"long name"), ""),
     ]
-    assert [place["image_identity"] for place in places] == ["http://a/1", sha(b"two"), sha(b"three"), sha(b"two"), sha(b"long name")]
+    assert [place["image_identity"] for place in places] == [
+        "http://a/1",
+        sha(b"two"),
+        sha(b"three"),
+        sha(b"two"),
+        sha(b"long name"),
+    ]
     found = [bytes_of(path, place) for place in places]
     assert found == [b"one", b"two", b"three", b"two", b"long name"]
     assert all((place["bytes"] is None) == (form == ".tar") for place in places)
@@ -80,16 +92,25 @@ def test_samples_are_read_in_order_with_the_bytes_of_their_images(tmp_path, form
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"url": 1}', b'{"caption": {}}', b"\xff"])
 def test_a_broken_side_car_costs_its_sample(tmp_path, content):
-    path = write(tmp_path / "a.tar", [("1.jpg", b"one"), ("2.jpg", b"two"), ("2.json", content), ("2.txt", b"x"), ("3.jpg", b"three")])
+    path = write(
+        tmp_path / "a.tar",
+        [("1.jpg", b"one"), ("2.jpg", b"two"), ("2.json", content), ("2.txt", b"x"), ("3.jpg", b"three")],
+    )
     rows, broken, places = read_all(path)
-    assert [row["image_identity"] for row in rows] == [place["image_identity"] for place in places] == [sha(b"one"), sha(b"three")]
+    assert (
+        [row["image_identity"] for row in rows]
+        == [place["image_identity"] for place in places]
+        == [sha(b"one"), sha(b"three")]
+    )
     assert [entry["offset"] for entry in broken] == [1_024]
     assert "2.json" in broken[0]["error"]
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_tar_cut_in_two_cannot_be_read(tmp_path, form):
-    path = write(tmp_path / f"a{form}", [(f"{number}.jpg", random.Random(number).randbytes(5_000)) for number in range(20)])
+    path = write(
+        tmp_path / f"a{form}", [(f"{number}.jpg", random.Random(number).randbytes(5_000)) for number in range(20)]
+    )
     whole = path.read_bytes()
     for size in (len(whole) // 2 + 37, len(whole) // 2 - 900, 700):
         path.write_bytes(whole[:size])
@@ -125,7 +146,12 @@ def test_references_are_decoded_where_settings_say_so(tmp_path):
 @pytest.mark.parametrize("side_car", ["txt", "json"])
 def test_an_endless_caption_costs_its_sample(tmp_path, monkeypatch, form, side_car):
     monkeypatch.setattr("altalign.pipelines.read.tars.webdataset.LINE_BYTES", 100)
-    rows, broken, places = read_all(write(tmp_path / f"a{form}", [("1.jpg", b"one"), (f"1.{side_car}", b"x" * 101), ("2.jpg", b"two"), ("2.txt", b"x" * 100)]))
+    rows, broken, places = read_all(
+        write(
+            tmp_path / f"a{form}",
+            [("1.jpg", b"one"), (f"1.{side_car}", b"x" * 101), ("2.jpg", b"two"), ("2.txt", b"x" * 100)],
+        )
+    )
     assert [entry["offset"] for entry in broken] == [0]
     assert f"1.{side_car}" in broken[0]["error"]
     assert [row["image_identity"] for row in rows] == [place["image_identity"] for place in places] == [sha(b"two")]
@@ -135,7 +161,10 @@ def test_an_endless_caption_costs_its_sample(tmp_path, monkeypatch, form, side_c
 def test_an_image_beyond_the_limit_is_cut_whatever_the_compression(tmp_path, monkeypatch, form):
     monkeypatch.setattr("altalign.pipelines.read.tars.webdataset.IMAGE_BYTES", 10_000)
     images = [random.Random(size).randbytes(size) for size in (10_000, 10_001, 50_000)]
-    path = write(tmp_path / f"a{form}", [(f"{number}.jpg", image) for number, image in enumerate(images)] + [("last.txt", b"caption")])
+    path = write(
+        tmp_path / f"a{form}",
+        [(f"{number}.jpg", image) for number, image in enumerate(images)] + [("last.txt", b"caption")],
+    )
     rows, broken, places = read_all(path)
     assert broken == []
     assert [row["image_identity"] for row in rows] == [*(sha(image[:10_000]) for image in images), None]

@@ -11,7 +11,18 @@ from altalign.pipelines.web.allowed.addresses import Addresses, is_forbidden, sp
 FORBIDDEN = {
     "unspecified": ["0.0.0.0", "0.255.255.255", "::"],
     "loopback": ["127.0.0.1", "127.255.255.254", "::1"],
-    "private": ["10.0.0.1", "10.255.255.255", "172.16.0.1", "172.31.255.255", "192.168.0.1", "100.64.0.1", "100.127.255.255", "fc00::1", "fdff::1", "fec0::1"],
+    "private": [
+        "10.0.0.1",
+        "10.255.255.255",
+        "172.16.0.1",
+        "172.31.255.255",
+        "192.168.0.1",
+        "100.64.0.1",
+        "100.127.255.255",
+        "fc00::1",
+        "fdff::1",
+        "fec0::1",
+    ],
     "link-local": ["169.254.0.1", "169.254.169.254", "fe80::1", "febf::1", "fe80::1%eth0"],
     "metadata": ["168.63.129.16"],
     "multicast": ["224.0.0.1", "239.255.255.255", "ff02::1", "ff0e::1"],
@@ -51,7 +62,9 @@ def embedded(address: str) -> list[str]:
     """An IPv4 address in all forms of IPv6 that are routed to it."""
     number = int(ipaddress.IPv4Address(address))
     bases = {"::ffff:0:0": 0, "::ffff:0:0:0": 0, "64:ff9b::": 0, "2002::": 80}
-    return [str(ipaddress.IPv6Address(int(ipaddress.IPv6Address(base)) | number << bits)) for base, bits in bases.items()]
+    return [
+        str(ipaddress.IPv6Address(int(ipaddress.IPv6Address(base)) | number << bits)) for base, bits in bases.items()
+    ]
 
 
 @pytest.mark.parametrize(("what", "address"), ALL)
@@ -78,7 +91,9 @@ def test_a_public_address_stays_one_behind_a_translator(address: str) -> None:
 
 
 @given(address=st.ip_addresses())
-def test_whatever_the_standard_library_calls_not_global_is_forbidden(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+def test_whatever_the_standard_library_calls_not_global_is_forbidden(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> None:
     is_mapped = address in ipaddress.ip_network("::ffff:0:0/96")  # decided by what is inside
     if (not address.is_global or address.is_multicast) and not is_mapped:
         assert special(address)
@@ -86,21 +101,25 @@ def test_whatever_the_standard_library_calls_not_global_is_forbidden(address: ip
 
 @given(address=st.ip_addresses(v=4))
 def test_of_ipv4_only_what_both_call_special_is_forbidden(address: ipaddress.IPv4Address) -> None:
-    ours = {"192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32"}  # in part global by the registry, and not to be asked for images
+    # in part global by the registry, and not to be asked for images
+    ours = {"192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32"}
     if special(address) and not any(address in ipaddress.ip_network(network) for network in ours):
         assert not address.is_global or address.is_multicast
 
 
-@pytest.mark.parametrize("address", ["", "a.test", "127.1", "0x7f000001", "2130706433", "127.0.0.1 ", "[::1]", "::1]", "1.2.3.4.5"])
+@pytest.mark.parametrize(
+    "address", ["", "a.test", "127.1", "0x7f000001", "2130706433", "127.0.0.1 ", "[::1]", "::1]", "1.2.3.4.5"]
+)
 def test_what_is_no_address_is_never_reached(address: str) -> None:
     assert is_forbidden(address, 80, ["0.0.0.0/0", "::/0"])
 
 
 def test_a_setting_opens_addresses_at_the_ports_of_the_settings() -> None:
     allow = ["127.0.0.1", "10.0.0.0/8", "fd00::/8"]
-    assert [is_forbidden(address, 80, allow) for address in ("127.0.0.1", "10.9.8.7", "fd12::1", "::ffff:127.0.0.1", "127.0.0.2", "11.0.0.1", "fc00::1")] == [
-        False
-    ] * 4 + [True, False, True]
+    assert [
+        is_forbidden(address, 80, allow)
+        for address in ("127.0.0.1", "10.9.8.7", "fd12::1", "::ffff:127.0.0.1", "127.0.0.2", "11.0.0.1", "fc00::1")
+    ] == [False] * 4 + [True, False, True]
     assert is_forbidden("127.0.0.1", 8080, allow)
 
 
@@ -108,9 +127,10 @@ def test_a_setting_with_a_port_opens_that_alone() -> None:
     allow = ["127.0.0.1:8080", "[::1]:8081"]
     assert not is_forbidden("127.0.0.1", 8080, allow)
     assert not is_forbidden("::1", 8081, allow)
-    assert [is_forbidden(*place, allow) for place in (("127.0.0.1", 80), ("127.0.0.1", 8081), ("::1", 8080), ("127.0.0.2", 8080), ("8.8.8.8", 8080))] == [
-        True
-    ] * 5
+    assert [
+        is_forbidden(*place, allow)
+        for place in (("127.0.0.1", 80), ("127.0.0.1", 8081), ("::1", 8080), ("127.0.0.2", 8080), ("8.8.8.8", 8080))
+    ] == [True] * 5
 
 
 def test_a_port_that_no_address_may_have_is_known_without_one() -> None:

@@ -11,7 +11,9 @@ from altalign.errors import UsageError
 from altalign.pipelines.web.allowed.domains import Domains
 from altalign.pipelines.web.http.target import Target
 
-TEXT = "\ufeff# of others\n\nexample.org\nSub.Example.COM. # and why\nbücher.example\r\n[2606:4700::1]\n192.0.2.7\nco.uk\n"
+TEXT = (
+    "\ufeff# of others\n\nexample.org\nSub.Example.COM. # and why\nbücher.example\r\n[2606:4700::1]\n192.0.2.7\nco.uk\n"
+)
 LIST = Domains.parse([("list", TEXT), ("other", "xn--mnchen-3ya.example")])
 
 
@@ -37,7 +39,19 @@ def test_a_domain_covers_what_is_below_it_however_it_is_written(host: str) -> No
     assert LIST.blocks(Target.parse(f"http://{host}/image").host)
 
 
-@pytest.mark.parametrize("host", ["example.com", "notexample.org", "example.org.evil.test", "org", "bucher.example", "192.0.2.70", "[2606:4700::2]", "uk"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "example.com",
+        "notexample.org",
+        "example.org.evil.test",
+        "org",
+        "bucher.example",
+        "192.0.2.70",
+        "[2606:4700::2]",
+        "uk",
+    ],
+)
 def test_nothing_else_is_covered(host: str) -> None:
     assert not LIST.blocks(Target.parse(f"http://{host}/image").host)
 
@@ -48,7 +62,11 @@ def test_without_lists_nothing_is_blocked() -> None:
 
 
 @given(
-    labels=st.lists(st.text("abcxyz-", min_size=1, max_size=4).filter(lambda label: not label.startswith("-")), min_size=1, max_size=5),
+    labels=st.lists(
+        st.text("abcxyz-", min_size=1, max_size=4).filter(lambda label: not label.startswith("-")),
+        min_size=1,
+        max_size=5,
+    ),
     blocked=st.lists(st.integers(1, 5), max_size=3),
 )
 def test_it_is_the_same_as_looking_at_every_ending(labels: list[str], blocked: list[int]) -> None:
@@ -74,7 +92,9 @@ def test_it_is_the_same_as_looking_at_every_ending(labels: list[str], blocked: l
     ],
 )
 def test_a_line_that_is_no_domain_is_a_wrong_setting(line: str) -> None:
-    with pytest.raises(UsageError, match=rf"lists/bad line 2: {re.escape(repr(line))} is no domain; write one such as example.org"):
+    with pytest.raises(
+        UsageError, match=rf"lists/bad line 2: {re.escape(repr(line))} is no domain; write one such as example.org"
+    ):
         Domains.parse([("lists/bad", f"good.test\n{line}\n")])
 
 

@@ -32,7 +32,8 @@ def allows(text: str | bytes, path: str) -> bool:
         ("\ufeffUser-agent: *\r\nDisallow: /a # not this\r\n", ["/b"], ["/a"]),
         ("useragent : *\ndisallow : /a\n", ["/b"], ["/a"]),
         ("User-agent: *\nDisallow: /caf%C3%A9\n", ["/cafe"], ["/caf%C3%A9"]),
-        ("User-agent: altalign\n\nUser-agent: *\nDisallow: /\n", [], ["/b"]),  # names that follow each other are of one group
+        # names that follow each other are of one group
+        ("User-agent: altalign\n\nUser-agent: *\nDisallow: /\n", [], ["/b"]),
     ],
 )
 def test_what_a_robots_txt_forbids(text: str, allowed: list[str], forbidden: list[str]) -> None:
@@ -70,7 +71,10 @@ def test_what_is_beyond_the_limit_is_left_out() -> None:
     assert not allows(b"User-agent: *\nDisallow: /\n" + filler, "/a")
 
 
-@pytest.mark.parametrize(("delay", "seconds"), [("5", 5.0), ("0.5", 0.5), ("86400", DELAY_S_AT_MOST), ("-1", 0.0), ("soon", 0.0), ("nan", 0.0), ("inf", 0.0)])
+@pytest.mark.parametrize(
+    ("delay", "seconds"),
+    [("5", 5.0), ("0.5", 0.5), ("86400", DELAY_S_AT_MOST), ("-1", 0.0), ("soon", 0.0), ("nan", 0.0), ("inf", 0.0)],
+)
 def test_a_crawl_delay_is_seconds_up_to_a_limit(delay: str, seconds: float) -> None:
     assert Rules.parse(f"User-agent: *\nCrawl-delay: {delay}\n".encode(), US).delay_s == seconds
 
@@ -79,7 +83,9 @@ def is_disallowed(values: list[str], token: str) -> bool:
     """As img2dataset 1.47 documents its reading of X-Robots-Tag: an optional name before the first colon, directives after it."""
     for value in values:
         name, directives = value.split(":", 1) if ":" in value else (None, value)
-        if (name is None or name.lower() == token) and any(word.strip().lower() in OPPOSED for word in directives.split(",")):
+        if (name is None or name.lower() == token) and any(
+            word.strip().lower() in OPPOSED for word in directives.split(",")
+        ):
             return True
     return False
 
@@ -87,20 +93,30 @@ def is_disallowed(values: list[str], token: str) -> bool:
 @given(
     values=st.lists(
         st.text("noaimgedx ,:AltalignN-_;", max_size=30)
-        | st.sampled_from(["noai", "altalign:noindex", "Altalign: x, NoImageAI", "other: noai", "a, noai", "max-snippet: 1, noai"])
+        | st.sampled_from(
+            ["noai", "altalign:noindex", "Altalign: x, NoImageAI", "other: noai", "a, noai", "max-snippet: 1, noai"]
+        )
     )
 )
 def test_a_tag_is_read_as_img2dataset_reads_it(values: list[str]) -> None:
     assert bool(opt_out(values, [], US)) == is_disallowed(values, US)
 
 
-@pytest.mark.parametrize(("value", "reserved"), [("1", True), (" 1 ", True), ("0", False), ("true", False), ("", False), ("11", False)])
+@pytest.mark.parametrize(
+    ("value", "reserved"), [("1", True), (" 1 ", True), ("0", False), ("true", False), ("", False), ("11", False)]
+)
 def test_rights_are_reserved_by_a_one(value: str, *, reserved: bool) -> None:
     assert opt_out([], [value], US) == ("tdm-reservation: 1" if reserved else "")
 
 
 @pytest.mark.parametrize(
-    ("agent", "token"), [("altalign/0.1 (+https://a.test)", "altalign"), ("Me", "me"), ("Mozilla/5.0 (compatible; x)", "mozilla"), ("  a b ", "a")]
+    ("agent", "token"),
+    [
+        ("altalign/0.1 (+https://a.test)", "altalign"),
+        ("Me", "me"),
+        ("Mozilla/5.0 (compatible; x)", "mozilla"),
+        ("  a b ", "a"),
+    ],
 )
 def test_a_robot_is_called_by_its_first_word(agent: str, token: str) -> None:
     assert product_token(agent) == token

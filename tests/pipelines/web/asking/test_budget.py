@@ -12,12 +12,16 @@ from altalign.pipelines.web.asking.budget import Budget, Share
 
 
 @given(
-    bodies=st.lists(st.tuples(st.integers(1, 100), st.integers(1, 40), st.booleans(), st.booleans()), min_size=1, max_size=30),
+    bodies=st.lists(
+        st.tuples(st.integers(1, 100), st.integers(1, 40), st.booleans(), st.booleans()), min_size=1, max_size=30
+    ),
     most=st.integers(1, 300),
     seed=st.integers(0, 2**32),
 )
 @settings(deadline=None)
-def test_bodies_of_any_size_in_any_order_all_come_and_stay_within_it(bodies: list[tuple[int, int, bool, bool]], most: int, seed: int) -> None:
+def test_bodies_of_any_size_in_any_order_all_come_and_stay_within_it(
+    bodies: list[tuple[int, int, bool, bool]], most: int, seed: int
+) -> None:
     """Each is (bytes, step, whether it comes whole, whether it breaks off); all of them at once, and a consumer that takes its time."""
     rng, body_most, arrived, seen = random.Random(seed), 100, [], []
 
@@ -54,7 +58,9 @@ def test_bodies_of_any_size_in_any_order_all_come_and_stay_within_it(bodies: lis
                 budget.give_back(size)
 
         consumer = asyncio.create_task(consume())
-        await asyncio.gather(*(read(size, step, fails=fails, is_cancelled=cancelled) for size, step, fails, cancelled in bodies))
+        await asyncio.gather(
+            *(read(size, step, fails=fails, is_cancelled=cancelled) for size, step, fails, cancelled in bodies)
+        )
         while budget.in_flight:
             await asyncio.sleep(0)
         consumer.cancel()
@@ -77,7 +83,9 @@ def test_who_waits_longest_is_served_first() -> None:
             served.append(name)
             budget.end(share)
 
-        waiting = [asyncio.create_task(wait(name, count)) for name, count in (("large", 60), ("small", 1), ("other", 50))]
+        waiting = [
+            asyncio.create_task(wait(name, count)) for name, count in (("large", 60), ("small", 1), ("other", 50))
+        ]
         await asyncio.sleep(0)
         assert served == []
         budget.end(full)

@@ -61,7 +61,7 @@ def urls_of(host: str, count: int) -> list[str]:
     return [f"http://{host}/{number}" for number in range(count)]
 
 
-# Pace ------------------------------------------------------------------------------------------------------------------------
+# Pace -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_host_is_asked_at_its_pace() -> None:
@@ -133,7 +133,7 @@ def test_hosts_have_their_turns() -> None:
     assert web.asked("few")[-1] < 0.5
 
 
-# Hosts that do not answer ----------------------------------------------------------------------------------------------------
+# Hosts that do not answer ---------------------------------------------------------------------------------------------
 
 
 def test_hanging_hosts_hold_up_no_other() -> None:
@@ -167,7 +167,9 @@ def test_a_host_that_has_never_answered_gets_one_more_try_that_is_shorter(*, ima
     assert played.ended_s < 5 + 2 + 2.5 + 0.2
     assert max(Counter(url for _, url in web.robots_log + web.log).values()) <= 2
     assert {response.reason for response in played.responses} == {TIMEOUT}
-    assert [round(each.seconds, 1) for each in played.responses[0].tries] == ([] if honour_robots else [5.0] if images == 300 else [5.0, 2.5])
+    assert [round(each.seconds, 1) for each in played.responses[0].tries] == (
+        [] if honour_robots else [5.0] if images == 300 else [5.0, 2.5]
+    )
     if honour_robots:
         assert played.responses[0].detail == "robots.txt: no answer of 192.0.2.4 within 2.5 s"
 
@@ -210,7 +212,9 @@ def test_a_try_whose_time_ends_as_it_waits_for_the_budget_costs_no_other_its_req
             request.on_wait(begins=False)
         return answer()
 
-    played = play(web_of(a=site), urls_of("a", 4), settings_of(connections_per_host=1, timeout_s=10, retries=0), deadline_s=1_000)
+    played = play(
+        web_of(a=site), urls_of("a", 4), settings_of(connections_per_host=1, timeout_s=10, retries=0), deadline_s=1_000
+    )
     found = {response.number: response.reason for response in played.responses}
     assert [found[number] for number in (1, 2, 3)] == [None] * 3
     assert played.ended_s < 20
@@ -227,7 +231,12 @@ def test_a_request_that_is_cut_off_before_it_has_begun_is_under_way_no_longer() 
         return answer()
 
     web = web_of(a=late, b=good())
-    played = play(web, ["http://a/0", *urls_of("b", 2)], settings_of(connections_per_host=1, requests_per_host_s=0.2), deadline_s=5.05)
+    played = play(
+        web,
+        ["http://a/0", *urls_of("b", 2)],
+        settings_of(connections_per_host=1, requests_per_host_s=0.2),
+        deadline_s=5.05,
+    )
     assert [response.reason for response in played.responses] == [None, None, TIMEOUT]
     assert (played.fetching.schedule.running, played.fetching.schedule.slots) == (0, 0)
 
@@ -245,7 +254,10 @@ def test_who_answers_late_is_heard_when_asked_again() -> None:
         return answer()
 
     played = play(web_of(a=site), urls_of("a", 1), settings_of(timeout_s=5))
-    assert [(each.reason, round(each.seconds, 1)) for each in played.responses[0].tries] == [(TIMEOUT, 5.0), (None, 4.8)]
+    assert [(each.reason, round(each.seconds, 1)) for each in played.responses[0].tries] == [
+        (TIMEOUT, 5.0),
+        (None, 4.8),
+    ]
 
 
 def test_a_port_where_nobody_listens_is_given_up_and_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +294,7 @@ def test_a_name_that_is_not_there_is_looked_up_a_few_times_only() -> None:
     assert played.ended_s < 5
 
 
-# A network that is gone ------------------------------------------------------------------------------------------------------
+# A network that is gone -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("failing", [hanging, refusing])
@@ -327,7 +339,7 @@ def test_hosts_that_hang_at_the_end_are_no_outage() -> None:
     assert Counter(response.reason for response in played.responses) == {None: 50, TIMEOUT: 6}
 
 
-# A machine with too little -----------------------------------------------------------------------------------------------------
+# A machine with too little --------------------------------------------------------------------------------------------
 
 
 def too_many(open_files: int) -> Callable[[str], Site]:
@@ -355,10 +367,12 @@ def test_too_few_open_files_cost_no_image() -> None:
 def test_a_machine_that_can_open_nothing_says_so() -> None:
     with pytest.raises(AssertionError) as error:
         play(Web(too_many(0)), ["http://a/"], settings_of())
-    assert str(error.value.__cause__).startswith("too many open files, or too little memory for connections: raise `ulimit -n`")
+    assert str(error.value.__cause__).startswith(
+        "too many open files, or too little memory for connections: raise `ulimit -n`"
+    )
 
 
-# Hosts that ask to be left alone -----------------------------------------------------------------------------------------------
+# Hosts that ask to be left alone --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("said", ["30", formatdate(EPOCH_S + 30.01, usegmt=True)])
@@ -374,7 +388,9 @@ def test_retry_after_is_honoured_by_the_whole_host(status: int, said: str) -> No
 
 
 def test_a_date_is_read_beside_the_date_of_its_answer() -> None:
-    web = web_of(a=saying(answer(503, retry_after=formatdate(90, usegmt=True), date=formatdate(60, usegmt=True)), answer()))
+    web = web_of(
+        a=saying(answer(503, retry_after=formatdate(90, usegmt=True), date=formatdate(60, usegmt=True)), answer())
+    )
     play(web, urls_of("a", 1), settings_of())
     assert web.asked("a")[1] == pytest.approx(30, abs=0.1)
 
@@ -386,7 +402,9 @@ def test_who_asks_for_more_time_than_a_unit_has_is_not_waited_for() -> None:
     assert len(web.asked("a")) <= 2
     failed = [response for response in played.responses if response.number < 100]
     assert {(response.reason, response.http_code) for response in failed} == {(STATUS, 429)}
-    assert sum("wants to be left alone (status 429, Retry-After 86,400 s)" in response.detail for response in failed) >= 98
+    assert (
+        sum("wants to be left alone (status 429, Retry-After 86,400 s)" in response.detail for response in failed) >= 98
+    )
 
 
 def test_too_many_requests_without_a_time_pause_the_host_too() -> None:
@@ -436,19 +454,21 @@ def test_a_crawl_delay_is_waited_for_up_to_an_hour(images: int, come: int) -> No
     assert counts[None] + counts[TIMEOUT] == images
 
 
-# Robots ----------------------------------------------------------------------------------------------------------------------
+# Robots ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_hanging_robots_txt_is_asked_for_a_few_times_whatever_waits_for_it() -> None:
     web = web_of(a=good(), hang=hanging)
-    played = play(web, urls_of("a", 100) + urls_of("hang", 300), settings_of(honour_robots=True, timeout_s=5, retries=2))
+    played = play(
+        web, urls_of("a", 100) + urls_of("hang", 300), settings_of(honour_robots=True, timeout_s=5, retries=2)
+    )
     assert len(web.robots_log) == 1 + 2
     assert not web.asked("hang")
     assert Counter(response.reason for response in played.responses) == {None: 100, TIMEOUT: 300}
     assert all(response.detail.startswith("robots.txt: ") for response in played.responses if response.reason)
 
 
-# All together ------------------------------------------------------------------------------------------------------------------
+# All together ---------------------------------------------------------------------------------------------------------
 
 
 def scripted(kind: str, number: int) -> Site:
@@ -466,7 +486,11 @@ def scripted(kind: str, number: int) -> Site:
 
 
 @given(
-    kinds=st.lists(st.sampled_from(["good", "hang", "refuse", "status", "error", "later", "there", "loop", "break"]), min_size=1, max_size=12),
+    kinds=st.lists(
+        st.sampled_from(["good", "hang", "refuse", "status", "error", "later", "there", "loop", "break"]),
+        min_size=1,
+        max_size=12,
+    ),
     count=st.integers(1, 60),
     threads=st.integers(1, 5),
     connections=st.integers(1, 4),
@@ -477,12 +501,22 @@ def scripted(kind: str, number: int) -> Site:
 )
 @settings(deadline=None, max_examples=60)
 def test_each_url_has_one_response_whatever_hosts_do(
-    *, kinds: list[str], count: int, threads: int, connections: int, retries: int, deadline_s: float, has_robots: bool, data: st.DataObject
+    *,
+    kinds: list[str],
+    count: int,
+    threads: int,
+    connections: int,
+    retries: int,
+    deadline_s: float,
+    has_robots: bool,
+    data: st.DataObject,
 ) -> None:
     sites = [scripted(kind, number) for number, kind in enumerate(kinds)]
     web = Web(lambda host: sites[int(host[1:])])
     urls = [f"http://h{data.draw(st.integers(0, len(kinds) - 1))}/{n}" for n in range(count)]
-    given_settings = settings_of(threads=threads, connections_per_host=connections, retries=retries, timeout_s=3, honour_robots=has_robots)
+    given_settings = settings_of(
+        threads=threads, connections_per_host=connections, retries=retries, timeout_s=3, honour_robots=has_robots
+    )
     played = play(web, urls, given_settings, deadline_s=deadline_s)
     assert sorted(response.number for response in played.responses) == list(range(count))
     assert played.ended_s <= deadline_s + 0.1

@@ -18,7 +18,9 @@ def host_of(per_s: float = 10.0, at_once: int = 2) -> Host:
 
 
 @given(per_s=st.floats(0.1, 1000), at_once=st.integers(1, 8), waits=st.lists(st.floats(0, 1), max_size=60))
-def test_no_stretch_of_time_has_more_requests_than_the_pace_allows(per_s: float, at_once: int, waits: list[float]) -> None:
+def test_no_stretch_of_time_has_more_requests_than_the_pace_allows(
+    per_s: float, at_once: int, waits: list[float]
+) -> None:
     pace, now, times = Pace(1 / per_s, at_once), 1000.0, []
     for wait in waits:
         now = max(now + wait, pace.ready_s())
@@ -56,7 +58,9 @@ def test_the_longest_pause_holds() -> None:
 
 def test_a_host_is_given_up_after_enough_failures_over_enough_time() -> None:
     host = host_of()
-    given_up = [host.failed(now, now - 1, GONE, patience_s=10, is_certain=False) for now in (1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 10.0)]
+    given_up = [
+        host.failed(now, now - 1, GONE, patience_s=10, is_certain=False) for now in (1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 10.0)
+    ]
     assert given_up == [False] * 6 + [True]
     assert host.is_given_up(10.0 + hosts.GIVEN_UP_S - 1)
     assert not host.is_given_up(10.0 + hosts.GIVEN_UP_S)
@@ -94,10 +98,14 @@ def test_a_host_that_never_answered_is_given_up_when_a_try_after_a_failure_fails
     assert (begun_before, host.is_silent) == ([False] * 3, True)
     assert host.failed(16.0, 11.0, GONE, patience_s=9, is_certain=False)
     refuses_at_once = host_of()
-    assert [refuses_at_once.failed(now, now, GONE, patience_s=9, is_certain=False) for now in (1.0, 2.0, 9.9, 10.0)] == [False] * 3 + [True]
+    assert [
+        refuses_at_once.failed(now, now, GONE, patience_s=9, is_certain=False) for now in (1.0, 2.0, 9.9, 10.0)
+    ] == [False] * 3 + [True]
     known = host_of()
     known.answered()
-    assert [known.failed(now, now - 9, GONE, patience_s=9, is_certain=False) for now in (10.0, 20.0, 30.0, 40.0, 50.0)] == [False] * 4 + [True]
+    assert [
+        known.failed(now, now - 9, GONE, patience_s=9, is_certain=False) for now in (10.0, 20.0, 30.0, 40.0, 50.0)
+    ] == [False] * 4 + [True]
     assert not known.is_silent
 
 
@@ -129,7 +137,10 @@ def test_what_would_be_lost_is_not_forgotten() -> None:
     host.pace.leave_alone(9.0, GONE)
     assert [host.is_forgettable(now) for now in (8.0, 9.0)] == [False, True]
     host.failed(9.0, 9.0, GONE, patience_s=10, is_certain=False)
-    assert [host.is_forgettable(9.0 + seconds) for seconds in (hosts.REMEMBERED_S - 1, hosts.REMEMBERED_S)] == [False, True]
+    assert [host.is_forgettable(9.0 + seconds) for seconds in (hosts.REMEMBERED_S - 1, hosts.REMEMBERED_S)] == [
+        False,
+        True,
+    ]
 
 
 @given(tries=st.integers(1, 200), drawn=st.floats(0, 1))

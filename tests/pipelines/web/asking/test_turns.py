@@ -74,12 +74,22 @@ def test_a_host_that_answers_again_does_not_wait_for_the_end_of_its_pause() -> N
 
 
 @given(
-    hosts=st.lists(st.tuples(st.integers(0, 6), st.sampled_from([0.0, 0.5, 1.0]), st.integers(1, 3), st.booleans()), min_size=1, max_size=6),
-    moves=st.lists(st.tuples(st.sampled_from(["take", "end", "fail", "answer", "more", "wait"]), st.integers(0, 5)), max_size=80),
+    hosts=st.lists(
+        st.tuples(st.integers(0, 6), st.sampled_from([0.0, 0.5, 1.0]), st.integers(1, 3), st.booleans()),
+        min_size=1,
+        max_size=6,
+    ),
+    moves=st.lists(
+        st.tuples(st.sampled_from(["take", "end", "fail", "answer", "more", "wait"]), st.integers(0, 5)), max_size=80
+    ),
 )
-def test_whoever_may_be_asked_is_found_and_nobody_else(hosts: list[tuple[int, float, int, bool]], moves: list[tuple[str, int]]) -> None:
+def test_whoever_may_be_asked_is_found_and_nobody_else(
+    hosts: list[tuple[int, float, int, bool]], moves: list[tuple[str, int]]
+) -> None:
     turns, now = Turns(), 0.0
-    known = [host_of(str(number), waiting, interval, at_once) for number, (waiting, interval, at_once, _) in enumerate(hosts)]
+    known = [
+        host_of(str(number), waiting, interval, at_once) for number, (waiting, interval, at_once, _) in enumerate(hosts)
+    ]
     for host, (_, _, _, is_known) in zip(known, hosts, strict=True):
         host.is_known = is_known
         turns.add(host, now)

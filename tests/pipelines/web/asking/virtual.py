@@ -18,7 +18,9 @@ from altalign.pipelines.web.http.request import Answer, Request
 from altalign.pipelines.web.http.target import Target
 from altalign.pipelines.web.kept.outcomes import Response
 
-NO_HEADERS: dict[str, list[str]] = {name: [] for name in ("location", "retry-after", "date", "x-robots-tag", "tdm-reservation")}
+NO_HEADERS: dict[str, list[str]] = {
+    name: [] for name in ("location", "retry-after", "date", "x-robots-tag", "tdm-reservation")
+}
 EPOCH_S = 1_700_000_000.0
 
 
@@ -49,7 +51,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 def answer(status: int = 200, body: bytes = b"image", **headers: str) -> Answer:
     """An answer; headers with underscores for hyphens."""
-    return Answer(status, body if status == 200 else b"", NO_HEADERS | {name.replace("_", "-"): [value] for name, value in headers.items()})
+    return Answer(
+        status,
+        body if status == 200 else b"",
+        NO_HEADERS | {name.replace("_", "-"): [value] for name, value in headers.items()},
+    )
 
 
 Site = Callable[[Request], Awaitable[Answer]]
@@ -118,7 +124,13 @@ class _Told(SimpleQueue[list[Delivery]]):
 
 
 def play(
-    web: Web, urls: Sequence[str], settings: FetchSettings, *, open_at_most: int | None = None, deadline_s: float | None = None, is_fuse: bool = False
+    web: Web,
+    urls: Sequence[str],
+    settings: FetchSettings,
+    *,
+    open_at_most: int | None = None,
+    deadline_s: float | None = None,
+    is_fuse: bool = False,
 ) -> Played:
     """Fetch URLs of a web; takes what is delivered at once."""
     loop = VirtualLoop()
@@ -132,7 +144,9 @@ def play(
         world = World(web.ask, web.connects, lambda: EPOCH_S + loop.time(), random)
         addresses = Addresses(settings.ports, settings.allow_addresses)
         most = open_at_most or 8 * settings.threads
-        fetching = Fetching(settings, domains=Domains(), addresses=addresses, budget=budget, world=world, open_at_most=most)
+        fetching = Fetching(
+            settings, domains=Domains(), addresses=addresses, budget=budget, world=world, open_at_most=most
+        )
         call = Call(urls)
         hosts = [target.host for target in call.targets if isinstance(target, Target)]
         call.lasts_s = deadline_s or settings.unit_deadline_s or unit_deadline_s(settings, hosts)

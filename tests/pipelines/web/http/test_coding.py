@@ -22,7 +22,11 @@ ENCODERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@given(body=st.binary(min_size=1, max_size=2_000), encodings=st.lists(st.sampled_from(list(ENCODERS)), max_size=3), spaces=st.sampled_from(["", " ", "\t"]))
+@given(
+    body=st.binary(min_size=1, max_size=2_000),
+    encodings=st.lists(st.sampled_from(list(ENCODERS)), max_size=3),
+    spaces=st.sampled_from(["", " ", "\t"]),
+)
 def test_what_was_encoded_comes_back(body: bytes, encodings: list[str], spaces: str) -> None:
     encoded = body
     for encoding in encodings:

@@ -40,7 +40,9 @@ def test_all_who_ask_at_once_share_a_lookup_and_it_is_kept(loop: VirtualLoop) ->
     async def main() -> None:
         resolver = Slow()
         found = Names(resolver)
-        assert set(await asyncio.gather(*(found.addresses("a.test") for _ in range(20)))) == {("192.0.2.1", "192.0.2.2")}
+        assert set(await asyncio.gather(*(found.addresses("a.test") for _ in range(20)))) == {
+            ("192.0.2.1", "192.0.2.2")
+        }
         await asyncio.sleep(names.KEPT_S - 1)
         await found.addresses("a.test")
         assert resolver.asked == ["a.test"]
@@ -131,7 +133,9 @@ def test_the_system_knows_this_machine() -> None:
 
 
 @pytest.mark.parametrize(("resolving", "dead"), [(lambda: SystemResolver(threads_at_most=4), 3), (SystemResolver, 150)])
-def test_lookups_that_hang_hold_up_neither_the_others_nor_the_end(monkeypatch: pytest.MonkeyPatch, resolving: Callable[[], SystemResolver], dead: int) -> None:
+def test_lookups_that_hang_hold_up_neither_the_others_nor_the_end(
+    monkeypatch: pytest.MonkeyPatch, resolving: Callable[[], SystemResolver], dead: int
+) -> None:
     """A fifth of all names may be dead, and each of those takes as long as hundreds of others."""
     release = threading.Event()
 

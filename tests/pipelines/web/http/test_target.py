@@ -11,13 +11,37 @@ from altalign.pipelines.web.http.target import Target, TargetError
     ("url", "asked", "origin", "host", "port"),
     [
         ("HTTP://EXAMPLE.org", "http://example.org/", "http://example.org", "example.org", 80),
-        ("https://example.org:443/a b?c=d e#f", "https://example.org/a%20b?c=d%20e", "https://example.org", "example.org", 443),
-        ("http://example.org.:8080/%7Ea/../b", "http://example.org.:8080/b", "http://example.org.:8080", "example.org", 8080),
+        (
+            "https://example.org:443/a b?c=d e#f",
+            "https://example.org/a%20b?c=d%20e",
+            "https://example.org",
+            "example.org",
+            443,
+        ),
+        (
+            "http://example.org.:8080/%7Ea/../b",
+            "http://example.org.:8080/b",
+            "http://example.org.:8080",
+            "example.org",
+            8080,
+        ),
         ("http://user:secret@example.org/", "http://example.org/", "http://example.org", "example.org", 80),
         ("http://user@example.org/@", "http://example.org/@", "http://example.org", "example.org", 80),
-        ("http://bücher.example/ü", "http://xn--bcher-kva.example/%C3%BC", "http://xn--bcher-kva.example", "xn--bcher-kva.example", 80),
+        (
+            "http://bücher.example/ü",
+            "http://xn--bcher-kva.example/%C3%BC",
+            "http://xn--bcher-kva.example",
+            "xn--bcher-kva.example",
+            80,
+        ),
         ("http://0x7f.1/", "http://127.0.0.1/", "http://127.0.0.1", "127.0.0.1", 80),
-        ("http://[::FFFF:127.0.0.1]:81/", "http://[::ffff:7f00:1]:81/", "http://[::ffff:7f00:1]:81", "[::ffff:7f00:1]", 81),
+        (
+            "http://[::FFFF:127.0.0.1]:81/",
+            "http://[::ffff:7f00:1]:81/",
+            "http://[::ffff:7f00:1]:81",
+            "[::ffff:7f00:1]",
+            81,
+        ),
         ("http://example.org/?#", "http://example.org/?", "http://example.org", "example.org", 80),
         ("http://example.org/\ud800", "http://example.org/?", "http://example.org", "example.org", 80),
     ],
@@ -48,7 +72,16 @@ def test_what_cannot_be_asked_over_http(url: str, *, is_of_scheme: bool) -> None
 
 
 @pytest.mark.parametrize(
-    ("host", "address"), [("a.test", ""), ("1.2.3.4", "1.2.3.4"), ("[::1]", "::1"), ("a1", ""), ("1.2.3.a4", ""), ("4chan.org", ""), ("a.0xg", "")]
+    ("host", "address"),
+    [
+        ("a.test", ""),
+        ("1.2.3.4", "1.2.3.4"),
+        ("[::1]", "::1"),
+        ("a1", ""),
+        ("1.2.3.a4", ""),
+        ("4chan.org", ""),
+        ("a.0xg", ""),
+    ],
 )
 def test_a_host_may_be_an_address(host: str, address: str) -> None:
     assert Target.parse(f"http://{host}/").address == address
@@ -60,12 +93,16 @@ def test_a_host_that_a_number_ends_is_an_address_in_its_one_spelling(host: str) 
         target = Target.parse(f"http://{host}/")
     except TargetError:
         return
-    assert bool(target.address) == (target.host.count(".") == 3 and all(label.isdecimal() for label in target.host.split(".")))
+    assert bool(target.address) == (
+        target.host.count(".") == 3 and all(label.isdecimal() for label in target.host.split("."))
+    )
 
 
 def test_a_location_is_joined_to_where_it_was_said() -> None:
     here = Target.parse("https://a.test/b/c?d")
-    joined = {location: here.joined(location).url for location in ("e", "../e", "//f.test/", "?g", "#h", "", "http://i.test")}
+    joined = {
+        location: here.joined(location).url for location in ("e", "../e", "//f.test/", "?g", "#h", "", "http://i.test")
+    }
     assert joined == {
         "e": "https://a.test/b/e",
         "../e": "https://a.test/e",

@@ -20,12 +20,24 @@ def run_of(folder: Path) -> Run:
     return Run(str(folder), CurateConfig.from_values({"input": {"paths": ["none"]}}, where="test"), ())
 
 
-def says(run: Run, number: int, *, count: int, failed: int = 0, hosts: dict[str, int] | None = None, broken: int = 0) -> None:
+def says(
+    run: Run, number: int, *, count: int, failed: int = 0, hosts: dict[str, int] | None = None, broken: int = 0
+) -> None:
     """What a unit says of itself."""
     statuses = {"success": count - failed - broken, "http_timeout": failed, "image_damaged": broken}
-    stats = {"responses": count, "count": count, "failed_to_download": failed, "failed_to_resize": broken, "status_dict": statuses, "images": 100}
+    stats = {
+        "responses": count,
+        "count": count,
+        "failed_to_download": failed,
+        "failed_to_resize": broken,
+        "status_dict": statuses,
+        "images": 100,
+    }
     name = UNITS[number]["name"]
-    storage.write_json(run.path("log", "fetch", f"{name}_stats.json"), {**stats, "bytes": 1_000_000 * (count - failed), "hosts": hosts or {}})
+    storage.write_json(
+        run.path("log", "fetch", f"{name}_stats.json"),
+        {**stats, "bytes": 1_000_000 * (count - failed), "hosts": hosts or {}},
+    )
     if count == 100:
         storage.write_json(run.mark("fetch/units", name), {"kept": 1})
 
@@ -45,7 +57,15 @@ def test_the_last_line_and_the_file_have_all_that_units_said(tmp_path: Path) -> 
     assert ", 92.5% fetched, 185.0 MB, http_timeout 15, most failures: slow.example 14, a.example 1, " in line
     assert line.endswith(" s")
     found = progress_file(run)
-    expected = {"units": 3, "units_finished": 2, "images": 300, "ended": 200, "fetched": 185, "no_images": 2, "bytes": 185_000_000}
+    expected = {
+        "units": 3,
+        "units_finished": 2,
+        "images": 300,
+        "ended": 200,
+        "fetched": 185,
+        "no_images": 2,
+        "bytes": 185_000_000,
+    }
     assert {name: found[name] for name in expected} == expected
     assert found["reasons"] == {"http_timeout": 15}
     assert found["hosts"] == {"slow.example": 14, "a.example": 1}
@@ -92,8 +112,33 @@ def test_files_of_others_and_damaged_ones_do_no_harm(tmp_path: Path) -> None:
 
 def test_what_is_taken_away_from_totals_is_not_in_them() -> None:
     totals = Totals()
-    totals.add({"count": 5, "failed_to_download": 2, "bytes": 7, "status_dict": {"http_timeout": 2, "success": 3}, "hosts": {"a": 2}})
-    totals.add({"count": 9, "failed_to_download": 1, "bytes": 8, "status_dict": {"http_broken": 1, "success": 8}, "hosts": {"b": 1}})
-    totals.add({"count": 5, "failed_to_download": 2, "bytes": 7, "status_dict": {"http_timeout": 2, "success": 3}, "hosts": {"a": 2}}, -1)
+    totals.add(
+        {
+            "count": 5,
+            "failed_to_download": 2,
+            "bytes": 7,
+            "status_dict": {"http_timeout": 2, "success": 3},
+            "hosts": {"a": 2},
+        }
+    )
+    totals.add(
+        {
+            "count": 9,
+            "failed_to_download": 1,
+            "bytes": 8,
+            "status_dict": {"http_broken": 1, "success": 8},
+            "hosts": {"b": 1},
+        }
+    )
+    totals.add(
+        {
+            "count": 5,
+            "failed_to_download": 2,
+            "bytes": 7,
+            "status_dict": {"http_timeout": 2, "success": 3},
+            "hosts": {"a": 2},
+        },
+        -1,
+    )
     assert (totals.ended, totals.failed, totals.bytes) == (9, 1, 8)
     assert (totals.reasons(), totals.worst_hosts()) == ({"http_broken": 1}, {"b": 1})

@@ -143,7 +143,10 @@ def test_the_names_of_units_with_a_journal(tmp_path: Path) -> None:
     assert journal.names(str(tmp_path)) == ["00000-00000", "00001-00000"]
 
 
-@pytest.mark.parametrize("value", [{}, [1, 2], [[1], None, None, 0, 0, []], [1, "no reason", None, 0, 0, []], [1, None, None, 0, 5, list(range(30))]])
+@pytest.mark.parametrize(
+    "value",
+    [{}, [1, 2], [[1], None, None, 0, 0, []], [1, "no reason", None, 0, 0, []], [1, None, None, 0, 5, list(range(30))]],
+)
 def test_a_line_of_another_form_ends_what_is_read(tmp_path: Path, value: object) -> None:
     path = str(tmp_path / "unit")
     before = written(path)

@@ -13,7 +13,9 @@ from altalign.reasons import DropReason
 
 URLS = [f"https://{host}.example/{number}.png" for number, host in enumerate("aabbc")]
 IDS = [f"{number:032x}" for number in range(len(URLS))]
-FAILED = Try("https://b.example/x", "192.0.2.1", 1_700_000_000.1234, 0.25, 503, DropReason.HTTP_STATUS, "Service Unavailable", 12)
+FAILED = Try(
+    "https://b.example/x", "192.0.2.1", 1_700_000_000.1234, 0.25, 503, DropReason.HTTP_STATUS, "Service Unavailable", 12
+)
 WHOLE = Measured(format="png", width=300, height=300, found_sha256="00")
 OUTCOMES = {
     0: Outcome(None, None, 0, 100, WHOLE),
@@ -29,7 +31,10 @@ def run_of(folder: Path) -> Run:
 
 
 def lines(run: Run) -> list[dict]:
-    return [json.loads(line) for line in Path(run.path("log", "fetch", "00000-00000.jsonl")).read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in Path(run.path("log", "fetch", "00000-00000.jsonl")).read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def test_each_try_is_a_line_and_what_was_not_asked_for_is_one_with_its_reason(tmp_path: Path) -> None:
@@ -51,7 +56,12 @@ def test_each_try_is_a_line_and_what_was_not_asked_for_is_one_with_its_reason(tm
         "bytes": 12,
     }
     assert (second["status"], second["reason"], second["bytes"]) == (200, None, 100)
-    assert (third["url"], third["address"], third["reason"], third["detail"]) == (URLS[3], None, "http_refused", "a blocked domain")
+    assert (third["url"], third["address"], third["reason"], third["detail"]) == (
+        URLS[3],
+        None,
+        "http_refused",
+        "a blocked domain",
+    )
 
 
 def test_the_history_stays_and_a_line_that_was_cut_is_ended(tmp_path: Path) -> None:
@@ -80,7 +90,13 @@ def test_statistics_have_the_form_of_img2dataset_and_add_up(tmp_path: Path) -> N
         "failed_to_download": 2,
         "failed_to_resize": 2,
     }
-    assert stats["status_dict"] == {"success": 1, "image_damaged": 1, "http_status 503": 1, "http_timeout": 1, "image_undecodable": 1}
+    assert stats["status_dict"] == {
+        "success": 1,
+        "image_damaged": 1,
+        "http_status 503": 1,
+        "http_timeout": 1,
+        "image_undecodable": 1,
+    }
     assert stats["end_time"] >= stats["start_time"]
     assert stats["duration"] >= 0
     assert (stats["images"], stats["bytes"], stats["hosts"]) == (5, 123, {"b.example": 2})
@@ -119,4 +135,9 @@ def test_statistics_are_said_at_most_once_a_second(tmp_path: Path) -> None:
 
 
 def test_the_host_of_what_is_no_url_is_nothing() -> None:
-    assert [log.host_of(url) for url in ("https://A.example:8443/x", "http://[::1]/x", None, "no url")] == ["a.example", "[::1]", "", ""]
+    assert [log.host_of(url) for url in ("https://A.example:8443/x", "http://[::1]/x", None, "no url")] == [
+        "a.example",
+        "[::1]",
+        "",
+        "",
+    ]

@@ -53,7 +53,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     (folder / "blocked.txt").write_text("blocked.test\n")
     before = set(threading.enumerate())
     with WebServer(folder, certificate=certificate(folder)) as server:
-        ports = {"port": server.port, "tls_port": server.tls_port or 0, "refused_port": server.refused_port, "full_port": server.full_port}
+        ports = {
+            "port": server.port,
+            "tls_port": server.tls_port or 0,
+            "refused_port": server.refused_port,
+            "full_port": server.full_port,
+        }
         settings = FetchSettings(
             source="web", timeout_s=TIMEOUT_S, retries=RETRIES, bytes_at_most=BYTES_AT_MOST, threads=128, requests_per_host_s=1000.0,
             allow_addresses=[f"127.0.0.1:{port}" for port in ports.values() if port], blocked_domains=[str(folder / "blocked.txt")],
@@ -62,7 +67,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
             responses = list(client.fetch([case.url(ports) for case in CASES]))
         events = server.events()
     assert sorted(response.number for response in responses) == list(range(len(CASES)))  # each once
-    return Finished({CASES[response.number].name: response for response in responses}, events, {t.name for t in set(threading.enumerate()) - before})
+    return Finished(
+        {CASES[response.number].name: response for response in responses},
+        events,
+        {t.name for t in set(threading.enumerate()) - before},
+    )
 
 
 def named(case: Case) -> str:
@@ -72,7 +81,9 @@ def named(case: Case) -> str:
 def test_names_of_cases_are_hosts_and_no_two_are_alike() -> None:
     names = [case.name for case in CASES]
     assert len(set(names)) == len(names)
-    assert [name for name in names if not name.replace("-", "").isalnum() or len(name) > 63 or name.startswith("hang")] == []
+    assert [
+        name for name in names if not name.replace("-", "").isalnum() or len(name) > 63 or name.startswith("hang")
+    ] == []
 
 
 @pytest.mark.slow
@@ -84,7 +95,11 @@ def test_an_answer_ends_as_its_case_says(finished: Finished, case: Case) -> None
     assert (response.reason, response.http_code) == (case.reason, case.code), response.detail
     assert response.body == (case.body if case.reason is None else None)
     expected = case.tries if case.tries is not None else 1 + RETRIES if case.is_tried_again else 1
-    tries = [each for each in response.tries if each.reason is not cases.TIMEOUT or case.reason is cases.TIMEOUT or "silence" in case.name]
+    tries = [
+        each
+        for each in response.tries
+        if each.reason is not cases.TIMEOUT or case.reason is cases.TIMEOUT or "silence" in case.name
+    ]
     assert len(tries) == expected  # a machine with other work lets a try run out now and then
     assert (response.detail == "") == (case.reason is None)
     assert "\n" not in response.detail
@@ -104,7 +119,12 @@ def test_the_last_try_says_what_its_response_says(finished: Finished, case: Case
 @pytest.mark.slow
 def test_nobody_sees_a_cookie_a_password_or_another_name(finished: Finished) -> None:
     requests = [event for event in finished.events if event.event == "request"]
-    assert not {name for event in requests for name in event.facts["headers"]} & {"cookie", "authorization", "referer", "proxy-authorization"}
+    assert not {name for event in requests for name in event.facts["headers"]} & {
+        "cookie",
+        "authorization",
+        "referer",
+        "proxy-authorization",
+    }
     assert {event.facts["headers"]["user-agent"].partition("/")[0] for event in requests} == {"altalign"}
     assert {event.facts["method"] for event in requests} == {"GET"}
 
@@ -123,8 +143,10 @@ def test_of_a_large_body_little_more_is_taken_than_the_limit(finished: Finished)
 def test_robots_txt_is_asked_for_once_a_host(finished: Finished) -> None:
     asked = [event.host for event in finished.events if event.event == "request" and event.target == "/robots.txt"]
     again = sorted({host for host in asked if asked.count(host) > 1 and not host.startswith("hang-")})
-    fails = {f"{kind}.robots.test" for kind in ("error", "unavailable", "too-many", "hang", "drip", "reset", "flaky")}  # so they are tried again
-    assert sorted(set(again) - fails) == ["deny.robots.test", "loop.robots.test"]  # a redirect leads to the first, and to the second from itself
+    # so they are tried again
+    fails = {f"{kind}.robots.test" for kind in ("error", "unavailable", "too-many", "hang", "drip", "reset", "flaky")}
+    # a redirect leads to the first, and to the second from itself
+    assert sorted(set(again) - fails) == ["deny.robots.test", "loop.robots.test"]
     assert asked.count("deny-folder.robots.test") == 1  # of two images
 
 
