@@ -123,9 +123,8 @@ def _records(run: RunFolder, verdicts: dict[str, int]) -> Iterator[tuple[str, np
 
 
 def _dropped(rows: pa.Table, stage: str, path: str, verdicts: dict[str, int]) -> np.ndarray:
-    is_other: Any = pc.fill_null(
-        pc.not_equal(rows["reason"], pa.scalar(DropReason.PAIR_REPEATED.value)), pa.scalar(True)
-    )
+    is_repeated: Any = pc.equal(rows["reason"], pa.scalar(DropReason.PAIR_REPEATED.value))
+    is_other: Any = pc.invert(pc.fill_null(is_repeated, pa.scalar(False)))  # noqa: FBT003 - Arrow's
     rows = rows.filter(is_other)
     encoded: Any = (
         pa.chunked_array(rows["reason"].chunks, pa.string()).combine_chunks().fill_null("").dictionary_encode()

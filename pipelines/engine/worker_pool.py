@@ -119,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         port = server.add_insecure_port(f"{address}:{arguments.port}")
     except RuntimeError:
-        print(
+        print(  # noqa: T201
             f"{arguments.address}:{arguments.port}: cannot be listened at; another program may be there, give another --port",
             file=sys.stderr,
         )

@@ -82,7 +82,7 @@ if __name__ == "__main__":
             else {}
         )
         begun, stage = len(stages), list(stages)[-1] if stages else ""
-        print(
+        print(  # noqa: T201 - its result
             json.dumps(
                 {"code": code, "said": said, "halves": halves, "stage": stage, "free": amount - used(disk, kind)}
             ),

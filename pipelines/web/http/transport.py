@@ -294,7 +294,10 @@ class _Resolver(AbstractResolver):
         self._names, self._addresses = names, addresses
 
     async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+        self,
+        host: str,
+        port: int = 0,
+        family: socket.AddressFamily = socket.AF_INET,  # noqa: ARG002
     ) -> list[ResolveResult]:
         found = await self._names.addresses(host.rstrip("."))
         refusals = {address: self._addresses.refusal(address, port) for address in found}
