@@ -23,13 +23,23 @@ from altalign.dedup import clusters, embed
 from altalign.filters import pixels
 from altalign.pipelines import curate
 from altalign.pipelines.engine.engines import options, started
-from altalign.pipelines.files import arrays, parquet
+from altalign.pipelines.files import parquet
 from altalign.pipelines.files.ranges import Range, Ranges
 from altalign.pipelines.images import calibration_files, embedders
-from altalign.pipelines.near import test_side
+from altalign.pipelines.run.artefacts import (
+    DECONTAMINATED,
+    FETCHED,
+    FETCHED_ROW,
+    FOUND,
+    INDEX,
+    ONLY,
+    TEST_IMAGE,
+    TESTS,
+    Fetched,
+    TestFacts,
+    TestPart,
+)
 from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run
-from altalign.pipelines.stages import decontaminate
-from altalign.pipelines.stages.fetch import FETCHED
 from benchmarks.image_members import places
 
 ABOVE = 0.975
@@ -72,16 +82,16 @@ def search(folder: Path, tests: Path, pool: Path) -> dict[str, float]:
     images = _write_pool(run, pool)
     _write_tests(run, np.load(tests, mmap_mode="r"))
     _write_calibration(run, np.load(pool, mmap_mode="r"))
-    steps = {step.name: step for step in curate.PIPELINE["decontaminate"][0]}
+    steps = {step.marks: step for step in curate.PIPELINE["decontaminate"][0]}
     pipeline_options = options(config.engine, [])
     with storage.temporary(run.work("temporary")), started(run, pipeline_options):
         begin = time.process_time()
-        curate.run_step(run, steps[test_side.INDEX], pipeline_options)
+        curate.run_step(run, steps[INDEX], pipeline_options)
         built = time.process_time()
-        for name in (decontaminate.FOUND, decontaminate.UNITS):
-            curate.run_step(run, steps[name], pipeline_options)
+        for marks in (FOUND, DECONTAMINATED):
+            curate.run_step(run, steps[marks], pipeline_options)
         done = time.process_time()
-    dropped = images - sum(facts["kept"] for _, facts in run.all_facts(decontaminate.UNITS))
+    dropped = images - sum(facts.kept for _, facts in run.all_facts(DECONTAMINATED))
     return {
         "images": images,
         "dropped": dropped,
@@ -107,14 +117,14 @@ def _write_pool(run: Run, path: Path) -> int:
             "image_url": [f"https://img.example/{i}.jpg" for i in ids],
         }
         table = pa.table(
-            {field.name: pa.array(columns.get(field.name, [None] * count), field.type) for field in FETCHED},
-            schema=FETCHED,
+            {field.name: pa.array(columns.get(field.name, [None] * count), field.type) for field in FETCHED_ROW},
+            schema=FETCHED_ROW,
         )
-        parquet.write(run.work("fetch/units", f"{name}.parquet"), table, FETCHED)
-        arrays.save(run.work("fetch/units", f"{name}.features"), _coefficients(some))
-        storage.write_json(
-            run.mark("fetch/units", name), {"kept": count, "counts": [["image", "table", "kept", count]]}
-        )
+        files = Fetched(run, name)
+        files.write_rows(table)
+        files.write_features(_coefficients(some))
+        counts = [["image", "table", "kept", count]]
+        storage.write_json(run.mark(FETCHED.step, name), {"kept": count, "counts": counts, "funnel": []})
     return len(vectors)
 
 
@@ -131,12 +141,9 @@ def _write_tests(run: Run, vectors: np.ndarray) -> None:
         "features": pa.array([row.tobytes() for row in _coefficients(vectors)], pa.binary()),
         "mirrored": pa.nulls(len(vectors), pa.binary()),
     }
-    parquet.write(
-        run.work(test_side.TESTS, "00000.parquet"), pa.table(columns, schema=test_side.TEST_IMAGE), test_side.TEST_IMAGE
-    )
-    storage.write_json(
-        run.mark(test_side.TESTS, "00000"), {"digest": "", "test_set": "tests", "images": len(vectors), "flat": 0}
-    )
+    parquet.write(TestPart(run, ONLY).images, pa.table(columns, schema=TEST_IMAGE), TEST_IMAGE)
+    facts = TestFacts(digest="", test_set="tests", images=len(vectors), flat=0)
+    storage.write_json(run.mark(TESTS.step, ONLY), facts.to_json())
 
 
 def _write_calibration(run: Run, pool: np.ndarray) -> None:

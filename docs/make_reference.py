@@ -23,7 +23,8 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from altalign import curation, errors, reasons
+from altalign import audit_tables, curation, errors, reasons
+from altalign.audit_tables import AuditTable
 from altalign.curation import LARGEST, CurateConfig
 from altalign.reasons import REASONS, DropReason, Stage
 from altalign.settings import stage_of
@@ -55,23 +56,13 @@ SCHEMAS = {
     "dropped/STAGE/*.parquet": ("altalign.schema", "DROPPED", ("DROPPED",)),
     "shards/NNNNN.parquet": ("altalign.schema", "SAMPLE", ("SAMPLE",)),
     "counts.parquet": ("altalign.schema", "COUNTS", ("COUNTS",)),
-    "audit/text_joint.parquet": ("altalign.pipelines.evidence.text_joint", "JOINT", ("JOINT", "_FIELDS")),
-    "audit/pairs_joint.parquet": ("altalign.pipelines.evidence.pairs_joint", "PAIRS", ("PAIRS",)),
-    "audit/image_joint.parquet": ("altalign.pipelines.evidence.image_joint", "JOINT", ("JOINT",)),
-    "audit/image_values.parquet": ("altalign.pipelines.evidence.image_joint", "VALUES", ("VALUES",)),
-    "audit/frequent.parquet": ("altalign.pipelines.evidence.frequent_strings", "FREQUENT", ("FREQUENT",)),
-    "audit/edge_ngrams.parquet": ("altalign.pipelines.evidence.frequent_strings", "EDGE_NGRAMS", ("EDGE_NGRAMS",)),
-    "audit/scripts.parquet": ("altalign.pipelines.evidence.caption_scripts", "SCRIPTS", ("SCRIPTS",)),
-    "audit/hosts.parquet": ("altalign.pipelines.evidence.image_hosts", "HOSTS", ("HOSTS",)),
-    "audit/near_duplicates/similarity.parquet": (
-        "altalign.pipelines.evidence.near_gallery",
-        "SIMILARITY",
-        ("SIMILARITY",),
-    ),
-    "audit/outcome_joint.parquet": ("altalign.pipelines.evidence.outcome_joint", "JOINT", ("JOINT",)),
-    "audit/funnel.parquet": ("altalign.pipelines.evidence.funnel", "FUNNEL", ("FUNNEL",)),
     "audit/failed.parquet": ("altalign.schema", "FAILED", ("FAILED",)),
-    "audit/near_duplicates/gallery.parquet": ("altalign.pipelines.evidence.near_gallery", "GALLERY", ("GALLERY",)),
+    "audit/text_joint.parquet": ("altalign.audit_tables", "TEXT_JOINT", ("TEXT_JOINT", "TEXT_FIELDS")),
+    **{
+        table.path: ("altalign.audit_tables", name, (name,))
+        for name, table in vars(audit_tables).items()
+        if isinstance(table, AuditTable) and name not in ("TEXT_JOINT", "SAMPLES", "FAILED_ROWS")
+    },
 }
 
 # Numbers that the arithmetic of docs/concepts/scale.md rests on.
@@ -96,7 +87,7 @@ CONSTANTS = (
     ),
     (
         "altalign.pipelines.near.test_side",
-        "LESSONS",
+        "LESSON_IMAGES",
         "images of the run that the map is learned from, with 28 copies each",
     ),
     ("altalign.dedup.clusters", "SAMPLES_PER_CLUSTER", "images of the run for each cluster"),
@@ -330,9 +321,9 @@ def schema_table(module: str, name: str, lists: Iterable[str]) -> Table:
     """Columns: name, type, description."""
     home = import_module(module)
     described = {column: text for entries in lists for column, text in comments(home, entries).items()}
-    kinds = {
-        field.name: str(field.type).replace("item: ", "").replace("element: ", "") for field in getattr(home, name)
-    }
+    found = getattr(home, name)
+    fields = found.schema if isinstance(found, AuditTable) else found
+    kinds = {field.name: str(field.type).replace("item: ", "").replace("element: ", "") for field in fields}
     return [
         ["Column", "Type", "Meaning"],
         *([f"`{column}`", kind, described.get(column, "")] for column, kind in kinds.items()),

@@ -5,6 +5,7 @@ by a 64-bit hash of our own; HASH_VERSION stands in every table of hashes. Expec
 million n-grams.
 """
 
+import threading
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -34,6 +35,9 @@ class Scan(NamedTuple):
     """int64[n]: where the n-grams of each row end in `ngrams`."""
 
 
+BLOCK = 8_192  # rows whose n-grams are hashed at a time: they stay in the CPU's cache
+
+
 class Scratch:
     """Memory that scans use again and again, growing as needed; one a thread."""
 
@@ -47,6 +51,16 @@ class Scratch:
             self._arrays.pop(name, None)
             array = self._arrays[name] = np.empty(size + size // 4, kind)
         return array
+
+
+_THREAD = threading.local()
+
+
+def thread_scratch() -> Scratch:
+    """The scratch memory of this thread."""
+    if not hasattr(_THREAD, "scratch"):
+        _THREAD.scratch = Scratch()
+    return _THREAD.scratch
 
 
 def scan(captions: pa.StringArray, scratch: Scratch) -> Scan:

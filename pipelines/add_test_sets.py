@@ -5,7 +5,8 @@ from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from altalign.pipelines import curate
 from altalign.pipelines.engine.engines import check_places, options, started
-from altalign.pipelines.opening import runs
+from altalign.pipelines.opening import reopen
+from altalign.pipelines.opening.find import find_run
 from altalign.stages import own_files
 
 
@@ -16,16 +17,16 @@ def add(config: CurateConfig, flags: list[str]) -> int:
     """
     pipeline_options = options(config.engine, flags)
     check_places(config)
-    run = runs.find_run(config, config_path=storage.join(config.run.folder, "config.toml"))
+    run = find_run(config, config_path=storage.join(config.run.folder, "config.toml"))
     with storage.locked(run.folder), own_files(run.folder):
         if not run.is_done("fetch"):
             raise UsageError(
                 f"{run.folder}: its images are not all fetched yet; name the test set in its settings and go on with `altalign curate`"
             )
-        runs.check_before(run, "decontaminate")  # else what was fetched might go with what is found to be stale
+        reopen.check_before(run, "decontaminate")  # else what was fetched might go with what is found to be stale
         with storage.temporary(run.work("temporary")), started(run, pipeline_options):
             curate.run_step(run, curate.TEST_IMAGES, pipeline_options)
-        if not runs.is_settled(run, rerun="", is_restart=False):
-            curate.finish(run, runs.open_run(run, rerun="", is_restart=False), pipeline_options)
+        if not reopen.is_settled(run, rerun="", is_restart=False):
+            curate.finish(run, reopen.open_run(run, rerun="", is_restart=False), pipeline_options)
     curate.show(run)
     return 0

@@ -14,7 +14,9 @@ from altalign.curation import CurateConfig
 from altalign.pipelines import curate
 from altalign.pipelines.engine.engines import check_places, options
 from altalign.pipelines.images.measuring import Outcome
-from altalign.pipelines.opening import runs
+from altalign.pipelines.opening import reopen
+from altalign.pipelines.opening.find import find_run
+from altalign.pipelines.run.artefacts import Fetched, first_of_each_image, survivors
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch
 from altalign.pipelines.web.kept import journal, log
@@ -26,15 +28,15 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
     """Ask again for what failed for these reasons (none: those that may pass), and finish the run; `flags` of Beam."""
     pipeline_options = options(config.engine, flags)
     check_places(config)
-    run = runs.find_run(config, config_path=storage.join(config.run.folder, "config.toml"))
+    run = find_run(config, config_path=storage.join(config.run.folder, "config.toml"))
     with storage.locked(run.folder), own_files(run.folder):
-        grounds = runs.open_run(run, rerun=None, is_restart=False)
+        grounds = reopen.open_run(run, rerun=None, is_restart=False)
         failed = failed_images(run, lambda outcome: is_wanted(outcome, reasons))
         terminal.stderr().print(_said(failed, reasons), soft_wrap=True)
         if not failed and run.is_done(STAGES[-1]):
             return 0
         if failed:
-            runs.reopen(run, "fetch")
+            reopen.reopen(run, "fetch")
             forget(run, failed)
             curate.finish(run, grounds, pipeline_options, until="fetch")
         said = _came(run, failed)  # now: a run may keep no journals to its end
@@ -57,8 +59,8 @@ def is_wanted(outcome: Outcome, reasons: Sequence[str]) -> bool:
 def failed_images(run: Run, is_wanted: Callable[[Outcome], bool]) -> dict[str, list[int]]:
     """By unit, the numbers of the images whose outcome is wanted."""
     found = {}
-    for name in journal.names(run.work("fetch/units")):
-        outcomes = journal.read(run.work("fetch/units", name)).outcomes
+    for name in journal.names(run.work(Fetched.step)):
+        outcomes = journal.read(Fetched(run, name).stem).outcomes
         if numbers := [number for number, outcome in outcomes.items() if is_wanted(outcome)]:
             found[name] = numbers
     return found
@@ -68,19 +70,18 @@ def forget(run: Run, failed: Mapping[str, Sequence[int]]) -> None:
     """Take images out of the journals of their units, which are then not finished."""
     for unit in fetch.plan(run):
         if unit["name"] in failed:
-            storage.delete(run.mark("fetch/units", unit["name"]))
-            outcomes = journal.forget(run.work("fetch/units", unit["name"]), failed[unit["name"]])
-            rows = fetch.survivors(run, unit)
-            log.restate(
-                run, unit["name"], outcomes, rows.take(fetch.first_of_each_image(rows))["image_url"].to_pylist()
-            )
+            storage.delete(run.mark(Fetched.step, unit["name"]))
+            outcomes = journal.forget(Fetched(run, unit["name"]).stem, failed[unit["name"]])
+            rows = survivors(run, unit)
+            urls = rows.take(first_of_each_image(rows))["image_url"].to_pylist()
+            log.restate(run, unit["name"], outcomes, urls)
 
 
 def _came(run: Run, asked: Mapping[str, Sequence[int]]) -> str:
     """What became of the images that were asked for again; empty where none was."""
     ended = Counter[str]()
     for name, numbers in asked.items():
-        outcomes = journal.read(run.work("fetch/units", name)).outcomes
+        outcomes = journal.read(Fetched(run, name).stem).outcomes
         ended.update(
             "came" if outcomes[number].reason is None else log.status_of(outcomes[number]) for number in numbers
         )

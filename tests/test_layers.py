@@ -69,6 +69,22 @@ def test_only_pipelines_import_beam() -> None:
     assert users == {"pipelines"}
 
 
+STAGES = {"extract", "tables", "judge", "fetch", "decontaminate", "write"}
+
+
+@pytest.mark.parametrize(
+    "room",
+    ["stages", "run", "evidence", "near", "images", "files", "engine", "card", "read", "web", "opening", "calibrate"],
+)
+def test_nothing_but_the_pipeline_imports_a_stage(room: str) -> None:
+    """Stages hand on what `pipelines/run/artefacts.py` declares; a stage's own parts stand beside it."""
+    for path in (ROOT / "pipelines" / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("altalign.pipelines.stages"):
+                names = {(node.module or "").rpartition(".")[2], *(alias.name for alias in node.names)}
+                assert not names & STAGES, f"{path}: {ast.unparse(node)}"
+
+
 def test_a_checkout_has_one_link_a_package_and_an_import_name_each() -> None:
     links = {path.name: path.readlink() for path in (ROOT / "altalign").iterdir() if path.is_symlink()}
     assert links == {name: Path("..") / name for name in PACKAGES}

@@ -34,19 +34,26 @@ from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import test_side
 from altalign.pipelines.run import progress
-from altalign.pipelines.run.units import WORK_VERSION, Facts, Run, Unit, map_unit
+from altalign.pipelines.run.artefacts import TESTS, Fetched
+from altalign.pipelines.run.units import WORK_VERSION, F, Facts, Marks, Run, U, Unit, map_unit
 from altalign.settings import flatten, stage_of
 from altalign.stages import STAGES, own_files
 
 POOL = 20_000  # images of the pool that are searched for
 SAMPLE_AT_LEAST = 2 * test_side.LESSONS_AT_LEAST
 COPIES_OF_PX = 256  # short side that copies are made of, at least
-COPIES, COPIES_PER_UNIT = "copies", 20
+COPIES, COPIES_PER_UNIT = Marks("copies", Facts), 20
 MIRRORED = "mirrored"  # a copy that no map is shown: the view of that name finds it, or nothing does
 TRANSFORMS = (*copies.TRANSFORMS, MIRRORED)
 LOOKED_AT = 50
 
 _SCRATCH = ".calibrating"
+
+
+class CopiesUnit(Unit):
+    """Images whose copies are made."""
+
+    images: list[Place]
 
 
 @dataclass(frozen=True)
@@ -165,7 +172,7 @@ def _scratch(run: Run, wanted: Wanted) -> Run:
 def _find(run: Run, wanted: Wanted, scratch: Run) -> Findings:
     """All that is measured, in order."""
     settings = run.config.decontaminate
-    _do(scratch, test_side.TESTS, test_side.plan(scratch), test_side.read_tests)
+    _do(scratch, TESTS, test_side.plan(scratch), test_side.read_tests)
     tests, pool = _tests(scratch), _pool(run)
     sample = pool.distinct[: wanted.sample]
     if len(sample) < SAMPLE_AT_LEAST:
@@ -222,12 +229,12 @@ def _sizes(tests: Tests) -> dict[str, int]:
     return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
-def _do(scratch: Run, step: str, units: Sequence[Unit], work: Callable[[Run, Unit], Facts]) -> None:
+def _do(scratch: Run, marks: Marks[F], units: Sequence[U], work: Callable[[Run, U], F]) -> None:
     """Do the units of a step that are not finished, and show how far it is."""
     if not units:
         return
-    with progress.watched(scratch, step, units, terminal.stderr()):
-        in_threads(lambda unit: map_unit(scratch, step, unit, work), units, threads(scratch.config.engine))
+    with progress.watched(scratch, marks.step, units, terminal.stderr()):
+        in_threads(lambda unit: map_unit(scratch, marks, unit, work), units, threads(scratch.config.engine))
 
 
 # Images ---------------------------------------------------------------------------------------------------------------
@@ -238,15 +245,15 @@ def _pool(run: Run) -> Pool:
     places: list[Place] = []
     rows: list[np.ndarray] = []
     flat = 0
-    for name in run.finished("fetch/units"):
+    for name in run.finished(Fetched.step):
         interrupts.check()
         if len(places) == POOL:
             break
-        features = test_side.features_of(run, name)
+        features = Fetched(run, name).features()
         numbers = np.flatnonzero(features.any(axis=1))[: POOL - len(places)]
         is_last = len(places) + len(numbers) == POOL
         flat += (int(numbers[-1]) + 1 if is_last and len(numbers) else len(features)) - len(numbers)
-        for row in test_side.kept_images(run, name).take(numbers).to_pylist():
+        for row in Fetched(run, name).kept_images().take(numbers).to_pylist():
             places.append(Place(row["key"], name, row["blob_offset"], row["blob_bytes"], row["found_sha256"]))
         rows.append(features[numbers])
     dimensions = measuring.hooks_of(run.config).embedder.dimensions
@@ -280,31 +287,30 @@ def _views_of(table: Any) -> tuple[list[bytes], list[bytes]]:
 
 
 def _bytes(run: Run, place: Place) -> bytes:
-    data = test_side.fetched(run, place.unit, place.offset, place.bytes)
+    fetched = Fetched(run, place.unit)
+    data = fetched.image(place.offset, place.bytes)
     if hashlib.sha256(data).hexdigest() != place.sha256:
-        path = run.work("fetch/units", f"{place.unit}.images")
-        raise UnreadableError(f"{path}: the image at byte {place.offset:,} is not the one that was fetched")
+        raise UnreadableError(f"{fetched.images}: the image at byte {place.offset:,} is not the one that was fetched")
     return data
 
 
 def _copies(run: Run, scratch: Run, places: Sequence[Place]) -> np.ndarray:
     """Features of the copies of images, int16[n, transforms, d]; zeros for one that is flat."""
 
-    def make(scratch: Run, unit: Unit) -> Facts:
-        made = [features for place in unit["images"] for features in _features_of_copies(run, Place(*place))]
+    def make(scratch: Run, unit: CopiesUnit) -> Facts:
+        made = [features for place in unit["images"] for features in _features_of_copies(run, place)]
         arrays.save(
-            scratch.work(COPIES, f"{unit['name']}.npy"),
+            scratch.work(COPIES.step, f"{unit['name']}.npy"),
             np.stack(made).reshape(len(unit["images"]), len(TRANSFORMS), -1),
         )
-        return {}
+        return Facts()
 
     starts = range(0, len(places), COPIES_PER_UNIT)
-    units: list[Unit] = [
-        {"name": f"{i // COPIES_PER_UNIT:05d}", "images": [list(place) for place in places[i : i + COPIES_PER_UNIT]]}
-        for i in starts
+    units = [
+        CopiesUnit(name=f"{i // COPIES_PER_UNIT:05d}", images=list(places[i : i + COPIES_PER_UNIT])) for i in starts
     ]
     _do(scratch, COPIES, units, make)
-    return np.concatenate([arrays.read(scratch.work(COPIES, f"{unit['name']}.npy")) for unit in units])
+    return np.concatenate([arrays.read(scratch.work(COPIES.step, f"{unit['name']}.npy")) for unit in units])
 
 
 def _features_of_copies(run: Run, place: Place) -> Iterator[np.ndarray]:

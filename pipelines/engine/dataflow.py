@@ -19,7 +19,8 @@ from apache_beam.runners.runner import PipelineResult
 from altalign import terminal
 from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, UsageError
-from altalign.pipelines.run.units import Run, files_named
+from altalign.pipelines.files.digests import files_named
+from altalign.pipelines.run.units import Run
 
 STORES = ("gs://", "s3://")  # what workers see; temporary files of Dataflow's own are on gs:// alone
 NEEDED = ("project", "region", "temp_location", "sdk_container_image")

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection, PValue
@@ -22,7 +22,7 @@ from altalign.machine import interrupts
 from altalign.machine.processes import InProcesses
 from altalign.pipelines.engine.engines import threads, working
 from altalign.pipelines.engine.unit_errors import Reporting
-from altalign.pipelines.run.units import Facts, Run, Unit, map_unit
+from altalign.pipelines.run.units import F, Marks, Run, U, map_unit
 
 
 class _Bundle:
@@ -134,9 +134,9 @@ def _held(run: Run, folder: str, held: Callable[[], AbstractContextManager[Any]]
 class MapUnits(beam.PTransform[Any, Any]):
     """Units in, names of finished units out: a map-only step. `threads` has what `pooled` takes beside the work."""
 
-    def __init__(self, run: Run, step: str, work: Callable[[Run, Unit], Facts], **threads: Any):
+    def __init__(self, run: Run, marks: Marks[F], work: Callable[[Run, U], F], **threads: Any):
         super().__init__()
-        self._run, self._work, self._threads = run, InProcesses(_MapUnit(run, step, work)), threads
+        self._run, self._work, self._threads = run, InProcesses(_MapUnit(run, marks, work)), threads
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
         """Do every unit that is not finished."""
@@ -144,13 +144,13 @@ class MapUnits(beam.PTransform[Any, Any]):
 
 
 @dataclass(frozen=True)
-class _MapUnit:
+class _MapUnit(Generic[U, F]):
     """Does a unit of a step, if it is not finished; gives its name."""
 
     run: Run
-    step: str
-    work: Callable[[Run, Unit], Facts]
+    marks: Marks[F]
+    work: Callable[[Run, U], F]
 
-    def __call__(self, unit: Unit) -> list[str]:
-        map_unit(self.run, self.step, unit, self.work)
+    def __call__(self, unit: U) -> list[str]:
+        map_unit(self.run, self.marks, unit, self.work)
         return [unit["name"]]

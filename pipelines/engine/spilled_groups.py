@@ -20,7 +20,7 @@ import numpy as np
 from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.pipelines.engine.map_units import pooled
-from altalign.pipelines.run.units import Facts, Run, map_unit
+from altalign.pipelines.run.units import F, Marks, Run, Unit, map_unit
 
 Mode = Literal["files", "beam"]
 Element = tuple[int, bytes]
@@ -213,12 +213,12 @@ class Gather(beam.PTransform[Any, Any]):
 class MergePartitions(beam.PTransform[Any, Any]):
     """Collections of elements in, numbers of finished partitions out: every partition, also one that no element names.
 
-    `merge` makes one partition a unit of `step`, of what the units before handed on.
+    `merge` makes one partition of what the units before handed on; it is a unit with marks of its own.
     """
 
-    def __init__(self, run: Run, step: str, groups: Groups, merge: Callable[[Run, int, Spilled], Facts]):
+    def __init__(self, run: Run, marks: Marks[F], groups: Groups, merge: Callable[[Run, int, Spilled], F]):
         super().__init__()
-        self._run, self._step, self._groups, self._do = run, step, groups, merge
+        self._run, self._marks, self._groups, self._do = run, marks, groups, merge
 
     def expand(self, input_or_inputs: Any) -> Any:  # collections of elements; Beam reads a hint of several wrongly
         """Group by number of group, merge the partitions of each."""
@@ -232,8 +232,8 @@ class MergePartitions(beam.PTransform[Any, Any]):
         for partition in self._groups.partitions_of(group):
             map_unit(
                 self._run,
-                self._step,
-                {"name": f"{partition:05d}"},
+                self._marks,
+                Unit(name=f"{partition:05d}"),
                 lambda run, _, p=partition: self._do(run, p, spilled),
             )
             yield partition

@@ -8,24 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from altalign.audit_tables import SCRIPTS
 from altalign.filters.scripts import main_scripts
-from altalign.pipelines.files import parquet
+from altalign.pipelines.run import outputs
 from altalign.pipelines.run.units import Run
 from altalign.reasons import KEPT, Verdict
 
 CANDIDATES_AT_MOST = 65_536  # about, in the sample
 CHARACTERS_AT_MOST = 1_000  # of a caption that are looked at: each takes some 20 bytes of memory
-
-# Comments behind columns are lines of docs/reference/files.md (`make docs`).
-SCRIPTS = pa.schema(
-    [
-        # Of most letters of the caption's first 1,000 characters (Unicode 16.0); `none`: it has no letters.
-        ("script", pa.string()),
-        ("verdict", pa.string()),  # Of `judge`: a reason, or `kept`; repeated pairs are among these.
-        ("rows", pa.int64()),  # Candidates of the sample.
-        ("sampled_one_in", pa.int64()),  # The sample is one candidate in so many.
-    ]
-)
 
 
 def count(captions: pa.StringArray, verdicts: Verdict, keys: np.ndarray, *, one_in: int) -> Counter[tuple[str, str]]:
@@ -44,7 +34,7 @@ def write(run: Run, total: Counter[tuple[str, str]], *, one_in: int) -> None:
         {"script": script, "verdict": verdict, "rows": n, "sampled_one_in": one_in}
         for (script, verdict), n in sorted(total.items())
     ]
-    parquet.write(run.path("audit", "scripts.parquet"), pa.Table.from_pylist(rows, schema=SCRIPTS), SCRIPTS)
+    outputs.write_audit(run, SCRIPTS, pa.Table.from_pylist(rows, schema=SCRIPTS.schema))
 
 
 def to_json(counts: Counter[tuple[str, str]]) -> list[list[str | int]]:

@@ -12,9 +12,10 @@ import pyarrow as pa
 from numba import njit
 
 from altalign import storage
+from altalign.audit_tables import EDGE_NGRAMS, FREQUENT
 from altalign.dedup.hash_tables import log2_counts
 from altalign.filters import words
-from altalign.pipelines.files import parquet
+from altalign.pipelines.run import outputs
 from altalign.pipelines.run.units import Run
 
 MOST = 50  # of texts, and of images
@@ -22,24 +23,6 @@ PER_SIDE = 24  # n-grams, of those in the vocabulary and of those that are not
 CHARACTERS_AT_MOST = 1_000  # of a string that is kept
 
 _SIEVE_BITS = 16
-
-# Comments behind columns are lines of docs/reference/files.md (`make docs`).
-FREQUENT = pa.schema(
-    [
-        ("kind", pa.string()),  # `text` or `image`.
-        # The caption, or the image's URL, as it comes first in the pool; its first 1,000 characters.
-        ("value", pa.string()),
-        ("count", pa.int64()),  # Images of the text, texts of the image.
-    ]
-)
-EDGE_NGRAMS = pa.schema(
-    [
-        ("ngram", pa.string()),  # One word, or two; folded.
-        ("count", pa.int64()),  # How often it is in the pool.
-        ("rarest_log2", pa.int32()),  # The same as in `text_joint.parquet`: eight times log2, rounded.
-        ("is_in", pa.bool_()),  # Whether the vocabulary has it.
-    ]
-)
 
 
 # What is wanted -------------------------------------------------------------------------------------------------------
@@ -229,5 +212,5 @@ def write(run: Run, found: Strings) -> None:
         {"ngram": ngram, "count": count, "rarest_log2": int(log), "is_in": is_in}
         for (ngram, count, is_in), log in zip(edges, logs, strict=True)
     ]
-    for name, schema, of_schema in (("frequent", FREQUENT, frequent), ("edge_ngrams", EDGE_NGRAMS, rows)):
-        parquet.write(run.path("audit", f"{name}.parquet"), pa.Table.from_pylist(of_schema, schema=schema), schema)
+    for table, entries in ((FREQUENT, frequent), (EDGE_NGRAMS, rows)):
+        outputs.write_audit(run, table, pa.Table.from_pylist(entries, schema=table.schema))

@@ -11,22 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
-from altalign.pipelines.files import parquet
+from altalign.audit_tables import FUNNEL
+from altalign.pipelines.run import outputs
+from altalign.pipelines.run.artefacts import DECONTAMINATED, EXTRACTED, FETCHED
 from altalign.pipelines.run.units import Run
 from altalign.reasons import Stage
 
 POOL, SHARDS = "pool", "shards"
 STEPS = (POOL, *(stage.value for stage in Stage), SHARDS)
 
-FUNNEL = pa.schema(
-    [
-        ("step", pa.string()),  # `pool`, then what each stage keeps, then `shards`.
-        ("source", pa.string()),  # `[[input]] name`, or its kind; null: all of them.
-        ("images", pa.int64()),  # Distinct ones; null of the pool, whose images have no identity yet.
-        # Of the pool: of its files, as they lie there. From `fetch` on: of images as found. Of `shards`: of the tars.
-        ("bytes", pa.int64()),
-    ]
-)
 
 Entry = list[Any]  # step, source (None: all), images, bytes; of JSON
 
@@ -77,12 +70,12 @@ def write(run: Run, *, tars: int, samples: Iterable[Mapping[str, int]]) -> None:
         _add(amounts, *entry)
     for step, source in [of for of in amounts if of[0] == SHARDS]:
         amounts[step, source][0] = amounts[Stage.DECONTAMINATE.value, source][0]  # all of which are in the shards
-    rows = [(*of, *amount) for of, amount in amounts.items()]
+    rows, schema = [(*of, *amount) for of, amount in amounts.items()], FUNNEL.schema
     table = pa.table(
-        [pa.array(list(column), field.type) for column, field in zip(zip(*rows, strict=True), FUNNEL, strict=True)],
-        schema=FUNNEL,
+        [pa.array(list(column), field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)],
+        schema=schema,
     )
-    parquet.write(run.path("audit", "funnel.parquet"), table, FUNNEL)
+    outputs.write_audit(run, FUNNEL, table)
 
 
 def _none_yet(step: str) -> list[int | None]:
@@ -98,16 +91,16 @@ def _add(
 
 
 def _entries(run: Run, tars: int, samples: Iterable[Mapping[str, int]]) -> Iterable[Entry]:
-    sizes = {file.path: run.facts("extract", file.name)["stamp"][0] for file in run.files}
+    sizes = {file.path: run.facts_of(EXTRACTED, file.name).stamp[0] for file in run.files}
     yield [POOL, None, None, sum(sizes.values())]
     for source, path in dict.fromkeys((run.source_of(file.number), file.path) for file in run.files):
         yield [POOL, source, None, sizes[path]]
     found = storage.read_json(run.path("tables", "over_captioned_images.json"))
     for source, images in ((None, found["distinct"]), *found["distinct_by_source"].items()):
         yield [Stage.EXTRACT.value, source, images, None]
-    for step in ("fetch/units", "decontaminate/units"):
-        for _, facts in run.all_facts(step):
-            yield from facts["funnel"]
+    for marks in (FETCHED, DECONTAMINATED):
+        for _, facts in run.all_facts(marks):
+            yield from facts.funnel
     yield [SHARDS, None, None, tars]
     for of_shard in samples:
         for source, size in of_shard.items():

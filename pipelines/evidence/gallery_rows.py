@@ -14,19 +14,29 @@ import pyarrow as pa
 from PIL import Image
 
 from altalign import storage
+from altalign.audit_tables import SAMPLES
 from altalign.filters import pixels
 from altalign.machine import interrupts
 from altalign.pipelines.files import parquet
 from altalign.pipelines.images.measuring import enough_memory
-from altalign.pipelines.run.units import Facts, Run
+from altalign.pipelines.run import outputs
+from altalign.pipelines.run.artefacts import (
+    DECONTAMINATED,
+    FETCHED,
+    WRITTEN,
+    DropFacts,
+    Fetched,
+    FetchFacts,
+    GroupedPartition,
+    JudgedUnit,
+)
+from altalign.pipelines.run.units import Run
 from altalign.reasons import KEPT, Stage
 from altalign.schema import DROPPED
 
 PER_REASON = 24
 OF_KEPT = 48
 SIDE_PX, QUALITY = 192, 75
-
-SAMPLES = DROPPED.append(pa.field("picture", pa.binary()))
 
 
 def one_in(population: int, at_most: int) -> int:
@@ -97,14 +107,14 @@ def _is_new(ordered: pa.Table, name: str) -> np.ndarray:
 def write(run: Run) -> None:
     """`audit/samples.parquet`: rows of every stage, in the order of stages, and what was kept last."""
     parts = [*_extracted(run), *_judged(run), *_after_judge(run)] if run.config.audit.keep_dropped else []
-    tables = [SAMPLES.empty_table()]
+    tables = [SAMPLES.schema.empty_table()]
     for rows, pictures in (*parts, *_kept(run)):
         interrupts.check()
         columns = {name: rows[name] for name in DROPPED.names} | {
             "picture": pa.array(pictures or [None] * len(rows), pa.binary())
         }
-        tables.append(pa.table(columns).cast(SAMPLES))
-    parquet.write(run.path("audit", "samples.parquet"), pa.concat_tables(tables), SAMPLES)
+        tables.append(pa.table(columns).cast(SAMPLES.schema))
+    outputs.write_audit(run, SAMPLES, pa.concat_tables(tables))
 
 
 Part = tuple[pa.Table, list[bytes | None] | None]  # rows, and their pictures where they have any
@@ -125,14 +135,14 @@ def _extracted(run: Run) -> Iterator[Part]:
 
 def _judged(run: Run) -> Iterator[Part]:
     """From what each unit has chosen; repeated pairs, each once, are found later, partition after partition in the order of image_id."""
-    paths = [run.work("judge/units", f"{name}.samples") for name in run.finished("judge/units")]
+    paths = [JudgedUnit(run, name).samples for name in run.finished(JudgedUnit.step)]
     rows = DROPPED.empty_table()
     for of_unit in storage.each(parquet.read_table, paths, of=run.folder):
         rows = smallest_pairs(pa.concat_tables([rows, of_unit]))
     yield rows, None
     wanted = PER_REASON
-    for name in run.finished("judge/grouped"):
-        path = run.path("dropped", "judge", f"repeated-{name}.parquet")
+    for name in run.finished(GroupedPartition.step):
+        path = outputs.repeated(run, name)
         if wanted and storage.exists(path):
             rows = pa.Table.from_batches([next(parquet.read_row_groups(path, 0, 0))])  # in the order of keys
             yield (found := rows.filter(pa.array(_is_new(rows, "key"))).slice(0, wanted)), None
@@ -141,27 +151,21 @@ def _judged(run: Run) -> Iterator[Part]:
 
 def _after_judge(run: Run) -> Iterator[Part]:
     """From the dropped rows of fetch units, in order, until there are enough of each reason."""
-    for stage, step in (
-        (Stage.FETCH, "fetch/units"),
-        (Stage.IMAGE, "fetch/units"),
-        (Stage.DECONTAMINATE, "decontaminate/units"),
-    ):
+    for stage in (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE):
         found: Counter[str] = Counter()
-        for name, facts in run.all_facts(step):
-            reasons = {reason for of, _, reason, _ in facts["counts"] if of == stage.value and reason != KEPT}
+        for name, facts in run.all_facts(DECONTAMINATED if stage is Stage.DECONTAMINATE else FETCHED):
+            reasons = {reason for of, _, reason, _ in facts.counts if of == stage.value and reason != KEPT}
             if wanted := {reason: PER_REASON - found[reason] for reason in reasons if found[reason] < PER_REASON}:
-                rows = parquet.read_table(run.path("dropped", stage.value, f"{name}.parquet"))
-                places = None if stage is Stage.FETCH else _places(run, stage, name, facts)
+                rows = parquet.read_table(outputs.dropped(run, stage, name))
+                places = _places(run, stage, name, facts)
                 ids, of_rows = (parquet.values(rows, column) for column in ("image_id", "reason"))
                 rows = _rows(rows, _first_of_images(ids, of_rows, wanted, among=places))
                 found.update(parquet.values(rows, "reason"))
-                blob = run.work("fetch/units", f"{name}.images")
-                yield (
-                    rows,
-                    None
-                    if places is None
-                    else _pictures(run, blob, [places[image_id] for image_id in parquet.values(rows, "image_id")]),
-                )
+                if places is None:
+                    yield rows, None
+                else:
+                    wanted_places = [places[image_id] for image_id in parquet.values(rows, "image_id")]
+                    yield rows, _pictures(run, Fetched(run, name).images, wanted_places)
 
 
 def _first_of_images(
@@ -187,20 +191,20 @@ def _rows(rows: pa.Table, numbers: list[int]) -> pa.Table:
     return rows.take(np.array(numbers, np.int64))
 
 
-def _places(run: Run, stage: Stage, name: str, facts: Facts) -> dict[str, tuple[int, int]]:
-    """Where in the blob of a unit the bytes of dropped images lie: of some that the image rules drop, of all that go later."""
-    if stage is Stage.IMAGE:
-        return {image_id: (offset, size) for image_id, offset, size in facts["pictures"]}
-    kept = parquet.read_table(run.work("fetch/units", f"{name}.parquet")).select(
-        ["image_id", "blob_offset", "blob_bytes"]
-    )
+def _places(run: Run, stage: Stage, name: str, facts: FetchFacts | DropFacts) -> dict[str, tuple[int, int]] | None:
+    """Where in the blob of a unit dropped images lie: some that the image rules drop, all that go later; None: they did not come."""
+    if stage is Stage.FETCH:
+        return None
+    if isinstance(facts, FetchFacts):
+        return {image_id: (offset, size) for image_id, offset, size in facts.pictures}
+    kept = Fetched(run, name).rows().select(["image_id", "blob_offset", "blob_bytes"])
     return {row["image_id"]: (row["blob_offset"], row["blob_bytes"]) for row in kept.to_pylist()}
 
 
 def _kept(run: Run) -> Iterator[Part]:
     """The first images of the shards, which are in the order of image_id."""
     wanted, before = OF_KEPT, None
-    for name in run.finished("write"):
+    for name in run.finished(WRITTEN.step):
         if not wanted:
             return
         rows = parquet.read_table(run.path("shards", f"{name}.parquet"))

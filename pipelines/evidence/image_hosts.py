@@ -5,23 +5,14 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from altalign.pipelines.files import parquet
+from altalign.audit_tables import HOSTS
+from altalign.pipelines.run import outputs
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.web.kept.log import host_of
 
 IMAGES_AT_MOST = 65_536  # about, in the sample
 MOST = 100
 
-# Comments behind columns are lines of docs/reference/files.md (`make docs`).
-HOSTS = pa.schema(
-    [
-        ("host", pa.string()),  # Of the images' URLs; empty where an image has none.
-        ("images", pa.int64()),  # Images of the sample that were asked for.
-        ("fetched", pa.int64()),  # Of these, those whose bytes came.
-        ("kept", pa.int64()),  # Of these, those that passed the image rules.
-        ("sampled_one_in", pa.int64()),  # The sample is one image in so many.
-    ]
-)
 
 Counted = Mapping[str, tuple[int, int, int]]  # images, fetched, kept, by host
 
@@ -50,4 +41,4 @@ def write(run: Run, parts: Iterable[Counted], *, one_in: int) -> None:
         {"host": host, "images": images, "fetched": came, "kept": stayed, "sampled_one_in": one_in}
         for host, (images, came, stayed) in most
     ]
-    parquet.write(run.path("audit", "hosts.parquet"), pa.Table.from_pylist(rows, schema=HOSTS), HOSTS)
+    outputs.write_audit(run, HOSTS, pa.Table.from_pylist(rows, schema=HOSTS.schema))

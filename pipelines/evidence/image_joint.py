@@ -10,41 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from altalign.audit_tables import IMAGE_JOINT, IMAGE_VALUES
 from altalign.dedup.hash_tables import log2_counts
 from altalign.reasons import KEPT, DropReason
 from altalign.slider_stops import ASPECT_AT_MOST, SHORT_SIDE_AT_MOST
 
 _AT_ONCE = 1 << 20  # rows that are added up at a time
 
-# Comments behind columns are lines of docs/reference/files.md (`make docs`). aspect_percent is rounded down so that it
-# compares with a limit of two decimals as the rule does.
-JOINT = pa.schema(
-    [
-        ("source", pa.string()),  # `[[input]] name`, or its kind.
-        # Of the short side; 1,024 stands for that many or more. Null: the size is not known.
-        ("short_side_px", pa.int32()),
-        # Hundredths of long side / short side, rounded down; 1,001 stands for that many or more.
-        ("aspect_percent", pa.int32()),
-        ("fails_otherwise", pa.bool_()),  # A rule other than size and shape holds.
-        ("rows", pa.int64()),  # Candidates with this combination.
-    ]
-)
-VALUES = pa.schema(
-    [
-        ("source", pa.string()),  # `[[input]] name`, or its kind.
-        ("verdict", pa.string()),  # `kept`, or the reason.
-        ("format", pa.string()),  # Of the image as found; null where it is no known one.
-        ("bytes_log2", pa.int32()),  # Eight times log2, rounded, of the bytes as found.
-        ("nsfw_percent", pa.int32()),  # Hundredths of the classifier's score, rounded down; null without one.
-        ("rows", pa.int64()),  # Candidates with this combination.
-    ]
-)
 
 _OF_SIZE = (DropReason.IMAGE_TOO_SMALL.value, DropReason.IMAGE_TOO_ELONGATED.value)
 
 
 def joint(rows: pa.Table) -> pa.Table:
-    """Rows of `JOINT`; `rows` has source, width, height and failed."""
+    """Rows of `IMAGE_JOINT`; `rows` has source, width, height and failed."""
     short, long = pc.min_element_wise(rows["width"], rows["height"]), pc.max_element_wise(rows["width"], rows["height"])
     aspect = pc.divide(pc.multiply(long.cast(pa.int64()), 100), pc.max_element_wise(short.cast(pa.int64()), 1))
     columns = {
@@ -54,7 +32,7 @@ def joint(rows: pa.Table) -> pa.Table:
         "fails_otherwise": fails_otherwise(rows["failed"]),
         "rows": pa.repeat(pa.scalar(1, pa.int64()), len(rows)),
     }
-    return total([pa.table(columns)], JOINT)
+    return total([pa.table(columns)], IMAGE_JOINT.schema)
 
 
 def fails_otherwise(failed: "pa.ChunkedArray[Any]") -> Any:
@@ -72,7 +50,7 @@ def _held(failed: "pa.ChunkedArray[Any]") -> list[pa.BooleanArray]:
 
 
 def values(rows: pa.Table) -> pa.Table:
-    """Rows of `VALUES`; `rows` has source, reason (null: kept), format, blob_bytes and nsfw_score."""
+    """Rows of `IMAGE_VALUES`; `rows` has source, reason (null: kept), format, blob_bytes and nsfw_score."""
     sizes = log2_counts(rows["blob_bytes"].to_numpy())
     columns = {
         "source": rows["source"],
@@ -82,7 +60,7 @@ def values(rows: pa.Table) -> pa.Table:
         "nsfw_percent": pc.floor(pc.multiply(rows["nsfw_score"], pa.scalar(100, pa.float32()))).cast(pa.int32()),
         "rows": pa.repeat(pa.scalar(1, pa.int64()), len(rows)),
     }
-    return total([pa.table(columns)], VALUES)
+    return total([pa.table(columns)], IMAGE_VALUES.schema)
 
 
 def total(parts: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:

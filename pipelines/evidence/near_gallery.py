@@ -12,42 +12,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from altalign.audit_tables import GALLERY, SIMILARITY
 from altalign.machine import interrupts
 from altalign.pipelines.evidence import gallery_rows
 from altalign.pipelines.files import parquet
 from altalign.pipelines.near import test_side
 from altalign.pipelines.read import test_sets
+from altalign.pipelines.run import outputs
+from altalign.pipelines.run.artefacts import FOUND, TESTS, Fetched, Found
 from altalign.pipelines.run.units import Run
 
 PER_KIND = 50  # of pairs above and below the threshold half each
 
 ABOVE, BELOW, DROPPED = "just above", "just below", "dropped"
-
-# Comments behind columns are lines of docs/reference/files.md (`make docs`).
-GALLERY = pa.schema(
-    [
-        (
-            "kind",
-            pa.string(),
-        ),  # `just above`: of all pairs above the threshold those nearest to it; `just below`: not above it, of a sample; `dropped`: a sample.
-        ("similarity", pa.float64()),  # The cosine; 1 where the bytes are the same.
-        ("shares_bucket", pa.bool_()),  # Whether the two images share a bucket.
-        ("image_id", pa.string()),  # The image of the pool.
-        ("image_url", pa.string()),  # The same; null where a table has none.
-        ("test_set", pa.string()),  # The test set.
-        ("test_image", pa.string()),  # The image of the test set.
-        ("image", pa.binary()),  # The pool's image as WebP, 192 px at most.
-        ("test", pa.binary()),  # The test image, the same.
-    ]
-)
-SIMILARITY = pa.schema(
-    [
-        ("cosine_permille", pa.int32()),  # Thousandths, rounded down.
-        # `above` the threshold; `below`: of a sample of the images, of each unit the 25 nearest to it.
-        ("verdict", pa.string()),
-        ("pairs", pa.int64()),  # Pairs of an image of the pool and a test image.
-    ]
-)
 
 
 class Pair(NamedTuple):
@@ -60,12 +37,26 @@ class Pair(NamedTuple):
     shares_bucket: bool
 
 
-def pairs(run: Run, folder: str, ending: str = ".parquet") -> Iterator[Pair]:
-    """The pairs that the units of a step have found, in order."""
-    for name, facts in run.all_facts(folder):
-        if facts["pairs" if ending == ".parquet" else "pairs_below"]:
-            for row in parquet.read_table(run.work(folder, f"{name}{ending}")).to_pylist():
-                yield Pair(row["cosine"], name, row["image"], row["test"], row["shares_bucket"])
+def pairs_above(run: Run) -> Iterator[Pair]:
+    """The pairs above the threshold, in order."""
+    return (
+        pair for name, facts in run.all_facts(FOUND) if facts.pairs for pair in _pairs(name, Found(run, name).above)
+    )
+
+
+def pairs_below(run: Run) -> Iterator[Pair]:
+    """The pairs below the threshold that were looked for, in order."""
+    return (
+        pair
+        for name, facts in run.all_facts(FOUND)
+        if facts.pairs_below
+        for pair in _pairs(name, Found(run, name).below)
+    )
+
+
+def _pairs(name: str, path: str) -> Iterator[Pair]:
+    for row in parquet.read_table(path).to_pylist():
+        yield Pair(row["cosine"], name, row["image"], row["test"], row["shares_bucket"])
 
 
 def write(run: Run, found: Iterable[Pair], below: Iterable[Pair], dropped: Iterable[Pair]) -> None:
@@ -75,16 +66,11 @@ def write(run: Run, found: Iterable[Pair], below: Iterable[Pair], dropped: Itera
     chosen += [(BELOW, pair) for pair in heapq.nlargest(PER_KIND // 2, _counting(below, "below", counted))]
     chosen += [(DROPPED, pair) for pair, _ in zip(dropped, range(PER_KIND), strict=False)]
     rows = list(_rows(run, chosen))
-    columns = {field.name: pa.array([row[field.name] for row in rows], field.type) for field in GALLERY}
-    parquet.write(run.path("audit", "near_duplicates", "gallery.parquet"), pa.table(columns, schema=GALLERY), GALLERY)
+    outputs.write_audit(run, GALLERY, pa.Table.from_pylist(rows, schema=GALLERY.schema))
     cosines = [
         {"cosine_permille": cosine, "verdict": verdict, "pairs": n} for (verdict, cosine), n in sorted(counted.items())
     ]
-    parquet.write(
-        run.path("audit", "near_duplicates", "similarity.parquet"),
-        pa.Table.from_pylist(cosines, schema=SIMILARITY),
-        SIMILARITY,
-    )
+    outputs.write_audit(run, SIMILARITY, pa.Table.from_pylist(cosines, schema=SIMILARITY.schema))
 
 
 def _counting(pairs_: Iterable[Pair], verdict: str, counted: "Counter[tuple[str, int]]") -> Iterator[Pair]:
@@ -99,9 +85,9 @@ def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, Any]]:
     kept: dict[str, list[dict[str, Any]]] = {}
     for kind, pair in chosen:
         if pair.unit not in kept:
-            kept = {pair.unit: test_side.kept_images(run, pair.unit).to_pylist()}
+            kept = {pair.unit: Fetched(run, pair.unit).kept_images().to_pylist()}
         image = kept[pair.unit][pair.image]
-        data = test_side.fetched(run, pair.unit, image["blob_offset"], image["blob_bytes"])
+        data = Fetched(run, pair.unit).image(image["blob_offset"], image["blob_bytes"])
         yield {
             "kind": kind,
             "similarity": pair.cosine,
@@ -119,14 +105,14 @@ def test_thumbnails(run: Run, wanted: set[int]) -> dict[int, bytes]:
     """Thumbnails of test images by their number among all. They are read once more, those parts that hold one that is wanted."""
     found: dict[int, bytes] = {}
     parts, first = test_side.parts(run), 0
-    for name, facts in run.all_facts(test_side.TESTS):
+    for name, facts in run.all_facts(TESTS):
         interrupts.check()
-        numbers = range(first, first + facts["images"])
+        numbers = range(first, first + facts.images)
         if not wanted.isdisjoint(numbers):
             for number, (_, data) in zip(numbers, test_sets.images(parts[int(name)]), strict=True):
                 if number in wanted:
                     found[number] = thumbnail(data)
-        first += facts["images"]
+        first += facts.images
     return found
 
 

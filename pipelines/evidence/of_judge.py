@@ -6,12 +6,14 @@ import numpy as np
 import pyarrow as pa
 
 from altalign import storage
+from altalign.audit_tables import PAIRS_JOINT, TEXT_JOINT
 from altalign.filters import identity
 from altalign.pipelines.evidence import caption_scripts, frequent_strings, gallery_rows, pairs_joint
-from altalign.pipelines.evidence.text_joint import JOINT, JointCounts
+from altalign.pipelines.evidence.text_joint import JointCounts
 from altalign.pipelines.files import parquet
-from altalign.pipelines.run import pool
-from altalign.pipelines.run.units import Run, Unit
+from altalign.pipelines.run import outputs, pool
+from altalign.pipelines.run.artefacts import GroupedPartition, JudgedUnit
+from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages.dropped_texts import Judged
 from altalign.reasons import REASONS, Stage, Verdict
 from altalign.schema import DROPPED
@@ -44,25 +46,24 @@ class Notes:
             rows = judged.only(judged.dropped[chosen]).to_arrow(source)
             self._samples.append(rows if rows.nbytes < _FEW_BYTES else gallery_rows.smallest_pairs(rows))
 
-    def write(self, run: Run, unit: Unit) -> None:
-        """The files of a unit."""
-        path = run.work("judge/units", unit["name"])
-        storage.write_bytes(f"{path}.joint", JointCounts.total(self._joint).to_bytes())
-        storage.write_json(f"{path}.seen", {**self.seen.to_json(), "scripts": caption_scripts.to_json(self._scripts)})
-        parquet.write(f"{path}.samples", gallery_rows.smallest_pairs(pa.concat_tables(self._samples)), DROPPED)
+    def write(self, files: JudgedUnit) -> None:
+        """Write the files of a unit."""
+        storage.write_bytes(files.joint, JointCounts.total(self._joint).to_bytes())
+        storage.write_json(files.seen, {**self.seen.to_json(), "scripts": caption_scripts.to_json(self._scripts)})
+        parquet.write(files.samples, gallery_rows.smallest_pairs(pa.concat_tables(self._samples)), DROPPED)
 
 
 def conclude(run: Run) -> None:
     """Joint counts by source, distinct pairs by combination, frequent things, the vocabulary's edge, scripts."""
     by_source: dict[str, list[str]] = {}
     for unit in pool.units(run):
-        by_source.setdefault(run.source_of(unit["file"]), []).append(run.work("judge/units", f"{unit['name']}.joint"))
+        by_source.setdefault(run.source_of(unit["file"]), []).append(JudgedUnit(run, unit["name"]).joint)
     tables = [_total(run, paths).to_arrow(source) for source, paths in sorted(by_source.items())]
-    parquet.write(run.path("audit", "text_joint.parquet"), pa.concat_tables([JOINT.empty_table(), *tables]), JOINT)
-    paths = [run.work("judge/grouped", f"{name}.pairs") for name in run.finished("judge/grouped")]
-    parquet.write(run.path("audit", "pairs_joint.parquet"), pairs_joint.to_arrow(_total(run, paths)), pairs_joint.PAIRS)
+    outputs.write_audit(run, TEXT_JOINT, pa.concat_tables([TEXT_JOINT.schema.empty_table(), *tables]))
+    paths = [GroupedPartition(run, name).pairs for name in run.finished(GroupedPartition.step)]
+    outputs.write_audit(run, PAIRS_JOINT, pairs_joint.to_arrow(_total(run, paths)))
     strings, of_scripts = frequent_strings.Strings(), Counter[tuple[str, str]]()
-    paths = [run.work("judge/units", f"{unit['name']}.seen") for unit in pool.units(run)]
+    paths = [JudgedUnit(run, unit["name"]).seen for unit in pool.units(run)]
     for part in storage.each(storage.read_json, paths, of=run.folder):
         of_scripts += caption_scripts.from_json(part.pop("scripts"))
         strings.add(part)

@@ -13,9 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
+from altalign.audit_tables import OUTCOME_JOINT
 from altalign.curation import ImageSettings
 from altalign.pipelines.evidence import image_joint
 from altalign.pipelines.files import parquet
+from altalign.pipelines.run import outputs
+from altalign.pipelines.run.artefacts import Decontaminated, Fetched
 from altalign.pipelines.run.units import Run
 from altalign.slider_stops import (
     ABOVE_ALL,
@@ -30,24 +33,9 @@ from altalign.slider_stops import (
 
 LOG2_STEP = 4  # half an octave
 
-JOINT = pa.schema(
-    [
-        ("words", pa.int32()),  # Unigrams; 1,023 stands for that many or more.
-        # As in `audit/text_joint.parquet`, rounded down to a multiple of 4 (half an octave); 255 stays.
-        ("rarest_log2", pa.int32()),
-        ("short_side_px", pa.int32()),  # The largest stop that the short side is above. Null: the size is not known.
-        # The smallest stop that long side / short side is below, in hundredths; 2,147,483,647: it is below none.
-        ("aspect_percent", pa.int32()),
-        # `kept`; `near_duplicate`; `not_searched`: it fails by size or shape alone; `fails_otherwise`: by fetch or
-        # another rule.
-        ("outcome", pa.string()),
-        ("pairs", pa.int64()),  # Pairs with this combination.
-    ]
-)
-
 
 def of_fetched(rows: pa.Table, config: ImageSettings) -> pa.Table:
-    """Rows of `JOINT` from those of a fetch unit, which have words, rarest_log2, width, height and failed (every rule of fetch or of images)."""
+    """Rows of `OUTCOME_JOINT` from those of a fetch unit, which have words, rarest_log2, width, height and failed (every rule of fetch or of images)."""
     fails = pc.if_else(image_joint.fails_otherwise(rows["failed"]), FAILS_OTHERWISE, NOT_SEARCHED)
     is_kept = pc.equal(pc.list_value_length(rows["failed"]), pa.scalar(0))
     return _joint(rows, pc.if_else(is_kept, KEPT, fails), config, 1)
@@ -59,7 +47,7 @@ def of_near_duplicates(rows: pa.Table, config: ImageSettings) -> pa.Table:
         _joint(rows, pa.repeat(pa.scalar(outcome), len(rows)), config, pairs)
         for outcome, pairs in ((KEPT, -1), (NEAR_DUPLICATE, 1))
     ]
-    return image_joint.total(parts, JOINT)
+    return image_joint.total(parts, OUTCOME_JOINT.schema)
 
 
 def _joint(rows: pa.Table, outcome: Any, config: ImageSettings, pairs: int) -> pa.Table:
@@ -77,7 +65,7 @@ def _joint(rows: pa.Table, outcome: Any, config: ImageSettings, pairs: int) -> p
         "outcome": outcome,
         "pairs": pa.repeat(pa.scalar(pairs, pa.int64()), len(rows)),
     }
-    return image_joint.total([pa.table(columns)], JOINT)
+    return image_joint.total([pa.table(columns)], OUTCOME_JOINT.schema)
 
 
 def _stops(
@@ -93,17 +81,15 @@ def _stops(
     return above, [*of_aspect, ABOVE_ALL][below]
 
 
-def write(run: Run, units: str) -> None:
-    """`audit/outcome_joint.parquet`: the outcomes of all fetch units, and what decontamination, whose units these are, has to say of them."""
-    joint = image_joint.total(_parts(run, units), JOINT)
-    parquet.write(
-        run.path("audit", "outcome_joint.parquet"), joint.filter(pc.not_equal(joint["pairs"], pa.scalar(0))), JOINT
-    )
+def write(run: Run) -> None:
+    """`audit/outcome_joint.parquet`: the outcomes of all fetch units, and what decontamination changes in them."""
+    joint = image_joint.total(_parts(run), OUTCOME_JOINT.schema)
+    outputs.write_audit(run, OUTCOME_JOINT, joint.filter(pc.not_equal(joint["pairs"], pa.scalar(0))))
 
 
-def _parts(run: Run, units: str) -> Iterator[pa.Table]:
-    names = run.finished("fetch/units")
-    fetched = [run.work("fetch/units", f"{name}.outcome_joint") for name in names]
-    there = set(storage.names(run.work(units), ".outcome_joint"))
-    of_dropped = [run.work(units, f"{name}.outcome_joint") for name in names if f"{name}.outcome_joint" in there]
+def _parts(run: Run) -> Iterator[pa.Table]:
+    names = run.finished(Fetched.step)
+    fetched = [Fetched(run, name).path("outcome_joint") for name in names]
+    changed = set(storage.names(run.work(Decontaminated.step), ".outcome_joint"))
+    of_dropped = [Decontaminated(run, name).outcome_joint for name in names if f"{name}.outcome_joint" in changed]
     return storage.each(parquet.read_table, [*fetched, *of_dropped], of=run.folder)

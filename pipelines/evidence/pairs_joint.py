@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from altalign.audit_tables import PAIRS_JOINT
 from altalign.pipelines.evidence.text_joint import JointCounts, combined_of_survivors
 from altalign.reasons import DropReason
 
@@ -31,16 +32,6 @@ OF_THRESHOLDS = frozenset(
 # Key: the first 8 bytes. Two pairs in 2^64 share them by chance, and would have to share the combination too: with a
 # thousand million pairs, one time in thirty a single pair is missing.
 PAIR = np.dtype([("key", "<u8"), ("combination", "<i8")])
-
-PAIRS = pa.schema(
-    [
-        ("words", pa.int32()),  # As in `audit/text_joint.parquet`.
-        ("rarest_log2", pa.int32()),  # The same; never 0.
-        ("images_per_text", pa.int32()),  # The same.
-        ("texts_per_image", pa.int32()),  # The same.
-        ("pairs", pa.int64()),  # Distinct pairs with this combination.
-    ]
-)
 
 
 def only_of_thresholds(failed: "pa.DictionaryArray[Any, Any]") -> np.ndarray:
@@ -81,10 +72,10 @@ def counted(words: np.ndarray, rarest: np.ndarray, others: np.ndarray) -> JointC
 
 
 def to_arrow(counts: JointCounts) -> pa.Table:
-    """Rows of `PAIRS`."""
+    """Rows of `PAIRS_JOINT`."""
     columns = counts.columns()
     columns["pairs"] = columns.pop("rows")
-    return pa.table([columns[name] for name in PAIRS.names], schema=PAIRS)
+    return pa.table([columns[name] for name in PAIRS_JOINT.schema.names], schema=PAIRS_JOINT.schema)
 
 
 @njit(nogil=True, cache=True)

@@ -9,29 +9,12 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from altalign.audit_tables import TEXT_FIELDS, TEXT_JOINT
 from altalign.dedup.hash_tables import log2_counts
-from altalign.pipelines.stages.tables import Measured
+from altalign.pipelines.stages.text_measures import Measured
 from altalign.slider_stops import EXACT_BELOW, WORDS_AT_MOST
 
 _AT_ONCE = 1 << 21  # combinations that are added up at a time
-
-# Names and bits; their comments, and those of JOINT, are lines of docs/reference/files.md (`make docs`).
-_FIELDS = (
-    ("words", 10),  # Unigrams; 1,023 stands for that many or more.
-    # Eight times log2, rounded, of the smallest count of the caption's n-grams; 0: one is rare; 255: no table, or no
-    # n-gram.
-    ("rarest_log2", 8),
-    ("images_per_text", 11),  # 0: within the limit; below 1,024 exact; above that 1,024 + eight times log2.
-    ("texts_per_image", 11),  # The same.
-    ("has_identity", 1),  # 1 where the image has an identity.
-)
-JOINT = pa.schema(
-    [
-        ("source", pa.string()),  # `[[input]] name`, or its kind.
-        *((name, pa.int32()) for name, _ in _FIELDS),
-        ("rows", pa.int64()),  # Candidates with this combination.
-    ]
-)
 
 
 class JointCounts:
@@ -73,20 +56,20 @@ class JointCounts:
         return cls(combinations, rows)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The columns of `_FIELDS`, int32, and `rows`, sorted by the former in their order."""
+        """The columns of `TEXT_FIELDS`, int32, and `rows`, sorted by the former in their order."""
         columns, packed = {"rows": self.rows}, self.combinations
-        for name, bits in reversed(_FIELDS):
+        for name, bits in reversed(TEXT_FIELDS):
             columns[name] = (packed & ((1 << bits) - 1)).astype(np.int32)
             packed = packed >> bits
         return columns
 
     def to_arrow(self, source: str) -> pa.Table:
-        """Rows of `JOINT`."""
+        """Rows of `TEXT_JOINT`."""
         columns = {
             **{name: pa.array(column) for name, column in self.columns().items()},
             "source": pa.repeat(pa.scalar(source), len(self)),
         }
-        return pa.table([columns[name] for name in JOINT.names], schema=JOINT)
+        return pa.table([columns[name] for name in TEXT_JOINT.schema.names], schema=TEXT_JOINT.schema)
 
 
 def combined(candidates: pa.RecordBatch, measured: Measured) -> np.ndarray:
@@ -108,7 +91,7 @@ def combined_of_survivors(words: np.ndarray, rarest: np.ndarray) -> np.ndarray:
 
 def _packed(words: np.ndarray, *others: np.ndarray) -> np.ndarray:
     packed = np.zeros(len(words), np.int64)
-    for (_, bits), column in zip(_FIELDS, (np.minimum(words, WORDS_AT_MOST), *others), strict=True):
+    for (_, bits), column in zip(TEXT_FIELDS, (np.minimum(words, WORDS_AT_MOST), *others), strict=True):
         packed = packed << bits | column
     return packed
 

@@ -5,6 +5,8 @@ from tokenize import TokenError
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from altalign import storage
 from altalign.errors import UnreadableError
@@ -38,3 +40,9 @@ def _opened(source: Any, path: str, **how: Any) -> np.ndarray:
         return np.load(source, allow_pickle=False, **how)
     except (ValueError, EOFError, SyntaxError, TokenError) as error:  # the header is a piece of Python
         raise UnreadableError(f"{path}: not a whole NumPy array") from error
+
+
+def ids_of(column: "pa.ChunkedArray[Any]") -> npt.NDArray[np.uint8]:
+    """Ids of fixed-size binary (16 bytes, no nulls) as uint8[n, 16]."""
+    array: Any = column.combine_chunks()
+    return np.frombuffer(array.buffers()[1], np.uint8).reshape(-1, 16)[array.offset : array.offset + len(array)]

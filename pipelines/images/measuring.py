@@ -14,8 +14,8 @@ from altalign.errors import AltalignError
 from altalign.filters import image, pixels
 from altalign.filters.blocked import BlockList
 from altalign.machine import memory
+from altalign.pipelines.files.digests import files_named
 from altalign.pipelines.images import embedders, models
-from altalign.pipelines.run.units import files_named
 from altalign.reasons import DropReason, Verdict
 
 

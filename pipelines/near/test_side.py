@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,34 +23,38 @@ from altalign.filters import pixels
 from altalign.filters.thumbnails import thumbnail
 from altalign.machine import interrupts
 from altalign.pipelines.files import arrays, parquet
+from altalign.pipelines.files.digests import content, digest
 from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.read.found import batch
-from altalign.pipelines.run.units import WORK_VERSION, Facts, Run, Unit, content, digest
-from altalign.pipelines.stages.fetch import first_of_each_image
+from altalign.pipelines.run import outputs
+from altalign.pipelines.run.artefacts import (
+    INDEX,
+    LESSON,
+    LESSONS,
+    ONLY,
+    TEST_IMAGE,
+    TEST_NAME,
+    TESTS,
+    Fetched,
+    IndexFacts,
+    LearnedFacts,
+    Lesson,
+    LessonFacts,
+    LessonUnit,
+    TestFacts,
+    TestPart,
+    TestUnit,
+    test_names,
+)
+from altalign.pipelines.run.units import WORK_VERSION, Marks, Run, Unit
 
-LESSONS, LESSONS_PER_UNIT = 340, 20  # images that a map is learned from: the design was measured with so many
+LESSON_IMAGES, LESSONS_PER_UNIT = 340, 20  # images that a map is learned from: the design was measured with so many
 LESSONS_AT_LEAST = 32  # ours; of fewer, a map would be fitted to their accidents
 LESSON_SHORT_SIDE_PX = 128
 
-# One row a test image; features and mirrored are int16 as bytes, null where the image is flat, the second also where it
-# is not asked for.
-TEST_IMAGE = pa.schema(
-    [
-        ("test_set", pa.string()),
-        ("test_image", pa.string()),
-        ("sha256", pa.string()),
-        ("features", pa.binary()),
-        ("mirrored", pa.binary()),
-    ]
-)
-NAMES = pa.schema([TEST_IMAGE.field("test_set"), TEST_IMAGE.field("test_image")])
-# copy_of: null of an original, which comes before its copies
-_LESSON = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])
-
-TESTS, LESSONS_MADE, LEARNED, INDEX = "test_images", "lessons", "decontaminate/learned", "decontaminate/index"
-
+D = TypeVar("D", TestUnit, LessonUnit)
 
 # Test images ----------------------------------------------------------------------------------------------------------
 
@@ -60,13 +64,13 @@ def parts(run: Run) -> list[test_sets.Part]:
     return [part for test_set in run.config.decontaminate.named_sets for part in test_sets.parts(test_set)]
 
 
-def plan(run: Run) -> list[Unit]:
+def plan(run: Run) -> list[TestUnit]:
     """One unit a part that is not read yet.
 
     What was made of other files, or in another way, is forgotten. The rest outlives the stages: with a test set more,
     only that one is read.
     """
-    hooks, units = measuring.hooks_of(run.config), list[Unit]()
+    hooks, units = measuring.hooks_of(run.config), list[TestUnit]()
     files = [content(path) for path in run.config.decontaminate.embedder_files]
     way = [
         WORK_VERSION,
@@ -78,17 +82,17 @@ def plan(run: Run) -> list[Unit]:
     ]
     for number, part in enumerate(parts(run)):
         rests_on = [*test_sets.stamps([part]), part.to_json(), way]
-        units.append({"name": f"{number:05d}", **part.to_json(), "digest": digest(rests_on)})
+        units.append(TestUnit(name=f"{number:05d}", part=part.to_json(), digest=digest(rests_on)))
     return _not_there(run, TESTS, units)
 
 
-def read_tests(run: Run, unit: Unit) -> Facts:
+def read_tests(run: Run, unit: TestUnit) -> TestFacts:
     """Embed the test images of a unit.
 
     Raises:
         UnreadableError: one of them cannot be read.
     """
-    part = test_sets.Part.from_json(unit)
+    part = test_sets.Part.from_json(unit["part"])
     hooks, rows = measuring.hooks_of(run.config), []
     for name, data in test_sets.images(part):
         interrupts.check()
@@ -105,13 +109,8 @@ def read_tests(run: Run, unit: Unit) -> Facts:
             )
         )
     table = pa.Table.from_batches([batch(rows, TEST_IMAGE)])
-    parquet.write(run.work(TESTS, f"{unit['name']}.parquet"), table, TEST_IMAGE)
-    return {
-        "digest": unit["digest"],
-        "test_set": part.test_set,
-        "images": len(rows),
-        "flat": table["features"].null_count,
-    }
+    parquet.write(TestPart(run, unit["name"]).images, table, TEST_IMAGE)
+    return TestFacts(unit["digest"], part.test_set, len(rows), table["features"].null_count)
 
 
 def _decoded(run: Run, hooks: measuring.Hooks, test_set: str, name: str, data: bytes) -> np.ndarray:
@@ -131,34 +130,17 @@ def _decoded(run: Run, hooks: measuring.Hooks, test_set: str, name: str, data: b
 
 def tests(run: Run) -> pa.Table:
     """All test images, in order, of `TEST_IMAGE`."""
-    units = [parquet.read_table(run.work(TESTS, f"{name}.parquet")) for name in run.finished(TESTS)]
+    units = [parquet.read_table(TestPart(run, name).images) for name in run.finished(TESTS.step)]
     return pa.concat_tables([TEST_IMAGE.empty_table(), *(unit.cast(TEST_IMAGE) for unit in units)])
 
 
 # Images of the run ----------------------------------------------------------------------------------------------------
 
 
-def kept_images(run: Run, name: str) -> pa.Table:
-    """The kept images of a fetch unit in their order, one row each: image_id, image_url, where its bytes are, their digest, and the first of its keys."""
-    wanted = ["image_id", "image_url", "key", "blob_offset", "blob_bytes", "found_sha256"]
-    rows = parquet.read_table(run.work("fetch/units", f"{name}.parquet")).select(wanted)
-    return rows.take(first_of_each_image(rows))
-
-
-def fetched(run: Run, name: str, offset: int, size: int) -> bytes:
-    """The bytes of an image of a fetch unit, by its place in the unit's blob."""
-    return storage.read_range(run.work("fetch/units", f"{name}.images"), offset, size)
-
-
-def features_of(run: Run, name: str) -> np.ndarray:
-    """int16[n, d] of the kept images of a fetch unit; zeros for one that is flat."""
-    return arrays.read(run.work("fetch/units", f"{name}.features"))
-
-
 def sample(run: Run) -> Iterator[tuple[str, int, np.ndarray]]:
     """Unit, number and features of the run's images that are not flat, in the order of image_id, which is a hash: the first of them are a sample of all."""
-    for name in run.finished("fetch/units"):
-        features = features_of(run, name)
+    for name in run.finished(Fetched.step):
+        features = Fetched(run, name).features()
         for number in np.flatnonzero(features.any(axis=1)).tolist():
             yield name, number, features[number]
 
@@ -171,7 +153,7 @@ def is_wanted(run: Run) -> bool:
     return bool(run.config.decontaminate.test_sets) or run.config.dedup.within_pool != "off"
 
 
-def plan_lessons(run: Run) -> list[Unit]:
+def plan_lessons(run: Run) -> list[LessonUnit]:
     """Units of images whose copies a map is learned from, that are not made yet; none where there is no map, or a calibration brings it."""
     if (
         not is_wanted(run)
@@ -179,36 +161,34 @@ def plan_lessons(run: Run) -> list[Unit]:
         or not measuring.hooks_of(run.config).embedder.is_mapped
     ):
         return []
-    chosen = [(name, number) for name, number, _ in islice(sample(run), LESSONS)]
-    rows = {name: kept_images(run, name).to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}
-    units = list[Unit]()
+    chosen = [(name, number) for name, number, _ in islice(sample(run), LESSON_IMAGES)]
+    rows = {name: Fetched(run, name).kept_images().to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}
+    units = list[LessonUnit]()
     for begin in range(0, len(chosen), LESSONS_PER_UNIT):
         some = [(name, rows[name][number]) for name, number in chosen[begin : begin + LESSONS_PER_UNIT]]
         places = [(name, row["blob_offset"], row["blob_bytes"]) for name, row in some]
         rests_on = digest([WORK_VERSION, [row["found_sha256"] for _, row in some]])
-        units.append({"name": f"{begin // LESSONS_PER_UNIT:05d}", "images": places, "digest": rests_on})
-    return _not_there(run, LESSONS_MADE, units)
+        units.append(LessonUnit(name=f"{begin // LESSONS_PER_UNIT:05d}", images=places, digest=rests_on))
+    return _not_there(run, LESSONS, units)
 
 
-def _not_there(run: Run, step: str, units: list[Unit]) -> list[Unit]:
+def _not_there(run: Run, marks: Marks[TestFacts] | Marks[LessonFacts], units: list[D]) -> list[D]:
     """Those of the units that are not finished. Marks of others, or of what has changed since, are deleted."""
     digests = {unit["name"]: unit["digest"] for unit in units}
-    for name, facts in run.all_facts(step):
-        if facts["digest"] != digests.get(name) or not storage.exists(run.work(step, f"{name}.parquet")):
-            storage.delete(run.mark(step, name))
-    return [unit for unit in units if not run.facts(step, unit["name"])]
+    for name, facts in run.all_facts(marks):
+        if facts.digest != digests.get(name) or not storage.exists(run.work(marks.step, f"{name}.parquet")):
+            storage.delete(run.mark(marks.step, name))
+    return [unit for unit in units if run.facts(marks, unit["name"]) is None]
 
 
-def make_copies(run: Run, unit: Unit) -> Facts:
+def make_copies(run: Run, unit: LessonUnit) -> LessonFacts:
     """Coefficients of images and of their copies."""
     made: list[tuple[bytes, int | None]] = []
-    for number, place in enumerate(unit["images"]):
+    for number, (name, offset, size) in enumerate(unit["images"]):
         interrupts.check()
-        made += _lesson(fetched(run, *place), number)
-    parquet.write(
-        run.work(LESSONS_MADE, f"{unit['name']}.parquet"), pa.Table.from_batches([batch(made, _LESSON)]), _LESSON
-    )
-    return {"digest": unit["digest"], "images": len(unit["images"])}
+        made += _lesson(Fetched(run, name).image(offset, size), number)
+    parquet.write(Lesson(run, unit["name"]).rows, pa.Table.from_batches([batch(made, LESSON)]), LESSON)
+    return LessonFacts(unit["digest"], len(unit["images"]))
 
 
 def _lesson(data: bytes, number: int) -> Iterator[tuple[bytes, int | None]]:
@@ -223,22 +203,22 @@ def _lesson(data: bytes, number: int) -> Iterator[tuple[bytes, int | None]]:
 
 def plan_learned(run: Run) -> list[Unit]:
     """One unit, where there is anything to look for."""
-    return [{"name": "00000"}] if is_wanted(run) else []
+    return [Unit(name=ONLY)] if is_wanted(run) else []
 
 
-def learn(run: Run, _: Unit) -> Facts:
+def learn(run: Run, _: Unit) -> LearnedFacts:
     """Learn the map and find the clusters, or take those of a calibration, and write them to `audit/near_duplicates/`."""
     named = run.config.decontaminate.calibration
     calibration = calibration_files.named(named, measuring.hooks_of(run.config).embedder) if named else _learned(run)
-    lessons = sum(facts["images"] for _, facts in run.all_facts(LESSONS_MADE)) if calibration.map and not named else 0
-    facts = {"clusters": len(calibration.centroids), "lessons": lessons}
-    calibration_files.save(run.path("audit", "near_duplicates"), calibration, facts)
+    lessons = sum(facts.images for _, facts in run.all_facts(LESSONS)) if calibration.map and not named else 0
+    facts = LearnedFacts(len(calibration.centroids), lessons)
+    calibration_files.save(outputs.near_duplicates(run), calibration, facts.to_json())
     return facts
 
 
 def calibration_of(run: Run) -> Calibration:
     """What was learned."""
-    return calibration_files.load(run.path("audit", "near_duplicates"))
+    return calibration_files.load(outputs.near_duplicates(run))
 
 
 def _learned(run: Run) -> Calibration:
@@ -262,8 +242,8 @@ def centroids_of(run: Run, mapped: embed.Map | None) -> np.ndarray:
 def learned_map(run: Run) -> embed.Map:
     """The map that the run's own images teach; where there are too few of them, one that looks at the lowest frequencies as they are."""
     originals, changed, copy_of = [], [], []
-    for name in run.finished(LESSONS_MADE):
-        table = parquet.read_table(run.work(LESSONS_MADE, f"{name}.parquet"))
+    for name in run.finished(LESSONS.step):
+        table = parquet.read_table(Lesson(run, name).rows)
         rows, of = _rows(table["features"]), table["copy_of"].combine_chunks()
         is_original = of.is_null().to_numpy(zero_copy_only=False)
         copy_of.append(np.cumsum(is_original)[~is_original] - 1 + sum(map(len, originals)))
@@ -287,10 +267,10 @@ def _rows(column: "pa.ChunkedArray[Any]") -> np.ndarray:
 
 def plan_index(run: Run) -> list[Unit]:
     """One unit, where there is anything to look for."""
-    return [{"name": "00000"}] if run.config.decontaminate.test_sets else []
+    return [Unit(name=ONLY)] if run.config.decontaminate.test_sets else []
 
 
-def build(run: Run, _: Unit) -> Facts:
+def build(run: Run, _: Unit) -> IndexFacts:
     """Embed the test side and write what is searched."""
     calibration, table = calibration_of(run), tests(run)
     of_test, vectors = _test_vectors(table, calibration, measuring.hooks_of(run.config).embedder.dimensions)
@@ -305,9 +285,9 @@ def build(run: Run, _: Unit) -> Facts:
         ),
     }
     for name, array in written.items():
-        arrays.save(run.work(INDEX, f"{name}.npy"), array)
-    parquet.write(run.work(INDEX, "names.parquet"), table.select(NAMES.names), NAMES)
-    return {"test_images": len(table), "flat_test_images": table["features"].null_count}
+        arrays.save(run.work(INDEX.step, f"{name}.npy"), array)
+    parquet.write(test_names(run), table.select(TEST_NAME.names), TEST_NAME)
+    return IndexFacts(len(table), table["features"].null_count)
 
 
 def _test_vectors(table: pa.Table, calibration: Calibration, dimensions: int) -> tuple[np.ndarray, np.ndarray]:
@@ -321,8 +301,8 @@ def _test_vectors(table: pa.Table, calibration: Calibration, dimensions: int) ->
 
 
 def names(run: Run) -> pa.Table:
-    """Test set and name of every test image, of `NAMES`."""
-    return parquet.read_table(run.work(INDEX, "names.parquet"))
+    """Test set and name of every test image, of `TEST_NAME`."""
+    return parquet.read_table(test_names(run))
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,11 +326,11 @@ class Index:
     @classmethod
     def of(cls, run: Run) -> "Index":
         """The index of a run."""
-        folder = storage.absolute(run.work(INDEX))
+        folder = storage.absolute(run.work(INDEX.step))
         return _index(
             folder,
-            storage.absolute(run.path("audit", "near_duplicates")),
-            storage.stamp(storage.join(folder, "00000.json")),
+            storage.absolute(outputs.near_duplicates(run)),
+            storage.stamp(storage.join(folder, f"{ONLY}.json")),
         )
 
 

@@ -23,9 +23,23 @@ from altalign.pipelines.engine.spilled_groups import Element, Groups, MergeParti
 from altalign.pipelines.files import arrays
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import test_side
-from altalign.pipelines.run.units import Facts, Run, Unit, map_unit
+from altalign.pipelines.run.artefacts import (
+    CELLS,
+    COMPARED,
+    JOINED,
+    ONLY,
+    REPLACED,
+    CellFacts,
+    Compared,
+    CompareFacts,
+    Fetched,
+    Joined,
+    JoinFacts,
+    PoolImagesUnit,
+    ReplaceFacts,
+)
+from altalign.pipelines.run.units import Run, Unit, map_unit
 
-CELLS, COMPARED, JOINED, REPLACED = (f"decontaminate/{step}" for step in ("cells", "compared", "joined", "replaced"))
 # so many units or more, of so many fetch units at most: the slices of cells are short, and fewer in larger units
 UNITS, FETCH_UNITS_AT_MOST = 256, 64
 OWN, VISITORS, BYTES = range(3)  # kinds of slices
@@ -50,30 +64,33 @@ def is_wanted(run: Run) -> bool:
 
 def plan_one(run: Run) -> list[Unit]:
     """One unit, where there is anything to look for."""
-    return [{"name": "00000"}] if is_wanted(run) else []
+    return [Unit(name=ONLY)] if is_wanted(run) else []
 
 
 # Cells ----------------------------------------------------------------------------------------------------------------
 
 
-def make_cells(run: Run, _: Unit) -> Facts:
+def make_cells(run: Run, _: Unit) -> CellFacts:
     """Find the centroids of cells, by a sample of the images that are not flat."""
-    names = run.finished("fetch/units")
-    found = sum(len(arrays.mapped(run.work("fetch/units", f"{name}.features"))) for name in names)
+    found = sum(len(Fetched(run, name).mapped_features()) for name in run.finished(Fetched.step))
     wanted = max(1, round(found / image_groups.IMAGES_PER_CELL))
     sample = _sample(run, clusters.SAMPLES_PER_CLUSTER * wanted)
     centroids = image_groups.train_cells(sample, wanted) if len(sample) else np.eye(1, sample.shape[1], dtype=np.int16)
-    arrays.save(run.work(CELLS, "centroids.npy"), centroids)
-    return {"cells": len(centroids)}
+    arrays.save(_centroids(run), centroids)
+    return CellFacts(len(centroids))
+
+
+def _centroids(run: Run) -> str:
+    return run.work(CELLS.step, "centroids.npy")
 
 
 def _sample(run: Run, count: int) -> np.ndarray:
     """Vectors of so many images, or of all there are: the first in the order of image_id, which is a hash."""
     calibration = test_side.calibration_of(run)
     found = [np.zeros((0, calibration.dimensions), np.int16)]
-    for name in run.finished("fetch/units"):
+    for name in run.finished(Fetched.step):
         interrupts.check()
-        vectors = calibration.vectors_or_zeros(test_side.features_of(run, name))
+        vectors = calibration.vectors_or_zeros(Fetched(run, name).features())
         found.append(vectors[vectors.any(axis=1)][:count])
         count -= len(found[-1])
         if not count:
@@ -83,19 +100,19 @@ def _sample(run: Run, count: int) -> np.ndarray:
 
 def groups_of(run: Run) -> Groups:
     """The buckets of a spill file. A partition is a cell, and an equal share of all digests of bytes."""
-    cells = run.facts(CELLS, "00000")["cells"]
+    cells = run.facts_of(CELLS, ONLY).cells
     return Groups.of(1 << (cells - 1).bit_length(), run.config.engine.shuffle, kinds=3)
 
 
 # Comparing ------------------------------------------------------------------------------------------------------------
 
 
-def plan(run: Run) -> list[Unit]:
+def plan(run: Run) -> list[PoolImagesUnit]:
     """Units of fetch units that follow one another."""
-    names = run.finished("fetch/units") if is_wanted(run) else []
+    names = run.finished(Fetched.step) if is_wanted(run) else []
     size = max(1, min(FETCH_UNITS_AT_MOST, len(names) // UNITS))
     return [
-        {"name": f"{order:05d}", "order": order, "first": i, "of": names[i : i + size]}
+        PoolImagesUnit(name=f"{order:05d}", order=order, first=i, of=names[i : i + size])
         for order, i in enumerate(range(0, len(names), size))
     ]
 
@@ -103,9 +120,9 @@ def plan(run: Run) -> list[Unit]:
 class Compare(beam.PTransform[Any, Any]):
     """Units of images in, numbers of joined partitions out."""
 
-    def __init__(self, run: Run, step: str, gone: Gone):
+    def __init__(self, run: Run, gone: Gone):
         super().__init__()
-        self._run, self._step, self._gone = run, step, gone
+        self._run, self._gone = run, gone
         self._groups = groups_of(run)
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
@@ -115,27 +132,27 @@ class Compare(beam.PTransform[Any, Any]):
         )
         return (spilled,) | "JoinCells" >> MergePartitions(self._run, JOINED, self._groups, join)
 
-    def _scatter(self, unit: Unit) -> Iterator[Element]:
-        facts = map_unit(self._run, self._step, unit, lambda run, unit: scatter(run, unit, self._gone))
-        path = self._run.work(COMPARED, f"{unit['name']}.spill")
-        yield from elements(path, unit["order"], path, facts["spilled"], self._groups, self._run.config.engine.shuffle)
+    def _scatter(self, unit: PoolImagesUnit) -> Iterator[Element]:
+        facts = map_unit(self._run, COMPARED, unit, lambda run, unit: scatter(run, unit, self._gone))
+        path = Compared(self._run, unit["name"]).spill
+        yield from elements(path, unit["order"], path, facts.spilled, self._groups, self._run.config.engine.shuffle)
 
 
-def compared(gone: Gone) -> Callable[[Run, str], Compare]:
-    """The step that compares images but those that are gone."""
-    return lambda run, step: Compare(run, step, gone)
+def compared(gone: Gone) -> Callable[[Run], Compare]:
+    """The step that compares all images but those that are gone."""
+    return lambda run: Compare(run, gone)
 
 
-def scatter(run: Run, unit: Unit, gone: Gone) -> Facts:
+def scatter(run: Run, unit: PoolImagesUnit, gone: Gone) -> CompareFacts:
     """Scatter the images of a unit to their nearest cells and, as visitors, to the second nearest; of equal ones the first alone, the others are its pairs."""
-    calibration, groups = test_side.calibration_of(run), groups_of(run)
+    calibration, groups, files = test_side.calibration_of(run), groups_of(run), Compared(run, unit["name"])
     found, sha256, vectors = _images(run, unit, calibration, gone)
     by_bytes, same_bytes = _copies(found, sha256)
     rows = by_bytes[vectors[by_bytes].any(axis=1)] if calibration.similarity_above < 1 else by_bytes[:0]
     by_vector, same_vector = _copies(found[rows], vectors[rows])
     rows = rows[by_vector]
-    nearest = nearest_clusters(vectors[rows], arrays.read(run.work(CELLS, "centroids.npy")), 2)
-    with storage.write(run.work(COMPARED, f"{unit['name']}.spill")) as file:
+    nearest = nearest_clusters(vectors[rows], arrays.read(_centroids(run)), 2)
+    with storage.write(files.spill) as file:
         spill = SpillWriter(file)
         for kind, cells in zip((OWN, VISITORS), nearest.T, strict=False):
             _spill(
@@ -144,18 +161,20 @@ def scatter(run: Run, unit: Unit, gone: Gone) -> Facts:
         shares = sha256[by_bytes, :4].copy().view(">u4")[:, 0].astype(np.int64) * groups.partitions >> 32
         _spill(spill, groups, BYTES, shares, _filled(_DIGEST, found[by_bytes], sha256=sha256[by_bytes]))
         spilled = spill.finish()
-    arrays.save(run.work(COMPARED, f"{unit['name']}.pairs"), np.concatenate([same_bytes, same_vector]))
-    return {"spilled": spilled, "images": len(found), "same_bytes": len(same_bytes)}
+    arrays.save(files.pairs, np.concatenate([same_bytes, same_vector]))
+    return CompareFacts(spilled, len(found), len(same_bytes))
 
 
-def _images(run: Run, unit: Unit, calibration: Calibration, gone: Gone) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _images(
+    run: Run, unit: PoolImagesUnit, calibration: Calibration, gone: Gone
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The images of a unit, of _IMAGE, by number; uint8[n, 32] of their bytes' SHA-256; their vectors."""
     found, sha256, vectors = [], [], []
     for place, name in enumerate(unit["of"], start=unit["first"]):
         interrupts.check()
-        features = test_side.features_of(run, name)
+        features = Fetched(run, name).features()
         numbers = np.setdiff1d(np.arange(len(features)), gone(run, name))
-        kept = test_side.kept_images(run, name).take(numbers)
+        kept = Fetched(run, name).kept_images().take(numbers)
         some = np.empty(len(numbers), _IMAGE)
         some["number"], some["key"] = (place << _PLACE_BITS) + numbers, _unhexed(kept["key"], 16)
         found.append(some)
@@ -209,7 +228,7 @@ def _spill(spill: SpillWriter, groups: Groups, kind: int, partitions: np.ndarray
         spill.add(groups.bucket(int(partitions[rows[0]]), kind), entries[rows].tobytes())
 
 
-def join(run: Run, partition: int, spilled: Spilled) -> Facts:
+def join(run: Run, partition: int, spilled: Spilled) -> JoinFacts:
     """Join a cell and, by their bytes, the images of a share of all digests."""
     calibration, groups = test_side.calibration_of(run), groups_of(run)
     with_vectors = _vector_dtype(calibration.dimensions)
@@ -218,23 +237,23 @@ def join(run: Run, partition: int, spilled: Spilled) -> Facts:
     near = _pairs(np.concatenate([own, visitors]), *near)
     [digests] = spilled.arrays([groups.bucket(partition, BYTES)], _DIGEST)
     _, same_bytes = _copies(digests, digests["sha256"])
-    arrays.save(run.work(JOINED, f"{partition:05d}.pairs"), np.concatenate([near, same_bytes]))
-    return {"same_bytes": len(same_bytes), "largest_cell": len(own)}
+    arrays.save(Joined(run, f"{partition:05d}").pairs, np.concatenate([near, same_bytes]))
+    return JoinFacts(len(same_bytes), len(own))
 
 
 # What stays -----------------------------------------------------------------------------------------------------------
 
 
-def replace(run: Run, _: Unit) -> Facts:
+def replace(run: Run, _: Unit) -> ReplaceFacts:
     """Of all groups the first image stays. The only step that has all pairs in memory: at most 180 bytes each while it works."""
-    files = [run.work(step, f"{name}.pairs") for step in (COMPARED, JOINED) for name in run.finished(step)]
+    files = [of_step(run, name).pairs for of_step in (Compared, Joined) for name in run.finished(of_step.step)]
     goes, stays, cosines = _settled(files)
     keys, stayed = _keys(files, stays)
     kept = np.empty(len(goes), KEPT)
     kept["key"], kept["cosine"] = keys, cosines
-    arrays.save(run.work(REPLACED, "goes.npy"), goes)
-    arrays.save(run.work(REPLACED, "kept.npy"), kept)
-    return {"images_that_go": len(goes), "images_that_stay_for_others": stayed}
+    arrays.save(run.work(REPLACED.step, "goes.npy"), goes)
+    arrays.save(run.work(REPLACED.step, "kept.npy"), kept)
+    return ReplaceFacts(len(goes), stayed)
 
 
 def _settled(files: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -262,19 +281,19 @@ def replaced_in(run: Run, place: int) -> tuple[np.ndarray, np.ndarray]:
     """The images of a fetch unit, by its place in their order, for which another stays: their numbers in it, rising, and KEPT of each."""
     if not is_wanted(run):
         return np.zeros(0, np.int64), np.zeros(0, KEPT)
-    goes = arrays.mapped(run.work(REPLACED, "goes.npy"))
+    goes = arrays.mapped(run.work(REPLACED.step, "goes.npy"))
     begin, end = np.searchsorted(goes, [place << _PLACE_BITS, (place + 1) << _PLACE_BITS])
-    return goes[begin:end] - (place << _PLACE_BITS), arrays.mapped(run.work(REPLACED, "kept.npy"))[begin:end]
+    return goes[begin:end] - (place << _PLACE_BITS), arrays.mapped(run.work(REPLACED.step, "kept.npy"))[begin:end]
 
 
-def facts_of(run: Run) -> Facts:
+def facts_of(run: Run) -> dict[str, int]:
     """What was compared and found, for the summary."""
-    compared, joined = ([facts for _, facts in run.all_facts(step)] for step in (COMPARED, JOINED))
-    found = {name: number for name, number in run.facts(REPLACED, "00000").items() if name != "unit"}
+    compared = [facts for _, facts in run.all_facts(COMPARED)]
+    joined = [facts for _, facts in run.all_facts(JOINED)]
     return {
-        "cells": run.facts(CELLS, "00000")["cells"],
-        "largest_cell": max((facts["largest_cell"] for facts in joined), default=0),
-        "images_compared": sum(facts["images"] for facts in compared),
-        **found,
-        "images_that_go_by_their_bytes": sum(facts["same_bytes"] for facts in [*compared, *joined]),
+        "cells": run.facts_of(CELLS, ONLY).cells,
+        "largest_cell": max((facts.largest_cell for facts in joined), default=0),
+        "images_compared": sum(facts.images for facts in compared),
+        **run.facts_of(REPLACED, ONLY).to_json(),
+        "images_that_go_by_their_bytes": sum(facts.same_bytes for facts in [*compared, *joined]),
     }

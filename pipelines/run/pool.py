@@ -12,15 +12,16 @@ from altalign.machine import interrupts
 from altalign.pipelines import read
 from altalign.pipelines.files import parquet
 from altalign.pipelines.read.tables import table
-from altalign.pipelines.run.units import ROWS_PER_UNIT, Run, Unit
+from altalign.pipelines.run.artefacts import EXTRACTED, Extracted, PoolUnit
+from altalign.pipelines.run.units import ROWS_PER_UNIT, Run
 
 
-def units(run: Run) -> list[Unit]:
+def units(run: Run) -> list[PoolUnit]:
     """Ranges of row groups of the files of the pool; `order` is their place in input order, `row` the first one's in its file."""
-    found: list[Unit] = []
-    for name, facts in run.all_facts("extract"):
+    found: list[PoolUnit] = []
+    for name, facts in run.all_facts(EXTRACTED):
         first, row = 0, 0
-        groups: list[int] = facts["row_groups"]
+        groups = facts.row_groups
         while first < len(groups):
             last, rows = first, groups[first]
             while last + 1 < len(groups) and rows + groups[last + 1] <= ROWS_PER_UNIT:
@@ -31,7 +32,7 @@ def units(run: Run) -> list[Unit]:
                     "name": f"{name}-{first:05d}",
                     "order": len(found),
                     "file": int(name),
-                    "direct": facts["direct"],
+                    "direct": facts.direct,
                     "first": first,
                     "last": last,
                     "row": row,
@@ -44,20 +45,22 @@ def units(run: Run) -> list[Unit]:
 
 def path(run: Run, file: int, *, direct: bool) -> str:
     """The Parquet file of an input file's candidates: itself, or what extract wrote."""
-    return run.files[file].path if direct else run.work("extract", f"{run.files[file].name}.parquet")
+    return run.files[file].path if direct else Extracted(run, run.files[file].name).pool
 
 
 def write_size(run: Run) -> None:
     """Keep the number of candidates where every unit can ask for it without reading all marks."""
-    storage.write_json(
-        run.work("extract", "pool", "size.json"),
-        {"rows": sum(sum(facts["row_groups"]) for _, facts in run.all_facts("extract"))},
-    )
+    size = sum(sum(facts.row_groups) for _, facts in run.all_facts(EXTRACTED))
+    storage.write_json(_size_path(run), {"rows": size})
+
+
+def _size_path(run: Run) -> str:
+    return run.work(EXTRACTED.step, "pool", "size.json")
 
 
 def rows(run: Run) -> int:
     """Candidates in the pool."""
-    return storage.read_json(run.work("extract", "pool", "size.json"))["rows"]
+    return storage.read_json(_size_path(run))["rows"]
 
 
 def stamp(run: Run, file: int) -> list[int | str]:
@@ -82,13 +85,13 @@ def check_unchanged(run: Run, file: int) -> None:
         UnreadableError: its size or time is another, or it is gone.
     """
     source = run.files[file]
-    if stamp(run, file) != run.facts("extract", source.name)["stamp"]:
+    if stamp(run, file) != run.facts_of(EXTRACTED, source.name).stamp:
         raise UnreadableError(
             f"{source.path}: changed since the run began to read it; put the old file back, or give --rerun"
         )
 
 
-def candidates(run: Run, unit: Unit) -> Iterator[pa.RecordBatch]:
+def candidates(run: Run, unit: PoolUnit) -> Iterator[pa.RecordBatch]:
     """The candidates of a unit as batches of `schema.CANDIDATE`, in order."""
     file, direct = unit["file"], unit["direct"]
     settings = run.config.input[run.files[file].of]

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import cast
 
 from rich.console import Console
 
@@ -22,7 +23,7 @@ def watched(
     """Show how many of a step's units are finished: a bar on a terminal, elsewhere a line every 30 s and one at the end."""
     watch = (kind or Watch)(run, step, units, console)
     storage.write_json(
-        run.work(step, "plan", "plan.json"), {"units": len(units), "rows": sum(unit.get("rows", 0) for unit in units)}
+        run.work(step, "plan", "plan.json"), {"units": len(units), "rows": sum(_rows_of(unit) for unit in units)}
     )
     thread = threading.Thread(target=watch.look, daemon=True)
     thread.start()
@@ -33,12 +34,16 @@ def watched(
         thread.join()
 
 
+def _rows_of(unit: Unit) -> int:
+    return cast(dict[str, int], unit).get("rows", 0)
+
+
 class Watch:
     """Looks at the marks of units in a thread of its own."""
 
     def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
         self._run, self._step, self._console = run, step, console
-        self._rows: dict[str, int] = {unit["name"]: unit.get("rows", 0) for unit in units}
+        self._rows: dict[str, int] = {unit["name"]: _rows_of(unit) for unit in units}
         self.stop = threading.Event()
         self._seen: set[str] = set()
         self._begin, self._before = time.monotonic(), self._finished()

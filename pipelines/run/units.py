@@ -1,37 +1,58 @@
-"""A run and its units: where things stand, what is done, and what the results rest on.
+"""A run and its units: where things stand, and what is done.
 
-A unit is the granule of retry, of naming and of determinism. Its mark, `work/STAGE/NAME.json`, is written last: a unit
+A unit is the granule of retry, of naming and of determinism. Its mark, `work/STEP/NAME.json`, is written last: a unit
 with a mark is finished, one without is done again from its start. The mark holds the unit's facts: counts, histograms,
-sizes. Whatever a stage needs to know of the one before it, it reads from marks.
+sizes. What a stage needs to know of the one before it, it reads from marks; `artefacts` declares them all.
 """
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Generic, Self, TypedDict, TypeVar
 
 from altalign import storage
-from altalign.counts import Counts
 from altalign.curation import CurateConfig
 from altalign.machine import interrupts
-from altalign.pipelines.images import calibration_files
-from altalign.pipelines.read import test_sets
-from altalign.schema import RULES_VERSION, SCHEMA_VERSION
-from altalign.settings import dump, flatten, stage_of
-from altalign.stages import STAGES, finished_units
+from altalign.stages import STAGES, damaged, finished_units
 
-OF_TEST_SET = "files of test set "  # what is read of one, in what a stage rests on
 WORK_VERSION = 5  # of the layout of work/: a run that another version began is refused
 
 ROWS_PER_UNIT = 500_000
 IMAGES_PER_UNIT = 4_096
 ROWS_PER_ROW_GROUP = 65_536
 
-Facts = dict[str, Any]
-Unit = dict[str, Any]  # JSON; always with "name"
+
+class Unit(TypedDict):
+    """A unit of a plan, as JSON. Each step has a type of its own with more in it (`artefacts`)."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the mark of a finished unit says. A field that is None is not in the mark."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields in their order."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: value for name, value in values if value is not None}
+
+    @classmethod
+    def from_json(cls, said: dict[str, Any]) -> Self:
+        """The inverse of `to_json`; what else a mark says is left out."""
+        return cls(**{field.name: said.get(field.name) for field in fields(cls)})
+
+
+U = TypeVar("U", bound=Unit)
+F = TypeVar("F", bound=Facts)
+F_co = TypeVar("F_co", bound=Facts, covariant=True)
+
+
+@dataclass(frozen=True)
+class Marks(Generic[F_co]):
+    """The marks of a step: their folder in `work/`, and what each says."""
+
+    step: str
+    facts: type[F_co]
 
 
 @dataclass(frozen=True, slots=True)  # there may be hundreds of thousands
@@ -68,113 +89,46 @@ class Run:
         """The `source` of candidates from this input file."""
         return self.config.input[self.files[file].of].source
 
-    # Marks -------------------------------------------------------------------------------------------------------
+    # Marks ------------------------------------------------------------------------------------------------------------
 
-    def mark(self, stage: str, name: str) -> str:
+    def mark(self, step: str, name: str) -> str:
         """Path of a unit's mark."""
-        return self.work(stage, f"{name}.json")
+        return self.work(step, f"{name}.json")
 
-    def facts(self, stage: str, name: str) -> Facts:
-        """The facts of a finished unit; empty where it is not finished."""
-        return storage.read_json(self.mark(stage, name))
+    def facts(self, marks: Marks[F], name: str) -> F | None:
+        """The facts of a unit; None where it is not finished."""
+        said = storage.read_json(self.mark(marks.step, name))
+        return marks.facts.from_json(said) if said else None
 
-    def finished(self, stage: str) -> list[str]:
-        """Names of the finished units of a stage (or of a step of one: "tables/units"), in the order of their numbers."""
-        return finished_units(self.work(stage))
+    def facts_of(self, marks: Marks[F], name: str) -> F:
+        """The facts of a unit that is finished.
 
-    def all_facts(self, stage: str) -> Iterator[tuple[str, Facts]]:
+        Raises:
+            DamagedError: its mark is not there.
+        """
+        if (facts := self.facts(marks, name)) is None:
+            raise damaged(self.folder, self.mark(marks.step, name), "it is not there")
+        return facts
+
+    def finished(self, step: str) -> list[str]:
+        """Names of the finished units of a step, in the order of their numbers."""
+        return finished_units(self.work(step))
+
+    def all_facts(self, marks: Marks[F]) -> Iterator[tuple[str, F]]:
         """Name and facts of every finished unit, in order of names."""
-        names = self.finished(stage)
-        yield from zip(names, storage.each(lambda name: self.facts(stage, name), names, of=self.folder), strict=True)
-
-    def counts(self, stage: str) -> Counts:
-        """Counts of all finished units of a stage."""
-        return Counts.total(
-            Counts.from_json(facts["counts"]) for _, facts in self.all_facts(stage) if "counts" in facts
-        )
+        names = self.finished(marks.step)
+        yield from zip(names, storage.each(lambda name: self.facts_of(marks, name), names, of=self.folder), strict=True)
 
     def is_done(self, stage: str) -> bool:
         """Whether all of a stage is done; the manifest is what says so of the last one."""
         return storage.exists(self.path("manifest.json") if stage == STAGES[-1] else self.mark(stage, "done"))
 
 
-def map_unit(run: Run, stage: str, unit: Unit, work: Callable[[Run, Unit], Facts]) -> Facts:
+def map_unit(run: Run, marks: Marks[F], unit: U, work: Callable[[Run, U], F]) -> F:
     """The facts of a unit: its mark's where it is finished, else those of doing it now, marked."""
-    facts = run.facts(stage, unit["name"])
-    if not facts:
-        interrupts.check()
-        facts = work(run, unit)
-        storage.write_json(run.mark(stage, unit["name"]), {"unit": unit["name"], **facts})
+    if (found := run.facts(marks, unit["name"])) is not None:
+        return found
+    interrupts.check()
+    facts = work(run, unit)
+    storage.write_json(run.mark(marks.step, unit["name"]), {"unit": unit["name"], **facts.to_json()})
     return facts
-
-
-# What results rest on --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Grounds:
-    """What a stage's result rests on beside the stages before it, and a digest of that and of all before it."""
-
-    reads: Mapping[str, Any]
-    digest: str
-
-
-def files_named(config: CurateConfig) -> list[str]:
-    """The files that settings name and the measuring of images rests on: block lists, the NSFW model and its TOML, those of an embedder."""
-    model = config.image.nsfw.model
-    return [
-        *config.image.blocked_hashes,
-        *([model, str(Path(model).with_suffix(".toml"))] if model else []),
-        *config.decontaminate.embedder_files,
-    ]
-
-
-def digest(value: Any) -> str:
-    """SHA-256 of a value as JSON, in hex."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def content(path: str) -> str:
-    """SHA-256 of a file, in hex; "missing" where there is none."""
-    return hashlib.sha256(storage.read_bytes(path)).hexdigest() if storage.exists(path) else "missing"
-
-
-class Basis:
-    """The grounds of every stage: settings that it reads first, files that those name, versions."""
-
-    def __init__(self, config: CurateConfig, files: tuple[InputFile, ...]):
-        self._config, self._files = config, files
-
-    @cached_property
-    def of(self) -> dict[str, Grounds]:
-        """Grounds by stage, in order."""
-        reads: dict[str, dict[str, Any]] = {stage: {} for stage in STAGES}
-        reads["extract"] = {
-            "schema_version": SCHEMA_VERSION,
-            "rules_version": RULES_VERSION,
-            "work_version": WORK_VERSION,
-        }
-        for name, value in flatten(self._config.model_dump(mode="json")):
-            stage = stage_of(CurateConfig, name)
-            if stage is not None:
-                reads[stage if stage in STAGES else "write"][name] = value
-        reads["extract"]["files"] = [file.path for file in self._files]
-        for name in [*files_named(self._config), *self._config.fetch.blocked_domains]:
-            reads["fetch"][f"file {name}"] = content(name)
-        for test_set in self._config.decontaminate.named_sets:
-            reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = digest(
-                list(test_sets.stamps(test_sets.parts(test_set)))
-            )
-        for name in calibration_files.files_of(self._config.decontaminate.calibration):
-            reads["decontaminate"][f"file {name}"] = content(name)
-        grounds, before = {}, ""
-        for stage in STAGES:
-            before = hashlib.sha256((before + json.dumps(reads[stage], sort_keys=True)).encode()).hexdigest()
-            grounds[stage] = Grounds(reads[stage], before)
-        return grounds
-
-
-def resolved(config: CurateConfig) -> str:
-    """`config.toml`: the settings as resolved, defaults included, without [engine] and run.folder."""
-    values = config.model_dump(mode="json", exclude={"engine": True, "run": {"folder"}})
-    return dump(values)

@@ -13,21 +13,37 @@ import numpy as np
 import pyarrow as pa
 
 from altalign import storage
+from altalign.audit_tables import OUTCOME_JOINT
 from altalign.dedup.buckets import nearest_clusters, share_bucket
 from altalign.dedup.near_duplicates import find_pairs
-from altalign.errors import UnreadableError
 from altalign.failed import FailedCounts
 from altalign.filters import identity
 from altalign.pipelines.evidence import funnel, near_gallery, outcome_joint
 from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.near import test_side, within_pool
 from altalign.pipelines.near.test_side import Index
-from altalign.pipelines.run.units import Facts, Run, Unit
-from altalign.pipelines.stages.fetch import FETCHED, first_of_each_image, write_dropped
+from altalign.pipelines.run import outputs
+from altalign.pipelines.run.artefacts import (
+    FETCHED,
+    FOUND,
+    INDEX,
+    LEARNED,
+    NEAR,
+    ONLY,
+    TEST_NAME,
+    TESTS,
+    Decontaminated,
+    DropFacts,
+    DropUnit,
+    Fetched,
+    FindUnit,
+    Found,
+    FoundFacts,
+    first_of_each_image,
+)
+from altalign.pipelines.run.units import Run
 from altalign.reasons import KEPT, DropReason, Stage
 
-FOUND, UNITS = "decontaminate/found", "decontaminate/units"
-SUMMARY = "found.json"  # in audit/near_duplicates
 # of the facts of FOUND
 TOTALS = ("images", "flat_images", "pairs", "pairs_without_a_bucket", "images_above", "images_without_a_bucket")
 
@@ -38,9 +54,6 @@ BELOW_AMONG, BELOW_WITHIN, BELOW_OF_UNIT = 65_536, 0.1, 25
 # Images searched for at a time: the pairs of so many are in memory at once, a few hundred bytes each. Far fewer are
 # above the threshold than below it.
 _AT_A_TIME, _BELOW_AT_A_TIME = 1_024, 256
-
-# Of a unit, the test images near to each image: at most one row a pair. Cosine: 1 where the bytes are the same.
-NEAR = pa.schema([("image", pa.int32()), ("test", pa.int32()), ("cosine", pa.float64()), ("shares_bucket", pa.bool_())])
 
 
 class Near(NamedTuple):
@@ -64,38 +77,38 @@ class Near(NamedTuple):
 # Finding --------------------------------------------------------------------------------------------------------------
 
 
-def plan_found(run: Run) -> list[Unit]:
+def plan_found(run: Run) -> list[FindUnit]:
     """One unit a fetch unit, where there is anything to look for."""
-    units, before = list[Unit](), 0
-    for name, facts in run.all_facts("fetch/units") if run.config.decontaminate.test_sets else ():
-        units.append({"name": name, "looks_below": before < BELOW_AMONG})
-        before += facts["kept"]
+    units, before = list[FindUnit](), 0
+    for name, facts in run.all_facts(FETCHED) if run.config.decontaminate.test_sets else ():
+        units.append(FindUnit(name=name, looks_below=before < BELOW_AMONG))
+        before += facts.kept
     return units
 
 
-def find(run: Run, unit: Unit) -> Facts:
+def find(run: Run, unit: FindUnit) -> FoundFacts:
     """Find the test images near to the kept images of a fetch unit."""
-    name = unit["name"]
-    features, index = test_side.features_of(run, name), Index.of(run)
+    fetched, found = Fetched(run, unit["name"]), Found(run, unit["name"])
+    features, index = fetched.features(), Index.of(run)
     above = index.calibration.similarity_above
-    same = _same_bytes(index, test_side.kept_images(run, name)["found_sha256"].to_pylist())
+    same = _same_bytes(index, fetched.kept_images()["found_sha256"].to_pylist())
     near = _once(_joined(same, *_blocks(run, index, features, above=above, at_a_time=_AT_A_TIME)))
-    _write(run, f"{name}.parquet", near)
+    _write(found.above, near)
     below = near.where(near.images < 0)
     if unit["looks_below"]:
         wider = _blocks(run, index, features, above=max(0.0, above - BELOW_WITHIN), at_a_time=_BELOW_AT_A_TIME)
         below = _below(near, wider, tests=len(index.digests))
-    _write(run, f"{name}.below", below)
+    _write(found.below, below)
     lost, spared = np.unique(near.images), np.setdiff1d(near.images, near.images[near.shares_bucket])
-    return {
-        "images": len(features),
-        "flat_images": int((~features.any(axis=1)).sum()),
-        "pairs": len(near.images),
-        "pairs_below": len(below.images),
-        "pairs_without_a_bucket": int((~near.shares_bucket).sum()),
-        "images_above": len(lost),
-        "images_without_a_bucket": len(spared),
-    }
+    return FoundFacts(
+        images=len(features),
+        flat_images=int((~features.any(axis=1)).sum()),
+        pairs=len(near.images),
+        pairs_below=len(below.images),
+        pairs_without_a_bucket=int((~near.shares_bucket).sum()),
+        images_above=len(lost),
+        images_without_a_bucket=len(spared),
+    )
 
 
 def _blocks(run: Run, index: Index, features: np.ndarray, *, above: float, at_a_time: int) -> Iterator[Near]:
@@ -143,9 +156,9 @@ def _joined(*parts: Near) -> Near:
     return Near(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def _write(run: Run, name: str, near: Near) -> None:
+def _write(path: str, near: Near) -> None:
     columns = [pa.array(column, field.type) for column, field in zip(near, NEAR, strict=True)]
-    parquet.write(run.work(FOUND, name), pa.table(columns, schema=NEAR), NEAR)
+    parquet.write(path, pa.table(columns, schema=NEAR), NEAR)
 
 
 def _once(near: Near) -> Near:
@@ -158,16 +171,15 @@ def _once(near: Near) -> Near:
 # Dropping -------------------------------------------------------------------------------------------------------------
 
 
-def plan(run: Run) -> list[Unit]:
+def plan(run: Run) -> list[DropUnit]:
     """One unit a fetch unit; `place` is its own in their order."""
-    handed_on = ("counts", "kept", "funnel")
     return [
-        {"name": name, "place": place, **{fact: facts[fact] for fact in handed_on}}
-        for place, (name, facts) in enumerate(run.all_facts("fetch/units"))
+        DropUnit(name=name, place=place, counts=facts.counts, kept=facts.kept, funnel=facts.funnel)
+        for place, (name, facts) in enumerate(run.all_facts(FETCHED))
     ]
 
 
-def drop(run: Run, unit: Unit) -> Facts:
+def drop(run: Run, unit: DropUnit) -> DropFacts:
     """Count the rows of a fetch unit, and write those that go and which stay, if any goes."""
     name, failed_counts = unit["name"], FailedCounts()
     dropped = _dropped(run, unit) if test_side.is_wanted(run) else None
@@ -176,32 +188,26 @@ def drop(run: Run, unit: Unit) -> Facts:
         for stage, source, reason, rows in unit["counts"]:
             if stage == Stage.IMAGE and reason == KEPT:
                 failed_counts.add_rows(Stage.DECONTAMINATE, source, [], rows)
-        return {
-            "kept": unit["kept"],
-            **failed_counts.facts(),
-            "funnel": funnel.renamed(unit["funnel"], step=Stage.IMAGE, to=Stage.DECONTAMINATE),
-        }
+        of_images = funnel.renamed(unit["funnel"], step=Stage.IMAGE, to=Stage.DECONTAMINATE)
+        return DropFacts(unit["kept"], **failed_counts.facts(), funnel=of_images)
     stays = np.ones(unit["kept"], np.bool_)
     stays[dropped["row"].to_numpy()] = False
-    left = _fetched(run, name).filter(pa.array(stays))
+    left, files = Fetched(run, name).rows().filter(pa.array(stays)), Decontaminated(run, name)
     for source, count in parquet.tally(left["source"]):
         failed_counts.add_rows(Stage.DECONTAMINATE, source, [], count)
     failed_counts.add(Stage.DECONTAMINATE, dropped["source"], dropped["failed"])
-    parquet.write(
-        run.work(UNITS, f"{name}.outcome_joint"),
-        outcome_joint.of_near_duplicates(dropped, run.config.image),
-        outcome_joint.JOINT,
-    )
+    changed = outcome_joint.of_near_duplicates(dropped, run.config.image)
+    parquet.write(files.outcome_joint, changed, OUTCOME_JOINT.schema)
     if run.config.audit.keep_dropped:
-        write_dropped(run.path("dropped", "decontaminate", f"{name}.parquet"), Stage.DECONTAMINATE, dropped)
-    arrays.save(run.work(UNITS, f"{name}.rows"), np.flatnonzero(stays))
+        outputs.write_dropped(outputs.dropped(run, Stage.DECONTAMINATE, name), Stage.DECONTAMINATE, dropped)
+    arrays.save(files.rows, np.flatnonzero(stays))
     of_images = funnel.of_images(Stage.DECONTAMINATE.value, left, sizes="blob_bytes")
-    return {"kept": int(stays.sum()), **failed_counts.facts(), "funnel": of_images}
+    return DropFacts(int(stays.sum()), **failed_counts.facts(), funnel=of_images)
 
 
 def _nearest(run: Run, name: str) -> Near:
     """The images of a fetch unit that go because of a test image, each with the nearest."""
-    near = Near(*(column.to_numpy() for column in parquet.read_table(run.work(FOUND, f"{name}.parquet")).columns))
+    near = Near(*(column.to_numpy() for column in parquet.read_table(Found(run, name).above).columns))
     return (near.where(near.shares_bucket) if run.config.decontaminate.require_bucket else near).nearest()
 
 
@@ -210,16 +216,16 @@ def gone(run: Run, name: str) -> np.ndarray:
     return _nearest(run, name).images if run.config.decontaminate.test_sets else np.zeros(0, np.int64)
 
 
-def _dropped(run: Run, unit: Unit) -> pa.Table:
-    """The rows that go, of `FETCHED`, with their numbers, the reason, and what they are near to."""
-    rows, parts = _fetched(run, unit["name"]), list[pa.Table]()
+def _dropped(run: Run, unit: DropUnit) -> pa.Table:
+    """The rows that go, of `FETCHED_ROW`, with their numbers, the reason, and what they are near to."""
+    rows, parts = Fetched(run, unit["name"]).rows(), list[pa.Table]()
     first_rows = first_of_each_image(rows)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     if run.config.decontaminate.test_sets:
         near = _nearest(run, unit["name"])
         goes, which = _rows_of(near.images, image_of)
         of_test = test_side.names(run).take(near.tests[which])
-        names = {column: of_test[column] for column in test_side.NAMES.names}
+        names = {column: of_test[column] for column in TEST_NAME.names}
         parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, near.cosines[which], names))
     numbers, stays = within_pool.replaced_in(run, unit["place"])
     goes, which = _rows_of(numbers, image_of)
@@ -258,44 +264,19 @@ def _going(
 
 
 def _forget(run: Run, name: str) -> None:
-    for path in (
-        run.work(UNITS, f"{name}.rows"),
-        run.work(UNITS, f"{name}.outcome_joint"),
-        run.path("dropped", "decontaminate", f"{name}.parquet"),
-    ):
+    files = Decontaminated(run, name)
+    for path in (files.rows, files.outcome_joint, outputs.dropped(run, Stage.DECONTAMINATE, name)):
         if storage.exists(path):
             storage.delete(path)
-
-
-def _fetched(run: Run, name: str) -> pa.Table:
-    return parquet.read_table(run.work("fetch/units", f"{name}.parquet")).select(FETCHED.names)
-
-
-def kept(run: Run, name: str) -> pa.Table:
-    """The rows of a fetch unit that go on, of `FETCHED`."""
-    rows, path = _fetched(run, name), run.work(UNITS, f"{name}.rows")
-    return rows.take(arrays.read(path)) if storage.exists(path) else rows
 
 
 def _goes(run: Run) -> Iterator[near_gallery.Pair]:
     """Every image that goes because of a test image, with the nearest."""
     for name, facts in run.all_facts(FOUND):
-        if facts["pairs"]:
+        if facts.pairs:
             near = _nearest(run, name)
             for image, test, cosine, shares in zip(*(column.tolist() for column in near), strict=True):
                 yield near_gallery.Pair(cosine, name, image, test, shares)
-
-
-def facts_found(run: Run) -> Facts:
-    """What was looked for and found, of a run whose stage is done: `audit/near_duplicates/found.json`.
-
-    Raises:
-        UnreadableError: it is not there.
-    """
-    path = run.path("audit", "near_duplicates", SUMMARY)
-    if not (facts := storage.read_json(path)):
-        raise UnreadableError(f"{path}: it is not there")
-    return facts
 
 
 def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
@@ -309,27 +290,27 @@ def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
 
 def conclude(run: Run) -> None:
     """What became of pairs, `audit/outcome_joint.parquet`; what was looked for and found: the gallery, and `audit/near_duplicates/found.json`."""
-    outcome_joint.write(run, UNITS)
+    outcome_joint.write(run)
     if not test_side.is_wanted(run):
         return
     if run.config.decontaminate.test_sets:
-        near_gallery.write(run, near_gallery.pairs(run, FOUND), near_gallery.pairs(run, FOUND, ".below"), _goes(run))
+        near_gallery.write(run, near_gallery.pairs_above(run), near_gallery.pairs_below(run), _goes(run))
     found = [facts for _, facts in run.all_facts(FOUND)]
     totals = (
-        {name: sum(facts[name] for facts in found) for name in TOTALS} if run.config.decontaminate.test_sets else {}
+        {name: sum(getattr(facts, name) for facts in found) for name in TOTALS}
+        if run.config.decontaminate.test_sets
+        else {}
     )
     test_sets: dict[str, int] = {}
-    for _, facts in run.all_facts(test_side.TESTS):
-        test_sets[facts["test_set"]] = test_sets.get(facts["test_set"], 0) + facts["images"]
-    learned = {**run.facts(test_side.LEARNED, "00000"), **run.facts(test_side.INDEX, "00000")}
-    learned.pop("unit", None)
+    for _, facts in run.all_facts(TESTS):
+        test_sets[facts.test_set] = test_sets.get(facts.test_set, 0) + facts.images
+    learned = run.facts_of(LEARNED, ONLY).to_json()
+    if of_index := run.facts(INDEX, ONLY):
+        learned |= of_index.to_json()
     settings = {
         "similarity_above": test_side.calibration_of(run).similarity_above,
         "require_bucket": run.config.decontaminate.require_bucket,
     }
     near = {"images_near": _images_near(run, list(test_sets))} if run.config.decontaminate.test_sets else {}
     in_pool = {"within_pool": within_pool.facts_of(run)} if within_pool.is_wanted(run) else {}
-    storage.write_json(
-        run.path("audit", "near_duplicates", SUMMARY),
-        {"test_sets": test_sets, **near, **learned, **settings, **totals, **in_pool},
-    )
+    outputs.write_found(run, {"test_sets": test_sets, **near, **learned, **settings, **totals, **in_pool})

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from altalign.filters import identity
 from altalign.pipelines.files import parquet
 from altalign.pipelines.files import parquet_pages as pages
-from altalign.pipelines.stages.tables import Measured
+from altalign.pipelines.stages.text_measures import Measured
 from altalign.reasons import REASONS, Stage
 from altalign.schema import DROPPED
 

@@ -19,25 +19,28 @@ from altalign.machine import interrupts
 from altalign.pipelines import read
 from altalign.pipelines.evidence.gallery_rows import smallest_keys
 from altalign.pipelines.files import parquet
-from altalign.pipelines.run import pool
-from altalign.pipelines.run.units import Facts, Run, Unit
+from altalign.pipelines.run import outputs, pool
+from altalign.pipelines.run.artefacts import EXTRACTED, Extracted, ExtractFacts, FileUnit
+from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.stages import image_places
 from altalign.reasons import DropReason, Stage
 from altalign.schema import BROKEN, CANDIDATE, DROPPED
 
 # of the books in examples/, and of images of mixed formats to their verdict: docs/concepts/where-the-time-goes.md
+Stamp = list[int | str]  # what tells that an input file has not changed
+
 SECONDS_PER_BYTE = 30e-9
 SIZES_ASKED = 100
 # dropped rows kept as a sample: those of the smallest keys, the same whatever the units were
 SAMPLE_PER_REASON = 1_000
 
 
-def plan(run: Run) -> list[Unit]:
+def plan(run: Run) -> list[FileUnit]:
     """One unit a file, in input order."""
     return [{"name": file.name, "file": file.number} for file in run.files]
 
 
-def seconds(run: Run, units: Sequence[Unit]) -> float:
+def seconds(run: Run, units: Sequence[FileUnit]) -> float:
     """What archives take one core, about, by the sizes of the first of them; images of tars are fetched next, by the same processes. Of tables: 0."""
     files = [run.files[unit["file"]] for unit in units]
     paths = [file.path for file in files if run.config.input[file.of].kind != "table"]
@@ -47,8 +50,8 @@ def seconds(run: Run, units: Sequence[Unit]) -> float:
     return 0.0
 
 
-def extract(run: Run, unit: Unit) -> Facts:
-    """Read one file: facts of its pool (path, rows of each row group), its counts, and the file's stamp before it was read.
+def extract(run: Run, unit: FileUnit) -> ExtractFacts:
+    """Read one input file.
 
     Raises:
         UnreadableError: the file cannot be read as a whole, and its input does not skip such files.
@@ -58,33 +61,30 @@ def extract(run: Run, unit: Unit) -> Facts:
     stamp = pool.stamp(run, file.number)
     try:
         is_direct = read.is_direct(file.path, settings) and not settings.skip_unreadable
-        facts = _extract_direct(run, unit) if is_direct else _extract_file(run, unit)
+        return _extract_direct(run, file, stamp) if is_direct else _extract_file(run, file, stamp)
     except UnreadableError as error:
         if not settings.skip_unreadable:
             raise
-        facts = _skip_file(run, unit, error)
-    return {"stamp": stamp, **facts}
+        return _skip_file(run, file, stamp, error)
 
 
-def _extract_direct(run: Run, unit: Unit) -> Facts:
-    file = run.files[unit["file"]]
+def _extract_direct(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
     rows = read.row_groups(file.path, run.config.input[file.of])
     failed_counts = FailedCounts()
     failed_counts.add_rows(Stage.EXTRACT, run.source_of(file.number), [], sum(rows))
-    return {"direct": True, "row_groups": rows, **failed_counts.facts()}
+    return ExtractFacts(stamp, direct=True, row_groups=rows, places=None, broken=None, **failed_counts.facts())
 
 
-def _extract_file(run: Run, unit: Unit) -> Facts:
-    file = run.files[unit["file"]]
-    settings, source = run.config.input[file.of], run.source_of(file.number)
+def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
+    settings, source, files = run.config.input[file.of], run.source_of(file.number), Extracted(run, file.name)
     failed_counts, sample = FailedCounts(), _Sample()
     found_places = image_places.Collected(
         file.number, plain=image_places.Kind.ROW if settings.kind == "table" else image_places.Kind.RECORD
     )
     with ExitStack() as stack:
-        candidates = stack.enter_context(parquet.writing(pool.path(run, file.number, direct=False), CANDIDATE))
-        broken = stack.enter_context(parquet.writing(run.work("extract", f"{file.name}.broken.parquet"), DROPPED))
-        images = stack.enter_context(storage.write(run.work("extract", f"{file.name}.images")))
+        candidates = stack.enter_context(parquet.writing(files.pool, CANDIDATE))
+        broken = stack.enter_context(parquet.writing(files.broken, DROPPED))
+        images = stack.enter_context(storage.write(files.images))
         for found in read.read(file.path, settings):
             interrupts.check()
             rows = pa.Table.from_batches([found.rows])
@@ -95,25 +95,25 @@ def _extract_file(run: Run, unit: Unit) -> Facts:
             broken.write(_broken_rows(found.broken, source))
             sample.add(_dropped_rows(rows.filter(verdict.is_valid()), source))
             found_places.add(found.places, images)
-    storage.write_bytes(run.work("extract", f"{file.name}.places"), found_places.sorted().tobytes())
-    parquet.write(run.work("extract", f"{file.name}.sample.parquet"), sample.rows, DROPPED)
-    return {
-        "direct": False,
-        "row_groups": candidates.row_groups,
-        "places": len(found_places),
-        "broken": failed_counts.counts().dropped(Stage.EXTRACT).get("record_broken", 0),
+    storage.write_bytes(files.places, found_places.sorted().tobytes())
+    parquet.write(files.sample, sample.rows, DROPPED)
+    return ExtractFacts(
+        stamp,
+        direct=False,
+        row_groups=candidates.row_groups,
+        places=len(found_places),
+        broken=failed_counts.counts().dropped(Stage.EXTRACT).get("record_broken", 0),
         **failed_counts.facts(),
-    }
+    )
 
 
-def _skip_file(run: Run, unit: Unit, error: UnreadableError) -> Facts:
-    file = run.files[unit["file"]]
+def _skip_file(run: Run, file: InputFile, stamp: Stamp, error: UnreadableError) -> ExtractFacts:
     source = run.source_of(file.number)
     failed_counts = FailedCounts()
     failed_counts.add_rows(Stage.EXTRACT, source, [DropReason.RECORD_BROKEN], 1)
     broken = pa.record_batch([[file.path], [0], [str(error)]], schema=BROKEN)
-    parquet.write(run.work("extract", f"{file.name}.broken.parquet"), _broken_rows(broken, source), DROPPED)
-    return {"direct": False, "row_groups": [], "broken": 1, **failed_counts.facts()}
+    parquet.write(Extracted(run, file.name).broken, _broken_rows(broken, source), DROPPED)
+    return ExtractFacts(stamp, direct=False, row_groups=[], places=None, broken=1, **failed_counts.facts())
 
 
 class _Sample:
@@ -159,11 +159,10 @@ def conclude(run: Run) -> None:
         return
     sample = _Sample()
     for file in run.files:
-        broken = run.work("extract", f"{file.name}.broken.parquet")
-        if run.facts("extract", file.name).get("broken"):
-            storage.write_bytes(
-                run.path("dropped", "extract", f"broken-{file.name}.parquet"), storage.read_bytes(broken)
-            )
-        if storage.exists(run.work("extract", f"{file.name}.sample.parquet")):
-            sample.add(parquet.read_table(run.work("extract", f"{file.name}.sample.parquet")))
-    parquet.write_any(run.path("dropped", "extract", "sample.parquet"), sample.rows, DROPPED)
+        files = Extracted(run, file.name)
+        if run.facts_of(EXTRACTED, file.name).broken:
+            path = outputs.dropped(run, Stage.EXTRACT, f"broken-{file.name}")
+            storage.write_bytes(path, storage.read_bytes(files.broken))
+        if storage.exists(files.sample):
+            sample.add(parquet.read_table(files.sample))
+    parquet.write_any(outputs.dropped(run, Stage.EXTRACT, "sample"), sample.rows, DROPPED)

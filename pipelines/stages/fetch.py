@@ -1,7 +1,7 @@
 """Fetch and image: the bytes of every surviving image, once however many captions it has; measured and judged while decoded.
 
-A fetch unit is a row group of the grouped survivors. Its images come from where they are in hand (`fetch_archive`) or
-from the web (`fetch_web`); either leaves a blob of bytes and, of each image, an outcome, in the order of images. What
+A fetch unit is a row group of the grouped survivors. Its images come from where they are in hand (`fetch_from_files`) or
+from the web (`fetch_from_web`); either leaves a blob of bytes and, of each image, an outcome, in the order of images. What
 follows is the same.
 """
 
@@ -10,11 +10,13 @@ from typing import Any, assert_never
 
 import apache_beam as beam
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection, PValue
 
 from altalign import storage
+from altalign.audit_tables import IMAGE_JOINT, IMAGE_VALUES
 from altalign.curation import ImageSettings
 from altalign.failed import FailedCounts
 from altalign.filters import identity
@@ -24,40 +26,34 @@ from altalign.pipelines.evidence import funnel, gallery_rows, image_hosts, image
 from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Outcome
-from altalign.pipelines.run import pool, progress
-from altalign.pipelines.run.units import Facts, Run, Unit
-from altalign.pipelines.stages import fetch_from_files, fetch_from_web, judge
+from altalign.pipelines.run import outputs, pool, progress
+from altalign.pipelines.run.artefacts import (
+    FETCHED,
+    GROUPED,
+    Fetched,
+    FetchFacts,
+    FetchUnit,
+    first_of_each_image,
+    survivors,
+)
+from altalign.pipelines.run.units import Run
+from altalign.pipelines.stages import fetch_from_files, fetch_from_web
 from altalign.pipelines.web.kept.fetch_progress import WebWatch
 from altalign.reasons import REASONS, Stage, reasons_of
-from altalign.schema import DROPPED, SAMPLE
 
 SECONDS_PER_IMAGE = 1e-3  # docs/concepts/where-the-time-goes.md; of a web-size one three times that
 
-# A candidate that passed the image rules, with where its image's bytes lie in the blob of its fetch unit, and what the
-# audit's joint counts want.
-FETCHED = pa.schema(
-    [
-        *(field for field in SAMPLE if field.name not in ("bytes", "sha256", "tar_offset", "tar_bytes")),
-        pa.field("blob_offset", pa.int64()),
-        pa.field("blob_bytes", pa.int64()),
-        pa.field("rarest_log2", pa.uint8()),
-    ]
-)
 
-
-def plan(run: Run) -> list[Unit]:
+def plan(run: Run) -> list[FetchUnit]:
     """One unit a row group of the grouped survivors, in order of image_id."""
     groups = [
-        (name, number, group)
-        for name, facts in run.all_facts("judge/grouped")
-        for number, group in enumerate(facts["row_groups"])
+        (name, number, group) for name, facts in run.all_facts(GROUPED) for number, group in enumerate(facts.row_groups)
     ]
-    of_run = {
-        "units": len(groups),
-        "one_in": gallery_rows.one_in(sum(group["images"] for _, _, group in groups), image_hosts.IMAGES_AT_MOST),
-    }
+    one_in = gallery_rows.one_in(sum(group["images"] for _, _, group in groups), image_hosts.IMAGES_AT_MOST)
     return [
-        {"name": f"{name}-{number:05d}", "partition": name, "row_group": number, **group, **of_run}
+        FetchUnit(
+            name=f"{name}-{number:05d}", partition=name, row_group=number, **group, units=len(groups), one_in=one_in
+        )
         for name, number, group in groups
     ]
 
@@ -65,14 +61,14 @@ def plan(run: Run) -> list[Unit]:
 class Fetch(beam.PTransform[Any, Any]):
     """Units of images in, names of finished ones out."""
 
-    def __init__(self, run: Run, step: str):
+    def __init__(self, run: Run):
         super().__init__()
-        self._run, self._step = run, step
+        self._run = run
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
         """Do every unit that is not finished; from the web, more at a time than there are cores."""
         threads = fetch_from_web.threads(self._run) if self._run.config.fetch.source == "web" else {}
-        return input_or_inputs | MapUnits(self._run, self._step, fetch, **threads)
+        return input_or_inputs | MapUnits(self._run, FETCHED, fetch, **threads)
 
 
 def watch(run: Run) -> type[progress.Watch]:
@@ -80,13 +76,13 @@ def watch(run: Run) -> type[progress.Watch]:
     return WebWatch if run.config.fetch.source == "web" else progress.Watch
 
 
-def seconds(run: Run, units: Sequence[Unit]) -> float:
+def seconds(run: Run, units: Sequence[FetchUnit]) -> float:
     """What they take one core, about; 0 where they wait for the web, or a model, which has threads of its own, looks at colours."""
     is_ours = run.config.fetch.source == "archive" and not measuring.hooks_of(run.config).colour
     return SECONDS_PER_IMAGE * sum(unit["images"] for unit in units) if is_ours else 0.0
 
 
-def fetch(run: Run, unit: Unit) -> Facts:
+def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
     """Fetch and judge the images of a unit; all bytes go to its blob, rows that pass to its table."""
     rows = survivors(run, unit)
     first_rows = first_of_each_image(rows)
@@ -101,20 +97,6 @@ def fetch(run: Run, unit: Unit) -> Facts:
                 assert_never(unknown)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     return _write(run, unit, _joined(run, rows, outcomes, _verdict(outcomes, run.config.image), image_of))
-
-
-def survivors(run: Run, unit: Unit) -> pa.Table:
-    """The rows of a unit, of `judge.GROUPED`, sorted by image_id."""
-    path = run.work("judge/grouped", f"{unit['partition']}.parquet")
-    return pa.Table.from_batches(
-        list(parquet.read_row_groups(path, unit["row_group"], unit["row_group"])), judge.GROUPED
-    ).combine_chunks()
-
-
-def first_of_each_image(rows: pa.Table) -> np.ndarray:
-    """Numbers of the first row of each image."""
-    ids = rows["image_id"].combine_chunks()
-    return np.flatnonzero(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)][: len(rows)])
 
 
 def _verdict(outcomes: Sequence[Outcome], config: ImageSettings) -> dict[str, "pa.Array[Any]"]:
@@ -133,7 +115,7 @@ def _joined(
 ) -> pa.Table:
     """One row a candidate: what came before, what was measured of its image, and the verdict."""
     text = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url", "words", "rarest_log2")}
-    ids = {name: identity.hexed(judge.ids_of(rows[name])) for name in ("key", "image_id")}
+    ids = {name: identity.hexed(arrays.ids_of(rows[name])) for name in ("key", "image_id")}
     measured = measuring.columns([outcome.measured for outcome in outcomes])
     of_image = {
         **{name: measured[name] for name in ("width", "height", "format", "nsfw_score", "found_sha256", "features")},
@@ -148,7 +130,7 @@ def _joined(
     )
 
 
-def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
+def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
     """Write what a unit leaves: dropped rows of both stages, what was measured, the rows that go on."""
     # false for null
     is_missing = pc.is_in(
@@ -163,60 +145,45 @@ def _write(run: Run, unit: Unit, rows: pa.Table) -> Facts:
     failed_counts.add(Stage.IMAGE, seen["source"], seen["failed"])
     if run.config.audit.keep_dropped:
         for stage, part in ((Stage.FETCH, missing), (Stage.IMAGE, dropped)):
-            write_dropped(run.path("dropped", stage.value, f"{unit['name']}.parquet"), stage, part)
-    parquet.write(run.work("fetch/units", f"{unit['name']}.image_joint"), image_joint.joint(seen), image_joint.JOINT)
-    parquet.write(run.work("fetch/units", f"{unit['name']}.image_values"), image_joint.values(seen), image_joint.VALUES)
-    parquet.write(
-        run.work("fetch/units", f"{unit['name']}.outcome_joint"),
-        outcome_joint.of_fetched(rows, run.config.image),
-        outcome_joint.JOINT,
-    )
-    _write_features(run, unit, kept.take(first_of_each_image(kept))["features"])
-    parquet.write(run.work("fetch/units", f"{unit['name']}.parquet"), kept.select(FETCHED.names), FETCHED)
+            outputs.write_dropped(outputs.dropped(run, stage, unit["name"]), stage, part)
+    files = Fetched(run, unit["name"])
+    outcomes = outcome_joint.of_fetched(rows, run.config.image)
+    files.write_evidence(image_joint.joint(seen), image_joint.values(seen), outcomes)
+    files.write_features(_features(run, kept.take(first_of_each_image(kept))["features"]))
+    files.write_rows(kept)
     gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "blob_offset", "blob_bytes"))
     firsts = first_of_each_image(rows)
     of_each = {"came": pc.invert(is_missing), "stays": rows["reason"].is_null()}
     columns: dict[str, Any] = {"id": rows["image_id"], "url": rows["image_url"], **of_each}
     of_images = pa.table(columns).take(firsts)
-    return {
-        "kept": len(kept),
+    return FetchFacts(
+        len(kept),
         **failed_counts.facts(),
-        "pictures": gallery_rows.places_of(*gone, units=unit["units"]),
-        "funnel": [
+        pictures=gallery_rows.places_of(*gone, units=unit["units"]),
+        funnel=[
             *funnel.of_images(Stage.JUDGE.value, rows, sizes=None),
             *funnel.of_images(Stage.FETCH.value, seen, sizes="blob_bytes"),
             *funnel.of_images(Stage.IMAGE.value, kept, sizes="blob_bytes"),
         ],
-        "hosts": image_hosts.count(
+        hosts=image_hosts.count(
             *(parquet.values(of_images, name) for name in ("id", "url", *of_each)), one_in=unit["one_in"]
         ),
-    }
-
-
-def _write_features(run: Run, unit: Unit, features: "pa.ChunkedArray[Any]") -> None:
-    """What the embedder makes of each kept image, in their order: int16[n, d], zeros for one that is flat."""
-    dimensions = measuring.hooks_of(run.config).embedder.dimensions
-    each: Any = pc.fill_null(features, pa.scalar(bytes(2 * dimensions)))
-    arrays.save(
-        run.work("fetch/units", f"{unit['name']}.features"),
-        np.frombuffer(b"".join(each.to_pylist()), np.int16).reshape(-1, dimensions),
     )
 
 
-def write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
-    """The dropped rows of a stage; what an earlier try has left is gone where there are none now."""
-    columns = {name: rows[name] for name in rows.column_names if name in DROPPED.names}
-    if not len(rows) and storage.exists(path):
-        storage.delete(path)
-    parquet.write_any(path, parquet.table({**columns, "stage": stage.value}, DROPPED), DROPPED)
+def _features(run: Run, features: "pa.ChunkedArray[Any]") -> npt.NDArray[np.int16]:
+    """What the embedder makes of each kept image, in their order: int16[n, d], zeros for a flat one."""
+    dimensions = measuring.hooks_of(run.config).embedder.dimensions
+    each: Any = pc.fill_null(features, pa.scalar(bytes(2 * dimensions)))
+    return np.frombuffer(b"".join(each.to_pylist()), np.int16).reshape(-1, dimensions)
 
 
 def conclude(run: Run) -> None:
     """What was measured of images, for the audit: `audit/image_joint.parquet`, `audit/image_values.parquet`, `audit/hosts.parquet`."""
-    for name, schema in (("image_joint", image_joint.JOINT), ("image_values", image_joint.VALUES)):
-        paths = [run.work("fetch/units", f"{unit}.{name}") for unit in run.finished("fetch/units")]
-        parts = storage.each(parquet.read_table, paths, of=run.folder)
-        parquet.write(run.path("audit", f"{name}.parquet"), image_joint.total(parts, schema), schema)
+    units = [Fetched(run, name) for name in run.finished(Fetched.step)]
+    for ending, table in (("image_joint", IMAGE_JOINT), ("image_values", IMAGE_VALUES)):
+        parts = storage.each(parquet.read_table, [files.path(ending) for files in units], of=run.folder)
+        outputs.write_audit(run, table, image_joint.total(parts, table.schema))
     # few units have images of the sample
-    of_hosts = [facts["hosts"] for _, facts in run.all_facts("fetch/units") if facts["hosts"]]
+    of_hosts = [facts.hosts for _, facts in run.all_facts(FETCHED) if facts.hosts]
     image_hosts.write(run, of_hosts, one_in=next((unit["one_in"] for unit in plan(run)), 1))

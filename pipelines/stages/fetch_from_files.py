@@ -9,6 +9,7 @@ from typing import Any, assert_never
 
 import apache_beam as beam
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.pvalue import PCollection, PValue
 
@@ -17,36 +18,42 @@ from altalign.filters import identity
 from altalign.pipelines import read
 from altalign.pipelines.engine.engines import create
 from altalign.pipelines.engine.map_units import pooled
-from altalign.pipelines.files import parquet
+from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.files.ranges import Range, Ranges
 from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import pool
-from altalign.pipelines.run.units import Facts, Run, Unit, map_unit
-from altalign.pipelines.stages import judge
+from altalign.pipelines.run.artefacts import (
+    GATHERED,
+    GROUPED,
+    Extracted,
+    Fetched,
+    FetchUnit,
+    Gathered,
+    GatherFacts,
+    GroupedPartition,
+)
+from altalign.pipelines.run.units import Run, Unit, map_unit
 from altalign.pipelines.stages.image_places import Kind
 from altalign.reasons import DropReason
-
-_ROW_INDEX = np.dtype([("row", "<i8"), ("offset", "<i8"), ("length", "<i8")])
-
 
 # Gathering rows of tables --------------------------------------------------------------------------------------------
 
 
-def gather(run: Run, file: int, wanted: np.ndarray) -> Facts:
+def gather(run: Run, file: int, wanted: npt.NDArray[np.int64]) -> GatherFacts:
     """Copy the images of these rows of a table (sorted numbers of rows) to a blob, with an index of row, offset and length."""
     source = run.files[file]
-    index, end = [], 0
+    files, index, end = Gathered(run, source.name), list[tuple[int, int, int]](), 0
     pool.check_unchanged(run, file)
-    with storage.write(run.work("fetch/gathered", f"{source.name}.images")) as blob:
+    with storage.write(files.images) as blob:
         for row, data in table.images(source.path, run.config.input[source.of], wanted.tolist()) if len(wanted) else ():
             blob.write(data)
             index.append((row, end, len(data)))
             end += len(data)
     pool.check_unchanged(run, file)
-    storage.write_bytes(run.work("fetch/gathered", f"{source.name}.index"), np.array(index, _ROW_INDEX).tobytes())
-    return {"images": len(index), "bytes": end}
+    files.write_index(index)
+    return GatherFacts(len(index), end)
 
 
 def plan_gather(run: Run) -> list[Unit]:
@@ -61,7 +68,7 @@ def plan_gather(run: Run) -> list[Unit]:
 
 def row_places(run: Run, name: str) -> Iterator[tuple[int, np.ndarray]]:
     """Of one partition of survivors: the rows of each table of images that are needed (file number, sorted rows)."""
-    path = run.work("judge/grouped", f"{name}.parquet")
+    path = GroupedPartition(run, name).rows
     for batch in parquet.read_whole(path, ["image_id", "image_url", "place_file", "place_kind", "place_offset"]):
         is_row = batch["place_kind"].to_numpy(zero_copy_only=False) == Kind.ROW
         if run.config.fetch.source == "web":
@@ -75,19 +82,19 @@ def row_places(run: Run, name: str) -> Iterator[tuple[int, np.ndarray]]:
 
 def has_url(rows: pa.Table) -> np.ndarray:
     """Whether the identity of each image is its URL (bool[n]): of the others only the bytes in hand are known."""
-    return (identity.image_ids(parquet.strings(rows, "image_url")) == judge.ids_of(rows["image_id"])).all(axis=1)
+    return (identity.image_ids(parquet.strings(rows, "image_url")) == arrays.ids_of(rows["image_id"])).all(axis=1)
 
 
 class Gather(beam.PTransform[Any, Any]):
     """Units of tables in, names of gathered tables out."""
 
-    def __init__(self, run: Run, step: str):
+    def __init__(self, run: Run):
         super().__init__()
-        self._run, self._step = run, step
+        self._run = run
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
         """Gather the surviving images of every table."""
-        grouped = input_or_inputs.pipeline | "NamePartitions" >> create(self._run, judge.plan_grouped(self._run))
+        grouped = input_or_inputs.pipeline | "NamePartitions" >> create(self._run, self._run.finished(GROUPED.step))
         wanted = grouped | "NameRows" >> pooled(self._run, self._rows, at_once=1).with_output_types(tuple[int, bytes])
         every = input_or_inputs | "NameTables" >> beam.Map(lambda unit: (int(unit["name"]), b"")).with_output_types(
             tuple[int, bytes]
@@ -99,16 +106,16 @@ class Gather(beam.PTransform[Any, Any]):
             | "GatherImages" >> pooled(self._run, self._gather)
         )
 
-    def _rows(self, unit: Unit) -> Iterator[tuple[int, bytes]]:
-        for file, rows in row_places(self._run, unit["name"]):
+    def _rows(self, partition: str) -> Iterator[tuple[int, bytes]]:
+        for file, rows in row_places(self._run, partition):
             yield file, rows.tobytes()
 
     def _gather(self, element: tuple[int, Iterable[bytes]]) -> Iterator[int]:
         file, parts = element
         map_unit(
             self._run,
-            "fetch/gathered",
-            {"name": self._run.files[file].name},
+            GATHERED,
+            Unit(name=self._run.files[file].name),
             lambda run, _: gather(run, file, np.unique(np.frombuffer(b"".join(parts), np.int64))),
         )
         yield file
@@ -117,10 +124,10 @@ class Gather(beam.PTransform[Any, Any]):
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-def fetch_images(run: Run, unit: Unit, rows: pa.Table) -> list[Outcome]:
-    """Read and measure the images of a unit (one row of `judge.GROUPED` each); their bytes go to its blob."""
+def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table) -> list[Outcome]:
+    """Read and measure the images of a unit (one row of `PLACED_SURVIVOR` each); their bytes go to its blob."""
     hooks, outcomes, end = measuring.hooks_of(run.config), [], 0
-    with storage.write(run.work("fetch/units", f"{unit['name']}.images")) as blob:
+    with storage.write(Fetched(run, unit["name"]).images) as blob:
         for url, data in zip(rows["image_url"].to_pylist(), image_bytes(run, rows), strict=True):
             if data is None:
                 outcomes.append(Outcome(DropReason.NOT_IN_ARCHIVE))
@@ -162,9 +169,7 @@ def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
 
     @cache
     def gathered(file: int) -> np.ndarray:
-        return np.frombuffer(
-            storage.read_bytes(run.work("fetch/gathered", f"{run.files[file].name}.index")), _ROW_INDEX
-        )
+        return Gathered(run, run.files[file].name).index()
 
     def range_of(file: int | None, kind: int, offset: int, length: int) -> Range | None:
         if file is None:
@@ -173,11 +178,9 @@ def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
         match Kind(kind):
             case Kind.ROW:
                 place = gathered(file)[np.searchsorted(gathered(file)["row"], offset)]
-                return Range(
-                    run.work("fetch/gathered", f"{source.name}.images"), int(place["offset"]), int(place["length"])
-                )
+                return Range(Gathered(run, source.name).images, int(place["offset"]), int(place["length"]))
             case Kind.COPIED:
-                return Range(run.work("extract", f"{source.name}.images"), offset, length)
+                return Range(Extracted(run, source.name).images, offset, length)
             case Kind.RANGE:
                 return Range(source.path, offset, length)
             case Kind.RECORD:

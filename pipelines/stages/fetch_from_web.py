@@ -13,10 +13,13 @@ from altalign.curation import FetchSettings
 from altalign.filters import identity
 from altalign.machine import interrupts, memory
 from altalign.pipelines.engine import engines
+from altalign.pipelines.files import arrays
+from altalign.pipelines.files.digests import digest
 from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Measured, Outcome
-from altalign.pipelines.run.units import Run, Unit, digest
-from altalign.pipelines.stages import fetch_from_files, judge
+from altalign.pipelines.run.artefacts import Fetched, FetchUnit
+from altalign.pipelines.run.units import Run
+from altalign.pipelines.stages import fetch_from_files
 from altalign.pipelines.web import client
 from altalign.pipelines.web.kept import journal, log
 
@@ -41,21 +44,21 @@ def opened(settings: FetchSettings) -> AbstractContextManager[client.Client]:
     )
 
 
-def fetch_images(run: Run, unit: Unit, rows: pa.Table) -> list[Outcome]:
-    """Fetch and measure the images of a unit (one row of `judge.GROUPED` each); those without a URL are read where they are.
+def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table) -> list[Outcome]:
+    """Fetch and measure the images of a unit (one row of `PLACED_SURVIVOR` each); those without a URL are read where they are.
 
     Raises:
         FullDiskError: no space is left for the images.
         UnreadableError: of an image in hand, the file cannot be read.
     """
     urls: list[Any] = rows["image_url"].to_pylist()  # null where there is none
-    image_ids: list[Any] = identity.hexed(judge.ids_of(rows["image_id"])).to_pylist()
+    image_ids: list[Any] = identity.hexed(arrays.ids_of(rows["image_id"])).to_pylist()
     hooks = measuring.hooks_of(run.config)
 
     def measure(number: int, data: bytes) -> Measured:
         return measuring.measure(data, url=urls[number], config=run.config.image, hooks=hooks)
 
-    path = run.work("fetch/units", unit["name"])
+    path = Fetched(run, unit["name"]).stem
     with (
         journal.opened(path, grounds(run, image_ids), measure) as kept,
         log.opened(run, unit["name"], image_ids, urls) as told,

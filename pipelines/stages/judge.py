@@ -32,40 +32,33 @@ from altalign.pipelines.engine.spilled_groups import (
 from altalign.pipelines.evidence import pairs_joint
 from altalign.pipelines.evidence.of_judge import Notes
 from altalign.pipelines.evidence.text_joint import combined
-from altalign.pipelines.files import parquet
-from altalign.pipelines.run import pool
-from altalign.pipelines.run.units import IMAGES_PER_UNIT, Facts, Run, Unit, map_unit
+from altalign.pipelines.files import arrays, parquet
+from altalign.pipelines.run import outputs, pool
+from altalign.pipelines.run.artefacts import (
+    EXTRACTED,
+    GROUPED,
+    JUDGED,
+    PLACED_SURVIVOR,
+    SURVIVOR,
+    Extracted,
+    GroupedPartition,
+    GroupFacts,
+    JudgedUnit,
+    JudgeFacts,
+    PoolUnit,
+    RowGroup,
+    slices_of_places,
+)
+from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run, map_unit
 from altalign.pipelines.stages import dropped_texts
 from altalign.pipelines.stages.dropped_texts import Judged
 from altalign.pipelines.stages.image_places import PLACE, as_bytes, first_of_each, in_order
-from altalign.pipelines.stages.tables import Measured, Tables, measure
+from altalign.pipelines.stages.text_measures import Measured, Tables, measure
 from altalign.reasons import DropReason, Stage, Verdict, reasons_of
 from altalign.schema import DROPPED
 
 ROWS_PER_PARTITION = 200_000
 SURVIVORS, OTHERS, PLACES = range(3)  # kinds of slices; others: `pairs.PAIR` of what only thresholds drop
-
-# A candidate that passed every rule but `pair_repeated`. `file` and `row` are its place in the input.
-SURVIVOR = pa.schema(
-    [
-        ("key", pa.binary(16)),
-        ("image_id", pa.binary(16)),
-        ("image_url", pa.string()),
-        ("caption", pa.string()),
-        ("page_url", pa.string()),
-        ("file", pa.int32()),
-        ("row", pa.int64()),
-        ("words", pa.int32()),
-        ("rarest_log2", pa.uint8()),
-    ]
-)
-
-# A survivor after the grouping, with the place of its image (null where no archive has it).
-PLACED = pa.schema(
-    [("place_file", pa.int32()), ("place_kind", pa.int32()), ("place_offset", pa.int64()), ("place_length", pa.int64())]
-)
-GROUPED = pa.schema([*SURVIVOR, *PLACED])
-
 
 # The rules ---------------------------------------------------------------------------------------------------------
 
@@ -83,7 +76,7 @@ def verdicts(candidates: pa.RecordBatch, measured: Measured, config: CurateConfi
     ]
 
 
-def judge(run: Run, unit: Unit) -> Facts:
+def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
     """Judge the candidates of a unit: dropped ones to dropped/, survivors to the unit's spill file."""
     source, tables = run.source_of(unit["file"]), Tables.of(run)
     failed_counts, notes, survivors, others, row = (
@@ -94,7 +87,7 @@ def judge(run: Run, unit: Unit) -> Facts:
         unit["row"],
     )
     with ExitStack() as stack:
-        path = run.path("dropped", "judge", f"{unit['name']}.parquet")
+        path = outputs.dropped(run, Stage.JUDGE, unit["name"])
         dropped = stack.enter_context(dropped_texts.writing(path, source)) if run.config.audit.keep_dropped else None
         for batch in pool.candidates(run, unit):
             measured = measure(batch, tables, notes.seen)
@@ -118,13 +111,13 @@ def judge(run: Run, unit: Unit) -> Facts:
     spilled = _spill(
         run, unit, pa.concat_tables([SURVIVOR.empty_table(), *survivors]), pairs_joint.distinct(np.concatenate(others))
     )
-    notes.write(run, unit)
-    return {"rows": unit["rows"], "spilled": spilled, **failed_counts.facts()}
+    notes.write(JudgedUnit(run, unit["name"]))
+    return JudgeFacts(unit["rows"], spilled, **failed_counts.facts())
 
 
-def _spill(run: Run, unit: Unit, survivors: pa.Table, others: np.ndarray) -> list[int]:
+def _spill(run: Run, unit: PoolUnit, survivors: pa.Table, others: np.ndarray) -> list[int]:
     """Write what is to be grouped, in the order of buckets, which a store then reads as one; returns where the places of the slices are."""
-    with storage.write(run.work("judge/units", f"{unit['name']}.survivors")) as file:
+    with storage.write(JudgedUnit(run, unit["name"]).survivors) as file:
         spill, buckets = SpillWriter(file), buckets_of(run)
         kept, dropped = (
             dict(_partitioned(survivors, buckets.partitions)),
@@ -166,12 +159,6 @@ def _as_binary(ids: np.ndarray) -> "pa.Array[Any]":
     )
 
 
-def ids_of(column: "pa.ChunkedArray[Any]") -> np.ndarray:
-    """Ids of fixed-size binary as uint8[n, 16]."""
-    array: Any = column.combine_chunks()
-    return np.frombuffer(array.buffers()[1], np.uint8).reshape(-1, 16)[array.offset : array.offset + len(array)]
-
-
 # The grouping --------------------------------------------------------------------------------------------------------
 
 
@@ -183,7 +170,7 @@ def buckets_of(run: Run) -> Groups:
 
 
 def _partitioned(rows: pa.Table, count: int) -> Iterator[tuple[int, pa.Table]]:
-    of = _partition_of(ids_of(rows["image_id"]), count)
+    of = _partition_of(arrays.ids_of(rows["image_id"]), count)
     order = np.argsort(of.astype(np.uint16), kind="stable")  # 16 bits: a radix sort
     ends = np.searchsorted(of[order], np.arange(count), side="right")
     rows = rows.take(order)
@@ -217,7 +204,7 @@ def _slices_of_places(path: str, buckets: Groups) -> np.ndarray:
     return slices
 
 
-def group(run: Run, partition: int, spilled: Spilled) -> Facts:
+def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
     """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut into fetch units."""
     buckets = buckets_of(run)
     of_kind: dict[int, list[bytes]] = {SURVIVORS: [], OTHERS: [], PLACES: []}
@@ -227,7 +214,7 @@ def group(run: Run, partition: int, spilled: Spilled) -> Facts:
     # Any: the stubs know no place of nulls here
     by: Any = [(name, "ascending", "at_start") for name in ("image_id", "key", "page_url", "file", "row")]
     rows = rows.take(pc.sort_indices(rows, by)).combine_chunks()
-    repeated = _equals_previous(ids_of(rows["key"]))
+    repeated = _equals_previous(arrays.ids_of(rows["key"]))
     name = f"{partition:05d}"
     if run.config.audit.keep_dropped:
         _write_repeated(run, name, rows.filter(pa.array(repeated)))
@@ -235,12 +222,12 @@ def group(run: Run, partition: int, spilled: Spilled) -> Facts:
     groups = _write_grouped(run, name, kept, in_order(np.frombuffer(b"".join(of_kind[PLACES]), PLACE)))
     others = np.frombuffer(b"".join(of_kind[OTHERS]), pairs_joint.PAIR)
     joint = pairs_joint.counted(kept["words"].to_numpy(), kept["rarest_log2"].to_numpy(), others)
-    storage.write_bytes(run.work("judge/grouped", f"{name}.pairs"), joint.to_bytes())
+    storage.write_bytes(GroupedPartition(run, name).pairs, joint.to_bytes())
     failed_counts = FailedCounts()
     for failed, part in (([], kept), ([DropReason.PAIR_REPEATED], rows.filter(pa.array(repeated)))):
         for file, file_rows in parquet.tally(part["file"]):
             failed_counts.add_rows(Stage.JUDGE, run.source_of(file), failed, file_rows)
-    return {"row_groups": groups, **failed_counts.facts()}
+    return GroupFacts(groups, **failed_counts.facts())
 
 
 def _equals_previous(ids: np.ndarray) -> np.ndarray:
@@ -248,14 +235,14 @@ def _equals_previous(ids: np.ndarray) -> np.ndarray:
 
 
 def _write_repeated(run: Run, name: str, rows: pa.Table) -> None:
-    key = identity.hexed(ids_of(rows["key"]))
+    key = identity.hexed(arrays.ids_of(rows["key"]))
     reason = DropReason.PAIR_REPEATED.value
     columns = {column: rows[column] for column in ("image_url", "caption", "page_url", "words")}
     source = pool.sources(run, rows["file"])
-    ids = {"key": key, "image_id": identity.hexed(ids_of(rows["image_id"])), "kept_key": key}
+    ids = {"key": key, "image_id": identity.hexed(arrays.ids_of(rows["image_id"])), "kept_key": key}
     failed = pa.array([[reason]] * len(rows), pa.list_(pa.string()))
     parquet.write_any(
-        run.path("dropped", "judge", f"repeated-{name}.parquet"),
+        outputs.repeated(run, name),
         parquet.table(
             {**ids, **columns, "source": source, "stage": Stage.JUDGE.value, "reason": reason, "failed": failed},
             DROPPED,
@@ -264,8 +251,8 @@ def _write_repeated(run: Run, name: str, rows: pa.Table) -> None:
     )
 
 
-def _write_grouped(run: Run, name: str, rows: pa.Table, found: np.ndarray) -> list[dict[str, int]]:
-    ids = ids_of(rows["image_id"])
+def _write_grouped(run: Run, name: str, rows: pa.Table, found: np.ndarray) -> list[RowGroup]:
+    ids = arrays.ids_of(rows["image_id"])
     place, is_found = first_of_each(found, as_bytes(ids))
     for column, field in (
         ("place_file", "file"),
@@ -274,14 +261,14 @@ def _write_grouped(run: Run, name: str, rows: pa.Table, found: np.ndarray) -> li
         ("place_length", "length"),
     ):
         rows = rows.append_column(
-            column, pa.array(place[field].astype(np.int64), GROUPED.field(column).type, mask=~is_found)
+            column, pa.array(place[field].astype(np.int64), PLACED_SURVIVOR.field(column).type, mask=~is_found)
         )
     image_of = np.cumsum(~_equals_previous(ids)) - 1
     cuts = np.searchsorted(
         image_of, np.arange(0, (image_of[-1] + 1 if len(rows) else 0) + IMAGES_PER_UNIT, IMAGES_PER_UNIT)
     )
-    groups = []
-    with parquet.writing(run.work("judge/grouped", f"{name}.parquet"), GROUPED) as file:
+    groups = list[RowGroup]()
+    with parquet.writing(GroupedPartition(run, name).rows, PLACED_SURVIVOR) as file:
         for begin, end in zip(cuts.tolist(), cuts[1:].tolist(), strict=False):
             if end > begin:
                 file.write_row_group(rows.slice(begin, end - begin))
@@ -292,9 +279,9 @@ def _write_grouped(run: Run, name: str, rows: pa.Table, found: np.ndarray) -> li
 class Judge(beam.PTransform[Any, Any]):
     """Units of the pool in, numbers of finished partitions out."""
 
-    def __init__(self, run: Run, step: str):
+    def __init__(self, run: Run):
         super().__init__()
-        self._run, self._step = run, step
+        self._run = run
         self._groups = buckets_of(run)
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
@@ -302,29 +289,23 @@ class Judge(beam.PTransform[Any, Any]):
         survivors = input_or_inputs | "JudgeUnits" >> pooled(self._run, self._judge).with_output_types(
             tuple[int, bytes]
         )
-        with_places = [file.number for file in self._run.files if "places" in self._run.facts("extract", file.name)]
+        facts = ((file.number, self._run.facts_of(EXTRACTED, file.name)) for file in self._run.files)
+        with_places = [number for number, of_file in facts if of_file.places is not None]
         places = (
             input_or_inputs.pipeline
             | "NameFiles" >> create(self._run, with_places)
             | "FindPlaces" >> pooled(self._run, self._places, at_once=1).with_output_types(tuple[int, bytes])
         )
-        return (survivors, places) | "GroupSurvivors" >> MergePartitions(
-            self._run, "judge/grouped", self._groups, group
-        )
+        return (survivors, places) | "GroupSurvivors" >> MergePartitions(self._run, GROUPED, self._groups, group)
 
-    def _judge(self, unit: Unit) -> Iterator[Element]:
-        facts = map_unit(self._run, self._step, unit, judge)
-        path = self._run.work("judge/units", f"{unit['name']}.survivors")
-        yield from elements(path, unit["order"], path, facts["spilled"], self._groups, self._run.config.engine.shuffle)
+    def _judge(self, unit: PoolUnit) -> Iterator[Element]:
+        facts = map_unit(self._run, JUDGED, unit, judge)
+        path = JudgedUnit(self._run, unit["name"]).survivors
+        yield from elements(path, unit["order"], path, facts.spilled, self._groups, self._run.config.engine.shuffle)
 
     def _places(self, file: int) -> Iterator[Element]:
         name = self._run.files[file].name
-        path, index = self._run.work("extract", f"{name}.places"), self._run.work("judge/places", f"{name}.slices")
+        path, index = Extracted(self._run, name).places, slices_of_places(self._run, name)
         slices = _slices_of_places(path, self._groups)
         storage.write_bytes(index, slices.tobytes())
         yield from elements(path, file, index, (0, len(slices)), self._groups, self._run.config.engine.shuffle)
-
-
-def plan_grouped(run: Run) -> list[Unit]:
-    """One unit a partition of grouped survivors."""
-    return [{"name": name} for name in run.finished("judge/grouped")]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from altalign import storage
+from altalign.audit_tables import FAILED_ROWS
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.card import readme
 from altalign.pipelines.card.facts import Facts as CardFacts
@@ -19,55 +20,56 @@ from altalign.pipelines.files import parquet
 from altalign.pipelines.files.ranges import Range, Ranges
 from altalign.pipelines.images import for_shards
 from altalign.pipelines.near import test_side
-from altalign.pipelines.opening import runs, summary
-from altalign.pipelines.run.units import Facts, Run, Unit
-from altalign.pipelines.stages import decontaminate
-from altalign.schema import FAILED, RULES_VERSION, SCHEMA_VERSION
+from altalign.pipelines.opening import summary
+from altalign.pipelines.run import outputs
+from altalign.pipelines.run.artefacts import DECONTAMINATED, WRITTEN, Fetched, ShardFacts, ShardUnit, kept_rows
+from altalign.pipelines.run.units import Run
+from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.shards import ShardWriter, write_sidecar
 
 SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/where-the-time-goes.md
 
 
-def plan(run: Run) -> list[Unit]:
+def plan(run: Run) -> list[ShardUnit]:
     """One unit a shard: which rows of which fetch units, in order. A shard that somebody deleted or cut is no finished unit."""
-    for name, facts in run.all_facts("write"):
+    for name, facts in run.all_facts(WRITTEN):
         if any(
             not storage.exists(path) or storage.stamp(path).size != size
             for path, size in _files(run, name, facts).items()
         ):
-            storage.delete(run.mark("write", name))
+            storage.delete(run.mark(WRITTEN.step, name))
     per_shard = run.config.shards.samples_per_shard
-    units = [(name, facts["kept"]) for name, facts in run.all_facts(decontaminate.UNITS) if facts["kept"]]
+    units = [(name, facts.kept) for name, facts in run.all_facts(DECONTAMINATED) if facts.kept]
     ends = np.cumsum([kept for _, kept in units]).tolist()
     total = ends[-1] if ends else 0
-    shards: list[Unit] = []
+    shards: list[ShardUnit] = []
     for begin in range(0, total, per_shard):
         end = min(begin + per_shard, total)
         first = int(np.searchsorted(ends, begin, side="right"))
-        parts = []
+        parts = list[list[Any]]()
         while first < len(units) and ends[first] - units[first][1] < end:
             name, kept = units[first]
             start = ends[first] - kept
             parts.append([name, max(0, begin - start), min(kept, end - start)])
             first += 1
-        shards.append({"name": f"{len(shards):05d}", "rows": end - begin, "parts": parts})
+        shards.append(ShardUnit(name=f"{len(shards):05d}", rows=end - begin, parts=parts))
     return shards
 
 
-def seconds(_run: Run, shards: Sequence[Unit]) -> float:
+def seconds(_run: Run, shards: Sequence[ShardUnit]) -> float:
     """What shards take one core, about."""
     return SECONDS_PER_SAMPLE * sum(shard["rows"] for shard in shards)
 
 
-def _files(run: Run, name: str, facts: Facts) -> dict[str, int]:
+def _files(run: Run, name: str, facts: ShardFacts) -> dict[str, int]:
     """The files of a finished shard and their sizes."""
     return {
-        run.path("shards", f"{name}.tar"): facts["bytes"],
-        run.path("shards", f"{name}.parquet"): facts["parquet_bytes"],
+        run.path("shards", f"{name}.tar"): facts.bytes,
+        run.path("shards", f"{name}.parquet"): facts.parquet_bytes,
     }
 
 
-def write(run: Run, unit: Unit) -> Facts:
+def write(run: Run, unit: ShardUnit) -> ShardFacts:
     """Write one shard and its side-car."""
     name = unit["name"]
     rows: list[dict[str, Any]] = []
@@ -86,27 +88,25 @@ def write(run: Run, unit: Unit) -> Facts:
     with storage.write(run.path("shards", f"{name}.parquet")) as file:
         hashed = _Hashed(file)
         write_sidecar(rows, hashed)  # type: ignore[arg-type]
-    return {
-        "rows": len(rows),
-        "bytes": shard.bytes,
-        "source_bytes": dict(sorted(source_bytes.items())),
-        "sha256": shard.sha256,
-        "parquet_bytes": storage.stamp(run.path("shards", f"{name}.parquet")).size,
-        "parquet_sha256": hashed.sha256,
-        "images": _distinct(rows),
-        "first_image": rows[0]["image_id"],
-        "last_image": rows[-1]["image_id"],
-    }
+    return ShardFacts(
+        rows=len(rows),
+        bytes=shard.bytes,
+        source_bytes=dict(sorted(source_bytes.items())),
+        sha256=shard.sha256,
+        parquet_bytes=storage.stamp(run.path("shards", f"{name}.parquet")).size,
+        parquet_sha256=hashed.sha256,
+        images=_distinct(rows),
+        first_image=rows[0]["image_id"],
+        last_image=rows[-1]["image_id"],
+    )
 
 
-def _found(run: Run, unit: Unit) -> Iterator[for_shards.Found]:
+def _found(run: Run, unit: ShardUnit) -> Iterator[for_shards.Found]:
     """The rows of a shard; an image is read once for all its captions."""
     for name, begin, end in unit["parts"]:
-        rows = decontaminate.kept(run, name).slice(begin, end - begin).drop_columns("rarest_log2").to_pylist()
-        places = [
-            Range(run.work("fetch/units", f"{name}.images"), row.pop("blob_offset"), row.pop("blob_bytes"))
-            for row in rows
-        ]
+        rows = kept_rows(run, name).slice(begin, end - begin).drop_columns("rarest_log2").to_pylist()
+        blob = Fetched(run, name).images
+        places = [Range(blob, row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
         before = None
         with Ranges(places) as ranges:
             for row, place in zip(rows, ranges, strict=True):
@@ -143,26 +143,26 @@ def conclude(run: Run) -> None:
     Raises:
         CountsError: the counts of the run do not add up, or the shards hold other than what was kept.
     """
-    counts, failed_counts = runs.counts_of(run), runs.failed_counts_of(run)
-    shards = list(run.all_facts("write"))
-    pairs = sum(facts["rows"] for _, facts in shards)
-    counts.reconcile(runs.COUNTED_STAGES, pairs=pairs)
+    counts, failed_counts = outputs.counts_of(run), outputs.failed_counts_of(run)
+    shards = list(run.all_facts(WRITTEN))
+    pairs = sum(facts.rows for _, facts in shards)
+    counts.reconcile(outputs.COUNTED_STAGES, pairs=pairs)
     failed_counts.check(counts)
-    parquet.write(run.path("audit", "failed.parquet"), failed_counts.to_arrow(), FAILED)
+    outputs.write_audit(run, FAILED_ROWS, failed_counts.to_arrow())
     parquet.write(run.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
-    shared = sum(before["last_image"] == after["first_image"] for (_, before), (_, after) in pairwise(shards))
-    images = sum(facts["images"] for _, facts in shards) - shared
-    size = sum(facts["bytes"] for _, facts in shards)
-    facts = {"stages": counts.summary(runs.COUNTED_STAGES), "pairs": pairs, "images": images, "bytes": size}
+    shared = sum(before.last_image == after.first_image for (_, before), (_, after) in pairwise(shards))
+    images = sum(facts.images for _, facts in shards) - shared
+    size = sum(facts.bytes for _, facts in shards)
+    facts = {"stages": counts.summary(outputs.COUNTED_STAGES), "pairs": pairs, "images": images, "bytes": size}
     if test_side.is_wanted(run):
-        facts["near_duplicates"] = decontaminate.facts_found(run)
+        facts["near_duplicates"] = outputs.found(run)
     storage.write_json(run.path("summary.json"), facts)
-    funnel.write(run, tars=size, samples=(facts["source_bytes"] for _, facts in shards))
+    funnel.write(run, tars=size, samples=(facts.source_bytes for _, facts in shards))
     gallery_rows.write(run)
     of_card = readme.write(run.folder, CardFacts(run.config, counts, facts, summary.notes(run)))
     entries = [
-        {"name": f"{name}.tar", **{key: facts[key] for key in ("rows", "bytes", "sha256", "parquet_sha256")}}
-        for name, facts in shards
+        {"name": f"{name}.tar", **{key: getattr(of, key) for key in ("rows", "bytes", "sha256", "parquet_sha256")}}
+        for name, of in shards
     ]
     settings = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()
     versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}

@@ -270,16 +270,16 @@ def _as_in_page(url: str | None) -> str | None:
 
 def test_a_big_nasty_pool_cut_into_many_units_ends_as_in_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name, value in {
-        "pool.ROWS_PER_UNIT": 100,
-        "tables.ROWS_PER_PARTITION": 50,
-        "judge.ROWS_PER_PARTITION": 100,
-        "judge.IMAGES_PER_UNIT": 3,
-        "tables.BLOCK": 37,
-        "read.found.STRETCH_ROWS": 23,
-        "read.webdataset.STRETCH_ROWS": 29,
-        "extract.SAMPLE_PER_REASON": 10_000,
+        "pipelines.run.pool.ROWS_PER_UNIT": 100,
+        "pipelines.stages.tables.ROWS_PER_PARTITION": 50,
+        "pipelines.stages.judge.ROWS_PER_PARTITION": 100,
+        "pipelines.stages.judge.IMAGES_PER_UNIT": 3,
+        "filters.words.BLOCK": 37,
+        "pipelines.read.found.STRETCH_ROWS": 23,
+        "pipelines.read.tars.webdataset.STRETCH_ROWS": 29,
+        "pipelines.stages.extract.SAMPLE_PER_REASON": 10_000,
     }.items():
-        monkeypatch.setattr(f"pipelines.{name}", value)
+        monkeypatch.setattr(f"altalign.{name}", value)
     # pools of many row groups
     monkeypatch.setitem(vars(parquet.writing)["__wrapped__"].__kwdefaults__, "rows_per_row_group", 90)
     limits = {

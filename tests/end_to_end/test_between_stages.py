@@ -84,16 +84,16 @@ def test_lost_counts_stop_the_stage_that_lost_them(folder: Path, capsys: pytest.
 
 def test_the_toml_beside_a_model_is_part_of_what_the_fetch_stage_rests_on(tmp_path: Path) -> None:
     from altalign.curation import CurateConfig
-    from altalign.pipelines.run.units import Basis
+    from altalign.pipelines.opening.grounds import grounds_of
 
     (tmp_path / "m.onnx").write_bytes(b"model")
     (tmp_path / "m.toml").write_text("a = 1", encoding="utf-8")
     config = CurateConfig.from_values(
         {"input": {"paths": ["x"]}, "image": {"nsfw": {"model": str(tmp_path / "m.onnx")}}}, where="test"
     )
-    before = Basis(config, ()).of
+    before = grounds_of(config, ())
     (tmp_path / "m.toml").write_text("a = 2", encoding="utf-8")
-    after = Basis(config, ()).of
+    after = grounds_of(config, ())
     assert [stage for stage in before if before[stage].digest != after[stage].digest] == list(
         STAGES[STAGES.index("fetch") :]
     )

@@ -75,7 +75,7 @@ def _with_fetch(work):
     from altalign.pipelines import curate
 
     steps, conclude = curate.PIPELINE["fetch"]
-    changed = [step._replace(transform=curate.each(work)) if step.name == "fetch/units" else step for step in steps]
+    changed = [curate.each(step.marks, step.plan, work) if step.marks.step == "fetch/units" else step for step in steps]
     return {**curate.PIPELINE, "fetch": (changed, conclude)}
 
 

@@ -11,13 +11,14 @@ from altalign.machine import memory
 from altalign.machine.memory import MB, Free
 from altalign.pipelines import curate
 from altalign.pipelines.curate import Step, each
+from altalign.pipelines.run.artefacts import FETCHED, JUDGED
 from altalign.pipelines.run.units import Run
 
 UNITS = [{"name": f"{number:05d}", "seconds": 10.0} for number in range(10)]
-STEP = Step(
-    "fetch/units",
+STEP = each(
+    FETCHED,
     lambda _: UNITS,
-    each(lambda _run, _unit: {}),
+    lambda _run, _unit: pytest.fail("nothing is done here"),
     seconds=lambda _, units: sum(unit["seconds"] for unit in units),
 )
 
@@ -33,14 +34,14 @@ def test_no_more_than_there_are_units_left_and_workers(run: Run) -> None:
     assert curate._processes_for(run, STEP, UNITS) == 8
     assert curate._processes_for(run, STEP, UNITS[:3]) == 3
     for unit in UNITS[:8]:
-        storage.write_json(run.mark(STEP.name, unit["name"]), {})
+        storage.write_json(run.mark(FETCHED.step, unit["name"]), {})
     assert curate._processes_for(run, STEP, UNITS) == 2
-    storage.write_json(run.mark(STEP.name, UNITS[8]["name"]), {})
+    storage.write_json(run.mark(FETCHED.step, UNITS[8]["name"]), {})
     assert curate._processes_for(run, STEP, UNITS) == 0
 
 
 def test_none_for_a_step_that_keeps_the_lock_free_on_an_engine_and_for_a_run_in_a_store(run: Run) -> None:
-    assert curate._processes_for(run, Step("judge/units", STEP.plan, STEP.transform), UNITS) == 0
+    assert curate._processes_for(run, Step(JUDGED, STEP.plan, STEP.transform), UNITS) == 0
     spark = run.config.model_copy(update={"engine": run.config.engine.model_copy(update={"runner": "spark"})})
     assert curate._processes_for(dataclasses.replace(run, config=spark), STEP, UNITS) == 0
     assert curate._processes_for(dataclasses.replace(run, folder="s3://bucket/run"), STEP, UNITS) == 0

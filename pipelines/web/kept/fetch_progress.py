@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console, Group
 
 from altalign import storage
 from altalign.errors import AltalignError
 from altalign.pipelines.run import progress
+from altalign.pipelines.run.artefacts import FetchUnit
 from altalign.pipelines.run.units import Run, Unit
 from altalign.terminal import shown
 
@@ -97,7 +98,7 @@ class WebWatch(progress.Watch):
 
     def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
         super().__init__(run, step, units, console)
-        self._images = sum(unit["images"] for unit in units)
+        self._images = sum(cast(FetchUnit, unit)["images"] for unit in units)
         self._statistics = _Statistics(run.path("log", "fetch"), units)
         self._before_this = self._statistics.look().responses
 

@@ -266,8 +266,8 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         made, run_step = watch_jobs(patch), curate.run_step
 
         def also_built(run: Run, step: curate.Step, given: PipelineOptions) -> None:
-            runs = {step.name: on_dataflow(run)}
-            if step.name == "fetch/units":
+            runs = {step.marks.step: on_dataflow(run)}
+            if step.marks.step == "fetch/units":
                 runs["from the web"] = on_dataflow(run, fetch=run.config.fetch.model_copy(update={"source": "web"}))
             for name, each in runs.items():
                 with pytest.MonkeyPatch.context() as of_dry:
@@ -282,7 +282,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-STEPS = list(dict.fromkeys(step.name for steps, _ in curate.PIPELINE.values() for step in steps))
+STEPS = list(dict.fromkeys(step.marks.step for steps, _ in curate.PIPELINE.values() for step in steps))
 
 each_step = pytest.mark.parametrize("step", [*STEPS, "from the web"])
 

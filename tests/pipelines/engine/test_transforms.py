@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +22,10 @@ from altalign.pipelines.curate import PIPELINE
 from altalign.pipelines.engine.engines import options, started
 from altalign.pipelines.engine.map_units import MapUnits
 from altalign.pipelines.evidence import of_judge
-from altalign.pipelines.opening import runs
-from altalign.pipelines.run import pool
-from altalign.pipelines.run.units import Facts, Run, Unit
+from altalign.pipelines.opening.find import find_run
+from altalign.pipelines.run import outputs, pool
+from altalign.pipelines.run.artefacts import EXTRACTED, GATHERED, GROUPED, Gathered, GroupedPartition
+from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.stages import extract, fetch_from_files, judge, tables
 from altalign.reasons import Stage
 from tests.end_to_end.runs import write_input
@@ -79,7 +80,7 @@ def new_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with pytest.MonkeyPatch.context() as patched:
         if request.param == "prism":
             patched.setenv("ALTALIGN_PRISM", request.getfixturevalue("prism"))
-        yield runs.find_run(CurateConfig.load(path, other), config_path=str(path))
+        yield find_run(CurateConfig.load(path, other), config_path=str(path))
 
 
 def read(run: Run) -> Iterator[Pair]:
@@ -134,7 +135,7 @@ def extracted(new_run: Run) -> Run:
     ran(
         new_run,
         "extract",
-        MapUnits(new_run, "extract", extract.extract),
+        MapUnits(new_run, EXTRACTED, extract.extract),
         extract.plan(new_run),
         ["000000", "000001", "000002"],
     )
@@ -147,7 +148,7 @@ def counted(extracted: Run) -> Run:
     ran(
         extracted,
         "tables",
-        tables.Count(extracted, "tables/units"),
+        tables.Count(extracted),
         pool.units(extracted),
         list(range(tables.buckets_of(extracted).partitions)),
     )
@@ -160,7 +161,7 @@ def judged(counted: Run) -> Run:
     ran(
         counted,
         "judge",
-        judge.Judge(counted, "judge/units"),
+        judge.Judge(counted),
         pool.units(counted),
         list(range(judge.buckets_of(counted).partitions)),
     )
@@ -173,14 +174,14 @@ def gathered(judged: Run) -> Run:
     ran(
         judged,
         "gather",
-        fetch_from_files.Gather(judged, "fetch/gathered"),
+        fetch_from_files.Gather(judged),
         fetch_from_files.plan_gather(judged),
         [0, 1],
     )
     return judged
 
 
-def never(run: Run, unit: Unit) -> Facts:
+def never(run: Run, unit: Unit) -> Never:
     raise AssertionError(f"{unit['name']} was finished")
 
 
@@ -190,19 +191,19 @@ def never(run: Run, unit: Unit) -> Facts:
 def test_map_units_does_every_unit_and_leaves_its_mark(extracted: Run, pairs: list[Pair]) -> None:
     assert extracted.finished("extract") == ["000000", "000001", "000002"]
     of_file = Counter(pair.file for pair in pairs)
-    assert [sum(facts["row_groups"]) for _, facts in extracted.all_facts("extract")] == [
+    assert [sum(facts.row_groups) for _, facts in extracted.all_facts(EXTRACTED)] == [
         of_file[0],
         of_file[1],
         of_file[2],
     ]
-    assert extracted.counts("extract").kept(Stage.EXTRACT) == pool.rows(extracted) == len(pairs)
+    assert outputs.counts_of(extracted).kept(Stage.EXTRACT) == pool.rows(extracted) == len(pairs)
 
 
 def test_map_units_does_no_finished_unit_again(extracted: Run) -> None:
     ran(
         extracted,
         "again",
-        MapUnits(extracted, "extract", never),
+        MapUnits(extracted, EXTRACTED, never),
         extract.plan(extracted),
         ["000000", "000001", "000002"],
     )
@@ -236,11 +237,11 @@ def test_judge_keeps_the_pairs_of_a_plain_loop_once_each_in_order(
     kept = [firsts[ids] for ids in sorted(firsts)]
     assert 0 < len(kept) < len(passed) < len(pairs)
     table = pa.concat_tables(
-        pq.read_table(judged.work("judge/grouped", f"{name}.parquet")) for name in judged.finished("judge/grouped")
+        pq.read_table(GroupedPartition(judged, name).rows) for name in judged.finished(GROUPED.step)
     )
     found = [(row["image_id"].hex(), row["key"].hex(), row["file"], row["row"]) for row in table.to_pylist()]
     assert found == [(*ids, pair.file, pair.row) for ids, pair in zip(sorted(firsts), kept, strict=True)]
-    counts = runs.counts_of(judged)
+    counts = outputs.counts_of(judged)
     counts.reconcile([Stage.EXTRACT, Stage.JUDGE], pairs=len(kept))
     assert counts.dropped(Stage.JUDGE)["pair_repeated"] == len(passed) - len(kept)
 
@@ -255,13 +256,11 @@ def test_gather_copies_the_first_image_in_hand_of_every_survivor(
             places.setdefault(pair.identity, pair)
     assert len(places) > 5
     for file in (0, 1):
-        blob = storage.read_bytes(gathered.work("fetch/gathered", f"{file:06d}.images"))
-        index = np.frombuffer(
-            storage.read_bytes(gathered.work("fetch/gathered", f"{file:06d}.index")), np.int64
-        ).reshape(-1, 3)
+        files = Gathered(gathered, f"{file:06d}")
+        blob, index = storage.read_bytes(files.images), files.index()
         found = [(row, blob[offset : offset + length]) for row, offset, length in index.tolist()]
         assert found == sorted((pair.row, pair.image) for pair in places.values() if pair.file == file)
-        assert gathered.facts("fetch/gathered", f"{file:06d}")["images"] == len(found)
+        assert gathered.facts_of(GATHERED, f"{file:06d}").images == len(found)
 
 
 @pytest.mark.parametrize(
@@ -276,12 +275,12 @@ def test_a_step_that_was_cut_does_only_what_is_missing_and_merges_to_the_same_by
         update={"engine": gathered.config.engine.model_copy(update={"shuffle": shuffle})}
     )
     run = Run(gathered.folder, settings, gathered.files)
-    (transform,) = [each.transform for steps, _ in PIPELINE.values() for each in steps if each.name == step]
+    (transform,) = [each.transform for steps, _ in PIPELINE.values() for each in steps if each.marks.step == step]
     before = {name: contents(run, name) for name in (step, merged)}
     unit = pool.units(run)[1]["name"]
     storage.delete(run.mark(step, unit))
     storage.delete(run.mark(merged, lost))
-    ran(run, "again", transform(run, step), pool.units(run), [int(name) for name in run.finished(merged)] + [int(lost)])
+    ran(run, "again", transform(run), pool.units(run), [int(name) for name in run.finished(merged)] + [int(lost)])
     after = {name: contents(run, name) for name in (step, merged)}
     for name, redone in ((step, unit), (merged, lost)):
         if name == merged:  # a spill file also shows what its thread had met before; what is merged of it does not

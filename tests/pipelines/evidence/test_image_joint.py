@@ -8,6 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from altalign.audit_tables import IMAGE_JOINT
 from altalign.pipelines.evidence import image_joint
 
 REASONS = ["image_damaged", "image_too_small", "image_too_elongated", "image_blocked"]
@@ -81,4 +82,4 @@ def test_parts_add_up_in_any_cut(rows: list, cut: int) -> None:
         image_joint.joint(table(rows)),
         [image_joint.joint(table(rows[:cut])), image_joint.joint(table(rows[cut:]))],
     )
-    assert image_joint.total(parts, image_joint.JOINT).equals(whole)
+    assert image_joint.total(parts, IMAGE_JOINT.schema).equals(whole)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from altalign.audit_tables import OUTCOME_JOINT
 from altalign.curation import ImageSettings
 from altalign.filters import image
 from altalign.pipelines.evidence import outcome_joint
@@ -92,14 +93,14 @@ def test_values_go_by_steps_and_what_is_not_known_is_null() -> None:
         (1_023, 252, None, None, "fails_otherwise", 1),
         (1_023, 255, None, None, "fails_otherwise", 1),
     ]
-    assert outcome_joint.of_fetched(rows_of([]), ImageSettings()).schema == outcome_joint.JOINT
+    assert outcome_joint.of_fetched(rows_of([]), ImageSettings()).schema == OUTCOME_JOINT.schema
 
 
 def test_near_duplicates_are_no_longer_kept() -> None:
     some = rows_of([row(300, 300), row(300, 300), row(640, 300)])
     added = outcome_joint.of_near_duplicates(some.slice(1), ImageSettings())
     joint = outcome_joint.image_joint.total(
-        [outcome_joint.of_fetched(some, ImageSettings()), added], outcome_joint.JOINT
+        [outcome_joint.of_fetched(some, ImageSettings()), added], OUTCOME_JOINT.schema
     ).to_pylist()
     left = {
         (each["short_side_px"], each["aspect_percent"], each["outcome"]): each["pairs"]

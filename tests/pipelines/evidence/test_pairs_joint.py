@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from altalign.audit_tables import PAIRS_JOINT
 from altalign.pipelines.evidence import pairs_joint
 from altalign.pipelines.evidence.text_joint import JointCounts, combined_of_survivors
 from altalign.reasons import DropReason, drop_where, reasons_of
@@ -60,7 +61,7 @@ def test_survivors_and_others_are_counted_together(kept: list[tuple[int, int]], 
     plain = Counter((min(n, 1_023), log2, 0, 0) for n, log2 in kept)
     plain.update(((4, 8), (5, 8), (6, 8), (7, 255))[n] + (0, 0) for _, n in set(others))
     assert [tuple(row.values()) for row in found.to_pylist()] == [(*of, n) for of, n in sorted(plain.items())]
-    assert found.schema == pairs_joint.PAIRS
+    assert found.schema == PAIRS_JOINT.schema
 
 
 def test_a_total_of_many_is_that_of_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from altalign.audit_tables import TEXT_JOINT
 from altalign.dedup.hash_tables import log2_counts
-from altalign.pipelines.evidence.text_joint import JOINT, JointCounts, combined
-from altalign.pipelines.stages.tables import Measured
+from altalign.pipelines.evidence.text_joint import JointCounts, combined
+from altalign.pipelines.stages.text_measures import Measured
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -75,7 +76,7 @@ def test_joint_counts_are_those_of_a_loop_whatever_the_batches(parts: list[list[
     every = [row for part in parts for row in part]
     table = one_by_one.to_arrow("s")
     assert table.to_pylist() == plain(every)
-    assert table.schema == JOINT
+    assert table.schema == TEXT_JOINT.schema
     assert added.to_arrow("s") == counted(every).to_arrow("s") == table
 
 

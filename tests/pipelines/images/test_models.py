@@ -9,7 +9,7 @@ import pytest
 from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from altalign.pipelines.images.models import load_block_lists, load_nsfw
-from altalign.pipelines.opening import runs
+from altalign.pipelines.opening.find import find_run
 
 SHA256, PDQ = "0" * 64, "pdq:" + "0" * 64
 
@@ -27,7 +27,7 @@ def found_with(folder: Path, image: dict[str, Any]) -> None:
         "run": {"folder": str(folder / "run")},
         "image": image,
     }
-    runs.find_run(CurateConfig.from_values(values, where="test"), config_path="config.toml")
+    find_run(CurateConfig.from_values(values, where="test"), config_path="config.toml")
     assert not (folder / "run").exists()
 
 

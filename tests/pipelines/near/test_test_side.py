@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from altalign import storage
 from altalign.curation import CurateConfig
 from altalign.dedup import embed
 from altalign.pipelines.near import test_side
-from altalign.pipelines.run.units import Run
+from altalign.pipelines.run.artefacts import TESTS
+from altalign.pipelines.run.units import Run, map_unit
 
 
 def picture(path: Path, seed: int) -> None:
@@ -32,11 +32,9 @@ def read(run: Run) -> list[str]:
     """Read what is to be read; the test sets of these units."""
     units = test_side.plan(run)
     for unit in units:
-        storage.write_json(
-            run.mark(test_side.TESTS, unit["name"]), {"unit": unit["name"], **test_side.read_tests(run, unit)}
-        )
+        map_unit(run, TESTS, unit, test_side.read_tests)
     assert test_side.plan(run) == []
-    return [unit["test_set"] for unit in units]
+    return [unit["part"]["test_set"] for unit in units]
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from altalign.curation import CurateConfig
 from altalign.dedup import image_groups as cells
 from altalign.pipelines import curate
 from altalign.pipelines.engine.engines import options
-from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.images import calibration_files
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import within_pool
-from altalign.pipelines.run.units import Facts, Run
-from altalign.pipelines.stages.fetch import FETCHED
+from altalign.pipelines.run import outputs
+from altalign.pipelines.run.artefacts import CELLS, COMPARED, FETCHED, FETCHED_ROW, REPLACED, Fetched
+from altalign.pipelines.run.units import Run
 from tests.dedup.vectors import copies, drawn, groups_by_search, pairs_by_matrix
 
 ABOVE, DIMENSIONS, PER_FETCH_UNIT = 0.975, 64, 100
@@ -71,13 +71,14 @@ def fetched(folder: Path, images: Pool, above: float = ABOVE, **settings: Any) -
             "found_sha256": [digest for digest in digests for _ in range(2)],
         }
         rows = pa.table(
-            {field.name: pa.array(columns.get(field.name, [None] * 2 * len(keys)), field.type) for field in FETCHED}
+            {field.name: pa.array(columns.get(field.name, [None] * 2 * len(keys)), field.type) for field in FETCHED_ROW}
         )
-        parquet.write(run.work("fetch/units", f"{name}.parquet"), rows, FETCHED)
-        arrays.save(run.work("fetch/units", f"{name}.features"), images.vectors[some])
-        storage.write_json(run.mark("fetch/units", name), {"kept": len(rows), "counts": []})
+        files = Fetched(run, name)
+        files.write_rows(rows)
+        files.write_features(images.vectors[some])
+        storage.write_json(run.mark(FETCHED.step, name), {"kept": len(rows), "counts": []})
     calibration_files.save(
-        run.path("audit", "near_duplicates"),
+        outputs.near_duplicates(run),
         Calibration("phash", above, None, np.eye(1, DIMENSIONS, dtype=np.int16)),
         {},
     )
@@ -86,23 +87,19 @@ def fetched(folder: Path, images: Pool, above: float = ABOVE, **settings: Any) -
 
 def kept_of(run: Run) -> dict[int, tuple[int, float]]:
     """By the number of each image that goes: the number of the one that stays, and the cosine."""
-    steps = [
-        step
-        for step in curate.PIPELINE["decontaminate"][0]
-        if step.name in (within_pool.CELLS, within_pool.COMPARED, within_pool.REPLACED)
-    ]
+    steps = [step for step in curate.PIPELINE["decontaminate"][0] if step.marks in (CELLS, COMPARED, REPLACED)]
     assert len(steps) == 3
     for step in steps:
         curate.run_step(run, step, options(run.config.engine, []))
     found: dict[int, tuple[int, float]] = {}
-    for place in range(len(run.finished("fetch/units"))):
+    for place in range(len(run.finished(FETCHED.step))):
         numbers, kept = within_pool.replaced_in(run, place)
         for number, key, cosine in zip(numbers.tolist(), kept["key"], kept["cosine"].tolist(), strict=True):
             found[place * PER_FETCH_UNIT + number] = int(key.tobytes().hex(), 16) - 1, cosine
     return found
 
 
-def facts_of(run: Run) -> Facts:
+def facts_of(run: Run) -> dict[str, int]:
     return within_pool.facts_of(run)
 
 
@@ -208,13 +205,11 @@ def test_neither_the_engine_nor_the_size_of_units_changes_what_stays(
     monkeypatch.setattr(within_pool, "FETCH_UNITS_AT_MOST", at_most)
     run = fetched(tmp_path, pool(4), engine=engine)
     assert str(kept_of(run)) == expected
-    assert len(run.finished(within_pool.COMPARED)) < len(before.finished(within_pool.COMPARED))
+    assert len(run.finished(COMPARED.step)) < len(before.finished(COMPARED.step))
     # equal vectors of a unit are one there
     assert facts_of(run) | {"largest_cell": 0} == facts_of(before) | {"largest_cell": 0}
     for name in ("goes.npy", "kept.npy"):
-        assert storage.read_bytes(run.work(within_pool.REPLACED, name)) == storage.read_bytes(
-            before.work(within_pool.REPLACED, name)
-        )
+        assert storage.read_bytes(run.work(REPLACED.step, name)) == storage.read_bytes(before.work(REPLACED.step, name))
 
 
 def test_what_goes_because_of_a_test_image_is_compared_with_none(
@@ -236,8 +231,7 @@ def _without(gone: Sequence[int]) -> tuple[list[curate.Step], Callable[[Run], No
 
     steps, conclude = curate.PIPELINE["decontaminate"]
     return [
-        step._replace(transform=within_pool.compared(of_unit)) if step.name == within_pool.COMPARED else step
-        for step in steps
+        step._replace(transform=within_pool.compared(of_unit)) if step.marks == COMPARED else step for step in steps
     ], conclude
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from altalign.pipelines.stages import dropped_texts
 from altalign.pipelines.stages.dropped_texts import Judged
-from altalign.pipelines.stages.tables import Measured
+from altalign.pipelines.stages.text_measures import Measured
 from altalign.reasons import REASONS, Stage, drop_where, reasons_of
 from altalign.schema import CANDIDATE, DROPPED
 

@@ -1,122 +1,20 @@
-"""Opening a run folder: what is already there, whether it fits these settings and files, and what is to be done anew."""
+"""Opening a run folder: what is already there, whether it fits these settings and files, and what is done anew."""
 
 import os
 import platform
 import posixpath
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from altalign import __version__, storage, terminal
-from altalign.counts import Counts
-from altalign.curation import CurateConfig
-from altalign.errors import AltalignError, UsageError
-from altalign.failed import FailedCounts
-from altalign.pipelines import read
-from altalign.pipelines.images import calibration_files, measuring
-from altalign.pipelines.read import test_sets
-from altalign.pipelines.run.units import OF_TEST_SET, Basis, Grounds, InputFile, Run, resolved
-from altalign.pipelines.web.allowed.domains import Domains
-from altalign.reasons import Stage
+from altalign.errors import UsageError
+from altalign.pipelines.opening.grounds import OF_TEST_SET, Grounds, grounds_of, resolved
+from altalign.pipelines.run.artefacts import EXTRACTED
+from altalign.pipelines.run.units import Run
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.stages import OF_FETCHED, OUTPUTS, STAGES, damaged
 
-# What counts rows for which stage.
-COUNTED = {
-    "extract": ("extract",),
-    "tables": (),
-    "judge": ("judge/units", "judge/grouped"),
-    "fetch": ("fetch/units",),
-    "decontaminate": ("decontaminate/units",),
-    "write": (),
-}
 FROM_THE_WEB = (".images", ".journal")  # endings of files
-COUNTED_STAGES = (Stage.EXTRACT, Stage.JUDGE, Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE)
-
-
-def find_run(config: CurateConfig, *, config_path: str) -> Run:
-    """The run of these settings, its input files found and checked; nothing is written.
-
-    Raises:
-        UsageError: no file matches, a file has not the columns that are named, or a list or a model cannot be read.
-    """
-    _check(config.run.folder, f"{config_path} [run] folder")
-    files: list[InputFile] = []
-    for number, settings in enumerate(config.input):
-        found = [path for pattern in settings.paths for path in _matching(pattern, config_path)]
-        paths = sorted(dict.fromkeys(found))
-        for path in paths:
-            _check_file(path, config.run.folder, f"{config_path} [input] paths")
-        read.check(paths, settings)
-        files += [InputFile(len(files) + i, path, number) for i, path in enumerate(paths)]
-    hooks = measuring.hooks_of(config)
-    for test_set in config.decontaminate.named_sets:
-        if storage.is_inside(config.run.folder, test_set.path):
-            raise UsageError(
-                f"[decontaminate] test_sets: {test_set.path}: the run's own folder {config.run.folder} is in it; keep test set and run apart"
-            )
-        for folder in sorted({storage.folder_of(path) for part in test_sets.parts(test_set) for path in part.paths}):
-            _check_apart(folder, config.run.folder, f"[decontaminate] test_sets: {folder}")
-    if config.decontaminate.calibration:
-        calibration_files.named(config.decontaminate.calibration, hooks.embedder)
-        _check_apart(
-            config.decontaminate.calibration,
-            config.run.folder,
-            f"[decontaminate] calibration = {config.decontaminate.calibration!r}",
-        )
-    if config.fetch.source == "web":
-        Domains.load(config.fetch.blocked_domains)
-    return Run(config.run.folder, config, tuple(files))
-
-
-def _matching(pattern: str, config_path: str) -> list[str]:
-    """The files of a glob; a path that is there as it is written is itself, whatever brackets it has."""
-    _check(pattern, f"{config_path} [input] paths")
-    found = storage.find(pattern)
-    if not found and storage.is_remote(pattern):
-        raise UsageError(
-            f"{config_path} [input] paths: nothing matches {pattern!r}; look at what is there, and whether it may be listed"
-        )
-    if not found:
-        raise UsageError(
-            f"{config_path} [input] paths: nothing matches {pattern!r} (from {Path.cwd()}); give paths relative to the working directory"
-        )
-    return found
-
-
-def _check(path: str, where: str) -> None:
-    try:
-        storage.check(path)
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        raise UsageError(
-            f"{where}: the file system cannot have a name like {path!r} in this locale; set LC_ALL=C.UTF-8, or rename it"
-        ) from None
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from None
-
-
-def _check_file(path: str, run_folder: str, where: str) -> None:
-    """Refuse what is no plain file of somebody else's."""
-    kind = storage.kind(path)
-    if kind == "folder":
-        raise UsageError(f"{where}: {path} is a folder, where a file is meant; name its files, such as {path}/*")
-    if kind == "other":
-        raise UsageError(f"{where}: {path} is no regular file (a pipe or a device); write it to a file first")
-    if storage.is_inside(path, run_folder):
-        raise UsageError(f"{where}: {path} is in the run's own folder {run_folder}; keep input and run apart")
-    if not path.isprintable() or any("\ud800" <= character <= "\udfff" for character in path):
-        raise UsageError(f"{where}: {path!r} has a name that is not UTF-8 or holds control characters; rename it")
-
-
-def _check_apart(path: str, run_folder: str, where: str) -> None:
-    """Refuse a folder that decontamination reads where the run makes and deletes files of its own."""
-    if storage.is_inside(path, run_folder):
-        raise UsageError(
-            f"{where}: in the run's own folder {run_folder}, whose files are made anew; copy it to another place, and name that"
-        )
 
 
 def check_finished(run: Run) -> None:
@@ -180,7 +78,7 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
     Raises:
         UsageError: its finished stages rest on other settings or files.
     """
-    grounds = Basis(run.config, run.files).of
+    grounds = grounds_of(run.config, run.files)
     if is_restart:
         forget(run, STAGES[0])
     facts = {} if is_restart else _facts(run)
@@ -236,7 +134,7 @@ def check_before(run: Run, stage: str) -> None:
     Raises:
         UsageError: it rests on other settings or files than these.
     """
-    _first_anew(run, _facts(run), Basis(run.config, run.files).of, stage)
+    _first_anew(run, _facts(run), grounds_of(run.config, run.files), stage)
 
 
 def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
@@ -247,7 +145,7 @@ def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
     """
     if is_restart or rerun or not run.is_done(STAGES[-1]):
         return False
-    if _first_anew(run, _facts(run), Basis(run.config, run.files).of, rerun) is not None:
+    if _first_anew(run, _facts(run), grounds_of(run.config, run.files), rerun) is not None:
         return False
     is_tidy = storage.kind(run.work("temporary")) == "missing" and (
         run.config.run.keep_work or storage.kind(run.path("work")) == "missing"
@@ -333,9 +231,10 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def _changed_file(run: Run, facts: Mapping[str, Any]) -> str:
     """In words, the first finished input file whose size or time is another now; empty where there is none."""
-    marks = dict(run.all_facts("extract"))
+    marks = dict(run.all_facts(EXTRACTED))
     for file, stamp in zip(run.files, storage.stamps([file.path for file in run.files]), strict=True):
-        before, now = marks.get(file.name, {}).get("stamp") or facts.get("files", {}).get(file.path), stamp.to_json()
+        before = marks[file.name].stamp if file.name in marks else facts.get("files", {}).get(file.path)
+        now = stamp.to_json()
         if before and before != now:
             another = "digest in the store" if stamp.digest else "time of change"
             what = (
@@ -345,63 +244,3 @@ def _changed_file(run: Run, facts: Mapping[str, Any]) -> str:
             )
             return f"the file {file.path} of {what}"
     return ""
-
-
-@contextmanager
-def recording(run: Run, stage: str, grounds: Grounds) -> Iterator[None]:
-    """Record in run.json what a stage rests on before it begins, and how long it took."""
-    facts = storage.read_json(run.path("run.json"))
-    before = facts["stages"].get(stage, {})
-    entry = {
-        "digest": grounds.digest,
-        "reads": dict(grounds.reads),
-        "attempts": before.get("attempts", 0) + 1,
-        "started": _now(),
-        "finished": None,
-        "seconds": before.get("seconds", 0.0),
-    }
-    facts["stages"][stage] = entry
-    storage.write_json(run.path("run.json"), facts)
-    begin = time.monotonic()
-    try:
-        yield
-        entry["finished"] = _now()
-        if stage == STAGES[0]:
-            marks = dict(run.all_facts(stage))
-            facts["files"] = {file.path: marks[file.name]["stamp"] for file in run.files}
-    except BaseException:
-        # what went wrong first is what the user has to know
-        _end(run, facts, entry, begin, suppressed=(OSError, AltalignError))
-        raise
-    _end(run, facts, entry, begin)
-
-
-def _end(
-    run: Run, facts: dict[str, Any], entry: dict[str, Any], begin: float, suppressed: tuple[type[Exception], ...] = ()
-) -> None:
-    entry["seconds"] = round(entry["seconds"] + time.monotonic() - begin, 2)
-    with suppress(*suppressed):
-        storage.write_json(run.path("run.json"), facts)
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def counts_of(run: Run) -> Counts:
-    """Counts of all stages so far."""
-    return Counts.total(run.counts(step) for stage in STAGES for step in COUNTED[stage])
-
-
-def failed_counts_of(run: Run) -> FailedCounts:
-    """The rows of all stages by every rule that holds."""
-    steps = [step for stage in STAGES for step in COUNTED[stage]]
-    return FailedCounts.from_json(
-        entry for step in steps for _, facts in run.all_facts(step) for entry in facts.get("failed", ())
-    )
-
-
-def counted_stages(run: Run, *, and_now: str = "") -> list[Stage]:
-    """The stages whose counts are complete; `and_now` is one whose units are all finished, but not yet marked as done."""
-    done = [stage for stage in STAGES if run.is_done(stage) or stage == and_now]
-    return [stage for stage in COUNTED_STAGES if ("fetch" if stage is Stage.IMAGE else stage.value) in done]

@@ -1,0 +1,204 @@
+"""The Parquet files of a run's audit: where each is, and its columns. Written by `pipelines`, read by `audit`.
+
+The comment behind or above a column is its line in docs/reference/files.md (`make docs`).
+"""
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from altalign.schema import DROPPED, FAILED
+
+
+class AuditTable(NamedTuple):
+    """A Parquet file of the audit: its path inside the run, and its schema."""
+
+    path: str
+    schema: pa.Schema
+
+
+# What the text rules measure, as the bits of one number: names and how many bits.
+TEXT_FIELDS = (
+    ("words", 10),  # Unigrams; 1,023 stands for that many or more.
+    # Eight times log2, rounded, of the smallest count of the caption's n-grams; 0: one is rare; 255: no table, or no
+    # n-gram.
+    ("rarest_log2", 8),
+    ("images_per_text", 11),  # 0: within the limit; below 1,024 exact; above that 1,024 + eight times log2.
+    ("texts_per_image", 11),  # The same.
+    ("has_identity", 1),  # 1 where the image has an identity.
+)
+
+TEXT_JOINT = AuditTable(
+    "audit/text_joint.parquet",
+    pa.schema(
+        [
+            ("source", pa.string()),  # `[[input]] name`, or its kind.
+            *((name, pa.int32()) for name, _ in TEXT_FIELDS),
+            ("rows", pa.int64()),  # Candidates with this combination.
+        ]
+    ),
+)
+
+PAIRS_JOINT = AuditTable(
+    "audit/pairs_joint.parquet",
+    pa.schema(
+        [
+            ("words", pa.int32()),  # As in `audit/text_joint.parquet`.
+            ("rarest_log2", pa.int32()),  # The same; never 0.
+            ("images_per_text", pa.int32()),  # The same.
+            ("texts_per_image", pa.int32()),  # The same.
+            ("pairs", pa.int64()),  # Distinct pairs with this combination.
+        ]
+    ),
+)
+
+IMAGE_JOINT = AuditTable(
+    "audit/image_joint.parquet",
+    pa.schema(
+        [
+            ("source", pa.string()),  # `[[input]] name`, or its kind.
+            # Of the short side; 1,024 stands for that many or more. Null: the size is not known.
+            ("short_side_px", pa.int32()),
+            # Hundredths of long side / short side, rounded down; 1,001 stands for that many or more.
+            ("aspect_percent", pa.int32()),
+            ("fails_otherwise", pa.bool_()),  # A rule other than size and shape holds.
+            ("rows", pa.int64()),  # Candidates with this combination.
+        ]
+    ),
+)
+
+IMAGE_VALUES = AuditTable(
+    "audit/image_values.parquet",
+    pa.schema(
+        [
+            ("source", pa.string()),  # `[[input]] name`, or its kind.
+            ("verdict", pa.string()),  # `kept`, or the reason.
+            ("format", pa.string()),  # Of the image as found; null where it is no known one.
+            ("bytes_log2", pa.int32()),  # Eight times log2, rounded, of the bytes as found.
+            ("nsfw_percent", pa.int32()),  # Hundredths of the classifier's score, rounded down; null without one.
+            ("rows", pa.int64()),  # Candidates with this combination.
+        ]
+    ),
+)
+
+OUTCOME_JOINT = AuditTable(
+    "audit/outcome_joint.parquet",
+    pa.schema(
+        [
+            ("words", pa.int32()),  # Unigrams; 1,023 stands for that many or more.
+            # As in `audit/text_joint.parquet`, rounded down to a multiple of 4 (half an octave); 255 stays.
+            ("rarest_log2", pa.int32()),
+            (
+                "short_side_px",
+                pa.int32(),
+            ),  # The largest stop that the short side is above. Null: the size is not known.
+            # The smallest stop that long side / short side is below, in hundredths; 2,147,483,647: it is below none.
+            ("aspect_percent", pa.int32()),
+            # `kept`; `near_duplicate`; `not_searched`: it fails by size or shape alone; `fails_otherwise`: by fetch or
+            # another rule.
+            ("outcome", pa.string()),
+            ("pairs", pa.int64()),  # Pairs with this combination.
+        ]
+    ),
+)
+
+FREQUENT = AuditTable(
+    "audit/frequent.parquet",
+    pa.schema(
+        [
+            ("kind", pa.string()),  # `text` or `image`.
+            # The caption, or the image's URL, as it comes first in the pool; its first 1,000 characters.
+            ("value", pa.string()),
+            ("count", pa.int64()),  # Images of the text, texts of the image.
+        ]
+    ),
+)
+
+EDGE_NGRAMS = AuditTable(
+    "audit/edge_ngrams.parquet",
+    pa.schema(
+        [
+            ("ngram", pa.string()),  # One word, or two; folded.
+            ("count", pa.int64()),  # How often it is in the pool.
+            ("rarest_log2", pa.int32()),  # The same as in `text_joint.parquet`: eight times log2, rounded.
+            ("is_in", pa.bool_()),  # Whether the vocabulary has it.
+        ]
+    ),
+)
+
+SCRIPTS = AuditTable(
+    "audit/scripts.parquet",
+    pa.schema(
+        [
+            # Of most letters of the caption's first 1,000 characters (Unicode 16.0); `none`: it has no letters.
+            ("script", pa.string()),
+            ("verdict", pa.string()),  # Of `judge`: a reason, or `kept`; repeated pairs are among these.
+            ("rows", pa.int64()),  # Candidates of the sample.
+            ("sampled_one_in", pa.int64()),  # The sample is one candidate in so many.
+        ]
+    ),
+)
+
+HOSTS = AuditTable(
+    "audit/hosts.parquet",
+    pa.schema(
+        [
+            ("host", pa.string()),  # Of the images' URLs; empty where an image has none.
+            ("images", pa.int64()),  # Images of the sample that were asked for.
+            ("fetched", pa.int64()),  # Of these, those whose bytes came.
+            ("kept", pa.int64()),  # Of these, those that passed the image rules.
+            ("sampled_one_in", pa.int64()),  # The sample is one image in so many.
+        ]
+    ),
+)
+
+FUNNEL = AuditTable(
+    "audit/funnel.parquet",
+    pa.schema(
+        [
+            ("step", pa.string()),  # `pool`, then what each stage keeps, then `shards`.
+            ("source", pa.string()),  # `[[input]] name`, or its kind; null: all of them.
+            ("images", pa.int64()),  # Distinct ones; null of the pool, whose images have no identity yet.
+            # Of the pool: of its files, as they lie there. From `fetch` on: of images as found. Of `shards`: of the tars.
+            ("bytes", pa.int64()),
+        ]
+    ),
+)
+
+SIMILARITY = AuditTable(
+    "audit/near_duplicates/similarity.parquet",
+    pa.schema(
+        [
+            ("cosine_permille", pa.int32()),  # Thousandths, rounded down.
+            # `above` the threshold; `below`: of a sample of the images, of each unit the 25 nearest to it.
+            ("verdict", pa.string()),
+            ("pairs", pa.int64()),  # Pairs of an image of the pool and a test image.
+        ]
+    ),
+)
+
+GALLERY = AuditTable(
+    "audit/near_duplicates/gallery.parquet",
+    pa.schema(
+        [
+            (
+                "kind",
+                pa.string(),
+            ),  # `just above`: of all pairs above the threshold those nearest to it; `just below`: not above it, of a sample; `dropped`: a sample.
+            ("similarity", pa.float64()),  # The cosine; 1 where the bytes are the same.
+            ("shares_bucket", pa.bool_()),  # Whether the two images share a bucket.
+            ("image_id", pa.string()),  # The image of the pool.
+            ("image_url", pa.string()),  # The same; null where a table has none.
+            ("test_set", pa.string()),  # The test set.
+            ("test_image", pa.string()),  # The image of the test set.
+            ("image", pa.binary()),  # The pool's image as WebP, 192 px at most.
+            ("test", pa.binary()),  # The test image, the same.
+        ]
+    ),
+)
+
+
+# Dropped rows that people look at, with a thumbnail (WebP) where an image was in hand.
+SAMPLES = AuditTable("audit/samples.parquet", DROPPED.append(pa.field("picture", pa.binary())))
+
+FAILED_ROWS = AuditTable("audit/failed.parquet", FAILED)

@@ -1,0 +1,98 @@
+"""Finding a run: its input files, and whether these fit the settings. Nothing is written."""
+
+import os
+from pathlib import Path
+
+from altalign import storage
+from altalign.curation import CurateConfig
+from altalign.errors import UsageError
+from altalign.pipelines import read
+from altalign.pipelines.images import calibration_files, measuring
+from altalign.pipelines.read import test_sets
+from altalign.pipelines.run.units import InputFile, Run
+from altalign.pipelines.web.allowed.domains import Domains
+
+# What counts rows for which stage.
+
+
+def find_run(config: CurateConfig, *, config_path: str) -> Run:
+    """The run of these settings, its input files found and checked; nothing is written.
+
+    Raises:
+        UsageError: no file matches, a file has not the columns that are named, or a list or a model cannot be read.
+    """
+    _check(config.run.folder, f"{config_path} [run] folder")
+    files: list[InputFile] = []
+    for number, settings in enumerate(config.input):
+        found = [path for pattern in settings.paths for path in _matching(pattern, config_path)]
+        paths = sorted(dict.fromkeys(found))
+        for path in paths:
+            _check_file(path, config.run.folder, f"{config_path} [input] paths")
+        read.check(paths, settings)
+        files += [InputFile(len(files) + i, path, number) for i, path in enumerate(paths)]
+    hooks = measuring.hooks_of(config)
+    for test_set in config.decontaminate.named_sets:
+        if storage.is_inside(config.run.folder, test_set.path):
+            raise UsageError(
+                f"[decontaminate] test_sets: {test_set.path}: the run's own folder {config.run.folder} is in it; keep test set and run apart"
+            )
+        for folder in sorted({storage.folder_of(path) for part in test_sets.parts(test_set) for path in part.paths}):
+            _check_apart(folder, config.run.folder, f"[decontaminate] test_sets: {folder}")
+    if config.decontaminate.calibration:
+        calibration_files.named(config.decontaminate.calibration, hooks.embedder)
+        _check_apart(
+            config.decontaminate.calibration,
+            config.run.folder,
+            f"[decontaminate] calibration = {config.decontaminate.calibration!r}",
+        )
+    if config.fetch.source == "web":
+        Domains.load(config.fetch.blocked_domains)
+    return Run(config.run.folder, config, tuple(files))
+
+
+def _matching(pattern: str, config_path: str) -> list[str]:
+    """The files of a glob; a path that is there as it is written is itself, whatever brackets it has."""
+    _check(pattern, f"{config_path} [input] paths")
+    found = storage.find(pattern)
+    if not found and storage.is_remote(pattern):
+        raise UsageError(
+            f"{config_path} [input] paths: nothing matches {pattern!r}; look at what is there, and whether it may be listed"
+        )
+    if not found:
+        raise UsageError(
+            f"{config_path} [input] paths: nothing matches {pattern!r} (from {Path.cwd()}); give paths relative to the working directory"
+        )
+    return found
+
+
+def _check(path: str, where: str) -> None:
+    try:
+        storage.check(path)
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"{where}: the file system cannot have a name like {path!r} in this locale; set LC_ALL=C.UTF-8, or rename it"
+        ) from None
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+def _check_file(path: str, run_folder: str, where: str) -> None:
+    """Refuse what is no plain file of somebody else's."""
+    kind = storage.kind(path)
+    if kind == "folder":
+        raise UsageError(f"{where}: {path} is a folder, where a file is meant; name its files, such as {path}/*")
+    if kind == "other":
+        raise UsageError(f"{where}: {path} is no regular file (a pipe or a device); write it to a file first")
+    if storage.is_inside(path, run_folder):
+        raise UsageError(f"{where}: {path} is in the run's own folder {run_folder}; keep input and run apart")
+    if not path.isprintable() or any("\ud800" <= character <= "\udfff" for character in path):
+        raise UsageError(f"{where}: {path!r} has a name that is not UTF-8 or holds control characters; rename it")
+
+
+def _check_apart(path: str, run_folder: str, where: str) -> None:
+    """Refuse a folder that decontamination reads where the run makes and deletes files of its own."""
+    if storage.is_inside(path, run_folder):
+        raise UsageError(
+            f"{where}: in the run's own folder {run_folder}, whose files are made anew; copy it to another place, and name that"
+        )

@@ -1,0 +1,60 @@
+"""What the stages of a run rest on: settings, the files that they name, versions. A stage whose grounds changed is run anew."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from altalign.curation import CurateConfig
+from altalign.pipelines.files.digests import content, digest, files_named
+from altalign.pipelines.images import calibration_files
+from altalign.pipelines.read import test_sets
+from altalign.pipelines.run.units import WORK_VERSION, InputFile
+from altalign.schema import RULES_VERSION, SCHEMA_VERSION
+from altalign.settings import dump, flatten, stage_of
+from altalign.stages import STAGES
+
+OF_TEST_SET = "files of test set "  # begins the name under which the files of a test set are recorded
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What a stage's result rests on beside the stages before it, and a digest of that and of all before it."""
+
+    reads: Mapping[str, Any]
+    digest: str
+
+
+def grounds_of(config: CurateConfig, files: Sequence[InputFile]) -> dict[str, Grounds]:
+    """The grounds of every stage, in the order of stages."""
+    reads: dict[str, dict[str, Any]] = {stage: {} for stage in STAGES}
+    reads["extract"] = {
+        "schema_version": SCHEMA_VERSION,
+        "rules_version": RULES_VERSION,
+        "work_version": WORK_VERSION,
+    }
+    for name, value in flatten(config.model_dump(mode="json")):
+        stage = stage_of(CurateConfig, name)
+        if stage is not None:
+            reads[stage if stage in STAGES else "write"][name] = value
+    reads["extract"]["files"] = [file.path for file in files]
+    for name in [*files_named(config), *config.fetch.blocked_domains]:
+        reads["fetch"][f"file {name}"] = content(name)
+    for test_set in config.decontaminate.named_sets:
+        reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = digest(
+            list(test_sets.stamps(test_sets.parts(test_set)))
+        )
+    for name in calibration_files.files_of(config.decontaminate.calibration):
+        reads["decontaminate"][f"file {name}"] = content(name)
+    grounds, before = {}, ""
+    for stage in STAGES:
+        before = hashlib.sha256((before + json.dumps(reads[stage], sort_keys=True)).encode()).hexdigest()
+        grounds[stage] = Grounds(reads[stage], before)
+    return grounds
+
+
+def resolved(config: CurateConfig) -> str:
+    """`config.toml`: the settings as resolved, defaults included, without [engine] and run.folder."""
+    values = config.model_dump(mode="json", exclude={"engine": True, "run": {"folder"}})
+    return dump(values)

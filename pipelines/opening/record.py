@@ -1,0 +1,56 @@
+"""Recording in run.json what a stage rests on, and how long it took."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from altalign import storage
+from altalign.errors import AltalignError
+from altalign.pipelines.opening.grounds import Grounds
+from altalign.pipelines.run.artefacts import EXTRACTED
+from altalign.pipelines.run.units import Run
+from altalign.stages import STAGES
+
+# What counts rows for which stage.
+
+
+@contextmanager
+def recording(run: Run, stage: str, grounds: Grounds) -> Iterator[None]:
+    """Record in run.json what a stage rests on before it begins, and how long it took."""
+    facts = storage.read_json(run.path("run.json"))
+    before = facts["stages"].get(stage, {})
+    entry = {
+        "digest": grounds.digest,
+        "reads": dict(grounds.reads),
+        "attempts": before.get("attempts", 0) + 1,
+        "started": _now(),
+        "finished": None,
+        "seconds": before.get("seconds", 0.0),
+    }
+    facts["stages"][stage] = entry
+    storage.write_json(run.path("run.json"), facts)
+    begin = time.monotonic()
+    try:
+        yield
+        entry["finished"] = _now()
+        if stage == STAGES[0]:
+            marks = dict(run.all_facts(EXTRACTED))
+            facts["files"] = {file.path: marks[file.name].stamp for file in run.files}
+    except BaseException:
+        # what went wrong first is what the user has to know
+        _end(run, facts, entry, begin, suppressed=(OSError, AltalignError))
+        raise
+    _end(run, facts, entry, begin)
+
+
+def _end(
+    run: Run, facts: dict[str, Any], entry: dict[str, Any], begin: float, suppressed: tuple[type[Exception], ...] = ()
+) -> None:
+    entry["seconds"] = round(entry["seconds"] + time.monotonic() - begin, 2)
+    with suppress(*suppressed):
+        storage.write_json(run.path("run.json"), facts)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

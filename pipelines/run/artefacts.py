@@ -1,0 +1,697 @@
+"""What stages hand on, declared once: the units of each step, the facts in their marks, and the files beside them.
+
+A step is a folder of `work/`. Each unit leaves its mark there, and files of its name with an ending for each kind.
+Stages import this module, and never each other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import storage
+from altalign.audit_tables import IMAGE_JOINT, IMAGE_VALUES, OUTCOME_JOINT
+from altalign.pipelines.files import arrays, parquet
+from altalign.pipelines.run.units import Facts, Marks, Run, Unit
+from altalign.schema import SAMPLE
+
+
+class Files:
+    """The files of one unit of a step; `stem` is their path without the ending."""
+
+    step: ClassVar[str]
+
+    def __init__(self, run: Run, name: str):
+        self.stem = run.work(self.step, name)
+
+    def path(self, ending: str) -> str:
+        """The file with this ending."""
+        return f"{self.stem}.{ending}"
+
+
+Rows = list[list[Any]]  # of counts, as JSON: `Counts.to_json`, `FailedCounts.to_json`
+
+
+# extract --------------------------------------------------------------------------------------------------------------
+
+
+class FileUnit(Unit):
+    """One input file, by its number in input order."""
+
+    file: int
+
+
+@dataclass(frozen=True)
+class ExtractFacts(Facts):
+    """What was read of an input file.
+
+    Attributes:
+        stamp: size and time of the file, or its digest in the store, before it was read.
+        direct: whether the file is its own pool (a Parquet table without images).
+        row_groups: rows of each row group of its pool.
+        places: how many places of images it has; None where it has no images.
+        broken: how many records could not be read.
+        counts: rows by stage, source and reason.
+        failed: rows by every rule that holds.
+    """
+
+    stamp: list[Any]
+    direct: bool
+    row_groups: list[int]
+    places: int | None
+    broken: int | None
+    counts: Rows
+    failed: Rows
+
+
+EXTRACTED = Marks("extract", ExtractFacts)
+
+
+class Extracted(Files):
+    """What `extract` leaves of an input file that is not its own pool."""
+
+    step = EXTRACTED.step
+
+    @property
+    def pool(self) -> str:
+        """Its candidates: Parquet of `CANDIDATE`."""
+        return self.path("parquet")
+
+    @property
+    def broken(self) -> str:
+        """Its broken records: Parquet of `DROPPED`."""
+        return self.path("broken.parquet")
+
+    @property
+    def sample(self) -> str:
+        """Dropped rows of the smallest keys: Parquet of `DROPPED`."""
+        return self.path("sample.parquet")
+
+    @property
+    def images(self) -> str:
+        """The bytes of images that cannot be read at an offset of the input."""
+        return self.path("images")
+
+    @property
+    def places(self) -> str:
+        """Where its images are: rows of `image_places.PLACE`, sorted by image_id."""
+        return self.path("places")
+
+
+# tables ---------------------------------------------------------------------------------------------------------------
+
+
+class PoolUnit(Unit):
+    """Row groups `first` to `last` of a file's pool; `order` is the unit's place in input order, `row` its first row."""
+
+    order: int
+    file: int
+    direct: bool
+    first: int
+    last: int
+    row: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class CountFacts(Facts):
+    """Rows that were counted, where the slices of the spill file lie, and the histogram of words."""
+
+    rows: int
+    spilled: list[int]
+    words: Any
+
+
+@dataclass(frozen=True)
+class MergeFacts(Facts):
+    """Of each kind of table the histogram of counts and how many entries a partition has; distinct images by source."""
+
+    ngrams: Any
+    ngrams_rows: int
+    texts: Any
+    texts_rows: int
+    images: Any
+    images_rows: int
+    images_of_sources: list[int] | None
+
+
+COUNTED = Marks("tables/units", CountFacts)
+MERGED = Marks("tables/merged", MergeFacts)
+
+
+class Counted(Files):
+    """What counting a unit of the pool leaves."""
+
+    step = COUNTED.step
+
+    @property
+    def spill(self) -> str:
+        """Hashes by partition."""
+        return self.path("spill")
+
+
+class Merged(Files):
+    """What merging a partition leaves: for each kind of table (hash, count) as uint64[n, 2], sorted by hash."""
+
+    step = MERGED.step
+
+    def entries(self, kind: str) -> npt.NDArray[np.uint64]:
+        """The entries for one kind of table."""
+        return np.frombuffer(storage.read_bytes(self.path(kind)), np.uint64).reshape(-1, 2)
+
+    def write(self, kind: str, hashes: npt.NDArray[np.uint64], counts: npt.NDArray[Any]) -> None:
+        """Write the entries for one kind of table."""
+        storage.write_bytes(self.path(kind), np.stack([hashes, counts.astype(np.uint64)], axis=1).tobytes())
+
+
+# judge ----------------------------------------------------------------------------------------------------------------
+
+# A candidate that passed every rule but `pair_repeated`. `file` and `row` are its place in the input.
+SURVIVOR = pa.schema(
+    [
+        ("key", pa.binary(16)),
+        ("image_id", pa.binary(16)),
+        ("image_url", pa.string()),
+        ("caption", pa.string()),
+        ("page_url", pa.string()),
+        ("file", pa.int32()),
+        ("row", pa.int64()),
+        ("words", pa.int32()),
+        ("rarest_log2", pa.uint8()),
+    ]
+)
+
+# A survivor after the grouping, with the place of its image (null where no archive has it).
+PLACED_SURVIVOR = pa.schema(
+    [
+        *SURVIVOR,
+        pa.field("place_file", pa.int32()),
+        pa.field("place_kind", pa.int32()),
+        pa.field("place_offset", pa.int64()),
+        pa.field("place_length", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class JudgeFacts(Facts):
+    """Rows that were judged, where the slices of survivors lie, and counts of what was dropped."""
+
+    rows: int
+    spilled: list[int]
+    counts: Rows
+    failed: Rows
+
+
+class RowGroup(TypedDict):
+    """A row group of grouped survivors: one fetch unit."""
+
+    rows: int
+    images: int
+
+
+@dataclass(frozen=True)
+class GroupFacts(Facts):
+    """The fetch units of a partition, and counts of what stays and of repeated pairs."""
+
+    row_groups: list[RowGroup]
+    counts: Rows
+    failed: Rows
+
+
+JUDGED = Marks("judge/units", JudgeFacts)
+GROUPED = Marks("judge/grouped", GroupFacts)
+
+
+class JudgedUnit(Files):
+    """What judging a unit of the pool leaves."""
+
+    step = JUDGED.step
+
+    @property
+    def survivors(self) -> str:
+        """Survivors by partition: messages of Arrow's IPC, of `SURVIVOR`, without a schema."""
+        return self.path("survivors")
+
+    @property
+    def joint(self) -> str:
+        """Its part of `TEXT_JOINT`: `JointCounts`."""
+        return self.path("joint")
+
+    @property
+    def seen(self) -> str:
+        """Strings of wanted hashes, and scripts of captions: JSON."""
+        return self.path("seen")
+
+    @property
+    def samples(self) -> str:
+        """Dropped rows for the galleries: Parquet of `DROPPED`."""
+        return self.path("samples")
+
+
+class GroupedPartition(Files):
+    """What grouping the survivors of a partition leaves."""
+
+    step = GROUPED.step
+
+    @property
+    def rows(self) -> str:
+        """Survivors sorted by (image_id, key), one row group a fetch unit: Parquet of `PLACED_SURVIVOR`."""
+        return self.path("parquet")
+
+    @property
+    def pairs(self) -> str:
+        """Its part of `PAIRS_JOINT`: `JointCounts`."""
+        return self.path("pairs")
+
+
+def slices_of_places(run: Run, file: str) -> str:
+    """Where in an input file's places (`Extracted.places`) those of each partition lie."""
+    return run.work("judge/places", f"{file}.slices")
+
+
+# fetch ----------------------------------------------------------------------------------------------------------------
+
+
+class FetchUnit(Unit):
+    """A row group of grouped survivors. `units`: how many there are in all; `one_in`: the sample of hosts is one image in so many."""
+
+    partition: str
+    row_group: int
+    rows: int
+    images: int
+    units: int
+    one_in: int
+
+
+@dataclass(frozen=True)
+class GatherFacts(Facts):
+    """Images of a table that were copied to a blob, and their bytes."""
+
+    images: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class FetchFacts(Facts):
+    """What became of a fetch unit.
+
+    Attributes:
+        kept: rows that go on.
+        counts: rows by stage, source and reason.
+        failed: rows by every rule that holds.
+        pictures: image_id, offset and bytes of some dropped images, for the galleries.
+        funnel: step, source, images and bytes, for the report.
+        hosts: images, fetched and kept by host, of the sample.
+    """
+
+    kept: int
+    counts: Rows
+    failed: Rows
+    pictures: list[list[Any]]
+    funnel: list[list[Any]]
+    hosts: Mapping[str, tuple[int, int, int]]
+
+
+GATHERED = Marks("fetch/gathered", GatherFacts)
+FETCHED = Marks("fetch/units", FetchFacts)
+
+ROW_INDEX = np.dtype([("row", "<i8"), ("offset", "<i8"), ("length", "<i8")])
+
+# A candidate that passed the image rules, with where its image's bytes lie in the blob of its fetch unit, and what the
+# audit's joint counts want.
+FETCHED_ROW = pa.schema(
+    [
+        *(field for field in SAMPLE if field.name not in ("bytes", "sha256", "tar_offset", "tar_bytes")),
+        pa.field("blob_offset", pa.int64()),
+        pa.field("blob_bytes", pa.int64()),
+        pa.field("rarest_log2", pa.uint8()),
+    ]
+)
+
+
+class Gathered(Files):
+    """Images of a table's rows, copied in one pass over the table."""
+
+    step = GATHERED.step
+
+    @property
+    def images(self) -> str:
+        """Their bytes."""
+        return self.path("images")
+
+    def index(self) -> npt.NDArray[np.void]:
+        """Rows of `ROW_INDEX`, sorted by row."""
+        return np.frombuffer(storage.read_bytes(self.path("index")), ROW_INDEX)
+
+    def write_index(self, entries: list[tuple[int, int, int]]) -> None:
+        """Write row, offset and length of each image."""
+        storage.write_bytes(self.path("index"), np.array(entries, ROW_INDEX).tobytes())
+
+
+class Fetched(Files):
+    """What fetching a unit leaves; from the web, its journal too."""
+
+    step = FETCHED.step
+
+    @property
+    def images(self) -> str:
+        """The bytes of all images that came: a blob."""
+        return self.path("images")
+
+    def image(self, offset: int, size: int) -> bytes:
+        """The bytes of one image."""
+        return storage.read_range(self.images, offset, size)
+
+    def rows(self) -> pa.Table:
+        """The rows that pass the image rules, of `FETCHED_ROW`, sorted by (image_id, key)."""
+        return parquet.read_table(self.path("parquet")).select(FETCHED_ROW.names)
+
+    def write_rows(self, rows: pa.Table) -> None:
+        """Write the rows that pass."""
+        parquet.write(self.path("parquet"), rows.select(FETCHED_ROW.names), FETCHED_ROW)
+
+    def kept_images(self) -> pa.Table:
+        """The kept images in their order: the first row of each."""
+        rows = self.rows()
+        return rows.take(first_of_each_image(rows))
+
+    def features(self) -> npt.NDArray[np.int16]:
+        """int16[n, d] of the kept images in their order; zeros for a flat one."""
+        return arrays.read(self.path("features"))
+
+    def mapped_features(self) -> npt.NDArray[np.int16]:
+        """The same, mapped into memory."""
+        return arrays.mapped(self.path("features"))
+
+    def write_features(self, features: npt.NDArray[np.int16]) -> None:
+        """Write the features."""
+        arrays.save(self.path("features"), features)
+
+    def write_evidence(self, image_joint: pa.Table, image_values: pa.Table, outcome_joint: pa.Table) -> None:
+        """Write the unit's part of `IMAGE_JOINT`, `IMAGE_VALUES` and `OUTCOME_JOINT`."""
+        parquet.write(self.path("image_joint"), image_joint, IMAGE_JOINT.schema)
+        parquet.write(self.path("image_values"), image_values, IMAGE_VALUES.schema)
+        parquet.write(self.path("outcome_joint"), outcome_joint, OUTCOME_JOINT.schema)
+
+
+def survivors(run: Run, unit: FetchUnit) -> pa.Table:
+    """The rows of a fetch unit, of `PLACED_SURVIVOR`, sorted by (image_id, key)."""
+    path, number = GroupedPartition(run, unit["partition"]).rows, unit["row_group"]
+    batches = list(parquet.read_row_groups(path, number, number))
+    return pa.Table.from_batches(batches, PLACED_SURVIVOR).combine_chunks()
+
+
+def first_of_each_image(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """Numbers of the first row of each image; `rows` are sorted by image_id."""
+    ids = rows["image_id"].combine_chunks()
+    return np.flatnonzero(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)][: len(rows)])
+
+
+# decontaminate: the test side -----------------------------------------------------------------------------------------
+
+# One row a test image; features and mirrored are int16 as bytes, null where the image is flat, the second also where it
+# is not asked for.
+TEST_IMAGE = pa.schema(
+    [
+        ("test_set", pa.string()),
+        ("test_image", pa.string()),
+        ("sha256", pa.string()),
+        ("features", pa.binary()),
+        ("mirrored", pa.binary()),
+    ]
+)
+TEST_NAME = pa.schema([TEST_IMAGE.field("test_set"), TEST_IMAGE.field("test_image")])
+# copy_of: null of an original, which comes before its copies
+LESSON = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])
+
+
+class TestUnit(Unit):
+    """A part of a test set (`test_sets.Part.to_json`), and the digest of what reading it rests on."""
+
+    part: dict[str, Any]
+    digest: str
+
+
+class LessonUnit(Unit):
+    """Images whose copies a map is learned from: unit, offset and bytes of each; and the digest of what they rest on."""
+
+    images: list[tuple[str, int, int]]
+    digest: str
+
+
+@dataclass(frozen=True)
+class TestFacts(Facts):
+    """Test images of a part that were read, how many of them are flat, and the digest of what they rest on."""
+
+    digest: str
+    test_set: str
+    images: int
+    flat: int
+
+
+@dataclass(frozen=True)
+class LessonFacts(Facts):
+    """Images whose copies were made, and the digest of what they rest on."""
+
+    digest: str
+    images: int
+
+
+@dataclass(frozen=True)
+class LearnedFacts(Facts):
+    """How many clusters were found, and how many images the map was learned from."""
+
+    clusters: int
+    lessons: int
+
+
+@dataclass(frozen=True)
+class IndexFacts(Facts):
+    """Test images in the index, and how many of them are flat."""
+
+    test_images: int
+    flat_test_images: int
+
+
+ONLY = "00000"  # name of the unit of a step that has one
+TESTS = Marks("test_images", TestFacts)
+LESSONS = Marks("lessons", LessonFacts)
+LEARNED = Marks("decontaminate/learned", LearnedFacts)
+INDEX = Marks("decontaminate/index", IndexFacts)
+
+
+class TestPart(Files):
+    """Test images that were read as one unit."""
+
+    step = TESTS.step
+
+    @property
+    def images(self) -> str:
+        """Parquet of `TEST_IMAGE`."""
+        return self.path("parquet")
+
+
+class Lesson(Files):
+    """Coefficients of images and of their copies."""
+
+    step = LESSONS.step
+
+    @property
+    def rows(self) -> str:
+        """Parquet of `LESSON`."""
+        return self.path("parquet")
+
+
+def test_names(run: Run) -> str:
+    """Set and name of every test image: Parquet of `TEST_NAME`."""
+    return run.work(INDEX.step, "names.parquet")
+
+
+# decontaminate: what is found, and what goes --------------------------------------------------------------------------
+
+# Of a fetch unit, the test images near to each image: at most one row a pair. Cosine: 1 where the bytes are the same.
+NEAR = pa.schema([("image", pa.int32()), ("test", pa.int32()), ("cosine", pa.float64()), ("shares_bucket", pa.bool_())])
+
+
+class FindUnit(Unit):
+    """A fetch unit; whether pairs below the threshold are looked for too."""
+
+    looks_below: bool
+
+
+@dataclass(frozen=True)
+class FoundFacts(Facts):
+    """Images that were searched for and the pairs that were found, above the threshold and below it."""
+
+    images: int
+    flat_images: int
+    pairs: int
+    pairs_below: int
+    pairs_without_a_bucket: int
+    images_above: int
+    images_without_a_bucket: int
+
+
+class PoolImagesUnit(Unit):
+    """Fetch units that follow one another: the place of the first in their order, and their names."""
+
+    order: int
+    first: int
+    of: list[str]
+
+
+@dataclass(frozen=True)
+class CellFacts(Facts):
+    """How many cells there are."""
+
+    cells: int
+
+
+@dataclass(frozen=True)
+class CompareFacts(Facts):
+    """Where the slices of cells lie, how many images were compared, and how many have the bytes of another."""
+
+    spilled: list[int]
+    images: int
+    same_bytes: int
+
+
+@dataclass(frozen=True)
+class JoinFacts(Facts):
+    """Pairs of the same bytes, and the images of the cell."""
+
+    same_bytes: int
+    largest_cell: int
+
+
+@dataclass(frozen=True)
+class ReplaceFacts(Facts):
+    """Images that go, and images that stay for others."""
+
+    images_that_go: int
+    images_that_stay_for_others: int
+
+
+class DropUnit(Unit):
+    """A fetch unit, its place in their order, and what its mark says."""
+
+    place: int
+    kept: int
+    counts: Rows
+    funnel: list[list[Any]]
+
+
+@dataclass(frozen=True)
+class DropFacts(Facts):
+    """Rows that go on, counts, and the funnel's entries."""
+
+    kept: int
+    counts: Rows
+    failed: Rows
+    funnel: list[list[Any]]
+
+
+FOUND = Marks("decontaminate/found", FoundFacts)
+CELLS = Marks("decontaminate/cells", CellFacts)
+COMPARED = Marks("decontaminate/compared", CompareFacts)
+JOINED = Marks("decontaminate/joined", JoinFacts)
+REPLACED = Marks("decontaminate/replaced", ReplaceFacts)
+DECONTAMINATED = Marks("decontaminate/units", DropFacts)
+
+
+class Found(Files):
+    """The pairs of images of a fetch unit and test images: Parquet of `NEAR`."""
+
+    step = FOUND.step
+
+    @property
+    def above(self) -> str:
+        """Above the threshold."""
+        return self.path("parquet")
+
+    @property
+    def below(self) -> str:
+        """Below it, for the gallery."""
+        return self.path("below")
+
+
+class Compared(Files):
+    """What scattering images to cells leaves."""
+
+    step = COMPARED.step
+
+    @property
+    def spill(self) -> str:
+        """Vectors and digests by cell."""
+        return self.path("spill")
+
+    @property
+    def pairs(self) -> str:
+        """Pairs that the unit found by itself: an array of `within_pool.PAIR`."""
+        return self.path("pairs")
+
+
+class Joined(Files):
+    """What joining a cell leaves."""
+
+    step = JOINED.step
+
+    @property
+    def pairs(self) -> str:
+        """Pairs of the cell: an array of `within_pool.PAIR`."""
+        return self.path("pairs")
+
+
+class Decontaminated(Files):
+    """What decontamination leaves of a fetch unit, if any of its rows go."""
+
+    step = DECONTAMINATED.step
+
+    @property
+    def rows(self) -> str:
+        """Numbers of the rows that stay: int64[n]."""
+        return self.path("rows")
+
+    @property
+    def outcome_joint(self) -> str:
+        """What this changes in the unit's part of `OUTCOME_JOINT`."""
+        return self.path("outcome_joint")
+
+
+def kept_rows(run: Run, name: str) -> pa.Table:
+    """The rows of a fetch unit that decontamination keeps, of `FETCHED_ROW`."""
+    rows, path = Fetched(run, name).rows(), Decontaminated(run, name).rows
+    return rows.take(arrays.read(path)) if storage.exists(path) else rows
+
+
+# write ----------------------------------------------------------------------------------------------------------------
+
+
+class ShardUnit(Unit):
+    """A shard: how many rows, and which of which fetch units (name, first, end)."""
+
+    rows: int
+    parts: list[list[Any]]
+
+
+@dataclass(frozen=True)
+class ShardFacts(Facts):
+    """Rows, sizes and digests of a shard, its distinct images, and the first and last of them."""
+
+    rows: int
+    bytes: int
+    source_bytes: dict[str, int]
+    sha256: str
+    parquet_bytes: int
+    parquet_sha256: str
+    images: int
+    first_image: str
+    last_image: str
+
+
+WRITTEN = Marks("write", ShardFacts)
