@@ -12,6 +12,7 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests import process_state
 from tests.object_stores import servers
 from tests.object_stores.servers import Server
 
@@ -23,6 +24,16 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # The same examples everywhere, and no limit of time: machines are busy.
 settings.register_profile("altalign", derandomize=True, deadline=None)
 settings.load_profile("altalign")
+
+
+@pytest.fixture(autouse=True)
+def leaves_the_process_as_it_was() -> Iterator[None]:
+    """Fails the test that would leave the next one another user, folder, environment or signal handlers."""
+    before = process_state.current()
+    yield
+    changed = process_state.changed(before, process_state.current())
+    process_state.restore(before, list(changed))
+    assert not changed, "the test leaves this process changed: " + "; ".join(changed.values())
 
 
 @pytest.fixture(scope="session")

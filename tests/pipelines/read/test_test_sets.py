@@ -7,7 +7,7 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -192,44 +192,47 @@ def test_a_pipe_is_named_and_not_waited_for(tmp_path: Path) -> None:
 
 
 @contextmanager
-def somebody() -> Iterator[Path]:
-    """A folder that is somebody's who is not root: root may read everything."""
-    with tempfile.TemporaryDirectory() as name:
-        folder, user = Path(name), os.geteuid()
-        folder.chmod(0o755)
+def somebody() -> Iterator[None]:
+    """Be somebody who is not root (root may read everything), in a folder of theirs.
+
+    The folder is the working directory: whoever is in it needs no way to it, and TMPDIR may be root's alone.
+    """
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as name, chdir(name):
+        Path().chmod(0o755)
         if user == 0:
-            os.chown(folder, 65_534, -1)
+            os.chown(".", 65_534, -1)
             os.seteuid(65_534)
         try:
-            yield folder
+            yield
         finally:
-            for path in [folder, *folder.rglob("*")]:
+            os.seteuid(user)  # first: whatever fails below, the next test is itself again
+            for path in Path().rglob("*"):
                 path.chmod(0o755)
-            os.seteuid(user)
 
 
 def test_a_folder_that_may_not_be_read_is_named() -> None:
-    with somebody() as folder:
-        put(folder / "set" / "shut" / "a.png", PNG)
-        put(folder / "set" / "b.png", PNG)
-        (folder / "set" / "shut").chmod(0)
+    with somebody():
+        put(Path("set/shut/a.png"), PNG)
+        put(Path("set/b.png"), PNG)
+        Path("set/shut").chmod(0)
         with pytest.raises(UnreadableError, match=r"shut: a folder of a test set cannot be read \(Permission denied\)"):
-            test_sets.parts(named(folder / "set"))
+            test_sets.parts(named("set"))
         with pytest.raises(UsageError, match=r"a\.png: cannot be reached \(Permission denied\)"):
-            test_sets.parts(named(folder / "set" / "shut" / "a.png"))
+            test_sets.parts(named("set/shut/a.png"))
 
 
 def test_an_image_that_may_not_be_read_is_named() -> None:
-    with somebody() as folder:
-        put(folder / "a.png", PNG).chmod(0)
-        (part,) = test_sets.parts(named(folder))
+    with somebody():
+        put(Path("set/a.png"), PNG).chmod(0)
+        (part,) = test_sets.parts(named("set"))
         with pytest.raises(UnreadableError, match=r"a\.png: a test image cannot be read \(Permission denied\)"):
             list(test_sets.images(part))
-        (folder / "a.png").rename(folder / "a")
+        Path("set/a.png").rename("set/a")
         with pytest.raises(
             UnreadableError, match=r"/a: a file of a test set cannot be read \(Permission denied\); if it is an image"
         ):
-            test_sets.parts(named(folder))
+            test_sets.parts(named("set"))
 
 
 # Globs ----------------------------------------------------------------------------------------------------------------
