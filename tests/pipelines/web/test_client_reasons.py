@@ -17,7 +17,7 @@ from tests.web_server import cases
 from tests.web_server.cases import Case
 from tests.web_server.running import Event, WebServer, certificate
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 RETRIES, TIMEOUT_S, BYTES_AT_MOST = 1, 4.0, 1_000_000
 CASES = cases.every()
 

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from tests.audit import report_run
-from tests.audit.report_run import Candidate
+from tests.audit.report import report_run
+from tests.audit.report.report_run import Candidate
 from tests.end_to_end.runs import environ
 
 pytestmark = pytest.mark.slow

@@ -14,9 +14,9 @@ from altalign.audit.checks import Check
 from altalign.audit.report import numbers, page, what_if
 from altalign.audit.report.numbers import Numbers
 from altalign.audit.run_folder import RunFolder
-from tests.audit import report_run
-from tests.audit.chromium import WIDTHS, Tab, browser, opened
-from tests.audit.report_run import PASSED, picture, sample
+from tests.audit.report import report_run
+from tests.audit.report.chromium import WIDTHS, Tab, browser, opened
+from tests.audit.report.report_run import PASSED, picture, sample
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +113,7 @@ def moved(tab: Tab, at: dict[str, int]) -> tuple[str, str, str]:
 
 
 def test_sliders_show_what_the_run_counted_and_what_python_sums(chromium: Any, report: tuple[Numbers, Path]):
-    """`test_report_numbers.py` holds these sums against judging every candidate anew."""
+    """`test_numbers.py` holds these sums against judging every candidate anew."""
     found, path = report
     rng = random.Random(11)
     with opened(chromium, path) as tab:

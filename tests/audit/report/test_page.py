@@ -17,8 +17,8 @@ from altalign.audit.report import galleries, numbers, page, page_text
 from altalign.audit.report.numbers import Numbers
 from altalign.audit.run_folder import RunFolder
 from altalign.reasons import REASONS, Stage
-from tests.audit import report_run
-from tests.audit.report_run import PASSED, picture, sample
+from tests.audit.report import report_run
+from tests.audit.report.report_run import PASSED, picture, sample
 
 STATIC = Path(page.__file__).parent / "static"
 RELEASED = {  # of the npm package uplot 1.6.32

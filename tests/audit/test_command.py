@@ -12,8 +12,8 @@ from altalign import cli
 from altalign.audit import command
 from altalign.audit.checks import Check
 from altalign.audit.run_folder import RunFolder
-from tests.audit import report_run
-from tests.audit.report_run import PASSED
+from tests.audit.report import report_run
+from tests.audit.report.report_run import PASSED
 
 FAILED = Check(
     "words are within\x1b[31m the limits", passed=False, detail="shard 00003: 3 pairs have 323 words", checked=300

@@ -15,8 +15,8 @@ from altalign.audit.report.numbers import Numbers
 from altalign.audit.report.sliders import NO_LIMIT
 from altalign.audit.run_folder import RunFolder
 from altalign.reasons import REASONS, DropReason, Stage
-from tests.audit import report_run
-from tests.audit.report_run import NGRAMS, PASSED, Candidate, Limits
+from tests.audit.report import report_run
+from tests.audit.report.report_run import NGRAMS, PASSED, Candidate, Limits
 
 OWN = Limits()
 

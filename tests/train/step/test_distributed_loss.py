@@ -12,7 +12,7 @@ import torch
 from tests.train import ranked
 from tests.train.ranked import LOSSES, STEPS, loss_of, steps_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RANKS = 3
 
 pytestmark = pytest.mark.slow
