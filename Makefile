@@ -15,27 +15,31 @@ VERSITYGW_VERSION := v1.8.0
 FAKE_GCS := $(abspath $(CACHE))/fake-gcs-server/fake-gcs-server
 FAKE_GCS_VERSION := v1.56.1
 
-# Tests of a file share what its fixtures made. Files in order: by their number of tests, as is the default, the longest would come last, alone. One that
-# crashes or hangs ends the rest: a worker in its place would run it again.
-XDIST := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Each worker begins with its half of the tests, in order, so that those of a file share what its fixtures made; who is done takes from the other's end.
+# One that crashes or hangs ends the rest: a worker in its place would run it again.
+XDIST := -n auto --dist worksteal --max-worker-restart 0
+
+# Marks of tests that take long, by subject: pyproject.toml says what each is. `make check` leaves them out, `make test` all but those marked `everyday`.
+LONG := browser or cluster or engine or faults or gpu or guides or hostile or java or machines or runs or stores or trained
 
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate train eval test test-kills test-engines test-clusters test-clusters-all test-readers fuzz lint check docs bench bench-large bench-engines bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
+.PHONY: help setup setup-dev curate train eval test test-all test-kills test-engines test-clusters test-clusters-all test-readers fuzz lint check docs bench bench-large bench-engines bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards; RUNNER=prism, spark or flink on that engine"
 	@echo "make train [CONFIG=…]   train a dual encoder on shards, by default a small one on the demo's (3 minutes on 2 cores; 5.5 GB of torch); goes on where it stopped"
 	@echo "make eval [CONFIG=…]    measure a trained model again"
-	@echo "make test               all tests that need no cluster and no GPU"
+	@echo "make test               the fast tests, and of all that takes long some of each kind (8 minutes on 2 slow cores)"
+	@echo "make test-all           every test that needs no Java, no cluster and no GPU (27 minutes on 2 slow cores)"
 	@echo "make test-kills         runs ended at 100 points by SIGKILL and at 30 by other signals, and continued (10 minutes)"
 	@echo "make test-engines       Spark and Flink inside one process: the same bytes, errors, signals (8 minutes on 2 cores; Java and Maven)"
 	@echo "make test-clusters      clusters of Spark and Flink on this machine, their processes killed (12 minutes on 2 cores); test-clusters-all: in every step (19)"
 	@echo "make fuzz               every reader and decoder against inputs damaged at random, for SECONDS=900"
 	@echo "make test-readers       shards opened by webdataset, datasets, open_clip and mlcroissant, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
 	@echo "make lint               style and types"
-	@echo "make check              the same, and the fast tests"
+	@echo "make check              the same, and the fast tests (a minute)"
 	@echo "make docs               tables of the reference, from the code"
 	@echo "make bench              speed and memory beside other programs (45 minutes; 5.5 GB of torch for the trainer's part); PARTS='text pages images whole' of curation (10)"
 	@echo "make bench-large        the same at 25 M and 100 M rows (a quarter of an hour, and as much to make the rows; 30 GB of disk)"
@@ -85,11 +89,16 @@ train eval: $(VENV)/.train
 	$(ALTALIGN) $@ $(CONFIG) $(FLAGS)
 
 # Prism and object stores where Go is; without it the tests that need them are skipped and say so.
+SERVERS = @! command -v go >/dev/null || $(MAKE) --no-print-directory prism versitygw fake-gcs-server
 test: $(VENV)/.dev
-	@! command -v go >/dev/null || $(MAKE) --no-print-directory prism versitygw fake-gcs-server
-	$(VENV)/bin/python -m pytest $(XDIST) -m 'not java and not cluster' $(FLAGS)
+	$(SERVERS)
+	$(VENV)/bin/python -m pytest $(XDIST) -m 'everyday or not ($(LONG))' $(FLAGS)
 
-# What `make test` takes a sample of; another ALTALIGN_KILLS_SEED draws other points.
+test-all: $(VENV)/.dev
+	$(SERVERS)
+	$(VENV)/bin/python -m pytest $(XDIST) -m 'not (java or cluster)' $(FLAGS)
+
+# What `make test-all` takes a sample of; another ALTALIGN_KILLS_SEED draws other points.
 test-kills: $(VENV)/.dev
 	ALTALIGN_KILLS=100 $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 tests/end_to_end/test_kills.py $(FLAGS)
 
@@ -107,7 +116,7 @@ test-clusters-all: $(VENV)/.dev
 	$(BRING) CLUSTERS=1
 	ALTALIGN_KILLS_IN=all $(VENV)/bin/python -m pytest tests/end_to_end/test_clusters.py $(FLAGS)
 
-# What `make test` takes the same few thousand inputs of. TARGETS=… names some of them; findings are kept, with the command that shows them again.
+# What `make test-all` takes the same few thousand inputs of. TARGETS=… names some of them; findings are kept, with the command that shows them again.
 fuzz: $(VENV)/.dev
 	$(VENV)/bin/python -m tests.fuzz.campaign $(TARGETS) --seconds $(or $(SECONDS),900) $(and $(SEED),--seed $(SEED)) $(FLAGS)
 
@@ -126,7 +135,7 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/pyright
 
 check: lint
-	$(VENV)/bin/python -m pytest $(XDIST) -m 'not slow and not engine' -q $(FLAGS)
+	$(VENV)/bin/python -m pytest $(XDIST) -m 'not ($(LONG))' -q $(FLAGS)
 
 # What the reference says of settings, reasons, columns and exit codes, from the code; a test fails while it is not so.
 docs: $(VENV)/.dev

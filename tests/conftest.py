@@ -1,10 +1,12 @@
 """Puts the repository's root on the path, so that tests find the packages and one another; and finds engines."""
 
+import json
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests import process_state
+from altalign.demo import web
+from tests import made_once, process_state
+from tests.end_to_end.runs import ROOT, Finished, altalign, listed, tree, write_input
 from tests.object_stores import servers
 from tests.object_stores.servers import Server
 
@@ -27,13 +31,54 @@ settings.load_profile("altalign")
 
 
 @pytest.fixture(autouse=True)
-def leaves_the_process_as_it_was() -> Iterator[None]:
-    """Fails the test that would leave the next one another user, folder, environment or signal handlers."""
+def leaves_all_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails the test that would leave the next one another process, or other files where many tests read."""
     before = process_state.current()
     yield
     changed = process_state.changed(before, process_state.current())
     process_state.restore(before, list(changed))
     assert not changed, "the test leaves this process changed: " + "; ".join(changed.values())
+    written = made_once.changed(request.fixturenames)
+    assert not written, f"the test writes into what others read: {written}"
+
+
+@pytest.fixture(scope="session")
+def demo_web(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo web, and in summary.json what its writer says of it; read only."""
+
+    def make(folder: Path) -> None:
+        summary = web.write(folder / "demo-web")
+        (folder / "summary.json").write_text(json.dumps(asdict(summary)), encoding="utf-8")
+
+    return made_once.made_once("demo_web", tmp_path_factory, make)
+
+
+@pytest.fixture(scope="session")
+def checkout(demo_web: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as a user's checkout is after both sample runs; read only."""
+
+    def make(folder: Path) -> None:
+        for name in ("configs", "examples"):
+            shutil.copytree(ROOT / name, folder / name)
+        made_once.linked(demo_web / "demo-web", folder / "demo-web")
+        for config in ("configs/handbook.toml", "configs/demo.toml"):
+            done = altalign(folder, "curate", config)
+            assert done.returncode == 0, done.stderr
+
+    return made_once.made_once("checkout", tmp_path_factory, make)
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The small input and a run of it inside one process; read only."""
+
+    def make(folder: Path) -> None:
+        write_input(folder)
+        done = altalign(folder, "curate", "config.toml", "--set", "engine.workers=1")
+        assert done.returncode == 0, done.stderr
+
+    folder = made_once.made_once("embedded", tmp_path_factory, make)
+    return Finished(folder, tree(folder / "run"), listed(folder / "run"))
 
 
 @pytest.fixture(scope="session")

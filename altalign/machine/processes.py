@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 # The whole program of a process: what is imported is found where its parent found it.
 _PROGRAM = (
-    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from altalign import processes; processes.serve()"
+    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from altalign.machine import processes; processes.serve()"
 )
 
 

@@ -18,7 +18,7 @@ from altalign.schema import DROPPED
 from tests.audit import runs
 from tests.end_to_end.runs import write_input
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 OTHER = ("--set", "text.words_at_most=4", "--set", "image.short_side_above_px=225", "--set", "text.vocabulary_size=200")
 
 

@@ -53,7 +53,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_every_contestant_takes_steps_with_nothing_else_installed(tmp_path: Path):
     out = tmp_path / "found.json"
     parts = ["--parts", *train_gpu.PARTS]

@@ -409,7 +409,7 @@ def test_every_machine_has_these_bytes() -> None:
     assert digests() == GOLDEN
 
 
-@pytest.mark.slow
+@pytest.mark.machines
 def test_the_simplest_cpu_has_the_same_bytes(tmp_path: Path) -> None:
     """Kernels compiled for a CPU without vector units beyond the first, NumPy's own switched off, another BLAS kernel."""
     root = Path(__file__).parents[2]

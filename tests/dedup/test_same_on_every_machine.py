@@ -45,7 +45,7 @@ def digest() -> str:
     return f"{len(pairs.rows)} {len(joined.rows)} {hashed.hexdigest()}"
 
 
-@pytest.mark.slow
+@pytest.mark.machines
 @pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="the older CPUs are x86")
 @pytest.mark.parametrize("machine", MACHINES)
 def test_all_is_the_same_on_other_machines(machine: str) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -18,9 +19,9 @@ GOLDEN = "ce47aa76f3ac20990763ff83123d39e252b936a93e197616af251b8f39c0af41"
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, web.Summary]:
-    folder = tmp_path_factory.mktemp("demo")
-    return folder, web.write(folder)
+def written(demo_web: Path) -> tuple[Path, web.Summary]:
+    said = json.loads((demo_web / "summary.json").read_text(encoding="utf-8"))
+    return demo_web / "demo-web", web.Summary(**{**said, "files": tuple(said["files"])})
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def images(written: tuple[Path, web.Summary]) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_urls_heads_and_html_are_golden(written: tuple[Path, web.Summary]) -> None:
     digest = hashlib.sha256()
     for capture in reader.captures(written[0]):
@@ -68,7 +69,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Pa
     assert first != contents("other", 2)
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_the_summary_counts_what_is_there(
     written: tuple[Path, web.Summary], pool: list[reader.Pair], dropped: Counter[str], images: dict[str, bytes]
 ) -> None:
@@ -83,7 +84,7 @@ def test_the_summary_counts_what_is_there(
     assert 2_900 < summary.images < 3_200
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_the_pairs_beside_the_archives_are_those_of_the_pages(
     written: tuple[Path, web.Summary], pool: list[reader.Pair]
 ) -> None:
@@ -92,7 +93,7 @@ def test_the_pairs_beside_the_archives_are_those_of_the_pages(
     assert Counter(rows) == Counter((pair.url, pair.caption, pair.page_url) for pair in pool)
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_each_kind_of_broken_record_occurs(written: tuple[Path, web.Summary]) -> None:
     folder, summary = written
     found = [how for name in summary.files for how in reader.broken_members(folder / name)]
@@ -100,7 +101,7 @@ def test_each_kind_of_broken_record_occurs(written: tuple[Path, web.Summary]) ->
     assert len(found) == summary.broken_records
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_every_reason_that_pages_can_have_occurs_and_about_half_of_the_pairs_are_kept(
     pool: list[reader.Pair], dropped: Counter[str], images: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +124,7 @@ def test_every_reason_that_pages_can_have_occurs_and_about_half_of_the_pairs_are
     assert 0.50 < share < 0.65
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_most_captions_have_no_rare_ngram_and_those_with_random_tokens_have(pool: list[reader.Pair]) -> None:
     counts = Counter(ngram for pair in pool for ngram in reader.ngrams(pair.caption)[1])
     is_rare = {pair: min(counts[ngram] for ngram in reader.ngrams(pair.caption)[1]) < 2 for pair in pool}
@@ -132,14 +133,14 @@ def test_most_captions_have_no_rare_ngram_and_those_with_random_tokens_have(pool
     assert sum(random) > 0.9 * len(random) > 60  # not all: some pages are captured twice
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_about_a_sixth_of_the_captions_are_in_other_languages(pool: list[reader.Pair]) -> None:
     languages = Counter(pair.language for pair in pool)
     assert set(languages) == {"en", "de", "fr", "es", "ru", "ja", "zh"}
     assert 0.12 < 1 - languages["en"] / len(pool) < 0.2
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_the_edges_of_the_size_rules_occur(images: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     sizes, formats = set(), set()
@@ -152,13 +153,13 @@ def test_the_edges_of_the_size_rules_occur(images: dict[str, bytes], monkeypatch
     assert formats == {"JPEG", "PNG", "WEBP", "GIF", "AVIF", "BMP", "TIFF"}
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_some_images_are_copies_of_test_images(written: tuple[Path, web.Summary], images: dict[str, bytes]) -> None:
     test_set = {path.read_bytes() for path in (written[0] / "test-set").iterdir()}
     assert sum(data in test_set for data in images.values()) > 4
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_a_later_capture_of_an_image_differs_from_the_first(written: tuple[Path, web.Summary]) -> None:
     urls = Counter(
         capture.url

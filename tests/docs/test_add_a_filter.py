@@ -52,7 +52,7 @@ def run(block: Block, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.guides
 def test_the_steps_add_the_rule_and_the_commands_say_what_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "altalign"
     for name in COPIED:  # with compiled kernels and the times of files, by which those are known

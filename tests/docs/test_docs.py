@@ -13,7 +13,6 @@ import io
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -26,9 +25,9 @@ import pytest
 
 from altalign import cli
 from altalign.cli import VERBS
-from altalign.demo import web
 from altalign.reasons import REASONS, DropReason
 from altalign.stages import OUTPUTS
+from tests import made_once
 from tests.docs.blocks import FENCE, ROOT, Block, blocks, prints
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -52,24 +51,10 @@ def prose(path: Path) -> str:
 # Commands ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as a user's checkout is after both sample runs."""
-    folder = tmp_path_factory.mktemp("checkout")
-    for name in ("configs", "examples"):
-        shutil.copytree(ROOT / name, folder / name)
-    web.write(folder / "demo-web")
-    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        for config in ("configs/handbook.toml", "configs/demo.toml"):
-            assert cli.main(["curate", config]) == 0
-    return folder
-
-
 @pytest.fixture
-def workshop(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it, of links: whatever altalign writes, it writes anew."""
-    folder = tmp_path / "checkout"
-    shutil.copytree(finished, folder, copy_function=os.link)
+def workshop(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the checkout, of links."""
+    folder = made_once.linked(checkout, tmp_path / "checkout")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "160")
     return folder
@@ -125,7 +110,7 @@ def run_block(block: Block) -> tuple[int, str, str]:
     return result
 
 
-@pytest.mark.slow
+@pytest.mark.guides
 @pytest.mark.parametrize("document", [path for path in DOCUMENTS if run_blocks(path)], ids=named)
 def test_every_command_runs_and_prints_what_the_document_says(document: Path, workshop: Path):
     for block in run_blocks(document):
@@ -296,12 +281,12 @@ def test_the_readme_names_every_rule_of_this_version():
     assert said == {row[0] for row in reference if row[1] != NOT_YET}
 
 
-@pytest.mark.slow
-def test_every_file_of_a_run_is_described(finished: Path):
+@pytest.mark.guides
+def test_every_file_of_a_run_is_described(checkout: Path):
     patterns = [row[0] for row in table_under("docs/reference/files.md", "The folder")]
     found = [
         path.relative_to(run).as_posix()
-        for run in (finished / "runs").iterdir()
+        for run in (checkout / "runs").iterdir()
         for path in run.glob("**/*")
         if path.is_file()
     ]

@@ -68,7 +68,7 @@ def served(folder: Path, port: int) -> Iterator[str]:
     assert server.returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.guides
 def test_the_commands_run_beside_the_server_and_print_what_the_guide_says(folder: Path, served: str, port: int) -> None:
     def expected(block: Block) -> Block:
         return block._replace(output=block.output and block.output.replace(str(PORT), str(port)))

@@ -1,7 +1,5 @@
 """The guide to reading shards is true: its blocks of other people's readers run on a finished run of the demo web (`make test-readers`)."""
 
-import contextlib
-import io
 import os
 import re
 import shlex
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from altalign import cli
+from tests import made_once
 from tests.docs.blocks import ROOT, Block, blocks, prints
 
 NOTE = "run by make test-readers"
@@ -38,15 +36,11 @@ assert len(sizes) * args.batch_size >= args.train_num_samples, sizes
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the demo's run."""
+def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the demo's run, and room for what readers keep."""
     for name in ("torch", "webdataset", "datasets", "open_clip_train"):
         pytest.importorskip(name, reason=f"{name} is not installed; `make test-readers` has it")
-    folder = tmp_path_factory.mktemp("checkout")
-    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        assert cli.main(["demo", "demo-web"]) == 0
-        assert cli.main(["curate", str(ROOT / "configs" / "demo.toml")]) == 0
-    return folder
+    return made_once.linked(request.getfixturevalue("checkout"), tmp_path_factory.mktemp("readers") / "checkout")
 
 
 def run(code: str, arguments: list[str], folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -65,7 +59,7 @@ def test_the_guide_counts_alike_where_other_readers_are_and_where_they_are_not()
     assert set(elsewhere) == set(counted)
 
 
-@pytest.mark.slow
+@pytest.mark.guides
 @pytest.mark.filterwarnings("ignore")  # of the imports that only ask whether a reader is there
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"line {block.line}")
 def test_a_block_of_the_guide_runs_and_prints_what_it_says(finished: Path, block: Block) -> None:

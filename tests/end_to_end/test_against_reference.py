@@ -34,7 +34,7 @@ from tests.reference.curation import Candidate, Curation, Settings, judge, recon
 from tests.shared_data import SHARED, needs_shared
 from tests.strategies import SHA256S, TRUSTED_URLS, nasty_captions, pools, small_settings
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 ROOT = Path(__file__).parents[2]
 TEXT_FORMS = ("parquet", "csv", "jsonl", "tsv", "jsonl.zst", "csv.gz")

@@ -24,7 +24,7 @@ from tests.end_to_end.runs import Finished
 from tests.end_to_end.test_tables_against_duckdb import repeated_words
 from tests.reference.curation import Settings, tables
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 
 def rows_of(run: Path, name: str) -> list[dict[str, Any]]:

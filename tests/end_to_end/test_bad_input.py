@@ -17,7 +17,7 @@ from tests.end_to_end.runs import fails, summary, tree
 from tests.end_to_end.test_errors import CASES
 from tests.pipelines.read.pages.archives import response
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 TESTS = Path(__file__).parents[1]
 WARC, TABLE, TAR, PAGES, CHARSET = (

@@ -13,7 +13,7 @@ from altalign.cli import main
 from altalign.stages import STAGES
 from tests.end_to_end.runs import fails, summary, tree
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 
 def test_a_table_that_changes_before_its_images_are_gathered_stops_the_run(

@@ -23,7 +23,7 @@ from tests.end_to_end.runs import tree
 from tests.pipelines.images.test_embedders import TOML, WEIGHTS, needs_onnx, save_onnx
 from tests.shared_data import SHARED, needs_shared
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 CONFIG = """
 [run]

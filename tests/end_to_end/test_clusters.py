@@ -19,7 +19,7 @@ from tests.end_to_end import blows, clusters
 from tests.end_to_end.clusters import Cluster, of_environment, wait_for
 from tests.end_to_end.runs import Finished, altalign, command, environ, listed, tree
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.cluster]
+pytestmark = pytest.mark.cluster
 
 STEPS = [
     "extract",

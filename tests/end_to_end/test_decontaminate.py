@@ -44,7 +44,7 @@ from tests.shared_data import SHARED, needs_shared
 
 __all__ = ["curated", "fetched", "folder", "judged"]  # fixtures
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 # Which images go ------------------------------------------------------------------------------------------------------
 
@@ -369,7 +369,7 @@ def test_what_cannot_be_looked_for_is_refused_before_any_work(
 
 
 @needs_shared
-@pytest.mark.slow
+@pytest.mark.runs
 def test_planted_copies_of_clip_art_go_and_unrelated_clip_art_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

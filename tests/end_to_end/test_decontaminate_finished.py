@@ -23,7 +23,7 @@ from tests.end_to_end.runs import somebodys_prism, tree
 
 __all__ = ["curated", "fetched", "folder", "judged"]  # fixtures
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 
 def test_a_test_set_that_is_added_ends_as_one_that_was_there(

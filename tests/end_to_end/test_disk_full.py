@@ -12,7 +12,7 @@ from altalign.stages import STAGES
 from tests.end_to_end.mounts import UNSHARE, skip_where_nothing_can_be_mounted
 from tests.end_to_end.runs import ROOT, environ, write_input
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 POINTS = 10
 

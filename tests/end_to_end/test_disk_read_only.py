@@ -14,7 +14,7 @@ from altalign.pipelines import curate
 from tests.end_to_end.mounts import read_only, skip_where_nothing_can_be_mounted
 from tests.end_to_end.runs import ROOT, environ, fails, tree
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 ALTALIGN = f'"{sys.executable}" -m altalign.cli'
 

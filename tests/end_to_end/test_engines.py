@@ -14,7 +14,7 @@ from tests.end_to_end.clusters import need_job_server, of_environment, wait_for
 from tests.end_to_end.mounts import UNSHARE
 from tests.end_to_end.runs import ROOT, Finished, altalign, command, environ, listed, tree
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.java]
+pytestmark = pytest.mark.java
 
 PROGRESS = re.compile(r"[a-z_/]+: [\d,]+ of [\d,]+ units(, [\d,]+ rows)?(, [\d,]+ rows/s)?, [a-z\d. ]+")
 TAKES_AT_MOST_S = 300  # a watchdog

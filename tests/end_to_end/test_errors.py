@@ -23,7 +23,7 @@ from altalign.storage import clients
 from tests.end_to_end.runs import tree, write_input
 from tests.object_stores.servers import Server
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 CASES = tomllib.loads((Path(__file__).parents[1] / "cases" / "errors.toml").read_text(encoding="utf-8"))["error"]
 CUT = '{"stages": '  # JSON after a power failure

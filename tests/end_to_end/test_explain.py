@@ -16,16 +16,15 @@ from altalign import storage
 from altalign.cli import main
 from altalign.reasons import DropReason
 from altalign.stages import STAGES
-from tests.end_to_end.runs import altalign, command, environ, tree, write_input
+from tests import made_once
+from tests.end_to_end.runs import Finished, altalign, command, environ, tree, write_input
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("explained")
-    write_input(folder)
-    return curated(folder)
+def folder(embedded: Finished) -> Path:
+    return embedded.folder
 
 
 @pytest.fixture(scope="module")
@@ -128,12 +127,15 @@ def test_status_tells_units_rows_and_time(folder: Path, capsys: pytest.CaptureFi
     assert all(stage in said for stage in STAGES)
 
 
-def test_status_tells_whether_a_command_is_at_work(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_tells_whether_a_command_is_at_work(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = made_once.linked(folder / "run", tmp_path / "run")
     capsys.readouterr()
-    with storage.locked(str(folder / "run")):
-        assert main(["status", str(folder / "run")]) == 0
+    with storage.locked(str(run)):
+        assert main(["status", str(run)]) == 0
     assert f"run: at work (process {os.getpid()})" in capsys.readouterr().out
-    assert main(["status", str(folder / "run")]) == 0
+    assert main(["status", str(run)]) == 0
     assert "run: finished" in capsys.readouterr().out
 
 

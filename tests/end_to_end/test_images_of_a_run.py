@@ -14,7 +14,7 @@ from altalign.filters import pixels
 from altalign.pipelines.stages import fetch
 from tests.end_to_end.runs import fails, tree
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 CONFIG = '[run]\nfolder = "run"\n\n[[input]]\nkind = "webdataset"\npaths = ["*.tar"]\n\n[engine]\nworkers = 1\n'
 

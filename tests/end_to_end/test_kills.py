@@ -17,7 +17,7 @@ import pytest
 from altalign.stages import STAGES
 from tests.end_to_end.runs import ROOT, environ, write_input
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 KILLS = int(os.environ.get("ALTALIGN_KILLS", str(len(STAGES) + 2)))  # in each stage one, one before and one after all
 SEED = int(os.environ.get("ALTALIGN_KILLS_SEED", "11"))

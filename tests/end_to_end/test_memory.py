@@ -13,7 +13,7 @@ from altalign.cli import main
 from altalign.machine.memory import MB, needed
 from tests.end_to_end.runs import command, environ, tree
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 
 def limited(folder: Path, limit: str, kilobytes: int, *args: str) -> subprocess.CompletedProcess[str]:

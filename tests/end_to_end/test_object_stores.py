@@ -24,7 +24,7 @@ from tests.end_to_end.web_inputs import answers, asked_for, ids, pictures, write
 from tests.object_stores.servers import Server
 from tests.web_server.running import WebServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine]
+pytestmark = pytest.mark.stores
 
 KILLS = 5
 

@@ -15,7 +15,7 @@ from tests.end_to_end import blows
 from tests.end_to_end.clusters import of_environment, wait_for
 from tests.end_to_end.runs import ROOT, Finished, altalign, command, environ, fails, listed, tree
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 WATCHDOG_S = 120.0
 

@@ -6,18 +6,15 @@ import pytest
 
 from altalign.cli import main
 from altalign.stages import STAGES
-from tests.end_to_end.runs import altalign, summary, tree, write_input
+from tests import made_once
+from tests.end_to_end.runs import Finished, altalign, summary, tree
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    folder = tmp_path_factory.mktemp("reference")
-    write_input(folder)
-    done = altalign(folder, "curate", "config.toml", "--set", "engine.workers=1")
-    assert done.returncode == 0, done.stderr
-    return folder, tree(folder / "run")
+def reference(embedded: Finished) -> tuple[Path, dict[str, str]]:
+    return embedded.folder, embedded.tree
 
 
 def same_input(reference: tuple[Path, dict[str, str]], folder: Path) -> Path:
@@ -66,8 +63,9 @@ def test_stopped_after_every_stage_it_ends_with_the_same_bytes(
     assert tree(tmp_path / "run") == reference[1]
 
 
-def test_a_finished_run_answers_at_once(reference: tuple[Path, dict[str, str]]) -> None:
-    folder, files = reference
+def test_a_finished_run_answers_at_once(reference: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    files, folder = reference[1], same_input(reference, tmp_path)
+    made_once.linked(reference[0] / "run", folder / "run")
     times = {path: path.stat().st_mtime_ns for path in (folder / "run" / "shards").iterdir()}
     done = altalign(folder, "curate", "config.toml")
     assert done.returncode == 0

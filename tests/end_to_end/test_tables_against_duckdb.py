@@ -13,7 +13,7 @@ from tests.end_to_end.oracle import assert_tables, curate
 from tests.reference.curation import Candidate, Settings, Tables
 from tests.test_reference import duckdb_tables
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 _LETTERS = "etaoinshrdlu漢ñд"
 

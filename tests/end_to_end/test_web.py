@@ -32,7 +32,7 @@ from tests.end_to_end.web_inputs import (
 )
 from tests.web_server.running import WebServer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 
 @pytest.fixture(scope="module")

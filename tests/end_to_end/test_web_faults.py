@@ -37,7 +37,7 @@ from tests.end_to_end.web_killing import requests
 from tests.web_server.pictures import picture
 from tests.web_server.running import WebServer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 KILLS = 6
 PATIENCE_S = 120  # a test that waits longer has failed

@@ -19,7 +19,7 @@ from tests.end_to_end.audited import assert_reconciled, read
 from tests.end_to_end.oracle import log2_in_8_bits, read_survivors
 from tests.end_to_end.runs import summary
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 TEXT = {"words_at_least": 3, "words_at_most": 7, "images_per_text_at_most": 3}
 # Sides at, above and below stops; ratios at 2.5 and 3, just below 3, and between.

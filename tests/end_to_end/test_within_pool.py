@@ -30,7 +30,7 @@ from tests.dedup.vectors import groups_by_search, pairs_by_matrix
 from tests.end_to_end.runs import ROOT, environ, summary, tree
 from tests.shared_data import SHARED, needs_shared
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 REASON = "near_duplicate_in_pool"
 CONFIG = """

@@ -34,7 +34,7 @@ INPUTS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.hostile
 @pytest.mark.parametrize("group", INPUTS)
 def test_damage_costs_no_more_than_what_it_damages(tmp_path, group):
     tallies = work(INPUTS[group], "daily", tmp_path)
@@ -46,7 +46,7 @@ def test_every_target_is_run() -> None:
     assert {name for group in INPUTS.values() for name in group} == set(TARGETS)
 
 
-@pytest.mark.slow
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     ("name", "what"),
     [

@@ -21,7 +21,7 @@ from altalign.reasons import REASONS
 from tests.hostile import make
 from tests.hostile.cases import Case, matches, message
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.hostile
 
 ROOT = Path(__file__).parents[2]
 # of the run over all files, of two at once: 0.3 GB are the program, 0.5 GB an image of 256 MB while its pieces become

@@ -14,7 +14,7 @@ from altalign.train.settings import DataSettings, TokenizerSettings
 from tests.object_stores.servers import Server
 from tests.train.run_folders import pairs, write_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine]
+pytestmark = pytest.mark.stores
 
 
 def no_undecodable(found: Undecodable) -> None:

@@ -105,7 +105,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_a_run_leaves_what_the_reference_says(uninterrupted: Path) -> None:
     run = uninterrupted / "trained"
     assert {path.name for path in run.iterdir()} >= {
@@ -136,7 +136,7 @@ def test_a_run_leaves_what_the_reference_says(uninterrupted: Path) -> None:
     assert every_line(uninterrupted)[-1]["retrieval/held/rsum"] == measured["rsum"]
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_the_page_of_files_names_what_a_run_leaves_and_nothing_else(uninterrupted: Path) -> None:
     page = (ROOT / "docs" / "reference" / "training-files.md").read_text(encoding="utf-8")
     named = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
@@ -148,7 +148,7 @@ def test_the_page_of_files_names_what_a_run_leaves_and_nothing_else(uninterrupte
     assert {pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in left)} == only_in_trouble
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 @pytest.mark.parametrize(("at", "workers"), [(AT.randint(1, STEPS - 1), 1), (AT.randint(1, STEPS - 1), 2)])
 def test_a_killed_run_that_goes_on_ends_bit_for_bit_as_one_that_was_not(
     uninterrupted: Path, curated: Path, at: int, workers: int
@@ -164,7 +164,7 @@ def test_a_killed_run_that_goes_on_ends_bit_for_bit_as_one_that_was_not(
     assert [line["loss"] for line in lines(curated)] == [line["loss"] for line in lines(uninterrupted)]
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_sigterm_saves_and_exits(uninterrupted: Path, curated: Path) -> None:
     config = written(curated, loop={"checkpoint_every": 1000}, schedule={"steps": 4000})
     process = started(["altalign", "train", config])
@@ -179,7 +179,7 @@ def test_sigterm_saves_and_exits(uninterrupted: Path, curated: Path) -> None:
     assert json.loads((kept[0] / "state.json").read_text())["step"] == lines(curated)[-1]["step"]
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_two_ranks_learn_what_one_does_and_are_evaluated_on_the_way(uninterrupted: Path, curated: Path) -> None:
     config = written(curated, loop={"evaluate_every": 4})
     argv = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "altalign", "train", config]
@@ -199,7 +199,7 @@ def test_two_ranks_learn_what_one_does_and_are_evaluated_on_the_way(uninterrupte
     assert evaluated["retrieval/held"]["captions"] == alone["retrieval/held"]["captions"]
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_it_overfits_64_pairs(tmp_path: Path) -> None:
     write_run(tmp_path / "curated", distinct_pairs(64))
     config = written(
@@ -234,7 +234,7 @@ def distinct_pairs(count: int) -> list[Pair]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_other_settings_are_refused_where_they_change_what_is_learned(
     uninterrupted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,7 +248,7 @@ def test_other_settings_are_refused_where_they_change_what_is_learned(
     assert "this run has text_tower.layers = 1, not 2" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_a_damaged_checkpoint_is_passed_over_and_named(
     uninterrupted: Path, curated: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,7 +264,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
     assert weights(curated) == weights(uninterrupted)
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_eval_measures_a_checkpoint_again(uninterrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = uninterrupted / "trained" / "eval" / "metrics.json"
     before = place.read_bytes()
@@ -278,7 +278,7 @@ def test_eval_measures_a_checkpoint_again(uninterrupted: Path, capsys: pytest.Ca
     place.write_bytes(before)
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_eval_needs_no_shards_but_those_of_its_sets(uninterrupted: Path, tmp_path: Path) -> None:
     other = write_run(tmp_path / "other", pairs(20, images=10, first=100))
     place = uninterrupted / "trained" / "eval" / "metrics.json"
@@ -294,7 +294,7 @@ def test_eval_needs_no_shards_but_those_of_its_sets(uninterrupted: Path, tmp_pat
     place.write_bytes(before)
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_a_loss_that_is_no_number_stops_the_run_and_names_its_pairs(
     curated: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -241,7 +241,7 @@ def test_the_folder_of_a_curation_is_no_place_for_a_training(curated: Path, caps
     assert "not the settings of a training run, but of something else" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_a_rank_that_is_killed_ends_the_others_in_a_line(curated: Path) -> None:
     config = short(curated, schedule={"steps": 10_000}, loop={"log_every": 1, "checkpoint_every": 1000})
     process = started(

@@ -39,7 +39,7 @@ def test_the_first_signal_is_raised_and_threads_meet_it_too(number: signal.Signa
 def test_the_second_ends_the_process_at_once() -> None:
     script = """
 import signal
-from altalign import interrupts
+from altalign.machine import interrupts
 with interrupts.handled():
     try:
         signal.raise_signal(signal.SIGTERM)
@@ -98,7 +98,7 @@ def test_other_threads_handle_no_signals() -> None:
 def test_deferred_work_is_told_of_the_first_signal_and_of_its_echo_and_ended_by_a_later_one() -> None:
     script = """
 import signal
-from altalign import interrupts
+from altalign.machine import interrupts
 with interrupts.handled():
     with interrupts.deferred() as asked:
         print(asked())

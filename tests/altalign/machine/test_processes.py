@@ -250,7 +250,7 @@ def test_they_end_with_their_parent_however_that_ends(tmp_path: Path, number: si
 import sys, threading, time
 from functools import partial
 from pathlib import Path
-from altalign import processes
+from altalign.machine import processes
 from tests.altalign.machine.test_processes import pids, until_given_up
 folder = Path(sys.argv[1])
 with processes.OF_COMMAND.used(2):
@@ -293,7 +293,8 @@ def test_nothing_is_imported_from_the_working_directory(tmp_path: Path, monkeypa
 def test_with_closed_streams_what_is_printed_is_no_answer() -> None:
     script = """
 import os, sys
-from altalign import processes, terminal
+from altalign import terminal
+from altalign.machine import processes
 from tests.altalign.machine.test_processes import printing
 terminal.open_streams()
 with processes.OF_COMMAND.used(2):

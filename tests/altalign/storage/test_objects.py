@@ -24,7 +24,7 @@ from altalign.storage import clients, growing, local_copies, locks
 from tests.object_stores import faults
 from tests.object_stores.servers import Server
 
-pytestmark = pytest.mark.engine
+pytestmark = pytest.mark.stores
 
 ROOT = Path(__file__).parents[3]
 LARGE = 12 << 20  # two parts, at least

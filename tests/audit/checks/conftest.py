@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from tests.audit import runs
+from tests.end_to_end.runs import Finished
 
 
-@pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.curated(tmp_path_factory.mktemp("checked"))
+@pytest.fixture
+def whole(embedded: Finished) -> Path:
+    return embedded.folder / "run"
 
 
 @pytest.fixture

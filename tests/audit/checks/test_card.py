@@ -8,7 +8,7 @@ import pytest
 from tests.audit import runs
 from tests.audit.runs import checks_of, failing
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 
 @pytest.mark.parametrize("name", ["README.md", "croissant.json"])

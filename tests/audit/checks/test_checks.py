@@ -23,7 +23,7 @@ from altalign.shards import Sample
 from tests.audit import runs
 from tests.audit.runs import checks_of, failing
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 
 # A whole run ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from altalign.filters import pixels
 from tests.audit import runs
 from tests.audit.runs import checks_of, failing, not_asked
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 
 def test_a_block_list_that_is_gone_cannot_be_asked_and_fails_nothing(run: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_page_of_many_large_pictures_has_those_that_there_is_room_for(tmp_path
     assert said.count(b"not shown: the report stays under 25 MB") == 72 - sum(map(sum, shown))
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_the_worst_strings_keep_the_page_small(tmp_path: Path):
     """24 samples of every reason, all strings as long as they are shown and written out in the longest way."""
     run = report_run.write(tmp_path, report_run.candidates(100))

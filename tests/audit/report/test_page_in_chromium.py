@@ -18,7 +18,7 @@ from tests.audit.report import report_run
 from tests.audit.report.chromium import WIDTHS, Tab, browser, opened
 from tests.audit.report.report_run import PASSED, picture, sample
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tests.audit.report import report_run
 from tests.audit.report.report_run import Candidate
 from tests.end_to_end.runs import environ
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.runs
 
 DIFFERENT, EACH = 100_000, 1_000
 TAKES_AT_MOST_S = 600  # watchdog

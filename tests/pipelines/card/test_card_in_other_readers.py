@@ -11,7 +11,7 @@ import pytest
 from altalign.cli import main
 from tests.end_to_end.runs import write_input
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of their dependencies, of any kind
+pytestmark = [pytest.mark.runs, pytest.mark.filterwarnings("ignore")]  # of their dependencies, of any kind
 
 OF_DATASETS = "Hugging Face datasets is not installed; `make test-readers` has it"
 OF_CROISSANT = "mlcroissant is not installed; `make test-readers` has it"

@@ -217,7 +217,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_both_cards_have_the_numbers_of_the_run(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     readme, said = (run / "README.md").read_text(encoding="utf-8"), json.loads((run / "croissant.json").read_text())
@@ -248,7 +248,7 @@ def test_both_cards_have_the_numbers_of_the_run(run: Path) -> None:
             assert [row["source"], "a table", f"{row['rows']:,}"] in rows
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_no_caption_and_no_url_of_the_pool_is_in_a_card(run: Path) -> None:
     said = (run / "README.md").read_text(encoding="utf-8") + (run / "croissant.json").read_text()
     rows = [row for path in (run / "shards").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
@@ -260,7 +260,7 @@ def test_no_caption_and_no_url_of_the_pool_is_in_a_card(run: Path) -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 def test_another_card_is_another_write_and_the_same_shards(run: Path) -> None:
     before = tree(run)
     again = [

@@ -276,7 +276,7 @@ def test_a_model_works_on_one_thread_whoever_asks(tmp_path: Path, monkeypatch: p
 
 
 @needs_torch
-@pytest.mark.slow
+@pytest.mark.runs
 def test_a_run_with_a_model_drops_copies_of_test_images(tmp_path: Path, clip: str) -> None:
     """A copy of a test image in another format goes, others stay; and one worker leaves what two do."""
     import pyarrow as pa

@@ -455,7 +455,7 @@ def test_stamps_name_every_file_once(tmp_path: Path) -> None:
     assert [path for path in before if before[path] != after[path]] == [str(tmp_path / "a.png")]
 
 
-@pytest.mark.slow
+@pytest.mark.runs
 @pytest.mark.parametrize(
     ("name", "data", "code", "message"),
     [

@@ -710,7 +710,7 @@ def test_a_large_body_is_in_memory_once() -> None:
     assert most < 1.3 * 15_000_000
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_bodies_that_are_promised_and_do_not_come_take_no_others_room() -> None:
     promised: list[Step] = [b"HTTP/1.1 200 OK\r\nContent-Length: 20000000\r\n\r\nbegun", HANG]
     with Server(
@@ -786,7 +786,7 @@ def test_what_has_not_come_by_a_units_deadline_can_be_tried_again() -> None:
     assert sorted(len(responses[n].tries) for n in range(1, 21)) == [0] * 18 + [1, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_thousand_hosts_a_fifth_of_which_hang() -> None:
     """Real connections; more hosts hang than there are slots."""
     before = open_sockets()

@@ -86,7 +86,7 @@ def test_names_of_cases_are_hosts_and_no_two_are_alike() -> None:
     ] == []
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_an_answer_ends_as_its_case_says(finished: Finished, case: Case) -> None:
     if "{tls_port}" in case.target and not any(event.facts.get("tls_port") for event in finished.events):
@@ -105,7 +105,7 @@ def test_an_answer_ends_as_its_case_says(finished: Finished, case: Case) -> None
     assert "\n" not in response.detail
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("case", [case for case in CASES if case.tries != 0], ids=named)
 def test_the_last_try_says_what_its_response_says(finished: Finished, case: Case) -> None:
     response = finished.responses[case.name]
@@ -116,7 +116,7 @@ def test_the_last_try_says_what_its_response_says(finished: Finished, case: Case
     assert all(0 <= each.seconds < 10 * TIMEOUT_S for each in response.tries)
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_nobody_sees_a_cookie_a_password_or_another_name(finished: Finished) -> None:
     requests = [event for event in finished.events if event.event == "request"]
     assert not {name for event in requests for name in event.facts["headers"]} & {
@@ -129,7 +129,7 @@ def test_nobody_sees_a_cookie_a_password_or_another_name(finished: Finished) -> 
     assert {event.facts["method"] for event in requests} == {"GET"}
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_of_a_large_body_little_more_is_taken_than_the_limit(finished: Finished) -> None:
     host = {event.facts["number"]: event.host for event in finished.events if event.event == "request"}
     sent = {host[event.facts["number"]]: event.facts["bytes"] for event in finished.events if event.event == "end"}
@@ -139,7 +139,7 @@ def test_of_a_large_body_little_more_is_taken_than_the_limit(finished: Finished)
     assert {name: sent[name] for name in large if sent[name] > BYTES_AT_MOST + 12_000_000} == {}
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_robots_txt_is_asked_for_once_a_host(finished: Finished) -> None:
     asked = [event.host for event in finished.events if event.event == "request" and event.target == "/robots.txt"]
     again = sorted({host for host in asked if asked.count(host) > 1 and not host.startswith("hang-")})
@@ -150,7 +150,7 @@ def test_robots_txt_is_asked_for_once_a_host(finished: Finished) -> None:
     assert asked.count("deny-folder.robots.test") == 1  # of two images
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_nothing_is_left_when_the_client_is_closed(finished: Finished) -> None:
     assert finished.threads_left == set()
 

@@ -136,7 +136,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(data: Data) -> None:
         assert [plain(batch) for batch in data.batches(first_batch=first)] == [plain(batch) for batch in whole[first:]]
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_workers_change_nothing(damaged: Data, workers: int) -> None:
     alone: list[Undecodable] = []
@@ -241,7 +241,7 @@ def children() -> set[int]:
     return {process.pid for process in multiprocessing.active_children() if process.pid}
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_closing_ends_the_workers_and_errors_come_as_they_are(tmp_path: Path) -> None:
     data = made(tmp_path, pairs(50))
     running = data.iterator(workers=2)
@@ -256,7 +256,7 @@ def test_closing_ends_the_workers_and_errors_come_as_they_are(tmp_path: Path) ->
     assert children() == set()
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_workers_leave_ctrl_c_to_the_process_that_trains_and_one_that_dies_is_said_in_one_line(data: Data) -> None:
     running = data.iterator(workers=2, after_batch=1000)
     for _ in range(2):
@@ -338,7 +338,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_workers_of_a_process_that_was_killed_end_with_it(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     (tmp_path / "killed.py").write_text(KILLED)

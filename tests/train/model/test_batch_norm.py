@@ -221,7 +221,7 @@ def test_sums_follow_the_layer_to_another_type() -> None:
     assert collected(norm)[-1] == 4
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_it_compiles_into_one_graph() -> None:
     norm, pixels = layer(), images(8).requires_grad_()
     compiled = torch.compile(norm, backend="aot_eager", fullgraph=True)
@@ -260,7 +260,7 @@ def on_a_rank(rank: int, folder: str) -> None:
     distributed.destroy_process_group()
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_sync_statistics_on_2_ranks_are_those_of_one_process(tmp_path: Path) -> None:
     start_processes(on_a_rank, (str(tmp_path),), nprocs=RANKS, start_method="spawn")
     outcomes, by_pixels, by_weight, by_bias, means, variances = zip(

@@ -229,7 +229,7 @@ def test_activation_checkpointing_changes_nothing_but_memory() -> None:
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_a_tower_compiles_into_one_graph() -> None:
     tower, pixels = ImageTower(image_settings()).double(), images(8, 33)
     expected = tower(pixels)

@@ -136,7 +136,7 @@ def test_activation_checkpointing_changes_no_gradient(chunk: int) -> None:
     assert torch.equal(ours.image_tower.norm.running_mean, plain.image_tower.norm.running_mean)
 
 
-@pytest.mark.slow
+@pytest.mark.trained
 def test_a_compiled_model_has_the_same_gradients() -> None:
     plain, ours = small_model(), small_model()
     ours.compile(backend="aot_eager")

@@ -15,7 +15,7 @@ from tests.train.ranked import LOSSES, STEPS, loss_of, steps_of
 ROOT = Path(__file__).parents[3]
 RANKS = 3
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.trained
 
 
 @pytest.fixture(scope="module")
