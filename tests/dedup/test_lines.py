@@ -41,7 +41,8 @@ def test_lines_answer_as_a_dict_does(size: int) -> None:
     near = [(h + step) & TOP for h in known[:2_000] for step in (-1, 1, 1 << 32, -1 << 32)]
     absent = [0, 1, 2**63 - 1, *[k << 56 for k in range(0, 256, 2)], *rng.integers(0, TOP, 5_000, np.uint64).tolist()]
     one_each = [[h] for h in [*known, *alike, *near, *absent]]
-    mixed = [rng.choice(known + absent, n).tolist() for n in rng.integers(0, 20, 2_000).tolist()]
+    some = np.array(known + absent, np.uint64)
+    mixed = [rng.choice(some, n).tolist() for n in rng.integers(0, 20, 2_000).tolist()]
     rows = [*one_each, [], *mixed, known[:1_000], []]
     expected = [
         (any(h not in entries for h in row), min((entries.get(h, 0) for h in row), default=255)) for row in rows

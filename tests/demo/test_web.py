@@ -43,6 +43,7 @@ def images(written: tuple[Path, web.Summary]) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.everyday
 @pytest.mark.runs
 def test_urls_heads_and_html_are_golden(written: tuple[Path, web.Summary]) -> None:
     digest = hashlib.sha256()

@@ -111,7 +111,17 @@ def run_block(block: Block) -> tuple[int, str, str]:
 
 
 @pytest.mark.guides
-@pytest.mark.parametrize("document", [path for path in DOCUMENTS if run_blocks(path)], ids=named)
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(
+            path, marks=[pytest.mark.everyday] if named(path) in ("README.md", "docs/start/first-run.md") else []
+        )
+        for path in DOCUMENTS
+        if run_blocks(path)
+    ],
+    ids=named,
+)
 def test_every_command_runs_and_prints_what_the_document_says(document: Path, workshop: Path):
     for block in run_blocks(document):
         code, out, err = run_block(block)
@@ -281,6 +291,7 @@ def test_the_readme_names_every_rule_of_this_version():
     assert said == {row[0] for row in reference if row[1] != NOT_YET}
 
 
+@pytest.mark.everyday
 @pytest.mark.guides
 def test_every_file_of_a_run_is_described(checkout: Path):
     patterns = [row[0] for row in table_under("docs/reference/files.md", "The folder")]

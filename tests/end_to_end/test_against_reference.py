@@ -91,6 +91,7 @@ def with_pictures(candidates: Sequence[Candidate], turn: int = 0) -> list[Candid
     return [replace(c, image_sha256=None if c.image_sha256 is None else of[c.image_sha256]) for c in candidates]
 
 
+@pytest.mark.everyday
 @pytest.mark.parametrize(
     ("turn", "case"),
     [(n, case) for n, case in enumerate(pool_cases()) if case["rows"]],
@@ -310,6 +311,7 @@ def faulty_pages() -> list[Candidate]:
     ]
 
 
+@pytest.mark.everyday
 def test_pages_of_every_fault_are_judged_as_in_the_reference(tmp_path: Path):
     check(
         tmp_path,
@@ -334,6 +336,7 @@ def test_extract_keeps_a_sample_of_the_smallest_keys_whatever_the_files_were(
     ]
 
 
+@pytest.mark.everyday
 def test_of_several_images_in_hand_the_first_row_that_has_bytes_counts(tmp_path: Path):
     """Across inputs and kinds, whether that row is kept or not; a URL that is none is known by the bytes."""
     jpeg, png, gif, tiff = (pictures()[name].sha256 for name in ("jpeg", "png", "gif", "tiff"))
@@ -416,6 +419,7 @@ def test_real_captions_are_judged_as_in_the_reference(tmp_path: Path):
     }
 
 
+@pytest.mark.everyday
 @pytest.mark.parametrize(
     "settings", [Settings(), Settings(words_at_least=1, vocabulary_size=300)], ids=["as shipped", "no n-gram seen once"]
 )

@@ -120,6 +120,7 @@ def test_samples_are_the_pairs_or_images_of_the_smallest_hashes_once(embedded: F
                 assert (image.format, max(image.size) <= gallery_rows.SIDE_PX) == ("WEBP", True)
 
 
+@pytest.mark.everyday
 def test_hosts_and_scripts_add_up(embedded: Finished) -> None:
     run = embedded.folder / "run"
     hosts, scripts = rows_of(run, "hosts"), rows_of(run, "scripts")
@@ -182,6 +183,7 @@ def bytes_in_tars(run: Path, sources: set[str]) -> int:
     return total
 
 
+@pytest.mark.everyday
 def test_images_and_bytes_of_every_step_are_those_of_all_sources_and_of_each(embedded: Finished) -> None:
     folder, both = embedded.folder, ("pictures", "words")
     run, told = (

@@ -135,6 +135,7 @@ CLAUSES: dict[str, list[str]] = {
 }
 
 
+@pytest.mark.everyday
 @pytest.mark.parametrize("clause", CLAUSES)
 def test_every_clause_on_bad_input_is_held_by_something_that_is_there(clause: str) -> None:
     errors = {f"{case['group']}: {case['when']}" for case in CASES}
@@ -155,6 +156,7 @@ def _jpeg(width: int, height: int, colour: int) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.everyday
 def test_one_bad_record_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bad records between good ones, of every kind of file at once: each is counted, and all the good ones are kept."""
     monkeypatch.chdir(tmp_path)
@@ -398,6 +400,7 @@ def test_files_without_rows_or_bytes_are_no_error(folder: Path, capsys: pytest.C
     assert not list((folder / "run").glob("shards/*"))
 
 
+@pytest.mark.everyday
 def test_a_full_disk_says_so_and_the_run_continues(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str, code: int = 2) -> str:
     return said[0].removeprefix("altalign: ")
 
 
+@pytest.mark.everyday
 def test_what_is_written_holds_what_was_measured(fetched: Path, calibrated: Path) -> None:
     facts = facts_of(calibrated)
     assert sorted(path.name for path in calibrated.iterdir()) == FILES

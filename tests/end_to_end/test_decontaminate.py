@@ -49,6 +49,7 @@ pytestmark = pytest.mark.runs
 # Which images go ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.everyday
 def test_copies_of_test_images_go_and_no_other_image(curated: Path) -> None:
     rows = dropped(curated / "run")
     assert names(rows) == FOUND

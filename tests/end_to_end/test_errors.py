@@ -248,6 +248,7 @@ def _files() -> set[str]:
     return {str(path) for path in Path().rglob("*") if path.is_file() and path.name != "lock"}
 
 
+@pytest.mark.everyday
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['group']}: {case['when']}")
 def test_an_error_says_what_is_wrong_where_the_value_and_what_to_do(
     case: dict[str, Any],

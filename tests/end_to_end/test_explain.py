@@ -48,6 +48,7 @@ def explain(capsys: pytest.CaptureFixture[str], folder: Path, *args: str, code: 
     return said.err if code else said.out
 
 
+@pytest.mark.everyday
 def test_every_dropped_row_is_found_by_its_key_and_says_each_rule_that_failed(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,12 +61,14 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.everyday
 def test_points_lie_in_every_stage_and_are_reached(reports: list[dict[str, Any]]) -> None:
     assert {report["stage"] for report in reports} == {"", *STAGES}
     # threads change their order a little
     assert sum(report["at"] == "never reached" for report in reports) <= len(reports) // 10
 
 
+@pytest.mark.everyday
 def test_whatever_ended_it_a_run_continues_to_the_same_bytes_and_leaves_nothing(reports: list[dict[str, Any]]) -> None:
     for report in reports:
         assert report["continued"] == 0, report
@@ -76,6 +78,7 @@ def test_whatever_ended_it_a_run_continues_to_the_same_bytes_and_leaves_nothing(
         assert not report["orphans"], report
 
 
+@pytest.mark.everyday
 def test_a_signal_that_can_be_handled_ends_in_one_line_with_its_code_and_without_halves(
     reports: list[dict[str, Any]],
 ) -> None:

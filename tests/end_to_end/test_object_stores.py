@@ -123,6 +123,7 @@ def left_over(store: Server) -> list[str]:
 # Whole runs ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.everyday
 def test_a_run_in_a_store_has_the_bytes_of_one_on_a_disk(made: Made) -> None:
     assert tree_of(made.run) == made.on_disk
     assert len(made.on_disk) > 40

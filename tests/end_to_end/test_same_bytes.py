@@ -24,6 +24,7 @@ def same_input(reference: tuple[Path, dict[str, str]], folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.everyday
 def test_every_kind_of_file_is_there(reference: tuple[Path, dict[str, str]]) -> None:
     folder, files = reference
     of_write = {"shards", "counts.parquet", "summary.json", "README.md", "croissant.json", "manifest.json"}
@@ -31,6 +32,7 @@ def test_every_kind_of_file_is_there(reference: tuple[Path, dict[str, str]]) -> 
     assert summary(folder / "run")["pairs"] > 60  # several shards: enough to differ
 
 
+@pytest.mark.everyday
 @pytest.mark.parametrize("setting", ["engine.workers=4", "engine.shuffle=beam"])
 def test_the_engine_changes_no_byte(reference: tuple[Path, dict[str, str]], tmp_path: Path, setting: str) -> None:
     done = altalign(same_input(reference, tmp_path), "curate", "config.toml", "--set", setting)
@@ -38,6 +40,7 @@ def test_the_engine_changes_no_byte(reference: tuple[Path, dict[str, str]], tmp_
     assert tree(tmp_path / "run") == reference[1]
 
 
+@pytest.mark.everyday
 @pytest.mark.engine
 def test_prism_changes_no_byte(reference: tuple[Path, dict[str, str]], tmp_path: Path, prism: str) -> None:
     done = altalign(
@@ -63,6 +66,7 @@ def test_stopped_after_every_stage_it_ends_with_the_same_bytes(
     assert tree(tmp_path / "run") == reference[1]
 
 
+@pytest.mark.everyday
 def test_a_finished_run_answers_at_once(reference: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     files, folder = reference[1], same_input(reference, tmp_path)
     made_once.linked(reference[0] / "run", folder / "run")

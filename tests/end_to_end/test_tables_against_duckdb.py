@@ -80,6 +80,7 @@ def test_tables_of_20_000_rows_of_repeated_words(tmp_path: Path, monkeypatch: py
     assert (by_sql.threshold or 1) > 5 or vocabulary_size > len(by_sql.ngrams)
 
 
+@pytest.mark.everyday
 @pytest.mark.parametrize("vocabulary_size", [90, 317, 318, 767])
 def test_tables_of_both_handbooks(tmp_path: Path, vocabulary_size: int):
     """At both sides of where the threshold becomes one, and beyond: 317 n-grams of two books occur twice or more, 766 in all."""

@@ -69,6 +69,7 @@ def same_input(whole: tuple[Path, list[Asked]], folder: Path) -> Path:
 # What becomes of each URL ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.everyday
 def test_what_comes_is_in_shards_and_what_does_not_has_its_reason_and_status(whole: tuple[Path, list[Asked]]) -> None:
     run, asked = whole[0] / "run", whole[1]
     expected = {each.url: (each.reason, each.http_code) for each in asked if each.reason}
@@ -119,6 +120,7 @@ def test_an_image_that_was_taken_is_in_memory_no_more_when_the_next_is_asked_for
     assert still_there == [False] * 9
 
 
+@pytest.mark.everyday
 def test_each_try_is_in_the_log_with_where_and_when(whole: tuple[Path, list[Asked]]) -> None:
     run, asked = whole[0] / "run", whole[1]
     by_image = {each["image_id"]: each for each in tries(run)}

@@ -156,6 +156,7 @@ def finished(fetched: Path) -> Path:
 # What goes and what stays ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.everyday
 def test_of_every_group_of_copies_the_smallest_image_stays_with_all_its_captions(finished: Path) -> None:
     kept, dropped = rows_of(finished / "run" / "shards"), rows_of(finished / "run" / "dropped" / "decontaminate")
     by_url = {row["image_url"]: row["image_id"] for row in [*kept, *dropped]}

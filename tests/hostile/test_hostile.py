@@ -124,6 +124,7 @@ STOPPED = [case for case in make.every() if case.exit_code == 1]
 REFUSED = [case for case in make.every() if case.exit_code == 2]
 
 
+@pytest.mark.everyday
 def test_there_are_as_many_cases_as_names_and_files() -> None:
     names = [case.name for case in make.every()]
     assert len(names) >= 80
@@ -184,6 +185,7 @@ def test_memory_is_bounded(finished: Finished) -> None:
     assert finished.peak_mib < PEAK_MIB
 
 
+@pytest.mark.everyday
 @pytest.mark.parametrize("case", [*STOPPED, *REFUSED], ids=named)
 def test_a_file_that_cannot_be_read_or_does_not_fit_stops_a_run_with_one_line(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -202,6 +204,7 @@ def test_a_file_that_cannot_be_read_or_does_not_fit_stops_a_run_with_one_line(
     assert (tmp_path / "one" / "run").exists() == (case.exit_code == 1)
 
 
+@pytest.mark.everyday
 def test_the_documented_outcomes_are_those_of_the_cases() -> None:
     text = (ROOT / "docs" / "reference" / "bad-input.md").read_text(encoding="utf-8")
     assert text.endswith(make.markdown()), "python -m tests.hostile.make --table"

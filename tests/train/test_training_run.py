@@ -149,7 +149,13 @@ def test_the_page_of_files_names_what_a_run_leaves_and_nothing_else(uninterrupte
 
 
 @pytest.mark.trained
-@pytest.mark.parametrize(("at", "workers"), [(AT.randint(1, STEPS - 1), 1), (AT.randint(1, STEPS - 1), 2)])
+@pytest.mark.parametrize(
+    ("at", "workers"),
+    [
+        pytest.param(AT.randint(1, STEPS - 1), 1, marks=pytest.mark.everyday),
+        (AT.randint(1, STEPS - 1), 2),
+    ],
+)
 def test_a_killed_run_that_goes_on_ends_bit_for_bit_as_one_that_was_not(
     uninterrupted: Path, curated: Path, at: int, workers: int
 ) -> None:

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.runs
 # A whole run ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.everyday
 def test_a_whole_run_passes_every_check_and_every_sample_is_asked(whole: Path) -> None:
     found = checks_of(whole)
     rows, shards = runs.rows_of(whole), runs.names(whole)

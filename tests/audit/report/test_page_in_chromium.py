@@ -46,6 +46,7 @@ def assert_quiet(tab: Tab, path: Path) -> None:
     assert tab.outside() == []
 
 
+@pytest.mark.everyday
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_loads_in_silence_and_fits(chromium: Any, report: tuple[Numbers, Path], width: int, scheme: str):
@@ -112,6 +113,7 @@ def moved(tab: Tab, at: dict[str, int]) -> tuple[str, str, str]:
     return tuple(tab.page.locator(f"#yield-{name}").inner_text() for name in ("judge", "end", "note"))  # type: ignore[return-value]
 
 
+@pytest.mark.everyday
 def test_sliders_show_what_the_run_counted_and_what_python_sums(chromium: Any, report: tuple[Numbers, Path]):
     """`test_numbers.py` holds these sums against judging every candidate anew."""
     found, path = report
