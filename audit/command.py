@@ -1,4 +1,4 @@
-"""`altalign audit RUN`: the report, and checks of every count. `altalign audit RUN_A RUN_B` compares two runs."""
+"""`altalign audit RUN` checks a finished run and writes its report; with RUN_A RUN_B it compares two runs."""
 
 import argparse
 import json
@@ -18,26 +18,27 @@ if TYPE_CHECKING:
     from altalign.audit.checks import Check
 
 PAGE, CHECKS, NUMBERS = REPORT
-SHARDS_AFTER_A_CURATION = 8  # looked into when a curation ends; `altalign audit` looks into all
+SHARDS_AFTER_A_CURATION = 8  # read when a curation ends; `altalign audit` reads all
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check a finished run and write its report, or compare two."""
-    parser = argparse.ArgumentParser(
-        prog="altalign audit",
-        description="Check a finished run, and write RUN/report.html: what was dropped, by which rule, and whether that was right. "
-        "Exit code 1 where a check fails (0 where one cannot be asked). Of two runs: what differs, and which pairs changed their verdict.",
+    """Checks a finished run and writes its report, or compares two runs."""
+    about = (
+        "Check a finished run and write RUN/report.html: what was dropped, by which rule, and whether that was right. "
+        "The exit code is 1 if a check fails (0 if one could not be asked). "
+        "With two runs: show what differs, and which pairs changed their verdict."
     )
+    parser = argparse.ArgumentParser(prog="altalign audit", description=about)
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
-    parser.add_argument("other", metavar="RUN_B", nargs="?", help="another run, which RUN is compared with")
+    parser.add_argument("other", metavar="RUN_B", nargs="?", help="another run to compare RUN with")
     parser.add_argument(
-        "--json", action="store_true", help="print the checks, or what differs, as JSON and write nothing"
+        "--json", action="store_true", help="print the checks, or the differences, as JSON and write nothing"
     )
-    parser.add_argument("--shards", type=_positive, default=None, metavar="N", help="look into N shards at most (all)")
+    parser.add_argument("--shards", type=_positive, default=None, metavar="N", help="read at most N shards (all)")
     arguments = parser.parse_args(argv)
     if arguments.other is not None:
         if arguments.shards:
-            raise UsageError("--shards is of the checks of one run; leave it out where two runs are compared")
+            raise UsageError("--shards is for the checks of one run; leave it out to compare two runs")
         from altalign.audit import compare
 
         return compare.main(arguments.run, arguments.other, as_json=arguments.json)
@@ -52,9 +53,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def after_curation(folder: str) -> int:
-    """What a curation ends with: the report of a run that has just been finished, or is finished and has none yet. Nothing where it is not finished.
+    """Writes the report at the end of a curation, unless a finished run already has one; returns the exit code.
 
-    Trouble with the report is said, and fails nothing: the shards are whole. A check that fails does.
+    An error in writing the report is only printed, for the shards are whole; a check that fails gives exit code 1.
     """
     try:
         with own_files(folder):
@@ -63,24 +64,22 @@ def after_curation(folder: str) -> int:
                 return 0
             checks = _written(run) or write(run, shards_at_most=SHARDS_AFTER_A_CURATION)
     except (AltalignError, OSError, MemoryError) as error:
-        said = shown(str(error) or "out of memory")
-        sys.stderr.write(
-            f"altalign: no report was written: {said}; the run is whole, and `altalign audit {shown(folder)}` tries again\n"
-        )
+        said, repair = shown(str(error) or "out of memory"), f"`altalign audit {shown(folder)}` tries again"
+        sys.stderr.write(f"altalign: no report was written: {said}; the run is whole, and {repair}\n")
         return 0
     _say(run, checks)
     return _exit_code(checks)
 
 
 def write(run: RunFolder, *, shards_at_most: int | None) -> "list[Check]":
-    """Check a run and write what the report is made of: `audit/checks.json`, `audit/report.json`, and last `report.html`."""
+    """Checks a run and writes `audit/checks.json`, `audit/report.json` and, last, `report.html`."""
     with startup.imports():
         # Arrow, NumPy, templates: half a second, which --help need not wait for
         from altalign.audit.report import numbers, page
 
     checks = _checks(run, shards_at_most)
     found = numbers.gather(run, checks)
-    # in ASCII: names of files may be of bytes
+    # ASCII, for names of files may be any bytes
     storage.write_bytes(run.path(CHECKS), (json.dumps(_told(checks), indent=1) + "\n").encode())
     storage.write_bytes(run.path(NUMBERS), (json.dumps(found.to_json(), indent=1) + "\n").encode())
     storage.write_bytes(run.path(PAGE), page.html(found))
@@ -90,9 +89,8 @@ def write(run: RunFolder, *, shards_at_most: int | None) -> "list[Check]":
 def _finished(folder: str) -> RunFolder:
     run = RunFolder.open(folder)
     if not run.is_finished:
-        raise UsageError(
-            f"{run.folder}: not finished, so there is nothing to report yet; `altalign status` says how far it is, `altalign curate` finishes it"
-        )
+        repair = "`altalign status` shows how far it is, `altalign curate` finishes it"
+        raise UsageError(f"{run.folder}: not finished, so there is nothing to report yet; {repair}")
     return run
 
 
@@ -103,13 +101,12 @@ def _checks(run: RunFolder, shards_at_most: int | None) -> "list[Check]":
 
 
 def _written(run: RunFolder) -> "list[Check] | None":
-    """The checks of the report that is there; None where there is none, or it is of another manifest or version."""
+    """The checks of the existing report; None if there is none, or it belongs to another manifest or version."""
     from altalign.audit.checks import Check
     from altalign.audit.report import files
 
-    if not storage.exists(run.path(PAGE)) or files.generator(run).encode() not in storage.read_range(
-        run.path(PAGE), 0, 1_000
-    ):
+    page = run.path(PAGE)
+    if not storage.exists(page) or files.generator(run).encode() not in storage.read_range(page, 0, 1_000):
         return None
     try:
         return [Check(**check) for check in storage.read_json(run.path(CHECKS))["checks"]]
@@ -122,7 +119,7 @@ def _told(checks: "Sequence[Check]") -> dict[str, Any]:
 
 
 def _exit_code(checks: "Sequence[Check]") -> int:
-    """0 also where some could not be asked: that is no fault of the data."""
+    """1 if a check failed. One that could not be asked is no fault of the data, so it gives 0."""
     return AltalignError.exit_code if any(check.passed is False for check in checks) else 0
 
 

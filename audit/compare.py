@@ -1,4 +1,4 @@
-"""`altalign audit RUN_A RUN_B`: settings that differ, counts side by side, and the pairs whose verdict changed, from what to what."""
+"""`altalign audit RUN_A RUN_B`: settings that differ, counts side by side, and pairs whose verdict changed."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ CAPTION_AT_MOST = 100  # characters of a caption that are printed
 
 @dataclass(frozen=True)
 class Side:
-    """What a comparison needs to know of a run, read without our settings class: another version may have made it."""
+    """What a comparison needs of a run. Read without the settings class, for another version may have made it."""
 
     run: RunFolder
     settings: dict[str, Any]  # by dotted name, versions among them
@@ -33,18 +33,17 @@ class Side:
 
     @classmethod
     def of(cls, folder: str) -> "Side":
-        """Open a run.
+        """Opens a run.
 
         Raises:
-            UsageError: it is no run, or is not finished.
-            DamagedError: a file of it cannot be read.
+            UsageError: it is not a run, or is not finished.
+            DamagedError: a file of the run cannot be read.
         """
         with own_files(folder):
             run = RunFolder.open(folder)
             if not run.is_finished:
-                raise UsageError(
-                    f"{folder}: not finished; run the same `altalign curate` again to finish it, then compare"
-                )
+                repair = "run the same `altalign curate` again to finish it, then compare"
+                raise UsageError(f"{folder}: not finished; {repair}")
             manifest, path = storage.read_json(run.path("manifest.json")), run.path("config.toml")
             try:
                 settings = dict(flatten(tomllib.loads(storage.read_bytes(path).decode())))
@@ -63,27 +62,27 @@ class Side:
 
     @property
     def keeps_dropped(self) -> bool:
-        """Whether it kept the rows that it dropped."""
+        """Whether the run kept its dropped rows."""
         return self.settings.get("audit.keep_dropped") is not False
 
     @property
     def absent(self) -> str:
-        """What is to be said of a pair that is in none of its files."""
+        """How to describe a pair that is in no file of the run."""
         return "not in its pool" if self.keeps_dropped else "dropped, or not in its pool"
 
 
 def main(run_a: str, run_b: str, *, as_json: bool = False) -> int:
-    """Compare two finished runs, and print what differs; 0 whatever that is.
+    """Compares two finished runs and prints what differs; returns 0 whatever that is.
 
     Raises:
-        UsageError: a folder is no finished run.
+        UsageError: a folder is not a finished run.
         DamagedError: a file of a run cannot be read.
     """
     sides = Side.of(run_a), Side.of(run_b)
     with own_files(run_a), own_files(run_b):
         joined = compare_pairs.join([side.run for side in sides], max(sum(side.counts.values()) for side in sides))
     if as_json:
-        json.dump(_as_json(*sides, joined), sys.stdout, indent=2)  # ASCII: nothing in it acts on a terminal
+        json.dump(_as_json(*sides, joined), sys.stdout, indent=2)  # ASCII, so it is safe on a terminal
         sys.stdout.write("\n")
     else:
         _print(*sides, joined)
@@ -94,7 +93,7 @@ def main(run_a: str, run_b: str, *, as_json: bool = False) -> int:
 
 
 def settings_that_differ(a: Side, b: Side) -> list[tuple[str, str, str]]:
-    """Name and both values, as JSON has them; "absent" where a run has no such setting."""
+    """The name and both values (as JSON) of each setting that differs; "absent" if a run has no such setting."""
     names = [*a.settings, *(name for name in b.settings if name not in a.settings)]
     return [(name, _value(a, name), _value(b, name)) for name in names if _value(a, name) != _value(b, name)]
 
@@ -104,7 +103,10 @@ def _value(side: Side, name: str) -> str:
 
 
 def counts_side_by_side(a: Side, b: Side) -> list[tuple[str, str, int, int]]:
-    """Stage, reason (or "received", "kept") and the rows of both runs, in the order of stages and rules; reasons of another version come last."""
+    """Rows of both runs by stage and reason (or "received", "kept"), in the order of stages and rules.
+
+    Reasons that this version does not know come last in their stage.
+    """
     rows = []
     names = [*dict.fromkeys([*map(str, Stage), *(stage for stage, _ in [*a.counts, *b.counts])])]
     for stage in names:
@@ -120,24 +122,27 @@ def counts_side_by_side(a: Side, b: Side) -> list[tuple[str, str, int, int]]:
 
 
 def notes(a: Side, b: Side) -> list[str]:
-    """What this comparison cannot tell, or what is to be known to read it."""
+    """What a reader needs to know, and what this comparison cannot tell."""
     found = [
-        "pairs are joined by key: image and cleaned caption; of what extract drops (no alt-text, no URL) only a sample is kept, so it is in no pool here",
+        "pairs are joined by key (image and cleaned caption); "
+        "what extract drops (no alt-text, no URL) is left out, for only a sample of it is kept",
     ]
     if a.settings["rules_version"] != b.settings["rules_version"]:
         found.append(
-            "the rules are of two versions: where they clean a caption or read a URL in two ways, one pair is two, each in one pool alone"
+            "the runs have different versions of the rules: if these clean a caption or read a URL differently, "
+            "a pair counts twice, once in each pool"
         )
     for name, side in (("A", a), ("B", b)):
         if not side.keeps_dropped:
             found.append(
-                f"{name} has [audit] keep_dropped = false: why it dropped a pair, or whether it ever saw it, cannot be told; its counts are exact"
+                f"{name} has [audit] keep_dropped = false, so it is unknown why it dropped a pair or if it saw it; "
+                "its counts are exact"
             )
     return found
 
 
 def _named(joined: Joined, a: Side, b: Side) -> list[tuple[str, str, int]]:
-    """From, to and pairs, what is absent named as it is for each run; changes first, the largest first."""
+    """Both verdicts and the number of pairs, with absence described for each run; changes first, largest first."""
     cells = sorted(joined.pairs.items(), key=lambda cell: (cell[0][0] == cell[0][1], -cell[1], cell[0]))
     return [(_verdict(before, a), _verdict(after, b), number) for (before, after), number in cells]
 
@@ -160,13 +165,8 @@ def _as_json(a: Side, b: Side, joined: Joined) -> dict[str, Any]:
         "totals": {name: [side.summary.get(name) for side in (a, b)] for name in ("pairs", "images", "bytes")},
         "verdicts": [{"from": before, "to": after, "pairs": number} for before, after, number in _named(joined, a, b)],
         "examples": [
-            {
-                "from": _verdict(each.before, a),
-                "to": _verdict(each.after, b),
-                "key": each.key,
-                "caption": each.caption,
-                "image_url": each.image_url,
-            }
+            {"from": _verdict(each.before, a), "to": _verdict(each.after, b)}
+            | {"key": each.key, "caption": each.caption, "image_url": each.image_url}
             for each in joined.examples
         ],
         "notes": notes(a, b),
@@ -184,21 +184,14 @@ def _print(a: Side, b: Side, joined: Joined) -> None:
             table.add_row(*map(shown, row))
         out.print(table)
     else:
-        out.print("settings and versions: the same")
+        out.print("settings and versions are the same")
     table = _table("stage", "", numbers=("A", "B", "B - A"))
     for stage, reason, before, after in counts_side_by_side(a, b):
         is_first, is_last = reason == "received", reason == KEPT
         more = f"{after - before:+,}" if after != before else ""
         style = "bold" if is_first else "green" if is_last else None
-        table.add_row(
-            shown(stage) if is_first else "",
-            shown(reason),
-            f"{before:,}",
-            f"{after:,}",
-            more,
-            style=style,
-            end_section=is_last,
-        )
+        cells = shown(stage) if is_first else "", shown(reason), f"{before:,}", f"{after:,}", more
+        table.add_row(*cells, style=style, end_section=is_last)
     out.print(table)
     totals = ((name, a.summary.get(name, 0), b.summary.get(name, 0)) for name in ("pairs", "images", "bytes"))
     out.print("; ".join(f"{before:,} {name}, then {after:,}" for name, before, after in totals), soft_wrap=True)
@@ -218,7 +211,7 @@ def _table(*texts: str, numbers: tuple[str, ...] = ()) -> Table:
 
 
 def _print_stages(a: Side, b: Side, joined: Joined) -> None:
-    """The matrix by stage: what became of pairs in A, down, and in B, across."""
+    """Prints a matrix of pairs by the stage that drops them: in A (rows) and in B (columns)."""
     order = [KEPT, *reversed([str(stage) for stage in Stage]), ABSENT_NAME]
     met = {name.partition(":")[0] for names in joined.pairs for name in names}
     stages = [*(name for name in order if name in met), *sorted(met - {*order})]
@@ -226,31 +219,27 @@ def _print_stages(a: Side, b: Side, joined: Joined) -> None:
     for names, number in joined.pairs.items():
         before, after = (name.partition(":")[0] for name in names)
         pairs[before, after] = pairs.get((before, after), 0) + number
-    table = _table(
-        "A \\ B", numbers=tuple(shown(_verdict(name, b)) for name in stages if any(after == name for _, after in pairs))
-    )
+    columns = [name for name in stages if any(after == name for _, after in pairs)]
+    table = _table("A \\ B", numbers=tuple(shown(_verdict(name, b)) for name in columns))
     for before in stages:
-        cells = [pairs.get((before, after)) for after in stages if any(of == after for _, of in pairs)]
+        cells = [pairs.get((before, after)) for after in columns]
         if any(cells):
             table.add_row(shown(_verdict(before, a)), *("" if number is None else f"{number:,}" for number in cells))
     out = terminal.stdout()
-    out.print("pairs that are kept, or the stage that drops them: in A, down, and in B, across")
+    out.print("pairs by the stage that drops them (or kept), in A (rows) and in B (columns)")
     out.print(table)
 
 
 def _print_changes(a: Side, b: Side, joined: Joined) -> None:
-    """Every change of a verdict, the largest first, each with some pairs."""
+    """Prints every change of verdict, largest first, each with some pairs."""
     out = terminal.stdout()
     changes = [(names, number) for names, number in joined.pairs.items() if names[0] != names[1]]
     if not changes:
-        out.print("no pair has another verdict")
+        out.print("no pair changed its verdict")
         return
     for (before, after), number in sorted(changes, key=lambda change: (-change[1], change[0])):
-        out.print(
-            f"{number:,} {'pair' if number == 1 else 'pairs'}: {shown(_verdict(before, a))} -> {shown(_verdict(after, b))}",
-            style="bold",
-            soft_wrap=True,
-        )
+        pairs, change = "pair" if number == 1 else "pairs", f"{_verdict(before, a)} -> {_verdict(after, b)}"
+        out.print(f"{number:,} {pairs}: {shown(change)}", style="bold", soft_wrap=True)
         for each in joined.examples:
             if (each.before, each.after) == (before, after):
                 cut = each.caption[:CAPTION_AT_MOST] + ("…" if len(each.caption) > CAPTION_AT_MOST else "")

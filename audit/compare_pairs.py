@@ -1,8 +1,8 @@
-"""What became of every pair in two runs: verdicts joined by key, a range of keys at a time, from side-cars and dropped rows.
+"""Joins the verdicts of two runs by key, from side-cars and dropped rows, one range of keys at a time.
 
-Each run's (key, verdict) go to temporary files by the first bits of the key, 22 bytes a row; two files of one range are
-then sorted and merged. So memory is that of one range, whatever the runs have. `dropped/extract` is a sample and
-`pair_repeated` says the same pair once more: neither is read.
+The (key, verdict) rows of each run go to temporary files by the first bits of the key, 22 bytes a row. Both files of a
+range are then sorted and merged, so memory is bounded by one range, however large the runs are. `dropped/extract` is
+only a sample, and `pair_repeated` repeats a pair, so neither is read.
 """
 
 import tempfile
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,12 +24,13 @@ from altalign.errors import UnreadableError
 from altalign.machine import interrupts
 from altalign.reasons import KEPT, DropReason, Stage
 
-ROWS_AT_ONCE = 1 << 21  # of a range of keys, on average: 300 MB while it is merged
-RANGES_AT_MOST = 512  # files that are open at a time
-EXAMPLES = 3  # pairs of each change, those of the smallest keys
+ROWS_AT_ONCE = 1 << 21  # in a range of keys, on average: 300 MB while it is merged
+RANGES_AT_MOST = 512  # files open at the same time
+EXAMPLES = 3  # pairs of each change, those with the smallest keys
 ABSENT, ABSENT_NAME = 0, "absent"  # the verdict of a pair that a run does not have
 
 _STAGES = tuple(stage.value for stage in Stage if stage is not Stage.EXTRACT)
+Records = npt.NDArray[np.void]  # of _RECORD
 _RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("verdict", "<u2"), ("file", "<u4")])
 _NONE = np.uint16(2**16 - 1)
 _DIGITS = np.full(256, 255, np.uint8)
@@ -47,18 +49,18 @@ class Example(NamedTuple):
 
 @dataclass
 class Joined:
-    """Pairs by their verdicts in the one run and in the other: `kept`, `STAGE: REASON`, or `ABSENT_NAME`; and some of those that changed."""
+    """Number of pairs by both verdicts (`kept`, `STAGE: REASON` or `ABSENT_NAME`), and examples of changes."""
 
     pairs: dict[tuple[str, str], int] = field(default_factory=dict)
     examples: list[Example] = field(default_factory=list)
 
 
 def join(runs: Sequence[RunFolder], rows: int) -> Joined:
-    """Join two runs.
+    """Joins two runs.
 
     Args:
-        runs: the two, finished.
-        rows: about how many the larger one has.
+        runs: both runs, finished.
+        rows: roughly how many rows the larger one has.
 
     Raises:
         UnreadableError: a file of a run is damaged.
@@ -71,22 +73,22 @@ def join(runs: Sequence[RunFolder], rows: int) -> Joined:
         for place in range(1 << bits):
             interrupts.check()
             _merge([_range(Path(folder), number, place) for number in range(2)], tally, found, len(names))
-        of = {
-            (names[cell // len(names)], names[cell % len(names)]): int(tally[cell])
-            for cell in np.flatnonzero(tally).tolist()
-        }
-        return Joined(of, _examples(files, found, names))
+        pairs: dict[tuple[str, str], int] = {}
+        for cell in np.flatnonzero(tally).tolist():
+            before, after = divmod(cell, len(names))
+            pairs[names[before], names[after]] = int(tally[cell])
+        return Joined(pairs, _examples(files, found, names))
 
 
 # Verdicts of a run, by ranges of keys ---------------------------------------------------------------------------------
 
 
-def _range(folder: Path, number: int, place: int) -> np.ndarray:
+def _range(folder: Path, number: int, place: int) -> Records:
     return np.fromfile(folder / f"{number}-{place:03d}", _RECORD)
 
 
 def _spill(run: RunFolder, folder: Path, number: int, bits: int, verdicts: dict[str, int]) -> list[str]:
-    """Write the verdicts of a run by range; returns the files that they come from. Names of verdicts that are new get the next number."""
+    """Writes the verdicts of a run by range; returns the files that they come from. Numbers new verdicts."""
     files: list[str] = []
     with ExitStack() as stack:
         into = [stack.enter_context((folder / f"{number}-{place:03d}").open("wb")) for place in range(1 << bits)]
@@ -95,9 +97,9 @@ def _spill(run: RunFolder, folder: Path, number: int, bits: int, verdicts: dict[
             if not files or files[-1] != path:
                 files.append(path)
             records["file"] = len(files) - 1
-            of = (
-                (records["high"] >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(records), np.int64)
-            )
+            of = np.zeros(len(records), np.int64)
+            if bits:
+                of = (records["high"] >> np.uint64(64 - bits)).astype(np.int64)
             records = records[np.argsort(of, kind="stable")]
             ends = np.cumsum(np.bincount(of, minlength=1 << bits)).tolist()
             for place, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
@@ -106,8 +108,8 @@ def _spill(run: RunFolder, folder: Path, number: int, bits: int, verdicts: dict[
     return files
 
 
-def _records(run: RunFolder, verdicts: dict[str, int]) -> Iterator[tuple[str, np.ndarray]]:
-    """The path of each file, and its keys with their verdicts, a row group at a time."""
+def _records(run: RunFolder, verdicts: dict[str, int]) -> Iterator[tuple[str, Records]]:
+    """The keys and verdicts of each file with its path, a row group at a time."""
     for name in storage.names(run.path("shards"), ".parquet"):
         path = run.path("shards", name)
         for rows in run_parquet.row_groups(path, ["key"]):
@@ -122,25 +124,21 @@ def _records(run: RunFolder, verdicts: dict[str, int]) -> Iterator[tuple[str, np
                 yield path, _dropped(rows, stage, path, verdicts)
 
 
-def _dropped(rows: pa.Table, stage: str, path: str, verdicts: dict[str, int]) -> np.ndarray:
-    is_repeated: Any = pc.equal(rows["reason"], pa.scalar(DropReason.PAIR_REPEATED.value))
-    is_other: Any = pc.invert(pc.fill_null(is_repeated, pa.scalar(False)))  # noqa: FBT003 - Arrow's
-    rows = rows.filter(is_other)
-    encoded: Any = (
-        pa.chunked_array(rows["reason"].chunks, pa.string()).combine_chunks().fill_null("").dictionary_encode()
-    )
-    numbers = np.array(
-        [verdicts.setdefault(f"{stage}: {reason}", len(verdicts)) for reason in encoded.dictionary.to_pylist()],
-        np.uint16,
-    )
+def _dropped(rows: pa.Table, stage: str, path: str, verdicts: dict[str, int]) -> Records:
+    is_other: Any = pc.not_equal(rows["reason"], pa.scalar(DropReason.PAIR_REPEATED.value))
+    rows = rows.filter(pc.fill_null(is_other, pa.scalar(value=True)))
+    reasons: Any = pa.chunked_array(rows["reason"].chunks, pa.string()).combine_chunks()
+    encoded = reasons.fill_null("").dictionary_encode()
+    names = [f"{stage}: {reason}" for reason in encoded.dictionary.to_pylist()]
+    numbers = np.array([verdicts.setdefault(name, len(verdicts)) for name in names], np.uint16)
     records = np.zeros(len(rows), _RECORD)
     records["high"], records["low"] = _halves(rows["key"], path)
     records["verdict"] = numbers[encoded.indices.to_numpy()] if len(rows) else 0
     return records
 
 
-def _halves(keys: "pa.ChunkedArray[Any]", path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Keys (32 hex digits) as two numbers each, which sort as they do."""
+def _halves(keys: "pa.ChunkedArray[Any]", path: str) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Keys (32 hex digits) as two numbers each, uint64[n], which sort as the keys do."""
     column: Any = pa.chunked_array(keys.chunks, pa.string()).combine_chunks()
     if column.null_count or not pc.all(pc.equal(pc.binary_length(column), pa.scalar(32)), min_count=0).as_py():
         raise UnreadableError(f"{path}: keys that are not 32 hex digits")
@@ -158,28 +156,28 @@ def _halves(keys: "pa.ChunkedArray[Any]", path: str) -> tuple[np.ndarray, np.nda
 
 
 class _Found(NamedTuple):
-    """A pair of a change: its key, and a file that has it: of which run, and its number there."""
+    """A pair that changed: its key, and a file that has it (which run, and the file's number there)."""
 
     key: str
     run: int
     file: int
 
 
-def _merge(both: list[np.ndarray], tally: np.ndarray, found: dict[int, list[_Found]], names: int) -> None:
-    """Add the pairs of a range to the tally of (verdict before, verdict after), and the first of each change to what was found."""
+def _merge(both: list[Records], tally: npt.NDArray[np.int64], found: dict[int, list[_Found]], names: int) -> None:
+    """Adds the pairs of a range to `tally` by both verdicts, int64[names * names], and the first changes to `found`."""
     records, of = np.concatenate(both), np.repeat(np.arange(2, dtype=np.uint8), [len(each) for each in both])
     if not len(records):
         return
     order = np.argsort(np.ascontiguousarray(records["high"]))
     high, low = records["high"][order], records["low"][order]
     is_new = np.r_[True, high[1:] != high[:-1]]
-    if (low[1:] != low[:-1])[~is_new[1:]].any():  # two keys with one first half: hardly ever
+    if (low[1:] != low[:-1])[~is_new[1:]].any():  # two keys share their first half: very rare
         order = np.lexsort((records["low"], records["high"]))
         high, low = records["high"][order], records["low"][order]
         is_new = np.r_[True, (high[1:] != high[:-1]) | (low[1:] != low[:-1])]
     records, of, firsts = records[order], of[order], np.flatnonzero(is_new)
     verdicts = np.empty((2, len(firsts)), np.int64)
-    for run in range(2):  # a pair may be dropped more than once: the least verdict counts
+    for run in range(2):  # a pair may be dropped more than once: the smallest verdict counts
         least = np.minimum.reduceat(np.where(of == run, records["verdict"], _NONE), firsts)
         verdicts[run] = np.where(least == _NONE, ABSENT, least)
     cells = verdicts[0] * names + verdicts[1]
@@ -194,7 +192,7 @@ def _merge(both: list[np.ndarray], tally: np.ndarray, found: dict[int, list[_Fou
 
 
 def _examples(files: list[list[str]], found: dict[int, list[_Found]], names: list[str]) -> list[Example]:
-    """The captions and URLs of what was found, read from the files that have them."""
+    """Reads the captions and URLs of the pairs that were found."""
     wanted: dict[str, set[str]] = {}
     for each in (each for of_cell in found.values() for each in of_cell):
         wanted.setdefault(files[each.run][each.file], set()).add(each.key)

@@ -1,4 +1,4 @@
-"""`altalign explain RUN --url U / --text T / --key K`: what happened to a pair in every stage, with the measured values."""
+"""`altalign explain RUN --url U / --text T / --key K`: shows what happened to a pair in every stage."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from altalign.stages import own_files
 
 
 def main(argv: Sequence[str]) -> int:
-    """Find a pair and say what became of it."""
+    """Finds a pair and says what happened to it."""
     parser = argparse.ArgumentParser(
         prog="altalign explain",
-        description="What happened to a pair in every stage of a run, with the measured values.",
+        description="Show what happened to a pair in every stage of a run, with the measured values.",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run")
     wanted = parser.add_mutually_exclusive_group(required=True)

@@ -1,4 +1,4 @@
-"""Pairs of a run, found by URL, caption or key, and what became of each in every stage."""
+"""Finds pairs of a run by URL, caption or key, and prints what happened to each in every stage."""
 
 import sys
 from typing import Any
@@ -20,42 +20,52 @@ STAGES = tuple(Stage)
 MOST = 20
 _WIDTH = max(len(stage.value) for stage in STAGES)
 
-# What was measured, beside the setting that it was held against: "{row[...]}" and "{config...}" are filled in.
+# The measured value and the setting that it was compared with; "{row[...]}" and "{config...}" are filled in.
 _MEASURED: dict[str, str] = {
     DropReason.RECORD_BROKEN: "{row[error]} ({row[file]}, offset {row[offset]})",
     DropReason.ALT_MISSING: "the element has no alt",
-    DropReason.ALT_EMPTY: "nothing, or only white space",
-    DropReason.TEXT_EMPTY: "nothing is left of the caption",
+    DropReason.ALT_EMPTY: "its alt is empty or white space",
+    DropReason.TEXT_EMPTY: "nothing is left of the caption after cleaning",
     DropReason.TEXT_TOO_SHORT: "{words}, [text] words_at_least = {config.text.words_at_least}",
     DropReason.TEXT_TOO_LONG: "{words}, [text] words_at_most = {config.text.words_at_most}",
-    DropReason.TEXT_ON_TOO_MANY_IMAGES: "on {row[images_per_text]} images, [text] images_per_text_at_most = {config.text.images_per_text_at_most}",
-    DropReason.IMAGE_HAS_TOO_MANY_TEXTS: "{row[texts_per_image]} texts, [image] texts_per_image_at_most = {config.image.texts_per_image_at_most}",
-    DropReason.PAIR_REPEATED: "the same image and caption were kept once, as key {row[kept_key]}",
+    DropReason.TEXT_ON_TOO_MANY_IMAGES: (
+        "on {row[images_per_text]} images, [text] images_per_text_at_most = {config.text.images_per_text_at_most}"
+    ),
+    DropReason.IMAGE_HAS_TOO_MANY_TEXTS: (
+        "{row[texts_per_image]} texts, [image] texts_per_image_at_most = {config.image.texts_per_image_at_most}"
+    ),
+    DropReason.PAIR_REPEATED: "the same image and caption are kept as key {row[kept_key]}",
     DropReason.NOT_IN_ARCHIVE: "no archive of the run has the image's URL",
-    DropReason.HTTP_STATUS: "the final status was {row[http_code]}",
-    DropReason.HTTP_TIMEOUT: "not whole in time, [fetch] timeout_s = {config.fetch.timeout_s}, retries = {config.fetch.retries}",
+    DropReason.HTTP_STATUS: "the last status was {row[http_code]}",
+    DropReason.HTTP_TIMEOUT: (
+        "it did not arrive in time, [fetch] timeout_s = {config.fetch.timeout_s}, retries = {config.fetch.retries}"
+    ),
     DropReason.HTTP_UNREACHABLE: "DNS, connection or TLS failed, [fetch] retries = {config.fetch.retries}",
-    DropReason.HTTP_BROKEN: "reset, cut, empty or badly encoded, [fetch] retries = {config.fetch.retries}",
+    DropReason.HTTP_BROKEN: "the answer was reset, cut, empty or misencoded, [fetch] retries = {config.fetch.retries}",
     DropReason.HTTP_TOO_LARGE: "[fetch] bytes_at_most = {config.fetch.bytes_at_most}",
-    DropReason.HTTP_OPT_OUT: "a header or robots.txt asks not to, [fetch] honour_opt_out, honour_robots",
-    DropReason.HTTP_REFUSED: "[fetch] ports, allow_addresses or blocked_domains",
-    DropReason.IMAGE_UNDECODABLE: "its first bytes are of no known image format",
-    DropReason.IMAGE_DAMAGED: "cut or corrupt",
-    DropReason.IMAGE_TOO_MANY_PIXELS: "{row[width]} x {row[height]} px, [image] pixels_at_most = {config.image.pixels_at_most}",
-    DropReason.IMAGE_TOO_SMALL: "{row[width]} x {row[height]} px, [image] short_side_above_px = {config.image.short_side_above_px}",
-    DropReason.IMAGE_TOO_ELONGATED: "{row[width]} x {row[height]} px, [image] aspect_ratio_below = {config.image.aspect_ratio_below}",
-    DropReason.IMAGE_BLOCKED: "a file of [image] blocked_hashes has its hash",
-    DropReason.IMAGE_NSFW: "score {row[nsfw_score]}, [image.nsfw] drop_at_or_above = {config.image.nsfw.drop_at_or_above}",
-    DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "cosine {row[similarity]:.4f} with {row[test_image]} of test set {row[test_set]}, {threshold}",
-    DropReason.NEAR_DUPLICATE_IN_POOL: "{cosine} the image that stays, key {row[kept_key]}, {threshold}",
+    DropReason.HTTP_OPT_OUT: "a header or robots.txt opts out, [fetch] honour_opt_out, honour_robots",
+    DropReason.HTTP_REFUSED: "refused by [fetch] ports, allow_addresses or blocked_domains",
+    DropReason.IMAGE_UNDECODABLE: "its first bytes match no known image format",
+    DropReason.IMAGE_DAMAGED: "the image is cut or corrupt",
+    DropReason.IMAGE_TOO_MANY_PIXELS: "{size}, [image] pixels_at_most = {config.image.pixels_at_most}",
+    DropReason.IMAGE_TOO_SMALL: "{size}, [image] short_side_above_px = {config.image.short_side_above_px}",
+    DropReason.IMAGE_TOO_ELONGATED: "{size}, [image] aspect_ratio_below = {config.image.aspect_ratio_below}",
+    DropReason.IMAGE_BLOCKED: "its hash is in a file of [image] blocked_hashes",
+    DropReason.IMAGE_NSFW: (
+        "score {row[nsfw_score]}, [image.nsfw] drop_at_or_above = {config.image.nsfw.drop_at_or_above}"
+    ),
+    DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: (
+        "cosine {row[similarity]:.4f} with {row[test_image]} of test set {row[test_set]}, {threshold}"
+    ),
+    DropReason.NEAR_DUPLICATE_IN_POOL: "{cosine} the image that was kept, key {row[kept_key]}, {threshold}",
 }
 
 
 def wanted(*, url: str | None, text: str | None, key: str | None) -> tuple[pc.Expression, str]:
-    """The condition that rows have to meet, and in words; one of the three is given.
+    """The condition that rows must match, and its description; exactly one argument is given.
 
     Raises:
-        UsageError: the key is none.
+        UsageError: the key is not 32 hex digits.
     """
     if key is not None:
         digits = key.strip().lower()
@@ -78,10 +88,10 @@ def _utf8(text: str, option: str) -> str:
 
 
 def tell(run: RunFolder, matches: pc.Expression, what: str) -> None:
-    """Print what became of the pairs that match; of many, the first.
+    """Prints what happened to the pairs that match, or to the first `MOST` of them.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: no pair matches.
     """
     blocks, found = [], {"kept": 0, "dropped": 0}
     for verdict, matching in (("kept", rows.samples(run, matches)), ("dropped", rows.dropped(run, matches))):
@@ -103,29 +113,19 @@ def _hint(run: RunFolder) -> str:
         parts.append("the run is not finished")
     if not run.config.audit.keep_dropped:
         parts.append("[audit] keep_dropped = false: dropped rows were not kept")
-    parts.append(
-        "of what extract drops (no alt-text, no valid URL) only a sample is kept; captions are compared after cleaning, case counts"
-    )
+    parts.append("extract keeps only a sample of what it drops (no alt-text, no valid URL)")
+    parts.append("captions are compared after cleaning, and case counts")
     return "; " + "; ".join(parts)
 
 
 def _pair(row: dict[str, Any]) -> list[str]:
-    values = {
-        "caption": "caption",
-        "image": "image_url",
-        "page": "page_url",
-        "source": "source",
-        "key": "key",
-        "image_id": "image_id",
-    }
-    return [f"{name:<9} {row[column]}" for name, column in values.items() if row[column] is not None]
+    columns = ("caption", "image_url", "page_url", "source", "key", "image_id")
+    return [f"{name.removesuffix('_url'):<9} {row[name]}" for name in columns if row[name] is not None]
 
 
 def _kept(row: dict[str, Any]) -> list[str]:
     shard = row["in"].removesuffix(".parquet") + ".tar"
-    measured = (
-        f"{_many(row['words'], 'word')}, {row['width']} x {row['height']} px {row['format']}, {row['bytes']:,} bytes"
-    )
+    measured = f"{_many(row['words'], 'word')}, {_size(row)} {row['format']}, {row['bytes']:,} bytes"
     return [*_pair(row), *(_line(stage.value, "kept") for stage in STAGES), _line("written", f"{shard}, {measured}")]
 
 
@@ -142,7 +142,7 @@ def _line(name: str, said: str) -> str:
 
 
 def _tries(run: RunFolder, row: dict[str, Any]) -> list[str]:
-    """When and how the image was asked for, where it came from the web; of many tries the last."""
+    """The last `MOST` tries of fetching the image, if it came from the web."""
     if run.config.fetch.source != "web" or row.get("stage") in (Stage.EXTRACT, Stage.JUDGE):
         return []
     of_image = tries.of_image(run, row["image_id"])
@@ -154,18 +154,23 @@ def _tries(run: RunFolder, row: dict[str, Any]) -> list[str]:
 
 
 def _said(run: RunFolder, reason: str, row: dict[str, Any]) -> str:
-    """What was measured, and the setting."""
+    """The measured value and the setting that it was compared with."""
     if reason == DropReason.TEXT_HAS_RARE_NGRAM:
         return f"{_rare_ngrams(run, row['caption'])}, [text] vocabulary_size = {run.config.text.vocabulary_size}"
     if reason == DropReason.URL_INVALID:
         return _no_url(row["image_url"])
-    return _MEASURED[reason].format(
-        row=row, config=run.config, words=_many(row["words"], "word"), threshold=_threshold(run), cosine=_cosine(row)
-    )
+    told = {"words": _many(row["words"], "word"), "size": _size(row), "cosine": _cosine(row)}
+    return _MEASURED[reason].format(row=row, config=run.config, threshold=_threshold(run), **told)
+
+
+def _size(row: dict[str, Any]) -> str:
+    return f"{row['width']} x {row['height']} px"
 
 
 def _cosine(row: dict[str, Any]) -> str:
-    return "connected by other images with" if row["similarity"] is None else f"cosine {row['similarity']:.4f} with"
+    return (
+        "connected through other images with" if row["similarity"] is None else f"cosine {row['similarity']:.4f} with"
+    )
 
 
 def _threshold(run: RunFolder) -> str:
@@ -178,14 +183,14 @@ def _threshold(run: RunFolder) -> str:
 
 
 def _no_url(url: str | None) -> str:
-    """Why this is no URL of an image."""
+    """Why this is not the URL of an image."""
     if not url:
-        return "there is none"
+        return "it has no URL"
     try:
         scheme = ada_url.URL(url).protocol
     except ValueError:
-        return "a URL parser refuses it (WHATWG)"
-    return f"the scheme is {scheme.removesuffix(':')}, neither http nor https"
+        return "it is not a valid URL (WHATWG)"
+    return f"its scheme is {scheme.removesuffix(':')}, not http or https"
 
 
 def _rare_ngrams(run: RunFolder, caption: str) -> str:
@@ -197,14 +202,10 @@ def _rare_ngrams(run: RunFolder, caption: str) -> str:
         raise UnreadableError(f"{path}: not a whole NumPy array") from error
     hashes = np.array(words.ngram_hashes(caption), np.uint64)
     is_known = np.searchsorted(table, hashes) < np.searchsorted(table, hashes, "right")
-    rare = list(
-        dict.fromkeys(gram for gram, known in zip(words.ngrams_of(caption), is_known, strict=True) if not known)
-    )
-    return (
-        "rare: "
-        + ", ".join(f'"{gram}"' for gram in rare[:10])
-        + (f" and {len(rare) - 10} more" if len(rare) > 10 else "")
-    )
+    grams = zip(words.ngrams_of(caption), is_known, strict=True)
+    rare = list(dict.fromkeys(gram for gram, known in grams if not known))
+    more = f" and {len(rare) - 10} more" if len(rare) > 10 else ""
+    return "rare: " + ", ".join(f'"{gram}"' for gram in rare[:10]) + more
 
 
 def _many(number: int | None, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Rows of a run that match: dropped ones and samples, from its Parquet files."""
+"""Finds dropped rows and samples of a run that match a condition, in its Parquet files."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,17 +10,17 @@ from altalign.audit import run_parquet
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
 
-DROPPED = ("extract", "judge", "fetch", "image", "decontaminate")  # folders, in the order of stages
+DROPPED = ("extract", "judge", "fetch", "image", "decontaminate")  # folders of dropped/, in the order of stages
 
 
 def dropped(run: RunFolder, matches: pc.Expression) -> Iterator[dict[str, Any]]:
-    """Dropped rows that match, in the order of stages."""
+    """The dropped rows that match, in the order of stages."""
     for stage in DROPPED:
         yield from _rows(run, storage.join("dropped", stage), matches)
 
 
 def samples(run: RunFolder, matches: pc.Expression) -> Iterator[dict[str, Any]]:
-    """Rows of the side-cars that match, with the shard that holds them."""
+    """The rows of side-cars that match; `in` names the shard."""
     yield from _rows(run, "shards", matches)
 
 

@@ -1,4 +1,4 @@
-"""A run folder as its readers see it: what run.json says, settings, paths. Needs neither Beam nor the inputs."""
+"""A run folder for its readers: the facts of run.json, settings, paths. Needs neither Beam nor the inputs."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,10 +21,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, folder: str) -> "RunFolder":
-        """Open a run.
+        """Opens a run.
 
         Raises:
-            UsageError: there is no such folder, or it is no run.
+            UsageError: there is no such folder, or it is not a run.
             UnreadableError: run.json is damaged.
         """
         storage.check(folder)
@@ -39,10 +39,10 @@ class RunFolder:
 
     @cached_property
     def config(self) -> "CurateConfig":
-        """The settings as resolved.
+        """The resolved settings of the run.
 
         Raises:
-            DamagedError: config.toml is not there, or not as it was written.
+            DamagedError: config.toml is missing or damaged.
         """
         from altalign.curation import CurateConfig  # a tenth of a second, which `status` need not wait for
 
@@ -61,5 +61,5 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the manifest is there."""
+        """Whether the run has finished: it has a manifest."""
         return storage.exists(self.path("manifest.json"))

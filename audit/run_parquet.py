@@ -1,4 +1,4 @@
-"""Parquet files of a run, a row group at a time or whole; what is damaged is named."""
+"""Reads the Parquet files of a run, a row group at a time or whole; errors name the damaged file."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +12,11 @@ from altalign.errors import UnreadableError
 
 
 def row_groups(path: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """The rows of a file, these columns or all.
+    """The row groups of a file, with these columns or all.
 
     Raises:
-        UnreadableError: it is no whole Parquet file, or has not these columns.
-        FileNotFoundError: it is not there.
+        UnreadableError: it is not a whole Parquet file, or lacks one of these columns.
+        FileNotFoundError: there is no such file.
     """
     with storage.open_read(path) as file:
         yield from row_groups_of(file, path, columns)
@@ -25,13 +25,13 @@ def row_groups(path: str, columns: Sequence[str] | None = None) -> Iterator[pa.T
 def row_groups_of(
     file: "BinaryIO | pa.NativeFile", path: str, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
-    """The same of a file that is open."""
+    """The row groups of an open file, as `row_groups`; `path` is for errors."""
     with _naming(path):
         yield from _row_groups(pq.ParquetFile(file), columns)
 
 
 def table(path: str, columns: Sequence[str]) -> pa.Table:
-    """These columns of a whole file; raises as `row_groups` does."""
+    """These columns of a whole file; raises what `row_groups` raises."""
     with storage.open_read(path) as file, _naming(path):
         parquet = pq.ParquetFile(file)
         groups = list(_row_groups(parquet, columns))
@@ -41,13 +41,12 @@ def table(path: str, columns: Sequence[str]) -> pa.Table:
 def _row_groups(parquet: pq.ParquetFile, columns: Sequence[str] | None) -> Iterator[pa.Table]:
     if missing := [name for name in columns or () if name not in parquet.schema_arrow.names]:
         raise pa.ArrowInvalid(f"no column {missing[0]}")
+    names = list(columns) if columns is not None else None
     for group in range(parquet.num_row_groups):
-        rows: pa.Table = parquet.read_row_group(
-            group, columns=list(columns) if columns is not None else None, use_threads=False
-        )
-        # where pages are damaged Arrow may end early without a word
+        rows: pa.Table = parquet.read_row_group(group, columns=names, use_threads=False)
+        # if pages are damaged, Arrow may stop early without an error
         if len(rows) != (said := parquet.metadata.row_group(group).num_rows):
-            raise pa.ArrowInvalid(f"{len(rows)} rows where its footer says {said}")
+            raise pa.ArrowInvalid(f"{len(rows)} rows, but its footer says {said}")
         yield rows
 
 

@@ -1,4 +1,4 @@
-"""`altalign status RUN`: how far a run is, from its files alone, so from anywhere that sees them."""
+"""`altalign status RUN`: shows how far a run is. It reads nothing but the run's files."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,14 +9,13 @@ from altalign.audit.run_folder import RunFolder
 from altalign.stages import finished_units, own_files
 from altalign.terminal import shown
 
-MOST = 8  # reasons, and hosts, that are named
+MOST = 8  # reasons, and hosts, to name
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the state of every stage."""
-    parser = argparse.ArgumentParser(
-        prog="altalign status", description="How far a run is: units, rows, failures, time left; from its files."
-    )
+    """Prints the state of every stage."""
+    about = "Show how far a run is: units, rows, failures and time left, read from its files."
+    parser = argparse.ArgumentParser(prog="altalign status", description=about)
     parser.add_argument("run", metavar="RUN", help="folder of a run")
     folder = parser.parse_args(argv).run
     with own_files(folder):
@@ -29,7 +28,7 @@ def _print(run: RunFolder) -> None:
 
     out = terminal.stdout()
     process = storage.holder(run.folder)
-    state = f"at work (process {process})" if process else "finished" if run.is_finished else "not finished"
+    state = f"running (process {process})" if process else "finished" if run.is_finished else "not finished"
     out.print(f"{shown(run.folder)}: {state}", soft_wrap=True)
     table = Table()
     for name in ("stage", "state"):
@@ -37,18 +36,10 @@ def _print(run: RunFolder) -> None:
     for name in ("units", "rows", "time", "left", "tries"):
         table.add_column(name, justify="right")
     for stage, facts in run.facts["stages"].items():
-        state = "finished" if facts["finished"] else "begun"
         done, planned, rows = _units(run, stage)
-        left = "" if facts["finished"] else _left(facts["started"], done, planned)
-        table.add_row(
-            stage,
-            state,
-            f"{done:,} of {planned:,}" if planned else "",
-            f"{rows:,}" if rows else "",
-            f"{facts['seconds']:.1f} s",
-            left,
-            str(facts["attempts"]),
-        )
+        state, left = ("finished", "") if facts["finished"] else ("begun", _left(facts["started"], done, planned))
+        units, of_rows = f"{done:,} of {planned:,}" if planned else "", f"{rows:,}" if rows else ""
+        table.add_row(stage, state, units, of_rows, f"{facts['seconds']:.1f} s", left, str(facts["attempts"]))
     out.print(table)
     for line in _from_the_web(run):
         out.print(line, soft_wrap=True)
@@ -56,11 +47,11 @@ def _print(run: RunFolder) -> None:
     if trouble and not run.is_finished:
         out.print(f"last failure: {shown(trouble['message'])}", soft_wrap=True)
     if not run.is_finished and not process:
-        out.print("run the same `altalign curate` again to go on")
+        out.print("run the same `altalign curate` again to continue")
 
 
 def _units(run: RunFolder, stage: str) -> tuple[int, int, int]:
-    """Finished and planned units, and rows, over the steps of a stage that have begun."""
+    """Finished units, planned units and rows of the steps of a stage that have begun."""
     done = planned = rows = 0
     for plan in storage.below(run.path("work", stage), "plan/plan.json"):
         facts = storage.read_json(plan)
@@ -70,7 +61,7 @@ def _units(run: RunFolder, stage: str) -> tuple[int, int, int]:
 
 
 def _from_the_web(run: RunFolder) -> list[str]:
-    """How fetching goes, or went, as its last progress said it; nothing where images were in hand."""
+    """Lines about the fetch from its last progress.json; empty if the images came with the input."""
     said = storage.read_json(run.path("log", "fetch", "progress.json"))
     if not said:
         return []
@@ -89,16 +80,16 @@ def _from_the_web(run: RunFolder) -> list[str]:
             f"as of {said['updated']}",
         ]
     found = {"not fetched": said["reasons"], "most failures": said["hosts"]}
-    lines = [
-        f"  {what}: {', '.join(f'{shown(name)} {number:,}' for name, number in list(of.items())[:MOST])}"
-        for what, of in found.items()
-        if of
-    ]
-    return [", ".join(parts), *lines]
+    lines = [", ".join(parts)]
+    for what, of in found.items():
+        if of:
+            most = ", ".join(f"{shown(name)} {number:,}" for name, number in list(of.items())[:MOST])
+            lines.append(f"  {what}: {most}")
+    return lines
 
 
 def _left(started: str, done: int, planned: int) -> str:
-    """Time left of a stage under way, from what its units took so far."""
+    """The time left for a stage, estimated from the units that have finished."""
     if not done:
         return "unknown"
     begun = datetime.strptime(started, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)

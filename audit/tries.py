@@ -1,4 +1,4 @@
-"""Tries of fetching an image, from `log/fetch/`."""
+"""The tries of fetching an image, read from `log/fetch/`."""
 
 import json
 from collections.abc import Iterator
@@ -9,23 +9,23 @@ from typing import Any
 from altalign import storage
 from altalign.audit.run_folder import RunFolder
 
-PARTITIONS_AT_MOST = 1 << 16  # of survivors; any power of two, and not known once work/ is deleted
+PARTITIONS_AT_MOST = 1 << 16  # of survivors: a power of two, unknown once work/ is deleted
 
 
 def of_image(run: RunFolder, image_id: str) -> list[dict[str, Any]]:
-    """The tries of an image (32 hex digits), in order; none where the log is not there any more."""
+    """The tries of an image (32 hex digits), in order; empty if the log was deleted."""
     found = []
     for path in _files(run, image_id):
         with storage.open_read(path) as file:
             for line in file:
                 if image_id.encode() in line:
-                    with suppress(ValueError):  # a line that a kill has cut
+                    with suppress(ValueError):  # a line cut by a kill
                         found.append(json.loads(line))
     return sorted((each for each in found if each.get("image_id") == image_id), key=lambda each: each["started"])
 
 
 def _files(run: RunFolder, image_id: str) -> Iterator[str]:
-    """The logs of units that may hold an image: a partition is a range of ids, and names begin with its number."""
+    """The logs of units that may hold an image: names begin with the number of a partition, a range of image_ids."""
     head, partitions = int(image_id[:4], 16), [1 << bits for bits in range(PARTITIONS_AT_MOST.bit_length())]
     numbers = {head * count >> 16 for count in partitions}
     for name in storage.names(run.path("log", "fetch"), ".jsonl"):
@@ -34,11 +34,10 @@ def _files(run: RunFolder, image_id: str) -> Iterator[str]:
 
 
 def told(each: dict[str, Any], url: str) -> str:
-    """A try of an image of this URL in one line."""
+    """Describes a try of the image with this URL in one line."""
     when = datetime.fromtimestamp(each["started"], UTC).strftime("%Y-%m-%d %H:%M:%S")
     status = f" {each['status']}" if each["status"] else ""
     end = f"{each['reason']}{status}: {each['detail']}" if each["reason"] else f"fetched, {each['bytes']:,} bytes"
     at = f", at {each['address']}" if each["address"] else ""
-    return f"{when} UTC, {each['seconds']:.2f} s: {end}{at}" + (
-        f", redirected to {each['url']}" if each["url"] != url else ""
-    )
+    redirected = f", redirected to {each['url']}" if each["url"] != url else ""
+    return f"{when} UTC, {each['seconds']:.2f} s: {end}{at}{redirected}"

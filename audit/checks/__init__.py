@@ -1,8 +1,8 @@
-"""Checks of a finished run: its counts add up, its shards are those of the manifest, and every sample passes every rule that can be asked again.
+"""Checks of a finished run: its counts add up, its shards match the manifest, and every sample passes every rule.
 
-Samples are read again from the tars and side-cars, and everything is measured anew: words, tables, URLs, hashes,
-pixels. What cannot be asked again is in `NOT_ASKED`. A damaged run gives checks that fail; what one needs and is not to
-be had, a check that could not be asked.
+Samples are read again from tars and side-cars, and everything is measured again: words, tables, URLs, hashes, pixels.
+`NOT_ASKED` lists the rules that a finished run cannot be checked for. In a damaged run checks fail; a check that lacks
+something it needs has no result.
 """
 
 from functools import partial
@@ -25,39 +25,42 @@ from altalign.reasons import REASONS, DropReason, Stage
 __all__ = ["NOT_ASKED", "Check", "run_checks"]
 
 SECONDS_PER_SAMPLE = 0.6e-3  # of one core, about: docs/concepts/where-the-time-goes.md
-KEYS_AT_MOST = 1 << 20  # kept keys that are looked for among dropped rows
-FILES_PER_SHARD = 8  # files of dropped/ of each stage that are read for each shard that is, where shards are sampled
+KEYS_AT_MOST = 1 << 20  # kept keys that are searched for among the dropped rows
+FILES_PER_SHARD = 8  # if shards are sampled: files of dropped/STAGE that are read for each shard that is read
 
 _ANEW = "`altalign curate` with --rerun write makes it anew"
-_CHANGED = "a file was changed, or this is a defect of altalign: `altalign curate` with --restart makes the run anew; where it fails again, please report it"
-_OF_RULE = "sample(s) asked again", _CHANGED
+_CHANGED = (
+    "a file was changed, or altalign has a defect: `altalign curate` with --restart makes the run anew; "
+    "if it fails again, please report it"
+)
+_OF_RULE = "sample(s) checked again", _CHANGED
 
-# What is looked at, by the name of the check, and what to do where it fails; "(s)" is an s of several.
+# For each check: what it looks at ("(s)" becomes an s for several), and what to do if it fails.
 ABOUT = {
     "settings": (
-        "settings file by its digest, versions",
-        "audit with the altalign that made the run, and take config.toml from where it was written",
+        "settings file by its digest, and versions",
+        "use the altalign that made the run, and restore the config.toml that it wrote",
     ),
-    "counts": ("count(s), added up by stage and source, and held against summary.json, manifest and shards", _CHANGED),
+    "counts": ("count(s), added up by stage and source and compared with summary.json, manifest and shards", _CHANGED),
     "dropped_rows": ("dropped row(s), as many as the counts say", _CHANGED),
     "kept_or_dropped": ("dropped row(s), none of a pair that is kept", _CHANGED),
     "manifest": ("file(s) by name and size, and the manifest", _ANEW),
     "digests": ("file(s) by SHA-256", _ANEW),
     "card": ("file(s) of the data-set card by SHA-256", _ANEW),
-    "shard_sizes": ("shard(s) with exactly samples_per_shard samples, but the last", _ANEW),
-    "side_cars": ("side-car(s) with all columns and text that is UTF-8", _ANEW),
+    "shard_sizes": ("shard(s) with exactly samples_per_shard samples, except the last", _ANEW),
+    "side_cars": ("side-car(s) with all columns, and text in UTF-8", _ANEW),
     "tars": ("tar(s) read from first byte to last", _ANEW),
     "members": ("sample(s): image, .txt and .json as the side-car says, at its offsets", _ANEW),
     "order": ("sample(s) in the order of (image_id, key)", _ANEW),
     "image_bytes": ("image(s) by SHA-256", _ANEW),
     "image_sizes": ("image(s) decoded: format, width and height as the side-car says", _ANEW),
     "stored_form": ("image(s) stored as [shards] says", _ANEW),
-    "image_id": ("image_id(s) made again of URL or bytes", _CHANGED),
-    "key": ("key(s) made again of image and caption", _CHANGED),
-    "image_url": ("URL(s) in the form in which URLs are kept", _CHANGED),
+    "image_id": ("image_id(s) computed again from URL or bytes", _CHANGED),
+    "key": ("key(s) computed again from image and caption", _CHANGED),
+    "image_url": ("URL(s) in their normal form", _CHANGED),
     "source": ("source(s), all in config.toml", _CHANGED),
-    "captions": ("caption(s) as cleaning leaves them", _CHANGED),
-    "words": ("number(s) of words, counted again", _CHANGED),
+    "captions": ("caption(s) in their cleaned form", _CHANGED),
+    "words": ("word count(s), counted again", _CHANGED),
     **dict.fromkeys(
         (
             *REASONS[Stage.JUDGE],
@@ -68,27 +71,27 @@ ABOUT = {
     ),
 }
 
-# Rules that a finished run cannot be asked about, and why.
+# Rules that a finished run cannot be checked for, and why.
 NOT_ASKED = {
-    "fetching (http_status to http_refused, but http_too_large)": "the answers of servers are not kept",
+    "fetching (http_status to http_refused, but http_too_large)": "the servers' answers are not kept",
     DropReason.IMAGE_NSFW.value: "the classifier is not part of a run",
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE.value: "the test images are not part of a run",
     DropReason.NEAR_DUPLICATE_IN_POOL.value: "it compares all images with each other",
-    "size and shape of images that were made smaller": "their pixels as found are not part of a run",
-    "PDQ hashes of blocked_hashes": "they are of the image as found, decoded as it was when it was fetched",
+    "size and shape of images that were made smaller": "their original pixels are not part of a run",
+    "PDQ hashes of blocked_hashes": "they are computed from the original image as it was decoded when fetched",
 }
 
 
 def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Check]:
-    """Check a finished run.
+    """Checks a finished run.
 
     Args:
         run: the run.
-        shards_at_most: how many shards are read, those of the smallest SHA-256; None: all.
+        shards_at_most: how many shards to read, those with the smallest SHA-256; None: all.
 
     Returns:
-        A check of each kind of thing that was looked at, in the order of `ABOUT`. A run that is damaged, or is not
-        finished, has checks that fail.
+        One check for each kind of thing that was looked at, in the order of `ABOUT`. For a run that is damaged or not
+        finished, some of them fail.
     """
     findings, notes = Findings(), dict[str, str]()
     manifest = Manifest.read(run, findings)
@@ -115,7 +118,7 @@ def _check_rows(
     *,
     shards_at_most: int | None,
 ) -> dict[str, str]:
-    """Read shards and dropped rows; returns what is to be said of the checks that hold."""
+    """Reads shards and dropped rows; returns notes on the checks that pass, by their names."""
     names = _chosen(manifest, shards_at_most)
     rows = sum(manifest.entries[name]["rows"] for name in names)
     bits = max(0, (rows - 1) // KEYS_AT_MOST).bit_length()
@@ -142,25 +145,21 @@ def _check_rows(
         totals.check_against_shards(run, counts, shards, findings)
     if run.config.audit.keep_dropped:
         findings.saw("kept_or_dropped", 0)
-        near = [
-            (shard.leading(found.first.encode()) >> 16, shard.leading(found.last.encode()) >> 16)
-            for found in shards
-            if found.rows
-        ]
-        dropped.check(
-            run, counts, keys, findings, files_at_most=None if is_whole else FILES_PER_SHARD * len(names), near=near
-        )
+        ends = [(found.first.encode(), found.last.encode()) for found in shards if found.rows]
+        near = [(shard.leading(first) >> 16, shard.leading(last) >> 16) for first, last in ends]
+        files_at_most = None if is_whole else FILES_PER_SHARD * len(names)
+        dropped.check(run, counts, keys, findings, files_at_most=files_at_most, near=near)
     return _notes(names, manifest, rows, len(keys))
 
 
 def _chosen(manifest: Manifest, at_most: int | None) -> list[str]:
-    """The shards that are read: those of the smallest SHA-256, in the order of their names."""
+    """The shards to read: those with the smallest SHA-256, sorted by name."""
     by_content = sorted(manifest.entries, key=lambda name: (manifest.entries[name]["sha256"], name))
     return sorted(by_content[:at_most])
 
 
 def _check_between(shards: list[shard.Found], findings: Findings) -> None:
-    """The last sample of each shard before the first of the next one that was read; the first of all has nothing before it."""
+    """Checks that the last sample of each shard comes before the first sample of the next one that was read."""
     for name in ("order", DropReason.PAIR_REPEATED):
         findings.saw(name, int(any(found.rows for found in shards)))
     for before, after in pairwise(found for found in shards if found.rows):
@@ -169,10 +168,10 @@ def _check_between(shards: list[shard.Found], findings: Findings) -> None:
 
 
 def _notes(names: list[str], manifest: Manifest, rows: int, kept: int) -> dict[str, str]:
-    """What was read, where that was not all."""
-    notes = {"kept_or_dropped": f"{many(kept, 'kept key(s)')} looked for"}
+    """Notes on what was read if that was not everything."""
+    notes = {"kept_or_dropped": f"searched for {many(kept, 'kept key(s)')}"}
     if len(names) < len(manifest.entries):
-        sample = f"of {len(names):,} of {many(len(manifest.entries), 'shard(s)')}, those of the smallest SHA-256"
+        sample = f"in {len(names):,} of {many(len(manifest.entries), 'shard(s)')}, those with the smallest SHA-256"
         of_all = ("settings", "counts", "manifest", "card", "shard_sizes", "dropped_rows", "kept_or_dropped")
         notes |= {name: sample for name in ABOUT if name not in of_all}
         notes["kept_or_dropped"] += f", {sample}, in {FILES_PER_SHARD * len(names):,} files of each stage"

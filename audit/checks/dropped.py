@@ -1,10 +1,11 @@
-"""Dropped rows against counts, and against what was kept."""
+"""Compares the dropped rows with the counts and with the kept pairs."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,27 +24,27 @@ _COLUMNS = ("key", "stage", "source", "reason")
 def check(
     run: RunFolder,
     counts: Counts | None,
-    kept: np.ndarray,
+    kept: npt.NDArray[np.bytes_],
     findings: Findings,
     *,
     files_at_most: int | None,
     near: Sequence[tuple[int, int]] = (),
 ) -> bool:
-    """Read dropped/ once: rows by stage, source and reason are those of the counts, and no kept key is among them.
+    """Reads dropped/ once: checks that its rows add up to the counts, and that no kept key is among them.
 
-    A key may be both kept and dropped for one reason alone: `pair_repeated`, whose rows are the same pair once more.
+    A kept key may be dropped for one reason only, `pair_repeated`: those rows are the same pair once more.
 
     Args:
-        run: which keeps dropped rows.
-        counts: None where they could not be read.
-        kept: keys of samples, S32, that are looked for.
-        findings: takes what is found.
-        files_at_most: of each stage; None: all.
-        near: ranges of the first 16 bits of image_ids: files of these come first, where files are of ranges (all stages
-            but judge).
+        run: a run that keeps its dropped rows.
+        counts: the counts; None if they could not be read.
+        kept: keys of samples to search for, S32[n].
+        findings: receives what is found.
+        files_at_most: how many files of each stage to read; None: all.
+        near: ranges of the first 16 bits of image_ids. Files that cover them are read first (all stages but judge have
+            a file for each range of image_ids).
 
     Returns:
-        Whether all files were read; counts are compared only then.
+        Whether all files were read; only then are counts compared.
     """
     kept, is_whole = np.sort(kept), True
     seen = Counter[tuple[str, str, str]]()
@@ -59,11 +60,8 @@ def check(
                     if stage is not Stage.EXTRACT:
                         _look_for(rows, kept, path, findings)
             except (UnreadableError, OSError) as error:
-                said = (
-                    f"{path}: {error.strerror}"
-                    if isinstance(error, OSError)
-                    else str(error).replace(run.path(path), path)
-                )
+                is_ours = isinstance(error, UnreadableError)
+                said = str(error).replace(run.path(path), path) if is_ours else f"{path}: {error.strerror}"
                 findings.fails("dropped_rows", said)
     if counts is not None and is_whole:
         _compare(counts, seen, findings)
@@ -71,7 +69,10 @@ def check(
 
 
 def _nearest(names: list[str], near: Sequence[tuple[int, int]]) -> list[str]:
-    """Names of files, those of partitions that have image_ids of these ranges first. Partitions are a power of two: the least that the names leave."""
+    """Sorts files so that those whose partition overlaps one of these ranges come first.
+
+    The number of partitions is a power of two: the smallest that is above every number in the names.
+    """
     numbers = {name: int(number) for name in names if (number := name.partition("-")[0]).isdecimal()}
     bits = max(numbers.values(), default=0).bit_length()
     wanted = {number for first, last in near for number in range(first << bits >> 16, (last << bits >> 16) + 1)}
@@ -88,13 +89,12 @@ def _rows(run: RunFolder, path: str) -> Iterator[pa.Table]:
 
 
 def _count(rows: pa.Table, seen: Counter[tuple[str, str, str]]) -> None:
-    for entry in (
-        rows.group_by(["stage", "source", "reason"], use_threads=False).aggregate([([], "count_all")]).to_pylist()
-    ):
+    counted = rows.group_by(["stage", "source", "reason"], use_threads=False).aggregate([([], "count_all")])
+    for entry in counted.to_pylist():
         seen[str(entry["stage"]), str(entry["source"]), str(entry["reason"])] += entry["count_all"]
 
 
-def _look_for(rows: pa.Table, kept: np.ndarray, path: str, findings: Findings) -> None:
+def _look_for(rows: pa.Table, kept: npt.NDArray[np.bytes_], path: str, findings: Findings) -> None:
     others = rows.filter(pc.not_equal(rows["reason"], pa.scalar(DropReason.PAIR_REPEATED.value)))["key"].drop_null()
     keys = np.array([str(key).encode() for key in others.to_pylist()], "S32") if len(kept) else np.empty(0, "S32")
     places = np.minimum(np.searchsorted(kept, keys), max(0, len(kept) - 1))
@@ -103,7 +103,7 @@ def _look_for(rows: pa.Table, kept: np.ndarray, path: str, findings: Findings) -
 
 
 def _compare(counts: Counts, seen: Counter[tuple[str, str, str]], findings: Findings) -> None:
-    """Of extract every broken record is there, and of its other reasons a sample."""
+    """Compares rows with counts. Of what extract drops, only broken records are all kept; of the rest, a sample is."""
     counted: dict[Any, Any] = {
         (stage, source, reason): rows for stage, source, reason, rows in counts.to_json() if reason != KEPT
     }
@@ -115,5 +115,5 @@ def _compare(counts: Counts, seen: Counter[tuple[str, str, str]], findings: Find
             stage, source, reason = name
             findings.fails(
                 "dropped_rows",
-                f"dropped/{stage}: {there:,} rows of {source!r} as {reason}, counts.parquet says {said:,}",
+                f"dropped/{stage}: {there:,} rows of {source!r} as {reason}, but counts.parquet says {said:,}",
             )

@@ -1,8 +1,9 @@
-"""One image of a shard, decoded again: held against its row of the side-car and against the image rules, in plain Python."""
+"""Decodes one image of a shard again and compares it with its row of the side-car and with the image rules."""
 
 import functools
 import hashlib
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from altalign.audit.checks.findings import Findings
@@ -11,11 +12,11 @@ from altalign.filters import pixels
 from altalign.machine import interrupts, memory
 from altalign.reasons import DropReason
 
-_SHORT_SIDE_PX = 128  # that images are decoded to at least
+_SHORT_SIDE_PX = 128  # images are decoded to at least this short side
 
 
 def check(data: bytes, row: dict[str, Any], rules: Rules, name: str) -> Findings:
-    """The bytes of an image against its row of the side-car, and against the image rules; `name` is that of the tar.
+    """Checks the bytes of an image against its row of the side-car and the image rules; `name` is the tar's.
 
     Raises:
         Interrupted: a signal has asked the command to end.
@@ -25,17 +26,13 @@ def check(data: bytes, row: dict[str, Any], rules: Rules, name: str) -> Findings
     findings.saw("image_bytes")
     digest = hashlib.sha256(data).hexdigest()
     if digest != row["sha256"] or len(data) != row["bytes"]:
-        findings.fails(
-            "image_bytes",
-            f"{where}: its image has {len(data):,} bytes of SHA-256 {digest}, the side-car says {row['bytes']:,} of {row['sha256']}",
-        )
+        said = f"the side-car says {row['bytes']:,} of {row['sha256']}"
+        findings.fails("image_bytes", f"{where}: its image has {len(data):,} bytes of SHA-256 {digest}, {said}")
     try:
         decoded = _decoded(data, limits.pixels_at_most)
     except MemoryError as error:
-        findings.cannot_ask(
-            "image_sizes",
-            f"{where}: no memory to decode its image ({error}), so no image rule was asked of it; more memory lets it",
-        )
+        why = f"no memory to decode its image ({error}), so no image rule was checked; run it with more memory"
+        findings.cannot_ask("image_sizes", f"{where}: {why}")
         return findings
     findings.saw("image_sizes")
     said = (row["format"], row["width"], row["height"])
@@ -53,13 +50,9 @@ def check(data: bytes, row: dict[str, Any], rules: Rules, name: str) -> Findings
 
 
 def _decoded(data: bytes, pixels_at_most: int) -> pixels.Decoded:
-    """The image, gray. Raises MemoryError where there is too little, of which threads share what there is."""
-    needed = (
-        0
-        if memory.is_ample()
-        else pixels.peak_bytes(data, colour=False, pixels_at_most=pixels_at_most, short_side_px=_SHORT_SIDE_PX)
-    )
-    with memory.reserved(needed):
+    """Decodes an image in gray. Raises MemoryError if there is too little; threads share what there is."""
+    peak = partial(pixels.peak_bytes, colour=False, pixels_at_most=pixels_at_most, short_side_px=_SHORT_SIDE_PX)
+    with memory.reserved(0 if memory.is_ample() else peak(data)):
         return pixels.decode(data, pixels_at_most=pixels_at_most, colour=False, short_side_px=_SHORT_SIDE_PX)
 
 
@@ -70,7 +63,10 @@ def _size(kind: str | None, width: int | None, height: int | None) -> str:
 def _check_rules(
     decoded: pixels.Decoded, row: dict[str, Any], digest: str, rules: Rules, where: str, findings: Findings
 ) -> None:
-    """The image rules, in plain Python, of what is measured now. Size and shape are those of the image as found unless it was made smaller."""
+    """Applies the image rules, in plain Python, to what is measured now.
+
+    Size and shape are those of the original image, unless it was made smaller: then their rules are left out.
+    """
     config, limits = rules.config, rules.config.image
     short, long = sorted((decoded.width or 0, decoded.height or 0))
     ratio = _exactly(limits.aspect_ratio_below)
@@ -88,21 +84,18 @@ def _check_rules(
         if holds:
             setting = _LIMITS.get(rule, "")
             limit = f", [image] {setting} = {getattr(limits, setting)}" if setting else ""
-            findings.fails(
-                rule, f"{where}: {size}{f' ({decoded.damage})' if rule == DropReason.IMAGE_DAMAGED else ''}{limit}"
-            )
+            damage = f" ({decoded.damage})" if rule == DropReason.IMAGE_DAMAGED else ""
+            findings.fails(rule, f"{where}: {size}{damage}{limit}")
     if config.fetch.source == "web" and is_as_found and row["source"] not in rules.sources_in_hand:
         findings.saw(DropReason.HTTP_TOO_LARGE)
         if row["bytes"] > config.fetch.bytes_at_most:
-            findings.fails(
-                DropReason.HTTP_TOO_LARGE,
-                f"{where}: {row['bytes']:,} bytes, [fetch] bytes_at_most = {config.fetch.bytes_at_most}",
-            )
+            said = f"{row['bytes']:,} bytes, [fetch] bytes_at_most = {config.fetch.bytes_at_most}"
+            findings.fails(DropReason.HTTP_TOO_LARGE, f"{where}: {said}")
 
 
 @functools.cache
 def _exactly(number: float) -> Fraction:
-    """As it is written."""
+    """The decimal number that a float was written as."""
     return Fraction(str(number))
 
 
@@ -114,16 +107,14 @@ _LIMITS = {
 
 
 def _check_form(row: dict[str, Any], digest: str, rules: Rules, where: str, findings: Findings) -> None:
-    """What `[shards]` says of stored images."""
+    """Checks the stored image against the settings of `[shards]`."""
     settings = rules.config.shards
     findings.saw("stored_form")
     short_side = min(row["width"], row["height"])
     if settings.portable and row["format"] != "jpeg":
         findings.fails("stored_form", f"{where}: {row['format']}, [shards] portable = true")
     elif 0 < settings.resize_short_side_px < short_side:
-        findings.fails(
-            "stored_form",
-            f"{where}: a short side of {short_side:,} px, [shards] resize_short_side_px = {settings.resize_short_side_px}",
-        )
+        limit = f"[shards] resize_short_side_px = {settings.resize_short_side_px}"
+        findings.fails("stored_form", f"{where}: a short side of {short_side:,} px, {limit}")
     elif not settings.portable and not settings.resize_short_side_px and digest != row["found_sha256"]:
         findings.fails("stored_form", f"{where}: its image is not that of found_sha256, [shards] portable = false")

@@ -1,6 +1,6 @@
-"""The text rules, the identity and the form of captions, asked again of the rows of a side-car; nothing that they say of themselves is believed.
+"""Checks the rows of a side-car again: text rules, identity, and form of captions. No column is taken on trust.
 
-Tables are searched where they lie, mapped into memory, and with no index of the pipeline's.
+Tables are memory-mapped and searched directly, without the index that the pipeline uses.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +10,7 @@ from tokenize import TokenError
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,26 +25,29 @@ from altalign.reasons import DropReason
 
 BLOCK = 8_192  # rows whose n-grams are hashed at a time
 
-# The tables that rules are held against; each holds what is in the vocabulary, or what is over a limit.
+# The table of each rule: hashes that are in the vocabulary, or over a limit.
 TABLES = {
     DropReason.TEXT_HAS_RARE_NGRAM: "vocabulary",
     DropReason.TEXT_ON_TOO_MANY_IMAGES: "over_shared_texts",
     DropReason.IMAGE_HAS_TOO_MANY_TEXTS: "over_captioned_images",
 }
-# what NumPy's reader of headers, which are Python, may raise
+# NumPy parses array headers as Python, which may raise any of these
 _NO_ARRAY = (ValueError, EOFError, TypeError, OverflowError, SyntaxError, TokenError)
+
+
+Hashes = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What rows are held against: settings, tables (None where it is not to be had, or drops nothing), block lists, and which sources have images in hand."""
+    """What rows are checked against: settings, tables (None if missing, or if it drops nothing) and block lists."""
 
     run: RunFolder
-    tables: Mapping[DropReason, np.ndarray | None]
+    tables: Mapping[DropReason, Hashes | None]
     blocked: BlockList
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process maps the tables itself."""
+        """Another process maps the tables itself instead of receiving them."""
         return Rules.of, (self.run, Findings())
 
     @property
@@ -53,64 +57,59 @@ class Rules:
 
     @classmethod
     def of(cls, run: RunFolder, findings: Findings) -> "Rules":
-        """The rules of a run; what of its tables cannot be read fails the check of its rule.
+        """Reads the rules of a run; a table that cannot be read fails the check of its rule.
 
         Raises:
             DamagedError: config.toml is not as it was written.
         """
-        tables: dict[DropReason, np.ndarray | None] = {}
+        tables: dict[DropReason, Hashes | None] = {}
         for rule, name in TABLES.items():
             tables[rule] = None
             try:
                 tables[rule] = _table(run, name)
             except (UnreadableError, OSError) as error:
-                findings.fails(
-                    rule, str(error) if isinstance(error, UnreadableError) else f"{error.filename}: {error.strerror}"
-                )
+                is_ours = isinstance(error, UnreadableError)
+                findings.fails(rule, str(error) if is_ours else f"{error.filename}: {error.strerror}")
         return cls(run, tables, _block_list(run.config, findings))
 
     @cached_property
     def sources_in_hand(self) -> frozenset[str]:
-        """Sources whose rows may have bytes and no URL."""
+        """Sources whose rows may have image bytes instead of a URL."""
         return frozenset(each.source for each in self.config.input if each.kind == "webdataset" or each.image_column)
 
     @cached_property
     def sources(self) -> frozenset[str]:
-        """All sources."""
+        """All sources of the run."""
         return frozenset(each.source for each in self.config.input)
 
 
-def _table(run: RunFolder, name: str) -> np.ndarray | None:
-    """A table of sorted hashes; None where there is none, for all is in it."""
+def _table(run: RunFolder, name: str) -> Hashes | None:
+    """A table of sorted hashes, mapped; None if the rule drops nothing because all n-grams are in it."""
     path = run.path("tables", name)
     facts = storage.read_json(f"{path}.json")
     if facts.get("hash_versions") != identity.HASH_VERSIONS or not isinstance(facts.get("rows"), int):
-        raise UnreadableError(
-            f"{path}.json: hashes of version {facts.get('hash_versions')}, rows {facts.get('rows')!r}: not what is understood here"
-        )
+        said = f"hashes of version {facts.get('hash_versions')}, rows {facts.get('rows')!r}"
+        raise UnreadableError(f"{path}.json: {said}: not what is understood here")
     try:
         hashes = np.load(storage.mappable(f"{path}.npy"), mmap_mode="r", allow_pickle=False)
     except _NO_ARRAY as error:
         raise UnreadableError(f"{path}.npy: not a whole NumPy array") from error
     if hashes.dtype != np.uint64 or hashes.shape != (facts["rows"],):
-        raise UnreadableError(
-            f"{path}.npy: {hashes.dtype} {hashes.shape}, where {path}.json says {facts['rows']:,} hashes"
-        )
+        said = f"{path}.json says {facts['rows']:,} hashes"
+        raise UnreadableError(f"{path}.npy: {hashes.dtype} {hashes.shape}, but {said}")
     return None if facts.get("all") is True else hashes
 
 
 def _block_list(config: CurateConfig, findings: Findings) -> BlockList:
-    """The block lists of the settings, where they still are; without one the check cannot be asked. What needs pixels (PDQ) is not asked again."""
+    """Reads the block lists of the settings; if one is missing, its check cannot be asked. PDQ hashes are left out."""
     texts: list[tuple[str, str]] = []
     for name in config.image.blocked_hashes:
         try:
             texts.append((name, storage.read_bytes(name).decode()))
         except (OSError, UnicodeDecodeError) as error:
             said = (error.strerror if isinstance(error, OSError) else None) or "not text"
-            findings.cannot_ask(
-                DropReason.IMAGE_BLOCKED,
-                f"[image] blocked_hashes: {name}: {said}; the list is needed, from the folder that the run was made in",
-            )
+            repair = "run this in the folder that the run was made in, with the list"
+            findings.cannot_ask(DropReason.IMAGE_BLOCKED, f"[image] blocked_hashes: {name}: {said}; {repair}")
     try:
         return BlockList.parse(texts)
     except UsageError as error:
@@ -119,13 +118,13 @@ def _block_list(config: CurateConfig, findings: Findings) -> BlockList:
 
 
 def check(rows: pa.Table, rules: Rules, path: str, findings: Findings) -> None:
-    """Ask everything that a side-car alone can tell.
+    """Checks everything that a side-car alone can tell.
 
     Args:
-        rows: of `schema.SAMPLE`, no nulls but in URLs, all text UTF-8.
-        rules: of the run.
-        path: of the side-car, for errors.
-        findings: takes what is found.
+        rows: of `schema.SAMPLE`, with nulls only in URLs, and all text in UTF-8.
+        rules: the rules of the run.
+        path: the path of the side-car, for errors.
+        findings: receives what is found.
     """
     for begin in range(0, len(rows), BLOCK):
         batch = rows.slice(begin, BLOCK).combine_chunks()
@@ -143,88 +142,66 @@ Said = Callable[[Callable[[int], str]], Callable[[int], str]]
 
 
 def _check_texts(batch: pa.Table, rules: Rules, said: Said, findings: Findings) -> None:
-    """Captions: their form, their words, and the rules on them."""
+    """Checks captions: their form, their words, and the rules on them."""
     texts, limits, n = _strings(batch, "caption"), rules.config.text, len(batch)
     cleaned = captions.clean(texts)
     findings.rows("captions", ~_equal(texts, cleaned), said(lambda _: "its caption is not as cleaning leaves it"))
-    findings.rows(
-        DropReason.TEXT_EMPTY,
-        _flags(pc.equal(pc.binary_length(texts), pa.scalar(0))),
-        said(lambda _: "its caption is empty"),
-    )
+    is_empty = _flags(pc.equal(pc.binary_length(texts), pa.scalar(0)))
+    findings.rows(DropReason.TEXT_EMPTY, is_empty, said(lambda _: "its caption is empty"))
     found = words.scan(texts, words.Scratch())
     counted = batch["words"].to_numpy()
-    findings.rows(
-        "words", counted != found.words, said(lambda row: f"words = {counted[row]}, its caption has {found.words[row]}")
-    )
+    both = said(lambda row: f"words = {counted[row]}, its caption has {found.words[row]}")
+    findings.rows("words", counted != found.words, both)
     short, long = limits.words_at_least, limits.words_at_most
-    findings.rows(
-        DropReason.TEXT_TOO_SHORT,
-        found.words < short,
-        said(lambda row: f"{found.words[row]} words, [text] words_at_least = {short}"),
-    )
-    findings.rows(
-        DropReason.TEXT_TOO_LONG,
-        found.words > long,
-        said(lambda row: f"{found.words[row]} words, [text] words_at_most = {long}"),
-    )
+    least = said(lambda row: f"{found.words[row]} words, [text] words_at_least = {short}")
+    most = said(lambda row: f"{found.words[row]} words, [text] words_at_most = {long}")
+    findings.rows(DropReason.TEXT_TOO_SHORT, found.words < short, least)
+    findings.rows(DropReason.TEXT_TOO_LONG, found.words > long, most)
     shared, vocabulary = rules.tables[DropReason.TEXT_ON_TOO_MANY_IMAGES], rules.tables[DropReason.TEXT_HAS_RARE_NGRAM]
     is_shared = _is_in(found.texts, shared) if shared is not None else np.zeros(n, bool)
-    most = limits.images_per_text_at_most
-    findings.rows(
-        DropReason.TEXT_ON_TOO_MANY_IMAGES,
-        is_shared,
-        said(lambda _: f"its caption is on more than {most:,} images, says tables/over_shared_texts"),
-    )
+    what = f"its caption is on more than {limits.images_per_text_at_most:,} images, says tables/over_shared_texts"
+    findings.rows(DropReason.TEXT_ON_TOO_MANY_IMAGES, is_shared, said(lambda _: what))
     is_rare = np.zeros(n, bool)
     if vocabulary is not None:
         missing = np.concatenate([[0], np.cumsum(~_is_in(found.ngrams, vocabulary))])
         is_rare = np.diff(missing[np.concatenate([[0], found.ends])]) > 0
-    findings.rows(
-        DropReason.TEXT_HAS_RARE_NGRAM, is_rare, said(lambda _: "an n-gram of its caption is not in tables/vocabulary")
-    )
+    rare = said(lambda _: "an n-gram of its caption is not in tables/vocabulary")
+    findings.rows(DropReason.TEXT_HAS_RARE_NGRAM, is_rare, rare)
 
 
 def _check_identity(batch: pa.Table, rules: Rules, said: Said, findings: Findings) -> pa.StringArray:
-    """URLs, image_id and key; returns the image identities."""
+    """Checks URLs, image_id and key; returns the image identities."""
     written = _strings(batch, "image_url")
     taken, is_valid = urls.table_urls(written)
     sources = batch["source"].to_pylist()
     in_hand = np.array([source in rules.sources_in_hand for source in sources], bool)
-    findings.rows(
-        DropReason.URL_INVALID,
-        ~is_valid & ~in_hand,
-        said(lambda row: f"its URL is none, and source {sources[row]!r} has no images in hand"),
-    )
+    no_url = said(lambda row: f"it has no valid URL, and source {sources[row]!r} has no images in hand")
+    findings.rows(DropReason.URL_INVALID, ~is_valid & ~in_hand, no_url)
     is_other = ~_equal(cast(pa.StringArray, written.fill_null("")), cast(pa.StringArray, taken.fill_null("")))
-    findings.rows(
-        "image_url",
-        is_other,
-        said(lambda _: "its URL is not as URLs are kept: it has a fragment, or white space at an end"),
-    )
+    form = said(lambda _: "its URL is not in normal form: it has a fragment, or white space at an end")
+    findings.rows("image_url", is_other, form)
     unknown = np.array([source not in rules.sources for source in sources], bool)
     findings.rows("source", unknown, said(lambda row: f"source {sources[row]!r} is no [[input]] of config.toml"))
     identities = cast(pa.StringArray, pc.if_else(pa.array(is_valid), taken, _strings(batch, "found_sha256")))
     image_ids, keys = (identity.hexed(each) for each in identity.ids(identities, _strings(batch, "caption")))
     for name, mine in (("image_id", image_ids), ("key", keys)):
         what = f"{name} is not what its image and caption give: "
-        findings.rows(
-            name, ~_equal(_strings(batch, name), mine), said(lambda row, what=what, mine=mine: f"{what}{mine[row]}")
-        )
+        wrong = said(lambda row, what=what, mine=mine: f"{what}{mine[row]}")
+        findings.rows(name, ~_equal(_strings(batch, name), mine), wrong)
     return identities
 
 
 def _check_images(identities: pa.StringArray, rules: Rules, said: Said, findings: Findings) -> None:
-    """Texts of each image."""
+    """Checks the number of texts of each image."""
     table, limit = rules.tables[DropReason.IMAGE_HAS_TOO_MANY_TEXTS], rules.config.image.texts_per_image_at_most
     is_over = _is_in(identity.image_hash(identities), table) if table is not None else np.zeros(len(identities), bool)
     what = f"its image has more than {limit:,} texts, says tables/over_captioned_images"
     findings.rows(DropReason.IMAGE_HAS_TOO_MANY_TEXTS, is_over, said(lambda _: what))
 
 
-def _is_in(hashes: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Whether each hash is in a sorted table, bool[n]."""
-    distinct, of = np.unique(hashes, return_inverse=True)  # in rising order they are found in neighbouring pages
+def _is_in(hashes: Hashes, table: Hashes) -> npt.NDArray[np.bool_]:
+    """Whether each hash is in a sorted table: bool[n]."""
+    distinct, of = np.unique(hashes, return_inverse=True)  # sorted, they are found in neighbouring pages
     if not len(table) or not len(distinct):
         return np.zeros(len(hashes), bool)
     places = np.minimum(np.searchsorted(table, distinct), len(table) - 1)
@@ -236,9 +213,9 @@ def _strings(batch: pa.Table, name: str) -> pa.StringArray:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], pa.string()), *column.chunks])
 
 
-def _equal(a: pa.StringArray, b: pa.StringArray) -> np.ndarray:
+def _equal(a: pa.StringArray, b: pa.StringArray) -> npt.NDArray[np.bool_]:
     return _flags(pc.equal(a, b))
 
 
-def _flags(mask: Any) -> np.ndarray:
+def _flags(mask: Any) -> npt.NDArray[np.bool_]:
     return mask.to_numpy(zero_copy_only=False)

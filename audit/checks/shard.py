@@ -1,4 +1,4 @@
-"""One shard, read again: side-car and tar from their first byte to their last, every image decoded."""
+"""Reads one shard again: the whole side-car and the whole tar, with every image decoded."""
 
 import hashlib
 import json
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
@@ -25,14 +26,14 @@ from altalign.reasons import DropReason
 from altalign.schema import SAMPLE
 from altalign.shards import EXTENSIONS
 
-_ROWS = 1_024  # of a side-car that are Python objects at a time
+_ROWS = 1_024  # rows of a side-car that are Python objects at a time
 _COLUMNS = tuple(SAMPLE.names)
 _NULLABLE = ("image_url", "page_url")
 
 
 @dataclass
 class Found:
-    """What was found in a shard, and what there is to be held against its neighbours and the run."""
+    """What was found in a shard, and what is later compared with its neighbours and the run."""
 
     findings: Findings
     name: str
@@ -41,21 +42,21 @@ class Found:
     last: str = ""
     images: int = 0
     by_source: Counter[str] = field(default_factory=Counter)
-    # of samples that are looked for among dropped rows
-    keys: np.ndarray = field(default_factory=lambda: np.empty(0, "S32"))
+    # keys of samples to search for among the dropped rows: S32[n]
+    keys: npt.NDArray[np.bytes_] = field(default_factory=lambda: np.empty(0, "S32"))
     bytes: int | None = None  # None: the tar is not there
     sha256: str = ""
     parquet_sha256: str = ""
 
 
 def read(name: str, *, rules: Rules, threads: int, bits: int) -> Found:
-    """Check a shard by its name, without an ending.
+    """Checks a shard.
 
     Args:
-        name: its name.
-        rules: what its rows must pass; of its run.
-        threads: how many decode images, of all shards that are read at a time.
-        bits: keys are kept for later whose first so many are zero: keys are hashes, so these are a random sample.
+        name: the shard's name, without an ending.
+        rules: the rules of its run, which its rows must pass.
+        threads: how many threads decode images, over all shards that are read at the same time.
+        bits: only keys whose first `bits` bits are zero are kept for later. Keys are hashes: this is a random sample.
     """
     found = Found(Findings(), name)
     with STRICT_PILLOW:
@@ -67,12 +68,14 @@ def read(name: str, *, rules: Rules, threads: int, bits: int) -> Found:
     return found
 
 
-def _sampled(keys: np.ndarray, bits: int) -> np.ndarray:
-    return keys if not bits else keys[np.array([leading(key) >> max(0, 32 - bits) == 0 for key in keys.tolist()], bool)]
+def _sampled(keys: npt.NDArray[np.bytes_], bits: int) -> npt.NDArray[np.bytes_]:
+    if not bits:
+        return keys
+    return keys[np.array([leading(key) >> max(0, 32 - bits) == 0 for key in keys.tolist()], bool)]
 
 
 def leading(key: bytes) -> int:
-    """The first 32 bits of a key or image_id; all ones of what is none, which another check has said."""
+    """The first 32 bits of a key or image_id; all ones if it is not hexadecimal, which another check reports."""
     try:
         return int(key[:8], 16)
     except ValueError:
@@ -83,7 +86,7 @@ def leading(key: bytes) -> int:
 
 
 def _sidecar(run: RunFolder, found: Found) -> pa.Table | None:
-    """The rows of the side-car; None where they are not those of one."""
+    """The rows of the side-car; None if it is not a whole side-car."""
     name, path = f"shards/{found.name}.parquet", run.path("shards", f"{found.name}.parquet")
     found.findings.saw("side_cars")
     try:
@@ -94,9 +97,8 @@ def _sidecar(run: RunFolder, found: Found) -> pa.Table | None:
     except UnreadableError as error:
         found.findings.fails("side_cars", str(error))
     except pa.ArrowException as error:
-        found.findings.fails(
-            "side_cars", f"{name}: not the columns and text of a side-car ({str(error).splitlines()[0]})"
-        )
+        why = str(error).splitlines()[0]
+        found.findings.fails("side_cars", f"{name}: not the columns and text of a side-car ({why})")
     except OSError as error:
         found.findings.fails("side_cars", f"{name}: {error.strerror}")
     else:
@@ -108,11 +110,9 @@ def _sidecar(run: RunFolder, found: Found) -> pa.Table | None:
     return None
 
 
-def _check_order(rows: pa.Table, found: Found) -> np.ndarray:
-    """The order of (image_id, key) inside the shard, and that no key is there twice; the ends are kept for what is between shards. Returns the keys, S32."""
-    images, keys = (
-        np.array([str(value).encode() for value in rows[name].to_pylist()], "S32") for name in ("image_id", "key")
-    )
+def _check_order(rows: pa.Table, found: Found) -> npt.NDArray[np.bytes_]:
+    """Checks that (image_id, key) rises strictly inside the shard, and keeps both ends; returns the keys, S32[n]."""
+    images, keys = (_bytes_of(rows, name) for name in ("image_id", "key"))
     if not len(keys):
         return keys
     both = np.char.add(images, keys)
@@ -122,25 +122,30 @@ def _check_order(rows: pa.Table, found: Found) -> np.ndarray:
     return keys
 
 
-def check_neighbours(before: np.ndarray, after: np.ndarray, path: str, findings: Findings) -> None:
-    """Samples that follow each other (image_id and key of each) rise strictly."""
+def _bytes_of(rows: pa.Table, name: str) -> npt.NDArray[np.bytes_]:
+    return np.array([str(value).encode() for value in rows[name].to_pylist()], "S32")
+
+
+def check_neighbours(
+    before: npt.NDArray[np.bytes_], after: npt.NDArray[np.bytes_], path: str, findings: Findings
+) -> None:
+    """Checks that samples that follow each other rise strictly: image_id and key of each, S64[n]."""
+
+    def key(sample: bytes) -> str:
+        return sample[-32:].decode()
+
     findings.rows(
-        DropReason.PAIR_REPEATED,
-        before == after,
-        lambda row: f"{path}: {after[row][-32:].decode()}: the same key twice",
+        DropReason.PAIR_REPEATED, before == after, lambda row: f"{path}: {key(after[row])}: the same key twice"
     )
-    findings.rows(
-        "order",
-        before > after,
-        lambda row: f"{path}: {after[row][-32:].decode()} comes after {before[row][-32:].decode()}, which it precedes",
-    )
+    wrong = "comes after {}, but sorts before it"
+    findings.rows("order", before > after, lambda row: f"{path}: {key(after[row])} {wrong.format(key(before[row]))}")
 
 
 # The tar --------------------------------------------------------------------------------------------------------------
 
 
 def _read_tar(run: RunFolder, rows: pa.Table | None, rules: Rules, found: Found, threads: int) -> None:
-    """Hold the tar against the side-car, member by member, and each image against its row: the images by threads of their own, in order."""
+    """Compares the tar with the side-car, member by member; threads compare each image with its row, in order."""
     name = f"shards/{found.name}.tar"
     with ahead.OF_PROCESS.shared(threads) as pool:
         begun = (
@@ -152,7 +157,7 @@ def _read_tar(run: RunFolder, rows: pa.Table | None, rules: Rules, found: Found,
 
 
 def _images(run: RunFolder, rows: pa.Table | None, name: str, found: Found) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """The rows whose image is where they say, with its bytes. What else is wrong with the tar is found on the way, and ends nothing but the reading."""
+    """The rows whose image is at their offset, with its bytes. Reports whatever else is wrong with the tar."""
     found.findings.saw("tars")
     try:
         with storage.open_read(run.path("shards", f"{found.name}.tar")) as file:
@@ -176,7 +181,7 @@ def _each(rows: pa.Table | None) -> Iterator[dict[str, Any]]:
 def _hold_against(
     members: Iterator[Member], rows: Iterator[dict[str, Any]], name: str, findings: Findings
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Three members a row, in order; then neither more members nor more rows."""
+    """Checks that the tar has exactly three members a row, in order; yields the rows whose image is in place."""
     for row in rows:
         interrupts.check()
         three = [member for _, member in zip(range(3), members, strict=False)]
@@ -194,9 +199,9 @@ def _hold_against(
 
 
 def _wrong_members(members: list[Member], row: dict[str, Any]) -> str:
-    """What is wrong with the members of a sample; empty where nothing is."""
+    """What is wrong with the members of a sample; empty if nothing is."""
     if len(members) < 3:
-        return f"{len(members)} of its 3 members are there"
+        return f"only {len(members)} of its 3 members are there"
     key, extension = row["key"], EXTENSIONS.get(row["format"])
     wanted = [f"{key}.{extension}", f"{key}.txt", f"{key}.json"]
     found = [member.name for member in members]
@@ -204,14 +209,15 @@ def _wrong_members(members: list[Member], row: dict[str, Any]) -> str:
         return f"its members are {', '.join(found)}, not {', '.join(wanted)}"
     image_member, text, written = members
     if (image_member.offset, len(image_member.content)) != (row["tar_offset"], row["tar_bytes"]):
-        return f"its image is at byte {image_member.offset} with {len(image_member.content)}, the side-car says {row['tar_offset']} with {row['tar_bytes']}"
+        said = f"the side-car says {row['tar_offset']} with {row['tar_bytes']}"
+        return f"its image is at byte {image_member.offset} with {len(image_member.content)}, {said}"
     if text.content != row["caption"].encode():
         return "its .txt is not the caption of the side-car"
     wanted_json = {column: row[column] or "" if column in _NULLABLE else row[column] for column in _COLUMNS}
     try:
         columns = json.loads(written.content)
     except (ValueError, RecursionError):
-        return "its .json is none"
+        return "its .json is not JSON"
     if columns != wanted_json or tuple(columns) != _COLUMNS:
         return "its .json is not the row of the side-car"
     return ""

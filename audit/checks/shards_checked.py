@@ -1,4 +1,4 @@
-"""How many shards are checked: a bar on a terminal, and nothing elsewhere."""
+"""Shows how many shards are checked: a bar on a terminal, nothing elsewhere."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from altalign import terminal
 
 @contextmanager
 def counting(shards: int) -> Iterator[Callable[[], None]]:
-    """Show a bar of so many shards; what it gives is called, from any thread, when one of them is done."""
+    """Shows a bar of this many shards; call what it yields, from any thread, whenever one is done."""
     console = terminal.stderr()
     if not console.is_terminal or not shards:
         yield lambda: None

@@ -1,6 +1,6 @@
-"""The members of a shard as its bytes have them: a strict reader of our own, which takes no extended header and nothing behind the end.
+"""A strict reader of the tars of shards: it accepts no extended headers and no data after the end.
 
-Nothing of the writer is in it. A megabyte and one member are in memory at a time.
+It shares no code with the writer, and holds a megabyte and one member in memory at a time.
 """
 
 import hashlib
@@ -13,11 +13,11 @@ _BLANKS = b" " * 8
 
 
 class NotATarError(Exception):
-    """Bytes that are not those of a shard: where, and what."""
+    """The bytes are not a shard's; says where and what is wrong."""
 
 
 class Member(NamedTuple):
-    """A member: its name, where its content begins, and the content."""
+    """A member: its name, the offset of its content, and the content."""
 
     name: str
     offset: int
@@ -25,7 +25,7 @@ class Member(NamedTuple):
 
 
 class Tar:
-    """Reads a shard forward; `bytes` and `sha256` are of what was read so far."""
+    """Reads a shard from front to back; `bytes` and `sha256` cover what was read so far."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._digest = file, hashlib.sha256()
@@ -34,14 +34,14 @@ class Tar:
 
     @property
     def sha256(self) -> str:
-        """In lower-case hex."""
+        """The SHA-256 in lower-case hex."""
         return self._digest.hexdigest()
 
     def members(self) -> Iterator[Member]:
         """The members in order, up to the two zero blocks that end an archive.
 
         Raises:
-            NotATarError: a header is none or is damaged, a member is cut, or the end is no end.
+            NotATarError: a header is missing or damaged, a member is cut, or the archive does not end as it should.
         """
         place = 0
         while any(header := self._take(_BLOCK, place)):
@@ -49,16 +49,16 @@ class Tar:
             padded = -(-size // _BLOCK) * _BLOCK
             content = self._take(padded, place + _BLOCK)
             if any(content[size:]):
-                raise NotATarError(f"byte {place + _BLOCK + size:,}: what pads {name} is not zero")
+                raise NotATarError(f"byte {place + _BLOCK + size:,}: the padding of {name} is not zero")
             yield Member(name, place + _BLOCK, content[:size])
             place += _BLOCK + padded
         if any(self._take(_BLOCK, place + _BLOCK)):
-            raise NotATarError(f"byte {place + _BLOCK:,}: one zero block, where two end an archive")
+            raise NotATarError(f"byte {place + _BLOCK:,}: one zero block, but an archive ends with two")
         if self._at < len(self._held) or self._more():
-            raise NotATarError(f"byte {place + 2 * _BLOCK:,}: more behind the end of the archive")
+            raise NotATarError(f"byte {place + 2 * _BLOCK:,}: data after the end of the archive")
 
     def drain(self) -> None:
-        """Read what is left, for its digest."""
+        """Reads the rest, for the digest."""
         while self._more():
             self._held, self._at = b"", 0
 
@@ -70,7 +70,7 @@ class Tar:
         return self._held[self._at - number : self._at]
 
     def _more(self, missing: int = 0) -> bool:
-        """Read on, a megabyte or what is missing; false at the end of the file."""
+        """Reads a megabyte, or more if more is missing; returns False at the end of the file."""
         data = self._file.read(max(_READ, missing))
         self._digest.update(data)
         self.bytes += len(data)
@@ -79,15 +79,15 @@ class Tar:
 
 
 def _named(header: bytes, place: int) -> tuple[str, int]:
-    """Name and size of a member."""
+    """The name and size of a member."""
     total = sum(header[:148]) + sum(_BLANKS) + sum(header[156:])
     try:
         checksum, size = (int(field.split(b"\0")[0], 8) for field in (header[148:156], header[124:136]))
         name = header[:100].partition(b"\0")[0].decode("ascii")
     except ValueError:
-        raise NotATarError(f"byte {place:,}: no header of a member") from None
+        raise NotATarError(f"byte {place:,}: not the header of a member") from None
     if checksum != total or size < 0:
-        raise NotATarError(f"byte {place:,}: the header of {name!r} has a checksum of {total}, and says {checksum}")
+        raise NotATarError(f"byte {place:,}: the header of {name!r} has a checksum of {total}, but says {checksum}")
     if header[156:157] != b"0":
-        raise NotATarError(f"byte {place:,}: {name!r} is no plain file")
+        raise NotATarError(f"byte {place:,}: {name!r} is not a plain file")
     return name, size

@@ -1,4 +1,4 @@
-"""What a run says of itself as a whole: counts.parquet, summary.json, the manifest, and the files that are there."""
+"""Checks of a run as a whole: counts.parquet, summary.json, the manifest, and the files that exist."""
 
 import hashlib
 import re
@@ -24,7 +24,7 @@ _ENTRY = {"name": str, "rows": int, "bytes": int, "sha256": str, "parquet_sha256
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the manifest says: its facts, and its entries by the names of shards, without an ending."""
+    """The content of the manifest: its facts, and its entries by the shards' names (without an ending)."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Manifest:
 
     @classmethod
     def read(cls, run: RunFolder, findings: Findings) -> "Manifest":
-        """Read it; where that fails its check does, and it is empty."""
+        """Reads the manifest; if that fails, its check fails and the manifest is empty."""
         findings.saw("manifest")
         try:
             facts = storage.read_json(run.path("manifest.json"))
@@ -45,13 +45,13 @@ class Manifest:
             return cls()
         shards = facts.get("shards")
         if not facts:
-            findings.fails("manifest", "manifest.json: it is not there: the run is not finished")
-        elif (
-            not isinstance(shards, list)
-            or not all(_is_entry(entry) for entry in shards)
-            or not isinstance(facts.get("pairs"), int)
+            findings.fails("manifest", "manifest.json: it is missing, so the run is not finished")
+        elif not (
+            isinstance(shards, list)
+            and all(_is_entry(entry) for entry in shards)
+            and isinstance(facts.get("pairs"), int)
         ):
-            findings.fails("manifest", f"manifest.json: shards (each with {', '.join(_ENTRY)}) and pairs are not in it")
+            findings.fails("manifest", f"manifest.json: it lacks pairs, or shards (each with {', '.join(_ENTRY)})")
         else:
             return cls(facts, {entry["name"].removesuffix(".tar"): entry for entry in shards})
         return cls()
@@ -73,37 +73,33 @@ def _reason(error: Exception) -> str:
 
 
 def check_files(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
-    """The files of all shards: those of the manifest and no others, tars of the sizes that it says; full but the last."""
+    """Checks that the shards are exactly the manifest's files, tars have its sizes, and all but the last are full."""
     there, wanted = set(storage.entries(run.path("shards"))), set()
     for number, name in enumerate(manifest.entries):
         wanted |= {f"{name}.tar", f"{name}.parquet"}
         if name != f"{number:05d}":
             findings.fails("manifest", f"manifest.json: shard {number} is named {name!r}, not {number:05d}.tar")
     for name in sorted(there ^ wanted):
-        findings.fails(
-            "manifest", f"shards/{name}: {'the manifest does not name it' if name in there else 'it is not there'}"
-        )
+        said = "the manifest does not name it" if name in there else "it is missing"
+        findings.fails("manifest", f"shards/{name}: {said}")
     tars = {f"{name}.tar": entry["bytes"] for name, entry in manifest.entries.items() if f"{name}.tar" in there}
     findings.saw("manifest", len(tars))
-    for (name, said), stamp in zip(
-        tars.items(), storage.stamps([run.path("shards", name) for name in tars]), strict=True
-    ):
+    stamps = storage.stamps([run.path("shards", name) for name in tars])
+    for (name, said), stamp in zip(tars.items(), stamps, strict=True):
         if stamp.size != said:
             findings.fails("manifest", f"shards/{name}: {stamp.size:,} bytes, the manifest says {said:,}")
     rows, full = [entry["rows"] for entry in manifest.entries.values()], run.config.shards.samples_per_shard
     findings.saw("shard_sizes", len(rows))
     for number, (name, entry) in enumerate(manifest.entries.items()):
         if not (entry["rows"] == full or (number == len(rows) - 1 and 0 < entry["rows"] < full)):
-            findings.fails(
-                "shard_sizes",
-                f"manifest.json: {name}.tar has {entry['rows']:,} samples, [shards] samples_per_shard = {full:,}",
-            )
+            said = f"{entry['rows']:,} samples, [shards] samples_per_shard = {full:,}"
+            findings.fails("shard_sizes", f"manifest.json: {name}.tar has {said}")
     if manifest.facts["pairs"] != sum(rows):
         findings.fails("manifest", f"manifest.json: pairs = {manifest.facts['pairs']:,}, its shards have {sum(rows):,}")
 
 
 def check_settings(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
-    """config.toml by its digest, and the versions of rules and schema: others cannot be asked again here."""
+    """Checks config.toml by its digest, and that the rules and schema are of this version."""
     findings.saw("settings")
     try:
         digest = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()
@@ -114,14 +110,11 @@ def check_settings(run: RunFolder, manifest: Manifest, findings: Findings) -> No
         findings.fails("settings", f"config.toml: its SHA-256 is {digest}, the manifest says {said}")
     for name, here in (("rules_version", RULES_VERSION), ("schema_version", SCHEMA_VERSION)):
         if manifest.is_there and (there := manifest.facts.get(name)) != here:
-            findings.fails(
-                "settings",
-                f"manifest.json: {name} = {there!r}, this altalign has {here!r}, by which the rows are read again",
-            )
+            findings.fails("settings", f"manifest.json: {name} = {there!r}, but this altalign checks by {here!r}")
 
 
 def check_card(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
-    """The data-set card by its digests; a manifest of an earlier version has none."""
+    """Checks the data-set card by its digests; manifests of earlier versions have none."""
     of_card = manifest.facts.get("card")
     if of_card is None:
         return
@@ -138,7 +131,7 @@ def check_card(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
 
 
 def check_digests(found: Found, manifest: Manifest, findings: Findings) -> None:
-    """What was read of a shard, against its entry."""
+    """Compares what was read of a shard with its entry in the manifest."""
     entry, name = manifest.entries.get(found.name), f"shards/{found.name}"
     if entry is None:
         return
@@ -146,10 +139,8 @@ def check_digests(found: Found, manifest: Manifest, findings: Findings) -> None:
     if found.bytes is not None and found.sha256 != entry["sha256"]:
         findings.fails("digests", f"{name}.tar: its SHA-256 is {found.sha256}, the manifest says {entry['sha256']}")
     if found.parquet_sha256 and found.parquet_sha256 != entry["parquet_sha256"]:
-        findings.fails(
-            "digests",
-            f"{name}.parquet: its SHA-256 is {found.parquet_sha256}, the manifest says {entry['parquet_sha256']}",
-        )
+        said = f"its SHA-256 is {found.parquet_sha256}, the manifest says {entry['parquet_sha256']}"
+        findings.fails("digests", f"{name}.parquet: {said}")
     if found.rows is not None and found.rows != entry["rows"]:
         findings.fails("shard_sizes", f"{name}.parquet: {found.rows:,} rows, the manifest says {entry['rows']:,}")
 
@@ -158,17 +149,18 @@ def check_digests(found: Found, manifest: Manifest, findings: Findings) -> None:
 
 
 def check_counts(run: RunFolder, manifest: Manifest, findings: Findings) -> Counts | None:
-    """counts.parquet adds up by stage and source; summary.json and the manifest say the same. Returns the counts; None where they cannot be read."""
+    """Checks that counts.parquet adds up and agrees with summary.json and the manifest.
+
+    Returns:
+        The counts; None if they cannot be read.
+    """
     try:
-        rows = [
-            row
-            for group in run_parquet.row_groups(run.path("counts.parquet"), COUNTS.names)
-            for row in group.to_pylist()
-        ]
-        if wrong := [row for row in rows if not isinstance(row["rows"], int) or row["rows"] <= 0]:
-            raise UnreadableError(
-                f"counts.parquet: rows = {wrong[0]['rows']!r} of {wrong[0]['stage']}, {wrong[0]['reason']}"
-            )
+        groups = run_parquet.row_groups(run.path("counts.parquet"), COUNTS.names)
+        rows = [row for group in groups for row in group.to_pylist()]
+        for row in rows:
+            if not isinstance(row["rows"], int) or row["rows"] <= 0:
+                said = f"rows = {row['rows']!r} of {row['stage']}, {row['reason']}"
+                raise UnreadableError(f"counts.parquet: {said}")
         counts = Counts.from_json([[row[name] for name in COUNTS.names] for row in rows])
     except (AltalignError, ValueError, OSError) as error:
         findings.saw("counts")
@@ -193,28 +185,24 @@ def _check_summary(run: RunFolder, manifest: Manifest, counts: Counts, findings:
     said: Any = summary.get("stages")
     said = said if isinstance(said, list) else []
     for number, stage in enumerate(stages):
-        if number >= len(said) or said[number] != stage:
-            findings.fails(
-                "counts",
-                f"summary.json: {stage['stage']} is {said[number] if number < len(said) else 'missing'}, counts.parquet says {stage}",
-            )
+        mine = said[number] if number < len(said) else "missing"
+        if mine != stage:
+            findings.fails("counts", f"summary.json: {stage['stage']} is {mine}, counts.parquet says {stage}")
     source, wanted = "manifest" if manifest.is_there else "counts", {"pairs": counts.kept(tuple(Stage)[-1])}
     if manifest.is_there:
-        wanted |= {
-            "pairs": manifest.facts["pairs"],
-            "bytes": sum(entry["bytes"] for entry in manifest.entries.values()),
-        }
-    with suppress(UnreadableError):  # of another file
+        of_tars = sum(entry["bytes"] for entry in manifest.entries.values())
+        wanted |= {"pairs": manifest.facts["pairs"], "bytes": of_tars}
+    with suppress(UnreadableError):  # another check reports it
         found = storage.read_json(run.path("audit", "near_duplicates", "found.json"))
         if found != summary.get("near_duplicates", {}):
-            findings.fails("counts", "summary.json: near_duplicates are not what audit/near_duplicates/found.json says")
+            findings.fails("counts", "summary.json: near_duplicates differs from audit/near_duplicates/found.json")
     for name, value in wanted.items():
         if summary.get(name) != value:
             findings.fails("counts", f"summary.json: {name} = {summary.get(name)!r}, the {source} has {value:,}")
 
 
 def check_against_shards(run: RunFolder, counts: Counts, shards: list[Found], findings: Findings) -> None:
-    """Of a run whose shards were all read: samples of each source, and distinct images."""
+    """Compares the counts with the shards, if all were read: samples of each source, and distinct images."""
     kept: dict[Any, Any] = {
         source: rows
         for stage, source, reason, rows in counts.to_json()
@@ -226,14 +214,13 @@ def check_against_shards(run: RunFolder, counts: Counts, shards: list[Found], fi
             there[source] = there.get(source, 0) + rows
     findings.saw("counts", len(kept))
     for source in sorted(kept.keys() | there.keys()):
-        if kept.get(source, 0) != there.get(source, 0):
-            findings.fails(
-                "counts",
-                f"counts.parquet: {kept.get(source, 0):,} pairs of {source!r} are kept, the shards have {there.get(source, 0):,}",
-            )
+        counted, found_there = kept.get(source, 0), there.get(source, 0)
+        if counted != found_there:
+            said = f"{counted:,} pairs of {source!r} are kept, the shards have {found_there:,}"
+            findings.fails("counts", f"counts.parquet: {said}")
     shared = sum(before.last[:32] == after.first[:32] for before, after in pairwise(shards) if before.last)
     images = sum(found.images for found in shards) - shared
-    with suppress(UnreadableError):  # said already
+    with suppress(UnreadableError):  # reported already
         said = storage.read_json(run.path("summary.json")).get("images")
         if said != images:
             findings.fails("counts", f"summary.json: images = {said!r}, the shards have {images:,}")

@@ -1,1 +1,1 @@
-"""The report of a run, `RUN/report.html`: numbers from what the stages wrote while they ran, and a page of one file."""
+"""The report of a run, `RUN/report.html`: one file, made from the numbers that the stages wrote while they ran."""

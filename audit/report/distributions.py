@@ -1,4 +1,4 @@
-"""Distributions of what was measured, what stays beside what goes, with the thresholds between bins."""
+"""Distributions of the measured values, kept and dropped, with the thresholds between bins."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ BINS_ABOUT = 40
 
 @dataclass(frozen=True)
 class Bin:
-    """Values of one bar: how many stay, and how many go."""
+    """One bar: how many values were kept, and how many dropped."""
 
     label: str
     kept: int
@@ -29,7 +29,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Threshold:
-    """A setting, and before which bin it stands."""
+    """A threshold and the number of the bin that it stands before."""
 
     label: str
     at: int
@@ -37,7 +37,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Names:
-    """What the numbers count, and what the two colours mean."""
+    """What the numbers count and what the two colours mean."""
 
     counted: str
     kept: str
@@ -53,14 +53,14 @@ class Distribution:
     """One measured value.
 
     Attributes:
-        key: for links.
+        key: its name in links.
         title: what was measured.
         names: what is counted.
-        bins: in order.
-        thresholds: those within the bins.
-        is_log: whether bars differ so much that their heights go by the logarithm. Then no bin has both colours.
-        note: what is to be known.
-        missing: why there is none; then there are no bins.
+        bins: the bars, in order.
+        thresholds: those that stand between the bins.
+        is_log: whether heights are logarithmic, for bars that differ much. Then no bin has both colours.
+        note: what a reader needs to know.
+        missing: why there is no distribution; then there are no bins.
     """
 
     key: str
@@ -74,14 +74,14 @@ class Distribution:
 
 
 def of_run(run: RunFolder) -> list[Distribution]:
-    """All of them, in the order of stages; then those that the run has nothing of."""
+    """All distributions in the order of stages, with those that the run has no data for at the end."""
     every = [*_of_texts(run), *_of_histograms(run), *_of_images(run), *_of_values(run), _cosines(run), _nsfw(run)]
     return sorted(every, key=lambda each: not each.bins)
 
 
 def missing(key: str, title: str, file: str) -> Distribution:
-    """What a run without a file has instead."""
-    return Distribution(key, title, missing=f"This run has no {file}, so this cannot be said.")
+    """The placeholder for a distribution whose file the run does not have."""
+    return Distribution(key, title, missing=f"This run has no {file}, so there is nothing to draw.")
 
 
 # Bins ----------------------------------------------------------------------------------------------------------------
@@ -94,16 +94,16 @@ Named = Sequence[tuple[str, int]]  # thresholds, each with the first value on it
 def binned(
     values: Any, kept: Any, rows: Any, edges: Sequence[int], label: Callable[[int, int], str], named: Named = ()
 ) -> Drawn:
-    """Bins from each edge to before the next, the last of which takes all that is more, and where thresholds stand.
+    """Sums values into bins, each from its edge to the next; the last one takes everything above.
 
-    Empty bins at the end are left out, but those before a threshold and one behind it.
+    Empty bins at the end are left out, except those before a threshold and the one after it.
 
     Args:
         values: int[n], none below the first edge.
-        kept: bool[n].
-        rows: int[n], how many of each.
-        edges: rising.
-        label: of the first and the last value of a bin; the last bin's last is `LARGEST`.
+        kept: bool[n], whether each value was kept.
+        rows: int[n], how often each value occurs.
+        edges: first values of the bins, rising.
+        label: makes a label from the first and last value of a bin; the last value of the last bin is `LARGEST`.
         named: thresholds.
     """
     values, kept, rows = np.asarray(values, np.int64), np.asarray(kept, bool), np.asarray(rows, np.int64)
@@ -113,18 +113,17 @@ def binned(
     last = [edge - 1 for edge in edges[1:]] + [LARGEST]
     lines = tuple(Threshold(said, edges.index(first)) for said, first in named)
     used = 1 + max([*np.flatnonzero(sums.any(axis=0)).tolist(), *(line.at for line in lines)]) if sums.any() else 0
-    return tuple(
-        Bin(label(edges[i], last[i]), int(sums[1, i]), int(sums[0, i])) for i in range(used)
-    ), lines if used else ()
+    bins = tuple(Bin(label(edges[i], last[i]), int(sums[1, i]), int(sums[0, i])) for i in range(used))
+    return bins, lines if used else ()
 
 
 def whole(first: int, last: int) -> str:
-    """The label of whole numbers."""
+    """The label of a bin of whole numbers."""
     return f"{first:,} or more" if last == LARGEST else f"{first:,}" if first == last else f"{first:,}\u2013{last:,}"
 
 
 def _growing(limit: int, most: int) -> list[int]:
-    """Edges from 1 on: each number up to 10, then 10, 20, 50, 100, …; and the one after the limit."""
+    """Edges from 1: every number up to 10, then 20, 50, 100, …, and the number after the limit."""
     edges, step = set(range(1, 11)), 10
     while step <= most:
         edges |= {step, 2 * step, 5 * step}
@@ -161,11 +160,11 @@ def _words(least: int, most: int, words: np.ndarray, kept: np.ndarray, rows: np.
     limits = {least: f"at least {least}"} | ({most + 1: f"at most {most}"} if most < WORDS_AT_MOST else {})
     edges = sorted({*range(0, end, step), end, *limits})
     drawn = binned(words, kept, rows, edges, whole, [(label, first) for first, label in limits.items() if first > 0])
-    return Distribution("words", "Words of a caption", TEXT, *drawn, note="Repeated pairs are counted each time.")
+    return Distribution("words", "Words of a caption", TEXT, *drawn, note="Repeated pairs are counted every time.")
 
 
 def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
-    """By octaves of the count; the level is eight times its log2, rounded."""
+    """Bins of one octave of the count each; a level is 8 x log2 of a count, rounded."""
     title, is_known = "Rarest n-gram of a caption", level < 255
     if not level[is_known].any():
         return Distribution(
@@ -179,48 +178,33 @@ def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distributi
     drawn = binned(level[is_known], kept[is_known], rows[is_known], edges, label, [("vocabulary", 1)])
     without = int(rows[~is_known].sum())
     note = (
-        f"By how often the pool has it; bars are octaves. {without:,} candidates without any word are left out."
+        f"By how often the pool has it; each bar is an octave. {without:,} candidates without a word are left out."
         if without
-        else "Bars are octaves."
+        else "Each bar is an octave."
     )
     return Distribution("rarest", title, TEXT, *drawn, note=note)
 
 
 def _of_histograms(run: RunFolder) -> list[Distribution]:
-    """What `tables` counted over the whole pool: each bin is on one side of its limit."""
+    """Distributions of what `tables` counted over the whole pool; no bin straddles its limit."""
     config, vocabulary = run.config, files.facts(run, "tables/vocabulary.json")
     histograms = files.facts(run, "audit/histograms.json")
     shared, captioned = config.text.images_per_text_at_most, config.image.texts_per_image_at_most
-    named: list[tuple[str, str, str, str, int, str]] = [
-        ("images_per_text", "Images of a text", "distinct texts", "images_per_text", shared, f"at most {shared:,}"),
-        (
-            "texts_per_image",
-            "Texts of an image",
-            "distinct images",
-            "texts_per_image",
-            captioned,
-            f"at most {captioned:,}",
-        ),
+    named: list[tuple[str, str, str, int]] = [
+        ("images_per_text", "Images of a text", "distinct texts", shared),
+        ("texts_per_image", "Texts of an image", "distinct images", captioned),
     ]
-    found = []
-    for key, title, counted, name, limit, label in named:
-        if name not in histograms:
+    found, note = [], "Over the whole pool, before any rule."
+    for key, title, counted, limit in named:
+        if key not in histograms:
             found.append(missing(key, title, "audit/histograms.json"))
             continue
-        values, rows = _pairs(run, histograms, name)
+        values, rows = _pairs(run, histograms, key)
         edges = _growing(limit, int(values.max(initial=1)))
         edges = edges if values.all() else [0, *edges]
-        drawn = binned(values, values <= limit, rows, edges, whole, [(label, limit + 1)])
-        found.append(
-            Distribution(
-                key,
-                title,
-                Names(counted, "within the limit", "above it"),
-                *drawn,
-                is_log=True,
-                note="Over the whole pool, before any rule.",
-            )
-        )
+        drawn = binned(values, values <= limit, rows, edges, whole, [(f"at most {limit:,}", limit + 1)])
+        names = Names(counted, "within the limit", "above it")
+        found.append(Distribution(key, title, names, *drawn, is_log=True, note=note))
     return [*found, _ngrams(run, histograms, vocabulary)]
 
 
@@ -240,20 +224,18 @@ def _ngrams(run: RunFolder, histograms: dict[str, Any], vocabulary: dict[str, An
 
 
 def _said_of(vocabulary: dict[str, Any], inside: int, of_all: int) -> str:
-    """How many n-grams the vocabulary has, and why those can be more than were asked for."""
+    """How many n-grams the vocabulary has, and why that can be more than the setting says."""
     if vocabulary["all"]:
         return "all n-grams are in the vocabulary"
     asked = int(vocabulary.get("vocabulary_size", inside))
     tied = (
-        f", more than vocabulary_size = {asked:,}: those seen as often as the last one are in, too"
-        if inside > asked
-        else ""
+        f", more than vocabulary_size = {asked:,} because ties with the last one are included" if inside > asked else ""
     )
     return f"the vocabulary has {inside:,} of {of_all:,}{tied}"
 
 
 def _pairs(run: RunFolder, histograms: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Values and how many of each."""
+    """The values of a histogram and how often each occurs: int64[n] both."""
     try:
         entries = np.array(histograms[name], np.int64).reshape(-1, 2)
     except (ValueError, TypeError, OverflowError) as error:
@@ -279,7 +261,7 @@ def _of_images(run: RunFolder) -> list[Distribution]:
     )
     limit, below = run.config.image.short_side_above_px, hundredths(run.config.image.aspect_ratio_below)
     kept = (short > limit) & (aspect < below) & ~np.asarray(known["fails_otherwise"]).astype(bool)
-    note = f"{without:,} candidates whose image tells no size are left out." if without else ""
+    note = f"{without:,} candidates whose image has no readable size are left out." if without else ""
     return [
         _short_side(limit, short, kept, rows, note),
         _aspect(below, run.config.image.aspect_ratio_below, aspect, kept, rows, note),
@@ -287,7 +269,7 @@ def _of_images(run: RunFolder) -> list[Distribution]:
 
 
 def _short_side(limit: int, short: np.ndarray, kept: np.ndarray, rows: np.ndarray, note: str) -> Distribution:
-    """Bins of one width, one of which begins where the limit ends."""
+    """Bins of one width, placed so that one begins just above the limit."""
     step = 25
     first = min(limit + 1, SHORT_SIDE_AT_MOST)
     edges = sorted({1, *range(first % step or step, SHORT_SIDE_AT_MOST, step), first, SHORT_SIDE_AT_MOST})
@@ -307,9 +289,8 @@ def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows:
         return f"{first / 100:.2f}\u2013{(last + 1) / 100:.2f}"
 
     drawn = binned(aspect.clip(100), kept, rows, edges, label, [(f"below {said:g}", below)])
-    return Distribution(
-        "aspect", "Aspect ratio of an image", IMAGE, *drawn, note=f"Long side to short side. {note}".strip()
-    )
+    note = f"Long side to short side. {note}".strip()
+    return Distribution("aspect", "Aspect ratio of an image", IMAGE, *drawn, note=note)
 
 
 def _of_values(run: RunFolder) -> list[Distribution]:
@@ -331,25 +312,23 @@ def _bytes(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distributio
     edges = [0, *range(8, 256, 8)]
     first = max(0, int(level.min(initial=255)) // 8)
     bins, _ = binned(level, kept, rows, edges, lambda low, _: _octave(low // 8))
-    return Distribution("bytes", "Bytes of an image", IMAGE, bins[first:], note="As found; bars are octaves.")
+    return Distribution("bytes", "Bytes of an image", IMAGE, bins[first:], note="As fetched; each bar is an octave.")
 
 
 def _octave(power: int) -> str:
-    """From a power of two to the next, in bytes."""
+    """The label of the bin from 2^power to 2^(power + 1) bytes."""
     units = ("B", "KiB", "MiB", "GiB")
-    (low, high), (of_low, of_high) = (
-        (2 ** (each % 10) for each in (power, power + 1)),
-        (units[each // 10] for each in (power, power + 1)),
-    )
+    low, high = 2 ** (power % 10), 2 ** ((power + 1) % 10)
+    of_low, of_high = units[power // 10], units[(power + 1) // 10]
     return f"{low}\u2013{high} {of_high}" if of_low == of_high else f"{low} {of_low}\u2013{high} {of_high}"
 
 
 def _formats(formats: list[str | None], kept: np.ndarray, rows: np.ndarray) -> Distribution:
     sums: dict[str, list[int]] = {}
     for name, is_kept, count in zip(formats, kept.tolist(), rows.tolist(), strict=True):
-        sums.setdefault(shown(name, 20).text if name else "none known", [0, 0])[0 if is_kept else 1] += count
+        sums.setdefault(shown(name, 20).text if name else "unknown", [0, 0])[0 if is_kept else 1] += count
     bins = [Bin(name, *both) for name, both in sorted(sums.items(), key=lambda entry: (-sum(entry[1]), entry[0]))]
-    return Distribution("format", "Format of an image", IMAGE, tuple(bins), note="By its first bytes, as found.")
+    return Distribution("format", "Format of an image", IMAGE, tuple(bins), note="Told by its first bytes, as fetched.")
 
 
 def _nsfw(run: RunFolder) -> Distribution:
@@ -365,15 +344,12 @@ def _nsfw(run: RunFolder) -> Distribution:
     least = run.config.image.nsfw.drop_at_or_above
     first = min(100, hundredths(least))
     edges = sorted({0, *range(first % 5, 100, 5), first})
-    drawn = binned(
-        score,
-        kept,
-        rows,
-        edges,
-        lambda low, high: f"{low / 100:.2f}" + (" or more" if high == LARGEST else ""),
-        [(f"{least:g} or more", first)],
-    )
-    return Distribution(key, title, IMAGE, *drawn, note="Of the classifier, of images that decode.")
+
+    def label(low: int, high: int) -> str:
+        return f"{low / 100:.2f}" + (" or more" if high == LARGEST else "")
+
+    drawn = binned(score, kept, rows, edges, label, [(f"{least:g} or more", first)])
+    return Distribution(key, title, IMAGE, *drawn, note="The score of the classifier, for images that decode.")
 
 
 # Near-duplicates -----------------------------------------------------------------------------------------------------
@@ -382,9 +358,8 @@ def _nsfw(run: RunFolder) -> Distribution:
 def _cosines(run: RunFolder) -> Distribution:
     key, title, name = "cosine", "Cosine with the nearest test images", "audit/near_duplicates/similarity.parquet"
     if not run.config.decontaminate.test_sets:
-        return Distribution(
-            key, title, missing="No test set was named ([decontaminate] test_sets), so nothing was compared."
-        )
+        why = "No test set was named ([decontaminate] test_sets), so nothing was compared."
+        return Distribution(key, title, missing=why)
     found = files.table(run, name, ("cosine_permille", "verdict", "pairs"))
     if found is None:
         return missing(key, title, name)
@@ -398,15 +373,13 @@ def _cosines(run: RunFolder) -> Distribution:
     edges = sorted({-1_000, *range(first % step, 1_001, step), first})
 
     def label(low: int, high: int) -> str:
-        return (
-            f"below {(high + 1) / 1000:.3f}"
-            if low == edges[0]
-            else f"{low / 1000:.3f}" + (" or more" if high == LARGEST else "")
-        )
+        if low == edges[0]:
+            return f"below {(high + 1) / 1000:.3f}"
+        return f"{low / 1000:.3f}" + (" or more" if high == LARGEST else "")
 
     bins, lines = binned(value.clip(-1_000), ~is_near, pairs, edges, label, [(f"above {above:g}", first)])
     begin = next((number for number, each in enumerate(bins) if each.kept or each.dropped), 0)
     lines = tuple(Threshold(line.label, max(0, line.at - begin)) for line in lines)
     names = Names("pairs of a pool image and a test image", "not near", "near-duplicates")
-    note = "All pairs above the threshold; below it, of a sample of the images, those nearest to it."
+    note = "Every pair above the threshold; below it, the nearest pairs of a sample of the images."
     return Distribution(key, title, names, bins[begin:], lines, is_log=True, note=note)

@@ -1,4 +1,4 @@
-"""What was dropped: the funnel, and every reason with the rules that hold beside it."""
+"""What was dropped: the funnel, and every reason with the rules that hold at the same time."""
 
 import ast
 import inspect
@@ -24,7 +24,7 @@ Rows = Mapping[tuple[str, str, str], int]  # by stage, source and reason
 
 @dataclass(frozen=True)
 class Amount:
-    """Rows of a source, distinct images and bytes."""
+    """Rows, distinct images and bytes of a source."""
 
     rows: int
     images: int | None
@@ -33,7 +33,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class Step:
-    """What there is after a stage, of all sources and of each: an image of several is one of all. None where the run did not count it."""
+    """What is left after a stage, in all and by source. An image of several sources counts once in all."""
 
     name: str
     about: str
@@ -49,10 +49,10 @@ class Reason:
 
     Attributes:
         name: the reason.
-        about: the rule in a sentence; between backticks the setting that it is held against, with its value.
-        rows: for which it is the first rule that holds.
-        holds: for which it holds, the first or not; None where the run did not count that.
-        only: for which no other rule of the stage holds.
+        about: the rule in a sentence, with its setting and value between backticks.
+        rows: how many rows it dropped: it is the first rule that holds for them.
+        holds: how many rows it holds for, first or not; None if the run did not count that.
+        only: how many rows no other rule of the stage holds for; None likewise.
     """
 
     name: str
@@ -68,12 +68,12 @@ class StageReasons:
 
     Attributes:
         stage: its name.
-        received: rows.
-        kept: rows.
-        reasons: those that dropped anything, or hold beside another.
-        silent: names of the others.
-        overlap: rows for which two rules hold, by their numbers in `reasons`; on the diagonal, for which one holds.
-        Empty where it was not counted.
+        received: rows that came in.
+        kept: rows that it kept.
+        reasons: those that dropped a row, or hold for one that another rule dropped.
+        silent: names of the other reasons.
+        overlap: how many rows two rules both hold for, by their numbers in `reasons`; the diagonal counts one rule.
+            Empty if the run did not count it.
     """
 
     stage: str
@@ -85,15 +85,15 @@ class StageReasons:
 
     @property
     def has_overlap(self) -> bool:
-        """Whether two different rules hold for any row."""
+        """Whether two rules hold for the same row."""
         return any(count for own, row in enumerate(self.overlap) for number, count in enumerate(row) if number != own)
 
 
 def counted(run: RunFolder) -> Rows:
-    """counts.parquet.
+    """The rows of counts.parquet.
 
     Raises:
-        UnreadableError: a finished run has it, and it is not there.
+        UnreadableError: the file is missing, though every finished run has one.
     """
     found = files.rows(run, "counts.parquet", ("stage", "source", "reason", "rows"))
     if found is None:
@@ -106,15 +106,15 @@ def counted(run: RunFolder) -> Rows:
 _ABOUT = {
     Stage.EXTRACT: "with a caption and an address",
     Stage.JUDGE: "that pass the text rules, once each",
-    Stage.FETCH: "whose image is there",
+    Stage.FETCH: "whose image was found",
     Stage.IMAGE: "whose image passes the image rules",
     Stage.DECONTAMINATE: "whose image is no near-duplicate",
 }
-_NOT_SEARCHED = "nothing was looked for"
+_NOT_SEARCHED = "off: no search for near-duplicates"
 
 
 def funnel(run: RunFolder, counts: Rows) -> list[Step]:
-    """From the pool to the shards."""
+    """The steps from the pool to the shards."""
     summary = files.facts(run, "summary.json")
     if missing := [name for name in ("pairs", "images", "bytes") if name not in summary]:
         raise UnreadableError(f"{run.path('summary.json')}: it does not say {missing[0]}")
@@ -137,7 +137,7 @@ def funnel(run: RunFolder, counts: Rows) -> list[Step]:
 
 
 def _named_sources(counts: Rows) -> list[str]:
-    """The sources with the most rows."""
+    """The `SOURCES_AT_MOST` sources with the most rows."""
     rows: Counter[str] = Counter()
     for (stage, source, _), count in counts.items():
         rows[source] += count if stage == Stage.EXTRACT else 0
@@ -145,7 +145,7 @@ def _named_sources(counts: Rows) -> list[str]:
 
 
 def _sum(counts: Rows, names: list[str], of: Stage, of_reason: str | None) -> tuple[int, dict[str, int]]:
-    """Rows of a stage with one reason, or with any; all, and by source."""
+    """Adds up the rows of a stage with one reason (None: any), in all and by source."""
     rows = dict.fromkeys(names, 0)
     for (stage, source, reason), count in counts.items():
         if stage == of and of_reason in (None, reason):
@@ -160,14 +160,13 @@ def _sum(counts: Rows, names: list[str], of: Stage, of_reason: str | None) -> tu
 def of_stages(run: RunFolder, counts: Rows) -> list[StageReasons]:
     """The reasons of every stage."""
     combinations = _combinations(run)
-    return [
-        _of_stage(run.config, stage, counts, None if combinations is None else combinations.get(stage.value, {}))
-        for stage in Stage
-    ]
+    if combinations is None:
+        return [_of_stage(run.config, stage, counts, None) for stage in Stage]
+    return [_of_stage(run.config, stage, counts, combinations.get(stage.value, {})) for stage in Stage]
 
 
 def _combinations(run: RunFolder) -> dict[str, Counter[tuple[str, ...]]] | None:
-    """Rows by stage and by all rules that hold."""
+    """Rows by stage and by the set of rules that hold; None if the run did not count them."""
     found = files.rows(run, "audit/failed.parquet", ("stage", "failed", "rows"))
     if found is None:
         return None
@@ -192,24 +191,20 @@ def _of_stage(
             only[failed[0]] += count
     names = [reason.value for reason in REASONS[stage] if rows[reason.value] or holding[reason.value, reason.value]]
     is_known = combinations is not None
-    told = [
-        Reason(
-            name,
-            _told(config, name),
-            rows[name],
-            holding[name, name] if is_known else None,
-            only[name] if is_known else None,
-        )
-        for name in names
-    ]
+
+    def dropped_for(name: str) -> Reason:
+        both = (holding[name, name], only[name]) if is_known else (None, None)
+        return Reason(name, _told(config, name), rows[name], *both)
+
     overlap = [[holding[one, other] for other in names] for one in names] if is_known else []
     silent = [reason.value for reason in REASONS[stage] if reason.value not in names]
+    told = [dropped_for(name) for name in names]
     return StageReasons(stage.value, sum(rows.values()), rows[KEPT], told, silent, overlap)
 
 
 @cache
 def about() -> dict[str, str]:
-    """The docstring below each reason."""
+    """The docstring of each reason, by its name."""
     tree = ast.parse(inspect.getsource(reasons))
     body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DropReason")
     found = {}
@@ -221,13 +216,12 @@ def about() -> dict[str, str]:
 
 
 def _told(config: CurateConfig, reason: str) -> str:
-    """The sentence about a rule, with the value of the first setting that it names."""
+    """The sentence about a rule, with the value of the first setting that it names filled in."""
     words = about().get(reason, "").split("`")
     for number, word in enumerate(words):
         if number % 2 and "." in word:
             value: Any = reduce(getattr, word.split("."), config)
-            words[number] = (
-                f"{word} = {value:_}" if isinstance(value, int) and not isinstance(value, bool) else f"{word} = {value}"
-            )
+            is_count = isinstance(value, int) and not isinstance(value, bool)
+            words[number] = f"{word} = {value:_}" if is_count else f"{word} = {value}"
             break
     return "`".join(words)

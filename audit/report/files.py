@@ -1,4 +1,4 @@
-"""Files of a run's audit as the report reads them: what is not there is None, what is damaged is one line."""
+"""Reads the files that a report needs: a missing file is None, a damaged one is an error of one line."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,20 +13,20 @@ from altalign.errors import UnreadableError
 
 
 def table(run: RunFolder, name: str, columns: Sequence[str]) -> pa.Table | None:
-    """These columns of a Parquet file of the run, by its path inside it; None where the run has no such file.
+    """These columns of a Parquet file, by its path inside the run; None if the run has no such file.
 
     Raises:
-        UnreadableError: it is no Parquet file, or has not these columns.
+        UnreadableError: it is no Parquet file, or lacks one of these columns.
     """
     path = run.path(name)
     return run_parquet.table(path, columns) if storage.exists(path) else None
 
 
 def rows(run: RunFolder, name: str, columns: Sequence[str]) -> list[dict[str, Any]] | None:
-    """The same, as a dict a row.
+    """The rows of a Parquet file of the run, as `table` reads it, each as a dict.
 
     Raises:
-        UnreadableError: as above, or a string is not UTF-8.
+        UnreadableError: as `table`, or a string is not UTF-8.
     """
     found = table(run, name, columns)
     try:
@@ -36,15 +36,16 @@ def rows(run: RunFolder, name: str, columns: Sequence[str]) -> list[dict[str, An
 
 
 def facts(run: RunFolder, name: str) -> dict[str, Any]:
-    """A JSON file of the run; empty where there is none."""
+    """The content of a JSON file of the run; empty if there is none."""
     return storage.read_json(run.path(name))
 
 
 def generator(run: RunFolder) -> str:
-    """What a report is of, and by: with the same it would be the same."""
-    return f"altalign {__version__}, of manifest {hashlib.sha256(storage.read_bytes(run.path('manifest.json'))).hexdigest()}"
+    """Names the version and the manifest that a report is made from: the same two give the same report."""
+    digest = hashlib.sha256(storage.read_bytes(run.path("manifest.json"))).hexdigest()
+    return f"altalign {__version__}, of manifest {digest}"
 
 
 def damaged(run: RunFolder, name: str, error: Exception) -> UnreadableError:
-    """The error about a JSON file that has not what it should."""
+    """The error for a JSON file whose content is not what it should be."""
     return UnreadableError(f"{run.path(name)}: not as it was written ({type(error).__name__}: {error!s:.60})")

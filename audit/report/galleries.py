@@ -1,4 +1,7 @@
-"""Samples to look at: what was kept, what each reason dropped, and near-duplicates beside their test images. Chosen by the run, by hash of content."""
+"""Samples to look at: kept pairs, pairs dropped for each reason, near-duplicates beside their test images.
+
+The run chose them by a hash of their content.
+"""
 
 import base64
 from collections.abc import Iterable, Sequence
@@ -10,7 +13,7 @@ from altalign.audit.run_folder import RunFolder
 from altalign.reasons import KEPT, REASONS, Stage
 from altalign.schema import DROPPED
 
-PICTURES_AT_MOST = 19_000_000  # bytes of data URIs, so that the page stays under 25 MB with them
+PICTURES_AT_MOST = 19_000_000  # bytes of data URIs, which keep the page under 25 MB
 _KINDS = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
 ABOVE, BELOW, GONE = "just above", "just below", "dropped"  # kinds of audit/near_duplicates/gallery.parquet
 
@@ -24,13 +27,13 @@ class Picture:
 
     @property
     def uri(self) -> str:
-        """For `src`."""
+        """The data URI, for `src`."""
         return f"data:image/{_kind(self.data)};base64,{base64.b64encode(self.data).decode()}"
 
 
 @dataclass(frozen=True)
 class Card:
-    """A pair to look at; strings as they were found."""
+    """A pair to look at; its strings are untrusted and as they were found."""
 
     caption: str
     image_url: str | None
@@ -44,7 +47,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Samples of one reason of a stage, or of what was kept; `rows` is how many there are in all."""
+    """Samples of one reason of a stage, or of the kept pairs; `rows` is how many there are in all."""
 
     stage: str
     reason: str
@@ -68,17 +71,17 @@ class Near:
 
 @dataclass(frozen=True)
 class Galleries:
-    """All of them; None where the run has none."""
+    """All galleries; None if the run has no file for them."""
 
     samples: list[Gallery] | None
     near: dict[str, list[Near]] | None
 
 
 def of_run(run: RunFolder, counts: dict[tuple[str, str], int]) -> Galleries:
-    """Galleries of a run.
+    """Reads the galleries of a run.
 
     Args:
-        run: finished.
+        run: the run, finished.
         counts: rows by stage and reason, as in counts.parquet.
     """
     found = Galleries(_samples(run, counts), _near(run))
@@ -115,19 +118,17 @@ def _card(run: RunFolder, row: dict[str, Any]) -> Card:
 
 
 def _measured(row: dict[str, Any]) -> Iterable[tuple[str, str]]:
-    """What was measured, named."""
+    """The measured values, each with its name."""
     if row["words"] is not None:
         yield "words", f"{row['words']:,}"
-    for name, said in (
-        ("images_per_text", "images of the text"),
-        ("texts_per_image", "texts of the image"),
-        ("http_code", "HTTP status"),
-    ):
+    for name, said in (("images_per_text", "images of the text"), ("texts_per_image", "texts of the image")):
         if row[name] is not None:
-            yield said, f"{row[name]:,}" if name != "http_code" else f"{row[name]}"
+            yield said, f"{row[name]:,}"
+    if row["http_code"] is not None:
+        yield "HTTP status", f"{row['http_code']}"
     if row["width"] is not None and row["height"] is not None:
         short, long = sorted((row["width"], row["height"]))
-        # never rounded up to a limit that it is below
+        # cut, not rounded: it must not seem to reach a limit that it is below
         ratio = f", ratio {long * 100 // short / 100:.2f}" if short else ""
         yield "size", f"{row['width']:,} \u00d7 {row['height']:,} px{ratio}"
     for name, said in (("nsfw_score", "NSFW score"), ("similarity", "cosine")):
@@ -144,24 +145,14 @@ def _measured(row: dict[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _near(run: RunFolder) -> dict[str, list[Near]] | None:
-    columns = (
-        "kind",
-        "similarity",
-        "shares_bucket",
-        "image_id",
-        "image_url",
-        "test_set",
-        "test_image",
-        "image",
-        "test",
-    )
-    rows = files.rows(run, "audit/near_duplicates/gallery.parquet", columns)
+    told = ("similarity", "shares_bucket", "image_id", "image_url", "test_set", "test_image")
+    rows = files.rows(run, "audit/near_duplicates/gallery.parquet", ("kind", *told, "image", "test"))
     if rows is None:
         return None
     found: dict[str, list[Near]] = {ABOVE: [], BELOW: [], GONE: []}
     for row in rows:
         sides: dict[str, Any] = {"image": _picture(row["image"]), "test": _picture(row["test"])}
-        named: dict[str, Any] = {name: row[name] for name in columns[1:7]}
+        named: dict[str, Any] = {name: row[name] for name in told}
         found.setdefault(row["kind"], []).append(Near(**named, **sides))
     return found
 
@@ -170,7 +161,7 @@ def _near(run: RunFolder) -> dict[str, list[Near]] | None:
 
 
 def _kind(data: bytes) -> str | None:
-    """Of an image that browsers show, by its first bytes; None of anything else."""
+    """The format of an image that browsers show, told by its first bytes; None for anything else."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
     return next((kind for head, kind in _KINDS.items() if data.startswith(head)), None)
@@ -181,7 +172,7 @@ def _picture(data: bytes | None) -> Picture | None:
 
 
 def fit(found: Galleries, at_most: int = PICTURES_AT_MOST) -> None:
-    """Show pictures as long as there is room: the first of every gallery, then the second of each, and so on."""
+    """Shows pictures while there is room: the first of every gallery, then the second of each, and so on."""
     pairs = [[(each.image, each.test) for each in of_kind] for of_kind in (found.near or {}).values()]
     rows: list[list[tuple[Picture | None, ...]]] = [
         *([(card.picture,) for card in gallery.cards] for gallery in found.samples or []),
@@ -194,7 +185,7 @@ def fit(found: Galleries, at_most: int = PICTURES_AT_MOST) -> None:
 
 
 def _take(pictures: Sequence[Picture | None], left: int) -> int:
-    """The room that is left once these are shown, or all of them are not."""
+    """Shows all of these pictures, or none if they do not fit; returns the bytes that are left."""
     there = [picture for picture in pictures if picture]
     needed = sum(4 * -(-len(picture.data) // 3) + 30 for picture in there)
     for picture in there:

@@ -1,6 +1,7 @@
-"""What is frequent: shared texts, captioned images, n-grams at the vocabulary's edge, hosts, scripts."""
+"""The most frequent texts, images, hosts and scripts, and the n-grams at the edge of the vocabulary."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
@@ -11,7 +12,7 @@ MOST = 50
 
 @dataclass(frozen=True)
 class Counted:
-    """A string and its count; None where only `about` is known, to which it is within a twentieth."""
+    """A string and its count; None if only `about` is known, which is the count within 5 %."""
 
     value: str
     count: int | None
@@ -20,7 +21,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Host:
-    """Images that were asked of a host, that came, and that passed the image rules."""
+    """How many images of a host were asked for, were fetched, and passed the image rules."""
 
     name: str
     images: int
@@ -30,7 +31,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Script:
-    """Candidates whose captions are mostly of a script, and what became of them in `judge`, by reason; the most frequent first."""
+    """Candidates with captions mostly in one script, and how many `judge` dropped by reason, largest first."""
 
     name: str
     rows: int
@@ -40,7 +41,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Frequent:
-    """Each is None where the run has no file of it. Hosts and scripts are of a sample, one in so many."""
+    """All tables; each is None if the run has no file for it. Hosts and scripts come from samples of one in so many."""
 
     texts: list[Counted] | None
     images: list[Counted] | None
@@ -53,13 +54,12 @@ class Frequent:
 
 
 def of_run(run: RunFolder) -> Frequent:
-    """All of them."""
+    """Reads all tables of a run."""
     texts, images = (_values(run, kind) for kind in ("text", "image"))
     hosts, hosts_one_in = _hosts(run)
     scripts, scripts_one_in = _scripts(run)
-    return Frequent(
-        texts, images, _ngrams(run, is_in=True), _ngrams(run, is_in=False), hosts, hosts_one_in, scripts, scripts_one_in
-    )
+    inside, outside = (_ngrams(run, is_in=is_in) for is_in in (True, False))
+    return Frequent(texts, images, inside, outside, hosts, hosts_one_in, scripts, scripts_one_in)
 
 
 def _values(run: RunFolder, kind: str) -> list[Counted] | None:
@@ -83,9 +83,7 @@ def _hosts(run: RunFolder) -> tuple[list[Host] | None, int]:
     if rows is None:
         return None, 1
     found = [Host(row["host"] or "", row["images"], row["fetched"], row["kept"]) for row in rows]
-    return sorted(found, key=lambda host: (-host.images, host.name)), max(
-        (row["sampled_one_in"] for row in rows), default=1
-    )
+    return sorted(found, key=lambda host: (-host.images, host.name)), _one_in(rows)
 
 
 def _scripts(run: RunFolder) -> tuple[list[Script] | None, int]:
@@ -98,11 +96,11 @@ def _scripts(run: RunFolder) -> tuple[list[Script] | None, int]:
         verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + row["rows"]
     told = []
     for name, verdicts in found.items():
-        dropped = sorted(
-            ((reason, count) for reason, count in verdicts.items() if reason != KEPT),
-            key=lambda entry: (-entry[1], entry[0]),
-        )
-        told.append(Script(name, sum(verdicts.values()), verdicts.get(KEPT, 0), dict(dropped)))
-    return sorted(told, key=lambda script: (-script.rows, script.name)), max(
-        (row["sampled_one_in"] for row in rows), default=1
-    )
+        rows_in_all, kept = sum(verdicts.values()), verdicts.pop(KEPT, 0)
+        dropped = sorted(verdicts.items(), key=lambda entry: (-entry[1], entry[0]))
+        told.append(Script(name, rows_in_all, kept, dict(dropped)))
+    return sorted(told, key=lambda script: (-script.rows, script.name)), _one_in(rows)
+
+
+def _one_in(rows: list[dict[str, Any]]) -> int:
+    return max((row["sampled_one_in"] for row in rows), default=1)

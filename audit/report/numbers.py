@@ -1,4 +1,4 @@
-"""All numbers of a report, from the files of a run; what the page has beside pictures is here, and in `audit/report.json`."""
+"""All numbers of a report, read from the files of a run; they are written to `audit/report.json`, too."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from altalign.reasons import KEPT, Stage
 
 @dataclass(frozen=True)
 class StageTime:
-    """When a stage ran, how long, and what went through it in a second (None: it receives no rows)."""
+    """When a stage ran, for how long, and how many rows it took a second (None: it receives no rows)."""
 
     name: str
     started: str
@@ -27,7 +27,7 @@ class StageTime:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is not deterministic: versions, engine, times."""
+    """What differs from run to run: versions, engine, times."""
 
     altalign: str
     reported_by: str
@@ -41,7 +41,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Numbers:
-    """All that a report says."""
+    """Everything that a report shows."""
 
     folder: str
     generator: str
@@ -68,11 +68,11 @@ class Numbers:
 
     @property
     def said_of_checks(self) -> str:
-        """How many failed, or passed."""
+        """How many checks failed or passed, in words."""
         return findings.summed_up(self.checks)
 
     def counting(self, measure: str) -> list[dropping.Step]:
-        """The steps of the funnel that have a number of sources: "rows", "images" or "bytes"."""
+        """The steps of the funnel that count a measure ("rows", "images" or "bytes") by source."""
         return [
             step
             for step in self.funnel
@@ -80,7 +80,7 @@ class Numbers:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """`audit/report.json`: every number of the page but those of the run's times (run.json has them), without pictures and strings of strangers."""
+        """The content of `audit/report.json`: the numbers of the page, without times and untrusted strings."""
         told = ("setting", "stops", "at", "disabled")
         moved = {slider.key: {name: getattr(slider, name) for name in told} for slider in self.what_if.sliders}
         own = what_if.yields(self.what_if, {}) if self.what_if.judge is not None else None
@@ -103,10 +103,10 @@ class Numbers:
 
 
 def gather(run: RunFolder, checks: Sequence[Check]) -> Numbers:
-    """Read what a finished run wrote of itself.
+    """Reads the numbers of a finished run.
 
     Raises:
-        UnreadableError: a file of it is damaged.
+        UnreadableError: a file of the run is damaged.
     """
     counts = dropping.counted(run)
     rows: Counter[tuple[str, str]] = Counter()
@@ -136,20 +136,12 @@ def _facts(run: RunFolder, rows: "Counter[tuple[str, str]]") -> RunFacts:
     received |= {"tables": received[Stage.JUDGE], "write": rows[Stage.DECONTAMINATE.value, KEPT]}
     for name, of_stage in facts["stages"].items():
         seconds, through = of_stage["seconds"], received.get(name)
-        stages.append(
-            StageTime(
-                name,
-                of_stage["started"],
-                seconds,
-                of_stage["attempts"],
-                through,
-                through / seconds if through and seconds else None,
-            )
-        )
+        speed = through / seconds if through and seconds else None
+        stages.append(StageTime(name, of_stage["started"], seconds, of_stage["attempts"], through, speed))
     versions = (facts["altalign"], __version__, facts["schema_version"], facts["rules_version"])
     return RunFacts(*versions, facts["engine"], facts.get("machine", ""), stages, sum(each.seconds for each in stages))
 
 
 def _settings(run: RunFolder) -> str:
-    """config.toml as it stands."""
+    """The text of config.toml."""
     return storage.read_bytes(run.path("config.toml")).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The page: numbers in, one HTML file out that needs nothing else and may load nothing else."""
+"""Renders the numbers of a report as one HTML file that needs no other file and may load none."""
 
 import base64
 import hashlib
@@ -17,7 +17,14 @@ from altalign.audit.report.galleries import Galleries
 from altalign.audit.report.numbers import Numbers
 
 TEXT_AT_MOST = 5_000_000  # bytes of the page without pictures
-_CARDS_AT_MOST = (24, 12, 6, 3, 1, 0)  # of each gallery, should the page be too large; kept ones twice as many
+_CARDS_AT_MOST = (
+    24,
+    12,
+    6,
+    3,
+    1,
+    0,
+)  # of each gallery, tried until the page fits; kept pairs have twice as many
 _HERE = Path(__file__).parent
 _CHARTS = "uPlot-1.6.32"
 _SCRIPTS = (f"{_CHARTS}.iife.min.js", "charts.js", "what_if.js", "page.js")
@@ -25,20 +32,17 @@ _STYLES = (f"{_CHARTS}.min.css", "page.css")
 
 
 def html(numbers: Numbers) -> bytes:
-    """The whole page, in UTF-8. Of cards that make it too large, fewer are shown."""
+    """The whole page in UTF-8, with fewer cards if it would be too large."""
     script, style, found = _joined(_SCRIPTS), _joined(_STYLES), b""
     for cards in _CARDS_AT_MOST:
         galleries = numbers.galleries if cards == _CARDS_AT_MOST[0] else _fewer(numbers.galleries, cards)
-        page = (
-            _environment()
-            .get_template("report.html")
-            .render(
-                numbers=replace(numbers, galleries=galleries),
-                script=Markup(script),
-                style=Markup(style),
-                policy=_policy(script, style),
-                data=_inline(_data(numbers)),
-            )
+        template = _environment().get_template("report.html")
+        page = template.render(
+            numbers=replace(numbers, galleries=galleries),
+            script=Markup(script),
+            style=Markup(style),
+            policy=_policy(script, style),
+            data=_inline(_data(numbers)),
         )
         found = page.encode("utf-8", "backslashreplace")
         if len(found) - _pictures(galleries) <= TEXT_AT_MOST:
@@ -51,8 +55,9 @@ def _joined(names: tuple[str, ...]) -> str:
 
 
 def _policy(script: str, style: str) -> str:
-    """Nothing but this script, this style, and pictures that are in the page."""
-    return f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
+    """The content security policy: only this script, this style, and pictures inside the page."""
+    sources = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
+    return f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
 
 
 def _hash(source: str) -> str:
@@ -60,13 +65,13 @@ def _hash(source: str) -> str:
 
 
 def _inline(value: object) -> Markup:
-    """JSON that cannot end the element that holds it."""
-    said = json.dumps(value, separators=(",", ":"))  # ASCII alone
+    """A value as JSON that cannot close the element around it."""
+    said = json.dumps(value, separators=(",", ":"))  # ASCII only
     return Markup(said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _data(numbers: Numbers) -> dict[str, Any]:
-    """What the scripts draw and sum."""
+    """The data that the scripts draw and add up."""
     charts = {
         each.key: {
             "labels": [part.label for part in each.bins],
@@ -82,15 +87,8 @@ def _data(numbers: Numbers) -> dict[str, Any]:
     found = numbers.what_if
     if found.judge is None:
         return {"charts": charts}
-    told = {
-        "key": "key",
-        "setting": "setting",
-        "stops": "stops",
-        "labels": "labels",
-        "at": "at",
-        "below": "is_from_below",
-        "text": "is_of_text",
-    }
+    told = {name: name for name in ("key", "setting", "stops", "labels", "at")}
+    told |= {"below": "is_from_below", "text": "is_of_text"}
     sliders = [{short: getattr(slider, name) for short, name in told.items()} for slider in found.sliders]
     return {
         "charts": charts,
@@ -114,7 +112,7 @@ def _fewer(found: Galleries, cards: int) -> Galleries:
 
 
 def _pictures(found: Galleries) -> int:
-    """Bytes of the pictures that a page shows."""
+    """How many bytes the pictures of a page take."""
     return sum(len(picture.uri) for picture in _shown(found))
 
 
@@ -152,56 +150,50 @@ def _environment() -> Environment:
 
 
 def said(value: str, at_most: int = page_text.CAPTION_AT_MOST, is_cut_told: bool = True) -> Markup:  # noqa: FBT001, FBT002 - a filter's
-    """A string of strangers, set apart from the direction of what is around it; where it is cut, by how much."""
-    shown = page_text.shown(value, at_most)
-    more = (
-        Markup(' <span class="cut">\u2026 {} characters more</span>').format(page_text.number(shown.left_out))
-        if is_cut_told
-        else "\u2026"
-    )
-    cut = more if shown.left_out else ""
+    """An untrusted string, isolated from the text direction around it; if it is cut, says by how many characters."""
+    shown, cut = page_text.shown(value, at_most), Markup("")
+    if shown.left_out:
+        told = Markup(' <span class="cut">\u2026 {} characters more</span>').format(page_text.number(shown.left_out))
+        cut = told if is_cut_told else "\u2026"
     return Markup('<bdi dir="auto">{}</bdi>{}').format(shown.text, cut)
 
 
 def plain(value: object, at_most: int = 300) -> str:
-    """Words of ours, or of the run's files."""
+    """Plain words: our own, or from the run's files."""
     return page_text.shown(str(value), at_most).text
 
 
 def url(value: str | None, at_most: int = page_text.URL_AT_MOST) -> Markup:
-    """A URL: a link where it is http or https, else as it is written."""
+    """A URL as a link if it is http or https, otherwise as text."""
     if value is None:
         return Markup('<span class="none">none</span>')
     shown = page_text.shown(value, at_most)
     label = Markup('<bdi dir="ltr">{}{}</bdi>').format(shown.text, "\u2026" if shown.left_out else "")
     target = page_text.link(value)
-    return (
-        Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>').format(target, label)
-        if target
-        else label
-    )
+    if not target:
+        return label
+    return Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>').format(target, label)
 
 
 def code(value: str) -> Markup:
-    """A sentence of ours with its backticks as code."""
+    """A sentence of ours, with the parts between backticks as code."""
     parts = [escape(part) for part in value.split("`")]
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts)
-    )
+    parts[1::2] = [Markup("<code>{}</code>").format(part) for part in parts[1::2]]
+    return Markup("").join(parts)
 
 
 def lines(value: str, at_most: int = 1_000) -> str:
-    """A text of many lines, each of them shown on its own."""
+    """A text of many lines, each cut and cleaned on its own."""
     every = value.splitlines()
     more = [f"\u2026 {len(every) - at_most:,} lines more"] if len(every) > at_most else []
     return "\n".join([*(page_text.shown(line, 500).text for line in every[:at_most]), *more])
 
 
 def breakable(name: str) -> Markup:
-    """A name that may be broken behind its underscores."""
+    """A name that may wrap after its underscores."""
     return Markup("_<wbr>").join(escape(part) for part in name.split("_"))
 
 
 def heat(part: float, whole: float) -> str:
-    """A class of the style sheet: how much of the whole, in tenths."""
+    """The CSS class for a part of a whole, in tenths."""
     return f"h{min(9, int(10 * part / whole))}" if part and whole else "h"

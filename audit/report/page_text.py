@@ -1,33 +1,33 @@
-"""Strings of strangers as a page may have them. HTML is escaped by the templates; here goes what escaping leaves: hidden characters, length, links."""
+"""Makes untrusted strings fit for a page: hidden characters, length and links. The templates escape HTML."""
 
 import unicodedata
 from dataclasses import dataclass
 
 CAPTION_AT_MOST, URL_AT_MOST, LINK_AT_MOST = 400, 120, 500  # characters
-# What joins letters, breaks lines or only hints at a direction: scripts need it, and nothing is hidden or turned round
-# by it within <bdi>.
+# Characters that join letters, break lines or hint at a direction: scripts need them, and in <bdi> they hide nothing.
 _HARMLESS = frozenset("\u00ad\u061c\u200c\u200d\u200e\u200f")
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 _MARKS = frozenset(("Mn", "Me"))
-_MARKS_AT_MOST = 4  # in a row; more would be painted over the lines above and below
+_MARKS_AT_MOST = 4  # in a row; more would paint over the lines above and below
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A string as it is shown, and how many characters of it are not."""
+    """A string as it is shown, and how many of its characters were left out."""
 
     text: str
     left_out: int
 
 
 def shown(text: str, at_most: int = CAPTION_AT_MOST) -> Shown:
-    r"""A string with control and format characters (overrides of direction too) and lone surrogates written out, as `\u202e`, and cut.
+    r"""Cuts a string and writes out what could mislead in it, as `\u202e`.
 
-    So are marks that are heaped upon a letter, from the fifth on.
+    That is control and format characters (direction overrides too), lone surrogates, and the fifth and further marks
+    on one letter.
 
     Args:
-        text: of any length; what is beyond the cut is not looked at.
-        at_most: characters, as they are shown.
+        text: of any length; what is beyond the cut is not read.
+        at_most: characters, counted as they are shown.
     """
     found, length, marks = [], 0, 0
     for number, character in enumerate(text):
@@ -43,19 +43,19 @@ def shown(text: str, at_most: int = CAPTION_AT_MOST) -> Shown:
 
 
 def link(url: str | None) -> str | None:
-    """The URL where a page may link to it: http or https, printable ASCII without quotes or spaces, not long; else None."""
+    """The URL if a page may link to it (http or https, short, printable ASCII without quotes or spaces), else None."""
     if not url or len(url) > LINK_AT_MOST or not url.lower().startswith(("http://", "https://")):
         return None
     return url if all("!" <= character <= "~" and character not in "\"'<>`\\" for character in url) else None
 
 
 def number(value: float) -> str:
-    """A count with its thousands apart, or another number in few digits."""
+    """A count with thousands separators, or another number in four digits."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
 def size(value: float) -> str:
-    """Bytes for people."""
+    """A number of bytes with its unit, for people."""
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
             return f"{value:,.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
@@ -64,7 +64,7 @@ def size(value: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A part in percent; nothing where there is no whole. What is not nothing, and not all, is not shown as if it were."""
+    """A part of a whole in percent, never rounded to 0 or 100 %; empty if the whole is 0."""
     if not whole:
         return ""
     percent = 100 * part / whole

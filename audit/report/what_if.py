@@ -1,4 +1,4 @@
-"""What other thresholds would keep: cells small enough for a page, whose sums are exact at every stop of the sliders."""
+"""How many pairs other thresholds would keep: few enough cells for a page, with exact sums at every slider stop."""
 
 import base64
 import zlib
@@ -14,13 +14,13 @@ from altalign.audit.report.sliders import DETAILS, Slider, of_images, of_text
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
 
-CELLS_AT_MOST = 400_000  # of each kind; together some 2 MB of the page
+CELLS_AT_MOST = 400_000  # of each kind; together about 2 MB of the page
 KEPT, NOT_SEARCHED = (
     slider_stops.OUTCOMES.index(slider_stops.KEPT),
     slider_stops.OUTCOMES.index(slider_stops.NOT_SEARCHED),
 )
 
-# Columns of the joint counts, and the sliders that are asked of each.
+# Columns of the joint counts, and the sliders that each is compared with.
 _WORDS_AND_NGRAMS = {"words": ("words_at_least", "words_at_most"), "rarest_log2": ("vocabulary",)}
 _OF_TEXT = {**_WORDS_AND_NGRAMS, "images_per_text": ("images_per_text",), "texts_per_image": ("texts_per_image",)}
 _OF_IMAGE = {**_WORDS_AND_NGRAMS, "short_side_px": ("short_side",), "aspect_percent": ("aspect",)}
@@ -28,43 +28,38 @@ _OF_IMAGE = {**_WORDS_AND_NGRAMS, "short_side_px": ("short_side",), "aspect_perc
 
 @dataclass(frozen=True)
 class Cells:
-    """Pairs by combination: `columns` has a slider's `numbers`, uint8[n]; `pairs` is int64[n]."""
+    """Pairs by combination of values: `columns` has `Slider.numbers` of each slider, uint8[n]; `pairs` is int64[n]."""
 
     columns: dict[str, np.ndarray] = field(repr=False)
     pairs: np.ndarray = field(repr=False)
 
     def packed(self) -> dict[str, Any]:
-        """For a page: names of the columns, and bytes in base64: pairs (little-endian uint32, or float64 where that is too small), then column after column."""
+        """The cells for a page: names of the columns, and zlib-compressed bytes in base64.
+
+        The bytes are the pairs (little-endian uint32, or float64 if that is too small), then column after column.
+        """
         wide = bool(len(self.pairs)) and int(self.pairs.max()) >= 2**32
-        data = b"".join(
-            [
-                self.pairs.astype("<f8" if wide else "<u4").tobytes(),
-                *(column.tobytes() for column in self.columns.values()),
-            ]
-        )
-        return {
-            "n": len(self.pairs),
-            "wide": wide,
-            "columns": list(self.columns),
-            "data": base64.b64encode(zlib.compress(data, 9)).decode(),
-        }
+        arrays = [self.pairs.astype("<f8" if wide else "<u4"), *self.columns.values()]
+        data = zlib.compress(b"".join(array.tobytes() for array in arrays), 9)
+        named = {"n": len(self.pairs), "wide": wide, "columns": list(self.columns)}
+        return named | {"data": base64.b64encode(data).decode()}
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The sliders, and what they sum.
+    """The sliders, and the cells that they add up.
 
     Attributes:
-        sliders: in order.
-        judge: pairs by the text sliders; None where the run did not count them.
-        outcome: pairs that judge kept, by words, vocabulary, size, shape and outcome (a number of `stops.OUTCOMES`);
-        None likewise.
-        kept_by_judge: as the run counted them.
-        kept_at_the_end: the same.
+        sliders: in the order of the page.
+        judge: pairs by the text sliders; None if the run did not count them.
+        outcome: pairs that judge kept, by words, vocabulary, size, shape and outcome (its number in
+            `slider_stops.OUTCOMES`); None likewise.
+        kept_by_judge: pairs that judge kept, as the run counted them.
+        kept_at_the_end: pairs that the last stage kept, as the run counted them.
         is_decontaminated: whether images were searched for near-duplicates.
-        is_within_pool: whether among one another, too.
-        notes: what is to be known.
-        missing: why there is nothing to move; else empty.
+        is_within_pool: whether they were also searched among each other.
+        notes: what a reader needs to know.
+        missing: why there are no sliders; empty if there are.
     """
 
     sliders: tuple[Slider, ...]
@@ -80,7 +75,14 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class Yield:
-    """Pairs that judge keeps, exactly; pairs at the end (None: unknown), whether that is an estimate, and how many of them nothing has searched."""
+    """Pairs that judge keeps (exact) and pairs at the end.
+
+    Attributes:
+        judge: pairs that judge keeps.
+        end: pairs at the end; None: unknown.
+        is_estimate: whether `end` is an estimate.
+        not_searched: pairs at the end whose images were not searched for near-duplicates.
+    """
 
     judge: int
     end: int | None
@@ -89,27 +91,24 @@ class Yield:
 
 
 def of_run(run: RunFolder, *, kept_by_judge: int, kept_at_the_end: int) -> WhatIf:
-    """Sliders and cells of a run."""
+    """Reads the sliders and cells of a run."""
     config = run.config
     joint = _columns(run, "audit/pairs_joint.parquet", (*_OF_TEXT, "pairs"))
     outcome = _columns(run, "audit/outcome_joint.parquet", (*_OF_IMAGE, "outcome", "pairs"))
     is_within_pool = config.dedup.within_pool != "off"
     is_searched = bool(config.decontaminate.test_sets) or is_within_pool
     if joint is None:
-        why = "This run has no audit/pairs_joint.parquet, so nothing can be said of other thresholds."
+        why = "This run has no audit/pairs_joint.parquet, so other thresholds cannot be tried."
         return WhatIf((), None, None, kept_by_judge, kept_at_the_end, is_searched, is_within_pool, missing=why)
-    found = files.facts(run, "audit/histograms.json").get("ngram_count", [])
-    ngrams = np.array([] if files.facts(run, "tables/vocabulary.json").get("all", True) else found, np.int64).reshape(
-        -1, 2
-    )
+    has_vocabulary = not files.facts(run, "tables/vocabulary.json").get("all", True)
+    counts = files.facts(run, "audit/histograms.json").get("ngram_count", []) if has_vocabulary else []
+    ngrams = np.array(counts, np.int64).reshape(-1, 2)
     of_size = of_images(config, is_counted=outcome is not None, is_searched=is_searched)
     detail = 0
     while True:
         sliders = (*of_text(config, joint, ngrams, detail=detail), *of_size)
-        judge, cells = (
-            _cells(joint, _OF_TEXT, sliders),
-            None if outcome is None else _cells(outcome, _OF_IMAGE, sliders),
-        )
+        judge = _cells(joint, _OF_TEXT, sliders)
+        cells = None if outcome is None else _cells(outcome, _OF_IMAGE, sliders)
         if max(len(judge.pairs), 0 if cells is None else len(cells.pairs)) <= CELLS_AT_MOST or detail == DETAILS - 1:
             break
         detail += 1
@@ -123,18 +122,19 @@ def _notes(*, is_searched: bool, is_learned: bool, is_within_pool: bool) -> list
     notes = []
     if is_searched and is_learned:
         notes.append(
-            "What decontamination found is taken as it is. A rerun learns its map and clusters from the images that are then there, "
-            "and may find a few other pairs."
+            "The near-duplicates are those that this run found. A rerun learns its map and clusters from the images "
+            "that it then has, and may find slightly different ones."
         )
     if is_within_pool:
         notes.append(
-            "Near-duplicates within the pool: which image stays depends on what else is there, so other numbers at the end are estimates."
+            "Which image of a group of near-duplicates stays depends on the other images, so changed numbers at the "
+            "end are estimates."
         )
     return notes
 
 
 def _columns(run: RunFolder, name: str, columns: tuple[str, ...]) -> dict[str, np.ndarray] | None:
-    """Columns as int64: null is -1, outcomes are their numbers."""
+    """Columns as int64[n]: a null is -1, an outcome its number in `slider_stops.OUTCOMES`; None if there is no file."""
     table = files.table(run, name, columns)
     if table is None:
         return None
@@ -148,15 +148,15 @@ def _columns(run: RunFolder, name: str, columns: tuple[str, ...]) -> dict[str, n
 
 def _outcomes(run: RunFolder, name: str, column: "pa.ChunkedArray[Any]") -> np.ndarray:
     encoded: Any = column.combine_chunks().dictionary_encode()
-    if unknown := [value for value in encoded.dictionary.to_pylist() if value not in slider_stops.OUTCOMES]:
+    values = encoded.dictionary.to_pylist()
+    if unknown := [value for value in values if value not in slider_stops.OUTCOMES]:
         raise UnreadableError(f"{run.path(name)}: {unknown[0]!r} is no outcome")
-    return np.array([slider_stops.OUTCOMES.index(value) for value in encoded.dictionary.to_pylist()], np.int64)[
-        np.asarray(encoded.indices)
-    ]
+    numbers = np.array([slider_stops.OUTCOMES.index(value) for value in values], np.int64)
+    return numbers[np.asarray(encoded.indices)]
 
 
 def _cells(joint: dict[str, np.ndarray], of: dict[str, tuple[str, ...]], sliders: tuple[Slider, ...]) -> Cells:
-    """Sums of the combinations that no stop tells apart."""
+    """Adds up the combinations that no stop of the sliders tells apart."""
     named = {slider.key: slider for slider in sliders}
     columns = {key: named[key].numbers(joint[name]) for name, keys in of.items() for key in keys}
     if "outcome" in joint:
@@ -168,28 +168,27 @@ def _cells(joint: dict[str, np.ndarray], of: dict[str, tuple[str, ...]], sliders
     pairs = np.zeros(len(distinct), np.int64)
     np.add.at(pairs, inverse, joint["pairs"])
     shifts = range(8 * (len(columns) - 1), -1, -8)
-    return Cells(
-        {key: (distinct >> shift & 255).astype(np.uint8) for key, shift in zip(columns, shifts, strict=True)}, pairs
-    )
+    unpacked = {key: (distinct >> shift & 255).astype(np.uint8) for key, shift in zip(columns, shifts, strict=True)}
+    return Cells(unpacked, pairs)
 
 
 def _checked(found: WhatIf) -> WhatIf:
-    """With a note where the sums at the run's own thresholds are not what it counted."""
+    """Adds a warning if the sums at the run's own thresholds differ from what it counted."""
     own = yields(found, {})
     if own.judge == found.kept_by_judge and own.end in (None, found.kept_at_the_end):
         return found
     said = (
-        f"The joint counts give {own.judge:,} pairs after judge and {own.end or 0:,} at the end at the run's own thresholds; it counted "
-        f"{found.kept_by_judge:,} and {found.kept_at_the_end:,}. Do not rely on this section."
+        f"Do not rely on this section. At the run's own thresholds the joint counts give {own.judge:,} pairs after "
+        f"judge and {own.end or 0:,} at the end, but the run counted {found.kept_by_judge:,} and "
+        f"{found.kept_at_the_end:,}."
     )
     return WhatIf(**{**vars(found), "notes": (said, *found.notes)})
 
 
 def yields(found: WhatIf, moved: dict[str, int]) -> Yield:
-    """What is kept with some sliders at other stops than the run's own: the page's arithmetic, which a test holds against this.
+    """The pairs that are kept with these sliders moved to other stops; a test compares the page's arithmetic with it.
 
-    Text thresholds that are looser: the share that survives later is taken from the pairs that this run has seen to the
-    end.
+    If text thresholds are looser, the share of pairs that survives the later stages is taken from this run's own pairs.
     """
     assert found.judge is not None
     at = {slider.key: moved.get(slider.key, slider.at) for slider in found.sliders}

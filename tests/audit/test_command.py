@@ -137,7 +137,7 @@ def test_two_runs_are_compared(run: Path, monkeypatch: pytest.MonkeyPatch, flags
         (["nowhere"], "nowhere: no such run folder; give the [run] folder of a curation"),
         (["empty"], "empty: no run of altalign (it has no run.json)"),
         (["unfinished"], "unfinished: not finished, so there is nothing to report yet"),
-        (["run", "other", "--shards", "3"], "--shards is of the checks of one run"),
+        (["run", "other", "--shards", "3"], "--shards is for the checks of one run"),
     ],
 )
 def test_what_is_refused_is_one_line(

@@ -134,15 +134,15 @@ def test_what_is_printed_names_changes_and_pairs(folder: Path, capsys: pytest.Ca
 
 def test_a_run_with_itself_has_no_changes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = printed(capsys, folder / "a", folder / "a")
-    assert "settings and versions: the same\n" in said
-    assert "no pair has another verdict\n" in said
+    assert "settings and versions are the same\n" in said
+    assert "no pair changed its verdict\n" in said
 
 
 def test_without_dropped_rows_it_says_what_cannot_be_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = printed(capsys, folder / "a", folder / "bare")
     assert "kept -> dropped, or not in its pool" in said
     assert (
-        "B has [audit] keep_dropped = false: why it dropped a pair, or whether it ever saw it, cannot be told; its counts are exact"
+        "B has [audit] keep_dropped = false, so it is unknown why it dropped a pair or if it saw it; its counts are exact"
         in said
     )
 
@@ -169,7 +169,7 @@ def test_a_run_of_other_rules_and_settings_that_are_unknown_here(
     assert {"from": "not in its pool", "to": "judge: text_is_dull", "pairs": 1} in found["verdicts"]
     said = printed(capsys, folder / "a", run)
     assert r"0" * 32 + r" a \x1b[31mdull\u202e one" in said
-    assert "the rules are of two versions" in said
+    assert "the runs have different versions of the rules" in said
 
 
 @pytest.mark.parametrize(

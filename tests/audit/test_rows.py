@@ -45,7 +45,7 @@ def test_fewer_rows_than_the_footer_says_are_damage(tmp_path: Path) -> None:
     data, replaced = re.subn(rb"\x16\x0e(?=\x19\x1c|\x26\x08)", b"\x16\x10", written())
     assert replaced == 2
     with pytest.raises(
-        UnreadableError, match=r"00000\.parquet: cannot be read as Parquet \(7 rows where its footer says 8\)"
+        UnreadableError, match=r"00000\.parquet: cannot be read as Parquet \(7 rows, but its footer says 8\)"
     ):
         list(rows.samples(run_with(tmp_path, data), ALL))
 

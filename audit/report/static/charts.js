@@ -1,5 +1,5 @@
 "use strict";
-// Bars of kept and dropped with thresholds between them, by uPlot. The data stand in #data; colours come from the style sheet.
+// Draws bars of kept and dropped with thresholds between them, using uPlot. Data come from #data, colours from the style sheet.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 
 const CHARTS = (() => {
@@ -8,7 +8,7 @@ const CHARTS = (() => {
   const whole = new Intl.NumberFormat("en");
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  // What is drawn from the bottom: on a linear scale dropped stands on kept; on a logarithmic one every bin has one colour.
+  // Bars begin at the bottom. On a linear scale, dropped is stacked on kept; on a logarithmic one, every bin has one colour.
   function series(chart) {
     const x = chart.labels.map((_, i) => i);
     if (chart.log) return [x, chart.dropped.map((n) => n || null), chart.kept.map((n) => n || null)];
@@ -41,7 +41,7 @@ const CHARTS = (() => {
     };
   }
 
-  // Labels of bins below the axis: as many as there is room for, and the last.
+  // Chooses which bins are labelled below the axis: as many as there is room for.
   function splits(chart, width) {
     const longest = Math.max(...chart.labels.map((label) => label.length)) * 6.2 + 14;
     const step = Math.max(1, Math.ceil((chart.labels.length * longest) / Math.max(1, width - 60)));

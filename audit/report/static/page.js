@@ -1,5 +1,5 @@
 "use strict";
-// Pictures that are asked for, galleries that links lead to, and where the reader is.
+// Shows blurred pictures on request, opens the gallery that a link leads to, and marks the reader's section in the menu.
 (() => {
   for (const button of document.querySelectorAll(".reveal")) {
     button.addEventListener("click", () => {

@@ -1,5 +1,5 @@
 "use strict";
-// Sums of the run's joint counts under other thresholds. audit/report/what_if.py has the same arithmetic, and what a cell is.
+// Sums of the run's joint counts under other thresholds. audit/report/what_if.py does the same arithmetic and explains cells.
 const WHAT_IF = (() => {
   const [KEPT, NOT_SEARCHED] = [0, 2];
   const whole = new Intl.NumberFormat("en");
@@ -15,7 +15,7 @@ const WHAT_IF = (() => {
     return { pairs: cells.wide ? new Float64Array(buffer, 0, cells.n) : new Uint32Array(buffer, 0, cells.n), columns };
   }
 
-  // Sums of the pairs of cells that all of these sliders allow, by what `of` says of a cell's number.
+  // Adds up the pairs of the cells that all of these sliders allow. `of` maps a cell's number to the sum that it belongs to.
   function sums(cells, sliders, at, of, kinds) {
     const asked = sliders.filter((slider) => slider.key in cells.columns).map((slider) => ({ column: cells.columns[slider.key], stop: at[slider.key] + 1, below: slider.below }));
     const total = new Array(kinds).fill(0);
@@ -45,7 +45,7 @@ const WHAT_IF = (() => {
 
   function change(now, before) {
     const by = now - before;
-    if (!by) return "as in this run";
+    if (!by) return "no change";
     const percent = before ? `, ${by > 0 ? "+" : "\u2212"}${((100 * Math.abs(by)) / before).toFixed(1)}\u2009%` : "";
     return `${by > 0 ? "+" : "\u2212"}${whole.format(Math.abs(by))}${percent}`;
   }
@@ -59,9 +59,9 @@ const WHAT_IF = (() => {
     byId("yield-end").textContent = now.end === null ? "unknown" : (now.isEstimate ? "about " : "") + whole.format(now.end);
     byId("yield-end-change").textContent = now.end === null ? "" : change(now.end, found.kept_at_the_end) + (now.isEstimate ? ", estimate" : "");
     const notes = [];
-    if (now.end === null) notes.push("This run has no audit/outcome_joint.parquet, so that the end cannot be said.");
-    else if (now.isEstimate && now.judge !== found.kept_by_judge) notes.push("Estimate: what judge keeps is exact, and of what is new the same share is taken to survive later as of what this run has seen.");
-    if (now.notSearched) notes.push(`Before decontamination has looked at ${whole.format(now.notSearched)} of them.`);
+    if (now.end === null) notes.push("This run has no audit/outcome_joint.parquet, so the number at the end is unknown.");
+    else if (now.isEstimate && now.judge !== found.kept_by_judge) notes.push("Estimate: the number that judge keeps is exact. Of the new pairs, the same share is assumed to survive the later stages as in this run.");
+    if (now.notSearched) notes.push(`${whole.format(now.notSearched)} of them were not searched for near-duplicates yet.`);
     byId("yield-note").textContent = notes.join(" ");
     const moved = found.sliders.filter((slider) => at[slider.key] !== slider.at);
     for (const slider of found.sliders) {
@@ -70,7 +70,7 @@ const WHAT_IF = (() => {
       input.setAttribute("aria-valuetext", slider.labels[at[slider.key]]);
     }
     const sets = moved.map((slider) => ` \\\n  --set ${slider.setting}=${slider.stops[at[slider.key]]}`).join("");
-    byId("what-if-command").textContent = moved.length ? `altalign curate CONFIG --rerun${sets}` : "nothing is moved";
+    byId("what-if-command").textContent = moved.length ? `altalign curate CONFIG --rerun${sets}` : "Move a slider to get a command";
   }
 
   async function start() {

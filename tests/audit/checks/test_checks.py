@@ -58,7 +58,7 @@ def test_a_whole_run_passes_every_check_and_every_sample_is_asked(whole: Path) -
         len(shards),
         2 * len(shards),
     )
-    assert found["text_too_long"].detail == f"{len(rows)} samples asked again"
+    assert found["text_too_long"].detail == f"{len(rows)} samples checked again"
 
 
 def test_every_rule_of_text_and_pixels_that_a_run_can_be_asked_about_is_asked() -> None:
@@ -82,7 +82,7 @@ def test_a_sample_of_shards_is_chosen_by_content_and_named(whole: Path, run: Pat
     chosen = sorted(entries, key=lambda entry: entry["sha256"])[:2]
     assert all(check.passed for check in found.values())
     assert found["text_too_long"].checked == sum(entry["rows"] for entry in chosen)
-    assert found["text_too_long"].detail.endswith(f"of 2 of {len(entries)} shards, those of the smallest SHA-256")
+    assert found["text_too_long"].detail.endswith(f"in 2 of {len(entries)} shards, those with the smallest SHA-256")
     assert f"in {2 * FILES_PER_SHARD} files of each stage" in found["kept_or_dropped"].detail
     other = next(entry["name"] for entry in entries if entry not in chosen)
     flip(run / "shards" / other, 700)
@@ -205,7 +205,7 @@ def test_a_file_that_is_gone_and_one_too_many(run: Path, ending: str) -> None:
     shutil.move(shard(run, ending), run / "shards" / f"99999{ending}")
     said = failing(run)
     assert {"manifest", {".tar": "tars", ".parquet": "side_cars"}[ending]} <= said.keys()
-    assert f"shards/00001{ending}: it is not there" in said["manifest"]
+    assert f"shards/00001{ending}: it is missing" in said["manifest"]
     assert f"shards/99999{ending}: the manifest does not name it" in said["manifest"]
 
 
@@ -313,7 +313,7 @@ def test_edited_counts(run: Path) -> None:
     said = failing(run)
     assert said.keys() == {"counts", "dropped_rows"}
     assert said["counts"].startswith("counts.parquet: counts do not add up: extract kept ")
-    assert "as text_too_short, counts.parquet says " in said["dropped_rows"]
+    assert "as text_too_short, but counts.parquet says " in said["dropped_rows"]
 
 
 @pytest.mark.parametrize("rows", [0, -4, None])
@@ -405,14 +405,16 @@ def test_a_manifest_of_other_things(run: Path, facts: dict[str, Any]) -> None:
     path = run / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **facts}))
     assert failing(run)["manifest"].startswith(
-        "manifest.json: shards (each with name, rows, bytes, sha256, parquet_sha256) and pairs are not in it; "
+        "manifest.json: it lacks pairs, or shards (each with name, rows, bytes, sha256, parquet_sha256); "
     )
 
 
 def test_a_run_of_other_rules_is_said_to_be_one(run: Path) -> None:
     path = run / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "rules_version": "1 (Unicode 3.0)"}))
-    assert failing(run)["settings"].startswith("manifest.json: rules_version = '1 (Unicode 3.0)', this altalign has ")
+    assert failing(run)["settings"].startswith(
+        "manifest.json: rules_version = '1 (Unicode 3.0)', but this altalign checks by "
+    )
 
 
 @pytest.mark.parametrize("name", ["vocabulary", "over_shared_texts", "over_captioned_images"])

@@ -167,7 +167,7 @@ def test_thresholds_part_what_they_part(found: Numbers):
 
 @pytest.mark.parametrize(
     ("asked_less", "said"),
-    [(0, "."), (3, ", more than vocabulary_size = {asked:,}: those seen as often as the last one are in, too.")],
+    [(0, "."), (3, ", more than vocabulary_size = {asked:,} because ties with the last one are included.")],
 )
 def test_a_vocabulary_larger_than_was_asked_for_says_why(
     pool: list[Candidate], tmp_path: Path, asked_less: int, said: str

@@ -146,7 +146,7 @@ def test_a_slider_moves_by_keyboard_and_says_so(chromium: Any, report: tuple[Num
         assert tab.page.locator("#yield-judge").inner_text() == f"{now.judge:,}"
         assert tab.page.locator("#slide-words_at_least").get_attribute("aria-valuetext") == "5"
         assert "--set text.words_at_least=5" in tab.page.locator("#what-if-command").inner_text()
-        tab.page.get_by_role("button", name="As in this run").press("Enter")
+        tab.page.get_by_role("button", name="Reset").press("Enter")
         assert tab.page.locator("#yield-judge").inner_text() == f"{found.what_if.kept_by_judge:,}"
 
 
