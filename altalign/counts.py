@@ -1,24 +1,31 @@
-"""Counts of a run: rows by stage, source and reason. Exact, additive, and the only place where rows are counted."""
+"""Counts of a run: rows by stage, source and reason. Exact, additive, and the only place where rows are counted.
+
+`Counts` has each row under its one reason. `FailedCounts` has it under every reason that holds, which tells which rules
+overlap and what a rule drops that no other does.
+"""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign.errors import CountsError
-from altalign.reasons import KEPT, REASONS, Stage
-from altalign.schema import COUNTS
+from altalign.reasons import KEPT, REASONS, DropReason, Stage
+from altalign.schema import COUNTS, FAILED
+
+Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
+
+_BETWEEN = " "  # separates reasons; none has a space in it
 
 
 class Counts:
-    """Rows by (stage, source, reason), with "kept" as the reason of what stays.
+    """Rows by (stage, source, reason); the reason of a row that stays is "kept".
 
     Raises:
-        CountsError: a stage is given a reason that is none of its own, so that received = kept + dropped could not be
-            shown.
+        CountsError: a stage is given a reason that is not its own; received = kept + dropped would not hold.
     """
 
     def __init__(self, rows: Mapping[tuple[str, str, str], int] | None = None):
@@ -35,9 +42,7 @@ class Counts:
     def add_rows(self, stage: Stage, source: str, reason: str, rows: int) -> None:
         """Count rows of one reason."""
         if reason != KEPT and reason not in REASONS[stage]:
-            raise CountsError(
-                f"counts: {stage.value} has no drop reason {str(reason)!r} ({rows} pairs of {source!r}); this is a defect, please report it"
-            )
+            raise _defect(f"counts: {stage.value} has no drop reason {str(reason)!r} ({rows} pairs of {source!r})")
         if rows:
             self._rows[stage.value, source, str(reason)] += rows
 
@@ -59,7 +64,7 @@ class Counts:
 
     def to_json(self) -> list[list[str | int]]:
         """Rows as lists, in a fixed order."""
-        return [[*name, rows] for name, rows in sorted(self._rows.items(), key=_order)]
+        return [[*cell, rows] for cell, rows in sorted(self._rows.items(), key=lambda entry: _order(*entry[0]))]
 
     @classmethod
     def from_json(cls, entries: Sequence[Sequence[Any]]) -> "Counts":
@@ -67,14 +72,11 @@ class Counts:
         return cls({(stage, source, reason): rows for stage, source, reason, rows in entries})
 
     def to_arrow(self) -> pa.Table:
-        """Table of `schema.COUNTS`; only what occurred, in the order of stages, sources and reasons."""
-        columns = zip(*self.to_json(), strict=True) if self._rows else ([], [], [], [])
-        return pa.table(
-            [pa.array(list(column), field.type) for column, field in zip(columns, COUNTS, strict=True)], schema=COUNTS
-        )
+        """Table of `schema.COUNTS`: what occurred, in the order of stages, sources and reasons."""
+        return _table(self.to_json(), COUNTS)
 
     def dropped(self, stage: Stage) -> dict[str, int]:
-        """Rows of each drop reason of a stage that occurred, in the order of the rules."""
+        """Rows by drop reason of one stage: what occurred, in the order of the rules."""
         rows: Counter[str] = Counter()
         for (of, _, reason), n in self._rows.items():
             if of == stage.value and reason != KEPT:
@@ -86,7 +88,7 @@ class Counts:
         return sum(n for (of, _, reason), n in self._rows.items() if of == stage.value and reason == KEPT)
 
     def received(self, stage: Stage) -> int:
-        """Rows that a stage received: kept and dropped."""
+        """Rows that a stage received: those it kept and those it dropped."""
         return sum(n for (of, _, _), n in self._rows.items() if of == stage.value)
 
     def stages(self) -> list[Stage]:
@@ -107,9 +109,9 @@ class Counts:
         ]
 
     def reconcile(self, stages: Sequence[Stage], *, pairs: int | None = None) -> None:
-        """Check that each stage, for each source, received what the one before it kept, and that the last one kept `pairs`.
+        """Check that each stage received, of each source, what the stage before it kept, and that the last kept `pairs`.
 
-        What the first stage dropped has nothing before it to be held against.
+        Nothing comes before the first stage, so what it dropped is not checked.
 
         Raises:
             CountsError: naming stage, source and both numbers.
@@ -120,18 +122,92 @@ class Counts:
                 kept = self._rows[before.value, source, KEPT]
                 received = sum(n for (of, who, _), n in self._rows.items() if of == after.value and who == source)
                 if kept != received:
-                    raise CountsError(
-                        f"counts do not add up: {before.value} kept {kept} pairs of {source!r}, {after.value} received {received}; "
-                        "this is a defect, please report it"
+                    raise _defect(
+                        f"counts do not add up: {before.value} kept {kept} pairs of {source!r}, "
+                        f"{after.value} received {received}"
                     )
-        if pairs is not None and pairs != self.kept(stages[-1]):
-            kept = self.kept(stages[-1])
-            raise CountsError(
-                f"counts do not add up: {stages[-1].value} kept {kept} pairs, the shards hold {pairs}; this is a defect, please report it"
-            )
+        if pairs is not None and pairs != (kept := self.kept(stages[-1])):
+            raise _defect(f"counts do not add up: {stages[-1].value} kept {kept} pairs, the shards hold {pairs}")
 
 
-def _order(entry: tuple[tuple[str, str, str], int]) -> tuple[int, str, int]:
-    (stage, source, reason), _ = entry
+class FailedCounts:
+    """Rows by stage, source and the reasons that hold, in the order of `REASONS`; a row that stays has no reason."""
+
+    def __init__(self) -> None:
+        self._rows: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
+
+    def add_rows(self, stage: Stage, source: str, failed: Iterable[str], rows: int) -> None:
+        """Count rows for which all these reasons hold."""
+        if rows:
+            self._rows[stage.value, source, tuple(map(str, failed))] += rows
+
+    def add(self, stage: Stage, sources: Column, failed: Column) -> None:
+        """Count n rows by source (string[n]) and the reasons that hold (list<string>[n])."""
+        joined: Any = pc.binary_join(failed, _BETWEEN)
+        table = pa.table({"source": sources, "failed": joined})
+        tally = table.group_by(["source", "failed"], use_threads=False).aggregate([([], "count_all")])
+        for row in tally.to_pylist():
+            self.add_rows(stage, row["source"], row["failed"].split(), row["count_all"])
+
+    def counts(self) -> Counts:
+        """Rows by their first reason.
+
+        Raises:
+            CountsError: a stage has no such reason.
+        """
+        counts = Counts()
+        for (stage, source, failed), rows in self._rows.items():
+            counts.add_rows(Stage(stage), source, next(iter(failed), KEPT), rows)
+        return counts
+
+    def check(self, counts: Counts) -> None:
+        """Compare with the counts of the same rows.
+
+        Raises:
+            CountsError: they differ.
+        """
+        if self.counts() != counts:
+            raise _defect("counts do not add up: rows by every rule that holds are not the rows by reason")
+
+    def facts(self) -> dict[str, Any]:
+        """What the mark of a unit records: these counts, and the rows by first reason."""
+        return {"counts": self.counts().to_json(), "failed": self.to_json()}
+
+    def to_json(self) -> list[list[Any]]:
+        """Rows as lists, in a fixed order."""
+        entries = sorted(self._rows.items(), key=lambda entry: _order(*entry[0]))
+        return [[stage, source, list(failed), rows] for (stage, source, failed), rows in entries]
+
+    @classmethod
+    def from_json(cls, entries: Iterable[Sequence[Any]]) -> "FailedCounts":
+        """The inverse of `to_json`; entries of several parts are added up."""
+        counts = cls()
+        for stage, source, failed, rows in entries:
+            counts.add_rows(Stage(stage), source, failed, rows)
+        return counts
+
+    def to_arrow(self) -> pa.Table:
+        """Table of `schema.FAILED`: what occurred, in the order of stages, sources and reasons."""
+        return _table(self.to_json(), FAILED)
+
+
+def combinations(failed: "pa.DictionaryArray[Any, Any]") -> Iterator[tuple[list[str], int]]:
+    """Each list of reasons that `reasons_of` found, and the number of its rows."""
+    lists: list[Any] = failed.dictionary.to_pylist()
+    tally: Any = pc.value_counts(failed.indices)
+    yield from ((lists[entry["values"]], entry["counts"]) for entry in tally.to_pylist())
+
+
+def _defect(what: str) -> CountsError:
+    return CountsError(f"{what}; this is a defect, please report it")
+
+
+def _table(entries: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(schema.names, entry, strict=True)) for entry in entries], schema)
+
+
+def _order(stage: str, source: str, reasons: str | Sequence[str]) -> tuple[int, str, list[int]]:
+    """Sort key of a count: stages, then sources, then rules, each in their order; "kept" comes first."""
     of = Stage(stage)
-    return list(Stage).index(of), source, -1 if reason == KEPT else [r.value for r in REASONS[of]].index(reason)
+    dropped = [] if reasons == KEPT else [reasons] if isinstance(reasons, str) else reasons
+    return list(Stage).index(of), source, [REASONS[of].index(DropReason(reason)) for reason in dropped]

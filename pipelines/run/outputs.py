@@ -9,7 +9,7 @@ from altalign import storage
 from altalign.audit_tables import AuditTable
 from altalign.counts import Counts
 from altalign.errors import UnreadableError
-from altalign.failed import FailedCounts
+from altalign.counts import FailedCounts
 from altalign.pipelines.files import parquet
 from altalign.pipelines.run import artefacts
 from altalign.pipelines.run.units import Marks, Run

@@ -12,8 +12,8 @@ from typing import cast
 import pyarrow as pa
 
 from altalign import storage
+from altalign.counts import FailedCounts
 from altalign.errors import AltalignError, UnreadableError
-from altalign.failed import FailedCounts
 from altalign.filters import identity
 from altalign.machine import interrupts
 from altalign.pipelines import read

@@ -17,8 +17,8 @@ from apache_beam.pvalue import PCollection, PValue
 
 from altalign import storage
 from altalign.audit_tables import IMAGE_JOINT, IMAGE_VALUES
+from altalign.counts import FailedCounts
 from altalign.curation import ImageSettings
-from altalign.failed import FailedCounts
 from altalign.filters import identity
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.engine.map_units import MapUnits

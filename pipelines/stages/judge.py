@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection
 
 from altalign import storage
+from altalign.counts import FailedCounts, combinations
 from altalign.curation import CurateConfig
-from altalign.failed import FailedCounts, combinations
 from altalign.filters import identity, text
 from altalign.pipelines.engine.engines import create
 from altalign.pipelines.engine.map_units import pooled
