@@ -32,9 +32,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # The whole program of a process: what is imported is found where its parent found it.
-_PROGRAM = (
-    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from altalign.machine import processes; processes.serve()"
-)
+_PROGRAM = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from altalign.machine import processes; processes.serve()"
 
 
 def worth(seconds: float, at_most: int) -> int:

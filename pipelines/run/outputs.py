@@ -7,9 +7,8 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.audit_tables import AuditTable
-from altalign.counts import Counts
+from altalign.counts import Counts, FailedCounts
 from altalign.errors import UnreadableError
-from altalign.counts import FailedCounts
 from altalign.pipelines.files import parquet
 from altalign.pipelines.run import artefacts
 from altalign.pipelines.run.units import Marks, Run

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.audit_tables import OUTCOME_JOINT
+from altalign.counts import FailedCounts
 from altalign.dedup.buckets import nearest_clusters, share_bucket
 from altalign.dedup.near_duplicates import find_pairs
-from altalign.counts import FailedCounts
 from altalign.filters import identity
 from altalign.pipelines.evidence import funnel, near_gallery, outcome_joint
 from altalign.pipelines.files import arrays, parquet
