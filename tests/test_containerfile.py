@@ -117,4 +117,4 @@ def test_it_starts_beams_boot_program_and_not_as_root() -> None:
     assert any("-m ensurepip" in rest for rest in of("RUN"))  # the program asks pip whether Beam is there
     assert of("USER") == ["${RUN_AS}"]
     assert int(arguments()["RUN_AS"]) > 0  # a number: Kubernetes cannot tell whether a name is root
-    assert (ROOT / "pipelines" / "worker_pool.py").is_file()
+    assert (ROOT / "pipelines" / "engine" / "worker_pool.py").is_file()

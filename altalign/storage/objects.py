@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 from altalign.machine import interrupts
 from altalign.storage import clients, local, local_copies, locks
 from altalign.storage.clients import Place, asking, check
-from altalign.storage.growing import growing, is_part, settle, whole_name
+from altalign.storage.growing_objects import growing, is_part, settle, whole_name
 from altalign.storage.locks import holder, locked
 from altalign.storage.reading import ObjectFile
 from altalign.storage.stamp import Stamp

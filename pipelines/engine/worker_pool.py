@@ -29,11 +29,11 @@ PORT_AT_MOST = 65_535
 # when it can work.
 _WORKER = """
 import os, sys
-from altalign import startup
+from altalign.machine import startup
 startup.prepare()
 with startup.imports():
     from apache_beam.runners.worker.sdk_worker import SdkHarness
-    from pipelines import curate
+    from altalign.pipelines import curate
 os.write(1, b"ready")
 os.dup2(2, 1)
 SdkHarness(sys.argv[1], worker_id=sys.argv[2]).run()

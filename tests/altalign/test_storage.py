@@ -23,7 +23,7 @@ from altalign.storage import local
 FULL = Path("/dev/full")  # Linux: every write fails with ENOSPC
 KILLED_WHILE_IT_WRITES = """
 import os, signal, sys
-from altalign import disks, storage
+from altalign import storage
 with storage.write(sys.argv[1]) as file:
     file.write(b"half")
     file.flush()
@@ -31,7 +31,7 @@ with storage.write(sys.argv[1]) as file:
 """
 KILLED_WHILE_IT_GROWS = """
 import os, signal, sys
-from altalign import disks, storage
+from altalign import storage
 with storage.growing(sys.argv[1]) as file:
     file.write(b"one")
     file.write(b"two" * 100_000)

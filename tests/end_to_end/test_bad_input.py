@@ -21,7 +21,14 @@ pytestmark = pytest.mark.faults
 
 TESTS = Path(__file__).parents[1]
 WARC, TABLE, TAR, PAGES, CHARSET = (
-    f"pipelines/read/test_{name}.py" for name in ("warc", "table", "webdataset", "pages", "charset")
+    f"pipelines/read/{room}/test_{name}.py"
+    for room, name in (
+        ("pages", "warc"),
+        ("tables", "table"),
+        ("tars", "webdataset"),
+        ("pages", "image_elements"),
+        ("pages", "charset"),
+    )
 )
 PIXELS, HERE, BETWEEN = "filters/test_pixels.py", "end_to_end/test_bad_input.py", "end_to_end/test_between_stages.py"
 KILLS, FULL, SAME, REFERENCE = (
@@ -56,7 +63,7 @@ CLAUSES: dict[str, list[str]] = {
         f"{WARC}: test_a_broken_or_exploding_body_costs_its_page",
     ],
     "hostile page": [
-        "pipelines/read/test_html_kernels.py: test_a_page_made_to_hurt_is_read_to_its_end",
+        "pipelines/read/pages/test_html_kernels.py: test_a_page_made_to_hurt_is_read_to_its_end",
         f"{PAGES}: test_a_page_of_too_many_images_is_refused",
     ],
     # A whole file that cannot be read.

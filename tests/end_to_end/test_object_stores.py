@@ -17,7 +17,7 @@ from altalign import storage
 from altalign.cli import main
 from altalign.pipelines.files import parquet
 from altalign.pipelines.web.kept import journal
-from altalign.storage import clients, growing, locks
+from altalign.storage import clients, growing_objects, locks
 from tests.end_to_end.clusters import need_job_server
 from tests.end_to_end.runs import CONFIG, EXEMPT, ROOT, environ, tree, write_input
 from tests.end_to_end.web_inputs import answers, asked_for, ids, pictures, write_web_input
@@ -31,7 +31,7 @@ KILLS = 5
 # A command that is killed just before its n-th object is written; of a large one half is uploaded then.
 KILLED_AT_AN_OBJECT = """
 import os, signal, sys
-from altalign import object_clients
+from altalign.storage import clients as object_clients
 at, seen, real = int(sys.argv.pop(1)), 0, object_clients._put
 def put(place, data):
     global seen
@@ -117,7 +117,7 @@ def s3_made(made: Made) -> Made:
 
 def left_over(store: Server) -> list[str]:
     """Objects of a bucket that no finished run has: parts, tickets."""
-    return [path for path in storage.files_below(store.url) if growing.is_part(path) or "/lock-" in path]
+    return [path for path in storage.files_below(store.url) if growing_objects.is_part(path) or "/lock-" in path]
 
 
 # Whole runs ----------------------------------------------------------------------------------------------------------
@@ -375,7 +375,7 @@ def test_a_run_from_the_web_is_killed_continued_and_tried_again(
     assert main(["curate", "config.toml"]) == 0
     killer = f"""
 import os, signal, sys
-from altalign import object_growing
+from altalign.storage import growing_objects as object_growing
 object_growing.PART_BYTES, seen, real = 1, 0, object_growing._Growing.write
 def write(self, data):
     global seen
@@ -392,7 +392,7 @@ sys.exit(main(["curate", "config.toml", "{in_store(s3, "run")}"]))
         [sys.executable, "-c", killer], cwd=tmp_path, env=environ(), capture_output=True, timeout=300, check=False
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert any(growing.is_part(path) for path in storage.files_below(s3.url))
+    assert any(growing_objects.is_part(path) for path in storage.files_below(s3.url))
     storage.sweep(f"{s3.url}/run")
     in_hand, before = _in_journals(f"{s3.url}/run"), len(asked_for(web, since=since))
     assert in_hand

@@ -21,7 +21,7 @@ WATCHDOG_S = 120.0
 
 # In every Python that starts: however little there is to do, processes do it; and each says that it was there.
 _AT_START = """
-import altalign.processes
+import altalign.machine.processes
 altalign.machine.processes.SECONDS_OF_WORK = 1e-9
 if sys.argv == ["-c"]:
     pathlib.Path(os.environ["ALTALIGN_TEST_BLOWS"], f"process-{os.getpid()}").touch()

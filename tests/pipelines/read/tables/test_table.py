@@ -150,7 +150,7 @@ def test_a_missing_key_is_null(tmp_path):
 
 @pytest.mark.parametrize("form", ["csv", "tsv", "jsonl"])
 def test_an_endless_line_is_one_broken_row(tmp_path, monkeypatch, form):
-    monkeypatch.setattr(f"altalign.pipelines.read.{'lines'}.LINE_BYTES", 1_000)
+    monkeypatch.setattr("altalign.pipelines.read.tables.lines.LINE_BYTES", 1_000)
     row = {
         "csv": "{url},{caption}\n",
         "tsv": "{url}\t{caption}\n",
