@@ -20,7 +20,7 @@ import pytest
 from altalign import storage
 from altalign.errors import FullDiskError, StoreError, UnreadableError, UsageError
 from altalign.pipelines.files import arrays, parquet
-from altalign.storage import clients, growing, local_copies, locks
+from altalign.storage import clients, growing_objects, local_copies, locks
 from tests.object_stores import faults
 from tests.object_stores.servers import Server
 
@@ -30,14 +30,15 @@ ROOT = Path(__file__).parents[3]
 LARGE = 12 << 20  # two parts, at least
 KILLED_WHILE_IT_WRITES = """
 import os, signal, sys
-from altalign import object_clients, storage
-put = object_clients._put
+from altalign import storage
+from altalign.storage import clients
+put = clients._put
 def killed(place, data):
     stream = place.client.open_output_stream(place.name)
     stream.write(data.slice(0, data.size // 2))  # parts are under way
     os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "while uploading":
-    object_clients._put = killed
+    clients._put = killed
 with storage.write(sys.argv[1]) as file:
     file.write(b"x" * (24 << 20))
     if sys.argv[2] == "while writing":
@@ -45,8 +46,9 @@ with storage.write(sys.argv[1]) as file:
 """
 KILLED_WHILE_IT_GROWS = """
 import os, signal, sys
-from altalign import object_growing, storage
-object_growing.PART_BYTES = 1000
+from altalign import storage
+from altalign.storage import growing_objects
+growing_objects.PART_BYTES = 1000
 with storage.growing(sys.argv[1]) as file:
     for number in range(250):
         file.write(b"%03d\\n" % number)
@@ -391,7 +393,7 @@ def test_marks_are_deleted_before_anything_else(s3: Server, monkeypatch: pytest.
 
 
 def test_what_grows_is_whole_when_its_block_ended(store: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing, "PART_BYTES", 1000)
+    monkeypatch.setattr(growing_objects, "PART_BYTES", 1000)
     path, data = f"{store.url}/x.log", bytearray()
     for keep in (None, None, 3000, 0):
         data = data if keep is None else data[:keep]
