@@ -13,7 +13,8 @@ def current() -> dict[str, Any]:
     umask = os.umask(0o077)
     os.umask(umask)
     variables = {ENVIRONMENT + name: value for name, value in os.environ.items() if name != OF_PYTEST}
-    handlers = {HANDLER + each.name: signal.getsignal(each) for each in signal.Signals}
+    # SIGCHLD is torch's: its loader installs a handler once a process, and keeps it
+    handlers = {HANDLER + each.name: signal.getsignal(each) for each in signal.Signals if each is not signal.SIGCHLD}
     return {"user": os.geteuid(), "group": os.getegid(), "umask": umask, "folder": _folder(), **variables, **handlers}
 
 

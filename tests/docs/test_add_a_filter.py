@@ -12,7 +12,20 @@ import pytest
 from tests.docs.blocks import ROOT, Block, blocks, prints
 
 GUIDE = blocks(ROOT / "docs" / "guides" / "add-a-filter.md")
-COPIED = ("altalign", "filters", "dedup", "pipelines", "audit", "demo", "docs", "tests", "configs", "examples")
+COPIED = (
+    "altalign",
+    "filters",
+    "dedup",
+    "pipelines",
+    "audit",
+    "demo",
+    "eval",
+    "train",
+    "docs",
+    "tests",
+    "configs",
+    "examples",
+)
 NOTE = "in the copy"
 
 # The guide's commands by what they are here: `make docs` would first set up an environment.
