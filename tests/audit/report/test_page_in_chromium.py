@@ -229,7 +229,7 @@ def test_it_prints(chromium: Any, report: tuple[Numbers, Path]):
 def test_without_scripts_every_number_is_in_a_table(chromium: Any, report: tuple[Numbers, Path], width: int):
     found, path = report
     with opened(chromium, path, width=width, java_script_enabled=False) as tab:
-        assert tab.page.get_by_text("Without scripts").is_visible()
+        assert tab.page.get_by_text("Scripts are off").is_visible()
         for each in found.distributions:
             assert tab.page.locator(f"#chart-{each.key} tbody tr:not(.threshold)").count() == len(each.bins)
 
