@@ -5,14 +5,15 @@ import signal
 from typing import Any
 
 ENVIRONMENT, HANDLER = "environment variable ", "handler of "
-OF_PYTEST = "PYTEST_CURRENT_TEST"  # which it sets anew in each phase of a test
+# Set anew in each phase of a test; and by grpc, transformers and torch, once a process, when they are first used.
+SET_BY_OTHERS = {"PYTEST_CURRENT_TEST", "no_grpc_proxy", "HF_HUB_OFFLINE", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
 
 
 def current() -> dict[str, Any]:
     """The state by name."""
     umask = os.umask(0o077)
     os.umask(umask)
-    variables = {ENVIRONMENT + name: value for name, value in os.environ.items() if name != OF_PYTEST}
+    variables = {ENVIRONMENT + name: value for name, value in os.environ.items() if name not in SET_BY_OTHERS}
     # SIGCHLD is torch's: its loader installs a handler once a process, and keeps it
     handlers = {HANDLER + each.name: signal.getsignal(each) for each in signal.Signals if each is not signal.SIGCHLD}
     return {"user": os.geteuid(), "group": os.getegid(), "umask": umask, "folder": _folder(), **variables, **handlers}

@@ -399,7 +399,7 @@ def test_planted_copies_of_clip_art_go_and_unrelated_clip_art_stays(
         (tmp_path / "tests" / f"{number}.jpg").write_bytes(data)
     (tmp_path / "config.toml").write_text(CONFIG, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(index_of_tests, "LESSONS", 100)
+    monkeypatch.setattr(index_of_tests, "LESSON_IMAGES", 100)
     curate("--until", "decontaminate", "--set", "image.short_side_above_px=100")
     found = names(dropped(tmp_path / "run"))
     recall = {kind: sum(name.startswith(f"{kind}-") for name in found) / len(tests) for kind in kinds}

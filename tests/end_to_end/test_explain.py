@@ -135,7 +135,7 @@ def test_status_tells_whether_a_command_is_at_work(
     capsys.readouterr()
     with storage.locked(str(run)):
         assert main(["status", str(run)]) == 0
-    assert f"run: at work (process {os.getpid()})" in capsys.readouterr().out
+    assert f"run: running (process {os.getpid()})" in capsys.readouterr().out
     assert main(["status", str(run)]) == 0
     assert "run: finished" in capsys.readouterr().out
 
@@ -185,10 +185,10 @@ def write_hostile(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a caption of other words", "url_invalid: the scheme is ftp, neither http nor https"),
-        ("a caption of no port", "url_invalid: a URL parser refuses it (WHATWG)"),
-        ("a caption without a URL", "url_invalid: there is none"),
-        ("a caption with a strange one", "url_invalid: the scheme is mailto, neither http nor https"),
+        ("a caption of other words", "url_invalid: its scheme is ftp, not http or https"),
+        ("a caption of no port", "url_invalid: it is not a valid URL (WHATWG)"),
+        ("a caption without a URL", "url_invalid: it has no URL"),
+        ("a caption with a strange one", "url_invalid: its scheme is mailto, not http or https"),
     ],
 )
 def test_an_invalid_url_says_why_it_is_none_and_nothing_acts_on_a_terminal(

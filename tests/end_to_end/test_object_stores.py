@@ -287,7 +287,7 @@ def test_another_command_is_refused_while_one_is_at_work(made: Made, capsys: pyt
         assert main(["clean", made.run]) == 2
         assert f"another command is at work on this run (process {os.getpid()})" in capsys.readouterr().err
         assert main(["status", made.run]) == 0
-        assert f"at work (process {os.getpid()})" in capsys.readouterr().out
+        assert f"running (process {os.getpid()})" in capsys.readouterr().out
 
 
 def test_input_that_changed_in_the_store_is_refused(made: Made, capsys: pytest.CaptureFixture[str]) -> None:

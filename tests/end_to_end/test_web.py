@@ -292,7 +292,7 @@ def test_explain_shows_each_try_and_status_how_it_went(
     assert main(["explain", run, "--url", unavailable]) == 0
     said = capsys.readouterr().out
     assert "fetch dropped: http_status" in " ".join(said.split())
-    assert "- http_status: the final status was 503" in said
+    assert "- http_status: the last status was 503" in said
     assert " UTC, " in said.split("tried")[1]
     assert "http_status 503: " in said.split("tried")[1]
     assert main(["explain", run, "--url", asked[0].url]) == 0
