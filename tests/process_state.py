@@ -6,7 +6,13 @@ from typing import Any
 
 ENVIRONMENT, HANDLER = "environment variable ", "handler of "
 # Set anew in each phase of a test; and by grpc, transformers and torch, once a process, when they are first used.
-SET_BY_OTHERS = {"PYTEST_CURRENT_TEST", "no_grpc_proxy", "HF_HUB_OFFLINE", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
+SET_BY_OTHERS = {
+    "PYTEST_CURRENT_TEST",
+    "no_grpc_proxy",
+    "HF_HUB_OFFLINE",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+}
 
 
 def current() -> dict[str, Any]:
