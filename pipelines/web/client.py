@@ -1,4 +1,4 @@
-"""The client: one event loop in one thread of a process, shared by the units that run in it."""
+"""The client that fetches URLs: one event loop in one thread, shared by the units that run in a process."""
 
 import asyncio
 import logging
@@ -17,8 +17,8 @@ from altalign.machine import interrupts
 from altalign.pipelines.web.allowed.addresses import Addresses
 from altalign.pipelines.web.allowed.domains import Domains
 from altalign.pipelines.web.asking.budget import Budget
-from altalign.pipelines.web.asking.errands import Call, Delivery
-from altalign.pipelines.web.asking.fetching import Fetching, World, unit_deadline_s
+from altalign.pipelines.web.asking.fetching import Environment, Fetching, unit_deadline_s
+from altalign.pipelines.web.asking.tasks import Call, Delivery
 from altalign.pipelines.web.http.names import Names, Resolver, SystemResolver
 from altalign.pipelines.web.http.target import Target
 from altalign.pipelines.web.kept.outcomes import Response, Try
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Load", "Response", "Try", "opened"]
 
-OPEN_PER_SLOT = 8  # requests under way for each slot, those included that nobody answers
+OPEN_PER_SLOT = 8  # requests under way for each slot, including those that nobody answers
 OPEN_AT_LEAST = 8
-FILES_OF_OTHERS = 256  # of those that a process may have open
-LOOKED_UP_S = 0.5  # how often who waits looks whether the command is to end
+FILES_OF_OTHERS = 256  # open files that the rest of the process may need
+LOOKED_UP_S = 0.5  # how often a waiting caller checks whether the command is to end
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a client has to do at a moment, for progress and for tests.
+    """How much a client has to do at a moment, for progress and tests.
 
     Attributes:
-        unfinished: URLs that have no response yet.
-        running: requests under way, for robots.txt too.
-        slots: of those, how many hold one of `fetch.threads`.
-        connections: that are open, idle ones too.
-        bytes_in_flight: of bodies that arrive or have not been taken.
-        hosts_given_up: hosts that are not asked at the moment.
+        unfinished: how many URLs have no response yet.
+        running: how many requests are under way, including those for robots.txt.
+        slots: how many of them hold one of the `fetch.threads` slots.
+        connections: how many connections are open, including idle ones.
+        bytes_in_flight: bytes of bodies that are arriving or have not been taken.
+        hosts_given_up: the hosts that are given up at the moment.
     """
 
     unfinished: int = 0
@@ -68,26 +68,26 @@ class _Parts:
 
 
 class Client:
-    """Fetches URLs; a context, used from any threads."""
+    """Fetches URLs. It is a context manager, and may be used from any thread."""
 
     def __init__(
         self,
         settings: FetchSettings,
         *,
         resolver: Callable[[], Resolver] = lambda: SystemResolver(),
-        world: Callable[[World], World] = lambda world: world,
+        environment: Callable[[Environment], Environment] = lambda environment: environment,
     ):
-        """Nothing is begun before the context is entered.
+        """Starts nothing before the context is entered.
 
         Args:
             settings: `[fetch]`; `blocked_domains` are read here.
-            resolver: finds addresses of names.
-            world: changes what else is outside, for tests.
+            resolver: makes the resolver of host names.
+            environment: replaces the other parts of the environment, for tests.
 
         Raises:
-            UsageError: a file of blocked domains cannot be read, or has a line that is no domain.
+            UsageError: a file of blocked domains cannot be read, or has a line that is not a domain.
         """
-        self._settings, self._resolver, self._world = settings, resolver, world
+        self._settings, self._resolver, self._environment = settings, resolver, environment
         self._domains = Domains.load(settings.blocked_domains)
         self._open_at_most = _open_at_most(settings.threads)
         self._loop: asyncio.AbstractEventLoop
@@ -95,7 +95,7 @@ class Client:
         self._parts: _Parts
 
     def __enter__(self) -> Self:
-        """Start the loop."""
+        """Starts the loop."""
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._heard)
         self._thread = threading.Thread(target=self._loop.run_forever, name="altalign-web", daemon=True)
@@ -110,25 +110,25 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End all tries; no thread, task or socket is left, but a lookup of a name that its server does not answer."""
+        """Ends all tries. No thread, task or socket is left, except for a lookup that a name server does not answer."""
         try:
             self._run(self._closed())
         finally:
             self._stop()
 
     def fetch(self, urls: Sequence[str], *, deadline_s: float | None = None) -> Iterator[Response]:
-        """Each URL's response exactly once, in the order in which they end; blocks the calling thread. Nothing is asked before the first is wanted.
+        """Yields each URL's response exactly once, in the order in which they end; blocks the calling thread.
 
-        The bytes of a response count as in flight until the next one is wanted. Left early, however that is, it drops
-        what is under way.
+        Nothing is asked before the first response is requested. The bytes of a response count as in flight until the
+        next one is requested. Leaving early, in whatever way, drops what is under way.
 
         Args:
-            urls: what is no URL of http or https is `http_refused`.
-            deadline_s: seconds after which what is left is `http_timeout`; None: as `fetch.unit_deadline_s` says.
+            urls: the URLs; those that are not http or https give `http_refused`.
+            deadline_s: seconds after which the rest gives `http_timeout`; None: as `fetch.unit_deadline_s` says.
 
         Raises:
             Interrupted: a signal has asked the command to end.
-            AltalignError: the client was closed, this machine has too few resources, or a defect of ours.
+            AltalignError: the client was closed, this machine lacks resources, or there is a defect.
         """
         call = Call(urls)
         hosts = [target.host for target in call.targets if isinstance(target, Target)]
@@ -136,7 +136,7 @@ class Client:
         call.is_fuse = not (deadline_s or self._settings.unit_deadline_s)
         budget, fetching, held_bytes = self._parts.budget, self._parts.fetching, 0
         self._soon(lambda: fetching.begin(call))
-        came = list[Delivery]()  # the first last, so that what is taken is held by who took it alone
+        came = list[Delivery]()  # in reverse, so that a popped response is held by the caller alone
         try:
             for _ in urls:
                 if not came:
@@ -157,13 +157,13 @@ class Client:
             self._soon(lambda: self._drop(call))
 
     def load(self) -> Load:
-        """What there is to do at this moment."""
+        """How much there is to do at this moment."""
         fetching, schedule = self._parts.fetching, self._parts.fetching.schedule
         connections, in_flight = self._parts.transport.connections, self._parts.budget.in_flight
         return Load(fetching.unfinished, schedule.running, schedule.slots, connections, in_flight, fetching.given_up())
 
     async def _made(self) -> _Parts:
-        # it loads the HTTP library, which takes as long as the rest
+        # the HTTP library takes as long to load as everything else
         from altalign.pipelines.web.http.transport import Transport
 
         settings = self._settings
@@ -177,13 +177,13 @@ class Client:
             user_agent=settings.user_agent_sent,
             connections_at_most=self._open_at_most,
         )
-        world = self._world(World(ask=transport.ask))
+        environment = self._environment(Environment(ask=transport.ask))
         fetching = Fetching(
             settings,
             domains=self._domains,
             addresses=addresses,
             budget=budget,
-            world=world,
+            environment=environment,
             open_at_most=self._open_at_most,
         )
         return _Parts(names, budget, transport, fetching)
@@ -195,7 +195,7 @@ class Client:
             await close()
 
     def _next(self, call: Call) -> list[Delivery]:
-        """What the loop delivers next."""
+        """The next deliveries of the loop."""
         while True:
             with suppress(Empty):
                 return call.deliveries.get(timeout=LOOKED_UP_S)
@@ -204,7 +204,7 @@ class Client:
                 raise AltalignError("the client that fetches from the web is closed")
 
     def _drop(self, call: Call) -> None:
-        """Nobody waits for a call any more; what was delivered meanwhile is given back."""
+        """Drops a call, and gives back the bytes of what was delivered meanwhile."""
         self._parts.fetching.drop(call)
         self._loop.call_soon(self._give_back, call)
 
@@ -227,7 +227,7 @@ class Client:
         self._loop.close()
 
     def _heard(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # noqa: ARG002
-        """What nobody else handles: a callback of ours that failed is a defect, trouble of a connection is known to who made the request."""
+        """Handles errors in callbacks. Ours are defects; whoever made a request knows the errors of its connection."""
         error = context.get("exception")
         if "handle" in context and isinstance(error, Exception) and not isinstance(error, OSError):
             self._parts.fetching.defect(error)
@@ -236,7 +236,7 @@ class Client:
 
 
 def _open_at_most(slots: int) -> int:
-    """Requests that may be under way: a process may have only so many files open, and an idle connection is one too."""
+    """How many requests may be under way, given the limit on open files; idle connections are open files, too."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = 65_536 if files == resource.RLIM_INFINITY else files
     return max(OPEN_AT_LEAST, min(OPEN_PER_SLOT * slots, (files - FILES_OF_OTHERS) // 2))
@@ -252,7 +252,7 @@ def _told(error: BaseException | None) -> AltalignError:
 
 @dataclass
 class _Shared:
-    """Clients of this process, each with how many use it."""
+    """The clients of this process, each with the number of its users."""
 
     lock: threading.Lock
     clients: dict[str, tuple[Client, int]]
@@ -263,7 +263,7 @@ _SHARED = _Shared(threading.Lock(), {})
 
 @contextmanager
 def opened(settings: FetchSettings) -> Iterator[Client]:
-    """The client of this process for these settings: who asks first opens it, who leaves last closes it. From any threads.
+    """The client of this process for these settings: its first user opens it, its last one closes it. Thread-safe.
 
     Raises:
         UsageError: as `Client`.

@@ -1,1 +1,1 @@
-"""What may be asked at all: addresses, domains, robots.txt."""
+"""Decides what may be asked at all: addresses, domains, robots.txt."""

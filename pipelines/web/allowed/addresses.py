@@ -1,7 +1,7 @@
-"""Which addresses may be reached: those of the public internet, and those that a setting names. Pure.
+"""Decides which addresses may be reached: those of the public internet, and those that a setting names. Pure.
 
-What is asked is always the address that a connection is made to, so no spelling of a URL and no answer of a name server
-gets around it.
+It is always given the address that a connection is made to, so no spelling of a URL and no answer of a name server gets
+around it.
 """
 
 import ipaddress
@@ -13,8 +13,8 @@ from altalign.allowed_addresses import Allowed
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# The special-purpose registry of IPv4 (https://www.iana.org/assignments/iana-ipv4-special-registry), multicast, and
-# what clouds answer at.
+# The special-purpose registry of IPv4 (https://www.iana.org/assignments/iana-ipv4-special-registry), multicast, and the
+# clouds' metadata services.
 _SPECIAL_V4 = (
     ("0.0.0.0/8", "unspecified"),
     ("10.0.0.0/8", "private"),
@@ -33,7 +33,7 @@ _SPECIAL_V4 = (
     ("224.0.0.0/4", "multicast"),
     ("240.0.0.0/4", "reserved"),  # broadcast too
 )
-# Of IPv6 all but 2000::/3, which is the global unicast that is given out, and of that the special-purpose ones.
+# All of IPv6 except 2000::/3, the global unicast range in use, and the special-purpose ranges inside it.
 _GLOBAL_V6 = ipaddress.IPv6Network("2000::/3")
 _SPECIAL_V6 = (
     ("::/128", "unspecified"),
@@ -46,7 +46,7 @@ _SPECIAL_V6 = (
     ("fec0::/10", "private"),
     ("ff00::/8", "multicast"),
 )
-# Where an IPv4 address is written inside one of IPv6, and how far from its end: packets go to the former.
+# IPv6 ranges that embed an IPv4 address, to which packets go, and how many bits follow it.
 _EMBEDDED = tuple(
     (ipaddress.IPv6Network(network), bits)
     for network, bits in (
@@ -61,13 +61,13 @@ _V6 = tuple((ipaddress.IPv6Network(network), what) for network, what in _SPECIAL
 
 
 class Addresses:
-    """What may be reached, by `fetch.ports` and `fetch.allow_addresses`."""
+    """The addresses that may be reached by `fetch.ports` and `fetch.allow_addresses`."""
 
     def __init__(self, ports: Sequence[int], allow: Sequence[str]):
-        """Args are as in the settings.
+        """Takes the values of the settings.
 
         Raises:
-            ValueError: an entry of `allow` is no address.
+            ValueError: an entry of `allow` is not an address.
         """
         self._ports = frozenset(ports)
         self._allow = tuple(allowed_addresses.allowed(entry) for entry in allow)
@@ -79,7 +79,7 @@ class Addresses:
         return port not in self._ports and port not in self._opened
 
     def refusal(self, address: str, port: int) -> str:
-        """Why an address (no name) may not be reached at a port, in a word or two; empty where it may."""
+        """Why an address (not a name) may not be reached at a port, in a word or two; empty if it may."""
         return self._refusal(address, port)
 
     def _decide(self, address: str, port: int) -> str:
@@ -99,7 +99,7 @@ def is_forbidden(address: str, port: int, allow: Sequence[str], *, ports: Sequen
 
 
 def special(address: Address) -> str:
-    """What an address is that is not of the public internet; empty where it is."""
+    """What kind of special address this is; empty if it belongs to the public internet."""
     of = _reached(address)
     known: Sequence[tuple[allowed_addresses.Network, str]] = _V4 if of.version == 4 else _V6
     found = next((what for network, what in known if of in network), "")
@@ -107,7 +107,7 @@ def special(address: Address) -> str:
 
 
 def _reached(address: Address) -> Address:
-    """The IPv4 address that one of IPv6 stands for, else itself."""
+    """The IPv4 address that an IPv6 address embeds, or the address itself."""
     if address.version == 4:
         return address
     bare = ipaddress.IPv6Address(int(address))  # without a zone

@@ -1,7 +1,7 @@
-"""Block lists of domains: which hosts are never asked. Text in, a list out, hosts asked against it.
+"""Block lists of domains, whose hosts are never asked.
 
-One domain a line, in any case, Unicode or Punycode; it covers its subdomains. An address is an entry too. `#` begins a
-comment, blank lines are none.
+A list has one domain a line, in any case, Unicode or Punycode; it covers its subdomains. An entry may also be an
+address. `#` begins a comment, and blank lines are ignored.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,10 +22,10 @@ class Domains:
 
     @classmethod
     def parse(cls, texts: Iterable[tuple[str, str]]) -> "Domains":
-        """Read lists, each given as (name for errors, its text).
+        """Parses lists, each given as (name for errors, text).
 
         Raises:
-            UsageError: a line is no domain, naming the list and the line.
+            UsageError: a line is not a domain; the error names the list and the line.
         """
         found = set()
         for name, text in texts:
@@ -37,15 +37,15 @@ class Domains:
 
     @classmethod
     def load(cls, paths: Sequence[str]) -> "Domains":
-        """Read `fetch.blocked_domains`.
+        """Reads the files of `fetch.blocked_domains`.
 
         Raises:
-            UsageError: a file cannot be read, or a line is no domain.
+            UsageError: a file cannot be read, or a line is not a domain.
         """
         return cls.parse((path, _text(path)) for path in paths)
 
     def blocks(self, host: str) -> bool:
-        """Whether a host, or a domain that it is below, is on a list."""
+        """Whether a host, or a domain above it, is on a list."""
         if not self.names:
             return False
         while host not in self.names:
@@ -56,16 +56,15 @@ class Domains:
 
 
 def _domain(entry: str, *, where: str) -> str:
-    """The spelling that hosts of parsed URLs have."""
+    """A domain as the hosts of parsed URLs spell it."""
     is_bare = not any(character in entry for character in "/\\?@*") and (":" not in entry or entry.startswith("["))
     try:
         domain = ada_url.URL(f"http://{entry}/").hostname.rstrip(".") if is_bare else ""
     except ValueError:
         domain = ""
     if not domain or domain.startswith("."):
-        raise UsageError(
-            f"{where}: {entry!r} is no domain; write one such as example.org, which covers what is below it, without scheme, port or path"
-        )
+        repair = "write one such as example.org, which covers what is below it, without scheme, port or path"
+        raise UsageError(f"{where}: {entry!r} is no domain; {repair}")
     return domain
 
 
@@ -73,8 +72,7 @@ def _text(path: str) -> str:
     try:
         return Path(storage.mappable(path)).read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(
-            f"[fetch] blocked_domains: {path}: cannot be read ({error.strerror}); give paths relative to the working directory"
-        ) from None
+        why = f"cannot be read ({error.strerror}); give paths relative to the working directory"
+        raise UsageError(f"[fetch] blocked_domains: {path}: {why}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"[fetch] blocked_domains: {path}: not text (byte {error.start})") from None

@@ -1,4 +1,4 @@
-"""What sites forbid: robots.txt (RFC 9309), and headers of their answers. Pure."""
+"""What sites forbid in robots.txt (RFC 9309) and in the headers of their answers. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from protego import Protego
 
-BYTES_AT_MOST = 512_000  # RFC 9309 section 2.5: at least 500 KiB are to be read; what is beyond is left out
+BYTES_AT_MOST = 512_000  # RFC 9309 section 2.5: at least 500 KiB must be read; we ignore the rest
 REDIRECTS_AT_MOST = 5  # section 2.3.1.2
 KEPT_S = 86_400.0  # section 2.4
-DELAY_S_AT_MOST = 30.0  # ours: a longer Crawl-delay would be no pace but a ban, which robots.txt has other words for
+DELAY_S_AT_MOST = 30.0  # our choice: a longer Crawl-delay would be a ban, for which robots.txt has Disallow
 
 SHORT = 16_384  # characters of rules; few sites have more
 
@@ -22,12 +22,12 @@ _OF_SITE = re.compile(r"(?:sitemaps?|site-map|host)[ \t]*(?::|[ \t])", re.IGNORE
 
 @dataclass(frozen=True)
 class Rules:
-    """What a robots.txt says to one robot.
+    """The rules of a robots.txt for one robot.
 
     Attributes:
-        token: the robot's product token, lower case.
-        text: the lines that concern it; empty where nothing is forbidden.
-        delay_s: seconds between two requests that it asks for, at most `DELAY_S_AT_MOST`.
+        token: the robot's product token, in lower case.
+        text: the lines that apply to it; empty if nothing is forbidden.
+        delay_s: the Crawl-delay in seconds, at most `DELAY_S_AT_MOST`.
     """
 
     token: str = ""
@@ -36,7 +36,7 @@ class Rules:
 
     @classmethod
     def parse(cls, body: bytes, token: str) -> "Rules":
-        """Read a robots.txt."""
+        """Parses a robots.txt."""
         text = _of_robot(body[:BYTES_AT_MOST].decode("utf-8-sig", "replace"), token)
         return cls(token, text, min(_parsed(text).crawl_delay(token) or 0.0, DELAY_S_AT_MOST)) if text else cls()
 
@@ -46,7 +46,7 @@ class Rules:
 
 
 def _parsed(text: str) -> "Protego":
-    """Parsed rules take about ten times the memory of their text, so that few are kept; many sites have the same."""
+    """Parses rules. They take about ten times the memory of their text, so few are kept; many sites share theirs."""
     return _short(text) if len(text) <= SHORT else _long(text)
 
 
@@ -60,13 +60,13 @@ _short, _long = lru_cache(maxsize=1_000)(_parse), lru_cache(maxsize=16)(_parse)
 
 
 def _of_robot(text: str, token: str) -> str:
-    """The lines that concern a robot: of the groups that name it, and of those for all, which count where none names it.
+    """The lines that apply to a robot: those of the groups that name it or, if none does, of the groups for all robots.
 
-    The parser gives every rule to every name of its group, and a file of thousands of both would not end.
+    The parser would give every rule to every name of its group, which takes for ever with thousands of both.
     """
     lines: dict[str, list[str]] = {}
     concerned: set[str] = set()
-    is_begun = False  # the group has a rule; another name begins the next
+    is_begun = False  # whether the group has a rule, so that another name begins the next group
     for line in text.splitlines():
         entry = line.partition("#")[0].strip()
         agent = _AGENT.match(entry)
@@ -87,11 +87,12 @@ def _of_robot(text: str, token: str) -> str:
 
 
 def opt_out(x_robots_tag: Iterable[str], tdm_reservation: Iterable[str], token: str) -> str:
-    """The header by which an answer opts out, for people; empty where none does. X-Robots-Tag is read as img2dataset reads it.
+    """The header by which an answer opts out; empty if none does. X-Robots-Tag is read as img2dataset reads it.
 
     Args:
-        x_robots_tag: values of these headers, and of those.
-        tdm_reservation: of the TDM Reservation Protocol; `1` reserves the rights to text and data mining.
+        x_robots_tag: values of the X-Robots-Tag headers.
+        tdm_reservation: values of the header of the TDM Reservation Protocol; `1` reserves the rights to text and data
+            mining.
         token: the robot's product token, lower case.
     """
     for value in x_robots_tag:
@@ -102,9 +103,9 @@ def opt_out(x_robots_tag: Iterable[str], tdm_reservation: Iterable[str], token: 
     return "tdm-reservation: 1" if any(value.strip() == "1" for value in tdm_reservation) else ""
 
 
-OPPOSED = frozenset({"noai", "noimageai", "noindex", "noimageindex"})  # what img2dataset refuses by default
+OPPOSED = frozenset({"noai", "noimageai", "noindex", "noimageindex"})  # img2dataset refuses these by default
 
 
 def product_token(user_agent: str) -> str:
-    """The name of a robot, by which sites speak to it: the first word without its version, lower case."""
+    """The name by which sites address a robot: the first word of its user agent, without version, in lower case."""
     return user_agent.split(maxsplit=1)[0].partition("/")[0].lower()

@@ -1,1 +1,1 @@
-"""Who is asked next, how often, and what becomes of it."""
+"""Decides which host is asked next, how often, and what happens with the answer."""

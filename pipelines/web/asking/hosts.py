@@ -1,6 +1,6 @@
-"""What is known of each host: how fast and how often it may be asked, whether it wants to be left alone, and whether it answers. Pure: time is an argument.
+"""What is known of each host: how often it may be asked, whether it wants to be left alone, and whether it answers.
 
-Times are seconds of a monotonic clock, but for dates that servers write.
+Pure: time is an argument. Times are seconds of a monotonic clock, except for dates that servers write.
 """
 
 from collections import deque
@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING
 from altalign.reasons import DropReason
 
 if TYPE_CHECKING:
-    from altalign.pipelines.web.asking.errands import Errand
+    from altalign.pipelines.web.asking.tasks import Task
 
-FAILURES_AT_MOST = 5  # in a row, and over at least the time of one try: then a host is given up for a while
+FAILURES_AT_MOST = 5  # in a row, over at least the time of one try: then a host is given up for a while
 GIVEN_UP_S = 60.0  # the first time, then twice as long each time
 GIVEN_UP_S_AT_MOST = 960.0
-REMEMBERED_S = 120.0  # a host that fails is, for so long after the last time
-PROBED_AFTER_S = 0.5  # a host that fails is asked once, then after pauses that double
+REMEMBERED_S = 120.0  # how long a host is remembered after its last failure
+PROBED_AFTER_S = 0.5  # a host that fails is asked again after pauses that double
 PROBED_AFTER_S_AT_MOST = 10.0
-BACKOFF_S = 1.0  # before the second try, at most; before each further one twice as long
+BACKOFF_S = 1.0  # longest pause before the second try; it doubles for each further try
 BACKOFF_S_AT_MOST = 60.0
-RETRY_AFTER_S_AT_MOST = 86_400.0 * 365  # what is beyond is as good as this
+RETRY_AFTER_S_AT_MOST = 86_400.0 * 365  # longer pauses make no difference
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why hosts are not asked: what the last try brought."""
+    """Why a host is not asked: how the last try failed."""
 
     reason: DropReason
     detail: str
@@ -39,10 +39,10 @@ class Pace:
     """How often a host may be asked, at all its ports together.
 
     Attributes:
-        interval_s: between two requests, on average.
-        at_once: how many may come together before that.
+        interval_s: the average time between two requests.
+        at_once: how many requests may come together.
         due_s: when the next request would be due if all came at the interval.
-        paused_until_s, pause: it wants to be left alone, and how it said so.
+        paused_until_s, pause: until when the host wants to be left alone, and how it said so.
     """
 
     interval_s: float
@@ -52,15 +52,15 @@ class Pace:
     pause: Trouble | None = None
 
     def ready_s(self) -> float:
-        """When the next request may be made."""
+        """The time of the next request, at the earliest."""
         return max(self.due_s - (self.at_once - 1) * self.interval_s, self.paused_until_s)
 
     def begin(self, now: float) -> None:
-        """A request is made."""
+        """Notes that a request is made."""
         self.due_s = max(self.due_s, now) + self.interval_s
 
     def leave_alone(self, until_s: float, trouble: Trouble) -> None:
-        """Ask nothing before a time; a shorter pause changes nothing."""
+        """Pauses requests until a time; a shorter pause changes nothing."""
         if until_s > self.paused_until_s:
             self.paused_until_s, self.pause = until_s, trouble
 
@@ -70,26 +70,26 @@ class Host:
     """A host at one port.
 
     Attributes:
-        name: for people.
-        pace: of the host, shared with its other ports.
-        connections_at_most: requests at a time.
-        waiting: what is to be asked of it, in order.
-        running: requests under way; `unsettled`: those that failed, where it is not known yet whether the host is to
-        blame.
-        is_known: it has answered once.
-        failures: in a row, without an answer of any kind; `failing_since_s`, `first_failed_s`: when the first of them
-        was begun, and when it was clear.
-        trouble: what the last failure was.
-        probe_s: a host that fails is not asked before.
-        given_up_until_s: nothing is asked before, and what waits has ended.
-        failed_s: when the last failure was. is_listed, listed_s: whether `turns.Turns` has it in one of its lists, and
-        until when in that of those whose time comes later.
+        name: its name, for people.
+        pace: how often it may be asked, shared with its other ports.
+        connections_at_most: how many requests may be under way.
+        waiting: what to ask it, in order.
+        running: how many requests are under way.
+        unsettled: how many requests failed without it being clear yet whether the host is to blame.
+        is_known: whether it has ever answered.
+        failures: how many requests in a row got no answer of any kind.
+        failing_since_s, first_failed_s: when the first of these requests was made, and when it failed.
+        failed_s, trouble: when the last failure was, and what it was.
+        probe_s: when a failing host may be asked again.
+        given_up_until_s: until when it is not asked; what was waiting for it has ended.
+        times_given_up: how often it was given up in a row.
+        is_listed, listed_s: whether a `HostQueue` holds it, and until when among the hosts of later times.
     """
 
     name: str
     pace: Pace
     connections_at_most: int
-    waiting: "deque[Errand]" = field(default_factory=deque)
+    waiting: "deque[Task]" = field(default_factory=deque)
     running: int = 0
     unsettled: int = 0
     is_known: bool = False
@@ -106,59 +106,61 @@ class Host:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether it may well not answer: it did not the last time, or never did and has been asked already."""
+        """Whether it may not answer: the last request failed, or it never has answered and has been asked already."""
         return self.failures > 0 or self.unsettled > 0 or (self.running > 0 and not self.is_known)
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has never answered, and not for want of being asked."""
+        """Whether it has never answered although it was asked."""
         return not self.is_known and self.failures > 0
 
     @property
     def has_room(self) -> bool:
-        """Whether another request may be under way."""
+        """Whether another request may be made at the same time."""
         return self.running + self.unsettled < (1 if self.failures > 1 or self.unsettled else self.connections_at_most)
 
     def ready_s(self) -> float:
-        """When the next request may be made."""
+        """The time of the next request, at the earliest."""
         return max(self.pace.ready_s(), self.probe_s)
 
     def is_given_up(self, now: float) -> bool:
-        """Whether it is not asked at the moment."""
+        """Whether it is given up at the moment."""
         return now < self.given_up_until_s
 
     def is_forgettable(self, now: float) -> bool:
-        """Whether little would be lost if it were forgotten: it is not asked, and owes nobody a pause."""
+        """Whether it can be forgotten: it is idle, and no pause has to be kept."""
         is_idle = not self.waiting and not self.running and not self.unsettled
         remembered_s = self.failed_s + REMEMBERED_S if self.failures else 0.0
         return is_idle and now >= max(self.pace.due_s, self.pace.paused_until_s, self.given_up_until_s, remembered_s)
 
     def slow_down(self, delay_s: float) -> None:
-        """Honour a Crawl-delay: one request at a time, and so long between two."""
+        """Honours a Crawl-delay: one request at a time, with this long between two."""
         if delay_s > self.pace.interval_s:
             self.pace.interval_s = delay_s
             self.pace.at_once = self.connections_at_most = 1
 
     def begin(self, now: float) -> None:
-        """A request is made."""
+        """Notes that a request is made."""
         self.running += 1
         self.pace.begin(now)
 
     def answered(self) -> None:
-        """It answered, whatever it said."""
+        """Notes an answer, whatever it says."""
         self.is_known = True
         self.failures = self.times_given_up = 0
         self.probe_s = self.given_up_until_s = 0.0
 
     def failed(self, now: float, began: float, trouble: Trouble, *, patience_s: float, is_certain: bool) -> bool:
-        """It did not answer; whether it is given up now: after `FAILURES_AT_MOST`, or, where it never has answered, once one more try after a failure fails.
+        """Notes a request without an answer; returns whether the host is given up now.
+
+        That is after `FAILURES_AT_MOST` failures or, if it has never answered, when a second try fails as well.
 
         Args:
-            now: when that was clear.
+            now: when the request failed.
             began: when the request was made.
-            trouble: what it brought.
-            patience_s: a host that fails for less time is not given up.
-            is_certain: there is no such host.
+            trouble: how it failed.
+            patience_s: a host that has failed for less time is not given up.
+            is_certain: whether it is certain that there is no such host.
         """
         if self.is_given_up(now):
             return False
@@ -178,17 +180,17 @@ class Host:
 
 
 def backoff_s(tries: int, random: Callable[[], float]) -> float:
-    """How long to wait after so many tries: exponential, with full jitter (`random` gives 0 to 1)."""
+    """Seconds to wait after this many tries: exponential with full jitter (`random` returns 0 to 1)."""
     return random() * min(BACKOFF_S * 2 ** min(tries - 1, 20), BACKOFF_S_AT_MOST)
 
 
 def retry_after_s(retry_after: str, date: str, wall_s: float) -> float | None:
-    """Seconds that a Retry-After asks for, as a number or as a date; None where it is neither.
+    """The seconds that a Retry-After asks for, as a number or as a date; None if it is neither.
 
     Args:
         retry_after: the header.
-        date: the Date of the same answer, beside which a date is read: clocks differ.
-        wall_s: now, in seconds since 1970, for where there is none.
+        date: the Date of the same answer. A Retry-After date is compared with it, because clocks differ.
+        wall_s: now, in seconds since 1970, used if there is no Date.
     """
     value = retry_after.strip()
     if value.isascii() and value.isdecimal():

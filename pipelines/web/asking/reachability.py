@@ -1,8 +1,8 @@
-"""Whether the network is there at all: a try that fails while nobody can be reached says nothing of its host.
+"""Tells whether the network is there at all: a try that fails while nobody can be reached says nothing about its host.
 
-So whoever has failed waits for news: any answer of any host, or, where none comes, whether one of those that answered
-last can be connected to. Where none can be, it is an outage: one host is asked a second, until one answers or can be
-connected to; after a while without, failures count again.
+So after a failure we wait for news: any answer from any host or, if none comes, an attempt to connect to the hosts that
+answered last. If none of them can be reached, it is an outage: one host a second is asked until one answers or can be
+connected to. After a while without success, failures count again.
 """
 
 import asyncio
@@ -13,22 +13,22 @@ from collections.abc import Awaitable, Callable
 KNOWN_AT_MOST = 8
 ASKED_AT_MOST = 3
 CONNECT_S = 3.0
-NEWS_S = 0.1  # so long nobody is asked, for most news come by themselves
+NEWS_S = 0.1  # how long to wait before asking, for most news comes by itself
 CHECKED_EACH_S = 1.0
 
 Endpoint = tuple[str, int]
 
 
 class Network:
-    """What answered last, and whether that can be reached; belongs to the loop."""
+    """Remembers what answered last, and whether it can be reached; belongs to the loop."""
 
     def __init__(
         self, outage_s_at_most: float, connects: Callable[[Endpoint], Awaitable[bool]], on_turn: Callable[[], None]
     ):
-        """Args are what it uses.
+        """Creates it without any known endpoint.
 
         Args:
-            outage_s_at_most: after so long a time failures count.
+            outage_s_at_most: after this long failures count again.
             connects: whether a connection to an endpoint can be made.
             on_turn: called when something may be asked again.
         """
@@ -42,20 +42,20 @@ class Network:
 
     @property
     def is_away(self) -> bool:
-        """Whether this is an outage."""
+        """Whether there is an outage."""
         return self._outage is not None
 
     @property
     def may_be_asked(self) -> bool:
-        """Whether a request makes sense now; in an outage that is one a second."""
+        """Whether a request makes sense now; in an outage, one a second does."""
         return self._outage is None or self._is_turn
 
     def asked(self) -> None:
-        """A request is made."""
+        """Notes that a request is made."""
         self._is_turn = False
 
     def answered(self, endpoint: Endpoint) -> None:
-        """An endpoint answered."""
+        """Notes that an endpoint answered."""
         self._is_given_up = False
         self._known[endpoint] = None
         self._known.move_to_end(endpoint)
@@ -67,7 +67,7 @@ class Network:
             self._outage.cancel()
 
     async def is_there(self) -> bool:
-        """Whether the network is there, which may take a second to know; where it is not, an outage has begun."""
+        """Whether the network is there, which may take a second to find out; if it is not, an outage begins."""
         if self._outage is not None:
             return False
         if self._is_given_up or not self._known:
@@ -79,7 +79,7 @@ class Network:
         return await news
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Ends what is under way."""
         for task in (self._check, self._outage):
             if task is not None:
                 task.cancel()
@@ -92,7 +92,7 @@ class Network:
         self._waiting.clear()
 
     async def _ask(self) -> None:
-        """Find out what nobody has said, as long as somebody waits for it."""
+        """Finds out whether the network is there, as long as somebody waits to know."""
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
@@ -113,7 +113,7 @@ class Network:
         self._on_turn()
 
     async def _reached(self) -> bool:
-        """Whether one of those that answered last can be connected to."""
+        """Whether one of the endpoints that answered last can be connected to."""
         checks = [
             asyncio.ensure_future(self._connects(endpoint)) for endpoint in list(reversed(self._known))[:ASKED_AT_MOST]
         ]
@@ -128,7 +128,7 @@ class Network:
             await asyncio.gather(*checks, return_exceptions=True)
 
     async def _wait(self) -> None:
-        """Until one of them can be reached, something answers, or it was long enough."""
+        """Waits until an endpoint can be reached or the outage has lasted too long; an answer cancels it."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._outage_s
         while loop.time() < end:
@@ -148,6 +148,6 @@ async def connects(endpoint: Endpoint) -> bool:
             probe.settimeout(0)
             async with asyncio.timeout(CONNECT_S):
                 await asyncio.get_running_loop().sock_connect(probe, (address, port))
-    except OSError:  # a timeout too, and where this machine has no socket left
+    except OSError:  # also a timeout, or no socket left on this machine
         return False
     return True

@@ -1,8 +1,8 @@
-"""Who is asked next: hosts in turn, each at its pace, those that answer before those that do not.
+"""Decides who is asked next: hosts in turn, each at its pace, those that answer before those that do not.
 
-Nothing here waits for a host: an errand stands in its host's queue, in the list of what is due later, or is a request
-under way. A request holds one of `fetch.threads` slots while it is being answered; one that does not come on gives its
-slot to another, and goes on without.
+Nothing here waits for a host: a task is in its host's queue, in the list of what is due later, or is a request under
+way. A request holds one of the `fetch.threads` slots while it is being answered; one that makes no progress gives its
+slot to another and continues without.
 """
 
 import asyncio
@@ -13,48 +13,48 @@ from typing import NamedTuple, Protocol
 
 from altalign.errors import AltalignError
 from altalign.pipelines.web.asking.budget import Budget
-from altalign.pipelines.web.asking.errands import Errand
+from altalign.pipelines.web.asking.host_queue import HostQueue
 from altalign.pipelines.web.asking.hosts import Host
 from altalign.pipelines.web.asking.reachability import Network
-from altalign.pipelines.web.asking.turns import Turns
+from altalign.pipelines.web.asking.tasks import Task
 from altalign.pipelines.web.http.request import Answer, Request, RequestError
 from altalign.reasons import DropReason
 
-PATIENCE_S = 0.5  # a request that has not come on for so long gives its slot back
-SWEPT_EACH_S = 0.125  # how often that is looked at
-STALLED_S = 0.25  # later than that, and this process had no time: no host is to blame
-# of the time of a try: within so much of it a host that has never answered must begin to, when it is asked again
+PATIENCE_S = 0.5  # a request without progress for this long gives its slot back
+SWEPT_EACH_S = 0.125  # how often that is checked
+STALLED_S = 0.25  # if the check is later than this, the process had no time, and no host is to blame
+# share of the time of a try in which a host that has never answered must begin to, when it is asked again
 PROBE = 0.5
-COMES_ON_BYTES = 4_096  # what counts as coming on
+COMES_ON_BYTES = 4_096  # what counts as progress
 OPEN_AT_LEAST = 4
-# of open files or memory: counted once in, remembered for, borne
+# shortages of open files or memory: counted once in, remembered for, and tolerated (number)
 SHORT_EACH_S, SHORT_S, SHORTAGES_AT_MOST = 1.0, 30.0, 10
-TYPICAL_BYTES = 100_000  # of a body, before any has come
+TYPICAL_BYTES = 100_000  # expected size of a body before any has arrived
 
 Brought = Answer | RequestError
 
 
-class Conduct(Protocol):
-    """What a schedule leaves to others."""
+class Requester(Protocol):
+    """Makes the requests of tasks and handles their answers, which a schedule leaves to others."""
 
-    def request(self, errand: Errand, *, keeps_alive: bool) -> Request:
-        """The request that an errand makes next."""
+    def request(self, task: Task, *, keeps_alive: bool) -> Request:
+        """The request that a task makes next."""
         ...
 
     def ask(self, request: Request) -> Awaitable[Answer]:
-        """Make a request.
+        """Makes a request.
 
         Raises:
             RequestError: it brought nothing.
         """
         ...
 
-    async def ended(self, host: Host, errand: Errand, request: Request, brought: Brought) -> None:
-        """Called when a request has ended, in its own task: it may wait."""
+    async def ended(self, host: Host, task: Task, request: Request, brought: Brought) -> None:
+        """Handles the end of a request; called in the worker that made it, so it may wait."""
         ...
 
     def defect(self, error: BaseException) -> None:
-        """Something is wrong with the schedule itself: whoever waits for responses would wait for ever."""
+        """Handles a defect of the schedule itself, after which callers would wait for ever."""
         ...
 
 
@@ -62,39 +62,45 @@ class Claim(NamedTuple):
     """A request under way."""
 
     host: Host
-    errand: Errand
+    task: Task
     request: Request
 
 
 class Schedule:
-    """Requests under way and those to come; belongs to one loop.
+    """Keeps the requests under way and those to come; belongs to one loop.
 
     Attributes:
-        running: requests under way.
-        slots: how many of them hold a slot.
-        open_at_most: how many there may be.
+        slots: how many requests hold a slot.
+        open_at_most: how many requests may be under way.
     """
 
     def __init__(
-        self, conduct: "Conduct", *, budget: Budget, network: Network, slots: int, open_at_most: int, timeout_s: float
+        self,
+        requester: "Requester",
+        *,
+        budget: Budget,
+        network: Network,
+        slots: int,
+        open_at_most: int,
+        timeout_s: float,
     ):
-        """To be called in the loop.
+        """Must be called in the loop.
 
         Args:
-            conduct: makes requests of errands, and is told what they brought.
-            budget: nothing is asked while bodies have no room.
+            requester: makes the requests of tasks and handles their answers.
+            budget: nothing is asked while it has no room for another body.
             network: nothing is asked while it is away.
-            slots: requests that are being answered at a time.
-            open_at_most: requests under way at a time, those that nobody answers included.
-            timeout_s: of one try.
+            slots: how many requests may be answered at the same time.
+            open_at_most: how many requests may be under way, including those that nobody answers.
+            timeout_s: the time of one try.
         """
-        self._conduct, self._budget, self._network = conduct, budget, network
+        self._requester, self._budget, self._network = requester, budget, network
         self._slots_at_most, self.open_at_most, self._timeout_s = slots, open_at_most, timeout_s
         self._loop = asyncio.get_running_loop()
-        self._turns, self._tasks = Turns(), set[asyncio.Task[None]]()
+        self._queue, self._workers = HostQueue(), set[asyncio.Task[None]]()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._number = count()
-        self._under_way: dict[Errand, None] = {}
+        self._under_way: dict[Task, None] = {}
         self._doubtful = self.slots = 0
         self._body_bytes = float(TYPICAL_BYTES)
         self._swept_s = self._stalled_s = 0.0
@@ -106,48 +112,48 @@ class Schedule:
 
     @property
     def running(self) -> int:
-        """Requests under way."""
+        """How many requests are under way."""
         return len(self._under_way)
 
     @property
     def is_busy(self) -> bool:
-        """Whether all slots are taken, or bodies have no room: what takes time is the network or this machine, not waiting for hosts."""
+        """Whether all slots are taken or bodies have no room, so that the network or this machine is the bottleneck."""
         return self.slots >= self._slots_at_most or not self._budget.has_room(round(self._body_bytes))
 
-    def put(self, host: Host, errand: Errand, *, first: bool = False) -> None:
-        """Let an errand wait for its host's turn."""
-        host.waiting.appendleft(errand) if first else host.waiting.append(errand)
-        self._turns.add(host, self._loop.time())
+    def put(self, host: Host, task: Task, *, first: bool = False) -> None:
+        """Queues a task at its host."""
+        host.waiting.appendleft(task) if first else host.waiting.append(task)
+        self._queue.add(host, self._loop.time())
         self.wake()
 
     def again(self, host: Host) -> None:
-        """A host may have room for another request."""
-        self._turns.add(host, self._loop.time())
+        """Notes that a host may have room for another request."""
+        self._queue.add(host, self._loop.time())
         self.wake()
 
     def later(self, at_s: float, then: Callable[[], None]) -> None:
-        """Call `then` at a time of the loop, and see who may be asked."""
+        """Calls `then` at a time of the loop, and sees who may be asked."""
         heappush(self._later, (at_s, next(self._number), then))
         self.wake()
 
     def wake(self) -> None:
-        """See who may be asked, in the loop's next turn."""
+        """Sees who may be asked, in the next turn of the loop."""
         if not self._is_woken and not self._is_closed:
             self._is_woken = True
             self._loop.call_soon(self._turn)
 
     async def close(self) -> None:
-        """End all requests, and do nothing more."""
+        """Ends all requests and stops."""
         self._is_closed = True
         for timer in (self._timer, self._sweeper):
             if timer is not None:
                 timer.cancel()
-        while self._tasks:
-            tasks = list(self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            # of tasks that had ended already gathering waits for nothing, also not for what takes them off the list
+        while self._workers:
+            workers = list(self._workers)
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            # of workers that had ended already gathering waits for nothing, also not for what takes them off the list
             await asyncio.sleep(0)
 
     def _turn(self) -> None:
@@ -158,29 +164,29 @@ class Schedule:
             now = self._loop.time()
             while self._later and self._later[0][0] <= now:
                 heappop(self._later)[2]()
-            self._turns.due(now)
+            self._queue.due(now)
             while (claim := self._claim(now)) is not None:
-                task = self._loop.create_task(self._work(claim))
-                self._tasks.add(task)
-                task.add_done_callback(self._done)
-            self._set_timer(min(self._turns.due(now), self._later[0][0] if self._later else float("inf")))
+                worker = self._loop.create_task(self._work(claim))
+                self._workers.add(worker)
+                worker.add_done_callback(self._done)
+            self._set_timer(min(self._queue.due(now), self._later[0][0] if self._later else float("inf")))
         except Exception as error:
-            self._conduct.defect(error)
+            self._requester.defect(error)
 
     def _may_ask(self) -> bool:
         expected = round((self.running + 1) * self._body_bytes)
         return self.running < self.open_at_most and self._network.may_be_asked and self._budget.has_room(expected)
 
     def _next(self, now: float) -> Host | None:
-        """The next host. Doubtful ones get no slot, and while others wait for one, a quarter of what may be open."""
+        """The next host. Doubtful ones get no slots, and a quarter of all requests while others wait for a slot."""
         while True:
             has_slot = self.slots < self._slots_at_most
-            host = self._turns.sure(now) if has_slot else None
+            host = self._queue.sure(now) if has_slot else None
             if host is None and self._doubtful < (
-                self.open_at_most // 4 if self._turns.has_sure else self.open_at_most
+                self.open_at_most // 4 if self._queue.has_sure else self.open_at_most
             ):
-                host = self._turns.doubtful(now)
-            if host is not None or not (has_slot and self._turns.has_sure):  # else one was doubtful, and is no longer
+                host = self._queue.doubtful(now)
+            if host is not None or not (has_slot and self._queue.has_sure):  # otherwise a host is no longer doubtful
                 return host
 
     def _set_timer(self, due_s: float) -> None:
@@ -189,115 +195,115 @@ class Schedule:
         self._timer = None if due_s == float("inf") else self._loop.call_at(due_s, self.wake)
 
     def _claim(self, now: float) -> Claim | None:
-        """The next request, which is under way from here on; None where nothing may be asked now."""
+        """The next request, which counts as under way from now on; None if nothing may be asked now."""
         while self._may_ask() and (host := self._next(now)) is not None:
-            errand = next_live(host)
-            if errand is None:
+            task = next_live(host)
+            if task is None:
                 continue
             is_doubtful = host.is_doubtful
             host.begin(now)
             self._network.asked()
-            request = errand.request = self._conduct.request(errand, keeps_alive=bool(host.waiting))
-            errand.is_doubtful, errand.holds_slot, errand.is_probe = is_doubtful, not is_doubtful, self._network.is_away
-            errand.seen, errand.seen_s = 0, now
-            self.slots += errand.holds_slot
-            self._doubtful += errand.is_doubtful
-            self._under_way[errand] = None
-            self._turns.add(host, now)
+            request = task.request = self._requester.request(task, keeps_alive=bool(host.waiting))
+            task.is_doubtful, task.holds_slot, task.is_probe = is_doubtful, not is_doubtful, self._network.is_away
+            task.seen, task.seen_s = 0, now
+            self.slots += task.holds_slot
+            self._doubtful += task.is_doubtful
+            self._under_way[task] = None
+            self._queue.add(host, now)
             if self._sweeper is None:
                 self._swept_s = now
                 self._sweeper = self._loop.call_at(now + SWEPT_EACH_S, self._sweep)
-            return Claim(host, errand, request)
+            return Claim(host, task, request)
         return None
 
     async def _work(self, claim: Claim | None) -> None:
-        """Make requests, one after the other, as long as there is one to be made."""
-        task = asyncio.current_task()
+        """Makes one request after the other, as long as there are any."""
+        worker = asyncio.current_task()
         while claim is not None:
-            claim.errand.task = task
-            if claim.errand.is_ended:  # before this task had its turn
-                self._end(claim.host, claim.errand)
+            claim.task.worker = worker
+            if claim.task.is_ended:  # before this worker had its turn
+                self._end(claim.host, claim.task)
             else:
                 await self._run(*claim)
-            if claim.errand.task is task:  # else it is on its way again, after a redirect
-                claim.errand.task = None
+            if claim.task.worker is worker:  # otherwise it is already under way again, after a redirect
+                claim.task.worker = None
             claim = None if self._is_closed else self._claim(self._loop.time())
 
-    async def _run(self, host: Host, errand: Errand, request: Request) -> None:
-        """Make a request within what is left of its try's time."""
+    async def _run(self, host: Host, task: Task, request: Request) -> None:
+        """Makes a request within the rest of the time of its try."""
         is_probe = host.is_silent
 
         def left_s() -> float:
             is_cut = is_probe and host.is_silent and request.status is None
-            return max(0.0, self._timeout_s - errand.spent_s) * (PROBE if is_cut else 1.0)
+            return max(0.0, self._timeout_s - task.spent_s) * (PROBE if is_cut else 1.0)
 
         limit = _Limit(left_s, self._loop, lambda: self._stalled_s)
         brought: Brought = RequestError(DropReason.HTTP_TIMEOUT, "ended before its time")
 
         def on_wait(*, begins: bool) -> None:
-            errand.is_held_up = begins
+            task.is_held_up = begins
             limit.hold(begins=begins)
 
         request.on_wait = on_wait
         try:
-            brought = await self._conduct.ask(request)
+            brought = await self._requester.ask(request)
         except RequestError as error:
             brought = error
         except asyncio.CancelledError:
-            if not limit.is_over or errand.is_ended or self._is_closed:
+            if not limit.is_over or task.is_ended or self._is_closed:
                 raise
-            limit.task.uncancel()
-            brought = RequestError(DropReason.HTTP_TIMEOUT, _so_far(request, errand.spent_s + left_s()))
+            limit.worker.uncancel()
+            brought = RequestError(DropReason.HTTP_TIMEOUT, _so_far(request, task.spent_s + left_s()))
         finally:
-            errand.spent_s += limit.close()
-            self._end(host, errand)
-            self._budget.end(request.share, errand.kept_bytes(brought) if isinstance(brought, Answer) else 0)
-        await self._conduct.ended(host, errand, request, brought)
+            task.spent_s += limit.close()
+            self._end(host, task)
+            self._budget.end(request.share, task.kept_bytes(brought) if isinstance(brought, Answer) else 0)
+        await self._requester.ended(host, task, request, brought)
 
-    def _end(self, host: Host, errand: Errand) -> None:
-        del self._under_way[errand]
-        self.slots -= errand.holds_slot
-        self._doubtful -= errand.is_doubtful
-        errand.holds_slot = errand.is_doubtful = False
-        errand.request = None
+    def _end(self, host: Host, task: Task) -> None:
+        del self._under_way[task]
+        self.slots -= task.holds_slot
+        self._doubtful -= task.is_doubtful
+        task.holds_slot = task.is_doubtful = False
+        task.request = None
         host.running -= 1
         self.again(host)
 
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._conduct.defect(error)
+    def _done(self, worker: "asyncio.Task[None]") -> None:
+        self._workers.discard(worker)
+        if not worker.cancelled() and (error := worker.exception()) is not None:
+            self._requester.defect(error)
 
     def _sweep(self) -> None:
-        """Notice when the loop stood still; take slots from requests that do not come on, and give them to those that do again."""
+        """Notices stalls of the loop, and moves slots from requests without progress to those that make some."""
         now = self._loop.time()
         late_s = now - self._swept_s - SWEPT_EACH_S
         self._stalled_s += late_s if late_s > STALLED_S else 0.0
         self._swept_s = now
-        for errand in self._under_way:
-            request = errand.request
+        for task in self._under_way:
+            request = task.request
             seen = 0 if request is None or request.status is None else 1 + request.bytes // COMES_ON_BYTES
-            if seen > errand.seen or errand.is_held_up:
-                errand.seen, errand.seen_s = seen, now
-                self.slots += not errand.holds_slot
-                errand.holds_slot = True
-            elif errand.holds_slot and now - errand.seen_s >= PATIENCE_S:
+            if seen > task.seen or task.is_held_up:
+                task.seen, task.seen_s = seen, now
+                self.slots += not task.holds_slot
+                task.holds_slot = True
+            elif task.holds_slot and now - task.seen_s >= PATIENCE_S:
                 self.slots -= 1
-                errand.holds_slot = False
+                task.holds_slot = False
         if self.open_at_most < self._open_wanted and now - self._short_s > SHORT_S:
             self.open_at_most, self._short_s, self._shortages = min(2 * self.open_at_most, self._open_wanted), now, 0
         self._sweeper = self._loop.call_at(now + SWEPT_EACH_S, self._sweep) if self._under_way else None
         self.wake()
 
     def ask_less(self) -> None:
-        """This machine cannot have so many requests under way; for half a minute there are fewer.
+        """Allows fewer requests for half a minute, because this machine cannot have so many under way.
 
         Raises:
-            AltalignError: it cannot have a few, time and again.
+            AltalignError: it repeatedly cannot have even a few.
         """
         now = self._loop.time()
         if now - self._short_s < SHORT_EACH_S:
-            return  # of those that were begun together
+            return  # a request that was begun together with the one that counted
         self._short_s = now
         self._shortages += self.open_at_most == OPEN_AT_LEAST
         if self._shortages > SHORTAGES_AT_MOST:
@@ -307,31 +313,31 @@ class Schedule:
         self.open_at_most = max(OPEN_AT_LEAST, min(self.open_at_most, self.running) * 3 // 4)
 
     def came(self, count_of_bytes: int) -> None:
-        """A body has come: the next ones may be expected to be like it."""
+        """Notes the size of a body, from which the size of the next ones is estimated."""
         self._body_bytes += (count_of_bytes - self._body_bytes) / 32
 
 
 class _Limit:
-    """Ends the task that makes it after a time, in which waiting for the budget does not count, nor what the loop itself stood still."""
+    """Ends the asyncio task that creates it after a time. Waits for the budget and stalls of the loop do not count."""
 
     def __init__(self, left_s: Callable[[], float], loop: asyncio.AbstractEventLoop, stalled_s: Callable[[], float]):
-        task = asyncio.current_task()
-        assert task is not None
-        self.task, self.is_over = task, False
+        worker = asyncio.current_task()
+        assert worker is not None
+        self.worker, self.is_over = worker, False
         self._loop, self._left_s, self._stalled_s = loop, left_s, stalled_s
         self._began_s, self._stalled_before_s, self._held_s = loop.time(), stalled_s(), 0.0
         self._timer: asyncio.Handle = loop.call_at(self._began_s + left_s(), self._due)
 
     def hold(self, *, begins: bool) -> None:
-        """Stand still, or go on."""
+        """Stops the clock, or starts it again."""
         self._timer.cancel()
         self._held_s += -self._loop.time() if begins else self._loop.time()
-        # who ended itself here might be past this request before it noticed, and in the middle of the next
+        # not directly: the worker might end only after this request, in the middle of the next
         if not begins:
             self._timer = self._loop.call_soon(self._due)
 
     def close(self) -> float:
-        """Let the task go on; the seconds that it took, without those that it was held."""
+        """Stops watching; returns the seconds that the request took, without those on hold."""
         self._timer.cancel()
         return self._loop.time() - self._began_s - self._held_s
 
@@ -341,15 +347,15 @@ class _Limit:
             self._timer = self._loop.call_at(end_s, self._due)
         else:
             self.is_over = True
-            self.task.cancel()
+            self.worker.cancel()
 
 
-def next_live(host: Host) -> Errand | None:
-    """Take the next errand of a host that has not ended meanwhile."""
+def next_live(host: Host) -> Task | None:
+    """Takes the next task of a host that has not ended meanwhile; None if there is none."""
     while host.waiting:
-        errand = host.waiting.popleft()
-        if not errand.is_ended:
-            return errand
+        task = host.waiting.popleft()
+        if not task.is_ended:
+            return task
     return None
 
 
@@ -357,6 +363,6 @@ def _so_far(request: Request, timeout_s: float) -> str:
     within = f"within {timeout_s:g} s"
     if request.status is not None:
         return f"{request.bytes:,} bytes of the body {within}"
-    return (
-        f"no answer of {request.address} {within}" if request.address else f"{request.target.host}: no address {within}"
-    )
+    if request.address:
+        return f"no answer of {request.address} {within}"
+    return f"{request.target.host}: no address {within}"

@@ -1,4 +1,4 @@
-"""Content encodings taken off a body, up to a limit. Pure. None is asked for, but some servers send them all the same."""
+"""Decodes content encodings, up to a limit. Pure. We ask for none, but some servers send them all the same."""
 
 import zlib
 from typing import Literal
@@ -7,18 +7,18 @@ import pyarrow as pa
 
 _CODECS: dict[str, Literal["brotli", "zstd"]] = {"br": "brotli", "zstd": "zstd"}
 _ENCODINGS_AT_MOST = 3
-_MEMBERS_AT_MOST = 64  # of gzip: what follows each is copied, so that a body of empty ones would take minutes
+_MEMBERS_AT_MOST = 64  # of gzip: the rest is copied after each, so a body of empty ones would take minutes
 
 
 class CodingError(ValueError):
-    """The body is not what its Content-Encoding says, or that is not known."""
+    """The body is not what its Content-Encoding says, or the encoding is unknown."""
 
 
 def decoded(body: bytes, content_encoding: str, bytes_at_most: int) -> bytes:
-    """The body without its encodings: whole, or `bytes_at_most` + 1 bytes of it where it is longer.
+    """The decoded body, or its first `bytes_at_most` + 1 bytes if it is longer.
 
     Raises:
-        CodingError: it is cut or broken, or an encoding is unknown.
+        CodingError: the body is cut or broken, or an encoding is unknown.
     """
     encodings = [
         name for name in (part.strip().lower() for part in content_encoding.split(",")) if name not in ("", "identity")
@@ -29,7 +29,7 @@ def decoded(body: bytes, content_encoding: str, bytes_at_most: int) -> bytes:
         if encoding in ("gzip", "x-gzip"):
             body = _inflated(body, 31, bytes_at_most + 1)
         elif encoding == "deflate":
-            # zlib's; some send it bare
+            # deflate means zlib, but some servers send the bare stream
             is_wrapped = len(body) >= 2 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
             body = _inflated(body, 15 if is_wrapped else -15, bytes_at_most + 1)
         elif encoding in _CODECS:
@@ -40,7 +40,7 @@ def decoded(body: bytes, content_encoding: str, bytes_at_most: int) -> bytes:
 
 
 def _inflated(body: bytes, window_bits: int, bytes_at_most: int) -> bytes:
-    """Of gzip all members; what follows the last is left out, as browsers do."""
+    """Inflates a body; of gzip, all members. What follows the last one is ignored, as in browsers."""
     parts, size = [], 0
     while body and (not parts or (window_bits == 31 and body.startswith(b"\x1f\x8b"))) and size < bytes_at_most:
         if len(parts) == _MEMBERS_AT_MOST:

@@ -1,4 +1,4 @@
-"""Addresses of hosts: looked up once for all who ask, kept for a while, and never waited for longer than who asks has time."""
+"""Looks up addresses of hosts: once for all callers, kept for a while, and no caller waits longer than it wants."""
 
 import asyncio
 import socket
@@ -10,12 +10,12 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Protocol
 
-KEPT_S = 300.0  # the system says no time to live; most of the web's are between a minute and an hour
+KEPT_S = 300.0  # the system reports no time to live; most on the web are between a minute and an hour
 KEPT_AT_MOST = 20_000
-LOOKUP_S = 60.0  # more than any resolver takes by its defaults
-# Lookups under way: most take milliseconds, those of dead name servers up to 30 s, in which the others must not wait
-# longer than a try lasts. With 2,000 names, a fifth of them dead for the time of a try, 64 cost 2 % of the good ones,
-# and these none. Each may have a file open: see `client.FILES_OF_OTHERS`.
+LOOKUP_S = 60.0  # longer than any resolver takes by default
+# Most lookups take milliseconds, those at dead name servers up to 30 s, while the others must not wait longer than a
+# try lasts. Measured with 2,000 names, a fifth of them dead for the time of a try: 64 threads lost 2 % of the good
+# ones, 192 lost none. Each lookup may have a file open: see `client.FILES_OF_OTHERS`.
 THREADS_AT_MOST = 192
 CLOSED_WITHIN_S = 1.0  # idle threads end in microseconds
 
@@ -26,20 +26,20 @@ class Resolver(Protocol):
     """Finds the addresses of a name."""
 
     async def addresses(self, host: str) -> Sequence[str]:
-        """Its addresses, the preferred first, at least one.
+        """The addresses of a host, at least one, the preferred first.
 
         Raises:
-            OSError: it has none (a `gaierror` of `NOT_THERE`), or that is not known.
+            OSError: it has none (a `gaierror` of `NOT_THERE`), or the lookup failed.
         """
         ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Releases its resources."""
         ...
 
 
 class Names:
-    """The addresses that a resolver found, kept; who asks for a name that is being looked up waits with the others."""
+    """Keeps the addresses that a resolver finds; callers that ask for the same name share one lookup."""
 
     def __init__(self, resolver: Resolver):
         self._resolver = resolver
@@ -62,7 +62,7 @@ class Names:
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """End the lookups under way, and the resolver."""
+        """Ends the lookups under way and closes the resolver."""
         tasks = list(self._under_way.values())
         for task in tasks:
             task.cancel()
@@ -83,16 +83,15 @@ class Names:
 
 
 def _look_at_exception(task: "asyncio.Task[tuple[str, ...]]") -> None:
-    """Whoever waited for it may have left; asyncio would complain that nobody has seen its exception."""
+    """Retrieves the exception, or asyncio would complain if everyone who waited has left."""
     if not task.cancelled():
         task.exception()
 
 
 class SystemResolver:
-    """The system's own resolver in threads: `getaddrinfo` has no other form, and cannot be interrupted.
+    """The system's own resolver, in threads: `getaddrinfo` has no asynchronous form and cannot be interrupted.
 
-    The threads are daemons: one that a dead name server holds at the end goes with its lookup (30 s by the system's
-    defaults), and keeps no process alive.
+    The threads are daemons, so one that hangs at a dead name server (30 s by default) keeps no process alive.
     """
 
     def __init__(self, threads_at_most: int = THREADS_AT_MOST):
@@ -112,13 +111,13 @@ class SystemResolver:
             self._unfinished += 1
             if self._unfinished > len(self._threads) < self._most:
                 thread = threading.Thread(target=self._work, name="altalign-names", daemon=True)
-                with suppress(RuntimeError):  # this machine has no more: those that are there do it
+                with suppress(RuntimeError):  # this machine has no more threads: the existing ones do the work
                     thread.start()
                     self._threads.append(thread)
         return await found
 
     def close(self) -> None:
-        """End the threads: those that are idle at once, the others with their lookup."""
+        """Ends the threads: idle ones at once, the others after their lookup."""
         for _ in self._threads:
             self._wanted.put(None)
         end = time.monotonic() + CLOSED_WITHIN_S

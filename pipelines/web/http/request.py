@@ -1,4 +1,4 @@
-"""A request and what it brings: what the scheduler and the transport say to each other. Data, without the HTTP library."""
+"""Requests and answers: what scheduler and transport exchange. Data that does not depend on the HTTP library."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,10 +14,10 @@ class RequestError(Exception):
     """A request that brought nothing.
 
     Attributes:
-        reason: the drop reason, if it stays so.
+        reason: the drop reason, unless another try brings an answer.
         detail: one line for people.
-        is_certain: there is no such name; asking again soon would bring the same.
-        is_ours: this machine has no more files or memory; the host is not to blame.
+        is_certain: whether there is no such name, so that asking again soon is of no use.
+        is_ours: whether this machine is to blame (no more files or memory), not the host.
     """
 
     def __init__(self, reason: DropReason, detail: str, *, is_certain: bool = False, is_ours: bool = False):
@@ -26,19 +26,18 @@ class RequestError(Exception):
 
 
 def one_line(text: str) -> str:
-    """Text that may hold what a server said, as one printable line of a bearable length."""
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
-        for character in " ".join(text[:1_000].split())
-    )[:300]
+    """Makes one printable line of at most 300 characters from text that may come from a server."""
+    line = " ".join(text[:1_000].split())[:300]
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in line)
 
 
 class Answer(NamedTuple):
     """What a server answered.
 
     Attributes:
-        body: without content encodings; empty where the status is not 200.
-        headers: those that are read, in lower case; each with its values.
+        status: the status code.
+        body: the decoded body; empty unless the status is 200.
+        headers: the values of each header in `HEADERS_READ`.
     """
 
     status: int
@@ -46,7 +45,7 @@ class Answer(NamedTuple):
     headers: dict[str, list[str]]
 
     def header(self, name: str) -> str:
-        """The first value of a header; empty where there is none."""
+        """The first value of a header; empty if there is none."""
         return next(iter(self.headers[name]), "")
 
 
@@ -54,12 +53,12 @@ class Request:
     """One request, and how far it has come.
 
     Attributes:
-        address: connected to, or last tried.
-        status: None before the answer.
-        bytes: of the body, as sent.
-        is_fresh: over a connection of its own making.
-        wants_fresh: it is to be, for one that was kept has lost it.
-        share: of the budget; who made the request ends it.
+        address: the address that was connected to, or tried last.
+        status: the status code; None before the answer.
+        bytes: how many bytes of the body have arrived, before decoding.
+        is_fresh: whether its connection was opened for it.
+        wants_fresh: whether it needs a new connection, because a kept one was lost.
+        share: its share of the budget; whoever made the request ends it.
     """
 
     __slots__ = (
@@ -87,24 +86,18 @@ class Request:
         check: Callable[[Answer], None] = lambda _: None,
         on_wait: Callable[..., None] = lambda **_: None,
     ):
-        """What is asked for, and how.
+        """Creates a request that has not been made yet.
 
         Args:
             target: the URL.
-            bytes_at_most: of the body, decoded.
-            keeps_alive: the connection will be used again.
-            is_cut: what is beyond `bytes_at_most` is left out; else it is `http_too_large`.
-            check: looks at an answer of status 200 before its body is read; may raise `RequestError`.
-            on_wait: told when waiting for the budget begins (`begins=True`) and ends.
+            bytes_at_most: the largest decoded body.
+            keeps_alive: whether the connection will be used again.
+            is_cut: whether a larger body is cut; otherwise it is `http_too_large`.
+            check: inspects an answer of status 200 before its body is read; may raise `RequestError`.
+            on_wait: called when waiting for the budget begins (`begins=True`) and ends.
         """
-        self.target, self.bytes_at_most, self.keeps_alive, self.is_cut, self.check, self.on_wait = (
-            target,
-            bytes_at_most,
-            keeps_alive,
-            is_cut,
-            check,
-            on_wait,
-        )
+        self.target, self.bytes_at_most, self.keeps_alive, self.is_cut = target, bytes_at_most, keeps_alive, is_cut
+        self.check, self.on_wait = check, on_wait
         self.address: str | None = None
         self.status: int | None = None
         self.bytes, self.is_fresh, self.wants_fresh, self.share = 0, False, False, Share()

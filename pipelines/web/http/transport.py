@@ -1,7 +1,7 @@
-"""One request over HTTP/1.1. The only module that knows the HTTP library.
+"""Makes one request over HTTP/1.1. No other module knows the HTTP library.
 
-Connections are made to the addresses that were checked, never to a name. No cookies are kept, no proxy is used, nothing
-is read of ~/.netrc.
+Connections go to the addresses that were checked, never to a name. No cookies are kept, no proxy is used, and ~/.netrc
+is not read.
 """
 
 import asyncio
@@ -33,29 +33,29 @@ from altalign.reasons import DropReason
 LINE_BYTES_AT_MOST = 32_768  # of a header
 HEADERS_AT_MOST = 256
 HEAD_BYTES_AT_MOST = 262_144
-ADDRESSES_AT_MOST = 4  # of a host, which are tried side by side where the first does not answer soon
-FRAME_BYTES_AT_MOST = 1_048_576  # of what is no body, beside it: a chunk of one byte takes six more
+ADDRESSES_AT_MOST = 4  # of a host; they are tried in parallel if the first does not answer soon
+FRAME_BYTES_AT_MOST = 1_048_576  # of framing around the body: a chunk of one byte takes six more
 FRAME_OF_A_BYTE = 8
-IDLE_S = 15.0  # a connection is kept for so long
-# of a body that nobody wants: reading it costs less than another connection
+IDLE_S = 15.0  # how long an idle connection is kept
+# of an unwanted body: reading it costs less than another connection
 DRAINED_BYTES_AT_MOST, DRAINED_S_AT_MOST = 16_384, 0.5
-READ_AHEAD_BYTES = 131_072  # of a connection whose body waits for the budget, at most twice
-# what a body takes of the budget before it has come so far; one of unknown length goes on in steps that double
+READ_AHEAD_BYTES = 131_072  # of a body that waits for the budget; up to twice this is read
+# the first part of the budget that a body takes; one of unknown length continues in steps that double
 STEP_BYTES = 262_144
 
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-# of the task that makes it; what the library calls finds it here
+# the request of the current asyncio task, for the callbacks of the library
 _REQUEST: ContextVar[Request] = ContextVar("request")
 
 
 class _RefusedError(OSError):
-    """No address of a host may be reached."""
+    """None of the host's addresses may be reached."""
 
 
 class _GoneError(Exception):
-    """The connection was lost before an answer came. In its place the library would ask again without a word."""
+    """The connection was lost before an answer came; the library would silently ask again."""
 
 
 class Transport:
@@ -64,14 +64,14 @@ class Transport:
     def __init__(
         self, *, names: Names, addresses: Addresses, budget: Budget, user_agent: str, connections_at_most: int
     ):
-        """To be called in the loop. `connections_at_most`: with so many open, none is kept for later."""
+        """Must be called in the loop. With `connections_at_most` connections open, none is kept for later."""
         self._budget, self._connections_at_most = budget, connections_at_most
         self._connector = _Connector(names, addresses)
         self._session = aiohttp.ClientSession(
             connector=self._connector,
             headers={"User-Agent": user_agent, "Accept": "*/*", "Accept-Encoding": "identity"},
             cookie_jar=aiohttp.DummyCookieJar(),
-            # who asks has a deadline
+            # the caller has a deadline
             timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
             auto_decompress=False,
             trust_env=False,
@@ -85,11 +85,11 @@ class Transport:
 
     @property
     def connections(self) -> int:
-        """Connections that are open, idle ones too."""
+        """How many connections are open, including idle ones."""
         return len(self._connector.transports)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
         await self._session.close()
         while self._connector.transports:
             for transport in self._connector.transports:
@@ -97,10 +97,10 @@ class Transport:
             await asyncio.sleep(0)  # they close in the loop's next turns
 
     async def ask(self, request: Request) -> Answer:
-        """The answer to a request; redirects are answers.
+        """Makes a request and returns its answer, which may be a redirect.
 
         Raises:
-            RequestError: there is none, or its body is none.
+            RequestError: there is no answer, or its body is unusable.
         """
         _REQUEST.set(request)
         request.keeps_alive = request.keeps_alive and len(self._connector.transports) < self._connections_at_most
@@ -116,7 +116,7 @@ class Transport:
                 except _GoneError as gone:
                     if request.is_fresh:
                         raise RequestError(DropReason.HTTP_BROKEN, _said(gone.__cause__)) from None
-                    # the server had closed an idle connection meanwhile, or closes them for what is asked
+                    # the server had closed the idle connection meanwhile, or closes it because of the request
                     request.wants_fresh = True
             try:
                 return await self._answer(request, response)
@@ -129,12 +129,9 @@ class Transport:
         request.status = response.status
         answer = Answer(response.status, b"", {name: response.headers.getall(name, []) for name in HEADERS_READ})
         if response.status != 200:
-            if (
-                request.keeps_alive
-                and (response.content_length or 0) <= DRAINED_BYTES_AT_MOST
-                and "Content-Length" in response.headers
-            ):
-                # a timeout too: what does not come costs the connection, not the answer
+            is_short = "Content-Length" in response.headers and (response.content_length or 0) <= DRAINED_BYTES_AT_MOST
+            if request.keeps_alive and is_short:
+                # also a timeout: a body that does not come costs the connection, not the answer
                 with suppress(aiohttp.ClientError, OSError):
                     async with asyncio.timeout(DRAINED_S_AT_MOST):
                         await response.content.read()
@@ -151,11 +148,10 @@ class Transport:
         return answer._replace(body=body)
 
     async def _body(self, request: Request, content: aiohttp.StreamReader, length: int | None) -> bytes:
-        """The body as sent, in step with the request's share of the budget: a little at first, for not all that is promised comes.
+        """Reads the body as sent, within the request's share of the budget; the share grows with the body.
 
-        One of known length is written to one buffer of that size, which then is the body: parts beside their sum would
-        be twice as much, and leave the heap in pieces that nobody gives back. Pages of it are taken as they are
-        written, not before.
+        A body of known length is written to one buffer of that size: joining parts would take twice the memory and
+        fragment the heap. The system provides the pages of the buffer only when they are written.
         """
         most, share, parts, whole = request.bytes_at_most, request.share, [], None
         await self._take(request, min(STEP_BYTES, length or most, most))
@@ -179,7 +175,7 @@ class Transport:
         return (parts[0] if len(parts) == 1 else b"".join(parts))[:most]
 
     async def _decoded(self, request: Request, body: bytes, encoding: str) -> bytes:
-        await self._take(request, request.bytes_at_most)  # beside what it was made from
+        await self._take(request, request.bytes_at_most)  # in addition to the encoded body
         body = decoded(body, encoding, request.bytes_at_most)
         if len(body) > request.bytes_at_most and not request.is_cut:
             raise RequestError(
@@ -200,7 +196,7 @@ class Transport:
 async def _once(
     request: aiohttp.ClientRequest, handler: Callable[[aiohttp.ClientRequest], Awaitable[aiohttp.ClientResponse]]
 ) -> aiohttp.ClientResponse:
-    """Keeps the library from asking a second time where the first request was lost."""
+    """Keeps the library from asking again after a request was lost."""
     try:
         return await handler(request)
     except aiohttp.ClientConnectorError:
@@ -210,7 +206,7 @@ async def _once(
 
 
 def _failed(error: Exception, request: Request) -> RequestError:
-    """What an error of the library means for who asked."""
+    """Translates an error of the library for the caller."""
     target = request.target
     where = f"{request.address or target.host}:{target.port}"
     cause: Any = getattr(error, "os_error", None) or error
@@ -219,30 +215,23 @@ def _failed(error: Exception, request: Request) -> RequestError:
     if isinstance(cause, OSError) and cause.errno in _OURS and not isinstance(cause, socket.gaierror):
         return RequestError(DropReason.HTTP_UNREACHABLE, f"this machine: {_said(cause)}", is_ours=True)
     if isinstance(cause, socket.gaierror):
-        return RequestError(
-            DropReason.HTTP_UNREACHABLE,
-            f"{target.host}: {cause.strerror or cause}",
-            is_certain=cause.errno in NOT_THERE,
-        )
+        said, is_certain = f"{target.host}: {cause.strerror or cause}", cause.errno in NOT_THERE
+        return RequestError(DropReason.HTTP_UNREACHABLE, said, is_certain=is_certain)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return RequestError(
-            DropReason.HTTP_UNREACHABLE,
-            f"{where}: certificate: {getattr(error.certificate_error, 'verify_message', '') or error.certificate_error}",
-        )
+        why = getattr(error.certificate_error, "verify_message", "") or error.certificate_error
+        return RequestError(DropReason.HTTP_UNREACHABLE, f"{where}: certificate: {why}")
     if isinstance(error, aiohttp.ClientSSLError):
         return RequestError(DropReason.HTTP_UNREACHABLE, f"{where}: TLS: {_said(cause)}")
     if isinstance(error, aiohttp.ClientConnectorError):
         return RequestError(DropReason.HTTP_UNREACHABLE, f"{where}: {_said(cause)}")
     if isinstance(error, (aiohttp.InvalidURL, UnicodeError)):
-        return RequestError(
-            DropReason.HTTP_UNREACHABLE, f"{target.host}: no name that can be looked up", is_certain=True
-        )
+        said = f"{target.host}: no name that can be looked up"
+        return RequestError(DropReason.HTTP_UNREACHABLE, said, is_certain=True)
     if isinstance(error, CodingError):
         return RequestError(DropReason.HTTP_BROKEN, str(error))
     if isinstance(error, aiohttp.ClientPayloadError):
-        return RequestError(
-            DropReason.HTTP_BROKEN, f"cut or broken after {request.bytes:,} bytes: {_said(error.__cause__ or error)}"
-        )
+        said = f"cut or broken after {request.bytes:,} bytes: {_said(error.__cause__ or error)}"
+        return RequestError(DropReason.HTTP_BROKEN, said)
     return RequestError(DropReason.HTTP_BROKEN, _said(error))
 
 
@@ -260,17 +249,17 @@ def _said(error: BaseException | None) -> str:
     return str(error) or type(error).__name__
 
 
-# What the library is made of, with our own parts ----------------------------------------------------------------------
+# Our own parts of the library --------------------------------------------------------------------------------------
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Connects to checked addresses, and knows its connections."""
+    """Connects only to checked addresses, and knows its connections."""
 
     def __init__(self, names: Names, addresses: Addresses):
         super().__init__(
             resolver=_Resolver(names, addresses),
             use_dns_cache=False,  # Names keeps them
-            limit=0,  # who asks has limits
+            limit=0,  # the caller has limits
             keepalive_timeout=IDLE_S,
             socket_factory=self._socket,
             ssl=_tls(),
@@ -279,7 +268,7 @@ class _Connector(aiohttp.TCPConnector):
         self._factory = partial(_Handler, asyncio.get_running_loop(), self)
 
     def _socket(self, info: Any) -> socket.socket:
-        """The last gate: the address that will be connected to. Literal addresses come here without having been resolved."""
+        """The last check, of the address that is connected to. Literal addresses come here without being resolved."""
         family, kind, proto, _, (address, port, *_) = info
         request = _REQUEST.get()
         request.address = address
@@ -318,11 +307,11 @@ class _Resolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Names are of the client."""
+        """Does nothing: the names belong to the client."""
 
 
 class _Handler(ResponseHandler):
-    """Reads the answers of one connection: one for each request, and nothing of what comes beside them."""
+    """Reads the answers of one connection: one for each request, ignoring anything else."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connector: _Connector):
         super().__init__(loop)
@@ -340,12 +329,12 @@ class _Handler(ResponseHandler):
         super().connection_lost(exc)
 
     def is_connected(self) -> bool:
-        """Called before a connection that is kept is used, and now and then; one that is not to be used is closed."""
+        """Called before a kept connection is used, and now and then; False closes it."""
         request = _REQUEST.get(None)
         return super().is_connected() and not (request and request.wants_fresh)
 
     def close(self) -> None:
-        """At once: nothing is left to be said, and TLS would wait for the other side's farewell."""
+        """Closes at once: nothing is left to send, and TLS would wait for the other side to say goodbye."""
         self.abort()
 
     def set_response_params(self, **params: Any) -> None:
@@ -360,10 +349,10 @@ class _Handler(ResponseHandler):
         super().set_response_params(**params)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes beyond the body are ignored, and end the connection.
+        """Reads an answer; bytes beyond its body are ignored, and end the connection.
 
-        The parser forgets an answer that it has read where what follows is none, so it gets the head alone first. No
-        data at all lets it go on after it has stopped for want of readers.
+        The parser forgets an answer that it has read if what follows is not HTTP, so it first gets the head alone. A
+        call without data lets it continue after it has paused.
         """
         while data and not self._is_answered:
             end = data.find(b"\r\n\r\n") + 4
@@ -379,23 +368,21 @@ class _Handler(ResponseHandler):
             self._end()
             return
         self._body_bytes += len(data)
-        if (
-            self._payload is not None
-            and self._body_bytes > FRAME_BYTES_AT_MOST + FRAME_OF_A_BYTE * self._payload.total_bytes
-        ):
+        body_bytes = self._payload.total_bytes if self._payload is not None else float("inf")
+        if self._body_bytes > FRAME_BYTES_AT_MOST + FRAME_OF_A_BYTE * body_bytes:
             self._break("chunks of nothing")
             return
         super().data_received(data)
 
     def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
-        """Called where an answer cannot be read; whoever reads its body would wait for the deadline."""
+        """Called if an answer cannot be read. Passes the error on to the body, whose reader would wait otherwise."""
         super().set_exception(exc, *([exc_cause] if exc_cause else []))
         payload = self._payload
         if payload is not None and not payload.is_eof() and payload.exception() is None:
             payload.set_exception(aiohttp.ClientPayloadError(_said(exc_cause or exc)))
 
     def feed_data(self, data: Any, size: int = 0) -> None:
-        """Called with each answer that was read."""
+        """Called with the head of each answer."""
         if self._is_answered:
             self._end()
             return
@@ -403,12 +390,12 @@ class _Handler(ResponseHandler):
         super().feed_data(data, size)
 
     def _break(self, detail: str) -> None:
-        """Read no more of an answer that says nothing at length."""
+        """Stops reading an endless answer."""
         self.set_exception(aiohttp.ClientPayloadError(detail))
         self._end()
 
     def _end(self) -> None:
-        """No other request goes over this connection."""
+        """Ends the connection, so that no other request uses it."""
         self.force_close()
         if self.transport is not None:
             self.transport.abort()
@@ -416,7 +403,7 @@ class _Handler(ResponseHandler):
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Of the process, for it takes a tenth of a second. The system's certificates; where it has none, as slim containers do, those of certifi."""
+    """The TLS settings of this process. If the system has no certificates (slim containers), certifi's are used."""
     context = ssl.create_default_context()
     folder = ssl.get_default_verify_paths().capath
     if not context.get_ca_certs() and not (folder and any(Path(folder).iterdir())):

@@ -1,1 +1,1 @@
-"""What a run keeps of its fetching: journal, log, progress."""
+"""What a run keeps about its fetching: journal, log, progress."""

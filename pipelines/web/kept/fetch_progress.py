@@ -1,4 +1,4 @@
-"""Progress of fetching, from the statistics that units leave in `log/fetch/`: a bar or lines, and `progress.json` for other programs."""
+"""Shows the progress of fetching as a bar or lines, and writes `progress.json`, from the statistics in `log/fetch/`."""
 
 import time
 from collections import Counter
@@ -17,15 +17,15 @@ from altalign.pipelines.run.units import Run, Unit
 from altalign.terminal import shown
 
 HOSTS_AT_MOST = 20
-HOSTS_COUNTED = 100_000  # beyond so many those with the fewest failures are forgotten
+HOSTS_COUNTED = 100_000  # above this number, hosts with the fewest failures are forgotten
 SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @dataclass
 class Totals:
-    """Over all units of a run: images that ended, those that could not be had, those that came and do not decode. Hosts are each unit's worst.
+    """Totals over all units of a run: images that ended, that failed, and that do not decode.
 
-    `responses` counts what was asked for again too, and what was forgotten.
+    `hosts` sums each unit's worst hosts. `responses` also counts images that were asked for again or forgotten.
     """
 
     responses: int = 0
@@ -37,7 +37,7 @@ class Totals:
     hosts: Counter[str] = field(default_factory=Counter)
 
     def add(self, stats: dict[str, Any], times: int = 1) -> None:
-        """Add, or with -1 take away, the statistics of a unit."""
+        """Adds the statistics of a unit, or removes them if `times` is -1."""
         self.responses += times * stats.get("responses", 0)
         self.ended += times * stats.get("count", 0)
         self.failed += times * stats.get("failed_to_download", 0)
@@ -50,20 +50,17 @@ class Totals:
             self.hosts = Counter(dict(self.hosts.most_common(HOSTS_COUNTED)))
 
     def worst_hosts(self) -> dict[str, int]:
-        """Hosts with the most failures."""
+        """The hosts with the most failures."""
         return {host: number for host, number in self.hosts.most_common(HOSTS_AT_MOST) if number > 0}
 
     def reasons(self) -> dict[str, int]:
-        """Why images could not be had, the most frequent first."""
-        return {
-            status: number
-            for status, number in self.statuses.most_common()
-            if number > 0 and status.startswith("http_")
-        }
+        """Why images could not be fetched, the most frequent reason first."""
+        found = self.statuses.most_common()
+        return {status: number for status, number in found if number > 0 and status.startswith("http_")}
 
 
 class _Statistics:
-    """The totals of files that are rewritten while their units are under way: each look reads those that have changed."""
+    """The totals of the units' statistics, which are rewritten as they go; each look reads the files that changed."""
 
     def __init__(self, folder: str, units: Sequence[Unit]):
         self._folder, self._under_way = folder, {unit["name"] for unit in units}
@@ -76,7 +73,7 @@ class _Statistics:
             names = storage.names(self._folder, "_stats.json")
         for name in names:
             if (unit := name.removesuffix("_stats.json")) in self._under_way:
-                with suppress(OSError, AltalignError):  # somebody else's doing: a log is no reason to stop
+                with suppress(OSError, AltalignError):  # somebody changed it: a log is no reason to stop
                     self._look_at(unit, storage.join(self._folder, name))
         return self.totals
 
@@ -94,7 +91,7 @@ class _Statistics:
 
 
 class WebWatch(progress.Watch):
-    """Counts images, not units: a unit waits long for its last ones."""
+    """Counts images instead of units, for a unit waits long for its last images."""
 
     def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
         super().__init__(run, step, units, console)
@@ -103,7 +100,7 @@ class WebWatch(progress.Watch):
         self._before_this = self._statistics.look().responses
 
     def look(self) -> None:
-        """Look at the statistics until told to stop."""
+        """Looks at the statistics until told to stop."""
         if self._console.is_terminal:
             self._bar()
             return
@@ -116,7 +113,7 @@ class WebWatch(progress.Watch):
                 line_at += progress.LINE_EVERY_S
 
     def _say(self) -> None:
-        """Write `progress.json`."""
+        """Writes `progress.json`."""
         totals, elapsed = self._statistics.look(), time.monotonic() - self._begin
         said = {
             "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -133,11 +130,11 @@ class WebWatch(progress.Watch):
             "reasons": totals.reasons(),
             "hosts": totals.worst_hosts(),
         }
-        with suppress(OSError, AltalignError):  # the disk may be full: whoever writes what counts says so
+        with suppress(OSError, AltalignError):  # a full disk is reported by whoever writes the data
             storage.write_json(self._run.path("log", "fetch", "progress.json"), said)
 
     def _images_per_s(self, totals: Totals) -> float:
-        """Of this attempt."""
+        """The speed of this attempt."""
         return (totals.responses - self._before_this) / max(1e-3, time.monotonic() - self._begin)
 
     def _seconds_left(self, totals: Totals) -> int | None:
@@ -146,24 +143,18 @@ class WebWatch(progress.Watch):
 
     def _parts(self) -> list[str]:
         totals, elapsed = self._statistics.totals, time.monotonic() - self._begin
-        done = f"{self._step}: {len(self._finished())} of {len(self._rows)} units, {totals.ended:,} of {self._images:,} images"
-        left = self._seconds_left(totals)
-        end = (
-            f"{elapsed:.1f} s"
-            if self.stop.is_set()
-            else "time left unknown"
-            if left is None
-            else f"about {left} s left"
-        )
+        units = f"{self._step}: {len(self._finished())} of {len(self._rows)} units"
+        done, left = f"{units}, {totals.ended:,} of {self._images:,} images", self._seconds_left(totals)
+        end = "time left unknown" if left is None else f"about {left} s left"
+        if self.stop.is_set():
+            end = f"{elapsed:.1f} s"
         return [done, f"{self._images_per_s(totals):,.0f} images/s", *self._said(), end]
 
     def _said(self) -> list[str]:
-        """How it goes: share of success, bytes, the most frequent reasons, the hosts with the most failures."""
+        """The share of success, bytes, the most frequent reasons, and the hosts with the most failures."""
         totals = self._statistics.totals
-        found = [
-            f"{(totals.ended - totals.failed) / max(1, totals.ended):.1%} fetched",
-            f"{totals.bytes / 1e6:,.1f} MB",
-        ]
+        share = (totals.ended - totals.failed) / max(1, totals.ended)
+        found = [f"{share:.1%} fetched", f"{totals.bytes / 1e6:,.1f} MB"]
         found += [f"{status} {number:,}" for status, number in list(totals.reasons().items())[:4]]
         worst = ", ".join(f"{shown(host)} {number:,}" for host, number in list(totals.worst_hosts().items())[:3])
         return [*found, *([f"most failures: {worst}"] if worst else [])]

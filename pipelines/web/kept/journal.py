@@ -1,10 +1,9 @@
 """The journal of a fetch unit: how fetching each image ended so far, so that nothing in it is asked for a second time.
 
-Two files, each added to at its end: `NAME.images` has the bytes of images as they came, `NAME.journal` a line for each
-image that ended, written after its bytes. A line is the CRC-32 of what follows in eight hex digits, a space, and JSON;
-the first says what the others rest on. Whoever goes on with a unit reads the lines up to the first that is not whole,
-believes of an image in hand what its SHA-256 says, writes the journal anew, and cuts the bytes behind the last image
-off.
+Two files grow at their ends: `NAME.images` has the bytes of the images, `NAME.journal` a line for each image that
+ended, written after its bytes. A line is the CRC-32 of the rest in eight hex digits, a space, and JSON; the first line
+has the grounds of the others. To continue a unit, we read the lines up to the first that is not whole, check each image
+in hand by its SHA-256, write a new journal, and cut off the bytes after the last image.
 """
 
 import hashlib
@@ -28,7 +27,7 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class Grounds:
-    """What a journal rests on: digests of what was asked for and may be taken, and of what measuring asks for."""
+    """What a journal is based on: digests of the requests and their limits, and of the settings of measuring."""
 
     asked: str
     measured: str
@@ -36,27 +35,27 @@ class Grounds:
 
 @dataclass(frozen=True)
 class Entries:
-    """What the whole lines of a journal say; no grounds where it has none, or is of another version."""
+    """The content of the whole lines of a journal; no grounds if it has none or is of another version."""
 
     grounds: Grounds | None = None
     outcomes: Mapping[int, Outcome] = field(default_factory=dict)
 
 
 class Journal:
-    """Of a unit under way: `outcomes` by the number of the image."""
+    """The journal of a unit under way: `outcomes` by the number of the image."""
 
     def __init__(self, outcomes: dict[int, Outcome], images: storage.Growing, lines: storage.Growing):
         self.outcomes = outcomes
         self._images, self._lines = images, lines
 
     def in_hand(self, number: int, data: bytes, measured: Measured) -> None:
-        """Keep an image."""
+        """Records an image and its bytes."""
         offset = self._images.bytes
         self._images.write(data)
         self._add(number, Outcome(None, None, offset, len(data), measured))
 
     def failed(self, number: int, reason: DropReason, http_code: int | None) -> None:
-        """Keep that an image could not be had."""
+        """Records that an image could not be fetched."""
         self._add(number, Outcome(reason, http_code))
 
     def _add(self, number: int, outcome: Outcome) -> None:
@@ -66,9 +65,9 @@ class Journal:
 
 @contextmanager
 def opened(path: str, grounds: Grounds, measure: Callable[[int, bytes], Measured]) -> Iterator[Journal]:
-    """Go on with a unit, or begin it; `path` is that of its files without their endings.
+    """Continues a unit or begins it; `path` is that of its files without their endings.
 
-    What rests on other requests is forgotten; where only measuring differs, the bytes at hand are measured anew.
+    A journal of other requests is forgotten; if only measuring differs, the bytes in hand are measured again.
 
     Raises:
         FullDiskError: no space is left.
@@ -90,7 +89,7 @@ def opened(path: str, grounds: Grounds, measure: Callable[[int, bytes], Measured
 def _still_in_hand(
     path: str, outcomes: Mapping[int, Outcome], measure: Callable[[int, bytes], Measured] | None
 ) -> Iterator[tuple[int, Outcome]]:
-    """Those whose bytes are there as they came, with what is measured of them now."""
+    """The images whose bytes are still unchanged, with what is measured of them now."""
     if not outcomes or not storage.exists(f"{path}.images"):
         return
     ranges = [(outcome.offset, outcome.bytes) for outcome in outcomes.values()]
@@ -101,7 +100,7 @@ def _still_in_hand(
 
 
 def read(path: str) -> Entries:
-    """What a journal says."""
+    """Reads a journal."""
     if not storage.exists(f"{path}.journal"):
         return Entries()
     lines = (_value(line) for line in storage.read_bytes(f"{path}.journal").split(b"\n"))
@@ -109,7 +108,7 @@ def read(path: str) -> Entries:
     if not isinstance(head, dict) or head.get("version") != VERSION:
         return Entries()
     outcomes = {}
-    with suppress(TypeError, ValueError):  # a line that is not whole, or none of ours
+    with suppress(TypeError, ValueError):  # a line that is not whole, or not ours
         for number, reason, http_code, offset, size, measured in lines:
             outcomes[number] = Outcome(
                 DropReason(reason) if reason else None, http_code, offset, size, _measured(measured)
@@ -118,7 +117,7 @@ def read(path: str) -> Entries:
 
 
 def write(path: str, grounds: Grounds, outcomes: Mapping[int, Outcome]) -> None:
-    """A journal as a whole, in the place of the one that is there."""
+    """Writes a whole journal, replacing the old one."""
     head = {"version": VERSION, "asked": grounds.asked, "measured": grounds.measured}
     storage.write_bytes(
         f"{path}.journal",
@@ -127,7 +126,7 @@ def write(path: str, grounds: Grounds, outcomes: Mapping[int, Outcome]) -> None:
 
 
 def forget(path: str, numbers: Collection[int]) -> Mapping[int, Outcome]:
-    """Take these images out of a journal, so that they are asked for again; what is left."""
+    """Removes images from a journal, so that they are asked for again; returns what is left."""
     before = read(path)
     left = {number: outcome for number, outcome in before.outcomes.items() if number not in numbers}
     if before.grounds is not None:
@@ -136,7 +135,7 @@ def forget(path: str, numbers: Collection[int]) -> Mapping[int, Outcome]:
 
 
 def names(folder: str) -> list[str]:
-    """Names of the units of a folder that have a journal."""
+    """The names of the units of a folder that have a journal."""
     return [Path(name).stem for name in storage.names(folder, ".journal")]
 
 
@@ -166,6 +165,6 @@ def _line(value: object) -> bytes:
 
 
 def _value(line: bytes) -> Any:
-    """What a line says; None of one that is not whole."""
+    """The value of a line; None if the line is not whole."""
     checksum, _, text = line.partition(b" ")
     return orjson.loads(text) if text and checksum == b"%08x" % zlib.crc32(text) else None

@@ -1,10 +1,10 @@
-"""What a run says of its fetching, in `log/fetch/`: for people and other programs. Nothing of the run rests on it.
+"""The log of fetching in `log/fetch/`, for people and other programs. No result depends on it.
 
-- `NAME.jsonl`, of a unit: one line of JSON a try, in the order in which images ended. Added to, so that the history
-  stays.
-- `NAME_stats.json`: how far the unit is, in the form of img2dataset's `write_stats`, with keys of ours behind;
-  rewritten while it is under way.
-- `progress.json`, of the whole run: `altalign.pipelines.web.kept.fetch_progress`.
+- `NAME.jsonl`: one line of JSON for each try of a unit, in the order in which images ended. It only grows, so that the
+  history stays.
+- `NAME_stats.json`: how far the unit is, in the form of img2dataset's `write_stats`, followed by keys of our own;
+  rewritten while the unit is under way.
+- `progress.json`: the progress of the whole run, `altalign.pipelines.web.kept.fetch_progress`.
 """
 
 import time
@@ -24,11 +24,11 @@ from altalign.pipelines.web.client import Response
 from altalign.reasons import DropReason
 
 SECONDS_BETWEEN_STATS = 1.0
-HOSTS_AT_MOST = 20  # of those with the most failures, in the statistics of a unit
+HOSTS_AT_MOST = 20  # hosts in the statistics of a unit: those with the most failures
 
 
 class UnitLog:
-    """Of a unit under way."""
+    """The log of a unit under way."""
 
     def __init__(self, path: str, image_ids: Sequence[str], urls: Sequence[str | None], lines: storage.Growing):
         self._path, self._image_ids, self._urls, self._lines = path, image_ids, urls, lines
@@ -38,7 +38,7 @@ class UnitLog:
         self._responses = self._before.get("responses", 0)
 
     def tries(self, number: int, response: Response) -> None:
-        """Note the tries of an image; of one that was not asked for, why."""
+        """Logs the tries of an image, or why it was not asked for."""
         self._responses += 1
         found = [
             (t.url, t.address, t.started_s, t.seconds, t.status, t.reason, t.detail, t.bytes) for t in response.tries
@@ -56,7 +56,7 @@ class UnitLog:
             self._lines.write(orjson.dumps(said, option=orjson.OPT_APPEND_NEWLINE))
 
     def stats(self, outcomes: Mapping[int, Outcome], *, is_last: bool = False) -> None:
-        """Say how far the unit is, where that was not said within the last second."""
+        """Writes how far the unit is, at most once a second."""
         if is_last or time.monotonic() >= self._said + SECONDS_BETWEEN_STATS:
             self._said = time.monotonic()
             of_all_tries = {
@@ -70,7 +70,7 @@ class UnitLog:
 
 @contextmanager
 def opened(run: Run, name: str, image_ids: Sequence[str], urls: Sequence[str | None]) -> Iterator[UnitLog]:
-    """The log of a unit; a last line that a kill has cut is ended first."""
+    """Opens the log of a unit; if a kill has cut its last line, ends that line first."""
     path = run.path("log", "fetch", name)
     with storage.growing(f"{path}.jsonl") as lines:
         if lines.bytes and storage.read_range(f"{path}.jsonl", lines.bytes - 1, 1) != b"\n":
@@ -79,13 +79,13 @@ def opened(run: Run, name: str, image_ids: Sequence[str], urls: Sequence[str | N
 
 
 def restate(run: Run, name: str, outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> None:
-    """The statistics of a unit that is not under way, from what its journal says now."""
+    """Rewrites the statistics of a unit that is not under way, from its journal."""
     path = run.path("log", "fetch", name)
     storage.write_json(f"{path}_stats.json", {**_stats(path), **statistics(outcomes, urls)})
 
 
 def _stats(path: str) -> dict[str, Any]:
-    """What was said last; nothing where that is not there any more, or no JSON: a log is no reason to stop."""
+    """The last statistics; empty if they are missing or not JSON, for a log is no reason to stop."""
     try:
         return storage.read_json(f"{path}_stats.json")
     except UnreadableError:
@@ -93,7 +93,7 @@ def _stats(path: str) -> dict[str, Any]:
 
 
 def statistics(outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> dict[str, Any]:
-    """What img2dataset counts of a shard, but for times; then images of the unit, bytes in hand, and the hosts with the most failures."""
+    """The counts of img2dataset (without times), then images of the unit, bytes in hand, and the worst hosts."""
     statuses = Counter(map(status_of, outcomes.values()))
     hosts = Counter(host_of(urls[number]) for number, outcome in outcomes.items() if outcome.reason is not None)
     failed = sum(hosts.values())
@@ -110,7 +110,7 @@ def statistics(outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> d
 
 
 def status_of(outcome: Outcome) -> str:
-    """`success`; a reason of fetching, with the code where that says more; or why the bytes are no whole image."""
+    """`success`, the reason why fetching failed (with the status code), or why the bytes are not a whole image."""
     if outcome.reason is DropReason.HTTP_STATUS:
         return f"{outcome.reason} {outcome.http_code}"
     if outcome.reason is not None:

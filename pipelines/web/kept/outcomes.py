@@ -1,4 +1,4 @@
-"""What becomes of a URL: its tries, and the response or the reason why there is none."""
+"""The outcome of a URL: its tries, and the response or the reason why there is none."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,17 @@ from altalign.reasons import DropReason
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One try of a URL, its redirects and body included; a line of `log/fetch/`.
+    """One try of a URL, including its redirects and body; a line of `log/fetch/`.
 
     Attributes:
-        url: what was asked for last: after redirects the target, else the URL itself.
-        address: the address that was connected to, or would have been; None where it never came to that.
+        url: the URL asked for last: the target of redirects, or the URL itself.
+        address: the address that was connected to, or would have been; None if it was never known.
         started_s: when it began, seconds since 1970.
-        seconds: how long it took, without the waiting for the host's turn between redirects.
-        status: of the last answer; None where there was none.
-        reason: None: it brought the image.
-        detail: one line for people; empty where it brought the image.
-        bytes: of the body, as far as it came.
+        seconds: how long it took, without waiting for the turn of a host between redirects.
+        status: the status of the last answer; None if there was none.
+        reason: why it failed; None if it brought the image.
+        detail: one line for people; empty if it brought the image.
+        bytes: how many bytes of the body arrived.
     """
 
     url: str
@@ -32,16 +32,15 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a URL brought in the end.
+    """The final result of a URL.
 
     Attributes:
-        number: which of the URLs asked for.
-        body: the image's bytes, content encodings taken off; None where it failed.
-        reason: why it failed; None where it did not.
-        http_code: status of the last answer; None where there was none.
-        detail: of the failure, one line; what the last try says, or why there was none.
-        tries: in order; none where nothing was asked (refused, opted out, a host that was given up, the unit's
-        deadline).
+        number: the position of the URL in the call.
+        body: the decoded bytes of the image; None if it failed.
+        reason: why it failed; None if it did not.
+        http_code: the status of the last answer; None if there was none.
+        detail: one line about the failure: what the last try says, or why there was none.
+        tries: all tries in order; empty if nothing was asked (refused, opted out, host given up, deadline of the unit).
     """
 
     number: int

@@ -871,7 +871,7 @@ def test_a_defect_of_ours_stops_the_unit_and_names_itself() -> None:
 
     settings = settings_of()
     with (
-        Client(settings, world=lambda world: type(world)(ask=broken)) as client,
+        Client(settings, environment=lambda environment: type(environment)(ask=broken)) as client,
         pytest.raises(AltalignError, match="ZeroDivisionError: never; this is a defect"),
     ):  # type: ignore[arg-type]
         list(client.fetch(["http://a.test/"]))

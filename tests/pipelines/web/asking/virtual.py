@@ -12,8 +12,8 @@ from altalign.curation import FetchSettings
 from altalign.pipelines.web.allowed.addresses import Addresses
 from altalign.pipelines.web.allowed.domains import Domains
 from altalign.pipelines.web.asking.budget import Budget
-from altalign.pipelines.web.asking.errands import Call, Delivery
-from altalign.pipelines.web.asking.fetching import Fetching, World, unit_deadline_s
+from altalign.pipelines.web.asking.fetching import Environment, Fetching, unit_deadline_s
+from altalign.pipelines.web.asking.tasks import Call, Delivery
 from altalign.pipelines.web.http.request import Answer, Request
 from altalign.pipelines.web.http.target import Target
 from altalign.pipelines.web.kept.outcomes import Response
@@ -141,11 +141,11 @@ def play(
 
     async def main() -> Played:
         budget = Budget(settings.bytes_in_flight_at_most, settings.bytes_at_most, loop.call_soon)
-        world = World(web.ask, web.connects, lambda: EPOCH_S + loop.time(), random)
+        environment = Environment(web.ask, web.connects, lambda: EPOCH_S + loop.time(), random)
         addresses = Addresses(settings.ports, settings.allow_addresses)
         most = open_at_most or 8 * settings.threads
         fetching = Fetching(
-            settings, domains=Domains(), addresses=addresses, budget=budget, world=world, open_at_most=most
+            settings, domains=Domains(), addresses=addresses, budget=budget, environment=environment, open_at_most=most
         )
         call = Call(urls)
         hosts = [target.host for target in call.targets if isinstance(target, Target)]

@@ -1,4 +1,4 @@
-"""What there is to do: errands, each to fetch an image for a call or the robots.txt of an origin. They are data; `schedule` does them."""
+"""Tasks: to fetch an image for a call, or the robots.txt of an origin. They are data; `schedule` runs them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from altalign.reasons import DropReason
 
 
 class Delivery:
-    """A response on its way to who asked, with the bytes that it holds of the budget; or what stopped the loop."""
+    """A response on its way to the caller, with the budget that it holds; or the error that stopped the loop."""
 
     __slots__ = ("bytes", "error", "response")
 
@@ -23,10 +23,11 @@ class Call:
     """One call of `Client.fetch`: what it asks for, and where the responses go.
 
     Attributes:
-        targets: one a URL; text where nothing can be asked: why. lasts_s, ends_s: how long it may take, and when the
-        loop cuts off what is left; `is_fuse`: not before there is less to do.
-        left: errands that have not ended, by number; of the loop alone.
-        deliveries: lists of them, read by who asked.
+        targets: one for each URL; a text that says why if the URL cannot be asked for.
+        lasts_s, ends_s: how long the call may take, and when the loop ends what is left of it.
+        is_fuse: whether the end is put off while all slots are busy.
+        left: tasks that have not ended, by number; only the loop uses it.
+        deliveries: lists of responses, read by the caller.
     """
 
     def __init__(self, urls: Sequence[str]):
@@ -35,17 +36,17 @@ class Call:
         self.ends_s_at_most = 0.0
         self.is_fuse = False
         self.timer: asyncio.TimerHandle | None = None
-        self.left: dict[int, ImageErrand] = {}
+        self.left: dict[int, ImageTask] = {}
         self.deliveries: SimpleQueue[list[Delivery]] = SimpleQueue()
         self._outgoing: list[Delivery] = []
 
     def wait_for(self, ends_s: float) -> None:
-        """Somebody has reason to take longer: a fuse lets him, up to `ends_s_at_most`."""
+        """Extends the end of a call with a fuse, up to `ends_s_at_most`, because a host must be asked slowly."""
         if self.is_fuse:
             self.ends_s = max(self.ends_s, min(ends_s, self.ends_s_at_most))
 
     def deliver(self, delivery: Delivery, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """Hand over; those of one turn of the loop together, for each time another thread is woken it takes the interpreter from the loop."""
+        """Hands over a response. Those of one turn go together, for waking a thread stops the loop each time."""
         if not self._outgoing:
             call_soon(self._flush)
         self._outgoing.append(delivery)
@@ -62,19 +63,23 @@ def _target(url: str) -> Target | str:
         return f"{error}: nothing that can be asked over HTTP"
 
 
-class Errand:
-    """Something to be asked for, in one try or several.
+class Task:
+    """Something to ask for, in one try or several.
 
     Attributes:
-        start: the URL; `target`: what is to be asked next, after redirects another.
-        tries: those that ended; `counted`: how many of them count. redirects, redirect_code, spent_s, began_s: of the
-        try under way: how many, status of the last, seconds of requests, and when it began in seconds
-            since 1970.
-        request, task, asked_s: under way, and since when; None while it waits. holds_slot, is_doubtful, is_probe,
-        is_held_up: of the request: it is one of `fetch.threads`; its host is doubtful; it was made while the network
-            was away; it waits for the budget.
-        seen, seen_s: how far the request had come when it was last seen to come on.
-        is_ended: nothing more is to be done for it.
+        start: the URL.
+        target: what to ask for next; redirects change it.
+        tries: the tries that ended; `counted`: how many of them count.
+        redirects, redirect_code: how many redirects the current try has followed, and the status of the last.
+        spent_s, began_s: seconds that the requests of the current try took, and when it began (seconds since 1970).
+        request, worker, asked_s: the current request, the asyncio task that makes it, and when it was made; None while
+            the task waits.
+        holds_slot: whether the request holds one of the `fetch.threads` slots.
+        is_doubtful: whether the request's host was doubtful.
+        is_probe: whether the request was made while the network was away.
+        is_held_up: whether the request waits for the budget.
+        seen, seen_s: the progress of the request when it last made some, and when that was.
+        is_ended: whether nothing is left to do.
     """
 
     __slots__ = (
@@ -94,8 +99,8 @@ class Errand:
         "spent_s",
         "start",
         "target",
-        "task",
         "tries",
+        "worker",
     )
 
     def __init__(self, start: Target):
@@ -105,31 +110,31 @@ class Errand:
         self.spent_s = self.began_s = self.asked_s = self.seen_s = 0.0
         self.redirect_code: int | None = None
         self.request: Request | None = None
-        self.task: asyncio.Task[None] | None = None
+        self.worker: asyncio.Task[None] | None = None
         self.holds_slot = self.is_doubtful = self.is_probe = self.is_held_up = self.is_ended = False
 
     @property
     def ends_s(self) -> float:
-        """When it will be too late."""
+        """When it is too late for an answer, in the loop's time."""
         raise NotImplementedError
 
     def kept_bytes(self, answer: Answer) -> int:  # noqa: ARG002
-        """Bytes of an answer that stay in flight until somebody has taken them."""
+        """How many bytes of an answer stay in flight until somebody takes them."""
         return 0
 
     def begin_anew(self) -> None:
-        """The next try is from the start."""
+        """Begins the next try, from the original URL."""
         self.target, self.redirects, self.redirect_code = self.start, 0, None
 
     def end_try(self, status: int | None, reason: DropReason | None, detail: str, request: Request | None) -> None:
-        """Write down a try."""
+        """Records the end of a try."""
         address, count = (request.address, request.bytes) if request else (None, 0)
         self.tries.append(Try(self.target.url, address, self.began_s, self.spent_s, status, reason, detail, count))
         self.spent_s = self.began_s = 0.0
 
 
-class ImageErrand(Errand):
-    """An image of a call."""
+class ImageTask(Task):
+    """Fetches an image for a call."""
 
     __slots__ = ("call", "number")
 
@@ -139,24 +144,24 @@ class ImageErrand(Errand):
 
     @property
     def ends_s(self) -> float:
-        """With its call."""
+        """The end of its call."""
         return self.call.ends_s
 
     def kept_bytes(self, answer: Answer) -> int:
-        """Those of the body."""
+        """The bytes of the body."""
         return len(answer.body)
 
 
-class RobotsErrand(Errand):
-    """The robots.txt of an origin, for those that wait for it."""
+class RobotsTask(Task):
+    """Fetches the robots.txt of an origin, for the images that wait for it."""
 
     __slots__ = ("waiting",)
 
     def __init__(self, start: Target):
         super().__init__(start)
-        self.waiting: list[ImageErrand] = []
+        self.waiting: list[ImageTask] = []
 
     @property
     def ends_s(self) -> float:
-        """With the last call that waits for it."""
-        return max((errand.ends_s for errand in self.waiting if not errand.is_ended), default=0.0)
+        """The end of the last call that waits for it."""
+        return max((task.ends_s for task in self.waiting if not task.is_ended), default=0.0)

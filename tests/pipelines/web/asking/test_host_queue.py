@@ -6,71 +6,71 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.pipelines.web.asking.errands import ImageErrand
+from altalign.pipelines.web.asking.host_queue import HostQueue
 from altalign.pipelines.web.asking.hosts import Host, Pace, Trouble
-from altalign.pipelines.web.asking.turns import Turns
+from altalign.pipelines.web.asking.tasks import ImageTask
 from altalign.reasons import DropReason
 
-ERRAND: Any = object.__new__(ImageErrand)
+TASK: Any = object.__new__(ImageTask)
 GONE = Trouble(DropReason.HTTP_TIMEOUT, "no answer")
 
 
 def host_of(name: str = "a", waiting: int = 1, interval_s: float = 0.0, at_once: int = 2) -> Host:
     host = Host(name, Pace(interval_s, at_once), at_once)
-    host.waiting.extend([ERRAND] * waiting)
+    host.waiting.extend([TASK] * waiting)
     return host
 
 
-def take(turns: Turns, now: float) -> str | None:
-    host = turns.sure(now) or turns.doubtful(now) or turns.sure(now)  # one that was doubtful may be so no longer
+def take(queue: HostQueue, now: float) -> str | None:
+    host = queue.sure(now) or queue.doubtful(now) or queue.sure(now)  # one that was doubtful may be so no longer
     if host is None:
         return None
     host.waiting.popleft()
     host.begin(now)
-    turns.add(host, now)
+    queue.add(host, now)
     return host.name
 
 
 def test_hosts_take_turns() -> None:
-    turns = Turns()
+    queue = HostQueue()
     for name in "abc":
         host = host_of(name, waiting=2)
         host.is_known = True
-        turns.add(host, 0.0)
-        turns.add(host, 0.0)  # a host has one place, however often it is added
-    assert [take(turns, 0.0) for _ in range(7)] == ["a", "b", "c", "a", "b", "c", None]
+        queue.add(host, 0.0)
+        queue.add(host, 0.0)  # a host has one place, however often it is added
+    assert [take(queue, 0.0) for _ in range(7)] == ["a", "b", "c", "a", "b", "c", None]
 
 
 def test_a_host_that_was_never_heard_of_is_doubtful_after_its_first_request() -> None:
-    turns, host = Turns(), host_of(waiting=3)
-    turns.add(host, 0.0)
-    assert turns.doubtful(0.0) is None
-    assert take(turns, 0.0) == "a"
-    assert turns.sure(0.0) is None
-    assert turns.doubtful(0.0) is host
+    queue, host = HostQueue(), host_of(waiting=3)
+    queue.add(host, 0.0)
+    assert queue.doubtful(0.0) is None
+    assert take(queue, 0.0) == "a"
+    assert queue.sure(0.0) is None
+    assert queue.doubtful(0.0) is host
 
 
 def test_a_host_whose_time_comes_later_has_its_turn_then() -> None:
-    turns, host = Turns(), host_of(waiting=5, interval_s=1.0, at_once=1)
+    queue, host = HostQueue(), host_of(waiting=5, interval_s=1.0, at_once=1)
     host.is_known = True
-    turns.add(host, 0.0)
-    assert take(turns, 0.0) == "a"
+    queue.add(host, 0.0)
+    assert take(queue, 0.0) == "a"
     host.running = 0
-    turns.add(host, 0.0)
-    assert (turns.due(0.5), take(turns, 0.5)) == (1.0, None)
-    assert (turns.due(1.0), take(turns, 1.0)) == (float("inf"), "a")
+    queue.add(host, 0.0)
+    assert (queue.due(0.5), take(queue, 0.5)) == (1.0, None)
+    assert (queue.due(1.0), take(queue, 1.0)) == (float("inf"), "a")
 
 
 def test_a_host_that_answers_again_does_not_wait_for_the_end_of_its_pause() -> None:
-    turns, host = Turns(), host_of(waiting=2)
+    queue, host = HostQueue(), host_of(waiting=2)
     for _ in range(6):
         host.failed(0.0, 0.0, GONE, patience_s=1e9, is_certain=False)
-    turns.add(host, 0.0)
-    assert turns.due(0.0) == pytest.approx(8.0)
+    queue.add(host, 0.0)
+    assert queue.due(0.0) == pytest.approx(8.0)
     host.answered()
-    turns.add(host, 0.5)
-    assert take(turns, 0.5) == "a"
-    assert turns.due(9.0) == float("inf")
+    queue.add(host, 0.5)
+    assert take(queue, 0.5) == "a"
+    assert queue.due(9.0) == float("inf")
 
 
 @given(
@@ -86,19 +86,19 @@ def test_a_host_that_answers_again_does_not_wait_for_the_end_of_its_pause() -> N
 def test_whoever_may_be_asked_is_found_and_nobody_else(
     hosts: list[tuple[int, float, int, bool]], moves: list[tuple[str, int]]
 ) -> None:
-    turns, now = Turns(), 0.0
+    queue, now = HostQueue(), 0.0
     known = [
         host_of(str(number), waiting, interval, at_once) for number, (waiting, interval, at_once, _) in enumerate(hosts)
     ]
     for host, (_, _, _, is_known) in zip(known, hosts, strict=True):
         host.is_known = is_known
-        turns.add(host, now)
+        queue.add(host, now)
     for move, number in moves:
         host = known[number % len(known)]
         if move == "take":
-            turns.due(now)
+            queue.due(now)
             may = {each.name for each in known if each.waiting and each.has_room and each.ready_s() <= now}
-            found = take(turns, now)
+            found = take(queue, now)
             assert found in may if may else found is None
         elif move == "end" and host.running:
             host.running -= 1
@@ -108,7 +108,7 @@ def test_whoever_may_be_asked_is_found_and_nobody_else(
         elif move == "answer":
             host.answered()
         elif move == "more":
-            host.waiting.append(ERRAND)
+            host.waiting.append(TASK)
         elif move == "wait":
             now += number / 4
-        turns.add(host, now)
+        queue.add(host, now)

@@ -1,4 +1,4 @@
-"""Hosts that have something to be asked, in turn: those that may be asked now, and those whose time comes later. Pure: time is an argument."""
+"""A queue of hosts with something to ask: some may be asked now, others later. Pure: time is an argument."""
 
 from collections import deque
 from heapq import heappop, heappush
@@ -7,8 +7,8 @@ from itertools import count
 from altalign.pipelines.web.asking.hosts import Host
 
 
-class Turns:
-    """Each host is in one of its lists, or in none where it has nothing to be asked or no room for a request."""
+class HostQueue:
+    """Holds each host in one of its lists, or in none if it has nothing to ask or no room for a request."""
 
     def __init__(self) -> None:
         self._sure: deque[Host] = deque()
@@ -17,7 +17,7 @@ class Turns:
         self._number = count()
 
     def add(self, host: Host, now: float) -> None:
-        """Give a host its place, if it wants one and has none, or has one later than it must be."""
+        """Puts a host into a list, if it needs a place and has none, or one that is too late."""
         if not host.waiting or not host.has_room:
             return
         ready_s = host.ready_s()
@@ -30,25 +30,25 @@ class Turns:
             (self._doubtful if host.is_doubtful else self._sure).append(host)
 
     def due(self, now: float) -> float:
-        """Let those in whose time has come; when the next one's does (infinite: there is none)."""
+        """Lets in the hosts whose time has come; returns when the next one's comes (infinite if there is none)."""
         while self._later and self._later[0][0] <= now:
             ready_s, _, host = heappop(self._later)
-            if host.is_listed and host.listed_s == ready_s:  # else it has another place
+            if host.is_listed and host.listed_s == ready_s:  # otherwise it has another place
                 host.is_listed = False
                 self.add(host, now)
         return self._later[0][0] if self._later else float("inf")
 
     @property
     def has_sure(self) -> bool:
-        """Whether there may be a host whose turn it is and that is not doubtful."""
+        """Whether a host that is not doubtful may be next."""
         return bool(self._sure)
 
     def sure(self, now: float) -> Host | None:
-        """The host whose turn it is, of those that are not doubtful; it is in no list then."""
+        """Takes out the next host that is not doubtful; None if there is none."""
         return self._first(self._sure, now, is_doubtful=False)
 
     def doubtful(self, now: float) -> Host | None:
-        """The host whose turn it is, of the doubtful ones; it is in no list then."""
+        """Takes out the next doubtful host; None if there is none."""
         return self._first(self._doubtful, now, is_doubtful=True)
 
     def _first(self, hosts: "deque[Host]", now: float, *, is_doubtful: bool) -> Host | None:
