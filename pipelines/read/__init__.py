@@ -21,11 +21,13 @@ __all__ = ["Found", "candidates", "check", "image_bytes", "is_direct", "read", "
 
 
 def check(paths: Sequence[str], settings: InputSettings) -> None:
-    """Refuse, before any work, files that do not fit the settings of their input. A broken file passes: reading it says so.
+    """Refuses, before any work, files that do not fit the settings of their input.
+
+    A broken file passes; reading it raises the error.
 
     Raises:
-        UsageError: a folder where a file is meant, a missing file, a name that tells no format, a column that is
-            missing or of another type.
+        UsageError: a folder instead of a file, a missing file, a name without a known format, or a column that is
+            missing or has the wrong type.
     """
     for path in paths:
         kind = storage.kind(path)

@@ -1,4 +1,4 @@
-"""Compressed files as streams of what they hold."""
+"""Opens compressed files as streams of their content."""
 
 import io
 from typing import Any, BinaryIO, Literal, cast
@@ -9,6 +9,6 @@ Compression = Literal["gzip", "zstd"]
 
 
 def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
-    """What a file holds, members or frames one after the other; reading it raises OSError where it is broken or cut."""
+    """The content of a file, over all its members or frames; reading it raises OSError if it is broken or cut."""
     stream = pa.CompressedInputStream(pa.PythonFile(cast(Any, file), "r"), compression)
     return cast(BinaryIO, io.BufferedReader(cast(Any, stream), 1 << 20))

@@ -1,4 +1,6 @@
-"""Test sets: folders of images, Parquet files and WebDataset tars, in folders too; every image of them, by a name that a person finds it by.
+"""Reads every image of test sets: folders of images, Parquet files and WebDataset tars, also inside folders.
+
+Each image has a name by which a person can find it.
 
 A gap here would let copies of test images through, so what cannot be read stops the run. Left aside is only what is no
 image by its first bytes and by its name (labels, lists, licences), and what a system hides.
@@ -97,9 +99,8 @@ def parts(test_set: TestSet) -> list[Part]:
     if not made:
         without = others or files  # files: tables without a row
         what = f"{len(without):,} files that hold none, such as {without[0]}" if without else "it is empty"
-        raise UsageError(
-            f"[decontaminate] test_sets: {test_set.path}: no image, Parquet file or tar in it ({what}); give the folder that holds them"
-        )
+        why = f"no image, Parquet file or tar in it ({what}); give the folder that holds them"
+        raise UsageError(f"[decontaminate] test_sets: {test_set.path}: {why}")
     return made
 
 
@@ -137,9 +138,8 @@ def _files(test_set: TestSet) -> tuple[str, list[str]]:
             f"[decontaminate] test_sets: {test_set.path}: cannot be reached ({error.strerror}); make it readable"
         ) from None
     if not found:
-        raise UsageError(
-            f"[decontaminate] test_sets: nothing is at {test_set.path!r} (from {Path.cwd()}); give paths relative to the working directory"
-        )
+        where = f"nothing is at {test_set.path!r} (from {Path.cwd()})"
+        raise UsageError(f"[decontaminate] test_sets: {where}; give paths relative to the working directory")
     files: list[str] = []
     seen: set[tuple[int, int]] = set()
     for path in found:
@@ -155,9 +155,8 @@ def _files(test_set: TestSet) -> tuple[str, list[str]]:
 def _files_of_store(test_set: TestSet) -> tuple[str, list[str]]:
     found = storage.find(test_set.path)
     if not found:
-        raise UsageError(
-            f"[decontaminate] test_sets: nothing is at {test_set.path!r}; look at what is there, and whether it may be listed"
-        )
+        repair = "look at what is there, and whether it may be listed"
+        raise UsageError(f"[decontaminate] test_sets: nothing is at {test_set.path!r}; {repair}")
     files: list[str] = []
     for path in found:
         below = storage.files_below(path) if storage.kind(path) == "folder" else [path]
@@ -173,7 +172,7 @@ def _files_of_store(test_set: TestSet) -> tuple[str, list[str]]:
 
 
 def _walk(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
-    """Every file below a folder, its own first. Links are followed, but to no folder twice: all that is there has been found."""
+    """Every file below a folder, its own files first. Links are followed, but each folder is visited only once."""
     try:
         status = Path(folder).stat()
         if (status.st_dev, status.st_ino) in seen:
@@ -198,9 +197,8 @@ def _walk(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
 
 
 def _strange(path: str) -> UnreadableError:
-    return UnreadableError(
-        f"{path}: in a test set, and no file (a link that leads nowhere, a pipe or a device); put it right, or take it out of the set"
-    )
+    what = "in a test set, and no file (a link that leads nowhere, a pipe or a device)"
+    return UnreadableError(f"{path}: {what}; put it right, or take it out of the set")
 
 
 def _is_image(path: str) -> bool:
@@ -213,9 +211,8 @@ def _is_image(path: str) -> bool:
         with storage.open_read(path) as file:
             return sniff(file.read(_HEAD_BYTES)) is not None
     except OSError as error:
-        raise UnreadableError(
-            f"{path}: a file of a test set cannot be read ({error.strerror}); if it is an image, its copies would not be looked for"
-        ) from error
+        risk = "if it is an image, its copies would not be looked for"
+        raise UnreadableError(f"{path}: a file of a test set cannot be read ({error.strerror}); {risk}") from error
 
 
 def _name(part: Part, path: str) -> str:
@@ -250,8 +247,9 @@ def _parts_of_table(test_set: TestSet, path: str, root: str) -> list[Part]:
     with _read_whole(), parquet.reading(path) as file:
         names = file.schema_arrow.names
         if names.count(column) != 1:
+            how_many, there = "no" if column not in names else "more than one", ", ".join(names[:10])
             raise UsageError(
-                f'[decontaminate] test_sets: {path}: {"no" if column not in names else "more than one"} column "{column}" (there are {", ".join(names[:10])}); '
+                f'[decontaminate] test_sets: {path}: {how_many} column "{column}" (there are {there}); '
                 f'give {{name = "{test_set.name}", path = "{test_set.path}", image_column = "…"}}'
             )
         table.check_images(path, file, column)
@@ -266,9 +264,8 @@ def _images_of_table(part: Part) -> Iterator[tuple[str, bytes]]:
         first = sum(rows[:number])
         for row, data in table.images(path, _settings(path, part.column), range(first, first + rows[number])):
             if not data:
-                raise UnreadableError(
-                    f"{path}: row {row:,} of test set {part.test_set} has no image; remove the row, or give a column that has one in each"
-                )
+                repair = "remove the row, or give a column that has one in each"
+                raise UnreadableError(f"{path}: row {row:,} of test set {part.test_set} has no image; {repair}")
             yield f"{_name(part, path)}#{row}", data
 
 
@@ -302,13 +299,11 @@ def _images_of_tar(part: Part, path: str) -> Iterator[tuple[str, bytes]]:
                         "it ends without zeros, as one does that is cut between two files; make it anew"
                     )
         except tar_members.ReadError as error:
-            raise UnreadableError(
-                f"{path}: a tar of test set {part.test_set} cannot be read ({error}); its images would not be looked for"
-            ) from error
+            what = f"a tar of test set {part.test_set} cannot be read ({error})"
+            raise UnreadableError(f"{path}: {what}; its images would not be looked for") from error
     if lost := next((name for target, name in links.items() if target not in found), None):
-        raise UnreadableError(
-            f"{path}: {lost}: a link to what is no image of this tar; make it anew with --dereference, or take the link out of the set"
-        )
+        repair = "make it anew with --dereference, or take the link out of the set"
+        raise UnreadableError(f"{path}: {lost}: a link to what is no image of this tar; {repair}")
     if not found:
         raise UnreadableError(f"{path}: a tar of test set {part.test_set} that holds no image; take it out of the set")
 
@@ -333,9 +328,8 @@ def _image_of(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bytes
     if not is_named and sniff(data) is None:
         return None
     if len(data) < member.size:
-        raise UnreadableError(
-            f"{path}: {member.name}: an image of {member.size:,} bytes; give it a name that says so, such as .jpg, or take it out of the set"
-        )
+        repair = "give it a name that says so, such as .jpg, or take it out of the set"
+        raise UnreadableError(f"{path}: {member.name}: an image of {member.size:,} bytes; {repair}")
     return data
 
 

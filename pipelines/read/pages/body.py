@@ -1,4 +1,4 @@
-"""Bodies of HTTP messages as archives keep them: transfer and content encodings taken off, up to a limit."""
+"""Decodes bodies of HTTP messages from archives: transfer and content encodings, up to a limit."""
 
 import io
 import re
@@ -18,11 +18,11 @@ class BodyError(ValueError):
 def decoded(body: bytes, *, transfer_encoding: str, content_encoding: str, bytes_at_most: int) -> bytes:
     """The body as its author wrote it, at most `bytes_at_most` + 1 bytes of it.
 
-    Crawlers often store a body decoded and leave the headers: what does not look encoded stays. A body that breaks off
-    is as long as it is.
+    Crawlers often store a decoded body with the original headers, so a body that does not look encoded stays as it is.
+    Of a body that breaks off, the part that is there is returned.
 
     Raises:
-        BodyError: it is encoded, and broken.
+        BodyError: the body is encoded and broken.
     """
     if "chunked" in transfer_encoding.lower():
         body = _without_chunks(body)
@@ -88,7 +88,7 @@ def _read(stream: BrotliReader | ZstdReader, bytes_at_most: int) -> bytes:
 
 
 def _is_markup(body: bytes) -> bool:
-    """Whether it begins as a page does that a crawler has decoded."""
+    """Whether a body begins like a page that a crawler has already decoded."""
     return body[:64].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<")
 
 

@@ -26,7 +26,7 @@ _CONTENT_CHARSET = re.compile(rb"""charset\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s;"'
 
 
 def to_utf8(body: bytes, http_label: str | None) -> bytes:
-    """A page as valid UTF-8 without a byte order mark; bytes that mean nothing in its encoding are U+FFFD.
+    """A page as valid UTF-8 without a byte order mark; bytes that are invalid in its encoding become U+FFFD.
 
     Args:
         body: the page's bytes.
@@ -53,7 +53,7 @@ def _encoding(body: bytes, http_label: str | None) -> tuple[webencodings.Encodin
 
 
 def _unless_valid(encoding: webencodings.Encoding | None, body: bytes) -> tuple[webencodings.Encoding | None, bytes]:
-    """As `_encoding`: what is valid UTF-8 in that encoding needs no decoding."""
+    """Returns what `_encoding` does: None for a body that needs no decoding because it is valid UTF-8 as it is."""
     if encoding is None:
         return None, body
     is_plain = body.isascii() and not encoding.name.startswith(("utf-16", "iso-2022"))
@@ -72,7 +72,7 @@ def _lookup(label: str | None) -> webencodings.Encoding | None:
 
 
 def _from_meta(head: bytes) -> webencodings.Encoding | None:
-    """What a <meta> declares; UTF-16 there means UTF-8, for the declaration itself could be read."""
+    """The encoding that a <meta> declares; UTF-16 means UTF-8 there, because the declaration itself was readable."""
     for token in _TOKEN.finditer(head):
         if (token["name"] or b"").lower() != b"meta":
             continue

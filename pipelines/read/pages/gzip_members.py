@@ -1,4 +1,4 @@
-"""The gzip members and zstd frames, or bare bytes, that an archive is a chain of: where records begin in them, and where they end."""
+"""Finds where records begin and end in an archive: a chain of gzip members, zstd frames, or bare records."""
 
 import io
 import re
@@ -18,22 +18,22 @@ _ZSTD_DICTIONARY = b"\x5d\x2a\x4d\x18"  # the archive begins with a dictionary t
 _START = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n[A-Za-z][A-Za-z0-9-]*[ \t]*:")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _START_BYTES = 64  # enough of a record to tell that it is one
-# a block is at most 128 KiB, and a reader gives nothing of it before it has all of it
+# a block is at most 128 KiB, and a reader returns nothing of it before it has read it all
 _ZSTD_BLOCK_BYTES = (1 << 17) + 32
-# of a member, to learn its first _START_BYTES
+# of a member, to find its first _START_BYTES
 _HEAD_BYTES: Mapping[Compression, int] = {"gzip": 512, "zstd": _ZSTD_BLOCK_BYTES, "": 512}
 _WINDOW = 1 << 20
 _EMPTY_BYTES = 64  # more than a gzip member of nothing has
 
 
 def check_disk(error: OSError) -> None:
-    """Raise what the disk says, which has a number; what a reader finds wrong with the bytes has none."""
+    """Raises an error of the disk, which has an errno; errors in the bytes have none."""
     if error.errno is not None:
         raise error
 
 
 def first_start(file: BinaryIO) -> tuple[int | None, Compression]:
-    """Where the first record begins (None: there is none), and how records are compressed."""
+    """The offset of the first record (None if there is none), and how records are compressed."""
     file.seek(0)
     magic = file.read(4)
     likely: list[Compression] = [compression for compression, of in _MAGIC.items() if magic.startswith(of[:4])]
@@ -53,7 +53,7 @@ def has_dictionary(file: BinaryIO) -> bool:
 
 
 def compression_at(file: BinaryIO, offset: int) -> Compression:
-    """How what begins here is compressed; the file stands there again."""
+    """The compression of what begins here; leaves the file at the same position."""
     file.seek(offset)
     magic = file.read(4)
     file.seek(offset)
@@ -63,7 +63,7 @@ def compression_at(file: BinaryIO, offset: int) -> Compression:
 
 
 def stream(file: BinaryIO, compression: Compression) -> GzipReader | ZstdReader | None:
-    """What a file holds from where it stands; None where it is not compressed."""
+    """The content of a file from its position; None if it is not compressed."""
     match compression:
         case "gzip":
             return GzipReader(file)
@@ -74,12 +74,12 @@ def stream(file: BinaryIO, compression: Compression) -> GzipReader | ZstdReader 
 
 
 def is_start(file: BinaryIO, offset: int, compression: Compression) -> bool:
-    """Whether a record begins here, in a member of its own where there is compression."""
+    """Whether a record begins here, in a member of its own if the archive is compressed."""
     return _begins_record(_head_at(file, offset, compression), compression)
 
 
 def _head_at(file: BinaryIO, offset: int, compression: Compression) -> bytes:
-    """So much of a member as is needed to know how what it holds begins: of a zstd frame its first block."""
+    """As much of a member as is needed to see how its content begins: of a zstd frame, its first block."""
     block = next(_zstd_blocks(file, offset), None) if compression == "zstd" else None
     file.seek(offset)
     return file.read(block[0] - offset if block else 512)
@@ -91,14 +91,14 @@ def _begins_record(head: bytes, compression: Compression) -> bool:
 
 
 def is_compressed_twice(file: BinaryIO, offset: int, compression: Compression) -> bool:
-    """Whether a member begins here that holds another one."""
+    """Whether a member begins here that contains another member."""
     return compression != "" and _start_of(_head_at(file, offset, compression), compression).startswith(
         (_MAGIC["gzip"], _MAGIC["zstd"])
     )
 
 
 def _start_of(head: bytes, compression: Compression) -> bytes:
-    """The first bytes of a record or member that begins so; none where it does not begin as it should."""
+    """The first bytes of the content of a record or member; empty if it does not begin as it should."""
     if not head.startswith(_MAGIC[compression]):
         return b""
     try:
@@ -114,7 +114,7 @@ def _start_of(head: bytes, compression: Compression) -> bytes:
 
 
 def next_start(file: BinaryIO, offset: int, compression: Compression) -> int | None:
-    """Where the next record begins, at or behind an offset; None where there is no more."""
+    """The offset of the next record, at or after an offset; None if there is none."""
     magic, head_bytes = _MAGIC[compression], _HEAD_BYTES[compression]
     while True:
         file.seek(offset)
@@ -133,7 +133,7 @@ def next_start(file: BinaryIO, offset: int, compression: Compression) -> int | N
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A gzip member or zstd frame: bytes of the record head it begins with, bytes of all that can be read, where it ends (None: broken)."""
+    """A gzip member or zstd frame: bytes of its record head, bytes of its content, and where it ends (None: broken)."""
 
     head_bytes: int
     bytes: int
@@ -141,7 +141,7 @@ class Member:
 
 
 def read_member(file: BinaryIO, offset: int, compression: Compression) -> Member:
-    """All of the member or frame that begins here.
+    """Reads the whole member or frame that begins here.
 
     Raises:
         OSError: the disk fails.
@@ -151,7 +151,7 @@ def read_member(file: BinaryIO, offset: int, compression: Compression) -> Member
 
 
 def behind_empty_members(file: BinaryIO, offset: int) -> int:
-    """Where the first gzip member begins, at or behind an offset, that is not empty; the offset itself where no member is."""
+    """The offset of the first non-empty gzip member at or after an offset; that offset if no member is there."""
     while True:
         file.seek(offset)
         inflater, size = zlib.decompressobj(31), 0
@@ -193,7 +193,9 @@ def _read_zstd_frame(file: BinaryIO, offset: int) -> Member:
 
 
 def _zstd_blocks(file: BinaryIO, offset: int) -> Iterator[tuple[int, bool]]:
-    """Where each block of the zstd frame that begins here ends, and whether it is the last, which ends with its checksum (RFC 8878, 3.1.1).
+    """The end of each block of the zstd frame that begins here, and whether it is the last (RFC 8878, section 3.1.1).
+
+    The end of the last block includes the checksum of the frame.
 
     There is no last one where the file breaks off, or what is there is no block.
     """
@@ -217,27 +219,27 @@ def _zstd_blocks(file: BinaryIO, offset: int) -> Iterator[tuple[int, bool]]:
 
 
 class _Part(io.RawIOBase):
-    """A file up to a place, as a file that ends there."""
+    """A file that ends at a given position of another one."""
 
     def __init__(self, file: BinaryIO, end: int):
         self._file, self._end = file, end
 
     def read(self, size: int = -1, /) -> bytes:
-        """At most so many bytes."""
+        """Reads at most this many bytes."""
         left = max(0, self._end - self._file.tell())
         return self._file.read(left if size < 0 else min(size, left))
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Go to a place in the file."""
+        """Goes to a position in the file."""
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
-        """Where in the file it stands."""
+        """The position in the file."""
         return self._file.tell()
 
 
 def end_of_bare(file: BinaryIO, offset: int, block_bytes: int) -> int:
-    """Where the bare record ends that begins here; the offset itself where its head has no end."""
+    """The end of the uncompressed record that begins here; the offset itself if its head has no end."""
     file.seek(offset)
     head_end = _HEAD_END.search(file.read(_WINDOW))
     if head_end is None:
@@ -247,6 +249,6 @@ def end_of_bare(file: BinaryIO, offset: int, block_bytes: int) -> int:
 
 
 def _end_of_head(head: bytes) -> int:
-    """Length of a record's head; of all that is given where it does not end in it."""
+    """The length of a record's head; the length of the data if the head does not end in it."""
     end = _HEAD_END.search(head)
     return end.end() if end else len(head)

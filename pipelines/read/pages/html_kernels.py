@@ -1,4 +1,6 @@
-"""Image elements of an HTML document in one pass over its bytes: the tokenizer of the HTML standard, and of its tree only what decides about images.
+"""Finds image elements of an HTML document in one pass over its bytes.
+
+It has the tokenizer of the HTML standard, and only the parts of tree construction that decide about images.
 
 An `<img>` start tag makes an image element wherever it stands, but inside text (script, style, title, textarea,
 comments, …), inside <template>, and behind an accepted <frameset>; an `<image>` does so outside of SVG. What is text
@@ -155,7 +157,9 @@ def _after_spaces(page: int, size: int, at: int) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def _next_tag(page: int, size: int, at: int, kind: int, content: int) -> tuple[int, bool, int]:
-    """Where the name of the next tag begins (the page's length: there is none), whether it is an end tag, and `content`, not 0 if text was before it.
+    """The position of the next tag's name (the page's length if none), whether it is an end tag, and `content`.
+
+    `content` is not 0 if there was text before the tag.
 
     `kind` is that of the innermost open element.
     """

@@ -1,4 +1,4 @@
-"""Names of elements and attributes that `html_kernels` knows, and what it has to know of them."""
+"""The names of elements and attributes that `html_kernels` knows, and their properties."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -20,25 +20,27 @@ _CLASSES = {
     kernel.PLAINTEXT: "plaintext",
     kernel.FRAMESET: "frameset",
     # These, and text, make a later <frameset> void.
-    kernel.HAS_CONTENT: "applet area body br button dd dt embed hr iframe image img input keygen li listing marquee object pre select table textarea wbr xmp",
+    kernel.HAS_CONTENT: "applet area body br button dd dt embed hr iframe image img input keygen li listing marquee "
+    "object pre select table textarea wbr xmp",
     # Start tags that end SVG and MathML.
-    kernel.BREAKS_OUT: "b big blockquote body br center code dd div dl dt em embed h1 h2 h3 h4 h5 h6 head hr i img li listing menu meta nobr ol p pre "
-    "ruby s small span strong strike sub sup table tt u ul var",
+    kernel.BREAKS_OUT: "b big blockquote body br center code dd div dl dt em embed h1 h2 h3 h4 h5 h6 head hr i img li "
+    "listing menu meta nobr ol p pre ruby s small span strong strike sub sup table tt u ul var",
     kernel.FONT: "font",
     kernel.SVG_INTEGRATION: "foreignobject desc title",
     kernel.MATH_TEXT: "mi mo mn ms mtext",
     kernel.GLYPH: "mglyph malignmark",
     kernel.ANNOTATION: "annotation-xml",
     # HTML elements without an end tag, or that need none.
-    kernel.UNTRACKED: "area base basefont bgsound body br caption col colgroup dd dt embed frame head hr html image img input keygen li link meta optgroup "
-    "option p param rb rp rt rtc source tbody td tfoot th thead tr track wbr",
+    kernel.UNTRACKED: "area base basefont bgsound body br caption col colgroup dd dt embed frame head hr html image "
+    "img input keygen li link meta optgroup option p param rb rp rt rtc source tbody td tfoot th thead tr track wbr",
     kernel.P_OR_BR: "br p",
 }
 # Of these it is known how many are open, and so whether an end tag in SVG or MathML is theirs.
 _COUNTED = (
-    "a abbr address article aside b big blockquote button caption center cite code dd del details dialog dir div dl dt em fieldset figcaption figure font "
-    "footer h1 h2 h3 h4 h5 h6 header hgroup i ins kbd label legend li main mark menu nav nobr object ol optgroup option p picture pre q ruby s samp "
-    "section select small span strike strong sub summary sup table tbody td tfoot th thead time tr tt u ul var video"
+    "a abbr address article aside b big blockquote button caption center cite code dd del details dialog dir div dl "
+    "dt em fieldset figcaption figure font footer h1 h2 h3 h4 h5 h6 header hgroup i ins kbd label legend li main mark "
+    "menu nav nobr object ol optgroup option p picture pre q ruby s samp section select small span strike strong "
+    "sub summary sup table tbody td tfoot th thead time tr tt u ul var video"
 )
 _OTHER_COLUMNS = {
     "href": kernel.HREF,

@@ -40,7 +40,7 @@ class PageError(ValueError):
 
 
 class Image(NamedTuple):
-    """An image element: its absolute URL, or null and what stands where the URL should be; alt as written, null where there is none."""
+    """An image element: its absolute URL (None if invalid), and its URL and alt as written (None if missing)."""
 
     url: str | None
     written: str | None
@@ -95,13 +95,13 @@ def _value(html: bytes, begin: int, end: int) -> str:
 
 
 def source_of(value: str, *, is_set: bool) -> str | None:
-    """The URL that an image's attribute has as written, a `srcset` (`is_set`) as its first; None where it has none but a `data:` URI."""
+    """The URL in an attribute, or the first one of a `srcset` (`is_set`); None if there is none, or a `data:` URI."""
     url = _first_of_set(value) if is_set else value.strip()
     return url if url and url[:5].lower() != "data:" else None
 
 
 def base_url(page_url: str, href: str | None) -> str | None:
-    """What relative URLs of a page are resolved against, without a fragment; None where nothing valid is known.
+    """The base of a page's relative URLs, without a fragment; None if no valid one is known.
 
     Args:
         page_url: the document's URL.
@@ -113,7 +113,7 @@ def base_url(page_url: str, href: str | None) -> str | None:
 
 
 def resolve(url: str, base: str | None) -> str | None:
-    """An absolute http(s) URL as a WHATWG parser serialises it, without its fragment; None where there is none.
+    """An absolute http(s) URL as a WHATWG parser serialises it, without its fragment; None if it is not valid.
 
     Args:
         url: absolute, or relative to the base.
@@ -124,7 +124,7 @@ def resolve(url: str, base: str | None) -> str | None:
 
 
 def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    """`schema.EXTRACTED` of rows of (Image, page URL), each with every rule of extract that holds."""
+    """Turns rows of (Image, page URL) into `schema.EXTRACTED`, each with all rules of extract that hold."""
     found: list[Image] = [row[0] for row in rows]
     url = cast(pa.StringArray, pa.array([image.url for image in found], pa.string()))
     alt = cast(pa.StringArray, pa.array([image.alt for image in found], pa.string()))
@@ -143,13 +143,13 @@ def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def _first_of_set(value: str) -> str:
-    """URL of the first image candidate of a `srcset`, as the HTML standard splits it."""
+    """The URL of the first image candidate of a `srcset`, split as the HTML standard says."""
     words = value.lstrip(_ASCII_SPACE + ",").split(maxsplit=1)
     return words[0].rstrip(",") if words else ""
 
 
 def _parsed(url: str, base: str | None) -> str | None:
-    """A URL without its fragment, serialised; None where it is not valid."""
+    """A serialised URL without its fragment; None if it is not valid."""
     # parts . and .., maybe written as %2e; names that are checked
     if "/." not in url and "%2" not in url and "xn--" not in url:
         if url.startswith(_SCHEMES):

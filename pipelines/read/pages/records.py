@@ -47,7 +47,7 @@ class Http(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokenRecord:
-    """Where a record begins that cannot be read, and why."""
+    """The offset of a record that cannot be read, and the reason."""
 
     offset: int
     error: str
@@ -58,7 +58,7 @@ Keep = Callable[[WarcRecordType, Http | None, bool], int]
 
 
 def records(path: str, keep: Keep) -> Iterator[Record | BrokenRecord]:
-    """Every record of an archive in order, each after all of it was read.
+    """All records of an archive in order, each after it was read completely.
 
     Raises:
         UnreadableError: no record is in the file, or the disk fails.
@@ -176,14 +176,14 @@ class _Stretch:
         )
 
     def _at_wrong_head(self, offset: int, error: str, before: int, *, is_first: bool) -> Iterator[BrokenRecord]:
-        """A head that cannot be right. One that is cut has gone on in the next member, so the search begins behind the record before it."""
+        """Handles a wrong head. A cut one continues in the next member, so we search after the record before it."""
         if not (is_first and self._start_is_counted):
             yield BrokenRecord(offset, error)
         self._start_is_counted = not is_first and self._stream is not None  # for that is what the search finds
         self._search(behind=offset if self._stream is None else before)
 
     def _at_the_end(self) -> Iterator[BrokenRecord]:
-        """The reader takes the archive for ended: at its end, at a last record of which too little is there, or at a gzip member of no bytes."""
+        """Handles what the reader takes for the end: the real end, a cut last record, or an empty gzip member."""
         last, end = self._waiting, self._end_of_last()
         if end is None:
             return
@@ -198,7 +198,7 @@ class _Stretch:
         self._search(behind=end if last is None else end - 1)
 
     def _end_of_last(self) -> int | None:
-        """Where the last record ends; None where that is not known."""
+        """The end of the last record; None if it is unknown."""
         last, stopped_at = self._waiting, self._start
         if self._compression == "gzip":
             stopped_at = max(self._start, self._frame_now())
@@ -214,7 +214,7 @@ class _Stretch:
         return gzip_members.end_of_bare(self._again, last.offset, last.block_bytes)
 
     def _place(self, record: WarcRecord) -> tuple[int, bool]:
-        """Offset of a record whose head was just read, and whether it can be read there."""
+        """The offset of the record whose head was just read, and whether it can be read again there."""
         if self._stream is None:
             return record.stream_pos, True
         frame = self._frame_now()
@@ -224,7 +224,7 @@ class _Stretch:
         return self._stream.tell(), False
 
     def _has_begun_before(self, offset: int, begun_at: int, before: int) -> bool:
-        """Whether the reader took the cut head of another member, and maybe more such, for the first lines of a record's."""
+        """Whether the reader took cut heads of other members for the first lines of a record's head."""
         return (
             self._stream is not None
             and before < begun_at < offset
@@ -235,7 +235,7 @@ class _Stretch:
         return (self._stream.frame_start_position() or 0) if self._stream else 0
 
     def _is_in_the_next_member(self) -> bool:
-        """Whether reading a record went on into a member that is the start of another."""
+        """Whether reading a record continued into a member that begins another record."""
         frame = self._frame_now()
         return (
             self._stream is not None
@@ -283,7 +283,7 @@ class _Stretch:
 def _taken(
     record: WarcRecord, url: str, offset: int, keep: Keep, is_beyond: Callable[[], bool], *, can_be_read_again: bool
 ) -> Record:
-    """A record, all of it read, piece by piece while it is not beyond its end: else a length that lies costs all that is behind it.
+    """Reads a whole record, in pieces that stay inside it: otherwise a wrong length would cost all records after it.
 
     Raises:
         OSError: it is cut, goes on in what is none of its own, or its member or HTTP head is broken.
@@ -308,7 +308,7 @@ def _taken(
 
 
 class _Names(NamedTuple):
-    """What is wrong with the names in a head; where among them that of the length is, and the first of the address (None: it has none)."""
+    """What is wrong with the names in a head, and the positions of the length and of the first address (None: none)."""
 
     error: str | None
     length: int = 0
@@ -327,7 +327,10 @@ def _named(names: tuple[bytes, ...]) -> _Names:
 
 
 class _Head(NamedTuple):
-    """What is wrong with the headers that every record has once (the reader takes a missing length, or one that is no number, for zero); the URL as given."""
+    """What is wrong with the headers that every record has once, and the URL as given.
+
+    The reader takes a length that is missing, or not a number, for zero.
+    """
 
     error: str | None
     url: str = ""

@@ -24,7 +24,7 @@ _PAGE_HEAD_BYTES = 1_024
 
 
 def read(path: str) -> Iterator[Found]:
-    """All candidates and places of images in an archive.
+    """Reads all candidates and places of images in an archive.
 
     Raises:
         UnreadableError: it is no archive, or the disk fails.
@@ -43,10 +43,10 @@ def read(path: str) -> Iterator[Found]:
 
 
 def image_bytes(path: str, offset: int, opened: BinaryIO | None = None) -> bytes | None:
-    """The image of the WARC record at `offset`; of a file that is open already where one is given.
+    """The image of the WARC record at `offset`, read from `opened` if the file is already open.
 
     Returns:
-        The bytes, content encodings taken off; None where there is no record, or the file ends first.
+        The decoded bytes; None if there is no record, or the file ends before it.
 
     Raises:
         UnreadableError: the disk fails.
@@ -84,14 +84,10 @@ def _take(record: Record, gatherer: Gatherer) -> Iterator[Found]:
         except (BodyError, image_elements.PageError) as error:
             gatherer.broken(record.offset, str(error))
     if url is not None:
-        gatherer.place(
-            url,
-            *(
-                (record.offset, None, None)
-                if record.can_be_read_again
-                else (None, None, _copy(record, is_page=is_page))
-            ),
-        )
+        if record.can_be_read_again:
+            gatherer.place(url, record.offset, None, None)
+        else:
+            gatherer.place(url, None, None, _copy(record, is_page=is_page))
 
 
 def _take_page(record: Record, body: bytes, gatherer: Gatherer) -> Iterator[Found]:
@@ -109,7 +105,7 @@ def _copy(record: Record, *, is_page: bool) -> bytes:
 
 
 def _image(record: Record) -> bytes:
-    """A record's body; one whose encoding is broken stays as it is."""
+    """The decoded body of a record; if its encoding is broken, the body as it is."""
     try:
         return _body(record, IMAGE_BYTES)
     except BodyError:

@@ -1,4 +1,4 @@
-"""Metadata of web archives (WAT): the images of pages without the pages, as links of path `IMG@/src` in JSON."""
+"""Reads metadata of web archives (WAT): images of pages without the pages, as JSON links of path `IMG@/src`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -38,7 +38,7 @@ def read(path: str) -> Iterator[Found]:
 
 
 def images(metadata: bytes) -> list[tuple[image_elements.Image, str]]:
-    """The images of one page, and its URL; none of a record that is about no page, or one of another status than 200.
+    """The images of one page, each with the page's URL; empty if the record is not about a page of status 200.
 
     Raises:
         ValueError: no JSON, of another form than a WAT's, or without the page's URL.
@@ -74,15 +74,15 @@ def _image(link: dict[str, Any], base: str | None) -> image_elements.Image:
 
 
 def _text(value: object) -> str | None:
-    """A string of the metadata, its character references decoded; null where it is none."""
+    """A string of the metadata with character references decoded; None if it is not a string."""
     return captions.decode_entities_in(value) if isinstance(value, str) else None
 
 
 def _in(value: object, *names: str) -> dict[str, Any]:
-    """The object at a path of names; an empty one where there is none.
+    """The object at a path of names; empty if there is none.
 
     Raises:
-        ValueError: something else than an object is there.
+        ValueError: something other than an object is there.
     """
     for name in names:
         value = _object(value, "the metadata").get(name)
