@@ -1,3 +1,3 @@
-"""The contract: schemas, reasons, counts, keys, shard format, settings, errors, command line. Imports nothing of ours."""
+"""The contract: schemas, reasons, counts, keys, shards, settings, errors and command line. It imports no other room."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The process of `altalign`: Ctrl-C is a line from here on, where the rest of it takes a tenth of a second to be imported."""
+"""The process of `altalign`. Ctrl-C ends it with one line, even during the tenth of a second that imports take."""
 
 import os
 import signal
@@ -7,8 +7,8 @@ from types import FrameType
 
 
 def main() -> int:
-    """The command line of this process; its exit code."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not where whoever started it ignores it
+    """Run this process's command line; returns the exit code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a parent may have set it to be ignored
         signal.signal(signal.SIGINT, _end)
     from altalign import cli
 

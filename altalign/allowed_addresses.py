@@ -10,30 +10,27 @@ _WITH_PORT = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<v4>[^:\[\]/]*)):(?P<port>[0-
 
 
 class Allowed(NamedTuple):
-    """What an entry opens: a network, and one port of it, or those of `fetch.ports` (None)."""
+    """What an entry opens: a network, and either one port or, where `port` is None, those of `fetch.ports`."""
 
     network: Network
     port: int | None
 
 
 def allowed(entry: str) -> Allowed:
-    """`127.0.0.1`, `10.0.0.0/8`, `127.0.0.1:8080`, `::1`, `fd00::/8` or `[::1]:8080`.
+    """Parse `127.0.0.1`, `10.0.0.0/8`, `127.0.0.1:8080`, `::1`, `fd00::/8` or `[::1]:8080`.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the entry is none of these.
     """
     with_port = _WITH_PORT.fullmatch(entry)
     try:
         if with_port is None:
             return Allowed(ipaddress.ip_network(entry), None)
-        address = (
-            ipaddress.IPv4Address(with_port["v4"])
-            if with_port["v6"] is None
-            else ipaddress.IPv6Address(with_port["v6"])
-        )
-        if not 1 <= int(with_port["port"]) <= 65_535:
-            raise ValueError(f"port {with_port['port']}")
-        return Allowed(ipaddress.ip_network(address), int(with_port["port"]))
+        v4, v6, port = with_port["v4"], with_port["v6"], int(with_port["port"])
+        if not 1 <= port <= 65_535:
+            raise ValueError(f"port {port}")
+        address = ipaddress.IPv4Address(v4) if v6 is None else ipaddress.IPv6Address(v6)
+        return Allowed(ipaddress.ip_network(address), port)
     except ValueError:
         raise ValueError(f"{entry!r} is no address; give {_hint(entry)}") from None
 

@@ -1,4 +1,4 @@
-"""`altalign VERB …`: a verb's module is imported when it is called; every mistake is one line and an exit code."""
+"""`altalign VERB …`: imports a verb's module when it is called, and reports every error as a line and an exit code."""
 
 import difflib
 import errno
@@ -26,11 +26,11 @@ VERBS = {
     "audit": ("altalign.audit.command:main", "check a run and write its report; compare two runs"),
     "train": ("altalign.train.command:main", "train a dual encoder on shards; run again, it goes on"),
     "eval": ("altalign.train.command:evaluate", "measure a trained model: retrieval in both directions"),
-    "clean": ("altalign.audit.clean:main", "delete what stages handed on (RUN/work)"),
+    "clean": ("altalign.audit.clean:main", "delete intermediate files (RUN/work)"),
     "demo": ("altalign.demo.main:main", "write the demo web; serve it on loopback"),
 }
 
-# by its name, as verbs are: pipelines know nothing of the audit
+# Given by name, like the verbs: pipelines do not import the audit.
 AFTER_A_CURATION = "altalign.audit.command:after_curation"
 
 
@@ -49,7 +49,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 interrupted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code. Without `argv` it is the process's command line, and the process is ours."""
+    """Run one verb; returns the exit code. Without `argv`, the command line and the process itself are ours."""
     if argv is None:
         startup.prepare()
     terminal.open_streams()
@@ -58,14 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _main(argv)
     except KeyboardInterrupt as error:
         name = "" if error.args in ((), ("SIGINT",)) else f" ({error})"
-        anew = next(
-            (f" without {flag}" for flag in ("--restart", "--rerun") if flag in (sys.argv if argv is None else argv)),
-            "",
-        )
+        given = sys.argv if argv is None else argv
+        anew = next((f" without {flag}" for flag in ("--restart", "--rerun") if flag in given), "")
         code = error.exit_code if isinstance(error, interrupts.Interrupted) else 130
         return _fail(f"interrupted{name}; run the same command again{anew}, it continues", code)
     finally:
-        # else there are none, and importing it takes a hundredth of a second
+        # Where it was not imported, there are no processes to close; importing it takes a hundredth of a second.
         if "altalign.machine.processes" in sys.modules:
             sys.modules["altalign.machine.processes"].OF_COMMAND.close()
         if argv is None:
@@ -78,20 +76,20 @@ def _main(argv: Sequence[str] | None) -> int:
     is_debug = "--debug" in ours
     if is_debug:
         args.remove("--debug")
-    # the libraries' remarks are not for the user
+    # Log messages of libraries are not for the user.
     logging.getLogger().setLevel(logging.WARNING if is_debug else logging.CRITICAL)
     try:
         code = _run(args)
         sys.stdout.flush()
     except SystemExit as leave:
-        # argparse leaves so after its own message; rich, with 1 and in silence, when the reader of our output left: it
-        # has closed stdout then
+        # argparse exits like this after its own message. rich exits with 1 and no message when the reader of our
+        # output has left; it has closed stdout by then.
         if leave.code == 1 and isinstance(leave.__context__, BrokenPipeError):
             return 0
         raise
     except Exception as error:
         if _reader_left(error):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards what is still to be flushed
             return 0
         if is_debug:
             sys.stderr.write(terminal.lines_shown(traceback.format_exc()))
@@ -120,7 +118,7 @@ def call(named: str, argument: Any) -> int:
 
 
 def _reader_left(error: Exception) -> bool:
-    """Whether this is about the reader of our output, who has seen enough; a broken pipe between workers is trouble."""
+    """Whether the reader of our output has closed it; a broken pipe between workers is an error instead."""
     if not isinstance(error, BrokenPipeError):
         return False
     poll = select.poll()
@@ -129,26 +127,25 @@ def _reader_left(error: Exception) -> bool:
 
 
 def _trouble(error: Exception) -> tuple[str, int]:
-    """Message and exit code."""
+    """The message of an error and its exit code."""
     if isinstance(error, AltalignError):
         return str(error), error.exit_code
+    return _unexpected(error), AltalignError.exit_code
+
+
+def _unexpected(error: Exception) -> str:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        return (
-            f"out of memory{f' ({error})' if str(error) else ''}; give the command more and run it again, it continues",
-            AltalignError.exit_code,
-        )
+        said = f" ({error})" if str(error) else ""
+        return f"out of memory{said}; give the command more and run it again, it continues"
     if not isinstance(error, OSError):
-        said = str(error).strip().splitlines() or [""]
+        said = (str(error).strip().splitlines() or [""])[0]
         return (
-            f"{type(error).__name__}: {said[0]}; a defect of altalign, or a file of the run was changed by hand; please report it with what --debug shows",
-            AltalignError.exit_code,
+            f"{type(error).__name__}: {said}; a defect of altalign, or a file of the run was changed by hand; "
+            "please report it with what --debug shows"
         )
     if (full := full_disk(error, error.filename or "")) is not None:
-        return str(full), AltalignError.exit_code
-    return (
-        f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}; --debug shows where",
-        AltalignError.exit_code,
-    )
+        return str(full)
+    return f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}; --debug shows where"
 
 
 def _fail(message: str, code: int) -> int:

@@ -109,7 +109,7 @@ class Counts:
         ]
 
     def reconcile(self, stages: Sequence[Stage], *, pairs: int | None = None) -> None:
-        """Check that each stage received, of each source, what the stage before it kept, and that the last kept `pairs`.
+        """Check that each stage received what the one before it kept, by source, and that the last one kept `pairs`.
 
         Nothing comes before the first stage, so what it dropped is not checked.
 

@@ -1,7 +1,7 @@
 """CurateConfig: every threshold of a curation and its one default.
 
 The docstring of a setting is its line in docs/reference/settings.md (`make docs`).
-Numbers are of the ALIGN paper (section 3 and appendix A) unless marked "ours".
+Numbers are from the ALIGN paper (section 3 and appendix A) unless marked "ours".
 """
 
 import re
@@ -17,11 +17,11 @@ Extract, Tables, Judge, Fetch, Decontaminate, Write = map(
     ReadBy, ("extract", "tables", "judge", "fetch", "decontaminate", "write")
 )
 
-LARGEST = 2**63 - 1  # what TOML, Arrow and Parquet hold
+LARGEST = 2**63 - 1  # the largest integer of TOML, Arrow and Parquet
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 EMBEDDERS = {"dct": 0, "phash": 0, "open_clip": 2, "timm": 2, "onnx": 1, "run": 1}  # names after the colon
-_NO_ADDRESS = " (+URL of the project)"  # of a user agent: what nobody has filled in
+_NO_ADDRESS = " (+URL of the project)"  # the part of a user agent that nobody has filled in
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
@@ -78,7 +78,8 @@ class TextSettings(Settings):
     def _range_is_not_empty(self) -> Self:
         if self.words_at_least > self.words_at_most:
             raise ValueError(
-                f"words_at_least ({self.words_at_least}) is above words_at_most ({self.words_at_most}): nothing would be kept; lower the one or raise the other"
+                f"words_at_least ({self.words_at_least}) is above words_at_most ({self.words_at_most}): "
+                "nothing would be kept; lower the one or raise the other"
             )
         return self
 
@@ -111,20 +112,22 @@ class ImageSettings(Settings):
 class FetchSettings(Settings):
     """Where images come from (ours; the paper does not say).
 
-    Those that decide what may be fetched, and whether what came is taken, are part of what a run rests on. Those of
-    patience and pace are not: they decide how many images have come so far, and a run may be continued, or tried again,
-    with more of either.
+    Settings that decide what may be fetched, and whether an answer is accepted, are part of what a run rests on.
+    Settings of patience and pace are not: they decide only how many images have come so far, and a run may be continued
+    or tried again with other values.
     """
 
     source: Annotated[Literal["archive", "web"], Fetch] = "archive"
-    """Where images come from: the archives, tars and tables themselves, or HTTP. With `"web"`, images in hand that have no URL are read where they are."""
+    """Where images come from: the archives, tars and tables themselves, or HTTP. With `"web"`, images in hand that have
+    no URL are read where they are."""
     timeout_s: Annotated[float, Field(gt=0)] = 10.0
     """Seconds of one try, redirects and body included. Longer: `http_timeout`."""
     retries: Whole = 2
-    """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer; with growing pauses, or as `Retry-After` says.
-    A host that has never answered gets one, and half the time for it to begin."""
+    """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer. Pauses between them
+    grow, or are as `Retry-After` says. A host that has never answered gets one, and half the time to begin."""
     unit_deadline_s: Annotated[float, Field(ge=0)] = 0.0
-    """Seconds that the images of one unit (4,096 at most) may take; what has not come by then is `http_timeout`. `0`: as its size, tries and pace allow."""
+    """Seconds that the images of one unit (4,096 at most) may take; what has not come by then is `http_timeout`. `0`:
+    as long as its size, tries and pace need."""
     bytes_at_most: Annotated[Positive, Fetch] = 20_000_000
     """Bytes of a body, decompressed. More: `http_too_large`."""
     bytes_in_flight_at_most: Positive = 512_000_000
@@ -144,7 +147,8 @@ class FetchSettings(Settings):
     ports: Annotated[list[Port], Fetch] = Field(default_factory=lambda: [80, 443])
     """Ports that may be reached, each 1 to 65535. Another: `http_refused`."""
     allow_addresses: Annotated[list[str], Fetch] = Field(default_factory=list)
-    """Addresses, networks or `ADDRESS:PORT` that may be reached though they are private or the like: `["127.0.0.1:8080", "10.0.0.0/8"]`."""
+    """Addresses, networks or `ADDRESS:PORT` that may be reached although they are private or otherwise not public:
+    `["127.0.0.1:8080", "10.0.0.0/8"]`."""
     user_agent: Annotated[str, Fetch, Field(min_length=1)] = "altalign/VERSION (+URL of the project)"
     """What servers are told; VERSION is filled in. robots.txt is read for its first word."""
 
@@ -164,9 +168,9 @@ class FetchSettings(Settings):
 
     @property
     def user_agent_sent(self) -> str:
-        """`user_agent` as servers see it: VERSION is ours, and the address that nobody has filled in is left out.
+        """`user_agent` as servers see it: VERSION is filled in, and an address that nobody filled in is left out.
 
-        Filled in here and not in the setting, so that a new version of altalign changes no settings and refuses no run.
+        The setting itself stays as it is, so that a new version of altalign changes no settings and refuses no run.
         """
         return self.user_agent.replace("VERSION", __version__).replace(_NO_ADDRESS, "")
 
@@ -192,10 +196,11 @@ class DecontaminateSettings(Settings):
     """Removal of near-duplicates of test images (appendix A)."""
 
     test_sets: list[TestSetEntry] = Field(default_factory=list)
-    """Test images that must not be in the data: folders of images, Parquet files or WebDataset tars (folders and globs of either), each a path or
-    `{name = "coco", path = "…", image_column = "image"}`."""
+    """Test images that must not be in the data: folders of images, Parquet files or WebDataset tars (folders and globs
+    of either), each a path or `{name = "coco", path = "…", image_column = "image"}`."""
     embedder: Annotated[str, Fetch] = "dct"
-    """What describes an image while it is decoded: `dct`, `phash`, `open_clip:MODEL:CHECKPOINT`, `timm:MODEL:CHECKPOINT`, `onnx:FILE` or `run:TRAINING_RUN`."""
+    """What describes an image while it is decoded: `dct`, `phash`, `open_clip:MODEL:CHECKPOINT`,
+    `timm:MODEL:CHECKPOINT`, `onnx:FILE` or `run:TRAINING_RUN`."""
     clusters: Positive = 4096
     """Clusters of k-means."""
     nearest_clusters: Positive = 10
@@ -203,7 +208,7 @@ class DecontaminateSettings(Settings):
     bucket_clusters: Positive = 3
     """Clusters that make a bucket. Not above `nearest_clusters`, which is not above `clusters`."""
     require_bucket: bool = True
-    """Compare within a bucket alone; `false`: by cosine alone."""
+    """Compare only images of the same bucket; `false`: compare all, by cosine alone."""
     similarity_above: Annotated[float, Field(ge=0, le=1)] = 0.975
     """A greater cosine is a near-duplicate."""
     mirrored: bool = False
@@ -213,7 +218,7 @@ class DecontaminateSettings(Settings):
 
     @property
     def named_sets(self) -> "list[TestSet]":
-        """The test sets, each with a name: that of its file or folder where nothing is said."""
+        """The test sets, each with a name; the default is the name of its file or folder."""
         return [
             TestSet(name=Path(entry).name or entry, path=entry) if isinstance(entry, str) else entry
             for entry in self.test_sets
@@ -221,7 +226,7 @@ class DecontaminateSettings(Settings):
 
     @property
     def embedder_files(self) -> list[str]:
-        """The files that the embedder's name has in it, on which results rest; of an ONNX file also the TOML beside it."""
+        """The files named in `embedder`, on which results rest; for an ONNX file also the TOML beside it."""
         kind, *names = self.embedder.split(":", maxsplit=EMBEDDERS[self.embedder.split(":")[0]])
         return [*names[-1:], *(str(Path(name).with_suffix(".toml")) for name in names if kind == "onnx")]
 
@@ -240,7 +245,8 @@ class DecontaminateSettings(Settings):
         names = value.split(":", maxsplit=EMBEDDERS.get(kind, 0))[1:]
         if len(names) != EMBEDDERS.get(kind) or not all(names) or (not names and value != kind):
             raise ValueError(
-                f'"{value}" is no embedder; give "dct", "phash", "open_clip:MODEL:CHECKPOINT", "timm:MODEL:CHECKPOINT", "onnx:FILE" or "run:TRAINING_RUN"'
+                f'"{value}" is no embedder; give "dct", "phash", "open_clip:MODEL:CHECKPOINT", '
+                '"timm:MODEL:CHECKPOINT", "onnx:FILE" or "run:TRAINING_RUN"'
             )
         return value
 
@@ -248,7 +254,8 @@ class DecontaminateSettings(Settings):
     def _buckets_can_be_made(self) -> Self:
         if not self.bucket_clusters <= self.nearest_clusters <= self.clusters:
             raise ValueError(
-                f"bucket_clusters ({self.bucket_clusters}), nearest_clusters ({self.nearest_clusters}) and clusters ({self.clusters}) do not rise; "
+                f"bucket_clusters ({self.bucket_clusters}), nearest_clusters ({self.nearest_clusters}) and "
+                f"clusters ({self.clusters}) do not rise; "
                 "a bucket is so many of an image's nearest clusters, which are of all clusters"
             )
         return self
@@ -258,34 +265,38 @@ class DedupSettings(Settings):
     """Near-duplicates inside the pool (ours)."""
 
     within_pool: Literal["off", "keep_one_image"] = "off"
-    """Near-duplicates inside the pool: `"keep_one_image"` keeps of each group the image of the smallest image_id, with all its captions. Not in ALIGN."""
+    """Near-duplicates inside the pool: `"keep_one_image"` keeps, of each group, the image with the smallest image_id
+    and all its captions. Not in ALIGN."""
 
 
 class ShardsSettings(Settings):
     """Form of the shards (ours)."""
 
     samples_per_shard: Positive = 10_000
-    """Samples of each shard; the last one may have fewer."""
+    """Samples in each shard; the last one may have fewer."""
     resize_short_side_px: Whole = 0
     """Make a longer short side this long, as JPEG; `0` keeps the size. Never enlarges."""
     portable: bool = True
-    """Every image a JPEG: JPEG bytes stay, what is none is encoded (quality 95, first frame, on white). `false`: all bytes as found."""
+    """Store every image as JPEG: JPEG bytes stay as they are, other images are encoded (quality 95, first frame, on
+    white). `false`: all bytes stay as they are."""
 
 
 class AuditSettings(Settings):
     """What is kept for the audit (ours)."""
 
     keep_dropped: bool = True
-    """Write dropped candidates to `dropped/`, of `extract` a sample. Without it `explain` can say nothing of them; counts stay exact."""
+    """Write dropped candidates to `dropped/`; those of `extract` are sampled. Without them `explain` knows only what
+    was kept; counts stay exact."""
 
 
 class CardSettings(Settings):
-    """What the data-set card says that no stage can know (ours)."""
+    """Facts for the data-set card that no stage can know (ours)."""
 
     name: str = ""
     """Name of the data set; `""`: "Image-text pairs from" its sources."""
     licence: str = ""
-    """Licence of the data set: an SPDX identifier (`CC-BY-4.0`) or one of Hugging Face (`cc-by-4.0`). `""` is unknown, and the card says so."""
+    """Licence of the data set: an identifier of SPDX (`CC-BY-4.0`) or Hugging Face (`cc-by-4.0`). `""`: the card says
+    that it is unknown."""
     languages: list[str] = Field(default_factory=list)
     """Languages of the captions as BCP 47 tags: `["en", "pt-BR"]`. Nothing detects them."""
     contact: str = ""
@@ -295,18 +306,16 @@ class CardSettings(Settings):
     @classmethod
     def _is_one_line(cls, value: str) -> str:
         if not value.isprintable() or value != value.strip():
-            raise ValueError(
-                f"{value!r} is no line of text; give one without line breaks, control characters or spaces at its ends"
-            )
+            repair = "give one without line breaks, control characters or spaces at its ends"
+            raise ValueError(f"{value!r} is no line of text; {repair}")
         return value
 
     @field_validator("licence")
     @classmethod
     def _licence_is_an_identifier(cls, value: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9.+-]*", value):
-            raise ValueError(
-                f'{value!r} is no identifier of a licence; give one of SPDX or Hugging Face, such as "CC-BY-4.0", "other" or "unknown"'
-            )
+            repair = 'give one of SPDX or Hugging Face, such as "CC-BY-4.0", "other" or "unknown"'
+            raise ValueError(f"{value!r} is no identifier of a licence; {repair}")
         return value
 
     @field_validator("languages")
@@ -322,14 +331,15 @@ class EngineSettings(Settings):
     """Where the pipeline runs; never changes a byte of the result."""
 
     runner: Literal["embedded", "prism", "spark", "flink", "dataflow"] = "embedded"
-    """Which Beam runner. `"embedded"` runs in this process; `"prism"` needs `make prism`; `"spark"` and `"flink"` need `make jars`, and run on this
-    machine unless flags after `--` name a cluster; `"dataflow"` needs a container image and more flags."""
+    """Which Beam runner. `"embedded"` runs in this process; `"prism"` needs `make prism`; `"spark"` and `"flink"` need
+    `make jars`, and run on this machine unless flags after `--` name a cluster; `"dataflow"` needs a container image
+    and more flags."""
     workers: Whole = 0
-    """Units that the embedded runner, or Spark or Flink on this machine, works on at a time; `0` is one a core. The embedded runner has a thread each, and
-    where many images are in hand and memory is ample a process. A cluster says itself how many work at once, so that it is refused there. Units that wait
-    for the web have more."""
+    """Units that the embedded runner, or Spark or Flink on this machine, works on at a time; `0` is one per core. The
+    embedded runner uses a thread for each, or a process where many images are in hand and memory is ample. A cluster
+    decides this itself, so the setting is refused there. More units than this may wait for the web."""
     shuffle: Literal["files", "beam"] = "files"
-    """How groupings move data: places in spill files, or the bytes themselves."""
+    """How groupings move data: as places in spill files, or as the bytes themselves."""
 
 
 class CurateConfig(Settings):

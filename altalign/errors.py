@@ -1,13 +1,13 @@
 """The exceptions a user can see, and the exit code of each.
 
-    AltalignError      exit 1: the command failed
-    ├── UsageError     exit 2: wrong settings, paths or arguments; raised before any work
-    ├── UnreadableError   a whole input file cannot be read
-    ├── DamagedError   a file that a run wrote is not as it was written
-    ├── FullDiskError     no space left where the run is written
-    ├── StoreError     an object store does not answer, or refuses
-    ├── CountsError       counts that do not add up: a defect of ours, never of the data
-    └── NotFoundError     a search that found nothing
+    AltalignError           exit 1: the command failed
+    ├── UsageError          exit 2: wrong settings, paths or arguments; raised before any work
+    ├── UnreadableError     a whole input file cannot be read
+    ├── DamagedError        a file that a run wrote has changed since
+    ├── FullDiskError       no space is left where the run is written
+    ├── StoreError          an object store does not answer, or refuses
+    ├── CountsError         counts do not add up: a defect of ours, never of the data
+    └── NotFoundError       a search found nothing
 
 Error text has one form: what is wrong, where, the value, what to do.
 """
@@ -38,7 +38,10 @@ class FullDiskError(AltalignError):
 
 
 class StoreError(AltalignError):
-    """An object store does not answer, or refuses. No OSError: readers take those for what is wrong with a file, and no file is to blame."""
+    """An object store does not answer, or refuses.
+
+    It is no OSError: readers blame an OSError on the file that they read, and no file is to blame here.
+    """
 
 
 class CountsError(AltalignError):

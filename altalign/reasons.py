@@ -1,7 +1,7 @@
-"""Stages that drop candidates, their reasons in the order in which the first that holds is *the* reason, and verdicts.
+"""Stages that drop candidates, their reasons, and verdicts.
 
-A verdict is a column of Arrow strings: null keeps, a reason drops. It is one of dictionary type, which takes a byte a
-row however many are dropped.
+The reasons of a stage are in order: the first that holds is *the* reason. A verdict is a column of Arrow strings: null
+keeps, a reason drops. Its type is a dictionary, which takes a byte per row however many are dropped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,21 +29,22 @@ class Stage(StrEnum):
 class DropReason(StrEnum):
     """Why a candidate was dropped. Within a stage the order here is the order in which rules are asked.
 
-    Docstrings stand in docs/reference/reasons.md (`make docs`); the first setting that one names is what the rule is
-    held against.
+    The docstrings are in docs/reference/reasons.md (`make docs`); the first setting that a docstring names is the limit
+    of the rule.
     """
 
     RECORD_BROKEN = "record_broken"
-    """An archive record, line or row that cannot be read. With `skip_unreadable` also a whole file, counted as one."""
+    """An archive record, line or row cannot be read. With `skip_unreadable` also a whole file, counted as one."""
     ALT_MISSING = "alt_missing"
     """The image element has no `alt`."""
     ALT_EMPTY = "alt_empty"
     """Nothing is left of the `alt` after cleaning."""
     URL_INVALID = "url_invalid"
-    """Pages: no http(s) URL, or one that a WHATWG parser refuses. Tables and tars: neither a valid URL nor an image in hand."""
+    """Pages: no http(s) URL, or one that a WHATWG parser refuses. Tables and tars: neither a valid URL nor an image in
+    hand."""
 
     TEXT_EMPTY = "text_empty"
-    """Nothing is left of the caption after cleaning. Tables and tars; a page's is `alt_empty`."""
+    """Nothing is left of the caption after cleaning. Tables and tars only; on pages this is `alt_empty`."""
     TEXT_TOO_SHORT = "text_too_short"
     """Fewer words than `text.words_at_least`."""
     TEXT_TOO_LONG = "text_too_long"
@@ -55,18 +56,19 @@ class DropReason(StrEnum):
     IMAGE_HAS_TOO_MANY_TEXTS = "image_has_too_many_texts"
     """The image has more distinct folded captions in the pool than `image.texts_per_image_at_most`."""
     PAIR_REPEATED = "pair_repeated"
-    """The same image and caption once more. Decided among rows that pass all other rules of this stage; `kept_key` names what stays."""
+    """The same image and caption once more. Decided among rows that pass all other rules of this stage; `kept_key`
+    names the pair that stays."""
 
     NOT_IN_ARCHIVE = "not_in_archive"
     """No archive, tar or table of the run holds the image."""
     HTTP_STATUS = "http_status"
     """The final status is not 200, or there were more than 10 redirects."""
     HTTP_TIMEOUT = "http_timeout"
-    """Slower than `fetch.timeout_s`, or not there when the time of its unit (`fetch.unit_deadline_s`) was over."""
+    """Slower than `fetch.timeout_s`, or not there when its unit ran out of time (`fetch.unit_deadline_s`)."""
     HTTP_UNREACHABLE = "http_unreachable"
     """DNS, connection or TLS failed."""
     HTTP_BROKEN = "http_broken"
-    """An answer that is reset, cut, empty or badly encoded, or breaks the protocol."""
+    """The answer is reset, cut short, empty or badly encoded, or breaks the protocol."""
     HTTP_TOO_LARGE = "http_too_large"
     """More bytes than `fetch.bytes_at_most`."""
     HTTP_OPT_OUT = "http_opt_out"
@@ -75,9 +77,9 @@ class DropReason(StrEnum):
     """Address, port or scheme is not allowed, or one of `fetch.blocked_domains`."""
 
     IMAGE_UNDECODABLE = "image_undecodable"
-    """No known image format by its first bytes: SVG, HTML, nothing."""
+    """The first bytes are of no known image format: SVG, HTML, nothing at all."""
     IMAGE_DAMAGED = "image_damaged"
-    """A known format that does not decode whole."""
+    """The format is known, but the image does not decode completely."""
     IMAGE_TOO_MANY_PIXELS = "image_too_many_pixels"
     """More pixels than `image.pixels_at_most`; never decoded."""
     IMAGE_TOO_SMALL = "image_too_small"
@@ -85,7 +87,7 @@ class DropReason(StrEnum):
     IMAGE_TOO_ELONGATED = "image_too_elongated"
     """Long side / short side is not below `image.aspect_ratio_below`."""
     IMAGE_BLOCKED = "image_blocked"
-    """One of `image.blocked_hashes` has its hash."""
+    """A file of `image.blocked_hashes` lists its hash."""
     IMAGE_NSFW = "image_nsfw"
     """The classifier's score is at or above `image.nsfw.drop_at_or_above`. Off without a model."""
 
@@ -130,8 +132,8 @@ REASONS: Mapping[Stage, tuple[DropReason, ...]] = {
 }
 
 
-# What may go well another time. An answer that is final is not asked for again: another status than 429 and 5xx, an
-# opt-out, a refusal.
+# Failures that a later try may mend. Final answers are not asked for again: a status other than 429 and 5xx, an opt-out
+# and a refusal.
 PASSING = (DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE, DropReason.HTTP_BROKEN)
 
 
@@ -145,29 +147,31 @@ def drop_where(mask: pa.BooleanArray, reason: DropReason) -> Verdict:
         raise ValueError(
             f"{reason}: the mask has {mask.null_count} nulls; decide them (fill_null) before asking for a verdict"
         )
-    size = mask.offset + len(mask)
-    # the mask says which are valid
-    of_reason = pa.Array.from_buffers(
-        pa.int8(), len(mask), [mask.buffers()[1], pa.py_buffer(bytes(size))], offset=mask.offset
-    )
-    return pa.DictionaryArray.from_arrays(of_reason, pa.array([reason.value], pa.string()))
+    # All indices are 0; the bits of the mask serve as the validity bitmap.
+    buffers = [mask.buffers()[1], pa.py_buffer(bytes(mask.offset + len(mask)))]
+    indices = pa.Array.from_buffers(pa.int8(), len(mask), buffers, offset=mask.offset)
+    return pa.DictionaryArray.from_arrays(indices, pa.array([reason.value], pa.string()))
 
 
 def reasons_of(verdicts: Sequence[Verdict]) -> tuple[Verdict, "pa.DictionaryArray[Any, Any]"]:
-    """The one verdict of n rows (the first that is not null), and every reason that holds (lists, as a dictionary of those that occur).
+    """The final verdict of n rows, and every reason that holds for each.
 
     Args:
-        verdicts: at least one and at most 63, each of one rule (it knows one reason), of the same length, in the order
-            of `REASONS`.
+        verdicts: at least one and at most 63, each of one rule (its dictionary has one reason), of the same length, in
+            the order of `REASONS`.
+
+    Returns:
+        The first verdict that is not null (dictionary<string>[n]), and all reasons that hold
+        (dictionary<list<string>>[n], with one entry for each combination that occurs).
 
     Raises:
-        ValueError: a verdict knows two reasons.
+        ValueError: the dictionary of a verdict has two reasons.
     """
     kind = pa.uint8() if len(verdicts) <= 8 else pa.uint64()
     held: Any = pa.repeat(cast(Any, pa.scalar(0, kind)), len(verdicts[0]))
     reasons = [_only_reason(verdict) for verdict in verdicts]
     for bit, verdict in enumerate(verdicts):
-        if verdict.null_count < len(verdict):  # most rules hold of no row in most batches
+        if verdict.null_count < len(verdict):  # in most batches, most rules hold for no row
             held = pc.bit_wise_or(held, pc.if_else(verdict.is_valid(), pa.scalar(1 << bit, kind), pa.scalar(0, kind)))
     which = held.dictionary_encode()
     combinations = [[bit for bit in range(len(reasons)) if bits >> bit & 1] for bits in which.dictionary.to_pylist()]

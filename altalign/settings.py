@@ -1,7 +1,7 @@
-"""Settings: frozen, strict, no unknown key; loaded from TOML with overrides; every mistake is one line.
+"""Settings: frozen, strict, without unknown keys; loaded from TOML with overrides. Every mistake is one line.
 
-A setting that a stage of the pipeline reads says so: `Annotated[int, ReadBy("judge")]`. Digests of stages and the
-refusal of a run folder that other settings made rest on that alone.
+A setting that a stage of the pipeline reads says so: `Annotated[int, ReadBy("judge")]`. The digests of stages, and the
+refusal of a run folder that other settings made, rest on that alone.
 """
 
 import tomllib
@@ -33,10 +33,11 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, path: Path | str, overrides: Sequence[str] = ()) -> Self:
-        """Read a TOML file and apply `section.key=value` overrides (values in TOML; what is none is a string).
+        """Read a TOML file and apply `section.key=value` overrides (a value that is not TOML is a string).
 
         Raises:
-            UsageError: the file is missing or no TOML, a key is unknown, a value has the wrong type or is out of range.
+            UsageError: the file is missing or not TOML, a key is unknown, or a value has the wrong type or is out of
+                range.
         """
         values = _read(path)
         return cls._checked(values, str(path), [_apply(values, override) for override in overrides])
@@ -55,9 +56,8 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise UsageError(
-                "\n".join(sentence(cls, values, where, overridden, mistake) for mistake in error.errors())
-            ) from None
+            sentences = [sentence(cls, values, where, overridden, mistake) for mistake in error.errors()]
+            raise UsageError("\n".join(sentences)) from None
 
 
 def dump(values: Mapping[str, Any]) -> str:
@@ -95,23 +95,20 @@ def stage_of(cls: type[BaseModel], name: str) -> str | None:
 
 def _read(path: Path | str) -> dict[str, Any]:
     try:
-        is_remote = storage.is_remote(str(path))  # below: editors of Windows begin a file with a mark
-        return tomllib.loads(
-            storage.read_bytes(str(path)).decode("utf-8-sig")
-            if is_remote
-            else Path(path).read_text(encoding="utf-8-sig")
-        )
+        is_remote = storage.is_remote(str(path))
+        data = storage.read_bytes(str(path)) if is_remote else Path(path).read_bytes()
+        text = data.decode("utf-8-sig")  # editors on Windows begin a file with a byte-order mark
+        return tomllib.loads(text)
     except IsADirectoryError:
-        raise UsageError(
-            f"{path}: a folder, where a settings file (TOML) is meant; give the path of the file"
-        ) from None
+        meant = "a folder, where a settings file (TOML) is meant; give the path of the file"
+        raise UsageError(f"{path}: {meant}") from None
     except FileNotFoundError:
         raise UsageError(f"{path}: no such settings file; give the path of a TOML file") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
-    except ValueError as error:  # TOML, or an integer of thousands of digits
+    except ValueError as error:  # bad TOML, or an integer of thousands of digits
         hint = "; text is written in quotes" if str(error).startswith("Invalid value") else ""
         raise UsageError(f"{path}: not TOML: {error}{hint}") from None
 
@@ -136,7 +133,7 @@ def _apply(values: dict[str, Any], override: str) -> tuple[str, ...]:
 
 
 def _value(text: str) -> Any:
-    """The TOML value that this is, or the text itself: no setting is a date, and folders are named after days."""
+    """The text as a TOML value, or the text itself if it is none or a date: folders are named after days."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Mistakes in settings as sentences: what is wrong, where, the value, what to do."""
+"""Turns mistakes in settings into sentences: what is wrong, where, the value, what to do."""
 
 import difflib
 import json
@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-# What to do about each kind of mistake that pydantic names; filled in with its context.
+# The repair for each kind of mistake that pydantic names; the fields are filled in from its context.
 _REPAIRS = {
     "bool_type": "give true or false, without quotes",
     "finite_number": "give a finite number{example}",
@@ -27,7 +27,7 @@ _REPAIRS = {
     "string_unicode": "not Unicode; give text in UTF-8",
     "too_short": "empty; give at least one",
 }
-_SHOWN = 80  # characters of a value
+_SHOWN = 80  # characters of a value that are shown
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,9 @@ class _Place:
     """Where a mistake is."""
 
     names: tuple[str, ...]  # of sections and settings, outermost first
-    sections: tuple[str, ...]  # those of the names that are sections
-    number: int | None  # of the [[section]], from 1; None where there is but one
-    # what is mistaken in the section, as "ports" or "ports entry 2"; empty where it is the section itself
-    setting: str
+    sections: tuple[str, ...]  # the names that are sections
+    number: int | None  # of the [[section]], from 1; None where there is only one
+    setting: str  # what is wrong in the section, such as "ports" or "ports entry 2"; empty for the section itself
     owner: type[BaseModel]  # class that has, or should have, the last name
 
     @property
@@ -47,19 +46,19 @@ class _Place:
         return " entry " in self.setting
 
     def in_file(self, where: str) -> str:
-        """As `configs/mine.toml [text] words_at_least`."""
+        """The place in a file, such as `configs/mine.toml [text] words_at_least`."""
         section = ".".join(self.sections)
         header = f"[[{section}]] number {self.number}" if self.number else f"[{section}]"
         return " ".join(filter(None, (where, section and header, self.setting)))
 
     def on_command_line(self, override: tuple[str, ...]) -> str:
-        """As `--set text.words_at_least`."""
+        """The place in an override, such as `--set text.words_at_least`."""
         names = override if len(override) > len(self.names) else filter(None, (*self.sections, self.setting))
         return f"--set {'.'.join(names)}"
 
 
 def settings_of(annotation: Any) -> type[BaseModel] | None:
-    """The settings class inside a type: of a section, a list of sections, or a list of names or tables."""
+    """The settings class inside the type of a section, a list of sections, or a list of names or tables; else None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(settings_of, get_args(annotation))), None)
@@ -72,12 +71,10 @@ def sentence(
     overridden: Sequence[tuple[str, ...]],
     mistake: ErrorDetails,
 ) -> str:
-    """One line for one mistake in `values`, which are of the file `where` but for those that `--set` gave."""
+    """One line about one mistake in `values`; they come from the file `where`, except those that `--set` gave."""
     kind, value = mistake["type"], mistake["input"]
     place = _place(cls, values, mistake)
-    given = [
-        name for name in overridden if all(ours == theirs for ours, theirs in zip(name, place.names, strict=False))
-    ]
+    given = [name for name in overridden if all(map(str.__eq__, name, place.names))]
     here = place.on_command_line(given[-1]) if given else place.in_file(where)
     if kind == "extra_forbidden":
         return f"{here}: no such {'setting' if place.setting else 'section'} ({_hint(cls, place)})"
@@ -87,7 +84,8 @@ def sentence(
         return f"{here}: {_REPAIRS[kind]}"
     if not place.setting and kind != "too_short":
         name = ".".join(place.names)
-        return f"{f'--set {name}' if given else f'{where} {name}'} = {_shown(value)}: a section is meant; write [{name}] and its settings under it"
+        named = f"--set {name}" if given else f"{where} {name}"
+        return f"{named} = {_shown(value)}: a section is meant; write [{name}] and its settings under it"
     return f"{here} = {_shown(value)}: {_repair(place, mistake)}"
 
 
@@ -100,7 +98,7 @@ def _place(cls: type[BaseModel], values: Mapping[str, Any], mistake: ErrorDetail
             number = part + 1 if is_one_of_many else None
         elif isinstance(part, int):
             setting += f" entry {part + 1}"
-        elif not part.startswith("("):  # the tag of a union is no name
+        elif not part.startswith("("):  # "(" begins the tag of a union, which is no name
             owner = inside or owner
             names.append(part)
             field = owner.model_fields.get(part)
@@ -149,20 +147,15 @@ def _repair(place: _Place, mistake: ErrorDetails) -> str:
 
 
 def _example(place: _Place, value: Any) -> str:
-    """What could be given: the default, or where it says nothing and one value stands for a list, the list of it."""
+    """An example: the default or, where that is empty and a string was given for a list, the list of that string."""
     field = place.owner.model_fields.get(place.names[-1])
     default = field.get_default(call_default_factory=True) if field and not field.is_required() else None
     if isinstance(default, list) and place.is_entry:
         default = next(iter(default), None)
-    if (
-        default in (None, "", [])
-        and field
-        and get_origin(field.annotation) is list
-        and isinstance(value, str)
-        and not place.is_entry
-    ):
-        default = [value]
-    return f", such as {_shown(default)}" if default not in (None, "", []) else ""
+    if default not in (None, "", []):
+        return f", such as {_shown(default)}"
+    is_list = field is not None and get_origin(field.annotation) is list and not place.is_entry
+    return f", such as {_shown([value])}" if is_list and isinstance(value, str) else ""
 
 
 def _shown(value: Any) -> str:

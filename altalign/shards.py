@@ -5,8 +5,8 @@ and KEY.json (the side-car's row as one line of UTF-8 JSON, keys in the order of
 null is "" in the JSON: Hugging Face `datasets` takes a key's type from the first five samples, and fails where those
 are null and a later one is not.
 
-The bytes depend on the samples alone: USTAR headers of one fixed time, owner and mode, two zero blocks at the end.
-Names are far below 100 bytes and images below 8 GiB, so that no extended header is ever needed.
+The bytes depend on the samples alone: USTAR headers have a fixed time, owner and mode, and two zero blocks end the
+tar. Names are far below 100 bytes and images below 8 GiB, so no extended header is ever needed.
 """
 
 import functools
@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 
 from altalign.schema import SAMPLE
 
-# The extension of each image format; readers that know jpg alone (open_clip: jpg, png, jpeg, webp) are why it is not
-# jpeg.
+# The extension of each image format. JPEG is jpg, which every reader knows (open_clip reads jpg, png, jpeg and webp).
 EXTENSIONS: Mapping[str, str] = {
     "jpeg": "jpg",
     "png": "png",
@@ -36,10 +35,10 @@ EXTENSIONS: Mapping[str, str] = {
 }
 
 _BLOCK = tarfile.BLOCKSIZE
-_HELD_BYTES = 1 << 20  # before they are written
+_HELD_BYTES = 1 << 20  # bytes held before they are written
 _MODIFIED_S = 315_532_800  # 1980-01-01, the oldest time every archiver takes without a warning
-_MEMBER_BYTES_BELOW = 8**11  # what the 11 octal digits of a USTAR header hold: 8 GiB
-_NULLABLE = ("image_url", "page_url")  # all other columns of a sample are known
+_MEMBER_BYTES_BELOW = 8**11  # 8 GiB: a USTAR header has 11 octal digits for the size
+_NULLABLE = ("image_url", "page_url")  # no other column of a sample is ever null
 _KEY = re.compile(r"[0-9a-f]{32}")
 _COLUMNS = tuple(SAMPLE.names)
 _AS_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -60,15 +59,15 @@ class Sample:
 
 
 class ShardWriter:
-    """Writes samples to a binary file by appending alone (an upload will do), a megabyte at a time, and keeps its size and digest.
+    """Writes samples to a binary file, a megabyte at a time, and keeps its size and digest.
 
-    `end()` writes the end of the archive; what was written without it is no tar.
+    It only appends, so an upload will do. `end()` writes the end of the archive; without it the file is no tar.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._digest = sha256()
-        self._held: list[bytes] = []  # each call of the system, and each of the digest, gives Python's lock away
+        self._held: list[bytes] = []  # written and digested together: each such call releases Python's lock
         self._held_bytes = 0
         self.bytes = 0  # of the archive so far
         self.rows = 0
@@ -84,16 +83,16 @@ class ShardWriter:
 
         Args:
             image: the bytes to store.
-            row: the columns of `SAMPLE`; `tar_offset` and `tar_bytes` are filled in here, whatever they hold, and an
-                empty URL becomes null.
+            row: the columns of `SAMPLE`; `tar_offset` and `tar_bytes` are overwritten here, and an empty URL becomes
+                null.
 
         Returns:
             The side-car's row, in the order of `SAMPLE`.
 
         Raises:
-            ValueError: the row has other columns than `SAMPLE`, or nulls but in the URLs; its key is not 32 hex digits,
-                its format is unknown,
-                its text is no Unicode (a lone surrogate), or the image has 8 GiB. Nothing is written then.
+            ValueError: the row has other columns than `SAMPLE`, or a null outside the URLs; its key is not 32 hex
+                digits; its format is unknown; its text is not Unicode (a lone surrogate); or the image has 8 GiB or
+                more. Nothing is written then.
         """
         row = _in_order(row, tar_offset=self.bytes + _BLOCK, tar_bytes=len(image))
         key = row["key"]
@@ -127,56 +126,54 @@ class ShardWriter:
 
 
 def write_sidecar(rows: Iterable[Mapping[str, Any]], file: BinaryIO) -> None:
-    """Write the side-car of a shard: Parquet (zstd) of the rows that `ShardWriter.write` returned, in the order of the tar."""
-    pq.write_table(
-        pa.Table.from_pylist([dict(row) for row in rows], SAMPLE), file, compression="zstd", compression_level=3
-    )
+    """Write the side-car of a shard, in Parquet (zstd): the rows that `ShardWriter.write` returned, in their order."""
+    table = pa.Table.from_pylist([dict(row) for row in rows], SAMPLE)
+    pq.write_table(table, file, compression="zstd", compression_level=3)
 
 
 def read_sample(tar_file: BinaryIO, row: Mapping[str, Any]) -> Sample:
-    """The sample of a side-car's row, read at its offset: one seek and one read of the tar, which has to be seekable.
+    """The sample of a side-car's row, read at its offset with one seek and one read; the tar must be seekable.
 
     Raises:
-        ValueError: the tar ends before the image does (it is cut, or another one than the side-car's).
+        ValueError: the tar ends before the image does (it is cut, or is not the side-car's).
     """
     tar_file.seek(row["tar_offset"])
     image = tar_file.read(row["tar_bytes"])
-    if len(image) != row["tar_bytes"]:
+    if missing := row["tar_bytes"] - len(image):
         raise ValueError(
-            f"{row['key']}: the tar ends {row['tar_bytes'] - len(image)} bytes before its image does; read it again from where it was written"
+            f"{row['key']}: the tar ends {missing} bytes before its image does; read it again from where it was written"
         )
     return Sample(image, row["caption"], dict(row))
 
 
 def pair_range(tar_offset: int, tar_bytes: int, caption_bytes: int) -> tuple[int, int]:
-    """Offset and length of the one read that has an image and its caption (UTF-8, of so many bytes): the KEY.txt follows the image."""
+    """Offset and length, in bytes, of the one read that covers an image and its caption (UTF-8), which follows it."""
     return tar_offset, tar_bytes + -tar_bytes % _BLOCK + _BLOCK + caption_bytes
 
 
 def read_pair(data: bytes, *, key: str, tar_bytes: int, caption_bytes: int) -> tuple[bytes, str]:
-    """Image and caption of what was read of `pair_range`.
+    """Image and caption in `data`, the bytes of `pair_range`.
 
     Raises:
-        ValueError: these bytes are not that pair's: the tar is cut, or another one than the side-car's.
+        ValueError: the bytes are not of that pair: the tar is cut, or is not the side-car's.
     """
     _, length = pair_range(0, tar_bytes, caption_bytes)
-    header = data[length - caption_bytes - _BLOCK : length - caption_bytes]
-    if (
-        len(data) != length
-        or not header.startswith(f"{key}.txt\0".encode())
-        or header[124:135] != b"%011o" % caption_bytes
-    ):
+    caption_at = length - caption_bytes
+    header = data[caption_at - _BLOCK : caption_at]
+    is_named = header.startswith(f"{key}.txt\0".encode())
+    if len(data) != length or not is_named or header[124:135] != b"%011o" % caption_bytes:
         raise ValueError(
             f"{key}: the tar does not have this pair where its side-car says; read it again from where it was written"
         )
-    return data[:tar_bytes], data[length - caption_bytes :].decode()
+    return data[:tar_bytes], data[caption_at:].decode()
 
 
 def samples(tar_file: BinaryIO) -> Iterator[Sample]:
-    """The samples of a shard in order, from the tar alone; reads forward only, so a pipe will do.
+    """The samples of a shard in order, from the tar alone. It only reads forward, so a pipe will do.
 
     Raises:
-        ValueError: the tar is cut or no tar, or a sample is not an image, a txt and a json of one key, in this order.
+        ValueError: the file is a cut tar or none, or a sample is not an image, a txt and a json of one key, in this
+            order.
     """
     try:
         with tarfile.open(fileobj=tar_file, mode="r|", encoding="utf-8") as tar:
@@ -207,9 +204,8 @@ def extension(image_format: str) -> str:
 def _in_order(row: Mapping[str, Any], *, tar_offset: int, tar_bytes: int) -> dict[str, Any]:
     row = {**row, "tar_offset": tar_offset, "tar_bytes": tar_bytes}
     if row.keys() != set(_COLUMNS):
-        raise ValueError(
-            f"a sample has the columns {', '.join(_COLUMNS)}; these differ: {', '.join(sorted(row.keys() ^ set(_COLUMNS)))}"
-        )
+        differ = sorted(row.keys() ^ set(_COLUMNS))
+        raise ValueError(f"a sample has the columns {', '.join(_COLUMNS)}; these differ: {', '.join(differ)}")
     row = {name: row[name] or None if name in _NULLABLE else row[name] for name in _COLUMNS}
     unknown = [name for name, value in row.items() if value is None and name not in _NULLABLE]
     if unknown:
@@ -227,7 +223,7 @@ def _member(name: str, content: bytes) -> bytes:
 
 
 def _padding(content: bytes) -> bytes:
-    """The zeros between a member's content and what follows it."""
+    """The zeros that fill the last block of a member's content."""
     return bytes(-len(content) % _BLOCK)
 
 
@@ -239,14 +235,14 @@ def _header(name: str, size: int) -> bytes:
     header, name_bytes, size_digits = bytearray(plain), name.encode("ascii"), b"%011o" % size
     header[: len(name)] = name_bytes
     header[124:135] = size_digits
-    # the checksum, taken with blanks in its own place
+    # The checksum counts its own place as blanks.
     header[148:155] = b"%06o\0" % (total + sum(name_bytes) + sum(size_digits))
     return bytes(header)
 
 
 @functools.cache
 def _plain_header() -> tuple[bytes, int]:
-    """What the headers of all members share, name, size and checksum blanked, and the sum of its bytes. Saves nine tenths of tarfile's time."""
+    """The header without name, size and checksum, and the sum of its bytes. Sharing it saves 90 % of tarfile's time."""
     member = tarfile.TarInfo()
     member.mtime, member.mode = _MODIFIED_S, 0o644
     header = bytearray(member.tobuf(tarfile.USTAR_FORMAT))

@@ -1,6 +1,6 @@
-"""How far joint counts tell values apart: known to those who count (`pipelines`) and to those who sum (`audit`).
+"""The resolution of joint counts, shared by the code that counts (`pipelines`) and the code that sums (`audit`).
 
-A stop is a place where a limit may be put; the run's own limits are among them.
+A stop is a value to which a slider may set a limit; the run's own limits are among the stops.
 """
 
 from fractions import Fraction
@@ -8,58 +8,34 @@ from math import ceil
 
 from altalign.curation import ImageSettings
 
-WORDS_AT_MOST = 1_023  # more are counted as so many
-EXACT_BELOW = 1_024  # images of a text, texts of an image; from there on 1,024 + eight times log2, rounded
-SHORT_SIDE_AT_MOST = 1_024  # pixels; more are counted as so many
-ASPECT_AT_MOST = 1_001  # hundredths; the same
+WORDS_AT_MOST = 1_023  # more words are counted as this many
+EXACT_BELOW = 1_024  # images of a text, texts of an image; larger counts n become 1,024 + 8 log2(n), rounded
+SHORT_SIDE_AT_MOST = 1_024  # pixels; more are counted as this many
+ASPECT_AT_MOST = 1_001  # hundredths; more are counted as this many
 ABOVE_ALL = 2**31 - 1
 
 # What became of a pair that `judge` kept.
-OUTCOMES = (KEPT, NEAR_DUPLICATE, NOT_SEARCHED, FAILS_OTHERWISE) = (
-    "kept",
-    "near_duplicate",
-    "not_searched",
-    "fails_otherwise",
-)
+KEPT, NEAR_DUPLICATE, NOT_SEARCHED, FAILS_OTHERWISE = "kept", "near_duplicate", "not_searched", "fails_otherwise"
+OUTCOMES = (KEPT, NEAR_DUPLICATE, NOT_SEARCHED, FAILS_OTHERWISE)
 
+# fmt: off
 _SHORT_SIDES = (
-    0,
-    32,
-    64,
-    96,
-    100,
-    128,
-    160,
-    192,
-    200,
-    224,
-    240,
-    256,
-    288,
-    320,
-    336,
-    384,
-    400,
-    448,
-    512,
-    600,
-    640,
-    768,
-    800,
-    1_024,
-)
+    0, 32, 64, 96, 100, 128, 160, 192, 200, 224, 240, 256,
+    288, 320, 336, 384, 400, 448, 512, 600, 640, 768, 800, 1_024,
+)  # pixels
+# fmt: on
 _ASPECTS = (125, 150, 175, 200, 225, 250, 300, 350, 400, 500, 600, 800, 1_000)  # hundredths
 
 
 def short_sides(config: ImageSettings) -> list[int]:
-    """The stops of the short side, pixels, rising."""
+    """The stops of the short side in pixels, rising."""
     return sorted({*_SHORT_SIDES, min(config.short_side_above_px, ABOVE_ALL)})
 
 
 def aspects(config: ImageSettings) -> dict[int, Fraction]:
-    """The stops of long side / short side, rising: in hundredths, and exactly.
+    """The stops of long side / short side, rising: hundredths -> exact value.
 
-    What else would have the number of the run's own gives way: below it is what the rule keeps, to the pixel.
+    The run's own limit replaces a stop of the same hundredths, so that what is below it is exactly what the rule keeps.
     """
     own = config.aspect_ratio_below
     stops = {**{percent: Fraction(percent, 100) for percent in _ASPECTS}, hundredths(own): Fraction(str(own))}
@@ -67,5 +43,8 @@ def aspects(config: ImageSettings) -> dict[int, Fraction]:
 
 
 def hundredths(limit: float) -> int:
-    """A limit in hundredths as it is written (100 * 2.2 is more than 220 in binary), rounded up: what is held against it is rounded down."""
+    """A limit in hundredths, rounded up; values compared with it are rounded down.
+
+    The limit counts as it is written in decimals: in binary, 100 * 2.2 is more than 220.
+    """
     return ceil(100 * Fraction(str(limit)))

@@ -1,4 +1,4 @@
-"""What a terminal is given: nothing that came from the web, from a file's name or from a library acts on it."""
+"""Output to a terminal: text from the web, from file names or from libraries cannot control it."""
 
 import io
 import os
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def shown(text: str) -> str:
-    r"""Text as a terminal may have it: control and format characters (line breaks too) and lone surrogates written out, as `\x1b`."""
+    r"""Text with control and format characters (line breaks too) and lone surrogates written out, such as `\x1b`."""
     if text.isprintable():
         return text
     return "".join(
@@ -20,28 +20,28 @@ def shown(text: str) -> str:
 
 
 def lines_shown(text: str) -> str:
-    """The same, of several lines."""
+    """`shown` for text of several lines; its line breaks stay."""
     return "\n".join(map(shown, text.split("\n")))
 
 
 def stdout() -> "Console":
-    """Where results go."""
+    """A console for results."""
     return _console(sys.stdout)
 
 
 def stderr() -> "Console":
-    """Where progress goes: results alone go to standard output."""
+    """A console for progress; only results go to standard output."""
     return _console(sys.stderr)
 
 
 def _console(file: TextIO) -> "Console":
-    from rich.console import Console  # a tenth of a second, which help and errors need not wait for
+    from rich.console import Console  # takes a tenth of a second, for which help and errors need not wait
 
     return Console(file=file, markup=False, highlight=False, emoji=False)
 
 
 def open_streams() -> None:
-    """Make both streams take any text: what an encoding other than UTF-8 does not know is written out, and a closed one takes all."""
+    """Make both streams take any text: unencodable characters are written out, and a closed stream discards all."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever called
