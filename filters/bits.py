@@ -1,10 +1,10 @@
 # ruff: noqa: ARG001  (numba types a call by the names of the parameters; the code reads them from `arguments`)
 """Memory for kernels: loads and stores at an address, unaligned, little-endian and unchecked.
 
-Numba counts references at every call that passes an array, which costs more than most of our kernels do; so a kernel
-takes the addresses of its arrays once and hands those to its helpers. The caller sees to it that the bytes are there
-and stay alive (kernels copy what they read to scratch memory with PADDING behind it). Numba's cache does not see that a
-helper changed in another file: after an edit here or in utf8.py remove the `*.nbi` files.
+Numba counts references at every call that passes an array, which costs more than most of our kernels do. So a kernel
+takes the addresses of its arrays once and passes those to its helpers. The caller makes sure that the bytes are there
+and stay alive (kernels copy what they read to scratch memory with PADDING behind it). Numba's cache does not notice
+that a helper in another file changed: after an edit here or in utf8.py, remove the `*.nbi` files.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import extending, njit, types
 from numba.core import cgutils
 
-intrinsic: Any = extending.intrinsic  # what it makes is called with other parameters than those it is written with
+intrinsic: Any = extending.intrinsic  # its results are called with other parameters than they are defined with
 
 PADDING = 64  # bytes that may be read behind the last one
 BYTE, WORD, BYTES_64 = ir.IntType(8), ir.IntType(64), ir.VectorType(ir.IntType(8), 64)
@@ -35,20 +35,16 @@ def _load_wide(builder: Any, arguments: Any, kind: ir.Type) -> ir.Value:
 
 def _compare(builder: Any, arguments: Any, operator: str) -> ir.Value:
     found = builder.load(_pointer(builder, arguments, BYTES_64), align=1)
-    byte = builder.shuffle_vector(
-        builder.insert_element(UNDEFINED, arguments[2], ir.Constant(ir.IntType(32), 0)), UNDEFINED, FIRST_LANE
-    )
-    bits = (
-        builder.icmp_unsigned("!=", builder.and_(found, byte), ZEROS)
-        if operator == "&"
-        else builder.icmp_unsigned(operator, found, byte)
-    )
-    return builder.bitcast(bits, WORD)
+    lane = builder.insert_element(UNDEFINED, arguments[2], ir.Constant(ir.IntType(32), 0))
+    byte = builder.shuffle_vector(lane, UNDEFINED, FIRST_LANE)
+    if operator == "&":
+        found, byte, operator = builder.and_(found, byte), ZEROS, "!="
+    return builder.bitcast(builder.icmp_unsigned(operator, found, byte), WORD)
 
 
 @intrinsic
 def address_of(_typing_context: Any, array: Any) -> tuple[Any, Any]:
-    """`address_of(array) -> intp`: of its first item. The array must outlive what is done with it."""
+    """`address_of(array) -> intp`: the address of its first item. The array must outlive every use of the address."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
         return builder.ptrtoint(context.make_array(signature.args[0])(context, builder, arguments[0]).data, WORD)
@@ -90,19 +86,18 @@ def load64(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
 
 @intrinsic
 def load_index(_typing_context: Any, address: Any, k: Any) -> tuple[Any, Any]:
-    """`load_index(address, k) -> int64`: the k-th of an array of 8-byte integers."""
+    """`load_index(address, k) -> int64`: item k of an array of 8-byte integers."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
-        return builder.load(
-            _pointer(builder, (arguments[0], builder.mul(arguments[1], ir.Constant(WORD, 8))), WORD), align=1
-        )
+        offset = builder.mul(arguments[1], ir.Constant(WORD, 8))
+        return builder.load(_pointer(builder, (arguments[0], offset), WORD), align=1)
 
     return types.int64(types.intp, types.intp), codegen
 
 
 @intrinsic
 def store8(_typing_context: Any, address: Any, at: Any, value: Any) -> tuple[Any, Any]:
-    """`store8(address, at, value: int64)`: its low byte."""
+    """`store8(address, at, value: int64)`: stores the low byte of `value` at `address + at`."""
 
     def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
         builder.store(builder.trunc(arguments[2], BYTE), _pointer(builder, arguments, BYTE))
@@ -113,7 +108,7 @@ def store8(_typing_context: Any, address: Any, at: Any, value: Any) -> tuple[Any
 
 @intrinsic
 def store64(_typing_context: Any, address: Any, at: Any, value: Any) -> tuple[Any, Any]:
-    """`store64(address, at, value: uint64)`: the first byte from the low bits."""
+    """`store64(address, at, value: uint64)`: stores 8 bytes at `address + at`, the low bits first."""
 
     def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
         builder.store(arguments[2], _pointer(builder, arguments, WORD), align=1)
@@ -124,7 +119,7 @@ def store64(_typing_context: Any, address: Any, at: Any, value: Any) -> tuple[An
 
 @intrinsic
 def copy(_typing_context: Any, to: Any, source: Any, size: Any) -> tuple[Any, Any]:
-    """`copy(to, source, size)`: bytes from one address to another; they must not overlap."""
+    """`copy(to, source, size)`: copies bytes from one address to another; the two must not overlap."""
 
     def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
         to, source = (builder.inttoptr(address, BYTE.as_pointer()) for address in arguments[:2])
@@ -136,7 +131,7 @@ def copy(_typing_context: Any, to: Any, source: Any, size: Any) -> tuple[Any, An
 
 @intrinsic
 def fill(_typing_context: Any, to: Any, size: Any, byte: Any) -> tuple[Any, Any]:
-    """`fill(to, size, byte: uint8)`: the same byte `size` times."""
+    """`fill(to, size, byte: uint8)`: stores the same byte `size` times."""
 
     def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
         cgutils.memset(builder, builder.inttoptr(arguments[0], BYTE.as_pointer()), arguments[1], arguments[2])
@@ -147,7 +142,7 @@ def fill(_typing_context: Any, to: Any, size: Any, byte: Any) -> tuple[Any, Any]
 
 @intrinsic
 def any_bit64(_typing_context: Any, address: Any, at: Any, bits: Any) -> tuple[Any, Any]:
-    """`any_bit64(address, at, bits: uint8) -> uint64`: which of 64 bytes have one of these bits; the first byte in bit 0."""
+    """`any_bit64(address, at, bits: uint8) -> uint64`: which of 64 bytes have one of these bits; bit 0 is the first."""
     return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(
         builder, arguments, "&"
     )
@@ -155,7 +150,7 @@ def any_bit64(_typing_context: Any, address: Any, at: Any, bits: Any) -> tuple[A
 
 @intrinsic
 def equal64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any, Any]:
-    """`equal64(address, at, byte: uint8) -> uint64`: which of 64 bytes are this one; the first byte in bit 0."""
+    """`equal64(address, at, byte: uint8) -> uint64`: which of 64 bytes equal this one; bit 0 is the first."""
     return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(
         builder, arguments, "=="
     )
@@ -163,7 +158,7 @@ def equal64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any
 
 @intrinsic
 def below64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any, Any]:
-    """`below64(address, at, byte: uint8) -> uint64`: which of 64 bytes are less than this one; the first byte in bit 0."""
+    """`below64(address, at, byte: uint8) -> uint64`: which of 64 bytes are less than this one; bit 0 is the first."""
     return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(
         builder, arguments, "<"
     )
@@ -171,19 +166,19 @@ def below64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any
 
 @njit(nogil=True)
 def first64(count: int) -> np.uint64:
-    """Which of 64 bytes are among the first `count` (0 or more); the first byte in bit 0."""
+    """Which of 64 bytes are among the first `count` (0 or more); bit 0 is the first."""
     return ALL if count >= 64 else ~(ALL << np.uint64(count))
 
 
 @njit(nogil=True)
 def between64(address: int, at: int, least: np.uint8, end: np.uint8) -> np.uint64:
-    """Which of 64 bytes are at least `least` and less than `end`; the first byte in bit 0."""
+    """Which of 64 bytes are at least `least` and less than `end`; bit 0 is the first."""
     return below64(address, at, end) & ~below64(address, at, least)
 
 
 @intrinsic
 def first_bit(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
-    """`first_bit(bits: uint64) -> intp`: how many zeros stand below the lowest one; 64 where there is no one."""
+    """`first_bit(bits: uint64) -> intp`: the place of the lowest bit that is set; 64 where none is."""
     return types.intp(types.uint64), lambda _context, builder, _signature, arguments: builder.cttz(
         arguments[0], ir.Constant(ir.IntType(1), 0)
     )
@@ -191,13 +186,13 @@ def first_bit(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
 
 @intrinsic
 def count_bits(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
-    """`count_bits(bits: uint64) -> intp`: how many are one."""
+    """`count_bits(bits: uint64) -> intp`: the number of bits that are set."""
     return types.intp(types.uint64), lambda _context, builder, _signature, arguments: builder.ctpop(arguments[0])
 
 
 @intrinsic
 def bit_length(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
-    """`bit_length(bits: uint64) -> intp`: the place behind the highest one; 0 where there is no one."""
+    """`bit_length(bits: uint64) -> intp`: the place after the highest bit that is set; 0 where none is."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
         return builder.sub(ir.Constant(WORD, 64), builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0)))

@@ -1,20 +1,21 @@
 # ruff: noqa: ARG001  (numba types a call by the names of the parameters; the code reads them from `arguments`)
 """The kernel behind `altalign.filters.identity.ids`: BLAKE2b-128 (RFC 7693) of many short messages, several at a time.
 
-The messages stand side by side in the lanes of vectors, as many as one of the CPU's registers holds. A lane whose
-message has ended takes the next one, so that no lane waits for a longer neighbour. A message is `first`, or `first`, a
-zero byte, `second`.
+The messages are side by side in the lanes of vectors, as many as one of the CPU's registers holds. A lane whose message
+has ended takes the next one, so no lane waits for a longer neighbour. A message is `first`, or `first`, a zero byte and
+`second`.
 """
 
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from llvmlite import binding, ir
 from numba import njit, types
 
 from altalign.filters.bits import address_of, copy, fill, intrinsic, load64
 
-# where sixteen registers hold the state, two a word would take a third more time
+# Where 16 registers hold the state, two registers per word would take a third more time.
 LANES = 8 if binding.get_host_cpu_features().get("avx512f") else 4
 BLOCK_BYTES = 128
 _IV = (
@@ -91,10 +92,8 @@ def _compress(_typing_context: Any, states: Any, words: Any, sizes: Any, lasts: 
         state = [builder.load(row(states, k), align=8) for k in range(8)]
         m = [builder.load(row(words, k), align=8) for k in range(16)]
         v = [*state, *(_vector(word) for word in _IV)]
-        v[12], v[14] = (
-            builder.xor(v[12], builder.load(sizes, align=8)),
-            builder.xor(v[14], builder.load(lasts, align=8)),
-        )
+        v[12] = builder.xor(v[12], builder.load(sizes, align=8))
+        v[14] = builder.xor(v[14], builder.load(lasts, align=8))
         for sigma in _SIGMA:
             for k, at in enumerate(_MIXED):
                 _mix(builder, v, at, m[sigma[2 * k]], m[sigma[2 * k + 1]])
@@ -107,7 +106,8 @@ def _compress(_typing_context: Any, states: Any, words: Any, sizes: Any, lasts: 
 
 @njit(nogil=True)
 def _fill_block(block: int, skip: int, first: int, first_size: int, second: int, second_size: int) -> None:
-    # The 128 bytes of a message from `skip` on, zeros behind its end (the zero byte between the two parts among them).
+    # Fills the block with the 128 bytes of a message from `skip` on, and with zeros after its end; the zero byte
+    # between the two parts is one of them.
     fill(block, BLOCK_BYTES, np.uint8(0))
     size = min(BLOCK_BYTES, first_size - skip)
     if size > 0:
@@ -122,38 +122,35 @@ def _fill_block(block: int, skip: int, first: int, first_size: int, second: int,
 
 @njit(nogil=True, cache=True)
 def hash_rows(
-    first: np.ndarray, first_offsets: np.ndarray, second: np.ndarray, second_offsets: np.ndarray, digests: np.ndarray
+    first: npt.NDArray[np.uint8],
+    first_offsets: npt.NDArray[np.int64],
+    second: npt.NDArray[np.uint8],
+    second_offsets: npt.NDArray[np.int64],
+    digests: npt.NDArray[np.uint64],
 ) -> None:
-    """Digests (uint64[n, 2], little-endian) of n messages.
+    """Fill `digests` (uint64[n, 2], little-endian) with those of n messages.
 
-    Parts are bytes (uint8) between offsets (int64[n + 1]); where `second_offsets` is empty the messages are the first
-    parts alone.
+    Parts are bytes (uint8) between offsets (int64[n + 1]). Where `second_offsets` is empty, a message is its first part
+    alone.
     """
     first_at, second_at, is_joined, started = address_of(first), address_of(second), second_offsets.size > 0, 0
-    states, words, block = (
-        np.empty((8, LANES), np.uint64),
-        np.empty((16, LANES), np.uint64),
-        np.empty(BLOCK_BYTES, np.uint8),
-    )
+    states, words = np.empty((8, LANES), np.uint64), np.empty((16, LANES), np.uint64)
+    block = np.empty(BLOCK_BYTES, np.uint8)
     sizes, lasts = np.zeros(LANES, np.uint64), np.zeros(LANES, np.uint64)
-    # the message in each lane, -1 for none, and how much of it is done
+    # The message in each lane, or -1, and how many of its bytes are done.
     rows, skips = np.full(LANES, -1), np.zeros(LANES, np.int64)
     while True:
         for lane in range(LANES):
             if rows[lane] < 0:
                 if started == len(digests):
-                    continue  # the lane computes on, unheard
+                    continue  # the lane computes on, and its result is ignored
                 rows[lane], skips[lane] = started, 0
                 for k in range(8):  # a slice would compile for seconds
                     states[k, lane] = _START[k]
                 started += 1
             row = rows[lane]
-            begin, second_begin, size, second_size = (
-                first_offsets[row],
-                0,
-                int(first_offsets[row + 1] - first_offsets[row]),
-                -1,
-            )
+            begin, size = first_offsets[row], int(first_offsets[row + 1] - first_offsets[row])
+            second_begin, second_size = 0, -1
             if is_joined:
                 second_begin, second_size = second_offsets[row], int(second_offsets[row + 1] - second_offsets[row])
             _fill_block(address_of(block), skips[lane], first_at + begin, size, second_at + second_begin, second_size)

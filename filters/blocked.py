@@ -1,9 +1,9 @@
-"""Block lists: hashes of images that must not be in a data set. Pure: text in, a list out, images asked against it.
+"""Block lists: hashes of images that must not be in a data set. Pure: reads lists from text, and looks images up.
 
-A list has one hash a line, in hex of either case; `#` begins a comment and blank lines are none. A hash of the bytes as
-found is told by its length: 64 digits SHA-256, 32 digits MD5. A PDQ hash, which has 64 digits too, is written `pdq:`
-and the digits; `sha256:` and `md5:` may be written likewise. A list of PDQ hashes alone gets its prefixes by `sed
-'s/^/pdq:/' list > list-with-prefixes`.
+A list has one hash per line, in hex of either case; `#` begins a comment, and blank lines are ignored. The length tells
+hashes of the bytes as found: SHA-256 has 64 digits, MD5 has 32. A PDQ hash, which also has 64 digits, is written `pdq:`
+and the digits; `sha256:` and `md5:` are allowed likewise. This gives prefixes to a list of PDQ hashes alone:
+`sed 's/^/pdq:/' list > list-with-prefixes`.
 """
 
 import hashlib
@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 from altalign.errors import UsageError
 
-# Hamming distance of 256 bits, and quality of 0 to 100, that PDQ's authors recommend to start with: matching is <= 31,
-# and hashes of a quality <= 49 are to be discarded (https://github.com/facebook/ThreatExchange/tree/main/pdq; the
-# algorithm: hashing.pdf there).
+# Hamming distance (of 256 bits) and quality (0 to 100) that PDQ's authors recommend to start with: a match is <= 31,
+# and hashes of quality <= 49 are discarded. See https://github.com/facebook/ThreatExchange/tree/main/pdq and
+# hashing.pdf in it.
 PDQ_DISTANCE_AT_MOST = 31
 PDQ_QUALITY_AT_LEAST = 50
-# Measured on 95 photographs of 720 px, bits that differ from the hash of a full RGB decode (median, greatest): gray
-# decoded to at least 128 px 16, 44; 256 px 6, 20; 512 px 4, 16. At 128 px an image would be missed for its decoding
-# alone.
+# Measured on 95 photographs of 720 px: bits that differ from the hash of a full RGB decode (median, greatest) are
+# 16, 44 for gray decoded to at least 128 px; 6, 20 for 256 px; 4, 16 for 512 px. At 128 px the decoding alone can hide
+# an image.
 PDQ_SHORT_SIDE_PX = 512
 
 _LINE = re.compile(r"(?:(?P<kind>[a-z0-9]+):)?\s*(?P<digits>[0-9a-f]+)")
@@ -35,9 +35,9 @@ class BlockList:
     """The hashes of all lists of a run.
 
     Attributes:
-        sha256: 64 lower-case hex digits each, of the bytes as found.
-        md5: 32 each, the same.
-        pdq: uint64 of shape (hashes, 4).
+        sha256: hashes of the bytes as found, each 64 lower-case hex digits.
+        md5: the same, each 32 digits.
+        pdq: uint64[hashes, 4].
     """
 
     sha256: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class BlockList:
         """Read lists, each given as (name for errors, its text).
 
         Raises:
-            UsageError: a line is no hash, naming the list and the line.
+            UsageError: a line is no hash; the message names list and line.
         """
         found: dict[str, set[str]] = {kind: set() for kind in _DIGITS}
         for name, text in texts:
@@ -66,23 +66,23 @@ class BlockList:
 
     @property
     def short_side_px(self) -> int:
-        """What an image has to be decoded to at least (`altalign.filters.pixels.decode`); 0 where nobody asks for pixels."""
+        """The short side, at least, to which images must be decoded (`pixels.decode`); 0 if pixels are not needed."""
         return PDQ_SHORT_SIDE_PX if len(self.pdq) else 0
 
     def blocks(self, *, data: bytes, found_sha256: str, pixels: npt.NDArray[np.uint8] | None) -> bool | None:
         """Whether the list names an image.
 
         Args:
-            data: its bytes as found.
-            found_sha256: their SHA-256, lower-case hex.
-            pixels: as `altalign.filters.pixels.decode` gives them; None: it was not decoded.
+            data: the image's bytes as found.
+            found_sha256: their SHA-256 in lower-case hex.
+            pixels: the image from `altalign.filters.pixels.decode`, or None if it was not decoded.
 
         Returns:
-            None where the bytes are not on the list and a PDQ hash could not be asked for want of pixels.
+            None if the bytes are not on the list and there are no pixels to compute a PDQ hash from.
         """
-        if found_sha256 in self.sha256 or (
-            self.md5 and hashlib.md5(data, usedforsecurity=False).hexdigest() in self.md5
-        ):
+        if found_sha256 in self.sha256:
+            return True
+        if self.md5 and hashlib.md5(data, usedforsecurity=False).hexdigest() in self.md5:
             return True
         if not len(self.pdq):
             return False
@@ -95,8 +95,8 @@ class BlockList:
 
 
 def pdq(pixels: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint64], int]:
-    """PDQ hash (uint64 of shape (4,), most significant bits first, as in its hex form) and quality (0 to 100) of gray or RGB pixels."""
-    import pdqhash  # an extra: only a list with PDQ hashes asks for it, and its loading has checked that it is there
+    """PDQ hash (uint64[4], most significant bits first, as in hex) and quality (0 to 100) of gray or RGB pixels."""
+    import pdqhash  # optional: only lists with PDQ hashes need it, and loading such a list checks that it is installed
 
     rgb = pixels if pixels.ndim == 3 else np.repeat(pixels[:, :, None], 3, axis=2)
     bits, quality = pdqhash.compute(np.ascontiguousarray(rgb))

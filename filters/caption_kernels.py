@@ -1,6 +1,7 @@
-"""Kernels behind `altalign.filters.captions.clean`: which captions need work, and the simple part of that work."""
+"""Kernels behind `altalign.filters.captions.clean`: they find the captions that need work and do its simple part."""
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from altalign.filters import unicode_data
@@ -19,25 +20,25 @@ from altalign.filters.bits import (
 )
 from altalign.filters.utf8 import decode, entry_of, place_of
 
-SPACES = 1  # white space or controls to mend
-TEXT = 2  # perhaps not NFC, or not UTF-8: the row is left to Python
+SPACES = 1  # the row has white space or controls to mend
+TEXT = 2  # the row may not be NFC, or is not UTF-8: it is left to Python
 
 CONTROL, WHITE_SPACE = unicode_data.CONTROL, unicode_data.WHITE_SPACE
 NFC_CHECK, COMBINING = unicode_data.NFC_CHECK, unicode_data.COMBINING
-# First bytes of U+00C0 to U+02FF and U+0400 to U+047F, which are of no class that is looked for; each with the byte
-# behind the last.
+# First bytes of U+00C0 to U+02FF and of U+0400 to U+047F, each range with the byte after its last. These code points
+# are in none of the classes that matter here.
 LATIN, LATIN_END, CYRILLIC, CYRILLIC_END = np.uint8(0xC3), np.uint8(0xCC), np.uint8(0xD0), np.uint8(0xD2)
 SPACE, DELETE, HIGH, FIRST_LEAD = np.uint8(0x20), np.uint8(0x7F), np.uint8(0x80), np.uint8(0xC0)
 
 
 @njit(nogil=True, cache=True)
 def look(
-    data: np.ndarray,
-    offsets: np.ndarray,
-    blocks: np.ndarray,
-    entries: np.ndarray,
-    combining: np.ndarray,
-    needs: np.ndarray,
+    data: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+    blocks: npt.NDArray[np.uint16],
+    entries: npt.NDArray[np.uint32],
+    combining: npt.NDArray[np.uint8],
+    needs: npt.NDArray[np.uint8],
 ) -> int:
     """Fill `needs` (uint8[n]) with what each row needs: 0, SPACES, TEXT or both. Returns how many rows need anything.
 
@@ -109,8 +110,7 @@ def _look_at_row(
 def _look_at_point(
     entry: int, point: int, at: int, size: int, last_mark: int, blocks: int, combining: int
 ) -> tuple[int, int]:
-    # Need of a code point of some class, and the new `last_mark`: quick check and order of marks as in UAX #15, section
-    # 9.
+    # What a code point of some class needs, and the new `last_mark`. UAX #15, section 9: quick check, order of marks.
     if entry & (CONTROL | WHITE_SPACE):
         return SPACES, last_mark
     need = TEXT if entry & NFC_CHECK else 0
@@ -124,18 +124,19 @@ def _look_at_point(
 
 @njit(nogil=True, cache=True)
 def rebuild(
-    data: np.ndarray,
-    offsets: np.ndarray,
-    blocks: np.ndarray,
-    entries: np.ndarray,
-    needs: np.ndarray,
-    fixed: np.ndarray,
-    fixed_offsets: np.ndarray,
-    out: np.ndarray,
-    out_offsets: np.ndarray,
+    data: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+    blocks: npt.NDArray[np.uint16],
+    entries: npt.NDArray[np.uint32],
+    needs: npt.NDArray[np.uint8],
+    fixed: npt.NDArray[np.uint8],
+    fixed_offsets: npt.NDArray[np.int64],
+    out: npt.NDArray[np.uint8],
+    out_offsets: npt.NDArray[np.int64],
 ) -> int:
-    """Write clean rows: as they are, with spaces mended, or (those of TEXT, in their order) from `fixed`. Returns the bytes written.
+    """Write clean rows; returns the number of bytes written.
 
+    A row is copied as it is, or has its spaces mended, or (where it needs TEXT) is the next row of `fixed`.
     Shapes: out uint8[bytes of data and fixed], out_offsets int64[n + 1].
     """
     to, of_fixed, row = 0, 0, 0
@@ -172,7 +173,8 @@ def rebuild(
 
 @njit(nogil=True)
 def _mend(data: int, at: int, end: int, blocks: int, entries: int, out: int, to: int) -> int:
-    # Copy a row of valid UTF-8 without controls, white space as single spaces, none at its ends. Returns where it ends.
+    # Copies a row of valid UTF-8 without its controls; runs of white space become one space, or none at the ends of the
+    # row. Returns where the copy ends.
     begin, pending = to, False
     while at < end:
         point, size = decode(data, at, end)

@@ -1,7 +1,7 @@
-"""Clean captions: entities decoded, controls removed, NFC, white space made single spaces, as product.md section 3 has it.
+"""Cleans captions: decodes entities, removes controls, makes text NFC and white space single spaces (product.md, 3).
 
-Most captions are clean as they come. One kernel reads every byte and says which rows are not; a batch without such rows
-is returned as it is. Rows in which only spaces and controls are wrong are mended by a second kernel, the others here.
+Most captions are clean as they come. One kernel reads every byte and finds the rows that are not; a batch without such
+rows is returned as it is. A second kernel mends rows where only spaces and controls are wrong; the rest is done here.
 """
 
 import re
@@ -10,6 +10,7 @@ from html.entities import html5
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import unicodedata2
 
@@ -21,28 +22,28 @@ from altalign.filters.words import text_buffers
 REFERENCE = re.compile(
     r"&(?:#(?:[xX](?P<hex>[0-9A-Fa-f]+)|(?P<decimal>[0-9]+));?|(?P<name>[A-Za-z][A-Za-z0-9]*)(?P<end>[;=]?))"
 )
-# Characters that references to C1 controls stand for (HTML Standard, numeric character reference end state)
+# Characters that references to C1 controls stand for (HTML Standard, numeric character reference end state).
 WINDOWS_1252 = {
     byte: bytes([byte]).decode("cp1252") for byte in range(0x80, 0xA0) if byte not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)
 }
-MOST_DIGITS = 7  # of 1114111, the last code point; more digits are not worth reading
+MOST_DIGITS = 7  # 1114111, the last code point, has so many
 REPLACEMENT = "\ufffd"
-LAST_WHITE_SPACE = 0x3000  # nor are there controls behind it
-BYTES_AT_MOST = (1 << 31) - 1  # of an Arrow string array
+LAST_WHITE_SPACE = 0x3000  # no control comes after it either
+BYTES_AT_MOST = (1 << 31) - 1  # what an Arrow string array holds
 
 
 def clean(captions: "pa.Array[Any]") -> pa.StringArray:
-    """Captions as they are stored: no control characters, NFC, white space as single spaces, none at the ends; case kept.
+    """Captions as they are stored: no controls, NFC, single spaces and none at the ends; case is kept.
 
     Args:
         captions: n strings of any Arrow kind, dictionaries of strings too; null becomes "", bytes that are not UTF-8
             become U+FFFD.
 
     Returns:
-        n captions without nulls; of the same buffers where nothing was to be done.
+        n captions without nulls; the same buffers where nothing had to be done.
 
     Raises:
-        ValueError: they hold more than 2 GiB.
+        ValueError: the captions hold more than 2 GiB.
     """
     captions = _strings(captions)
     data, offsets = text_buffers(captions)
@@ -53,31 +54,26 @@ def clean(captions: "pa.Array[Any]") -> pa.StringArray:
     fixed = _clean_texts(data, offsets, needs)
     if not needs.any():
         return captions
-    fixed_data, fixed_offsets = (
-        np.frombuffer(b"".join(fixed), np.uint8),
-        np.cumsum([0, *map(len, fixed)], dtype=np.int64),
-    )
-    out, out_offsets = (
-        np.empty(int(offsets[-1] - offsets[0]) + fixed_data.size, np.uint8),
-        np.empty(len(captions) + 1, np.int64),
-    )
+    fixed_data = np.frombuffer(b"".join(fixed), np.uint8)
+    fixed_offsets = np.cumsum([0, *map(len, fixed)], dtype=np.int64)
+    out = np.empty(int(offsets[-1] - offsets[0]) + fixed_data.size, np.uint8)
+    out_offsets = np.empty(len(captions) + 1, np.int64)
     size = caption_kernels.rebuild(data, offsets, blocks, entries, needs, fixed_data, fixed_offsets, out, out_offsets)
     return _array(out[:size], out_offsets)
 
 
 def decode_entities(captions: "pa.Array[Any]") -> pa.StringArray:
-    """Captions with HTML character references decoded once, as in an attribute's value; comes before `clean`.
+    """Captions with HTML character references decoded once, as in an attribute's value; call it before `clean`.
 
     Args:
-        captions: n strings of any Arrow kind, dictionaries of strings too; null becomes "", and in rows that hold "&"
-            bytes that
-            are not UTF-8 become U+FFFD.
+        captions: n strings of any Arrow kind, dictionaries of strings too; null becomes "". In rows that hold "&",
+            bytes that are not UTF-8 become U+FFFD.
 
     Returns:
-        n captions without nulls; of the same buffers where no row holds "&".
+        n captions without nulls; the same buffers where no row holds "&".
 
     Raises:
-        ValueError: they hold more than 2 GiB.
+        ValueError: the captions hold more than 2 GiB.
     """
     captions = _strings(captions)
     data, offsets = text_buffers(captions)
@@ -98,8 +94,8 @@ def decode_entities(captions: "pa.Array[Any]") -> pa.StringArray:
 def decode_entities_in(text: str) -> str:
     """One string with HTML character references decoded once, as in an attribute's value.
 
-    There a name without its semicolon stays as it is before "=" and before letters and digits (`html.unescape` decodes
-    it).
+    In an attribute, a name without its semicolon stays as it is before "=", letters and digits; `html.unescape` would
+    decode it.
     """
     return REFERENCE.sub(_character, text) if "&" in text else text
 
@@ -118,8 +114,10 @@ def _character(reference: re.Match[str]) -> str:
     return WINDOWS_1252.get(point) or chr(point)
 
 
-def _clean_texts(data: np.ndarray, offsets: np.ndarray, needs: np.ndarray) -> list[bytes]:
-    # Clean texts of the rows that need TEXT; those found to be clean lose that need.
+def _clean_texts(
+    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], needs: npt.NDArray[np.uint8]
+) -> list[bytes]:
+    # The clean texts of the rows that need TEXT; rows that prove clean lose that need.
     rows = np.flatnonzero(needs & TEXT)
     texts, clean_rows, view = [], [], data.data
     for row, start, end, need in zip(
@@ -143,7 +141,7 @@ def _clean_text(text: str) -> str:
 
 @cache
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    # Runs of control characters that are not white space, and of white space, of the frozen Unicode version.
+    # Patterns of runs of controls that are not white space, and of runs of white space, in the frozen Unicode version.
     entries = {chr(point): unicode_data.entry(chr(point)) for point in range(LAST_WHITE_SPACE + 1)}
     kinds = [
         [c for c in entries if entries[c] & (CONTROL | WHITE_SPACE) == CONTROL],
@@ -154,21 +152,21 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def _strings(captions: "pa.Array[Any]") -> pa.StringArray:
-    # As a string array without nulls, the same buffers where it is one.
+    # A string array without nulls; the same buffers if it is one already.
     if not pa.types.is_string(captions.type):
         captions = captions.cast(pa.string())
     return cast(pa.StringArray, captions.fill_null("") if captions.null_count else captions)
 
 
-def _text(data: np.ndarray, offsets: np.ndarray, row: int) -> str:
+def _text(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], row: int) -> str:
     return data[offsets[row] : offsets[row + 1]].tobytes().decode(errors="replace")
 
 
-def _array(data: np.ndarray, offsets: np.ndarray) -> pa.StringArray:
+def _array(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> pa.StringArray:
     if data.size > BYTES_AT_MOST:
         raise ValueError(
-            f"captions of one batch hold {data.size} bytes, more than the {BYTES_AT_MOST} of an Arrow string array: use smaller batches"
+            f"captions of one batch hold {data.size} bytes, more than the {BYTES_AT_MOST} of an Arrow string array: "
+            "use smaller batches"
         )
-    return pa.StringArray.from_buffers(
-        offsets.size - 1, pa.py_buffer(offsets.astype(np.int32).data), pa.py_buffer(data.data)
-    )
+    ends = pa.py_buffer(offsets.astype(np.int32).data)
+    return pa.StringArray.from_buffers(offsets.size - 1, ends, pa.py_buffer(data.data))

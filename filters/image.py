@@ -1,7 +1,6 @@
-"""Image-based filtering (ALIGN section 3), one function a rule: Arrow columns in, verdict out (null keeps).
+"""Image-based filtering (ALIGN section 3), one function for each rule: Arrow columns in, verdict out (null keeps).
 
-A null is a value nobody could measure: it is not decided by the rule, so the rule keeps it, and another one has the
-reason.
+A null is a value that could not be measured. The rule keeps such a row; another rule drops it and has the reason.
 """
 
 from fractions import Fraction
@@ -15,33 +14,33 @@ from altalign.reasons import DropReason, Verdict, drop_where
 
 
 def undecodable(image_format: pa.StringArray) -> Verdict:
-    """Drops what is no known image format by its first bytes (a null format)."""
+    """Drops bytes that begin like no known image format (a null format)."""
     return drop_where(image_format.is_null(), DropReason.IMAGE_UNDECODABLE)
 
 
 def damaged(damage: pa.StringArray) -> Verdict:
-    """Drops a known format that does not decode whole (its damage is not null)."""
+    """Drops a known format that does not decode completely (its damage is not null)."""
     return drop_where(damage.is_valid(), DropReason.IMAGE_DAMAGED)
 
 
 def too_many_pixels(width: pa.Int32Array, height: pa.Int32Array, *, pixels_at_most: int) -> Verdict:
-    """Drops images of more pixels than may be decoded."""
+    """Drops images with more pixels than may be decoded."""
     pixels = pc.multiply(width.cast(pa.int64()), height.cast(pa.int64()))
     return _drop_where_known(pc.greater(pixels, pa.scalar(pixels_at_most)), DropReason.IMAGE_TOO_MANY_PIXELS)
 
 
 def too_small(width: pa.Int32Array, height: pa.Int32Array, *, short_side_above_px: int) -> Verdict:
-    """Drops a shorter side that is not strictly above the limit (ALIGN section 3: larger than 200 pixels)."""
+    """Drops images whose shorter side is not strictly above the limit (ALIGN section 3: larger than 200 pixels)."""
     limit = pa.scalar(short_side_above_px)
     is_small = pc.or_(pc.less_equal(width, limit), pc.less_equal(height, limit))
     return _drop_where_known(is_small, DropReason.IMAGE_TOO_SMALL)
 
 
 def too_elongated(width: pa.Int32Array, height: pa.Int32Array, *, aspect_ratio_below: float) -> Verdict:
-    """Drops a ratio of long to short side that is not strictly below the limit (ALIGN section 3: smaller than 3).
+    """Drops images whose ratio of long to short side is not strictly below the limit (ALIGN section 3: smaller than 3).
 
-    Exact: the limit counts as the decimal fraction it is written as (2.1 is 21/10, and 100 x 210 goes), in Python's
-    integers, which hold any product. Images come at hundreds a second, so a loop over rows costs nothing.
+    The comparison is exact: the limit is the decimal fraction as written (2.1 is 21/10, so 100 x 210 is dropped), and
+    Python's integers hold any product. Images come at hundreds a second, so a loop over rows costs nothing.
     """
     limit = Fraction(str(aspect_ratio_below))
     is_elongated = [
@@ -52,15 +51,14 @@ def too_elongated(width: pa.Int32Array, height: pa.Int32Array, *, aspect_ratio_b
 
 
 def blocked(is_blocked: pa.BooleanArray) -> Verdict:
-    """Drops what a block list names."""
+    """Drops images that a block list names."""
     return _drop_where_known(is_blocked, DropReason.IMAGE_BLOCKED)
 
 
 def nsfw(score: pa.FloatArray, *, drop_at_or_above: float) -> Verdict:
-    """Drops a score at or above the threshold. The score is compared as it is stored, in 32 bits, without rounding the threshold."""
-    return _drop_where_known(
-        pc.greater_equal(score.cast(pa.float64()), pa.scalar(drop_at_or_above)), DropReason.IMAGE_NSFW
-    )
+    """Drops a score at or above the threshold; the score has 32 bits, the threshold is not rounded to them."""
+    is_at_or_above = pc.greater_equal(score.cast(pa.float64()), pa.scalar(drop_at_or_above))
+    return _drop_where_known(is_at_or_above, DropReason.IMAGE_NSFW)
 
 
 def judge_images(
@@ -73,7 +71,10 @@ def judge_images(
     nsfw_score: pa.FloatArray,
     rules: ImageSettings,
 ) -> list[Verdict]:
-    """The verdict of every rule of the stage, in the order of `REASONS[Stage.IMAGE]`; columns of one length, nulls where not measured."""
+    """The verdict of every rule of the stage, in the order of `REASONS[Stage.IMAGE]`.
+
+    All columns have n rows; a value that was not measured is null.
+    """
     return [
         undecodable(image_format),
         damaged(damage),
@@ -86,5 +87,5 @@ def judge_images(
 
 
 def _drop_where_known(mask: Any, reason: DropReason) -> Verdict:
-    """`drop_where` of a mask (a boolean array) whose nulls do not hold."""
+    """`drop_where` for a mask (a boolean array) in which null counts as false."""
     return drop_where(pc.fill_null(mask, pa.scalar(False)), reason)  # noqa: FBT003 (Arrow's own signature)

@@ -1,4 +1,4 @@
-"""What the bytes of an image say before it is decoded: its format, size and orientation, and that decoders can be trusted with it.
+"""Reads an image's format, size and orientation before it is decoded, and refuses what decoders cannot be trusted with.
 
 Images are opened, and then decoded, within `STRICT_PILLOW`.
 """
@@ -28,10 +28,10 @@ from PIL import (
 
 from altalign.decoder_errors import DECODER_ERRORS
 
-# ours; above 33 million Pillow cannot count the bits of a row, and BMP's run lengths may skip 255 rows in two bytes
+# Ours. Above 33 million, Pillow cannot count the bits of a row; and run lengths of BMP may skip 255 rows in two bytes.
 ROW_AT_MOST_PX = 1 << 20
 
-# The plug-in is chosen by our own sniffing: no probing of forty others, and no lying file extension.
+# `sniff` chooses the plug-in: Pillow does not try forty others, and no file extension can mislead it.
 _OPENERS: Mapping[str, type[ImageFile.ImageFile]] = {
     "jpeg": JpegImagePlugin.JpegImageFile,
     "png": PngImagePlugin.PngImageFile,
@@ -43,25 +43,15 @@ _OPENERS: Mapping[str, type[ImageFile.ImageFile]] = {
 }
 
 _GIF_HEAD_BYTES = 1 << 20  # ours
-# sizes of the header that follows the file's: keeps texts that begin with BM out
+# Sizes of the header that follows the file's own: a text that begins with BM is no image.
 _BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)
 _AVIF_BRANDS = (b"avif", b"avis")
-_TIFF_COMPRESSIONS = (
-    "raw",
-    "tiff_lzw",
-    "tiff_jpeg",
-    "jpeg",
-    "tiff_adobe_deflate",
-    "tiff_deflate",
-    "packbits",
-    "lzma",
-    "zstd",
-    "webp",
-)
+_TIFF_COMPRESSIONS = {"raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "tiff_jpeg"}
+_TIFF_COMPRESSIONS |= {"jpeg", "lzma", "zstd", "webp"}
 
 
 def sniff(data: bytes) -> str | None:
-    """The image format by the first bytes; None for everything else (SVG, HTML, HEIC, nothing)."""
+    """The image format that the first bytes show; None for everything else (SVG, HTML, HEIC, nothing)."""
     if data[:3] == b"\xff\xd8\xff":
         return "jpeg"
     if data[:8] == b"\x89PNG\r\n\x1a\n":
@@ -80,7 +70,7 @@ def sniff(data: bytes) -> str | None:
 
 
 def opened(kind: str, data: bytes) -> tuple[ImageFile.ImageFile, int, int]:
-    """An image of a format that `sniff` gives, not yet decoded; its width and height as stored, of the first frame.
+    """The image, not yet decoded, and the width and height of its first frame as stored; `kind` comes from `sniff`.
 
     Raises:
         Exception: one of `DECODER_ERRORS`, or MemoryError where the header asks for more than any limit of ours.
@@ -92,26 +82,24 @@ def opened(kind: str, data: bytes) -> tuple[ImageFile.ImageFile, int, int]:
 
 
 def check_decodable(image: ImageFile.ImageFile, width: int) -> None:
-    """Refuse what is not to be given to a decoder; `width` as stored.
+    """Refuse an image that no decoder should get; `width` is as stored.
 
-    On every machine alike a row that decoders take so much memory for, or so many bits, that they raise MemoryError
-    themselves. And a TIFF of a fax's or another rare compression: of damage in it libtiff says nothing, and gives what
-    was in the memory before.
+    A very long row takes so much memory, or so many bits, that decoders raise MemoryError; it is refused on every
+    machine alike. In a TIFF of a fax's or another rare compression libtiff does not report damage, and returns what was
+    in memory before.
 
     Raises:
         ValueError: it is such an image.
     """
     if width > ROW_AT_MOST_PX:
         raise ValueError(f"a row of {width} pixels, longer than {ROW_AT_MOST_PX}")
-    if (
-        isinstance(image, TiffImagePlugin.TiffImageFile)
-        and image.info.get("compression", "raw") not in _TIFF_COMPRESSIONS
-    ):
-        raise ValueError(f"compression {image.info['compression']}, in which damage goes unnoticed")
+    compression = image.info.get("compression", "raw")
+    if isinstance(image, TiffImagePlugin.TiffImageFile) and compression not in _TIFF_COMPRESSIONS:
+        raise ValueError(f"compression {compression}, in which damage goes unnoticed")
 
 
 def orientation_of(image: ImageFile.ImageFile) -> int:
-    """EXIF orientation, 1 to 8; what is none, cannot be read or is out of range counts as 1. XMP is not asked, as browsers do not."""
+    """EXIF orientation, 1 to 8; 1 if it is missing, unreadable or out of range. XMP is ignored, as browsers do."""
     try:
         if isinstance(image, TiffImagePlugin.TiffImageFile):
             orientation = image.tag_v2.get(ExifTags.Base.Orientation, 1)
@@ -125,17 +113,18 @@ def orientation_of(image: ImageFile.ImageFile) -> int:
 
 
 def words_of(error: BaseException) -> str:
-    """The decoder's words; a lookup or arithmetic error says nothing without its type."""
+    """The decoder's message; for a lookup or arithmetic error with its type, without which it says nothing."""
     says_it_all = isinstance(error, (OSError, SyntaxError, ValueError, RuntimeError)) and str(error)
     return str(error) if says_it_all else f"{type(error).__name__} {error}".rstrip()
 
 
 class _StrictPillow:
-    """For the time of a block: no warnings, no pixel limit but ours, no half-read files, one thread a decoder, and nothing that libtiff prints.
+    """Settings of Pillow for the time of a `with` block.
 
-    All five are variables of Pillow's modules, `warnings` and libtiff, so the blocks of several threads share them: the
-    first to come sets them, the last to go puts back what was there. Whoever opens image after image holds a block
-    around them all, or each would pay for both.
+    Inside: no warnings, no pixel limit but ours, no half-read files, one thread per decoder, no output of libtiff. All
+    five are variables of Pillow's modules, `warnings` and libtiff, so the blocks of several threads share them: the
+    first block to begin sets them, the last to end restores them. Code that opens many images holds one block around
+    them all, so as not to pay for this with each.
     """
 
     def __init__(self) -> None:
@@ -172,11 +161,11 @@ STRICT_PILLOW = _StrictPillow()
 
 @cache
 def _setters_of_tiff_handlers() -> list[Any]:
-    """Functions that set what libtiff calls with errors and warnings, and return what it called before; none where Pillow's build hides them.
+    """Functions that set libtiff's handlers of errors and warnings, and return the handler that was set before.
 
-    By default it prints them.
+    The default handlers print. The list is empty where Pillow's build hides the functions.
     """
-    library = ctypes.CDLL(Image.core.__file__)  # and what that loads
+    library = ctypes.CDLL(Image.core.__file__)  # finds symbols of the libraries that it loads, too
     found = [getattr(library, name, None) for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler")]
     setters = [setter for setter in found if setter is not None]
     for setter in setters:
@@ -185,7 +174,7 @@ def _setters_of_tiff_handlers() -> list[Any]:
 
 
 def _stored_size(image: ImageFile.ImageFile) -> tuple[int, int]:
-    """Width and height as stored, of the first frame. Pillow turns a TIFF's size round as its orientation asks; this turns it back."""
+    """Width and height of the first frame as stored; where Pillow swaps them for a TIFF's orientation, swaps back."""
     width, height = image.size
     if isinstance(image, TiffImagePlugin.TiffImageFile) and orientation_of(image) >= 5:
         width, height = height, width
@@ -195,7 +184,10 @@ def _stored_size(image: ImageFile.ImageFile) -> tuple[int, int]:
 
 
 def _check_gif(data: bytes) -> None:
-    """Refuse a GIF with too much before its first frame: Pillow joins comments piece by piece, a second for 3 MB and an hour for 200."""
+    """Refuse a GIF with too much before its first frame.
+
+    Pillow joins comments piece by piece, which takes a second for 3 MB and an hour for 200.
+    """
     at = 13 + (2 << (data[10] & 7)) * 3 * (data[10] >> 7)
     while data[at : at + 1] == b"!":
         at += 2
@@ -207,7 +199,7 @@ def _check_gif(data: bytes) -> None:
 
 
 def _is_avif(data: bytes) -> bool:
-    """Whether the `ftyp` box at the start names an AVIF brand: the major one, or one of the compatible ones (HEIC shares the container)."""
+    """Whether the `ftyp` box names an AVIF brand, as the major one or a compatible one; HEIC shares the container."""
     box = data[8 : min(int.from_bytes(data[:4], "big"), 512)]
     brands = [box[at : at + 4] for at in range(0, len(box), 4) if at != 4]  # bytes 4 to 7 are the minor version
     return any(brand in _AVIF_BRANDS for brand in brands)

@@ -1,7 +1,7 @@
-"""JPEG bytes of an image, encoded while other threads run.
+"""Encodes images as JPEG while other threads run.
 
-Pillow gives Python's lock away while it encodes to a file of the system, and keeps it for one of Python's. A file in
-memory is one of the system.
+Pillow releases Python's lock while it encodes to a file of the system, but not for a file object of Python. A memory
+file (memfd) is a file of the system.
 """
 
 import errno
@@ -11,34 +11,34 @@ from typing import IO, Any, cast
 
 from PIL import Image
 
-_END = b"\xff\xd9"  # of every JPEG: end of image
+_END = b"\xff\xd9"  # "end of image": the last bytes of every JPEG
 _NO_MEMORY = (errno.ENOMEM, errno.ENOSPC, errno.EFBIG)
 
 
 class _File:
-    """As much of a file as Pillow asks for."""
+    """The part of a file object that Pillow uses."""
 
     def __init__(self, descriptor: int):
         self._descriptor = descriptor
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """The file's descriptor."""
         return self._descriptor
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: nothing is buffered."""
 
 
 def encoded(image: Image.Image, *, quality: int) -> bytes:
-    """The bytes of `Image.save`, without metadata.
+    """The bytes that `Image.save` writes, without metadata.
 
     Raises:
-        MemoryError: the machine has too little.
+        MemoryError: the machine has too little memory.
         OSError: the encoder does not take the image.
     """
     try:
         descriptor = os.memfd_create("jpeg")
-    except (AttributeError, OSError):  # another system than Linux, or it gives us none
+    except (AttributeError, OSError):  # the system is not Linux, or refuses
         return _encoded_by_python(image, quality=quality)
     try:
         image.save(cast(IO[Any], _File(descriptor)), "JPEG", quality=quality)
@@ -50,7 +50,7 @@ def encoded(image: Image.Image, *, quality: int) -> bytes:
         raise
     finally:
         os.close(descriptor)
-    if not data.endswith(_END):  # Pillow does not look whether all was written
+    if not data.endswith(_END):  # Pillow does not check that everything was written
         raise MemoryError(f"for an image of {image.width} x {image.height} as JPEG")
     return data
 

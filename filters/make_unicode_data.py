@@ -7,27 +7,21 @@ PropList.txt.
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import unicodedata2
 
 from altalign.filters import unicode_data
 from altalign.filters.unicode_data import BLOCK, CODE_POINTS, UnicodeTable
 
 ZERO_WIDTH_SPACE = 0x200B
+# fmt: off
 WHITE_SPACE = {
-    *range(0x9, 0xE),
-    0x20,
-    0x85,
-    0xA0,
-    0x1680,
-    *range(0x2000, 0x200B),
-    0x2028,
-    0x2029,
-    0x202F,
-    0x205F,
-    0x3000,
+    *range(0x9, 0xE), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000,
 }
+# fmt: on
 UNSPACED_SCRIPTS = {"Hani", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"}  # product.md section 3, words
 CLASS_OF_CATEGORY = {
     "L": unicode_data.LETTER,
@@ -43,7 +37,7 @@ LAST_SYLLABLE_PARTS = (range(0x1161, 0x1176), range(0x11A8, 0x11C3))
 
 
 def build() -> UnicodeTable:
-    """The table, from the sources alone."""
+    """Build the table from the sources alone."""
     lower = simple_lower_case()
     doubtful = nfc_doubtful()
     entries = np.array([_entry(point, lower, doubtful) for point in range(CODE_POINTS)], np.uint32)
@@ -65,19 +59,15 @@ def simple_lower_case() -> dict[int, int]:
 
 
 def nfc_doubtful() -> set[int]:
-    """Code points whose NFC_Quick_Check is No (NFC changes them) or Maybe (they compose with what stands before)."""
+    """Code points whose NFC_Quick_Check is No (NFC changes them) or Maybe (they compose with a character before)."""
     changed = {point for point in _characters() if unicodedata2.normalize("NFC", chr(point)) != chr(point)}
-    return (
-        changed
-        | {ord(second) for _, second in compositions()}
-        | {point for part in LAST_SYLLABLE_PARTS for point in part}
-    )
+    return changed.union((ord(second) for _, second in compositions()), *LAST_SYLLABLE_PARTS)
 
 
 def compositions() -> Iterator[tuple[str, str]]:
-    """Pairs of characters that NFC makes one, without those of Hangul."""
+    """Pairs of characters that NFC makes one, except those of Hangul."""
     for point in _characters():
-        parts = unicodedata2.decomposition(chr(point)).split()  # begins with a <tag> where it is no canonical one
+        parts = unicodedata2.decomposition(chr(point)).split()  # begins with a <tag> if it is not canonical
         if len(parts) == 2 and not parts[0].startswith("<") and unicodedata2.normalize("NFC", chr(point)) == chr(point):
             yield chr(int(parts[0], 16)), chr(int(parts[1], 16))
 
@@ -88,7 +78,7 @@ def _characters() -> Iterator[int]:
 
 
 def _entry(point: int, lower: dict[int, int], doubtful: set[int]) -> int:
-    from fontTools.unicodedata import script  # of the test group only: who reads the table does not need it
+    from fontTools.unicodedata import script  # a test dependency; reading the table does not need it
 
     character = chr(point)
     category = unicodedata2.category(character)
@@ -102,8 +92,8 @@ def _entry(point: int, lower: dict[int, int], doubtful: set[int]) -> int:
     return entry | (unicode_data.COMBINING if unicodedata2.combining(character) else 0)
 
 
-def build_scripts() -> dict[str, np.ndarray]:
-    """The table of `altalign.filters.scripts`."""
+def build_scripts() -> dict[str, npt.NDArray[Any]]:
+    """Build the table of `altalign.filters.scripts`: starts, scripts and names."""
     from fontTools.unicodedata import script, script_name
 
     codes = [script(chr(point)) for point in range(CODE_POINTS)]
@@ -116,13 +106,7 @@ def build_scripts() -> dict[str, np.ndarray]:
 def main() -> None:
     """Write the tables beside this file."""
     np.savez_compressed(Path(__file__).with_name("unicode_16.npz"), **build()._asdict())
-    scripts = build_scripts()
-    np.savez_compressed(
-        Path(__file__).with_name("scripts_16.npz"),
-        starts=scripts["starts"],
-        scripts=scripts["scripts"],
-        names=scripts["names"],
-    )
+    np.savez_compressed(Path(__file__).with_name("scripts_16.npz"), **build_scripts())
 
 
 if __name__ == "__main__":

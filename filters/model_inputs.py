@@ -1,4 +1,4 @@
-"""What an image model in an ONNX file wants to see, as the TOML beside it says, and an image made so. Pure; `pipelines` runs models."""
+"""The input of an image model in an ONNX file, described by the TOML beside it. Pure; `pipelines` runs the models."""
 
 from typing import Annotated, Literal
 
@@ -17,12 +17,11 @@ class ModelInput(Settings):
     """The input of a model: `(pixel * scale - mean) / std`, float32, one image at a time.
 
     Attributes:
-        input_size: height and width in pixels, or one number for both; the image is squeezed into it, whatever its
-        shape.
-        mean: of each channel, in the order of `channels`, after `scale`.
-        std: the same.
+        input_size: height and width in pixels, or one number for both; the image is resized to it and loses its shape.
+        mean: mean of each channel after `scale`, in the order of `channels`.
+        std: standard deviation of each channel, likewise.
         layout: nchw = (1, 3, height, width), nhwc = (1, height, width, 3).
-        scale: what a pixel (0 to 255) is multiplied by.
+        scale: factor of a pixel (0 to 255).
         channels: order of the channels.
     """
 
@@ -35,18 +34,18 @@ class ModelInput(Settings):
 
     @property
     def height_and_width(self) -> tuple[int, int]:
-        """Of the input, in pixels."""
+        """Height and width of the input in pixels."""
         height, width = self.input_size if isinstance(self.input_size, list) else (self.input_size, self.input_size)
         return height, width
 
     @property
     def short_side_px(self) -> int:
-        """What an image has to be decoded to at least, for nothing to be enlarged."""
+        """The short side, at least, to which an image must be decoded so that nothing is enlarged."""
         return max(self.height_and_width)
 
 
 def prepare(pixels: npt.NDArray[np.uint8], wanted: ModelInput) -> npt.NDArray[np.float32]:
-    """One image, uint8 of shape (height, width, 3) or gray, as a batch of one in the model's layout."""
+    """One image, uint8[height, width, 3] or gray uint8[height, width], as a batch of one in the model's layout."""
     height, width = wanted.height_and_width
     image = Image.fromarray(pixels).convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
     values = np.asarray(image)[:, :, :: -1 if wanted.channels == "bgr" else 1].astype(np.float32)

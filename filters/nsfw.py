@@ -1,4 +1,4 @@
-"""What a classifier of pornographic images wants to see, and how its answer is read. Pure; `altalign.pipelines.images.models` runs it.
+"""The input of a classifier of pornographic images, and the score in its output. Pure; `pipelines` runs the model.
 
 ALIGN removes pornographic images (section 3) and names no classifier; here it is an ONNX file with a TOML beside it.
 """
@@ -17,9 +17,9 @@ class Classifier(ModelInput):
     """The TOML beside an ONNX file.
 
     Attributes:
-        output_index: which number of the first output is the score.
-        activation: what turns the output into a probability: softmax over its numbers, sigmoid of one, or none where
-        the model has it.
+        output_index: index of the score in the first output.
+        activation: turns the output into a probability: softmax over all numbers, sigmoid of one, or none where the
+            model includes it.
     """
 
     output_index: Annotated[int, Field(ge=0)]
@@ -29,7 +29,7 @@ class Classifier(ModelInput):
 def score(output: npt.NDArray[np.floating], classifier: Classifier) -> float:
     """The score, 0 to 1, in a classifier's output for one image (any shape).
 
-    Rounded to four decimals: what differs between processors lies far below, and so their verdicts agree.
+    It is rounded to four decimals. Differences between processors are far smaller, so their verdicts agree.
     """
     numbers = np.asarray(output, np.float64).ravel()
     if classifier.activation == "softmax":

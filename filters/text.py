@@ -1,7 +1,7 @@
-"""The text rules (ALIGN section 3, "Text-based filtering"), one function a rule: columns in, verdict out. Null keeps.
+"""The text rules (ALIGN section 3, "Text-based filtering"), one function each: columns in, verdict out (null keeps).
 
-Counts that a rule compares with a limit come from the tables of the whole pool: `images_per_text` and `texts_per_image`
-are null where they are within the limit, which is where a verdict keeps.
+`images_per_text` and `texts_per_image` come from the tables of the whole pool. They are null within the limit, where
+the verdict keeps.
 """
 
 import pyarrow as pa

@@ -8,10 +8,10 @@ SIDE_PX = 32
 
 
 def thumbnail(gray: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """The mean of each of 32 x 32 equal parts of an image, by area: a pixel on an edge counts in both parts by its share. Halves round up.
+    """The mean of each of 32 x 32 equal parts of an image; a pixel on an edge counts in both parts by its area.
 
-    The thumbnail of a mirrored image is the mirrored thumbnail, exactly. Images smaller than 32 px are enlarged by the
-    same rule.
+    Halves round up. The thumbnail of a mirrored image is exactly the mirrored thumbnail. Images smaller than 32 px are
+    enlarged by the same rule.
 
     Args:
         gray: uint8[height, width], both at least 1.
@@ -20,7 +20,7 @@ def thumbnail(gray: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         uint8[32, 32].
 
     Raises:
-        ValueError: an array of another shape or type.
+        ValueError: the array has another shape or type.
     """
     if gray.dtype != np.uint8 or gray.ndim != 2 or not gray.size:
         raise ValueError(f"a gray image is uint8 of shape (height, width), this is {gray.dtype} of shape {gray.shape}")
@@ -30,7 +30,7 @@ def thumbnail(gray: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 @njit(nogil=True, cache=True)
-def _reduce(gray: np.ndarray, means: np.ndarray) -> None:
+def _reduce(gray: npt.NDArray[np.uint8], means: npt.NDArray[np.uint8]) -> None:
     # Lengths are in 1/32 of a pixel: a part is `height` long, a pixel 32.
     height, width = gray.shape
     column_sums, area = np.empty(width, np.int64), height * width

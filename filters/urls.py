@@ -1,13 +1,14 @@
-"""Image URLs of tables: taken as written, white space at the ends removed, and without their fragment where they are valid.
+"""Image URLs of tables, as written but without white space at the ends and, where valid, without their fragment.
 
-Valid: http or https, and accepted by a WHATWG parser (ada). A kernel decides the plain ones, which are nearly all; the
-rest are parsed.
+A URL is valid if it is http or https and a WHATWG parser (ada) accepts it. A kernel decides plain URLs, which are
+nearly all; the others are parsed.
 """
 
 from typing import Any, cast
 
 import ada_url
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
@@ -39,14 +40,17 @@ _HOST[[*range(48, 58), *range(65, 91), 95, *range(97, 123)]] = _NAME
 _HOST[[ord("."), ord("-"), ord("/"), ord("?")]] = [_DOT, _HYPHEN, _END, _END]
 
 # Property White_Space.
-_WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+_WHITE_SPACE = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
 
 
-def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, np.ndarray]:
+def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, npt.NDArray[np.bool_]]:
     """The URLs of a column, and whether each is valid (bool[n]).
 
-    Invalid ones stay as written but for white space at their ends; null stays null. A column that needs no change comes
-    back as it is.
+    Invalid URLs lose only the white space at their ends; null stays null. A column that needs no change is returned as
+    it is.
     """
     texts = cast(pa.StringArray, urls if pa.types.is_string(urls.type) else urls.cast(pa.string(), safe=False))
     data, offsets = text_buffers(texts)
@@ -72,20 +76,18 @@ def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, np.ndarray]:
 
 
 def valid_utf8(texts: pa.StringArray) -> pa.StringArray:
-    """The texts with U+FFFD for bytes that are no UTF-8, which Parquet does not refuse. A column without such bytes comes back as it is."""
+    """The texts with U+FFFD for bytes that are not UTF-8, which Parquet accepts; the same column if there are none."""
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
         written = cast(list[bytes | None], texts.cast(pa.binary()).to_pylist())
-        return cast(
-            pa.StringArray,
-            pa.array([None if text is None else text.decode(errors="replace") for text in written], pa.string()),
-        )
+        decoded = [None if text is None else text.decode(errors="replace") for text in written]
+        return cast(pa.StringArray, pa.array(decoded, pa.string()))
     return texts
 
 
 def _parsed(url: str) -> tuple[str, bool]:
-    """A URL as it is kept, and whether it is valid."""
+    """The URL in the form that is kept, and whether it is valid."""
     url = url.strip(_WHITE_SPACE)
     try:
         is_valid = ada_url.URL(url).protocol in ("http:", "https:")
@@ -95,11 +97,11 @@ def _parsed(url: str) -> tuple[str, bool]:
 
 
 @njit(nogil=True, cache=True)
-def _look(data: np.ndarray, offsets: np.ndarray, kinds: np.ndarray) -> bool:
-    """Fill `kinds` (uint8[n]): plain (valid, to be kept as it is), or doubtful. Returns whether all bytes are ASCII.
+def _look(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], kinds: npt.NDArray[np.uint8]) -> bool:
+    """Fill `kinds` (uint8[n]): plain (valid, and kept as it is) or doubtful. Returns whether all bytes are ASCII.
 
-    Plain: a scheme, a host of ASCII names whose last label cannot be a number, a path of any bytes but `#`, and nothing
-    at the ends that could be white space.
+    A plain URL has a scheme, a host of ASCII names whose last label cannot be a number, a path of any bytes but `#`,
+    and nothing at its ends that could be white space.
     """
     address, is_ascii = address_of(data), True
     for row in range(len(kinds)):
@@ -107,7 +109,7 @@ def _look(data: np.ndarray, offsets: np.ndarray, kinds: np.ndarray) -> bool:
         has_fragment, has_high = _look_through(address, begin, end, data.size)
         is_ascii &= not has_high
         kinds[row] = _DOUBTFUL
-        if end - begin < 9 or has_fragment:  # shorter is of valid ones http://a alone
+        if end - begin < 9 or has_fragment:  # the only shorter valid URLs are like http://a
             continue
         if _after_host(address, begin, end, data.size) >= 0 and 32 < load8(address, end - 1) < 128:
             kinds[row] = _PLAIN
@@ -116,7 +118,7 @@ def _look(data: np.ndarray, offsets: np.ndarray, kinds: np.ndarray) -> bool:
 
 @njit(nogil=True)
 def _look_through(address: int, at: int, end: int, size: int) -> tuple[bool, bool]:
-    # Whether a row has a number sign, and whether it has bytes that are not ASCII. Nothing is read behind `size`.
+    # Whether a row has a number sign, and whether it has bytes that are not ASCII. Reads nothing past `size`.
     signs, high = np.uint64(0), np.uint64(0)
     while at < end and at + 64 <= size:
         row = first64(end - at)
@@ -131,7 +133,7 @@ def _look_through(address: int, at: int, end: int, size: int) -> tuple[bool, boo
 
 @njit(nogil=True)
 def _after_host(address: int, begin: int, end: int, size: int) -> int:
-    # Where a plain host ends behind http:// or https:// in any case; -1 where there is none.
+    # Where a plain host after http:// or https:// (in any case) ends; -1 if there is none.
     scheme = load64(address, begin) | _LOWER
     if scheme == _HTTPS:
         at = begin + 8
@@ -142,7 +144,7 @@ def _after_host(address: int, begin: int, end: int, size: int) -> int:
     if at + 64 > size:
         return _after_any_host(address, at, end)
     stops = equal64(address, at, _SLASH) | equal64(address, at, _QUESTION_MARK) | ~first64(end - at)
-    # the host, of at most 63 bytes; what is longer, or has other bytes than most, is looked at one by one
+    # A host of at most 63 usual bytes is decided here; others are read byte by byte.
     before = ~stops & (stops - _ONE)
     hyphens = equal64(address, at, _HYPHEN_MINUS) & before
     dots = equal64(address, at, _FULL_STOP) & before
@@ -155,7 +157,7 @@ def _after_host(address: int, begin: int, end: int, size: int) -> int:
 
 @njit(nogil=True)
 def _after_any_host(address: int, at: int, end: int) -> int:
-    # The same from where the host begins on, byte by byte.
+    # The same, byte by byte; `at` is where the host begins.
     label = at  # where the last label begins
     while at < end:
         c = load8(address, at)

@@ -1,4 +1,4 @@
-"""UTF-8 inside kernels: one code point decoded, checked, looked up and encoded, at an address (see bits.py)."""
+"""UTF-8 inside kernels: decodes, checks, looks up and encodes one code point at an address (see bits.py)."""
 
 from numba import njit
 
@@ -9,9 +9,9 @@ INVALID = -1  # "code point" of a byte that begins no valid sequence
 
 @njit(nogil=True)
 def decode(data: int, at: int, end: int) -> tuple[int, int]:
-    """Code point and length of the sequence at `at`, none of it at or behind `end`; (INVALID, 1) where it is not valid UTF-8.
+    """Code point and length of the sequence that is at `at` and ends by `end`; (INVALID, 1) if it is not valid UTF-8.
 
-    As Python decodes: no surrogates, no overlong forms, nothing above U+10FFFF.
+    Validity is Python's: no surrogates, no overlong forms, nothing above U+10FFFF.
     """
     lead = load8(data, at)
     if lead < 0x80:
@@ -34,7 +34,7 @@ def decode(data: int, at: int, end: int) -> tuple[int, int]:
 
 @njit(nogil=True)
 def encode(point: int, text: int, at: int) -> int:
-    """Write a code point; how many bytes it took."""
+    """Write a code point; returns the number of bytes."""
     if point < 0x80:
         store8(text, at, point)
         return 1
@@ -56,11 +56,11 @@ def encode(point: int, text: int, at: int) -> int:
 
 @njit(nogil=True)
 def place_of(point: int, blocks: int) -> int:
-    """Where a code point stands in the columns of the Unicode table (`unicode_data.UnicodeTable`)."""
+    """The place of a code point in the columns of the Unicode table (`unicode_data.UnicodeTable`)."""
     return load16(blocks, (point >> 6) * 2) << 6 | point & 63
 
 
 @njit(nogil=True)
 def entry_of(point: int, blocks: int, entries: int) -> int:
-    """Entry of the Unicode table; 0, a character of no class, for INVALID."""
+    """The code point's entry in the Unicode table; 0, which is no class, for INVALID."""
     return load32(entries, place_of(point, blocks) * 4) if point >= 0 else 0

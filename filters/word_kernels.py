@@ -1,12 +1,13 @@
 """The kernel behind `altalign.filters.words.scan`: words, n-grams and their hashes, over the buffers of an Arrow array.
 
-A block of rows is copied to scratch memory, folded, and each byte gets a sign (below). Words are then runs of bytes
+A block of rows is copied to scratch memory and folded, and each byte gets a sign (below). Words are then runs of bytes
 without `GAP`, cut before `BREAK`; they are found 64 bytes at a time and hashed 8 bytes at a time. A row whose words are
-not its own bytes (format characters inside, a typographic apostrophe, lower case of another length) is written anew
-behind the block.
+not its own bytes (it has format characters, a typographic apostrophe, or lower case of another length) is written anew
+after the block.
 """
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from altalign.filters import unicode_data
@@ -32,8 +33,8 @@ from altalign.filters.bits import (
 from altalign.filters.utf8 import decode, encode, entry_of
 
 GAP = 0x80  # the byte belongs to no word
-BREAK = 0x40  # no word goes on across here
-WEAK = 0x01  # a mark, connector or apostrophe, which alone makes no word
+BREAK = 0x40  # a word ends before this byte
+WEAK = 0x01  # a mark, connector or apostrophe; a word needs more than these
 GAP_BIT, BREAK_BIT, WEAK_BYTE = np.uint8(GAP), np.uint8(BREAK), np.uint8(WEAK)
 
 LETTER, MARK, NUMBER, CONNECTOR = unicode_data.LETTER, unicode_data.MARK, unicode_data.NUMBER, unicode_data.CONNECTOR
@@ -64,10 +65,10 @@ def mix(h: np.uint64) -> np.uint64:
 
 @njit(nogil=True)
 def hash_word(text: int, start: int, size: int) -> np.uint64:
-    """Hash of a word of at least one byte; words of up to 8 bytes have none in common."""
+    """Hash of a word of at least one byte; any two words of up to 8 bytes differ."""
     h = mix(load64(text, start) & LOW_BYTES[min(size, 8)])
     longer = mix(h ^ (load64(text, start + 8) & LOW_BYTES[min(max(size - 8, 0), 8)]))
-    h = longer if size > 8 else h  # the longer one always, for a branch on the size would often be predicted wrongly
+    h = longer if size > 8 else h  # computed in any case: a branch on the size would often be mispredicted
     at = 16
     while at < size:
         h = mix(h ^ (load64(text, start + at) & LOW_BYTES[min(size - at, 8)]))
@@ -96,9 +97,8 @@ def hash_text(text: int, start: int, size: int) -> np.uint64:
 
 
 @njit(nogil=True)
-def _fold_ascii(source: np.ndarray, text: np.ndarray, signs: np.ndarray) -> None:
-    # One loop without branches, which the compiler turns into vector code. Non-ASCII bytes are gaps until they are
-    # looked at.
+def _fold_ascii(source: npt.NDArray[np.uint8], text: npt.NDArray[np.uint8], signs: npt.NDArray[np.uint8]) -> None:
+    # A loop without branches, which the compiler makes vector code of. Non-ASCII bytes are gaps for now.
     for i in range(source.size):
         byte = source[i]
         byte = np.uint8(byte + np.uint8(32)) if np.uint8(byte - np.uint8(65)) < np.uint8(26) else byte
@@ -109,7 +109,7 @@ def _fold_ascii(source: np.ndarray, text: np.ndarray, signs: np.ndarray) -> None
 
 @njit(nogil=True)
 def _sign(entry: int, after_single: int) -> tuple[int, bool]:
-    # Sign of a code point's first byte, and whether what follows stands after a word of a script without spaces.
+    # Sign of a code point's first byte, and whether the next one follows a word of a script without spaces.
     if after_single and entry & EXTENDS_SINGLE:
         return 0, True
     if entry & SINGLE:
@@ -124,8 +124,7 @@ def _sign(entry: int, after_single: int) -> tuple[int, bool]:
 
 @njit(nogil=True)
 def _joins_next(data: int, at: int, end: int, blocks: int, entries: int) -> bool:
-    # Whether the first code point at or after `at` that is no format character is a letter an apostrophe can stand
-    # before.
+    # Whether an apostrophe can join what comes at `at`: past format characters, a letter of a script with spaces.
     while at < end:
         point, size = decode(data, at, end)
         entry = entry_of(point, blocks, entries)
@@ -142,8 +141,8 @@ def _is_lower(byte: int) -> bool:
 
 @njit(nogil=True)
 def _look_closer(text: int, signs: int, start: int, end: int, blocks: int, entries: int) -> bool:
-    # Folds and signs what is not ASCII, and apostrophes, in place; False where the row must be written anew.
-    # behind the last word without spaces; behind the last other letter or mark
+    # Folds and signs non-ASCII characters and apostrophes in place; False if the row must be written anew.
+    # Ends of the last word of a script without spaces, and of the last other letter or mark.
     single, joinable = np.int64(-1), np.int64(-1)
     for chunk in range(start, end, 64):
         look = (~below64(text, chunk, FIRST_LEAD) | equal64(text, chunk, ASCII_APOSTROPHE)) & first64(end - chunk)
@@ -157,7 +156,7 @@ def _look_closer(text: int, signs: int, start: int, end: int, blocks: int, entri
                 ):
                     store8(signs, at, WEAK)
                 continue
-            # a short cut for Latin, Greek, Cyrillic, Arabic ...
+            # A short cut for Latin, Greek, Cyrillic, Arabic and others.
             if 0xC2 <= lead < 0xE0 and second < 0x40 and at + 1 < end and single != at:
                 entry = load32(entries, (load16(blocks, (lead & 0x1F) * 2) << 6 | second) * 4)
                 if entry & (LETTER | FOLD) == LETTER:
@@ -175,7 +174,7 @@ def _look_closer(text: int, signs: int, start: int, end: int, blocks: int, entri
 def _look_at_point(
     text: int, signs: int, at: int, end: int, single: int, joinable: int, blocks: int, entries: int
 ) -> tuple[bool, int, int]:
-    # The same for the code point at `at`; also `single` and `joinable` from then on.
+    # The same for the code point at `at`; also returns the new `single` and `joinable`.
     point, size = decode(text, at, end)
     entry = entry_of(point, blocks, entries)
     after = at + size
@@ -204,8 +203,7 @@ def _look_at_point(
 def _write_anew(
     data: int, here: int, end: int, text: int, signs: int, at: int, blocks: int, entries: int
 ) -> tuple[int, int]:
-    # Folded text from `at` on, all gaps; behind it the words' own bytes. Returns where the text and where the words
-    # end.
+    # Writes the folded text at `at`, all gaps, and after it the bytes of the words. Returns where text and words end.
     words_at = at + (end - here) * 3 // 2 + 1  # the longest growth is from 2 bytes to 3
     fill(signs + at, words_at - at, GAP_BIT)
     to = words_at
@@ -237,7 +235,7 @@ def _write_anew(
 
 @njit(nogil=True)
 def _find_words(signs: int, end: int, starts: int, stops: int) -> None:
-    # Where words start and stop (uint64) among the first `end` signs, a multiple of 64 with a gap at its end.
+    # Writes where words start and stop (uint64) in the first `end` signs; `end` is a multiple of 64, after a gap.
     carry = np.uint64(0)
     for chunk in range(0, end, 64):
         runs = ~any_bit64(signs, chunk, GAP_BIT)
@@ -251,8 +249,8 @@ def _find_words(signs: int, end: int, starts: int, stops: int) -> None:
 
 @njit(nogil=True)
 def _write_bits(bits: np.uint64, base: int, to: int) -> int:
-    # Position of each bit, from `base` on; the address behind the last. Writes 12 always: their number cannot be
-    # predicted.
+    # Writes `base` plus the place of each bit; returns the address after the last. It always writes 12, for a branch on
+    # their number would be mispredicted.
     end = to + 8 * count_bits(bits)
     for i in range(12):
         store64(to, i * 8, np.uint64(base + first_bit(bits)))
@@ -267,7 +265,7 @@ def _write_bits(bits: np.uint64, base: int, to: int) -> int:
 
 @njit(nogil=True)
 def _is_weak(signs: int, start: int, stop: int) -> bool:
-    for i in range(start, stop):  # noqa: SIM110  (numba knows no generators in any and all)
+    for i in range(start, stop):  # noqa: SIM110  (numba has no generators in any and all)
         if not load8(signs, i) & WEAK:
             return False
     return True
@@ -277,7 +275,8 @@ def _is_weak(signs: int, start: int, stop: int) -> bool:
 def _hash_words(
     text: int, signs: int, starts: int, stops: int, k: int, end: int, ngrams: int, made: int
 ) -> tuple[int, int]:
-    # N-grams of one row: its words are those from the k-th on that start before `end`. Returns the new `made` and k.
+    # Writes the n-grams of one row, whose words are those from word k on that start before `end`. Returns the new
+    # `made` and k.
     n, previous = 0, np.uint64(0)
     while True:
         start, stop = load_index(starts, k), load_index(stops, k)
@@ -288,7 +287,7 @@ def _hash_words(
             continue
         h = hash_word(text, start, stop - start)
         store64(ngrams, made * 8, h)
-        store64(ngrams, made * 8 + 8, mix((previous * BIGRAM) ^ h))  # of the first word: overwritten
+        store64(ngrams, made * 8 + 8, mix((previous * BIGRAM) ^ h))  # the first word's is overwritten
         made += 2 if n else 1
         n += 1
         previous = h
@@ -296,10 +295,18 @@ def _hash_words(
 
 @njit(nogil=True)
 def _prepare(
-    data: int, base: int, offsets: int, rows: int, text: int, signs: int, where: np.ndarray, blocks: int, entries: int
+    data: int,
+    base: int,
+    offsets: int,
+    rows: int,
+    text: int,
+    signs: int,
+    where: npt.NDArray[np.int64],
+    blocks: int,
+    entries: int,
 ) -> tuple[int, int]:
-    # Signs of a block whose ASCII is folded, and where each row is. Returns the end of all, and where rows written anew
-    # begin.
+    # Completes the signs of a block whose ASCII is folded, and fills `where`. Returns where everything ends and where
+    # the rows written anew begin.
     size = load_index(offsets, rows) - base
     split = (size + PADDING) & ~63
     fill(signs + size, split - size, GAP_BIT)
@@ -325,32 +332,28 @@ def _prepare(
 
 @njit(nogil=True, cache=True)
 def scan_rows(
-    data: np.ndarray,
-    offsets: np.ndarray,
-    blocks: np.ndarray,
-    entries: np.ndarray,
-    text: np.ndarray,
-    signs: np.ndarray,
-    starts: np.ndarray,
-    stops: np.ndarray,
-    words: np.ndarray,
-    texts: np.ndarray,
-    ngrams: np.ndarray,
-    ends: np.ndarray,
+    data: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+    blocks: npt.NDArray[np.uint16],
+    entries: npt.NDArray[np.uint32],
+    text: npt.NDArray[np.uint8],
+    signs: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.uint64],
+    stops: npt.NDArray[np.uint64],
+    words: npt.NDArray[np.int32],
+    texts: npt.NDArray[np.uint64],
+    ngrams: npt.NDArray[np.uint64],
+    ends: npt.NDArray[np.int64],
 ) -> None:
-    """Fill words, texts, ngrams and ends (as `altalign.filters.words.Scan` has them) for the rows between the offsets.
+    """Fill words, texts, ngrams and ends (see `altalign.filters.words.Scan`) for the n rows between the offsets.
 
-    Shapes: data uint8[bytes], offsets int64[n + 1], blocks and entries of the Unicode table, text and signs
-    uint8[room], starts and stops uint64[room]: what `altalign.filters.words` reserves for the longest block.
+    Shapes: data uint8[bytes], offsets int64[n + 1], blocks and entries of the Unicode table. The others are scratch
+    memory that `altalign.filters.words` reserves for the longest block: text and signs uint8[room], starts and stops
+    uint64[room].
     """
     rows = offsets.size - 1
-    text_at, signs_at, starts_at, stops_at, ngrams_at = (
-        address_of(text),
-        address_of(signs),
-        address_of(starts),
-        address_of(stops),
-        address_of(ngrams),
-    )
+    text_at, signs_at, ngrams_at = address_of(text), address_of(signs), address_of(ngrams)
+    starts_at, stops_at = address_of(starts), address_of(stops)
     where = np.empty((BLOCK_ROWS, 4), np.int64)  # of each row: text from, text to, whether written anew, words to
     first, made = 0, 0
     while first < rows:
@@ -374,16 +377,10 @@ def scan_rows(
         while starts[anew] < split:
             anew += 1
         for row in range(first, last):
-            begin, stop, is_anew, words_end = (
-                where[row - first, 0],
-                where[row - first, 1],
-                where[row - first, 2],
-                where[row - first, 3],
-            )
-            before = made
-            made, k = _hash_words(
-                text_at, signs_at, starts_at, stops_at, anew if is_anew else here, words_end, ngrams_at, made
-            )
+            place = row - first
+            begin, stop, is_anew, words_end = where[place, 0], where[place, 1], where[place, 2], where[place, 3]
+            before, k = made, anew if is_anew else here
+            made, k = _hash_words(text_at, signs_at, starts_at, stops_at, k, words_end, ngrams_at, made)
             here, anew = here if is_anew else k, k if is_anew else anew
             words[row] = (made - before + 1) >> 1
             texts[row] = hash_text(text_at, begin, stop - begin)

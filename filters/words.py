@@ -1,15 +1,16 @@
-"""Words of captions: the one definition, for columns (`scan`) and for one caption in plain Python (`words_of`, `ngram_hashes`).
+"""Words of captions: one definition, for columns (`scan`) and in plain Python (`words_of`, `ngram_hashes`).
 
-A word is as product.md section 3 has it, of the folded caption. Unigrams, bigrams and whole folded captions are known
-by a 64-bit hash of our own; HASH_VERSION stands in every table of hashes. Expect 0.03 colliding pairs among a thousand
-million n-grams.
+product.md, section 3, defines a word of the folded caption. Unigrams, bigrams and whole folded captions are known by a
+64-bit hash of our own; every table of hashes has HASH_VERSION. Expect 0.03 colliding pairs in a thousand million
+n-grams.
 """
 
 import threading
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from altalign.filters import unicode_data, word_kernels
@@ -20,18 +21,19 @@ from altalign.filters.word_kernels import BIGRAM, BLOCK_BYTES, BLOCK_ROWS, MIX_1
 HASH_VERSION = 1
 APOSTROPHES = "'’"
 UINT64 = (1 << 64) - 1
+_Item = TypeVar("_Item", bound=np.generic)
 
 
 class Scan(NamedTuple):
-    """Words of n captions, as views of a Scratch: valid until its next scan."""
+    """Words of n captions. The arrays are views of a Scratch, valid until its next scan."""
 
-    words: np.ndarray
-    """int32[n]: unigrams of each row."""
-    texts: np.ndarray
+    words: npt.NDArray[np.int32]
+    """int32[n]: number of unigrams of each row."""
+    texts: npt.NDArray[np.uint64]
     """uint64[n]: hash of the folded caption."""
-    ngrams: np.ndarray
-    """uint64[m]: hashes of all unigrams and bigrams, row after row; in a row each unigram is followed by the bigram that it ends."""
-    ends: np.ndarray
+    ngrams: npt.NDArray[np.uint64]
+    """uint64[m]: hashes of all n-grams, row after row; in a row, the bigram that a unigram ends comes after it."""
+    ends: npt.NDArray[np.int64]
     """int64[n]: where the n-grams of each row end in `ngrams`."""
 
 
@@ -39,13 +41,13 @@ BLOCK = 8_192  # rows whose n-grams are hashed at a time: they stay in the CPU's
 
 
 class Scratch:
-    """Memory that scans use again and again, growing as needed; one a thread."""
+    """Memory that scans reuse and that grows as needed; each thread has its own."""
 
     def __init__(self) -> None:
-        self._arrays: dict[str, np.ndarray] = {}
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
 
-    def take(self, name: str, size: int, kind: type[np.generic]) -> np.ndarray:
-        """At least `size` items, with whatever they hold; pages never touched take no memory."""
+    def take(self, name: str, size: int, kind: type[_Item]) -> npt.NDArray[_Item]:
+        """An array of at least `size` uninitialised items; pages that are never touched take no memory."""
         array = self._arrays.get(name)
         if array is None or array.size < size:
             self._arrays.pop(name, None)
@@ -68,7 +70,7 @@ def scan(captions: pa.StringArray, scratch: Scratch) -> Scan:
 
     Args:
         captions: n clean captions (string or large_string, no nulls); bytes that are not UTF-8 belong to no word.
-        scratch: of this thread.
+        scratch: the memory of this thread.
 
     Raises:
         ValueError: there are nulls.
@@ -79,11 +81,8 @@ def scan(captions: pa.StringArray, scratch: Scratch) -> Scan:
     n, size = len(captions), int(offsets[-1] - offsets[0])
     block = max(BLOCK_BYTES, int(np.diff(offsets).max(initial=0)))
     room = 4 * block + 16 * BLOCK_ROWS + 4 * PADDING  # the block, its rows written anew, and their gaps
-    words, texts, ends = (
-        scratch.take("words", n, np.int32)[:n],
-        scratch.take("texts", n, np.uint64)[:n],
-        scratch.take("ends", n, np.int64)[:n],
-    )
+    words, texts = scratch.take("words", n, np.int32)[:n], scratch.take("texts", n, np.uint64)[:n]
+    ends = scratch.take("ends", n, np.int64)[:n]
     ngrams = scratch.take("ngrams", size + 2, np.uint64)  # a row of b bytes has at most b
     word_kernels.scan_rows(
         data,
@@ -101,16 +100,15 @@ def scan(captions: pa.StringArray, scratch: Scratch) -> Scan:
     return Scan(words, texts, ngrams[: int(ends[-1]) if n else 0], ends)
 
 
-def text_buffers(captions: pa.StringArray | pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes (uint8, read-only, as they lie in Arrow's buffer) and offsets (int64[n + 1]) of an array, its slice taken into account."""
+def text_buffers(
+    captions: pa.StringArray | pa.LargeStringArray,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The bytes of an array (uint8, Arrow's own buffer, read-only) and the offsets of its n rows (int64[n + 1])."""
     _, offsets_buffer, data_buffer = captions.buffers()
     n, kind = len(captions), np.dtype(np.int64 if pa.types.is_large_string(captions.type) else np.int32)
-    data = (
-        np.frombuffer(memoryview(data_buffer), np.uint8)
-        if data_buffer is not None and data_buffer.size
-        else np.empty(0, np.uint8)
-    )
-    data.setflags(write=False)  # one signature of the kernels, whoever made the buffer
+    has_data = data_buffer is not None and data_buffer.size
+    data = np.frombuffer(memoryview(data_buffer), np.uint8) if has_data else np.empty(0, np.uint8)
+    data.setflags(write=False)  # gives kernels one signature, whoever made the buffer
     if n == 0 or offsets_buffer is None:
         return data, np.zeros(n + 1, np.int64)
     offsets = np.frombuffer(memoryview(offsets_buffer), kind, count=n + 1, offset=captions.offset * kind.itemsize)
@@ -123,22 +121,15 @@ def folded(caption: str) -> str:
 
 
 def words_of(caption: str) -> list[str]:
-    """Folded words of a caption, format characters removed and every apostrophe written '."""
-    visible = [
-        (character, entry) for character in folded(caption) if not (entry := unicode_data.entry(character)) & FORMAT
-    ]
+    """Folded words of a caption, without format characters and with every apostrophe written as '."""
+    entries = ((character, unicode_data.entry(character)) for character in folded(caption))
+    visible = [(character, entry) for character, entry in entries if not entry & FORMAT]
     words: list[str] = []
-    word, state = "", 0  # state: class of what the word ends with; SINGLE where it is of a script without spaces
+    word, state = "", 0  # state: class of the word's last character; SINGLE in a script without spaces
     for i, (character, entry) in enumerate([*visible, ("", 0)]):
         following = visible[i + 1][1] if i + 1 < len(visible) else 0
-        if (
-            character in APOSTROPHES
-            and character
-            and state & (LETTER | MARK)
-            and not state & SINGLE
-            and following & LETTER
-            and not following & SINGLE
-        ):
+        joins = state & (LETTER | MARK) and following & LETTER and not (state | following) & SINGLE
+        if character and character in APOSTROPHES and joins:
             word, state = word + "'", CONNECTOR
         elif state & SINGLE and entry & (MARK | MODIFIER_LETTER):
             word += character
@@ -164,7 +155,7 @@ def ngram_hashes(caption: str) -> list[int]:
 
 
 def hash_of_word(word: str) -> int:
-    """Hash of a folded word, 64 bits; different for any two words of up to 8 bytes."""
+    """64-bit hash of a folded word; any two words of up to 8 bytes differ."""
     h = 0
     for block in _blocks(word.encode()):
         h = _mix(h ^ block)
@@ -172,12 +163,12 @@ def hash_of_word(word: str) -> int:
 
 
 def hash_of_bigram(first: str, second: str) -> int:
-    """Hash of two neighbouring folded words, 64 bits; their order counts."""
+    """64-bit hash of two neighbouring folded words; their order counts."""
     return _mix(hash_of_word(first) * int(BIGRAM) & UINT64 ^ hash_of_word(second))
 
 
 def hash_of_text(caption: str) -> int:
-    """Hash of a caption, which it folds: what `Scan.texts` holds."""
+    """Hash of a caption after folding, as in `Scan.texts`."""
     text = folded(caption).encode()
     lanes = [int(STEP_1), int(STEP_2)]
     for i, block in enumerate(_blocks(text.ljust(len(text) // 16 * 16 + 16, b"\0"))):
