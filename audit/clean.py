@@ -1,4 +1,4 @@
-"""`altalign clean RUN`: delete intermediate files. Shards, dropped rows, tables and counts stay."""
+"""`altalign clean RUN`: deletes intermediate files (work/). Shards, dropped rows, tables and counts stay."""
 
 import argparse
 import sys
@@ -12,13 +12,12 @@ from altalign.terminal import shown
 
 
 def main(argv: Sequence[str]) -> int:
-    """Delete RUN/work of a finished run."""
-    about = "Delete RUN/work of a finished run; a later run with other settings begins with the input again."
+    """Deletes RUN/work of a finished run."""
+    about = "Delete the intermediate files of a finished run (RUN/work). A rerun then starts from the input again."
     parser = argparse.ArgumentParser(prog="altalign clean", description=about)
     parser.add_argument("run", metavar="RUN", help="folder of a run")
-    parser.add_argument(
-        "--unfinished", action="store_true", help="also of a run that is not finished: it will begin anew"
-    )
+    unfinished = "also delete them in an unfinished run, which then starts over"
+    parser.add_argument("--unfinished", action="store_true", help=unfinished)
     arguments = parser.parse_args(argv)
     with own_files(arguments.run):
         run = RunFolder.open(arguments.run)
@@ -31,6 +30,6 @@ def main(argv: Sequence[str]) -> int:
 def _clean(run: RunFolder, *, is_any: bool) -> None:
     if not run.is_finished and not is_any:
         raise UsageError(
-            f"{run.folder}: not finished, and without work/ it would begin anew; finish it, or give --unfinished"
+            f"{run.folder}: not finished, and without work/ it would start over; finish it, or give --unfinished"
         )
     storage.delete_units([run.path("work")])
