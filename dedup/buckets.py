@@ -1,6 +1,6 @@
-"""Buckets of ALIGN's appendix A: sets of 3 of an image's 10 nearest clusters, 120 of them.
+"""Buckets of ALIGN's appendix A: the 120 sets of 3 among an image's 10 nearest clusters.
 
-Two images share one exactly where their sets of 10 have 3 in common, so none is ever listed.
+Two images share a bucket if and only if their nearest clusters have 3 in common, so buckets are never listed.
 """
 
 import numpy as np
@@ -11,17 +11,18 @@ _PAIRS_AT_A_TIME = 4_096
 
 
 def nearest_clusters(vectors: np.ndarray, centroids: np.ndarray, k: int) -> np.ndarray:
-    """Numbers of the k clusters nearest to each vector, int32[n, k], the nearest first; all clusters where there are fewer than k.
+    """Numbers of the k clusters nearest to each vector, int32[n, k], the nearest first.
 
-    Near is a large dot product, in whole numbers; of equally near clusters the one of the smaller number comes first.
+    If there are fewer than k clusters, all are returned. Nearness is the dot product, in integers; of equally near
+    clusters, the one with the smaller number comes first.
 
     Args:
         vectors: int16[n, d].
-        centroids: int16[clusters, d], of the same norm but for rounding.
+        centroids: int16[clusters, d], of one norm up to rounding.
         k: at least 1.
 
     Raises:
-        ValueError: other shapes or types, no centroid, or a norm above NORM_AT_MOST of dot_products.
+        ValueError: wrong shapes or types, no centroid, or a norm above NORM_AT_MOST of dot_products.
     """
     if not len(centroids):
         raise ValueError("there are no clusters")
@@ -29,12 +30,17 @@ def nearest_clusters(vectors: np.ndarray, centroids: np.ndarray, k: int) -> np.n
 
 
 def share_bucket(clusters: np.ndarray, other_clusters: np.ndarray, *, at_least: int) -> np.ndarray:
-    """Whether the images of each pair share a bucket, bool[n]: at least so many of their nearest clusters, int32[n, k] each, are the same.
+    """Whether the images of each pair share a bucket, bool[n]: `at_least` of their nearest clusters are the same.
 
-    With fewer clusters than make a bucket all images share the one that all of them make.
+    If there are fewer clusters than make a bucket, all clusters make the one bucket that all images share.
+
+    Args:
+        clusters: nearest clusters of the first images, int32[n, k].
+        other_clusters: those of the second images, int32[n, k].
+        at_least: clusters that make a bucket.
 
     Raises:
-        ValueError: arrays of different shapes.
+        ValueError: the arrays differ in shape.
     """
     if clusters.shape != other_clusters.shape:
         raise ValueError(f"nearest clusters of shapes {clusters.shape} and {other_clusters.shape} are no pairs")

@@ -1,7 +1,7 @@
-"""Spherical k-means in whole numbers: the same sample gives the same centroids, to the bit, on every machine.
+"""Spherical k-means in integers: the same sample gives the same centroids, to the bit, on every machine.
 
-Dot products are exact and sums of int16 do not depend on their order; what is left to floats is done one correctly
-rounded operation after another.
+Dot products are exact, and sums of int16 do not depend on their order. The few operations in floats are correctly
+rounded, one after another.
 """
 
 import numpy as np
@@ -13,23 +13,23 @@ SCALE = 32_000  # norm of a centroid
 ITERATIONS = 10
 SAMPLES_PER_CLUSTER = 64
 
-_FRACTION_BITS = 8  # of a mean: its square still fits in 63 bits
+_FRACTION_BITS = 8  # fraction bits of a mean; its square still fits in 63 bits
 
 
 def train(sample: np.ndarray, clusters: int, *, iterations: int = ITERATIONS) -> np.ndarray:
-    """Centroids of a sample of vectors, int16[clusters, d] of norm SCALE but for rounding.
+    """Centroids of a sample of vectors, int16[clusters, d] of norm SCALE up to rounding.
 
-    There are fewer where the sample has fewer than SAMPLES_PER_CLUSTER vectors for each, and where it has fewer
-    distinct ones. The result depends on the order of the sample: sort it by content. Vectors of zeros belong nowhere
+    There are fewer than `clusters` if the sample has fewer than SAMPLES_PER_CLUSTER vectors for each, or too few
+    distinct ones. The result depends on the order of the sample: sort it by content. Vectors of zeros have no direction
     and are left out.
 
     Args:
-        sample: int16[n, d], about all of one norm.
+        sample: int16[n, d], all of about one norm.
         clusters: at least 1.
-        iterations: of assignment and mean.
+        iterations: how often vectors are assigned and means taken.
 
     Raises:
-        ValueError: not int16 of two dimensions, a norm above NORM_AT_MOST of dot_products, or no vector but zeros.
+        ValueError: not int16 in two dimensions, a norm above NORM_AT_MOST of dot_products, or only vectors of zeros.
     """
     sample = sample[squared_norms(sample) > 0]
     if not len(sample):
@@ -48,7 +48,7 @@ def train(sample: np.ndarray, clusters: int, *, iterations: int = ITERATIONS) ->
 
 
 def _scaled(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of whole numbers, int64[n, d], at the norm SCALE, int16[n, d]; and which of them are not zeros, which stay so."""
+    """Vectors (int64[n, d]) scaled to the norm SCALE (int16[n, d]), and which are not zeros (bool[n]); zeros stay."""
     norms = np.sqrt((vectors * vectors).sum(axis=1).astype(np.float64))
     return np.rint(vectors * SCALE / np.maximum(norms, 1.0)[:, None]).astype(np.int16), norms > 0
 

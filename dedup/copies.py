@@ -1,9 +1,8 @@
 """Copies of an image as the web makes them: recoded, resized, cropped, recoloured, written on, framed, turned.
 
-The descriptor's map is learned from them, and recall is counted on them by the transform's name. The web makes more
-kinds than these; a map finds little of what it was not shown, so a kind that is taken from the list is a kind that is
-no longer found. Everything random comes from the pixels and the transform's name, so an image has the same copies in
-every run.
+The descriptor's map is learned from these copies, and recall is counted on them by the transform's name. The web makes
+more kinds than these. A map finds little of what it was not shown, so a kind removed from the list is no longer found.
+All randomness comes from the pixels and the transform's name, so an image has the same copies in every run.
 """
 
 import hashlib
@@ -27,12 +26,11 @@ def copies_of(pixels: Pixels) -> Iterator[tuple[str, Pixels]]:
     """The name of each transform and the copy it makes, in the order of `TRANSFORMS`.
 
     Args:
-        pixels: a decoded image, RGB, uint8[height, width, 3], of a side of 1 px at least. Copies of 256 px on the short
-            side are as good as
-            larger ones for a descriptor of 32 x 32, and cost less.
+        pixels: a decoded RGB image, uint8[height, width, 3], at least 1 px on each side. A short side of 256 px is as
+            good as a longer one for a descriptor of 32 x 32, and costs less.
 
     Yields:
-        uint8[height, width, 3] of the copy's own size.
+        The name and uint8[height, width, 3] of the copy's own size.
     """
     image = Image.fromarray(pixels)
     for name in TRANSFORMS:
@@ -61,7 +59,7 @@ def _shrunk(image: Image.Image, random: np.random.Generator, *, long_side_px: in
 
 
 def _cropped(image: Image.Image, random: np.random.Generator, *, share: float) -> Image.Image:
-    """Without this share of its width and of its height, cut off at two or four sides."""
+    """The image without this share of its width and of its height, cut off at two or four sides."""
     width, height = (max(1, round(side * (1 - share))) for side in image.size)
     left, top = int(random.integers(image.width - width + 1)), int(random.integers(image.height - height + 1))
     return image.crop((left, top, left + width, top + height))
@@ -84,30 +82,23 @@ def _written_on(image: Image.Image, random: np.random.Generator) -> Image.Image:
     written = image.copy()
     size = max(6, min(image.size) // 10)
     place = int(random.integers(max(1, image.width // 2))), int(random.integers(max(1, image.height - size)))
-    ImageDraw.Draw(written).text(
-        place,
-        _words(random, 2),
-        WHITE,
-        ImageFont.load_default(size),
-        stroke_width=max(1, size // 12),
-        stroke_fill=BLACK,
-    )
+    text, font, edge = _words(random, 2), ImageFont.load_default(size), max(1, size // 12)
+    ImageDraw.Draw(written).text(place, text, WHITE, font, stroke_width=edge, stroke_fill=BLACK)
     return written
 
 
 def _captioned(image: Image.Image, random: np.random.Generator) -> Image.Image:
-    """The lowest tenth of the image under a black bar with text."""
+    """The image with a black bar and text over its lowest tenth."""
     written, height = image.copy(), max(1, image.height // 10)
+    top, font = image.height - height, ImageFont.load_default(max(6, height * 2 // 3))
     draw = ImageDraw.Draw(written)
-    draw.rectangle((0, image.height - height, image.width, image.height), BLACK)
-    draw.text(
-        (height // 2, image.height - height), _words(random, 4), WHITE, ImageFont.load_default(max(6, height * 2 // 3))
-    )
+    draw.rectangle((0, top, image.width, image.height), BLACK)
+    draw.text((height // 2, top), _words(random, 4), WHITE, font)
     return written
 
 
 def _watermarked(image: Image.Image, random: np.random.Generator) -> Image.Image:
-    """Words across the middle, as wide as the image, through which it shows."""
+    """The image with translucent words across the middle, as wide as the image."""
     mask = Image.new("L", image.size, 0)
     text = _words(random, 2)
     font = ImageFont.load_default(max(6, 2 * image.width // len(text)))
@@ -122,7 +113,7 @@ def _words(random: np.random.Generator, count: int) -> str:
 def _framed(
     image: Image.Image, _: np.random.Generator, *, x: float, y: float, colour: tuple[int, int, int]
 ) -> Image.Image:
-    """On a larger ground: that share of the width more at the left and at the right, of the height above and below."""
+    """The image on a larger ground: wider by the share x on the left and right each, higher by y above and below."""
     left, top = round(image.width * x), round(image.height * y)
     ground = Image.new("RGB", (image.width + 2 * left, image.height + 2 * top), colour)
     ground.paste(image, (left, top))
@@ -130,7 +121,7 @@ def _framed(
 
 
 def _turned(image: Image.Image, random: np.random.Generator, *, degrees: float) -> Image.Image:
-    """To the left or to the right, in the same frame, the corners white."""
+    """The image turned to the left or to the right in the same frame, with white corners."""
     return image.rotate(degrees if random.integers(2) else -degrees, Image.Resampling.BICUBIC, fillcolor=WHITE)
 
 
@@ -148,7 +139,7 @@ def _sharpened(image: Image.Image, _: np.random.Generator) -> Image.Image:
 
 
 def _mixed(image: Image.Image, random: np.random.Generator) -> Image.Image:
-    """What a picture goes through that is passed on: cropped, brightened, written on, made smaller, recoded."""
+    """The image after what happens to pictures that are passed on: cropped, brightened, written on, shrunk, recoded."""
     image = _bright(_cropped(image, random, share=0.03), random, factor=1.1)
     return _recoded(_scaled(_written_on(image, random), random, x=0.7, y=0.7), random, quality=40)
 

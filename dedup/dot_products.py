@@ -1,8 +1,8 @@
 # ruff: noqa: ARG001  (numba types a call by the names of the parameters; the code reads them from `arguments`)
-"""Dot products of int16 vectors, exact in 32 bits: four vectors at a time against 32 that are packed for it.
+"""Dot products of int16 vectors, exact in 32 bits: four vectors at a time against 32 packed ones.
 
-A multiplication and an addition of neighbouring columns is one instruction of every CPU of today, and takes twice the
-columns of a float's. Sums of whole numbers do not depend on their order, so every CPU gives the same.
+Every CPU of today multiplies and adds neighbouring columns in one instruction, for twice as many columns as with
+floats. Sums of integers do not depend on their order, so every CPU gives the same result.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from llvmlite import ir
 from numba import extending, njit, types
 from numba.core import cgutils
 
-intrinsic: Any = extending.intrinsic  # what it makes is called with other parameters than those it is written with
+intrinsic: Any = extending.intrinsic  # its results are called with other parameters than they are defined with
 
-NORM_AT_MOST = 46_340  # of a vector: the product of two, and so any part of their dot product, fits in 32 bits
+NORM_AT_MOST = 46_340  # the product of two such norms, and so any partial sum of a dot product, fits in 32 bits
 STRIP = 16  # vectors whose columns lie side by side
-ROWS, STRIPS = 4, 2  # of a tile: as many sums as the registers of AVX2 hold, and enough for AVX-512
+ROWS, STRIPS = 4, 2  # a tile has as many sums as the registers of AVX2 hold, which is enough for AVX-512
 PER_ROW = STRIPS * STRIP
 TILE = ROWS * PER_ROW
 
 _SMALLEST = np.int32(-(2**31))
-_ROWS_AT_A_TIME = 256  # whose columns stay in the CPU's second cache
+_ROWS_AT_A_TIME = 256  # their columns stay in the CPU's second cache
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _SUMS = ir.VectorType(_I32, STRIP)
@@ -31,7 +31,7 @@ _COLUMNS = ir.VectorType(_I16, 2 * STRIP)
 
 
 def squared_norms(vectors: np.ndarray) -> np.ndarray:
-    """Of int16[n, d]: int64[n].
+    """The squared norm of each vector of int16[n, d], int64[n].
 
     Raises:
         ValueError: not int16 in two dimensions, or a norm above NORM_AT_MOST.
@@ -42,13 +42,14 @@ def squared_norms(vectors: np.ndarray) -> np.ndarray:
     _square(np.ascontiguousarray(vectors), norms)
     if len(norms) and norms.max() > NORM_AT_MOST**2:
         raise ValueError(
-            f"the norm of vector {norms.argmax()} is {norms.max() ** 0.5:,.0f}; at most {NORM_AT_MOST:,} keeps dot products in 32 bits"
+            f"the norm of vector {norms.argmax()} is {norms.max() ** 0.5:,.0f}; "
+            f"at most {NORM_AT_MOST:,} keeps dot products in 32 bits"
         )
     return norms
 
 
 def padded(vectors: np.ndarray) -> np.ndarray:
-    """Rows of a tile's first kind: int16[n, d] with zeros up to a multiple of ROWS and an even number of columns."""
+    """The first side of a tile: int16[n, d], padded with zeros to a multiple of ROWS and an even number of columns."""
     rows, columns = vectors.shape
     made = np.zeros((rows + -rows % ROWS, columns + columns % 2), np.int16)
     made[:rows, :columns] = vectors
@@ -56,7 +57,7 @@ def padded(vectors: np.ndarray) -> np.ndarray:
 
 
 def packed(vectors: np.ndarray) -> np.ndarray:
-    """Vectors of a tile's second kind: int16[strips, columns / 2, STRIP, 2] of int16[n, d], zeros at the end; an even number of strips."""
+    """The second side of a tile: int16[n, d] as int16[strips, columns / 2, STRIP, 2], with an even number of strips."""
     rows, columns = vectors.shape
     strips = -(-rows // (STRIP * STRIPS)) * STRIPS
     made = np.zeros((strips * STRIP, columns + columns % 2), np.int16)
@@ -65,13 +66,13 @@ def packed(vectors: np.ndarray) -> np.ndarray:
 
 
 def largest(vectors: np.ndarray, others: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each of int16[n, d], the k of int16[m, d] with the largest dot products; of equal ones those that come first.
+    """For each vector (int16[n, d]), the k others (int16[m, d]) with the largest dot products; the first ones of ties.
 
     Returns:
-        Their places, int32[n, k], the largest dot product first; and the dot products, int32[n, k].
+        The places of the others, int32[n, k], the largest dot product first; and the dot products, int32[n, k].
 
     Raises:
-        ValueError: other shapes, k not in 1 to m, or a norm above NORM_AT_MOST.
+        ValueError: wrong shapes, k not in 1 to m, or a norm above NORM_AT_MOST.
     """
     if vectors.ndim != 2 or others.ndim != 2 or vectors.shape[1] != others.shape[1]:
         raise ValueError(f"vectors of shapes {vectors.shape} and {others.shape} have no dot products")
@@ -91,24 +92,21 @@ def largest(vectors: np.ndarray, others: np.ndarray, k: int) -> tuple[np.ndarray
 
 
 def _add_products(builder: Any, sums: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
-    """`sums` and the products of neighbouring columns: LLVM makes vpdpwssd of it, vpmaddwd and vpaddd, or what else there is."""
+    """`sums` plus the products of neighbouring columns; LLVM makes it vpdpwssd, or vpmaddwd and vpaddd, or the like."""
     wide = ir.VectorType(_I32, 2 * STRIP)
     products = builder.mul(builder.sext(left, wide), builder.sext(right, wide))
     nothing = ir.Constant(wide, ir.Undefined)
     even, odd = (ir.Constant(ir.VectorType(_I32, STRIP), [2 * i + first for i in range(STRIP)]) for first in (0, 1))
-    return builder.add(
-        sums,
-        builder.add(builder.shuffle_vector(products, nothing, even), builder.shuffle_vector(products, nothing, odd)),
-    )
+    left, right = (builder.shuffle_vector(products, nothing, half) for half in (even, odd))
+    return builder.add(sums, builder.add(left, right))
 
 
 def _on_all_lanes(builder: Any, pair: ir.Value) -> ir.Value:
-    """Two columns of one vector, beside each of a strip."""
+    """Two columns of one vector, repeated for each vector of a strip."""
     nothing = ir.Constant(_SUMS, ir.Undefined)
     lane = builder.insert_element(nothing, pair, ir.Constant(_I32, 0))
-    return builder.bitcast(
-        builder.shuffle_vector(lane, nothing, ir.Constant(ir.VectorType(_I32, STRIP), None)), _COLUMNS
-    )
+    every = builder.shuffle_vector(lane, nothing, ir.Constant(ir.VectorType(_I32, STRIP), None))
+    return builder.bitcast(every, _COLUMNS)
 
 
 def _multiply_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
@@ -119,16 +117,16 @@ def _multiply_tile(context: Any, builder: Any, signature: Any, arguments: Any) -
     row, strip, pairs = arguments[1], arguments[3], arguments[5]
     tile = [[cgutils.alloca_once_value(builder, ir.Constant(_SUMS, None)) for _ in range(STRIPS)] for _ in range(ROWS)]
     for sum_of in (one for line in tile for one in line):
-        builder.store(ir.Constant(_SUMS, None), sum_of)  # the slot is the function's: a loop around comes here again
+        builder.store(ir.Constant(_SUMS, None), sum_of)  # the slot belongs to the function, which may loop around this
     with cgutils.for_range(builder, pairs) as loop:
-        at = [
-            builder.gep(strips, [builder.add(builder.mul(builder.add(strip, _I64(s)), pairs), loop.index)])
-            for s in range(STRIPS)
-        ]
-        columns = [builder.load(place, align=2) for place in at]
+
+        def pair_of(array: ir.Value, first: ir.Value, number: int) -> ir.Value:
+            at = builder.add(builder.mul(builder.add(first, _I64(number)), pairs), loop.index)
+            return builder.load(builder.gep(array, [at]), align=2)
+
+        columns = [pair_of(strips, strip, s) for s in range(STRIPS)]
         for r, line in enumerate(tile):
-            place = builder.gep(rows, [builder.add(builder.mul(builder.add(row, _I64(r)), pairs), loop.index)])
-            every = _on_all_lanes(builder, builder.load(place, align=2))
+            every = _on_all_lanes(builder, pair_of(rows, row, r))
             for s, sum_of in enumerate(line):
                 builder.store(_add_products(builder, builder.load(sum_of), columns[s], every), sum_of)
     totals = [builder.load(one) for line in tile for one in line]
@@ -138,34 +136,29 @@ def _multiply_tile(context: Any, builder: Any, signature: Any, arguments: Any) -
 
 
 def _most(builder: Any, vectors: Sequence[ir.Value]) -> ir.Value:
-    """The largest of all lanes. LLVM finds it in a plain loop too, but not always."""
+    """The largest of all lanes. LLVM does not always make this of a plain loop."""
     most = reduce(lambda a, b: builder.select(builder.icmp_signed(">", a, b), a, b), vectors)
-    largest_lane = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(_I32, [_SUMS]), f"llvm.vector.reduce.smax.v{STRIP}i32"
-    )
-    return builder.call(largest_lane, [most])
+    kind, name = ir.FunctionType(_I32, [_SUMS]), f"llvm.vector.reduce.smax.v{STRIP}i32"
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [most])
 
 
 @intrinsic
 def multiply_tile(
     _typing_context: Any, rows: Any, row: Any, strips: Any, strip: Any, sums: Any, pairs: Any
 ) -> tuple[Any, Any]:
-    """`multiply_tile(rows, row, strips, strip, sums, pairs) -> int32`: dot products of ROWS vectors, from `row` on, with those of STRIPS strips.
+    """`multiply_tile(rows, row, strips, strip, sums, pairs) -> int32`: the largest of TILE dot products.
 
-    `rows` as `padded` makes them, `strips` as `packed` does, `pairs` half their columns. Fills the int32 `sums`, TILE
-    of them, row by row, and returns the largest.
+    These are of ROWS vectors, from `row` on, with those of STRIPS strips, from `strip` on. They fill `sums`
+    (int32[TILE]) row by row. `rows` comes from `padded`, `strips` from `packed`; `pairs` is half their columns.
     """
     return types.int32(rows, types.int64, strips, types.int64, sums, types.int64), _multiply_tile
 
 
 def _most_of_row(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
-    sums = builder.bitcast(
-        context.make_array(signature.args[0])(context, builder, arguments[0]).data, _SUMS.as_pointer()
-    )
-    first = builder.mul(arguments[1], _I64(STRIPS))
-    return _most(
-        builder, [builder.load(builder.gep(sums, [builder.add(first, _I64(s))]), align=4) for s in range(STRIPS)]
-    )
+    data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+    sums, first = builder.bitcast(data, _SUMS.as_pointer()), builder.mul(arguments[1], _I64(STRIPS))
+    places = [builder.gep(sums, [builder.add(first, _I64(s))]) for s in range(STRIPS)]
+    return _most(builder, [builder.load(place, align=4) for place in places])
 
 
 @intrinsic

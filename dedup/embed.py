@@ -1,8 +1,7 @@
-"""The descriptor `dct`: the 192 lowest frequencies of a 32 x 32 thumbnail, and the map that makes a vector of 64 dimensions of them.
+"""The descriptor `dct`: the 192 lowest frequencies of a 32 x 32 thumbnail, and a map from them to 64 dimensions.
 
-All is in integers: the same pixels give the same coefficients, and the same map the same vectors, on every machine.
-Only learning a map is in floating point; what is learned is rounded once and written, and from then on the file
-decides.
+Both are computed in integers: on every machine the same pixels give the same coefficients, and the same map gives the
+same vectors. Only learning a map uses floats; the result is rounded once and written, and the file decides from then on.
 """
 
 from dataclasses import dataclass
@@ -13,38 +12,32 @@ import numpy.typing as npt
 from numba import njit
 
 SIDE_PX = 32
-# coefficients are in eighths of a gray level, of the orthonormal DCT: 4,080 gray levels at most, so 32,640
+# Coefficients of the orthonormal DCT are in eighths of a gray level: at most 4,080 gray levels, so 32,640.
 PER_GRAY_LEVEL = 8
 DIMENSIONS = 64
-# length of a vector, as near as int16 comes to it: within 0.01 % at 64 dimensions. A dot product of two of them fits
-# int32.
+# Length of a vector, as exactly as int16 allows: within 0.01 % at 64 dimensions. A dot product of two fits int32.
 NORM = 32_767
-DIMENSIONS_AT_MOST = 4_096  # of vectors: squares are summed in 64 bits
+DIMENSIONS_AT_MOST = 4_096  # squares of a vector are summed in 64 bits
 
-_FLAT_BELOW = 10  # gray levels of deviation; below it clip art resembles all other that is as empty
+_FLAT_BELOW = 10  # gray levels of deviation; clip art below it resembles all clip art that is as empty
 _WITHIN_RIDGE, _TOTAL_RIDGE = 0.05, 0.05
 
-# The lowest frequencies (down, across) by u² + v², without (0, 0), the mean: brightness is what copies change first.
-# They are the same turned by 90 degrees, and none is above 15.
+# The lowest frequencies (down, across) by u² + v², without the mean, (0, 0): copies change brightness first. The set is
+# the same after a turn by 90 degrees, and no frequency is above 15.
 _FREQUENCIES = 16
-FREQUENCIES: npt.NDArray[np.int64] = np.array(
-    sorted(
-        ((u, v) for u in range(_FREQUENCIES) for v in range(_FREQUENCIES) if u or v),
-        key=lambda f: (f[0] ** 2 + f[1] ** 2, f),
-    )[:192]
-)
+_BOTH = [(u, v) for u in range(_FREQUENCIES) for v in range(_FREQUENCIES) if u or v]
+FREQUENCIES: npt.NDArray[np.int64] = np.array(sorted(_BOTH, key=lambda f: (f[0] ** 2 + f[1] ** 2, f))[:192])
 COEFFICIENTS = len(FREQUENCIES)
 
 _COSINE_BITS = 20  # 255 x 32 x 0.25 x 2^20 is just below 2^31
+
+
+def _cosine(u: int, x: int) -> int:
+    return round(cos((2 * x + 1) * u * pi / 64) * (0.25 if u else sqrt(1 / 32)) * 2**_COSINE_BITS)
+
+
 _COSINES: npt.NDArray[np.int32] = np.array(
-    [
-        [
-            round(cos((2 * x + 1) * u * pi / 64) * (0.25 if u else sqrt(1 / 32)) * 2**_COSINE_BITS)
-            for x in range(SIDE_PX)
-        ]
-        for u in range(_FREQUENCIES)
-    ],
-    np.int32,
+    [[_cosine(u, x) for x in range(SIDE_PX)] for u in range(_FREQUENCIES)], np.int32
 )
 _SHIFT = 2 * _COSINE_BITS - 3  # leaves eighths
 
@@ -54,17 +47,17 @@ _EXACT_ROWS_AT_MOST = 2**21  # differences of 17 bits, squared and summed, stay 
 
 
 def dct_coefficients(luma: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.bool_]]:
-    """The low frequencies of thumbnails, and which are flat.
+    """The low frequencies of thumbnails, and which thumbnails are flat.
 
     Args:
         luma: thumbnails, uint8[n, 32, 32].
 
     Returns:
-        int16[n, 192], in the order of `FREQUENCIES`, in eighths of a gray level, rounded to the nearest (halves to
-        even); and bool[n]: the deviation of the pixels is below 10 gray levels. What is flat has no embedding.
+        int16[n, 192] in the order of `FREQUENCIES`, in eighths of a gray level, rounded to the nearest (halves to
+        even); and bool[n], whether the deviation of the pixels is below 10 gray levels. A flat image has no embedding.
 
     Raises:
-        ValueError: an array of another shape or type.
+        ValueError: the array has another shape or type.
     """
     if luma.dtype != np.uint8 or luma.shape[1:] != (SIDE_PX, SIDE_PX):
         raise ValueError(f"thumbnails are uint8 of shape (n, 32, 32), these are {luma.dtype} of shape {luma.shape}")
@@ -96,7 +89,7 @@ def _transform(
 
 
 def is_flat(luma: npt.NDArray[np.uint8]) -> bool:
-    """Whether one thumbnail, uint8[32, 32], is flat, as `dct_coefficients` says of it."""
+    """Whether one thumbnail, uint8[32, 32], is flat in the sense of `dct_coefficients`."""
     return bool(_is_flat(luma))
 
 
@@ -112,7 +105,7 @@ def _is_flat(luma: np.ndarray) -> np.bool_:
 
 
 def mirrored(coefficients: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
-    """The coefficients of the images seen in a mirror (left and right changed), exactly: the odd frequencies across change their sign."""
+    """The exact coefficients of the mirrored images (left and right swapped): odd frequencies across change sign."""
     return np.where(FREQUENCIES[:, 1] % 2 == 1, -coefficients, coefficients)
 
 
@@ -121,11 +114,11 @@ class Map:
     """A linear map from coefficients to vectors, in integers.
 
     Attributes:
-        mean: int32[192], what is subtracted first, in the coefficients' unit; at most 2^15 off 0.
-        matrix: int32[d, 192], at most 2^24 off 0. Its scale is free: vectors are brought to one length.
+        mean: int32[192], subtracted first, in the unit of the coefficients; from -2^15 to 2^15.
+        matrix: int32[d, 192], from -2^24 to 2^24. Its scale is free: vectors are scaled to one length.
 
     Raises:
-        ValueError: of other shapes, types or sizes, as a file that is not of a map may have them.
+        ValueError: an array has another shape or type, or values out of range: the file is not of a map.
     """
 
     mean: npt.NDArray[np.int32]
@@ -139,28 +132,31 @@ class Map:
 
     @property
     def dimensions(self) -> int:
-        """Of the vectors."""
+        """Dimensions of the vectors."""
         return len(self.matrix)
 
     def embed(self, coefficients: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
-        """Vectors of `NORM`, int16[n, dimensions]; all zeros, without a direction, for an image that is the mean itself.
+        """Vectors of length `NORM`, int16[n, dimensions]; all zeros for an image that equals the mean.
 
         Args:
             coefficients: int16[n, 192], of images that are not flat.
 
         Raises:
-            ValueError: an array of another shape or type.
+            ValueError: the array has another shape or type.
         """
-        if coefficients.dtype != np.int16 or coefficients.shape[1:] != (COEFFICIENTS,):
-            raise ValueError(
-                f"coefficients are int16 of shape (n, {COEFFICIENTS}), these are {coefficients.dtype} of shape {coefficients.shape}"
-            )
+        _check_coefficients("coefficients", coefficients)
         vectors = np.empty((len(coefficients), self.dimensions), np.int16)
         _project(np.ascontiguousarray(coefficients), self.mean, self.matrix, vectors)
         return vectors
 
 
-def _check_integers(name: str, array: np.ndarray, shape: tuple[int, ...], at_most: int) -> None:
+def _check_coefficients(name: str, array: npt.NDArray[np.int16]) -> None:
+    if array.dtype != np.int16 or array.shape[1:] != (COEFFICIENTS,):
+        given = f"{array.dtype} of shape {array.shape}"
+        raise ValueError(f"{name} are int16 of shape (n, {COEFFICIENTS}), these are {given}")
+
+
+def _check_integers(name: str, array: npt.NDArray[np.int32], shape: tuple[int, ...], at_most: int) -> None:
     if array.dtype != np.int32 or array.shape != shape:
         raise ValueError(f"the {name} of a map is int32 of shape {shape}, this is {array.dtype} of shape {array.shape}")
     if array.size and max(int(array.max()), -int(array.min())) > at_most:
@@ -191,8 +187,8 @@ def _normalize(wholes: np.ndarray, vectors: np.ndarray) -> None:
 
 @njit(nogil=True)
 def _to_norm(values: np.ndarray, vector: np.ndarray) -> None:
-    # Scaled by a power of two to 25 bits, so that squares can be summed and the whole root of the sum is exact to
-    # 2^-24. Halves away from 0.
+    # Values are scaled by a power of two to 25 bits: their squares can be summed, and the integer root of the sum is
+    # exact to 2^-24. Halves round away from 0.
     greatest = np.int64(0)
     for d in range(len(values)):
         greatest = max(greatest, abs(values[d]))
@@ -219,10 +215,12 @@ def _to_norm(values: np.ndarray, vector: np.ndarray) -> None:
 
 
 def quantized(features: npt.NDArray[np.floating]) -> npt.NDArray[np.int16]:
-    """Features of a model as vectors of `NORM`, int16[n, d]: given the features, the same on every machine. All zeros stay so.
+    """Features of a model as vectors of length `NORM`, int16[n, d]; zeros stay zeros.
+
+    The same features give the same vectors on every machine.
 
     Raises:
-        ValueError: an array of another shape, or a value that is not finite; no vector would be right.
+        ValueError: the array has another shape, or a value is not finite; no vector would be right.
     """
     if features.ndim != 2 or not 1 <= features.shape[1] <= DIMENSIONS_AT_MOST:
         raise ValueError(
@@ -230,9 +228,8 @@ def quantized(features: npt.NDArray[np.floating]) -> npt.NDArray[np.int16]:
         )
     exact = features.astype(np.float64)
     if not np.isfinite(exact).all():
-        raise ValueError(
-            f"row {int(np.flatnonzero(~np.isfinite(exact).all(axis=1))[0]):,} of the features has a value that is not finite"
-        )
+        row = int(np.flatnonzero(~np.isfinite(exact).all(axis=1))[0])
+        raise ValueError(f"row {row:,} of the features has a value that is not finite")
     greatest = np.abs(exact).max(axis=1, initial=0.0, keepdims=True)
     wholes = np.rint(exact / np.where(greatest > 0, greatest, 1.0) * 2.0**30).astype(np.int64)
     vectors = np.empty(features.shape, np.int16)
@@ -250,16 +247,16 @@ def learn_map(
     """The map that holds copies together and other images apart.
 
     Its rows are the leading generalised eigenvectors of the images' scatter against that of their copies (Fisher's
-    discriminant, a class an image), of unit scatter within. Both scatters have 5 % of their diagonal added: so a map of
-    few images is not fitted to their accidents, and has all its dimensions. It depends on which images and copies there
-    are, not on their order; the eigenvectors are the machine's linear algebra's.
+    discriminant with one class per image), scaled to unit scatter within. Both scatters have 5 % of their diagonal
+    added, so that a map of few images is not fitted to their accidents and has all its dimensions. The map depends on
+    the images and copies but not on their order; the eigenvectors come from the machine's linear algebra.
 
     Args:
         originals: coefficients of images of the run, int16[n, 192], none of them flat; those without copies count in
-            their scatter.
-        copies: of copies of them, int16[m, 192], below two million.
-        copy_of: of which original each is, int[m].
-        dimensions: of the vectors, at most 192.
+            the scatter of images.
+        copies: coefficients of their copies, int16[m, 192]; m is below two million.
+        copy_of: row of each copy's original, int[m].
+        dimensions: dimensions of the vectors, at most 192.
 
     Raises:
         ValueError: fewer than two originals, no copies, or arrays that do not fit one another.
@@ -274,11 +271,8 @@ def learn_map(
 
 
 def _check_lesson(originals: np.ndarray, copies: np.ndarray, copy_of: np.ndarray, dimensions: int) -> None:
-    for name, array in (("originals", originals), ("copies", copies)):
-        if array.dtype != np.int16 or array.shape[1:] != (COEFFICIENTS,):
-            raise ValueError(
-                f"{name} are int16 of shape (n, {COEFFICIENTS}), these are {array.dtype} of shape {array.shape}"
-            )
+    _check_coefficients("originals", originals)
+    _check_coefficients("copies", copies)
     if len(originals) < 2 or not 1 <= len(copies) < _EXACT_ROWS_AT_MOST:
         given = f"from {len(originals):,} and {len(copies):,}"
         raise ValueError(
@@ -291,7 +285,7 @@ def _check_lesson(originals: np.ndarray, copies: np.ndarray, copy_of: np.ndarray
 
 
 def _scatter(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Mean and covariance of whole numbers: their sums are exact, so in any order and by any BLAS."""
+    """Mean and covariance of integers; their sums are exact in any order and with any BLAS."""
     sums, products = values.sum(axis=0), values.T @ values
     return sums / len(values), products / len(values) - np.outer(sums, sums) / len(values) ** 2
 
@@ -299,7 +293,7 @@ def _scatter(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], 
 def _discriminants(total: npt.NDArray[np.float64], within: npt.NDArray[np.float64]) -> npt.NDArray[np.floating]:
     """All generalised eigenvectors of the two, leading first, a row each; its entry farthest from 0 is positive."""
     total = total + np.diag(_TOTAL_RIDGE * np.diag(total))
-    # what rounding varies by: no coefficient is without any
+    # Adds the variance of rounding, so that no coefficient is without any.
     within = within + np.diag(_WITHIN_RIDGE * np.diag(within) + 1.0)
     inverse = np.linalg.inv(np.linalg.cholesky(within))
     symmetric = inverse @ total @ inverse.T

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001  (numba types a call by the names of the parameters; the code reads them from `arguments`)
-"""A finished table of hashes: sorted, memory-mapped, asked by the million."""
+"""A finished table of hashes: sorted, memory-mapped, and looked up by the million."""
 
 from functools import cache
 from typing import Any
@@ -10,24 +10,23 @@ from numba import extending, njit, types
 
 from altalign.dedup import lines
 
-intrinsic: Any = extending.intrinsic  # what it makes is called with other parameters than those it is written with
+intrinsic: Any = extending.intrinsic  # its results are called with other parameters than they are defined with
 
-_PER_BUCKET = 4  # entries at most, on average; fewer would be no faster, and the index larger
+_PER_BUCKET = 4  # entries of a bucket on average, at most; with fewer the index is larger and no faster
 _MOST = np.uint64(2**64 - 1)
-_WINDOW = 8  # entries that a probe always compares, for where it ends cannot be foreseen; few buckets hold more
+_WINDOW = 8  # entries that a probe always compares, since no branch could be predicted; few buckets hold more
 
 
 class HashTable:
-    """Sorted uint64 hashes, with a count each where the caller has them.
+    """Sorted uint64 hashes, each with a count if the caller has counts.
 
-    An index over the top bits (1 to 2 bytes an entry) leads to a bucket of two to four entries.
+    An index over the top bits (1 to 2 bytes per entry) leads to a bucket of two to four entries.
     """
 
     def __init__(self, hashes: np.ndarray, counts: np.ndarray | None = None):
         self.hashes, self.counts = hashes, counts
-        self._table = (
-            hashes if len(hashes) >= _WINDOW else np.concatenate([hashes, np.full(_WINDOW - len(hashes), _MOST)])
-        )
+        missing = _WINDOW - len(hashes)
+        self._table = np.concatenate([hashes, np.full(missing, _MOST)]) if missing > 0 else hashes
         bits = max(1, (len(hashes) // _PER_BUCKET).bit_length())
         self._shift = np.uint64(64 - bits)
         self._index = np.empty(1 << bits, np.uint32 if len(hashes) < 2**32 else np.uint64)
@@ -38,10 +37,10 @@ class HashTable:
         return len(self.hashes)
 
     def measure_rows(self, hashes: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whether any of each row's hashes is not in the table (bool[n]), and the smallest count of its hashes (uint8[n]).
+        """Whether any hash of each row is missing from the table (bool[n]), and the smallest count (uint8[n]).
 
-        Rows end at `ends` (int64[n]) of `hashes` (uint64[m]). The smallest count is 0 where a hash is missing and 255,
-        the most that 8 bits hold, where a row has none.
+        Rows end at `ends` (int64[n]) in `hashes` (uint64[m]). The smallest count is 0 if a hash is missing, and 255,
+        the largest of 8 bits, if the row has no hashes.
 
         Raises:
             ValueError: the table's counts are not in 8 bits.
@@ -58,7 +57,7 @@ class HashTable:
         return is_missing, smallest
 
     def lookup(self, hashes: np.ndarray) -> np.ndarray:
-        """Count of each hash, 0 where it is not in the table: int64[m]."""
+        """Count of each hash (uint64[m]), int64[m]; 0 for one that is not in the table."""
         if self.counts is None:
             raise ValueError("this table has no counts")
         found = np.zeros(len(hashes), np.int64)
@@ -69,7 +68,7 @@ class HashTable:
 
 @njit(nogil=True, cache=True)
 def _fill_index(table: np.ndarray, shift: np.uint64, index: np.ndarray) -> None:
-    """Where the entries of each bucket begin."""
+    """Fill `index` with where the entries of each bucket begin."""
     place = 0
     for bucket in range(len(index)):
         while place < len(table) and table[place] >> shift < np.uint64(bucket):
@@ -83,23 +82,22 @@ def _count_smaller(context: Any, builder: Any, signature: Any, arguments: Any) -
     start = builder.gep(context.make_array(signature.args[0])(context, builder, table).data, [begin])
     found = builder.load(builder.bitcast(start, entries.as_pointer()), align=8)
     lane = builder.insert_element(ir.Constant(entries, ir.Undefined), h, ir.Constant(ir.IntType(32), 0))
-    every = builder.shuffle_vector(
-        lane, ir.Constant(entries, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), _WINDOW), None)
-    )
+    first_lane = ir.Constant(ir.VectorType(ir.IntType(32), _WINDOW), None)
+    every = builder.shuffle_vector(lane, ir.Constant(entries, ir.Undefined), first_lane)
     bits = builder.bitcast(builder.icmp_unsigned("<", found, every), ir.IntType(_WINDOW))
     return builder.zext(builder.ctpop(bits), ir.IntType(64))
 
 
 @intrinsic
 def _smaller(_typing_context: Any, table: Any, begin: Any, h: Any) -> tuple[Any, Any]:
-    """`_smaller(table, begin, h) -> uint64`: how many of the _WINDOW entries from `begin` on are less than h."""
+    """`_smaller(table, begin, h) -> uint64`: the number of entries less than h among the _WINDOW from `begin` on."""
     return types.uint64(table, types.uint64, types.uint64), _count_smaller
 
 
 @njit(nogil=True)
 def _place_of(h: np.uint64, table: np.ndarray, size: int, index: np.ndarray, shift: np.uint64) -> np.uint64:
-    # Of the first entry that is not less than h, or of the last. Where it is in the window cannot be foreseen: no
-    # branch depends on it.
+    # The place of the first entry that is not less than h, or of the last entry. A branch on the place in the window
+    # would be mispredicted, so there is none.
     last, most = np.uint64(len(table) - _WINDOW), np.uint64(size - 1)
     begin = min(np.uint64(index[h >> shift]), last)
     place = begin + _smaller(table, begin, h)
@@ -143,16 +141,16 @@ def _measure_rows(
             place = _place_of(hashes[i], table, size, index, shift) if size else np.uint64(0)
             if size == 0 or table[place] != hashes[i]:
                 misses, least = True, np.uint8(0)
-                break  # what else the row has says nothing more
+                break  # the rest of the row cannot change this
             least = min(least, counts[place])
         is_missing[row], smallest[row] = misses, least
         begin = end
 
 
 def log2_counts(counts: np.ndarray) -> np.ndarray:
-    """Eight times log2 of each count, rounded to the nearest: uint8[n]; 255, the most, is a count of about 3.77 billion.
+    """Eight times log2 of each count, rounded to the nearest, uint8[n]; 255 stands for counts above some 3.77 billion.
 
-    In integers: v is the largest number with count ** 16 >= 2 ** (2 v - 1), so every machine agrees.
+    It is computed in integers, so every machine agrees: v is the largest number with count ** 16 >= 2 ** (2 v - 1).
     """
     return np.searchsorted(_log2_steps(), counts, side="right").astype(np.uint8)
 

@@ -1,8 +1,8 @@
-"""Near-duplicates within the pool: who is compared with whom, and which image of a group stays.
+"""Near-duplicates within the pool: which images are compared, and which image of a group stays.
 
 An image is compared with those of its own cell, the nearest of many clusters, and as a visitor with those of the second
-nearest. That is not all pairs: one whose images lie in cells further apart is missed, some in ten thousand at a cosine
-of 0.975.
+nearest. These are not all pairs: a pair is missed if its images lie in cells further apart, some in ten thousand at a
+cosine of 0.975.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,14 +18,14 @@ IMAGES_PER_CELL = 15_000
 CELL_AT_MOST = 60_000  # images and visitors that are joined at once; a larger cell is split
 
 _CLUSTERS_AT_ONCE = 4_096
-# of a cell, for each so many vectors as are joined whole: with its visitors a part has half as many on average
+# Parts of a cell for every `at_most` vectors in it; with its visitors, a part has half of `at_most` on average.
 _PARTS = 4
-_HARDLY_SPLIT = 0.9  # of a cell in one of its parts
-_PAIRS_AT_A_TIME = 4_000_000  # should all be near-duplicates: some 400 MB
+_HARDLY_SPLIT = 0.9  # share of a cell; if a part has more, splitting does not help
+_PAIRS_AT_A_TIME = 4_000_000  # some 400 MB if all are near-duplicates
 
 
 def train_cells(sample: np.ndarray, cells: int) -> np.ndarray:
-    """Centroids of cells, int16[cells, d]; fewer as `clusters.train` says. More than 4,096 are made in two levels.
+    """Centroids of cells, int16[cells, d]; there may be fewer (see `clusters.train`). Above 4,096 it takes two levels.
 
     Args:
         sample: int16[n, d], sorted by content.
@@ -44,12 +44,12 @@ def train_cells(sample: np.ndarray, cells: int) -> np.ndarray:
 
 
 def join(vectors: np.ndarray, visitors: np.ndarray, *, above: float, at_most: int = CELL_AT_MOST) -> Pairs:
-    """Pairs of a cell that hold its groups together: among its own vectors, and between these and its visitors.
+    """Pairs that connect the groups of a cell, among its own vectors and between these and its visitors.
 
-    Not every pair above the threshold, but enough of them to connect what they all connect, each with its own cosine:
-    fewer than there are vectors. Equal vectors need no search. Of a cell of more than `at_most` (images alike by the
-    million) parts are joined as cells are, and pairs may be missed as between cells; one that does not fall into parts
-    is joined whole, in a time that grows with its square.
+    They are not all pairs above the threshold, but connect whatever all of them connect, and are fewer than the
+    vectors. Each has its own cosine. Equal vectors need no search. A cell of more than `at_most` (alike images by the
+    million) is split, and its parts are joined like cells, so pairs between them may be missed. A cell that cannot be
+    split is joined whole, in a time that grows with its square.
 
     Args:
         vectors: int16[n, d].
@@ -74,7 +74,11 @@ def join(vectors: np.ndarray, visitors: np.ndarray, *, above: float, at_most: in
 
 
 def originals(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of rows of an array (of two dimensions, any type) the first of each set of equal ones, rising; and for every row the first that equals it."""
+    """The first row of each set of equal rows, rising; and for every row the first one that equals it.
+
+    Args:
+        rows: an array of two dimensions and any type.
+    """
     rows = np.ascontiguousarray(rows)
     as_bytes = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).reshape(-1)
     _, first, inverse = np.unique(as_bytes, return_index=True, return_inverse=True)
@@ -82,7 +86,7 @@ def originals(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def groups(left: np.ndarray, right: np.ndarray, count: int) -> np.ndarray:
-    """Of `count` numbers, connected by pairs (int64[m] each), the smallest that each is connected with: int64[count]."""
+    """For each of `count` numbers, the smallest one that pairs (int64[m] each) connect it with, int64[count]."""
     parents, is_new = np.arange(count), np.empty(len(left), np.bool_)
     _union(parents, left, right, is_new)
     _flatten(parents)
@@ -90,9 +94,9 @@ def groups(left: np.ndarray, right: np.ndarray, count: int) -> np.ndarray:
 
 
 def replaced(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which images go, by the pairs of all cells, and which one stays for each: the smallest identity of its group.
+    """The images that go, by the pairs of all cells, and for each the one that stays: the smallest of its group.
 
-    Identities, in arrays of any type that sorts, both ways; those that go in their order.
+    Arguments and results are identities, in arrays of any type that sorts; the images that go are in order.
     """
     identities, left, right = _numbered(left, right)
     staying = groups(left, right, len(identities))
@@ -103,10 +107,9 @@ def replaced(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarra
 def cosines_with_staying(
     goes: np.ndarray, stays: np.ndarray, left: np.ndarray, right: np.ndarray, cosines: np.ndarray
 ) -> np.ndarray:
-    """The cosine of each image that goes with the one that stays for it, by the pairs that `replaced` had: float64[n].
+    """The cosine of each image that goes with the one that stays, from the pairs given to `replaced`, float64[n].
 
-    NaN where only images between them connect the two, for then no pair has it. Images of a cosine of 1 stand for one
-    another.
+    It is NaN if only other images connect the two, for then no pair has it. Images with a cosine of 1 count as one.
     """
     identities, left, right = _numbered(left, right)
     count, same = len(identities), cosines == 1
@@ -123,7 +126,7 @@ def cosines_with_staying(
 
 
 def _numbered(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The identities in pairs, sorted, and the pairs by their places there."""
+    """The identities that occur in pairs, sorted, and the pairs as places among them."""
     both = np.sort(np.concatenate([left, right]))
     is_first = np.r_[np.ones(min(1, len(both)), np.bool_), both[1:] != both[:-1]]
     identities = both[is_first]
@@ -131,7 +134,7 @@ def _numbered(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _places(identities: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    order = np.argsort(wanted)  # a search that goes on from where it was is ten times quicker
+    order = np.argsort(wanted)  # searching in order is ten times quicker
     places = np.empty(len(wanted), np.int64)
     places[order] = np.searchsorted(identities, wanted[order])
     return places
@@ -141,7 +144,7 @@ def _places(identities: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _compared(vectors: np.ndarray, own: int, above: float, at_most: int) -> Iterator[Pairs]:
-    """Pairs of a cell with its first `own` vectors, in parts where it is too large."""
+    """Pairs between a cell's first `own` vectors and all its vectors; a cell that is too large is split."""
     parts = _parts(vectors, -(-_PARTS * len(vectors) // at_most)) if len(vectors) > at_most else []
     if not parts or max(len(visited) + len(visiting) for visited, visiting in parts) > _HARDLY_SPLIT * len(vectors):
         yield from _compared_whole(vectors, own, above)
@@ -176,13 +179,13 @@ def _compared_whole(vectors: np.ndarray, own: int, above: float) -> Iterator[Pai
 
 
 class _Forest:
-    """Pairs that connect what was not connected."""
+    """Finds the pairs that connect groups which were not connected."""
 
     def __init__(self, count: int):
         self._parents = np.arange(count)
 
     def join(self, pairs: Pairs) -> Pairs:
-        """Those of these pairs, in their order, that connect two groups of before."""
+        """The given pairs that connect two groups, in their order; the groups are one from then on."""
         is_new = np.empty(len(pairs.rows), np.bool_)
         _union(self._parents, pairs.rows, pairs.tests, is_new)
         return Pairs(pairs.rows[is_new], pairs.tests[is_new], pairs.cosines[is_new])

@@ -1,7 +1,7 @@
-"""The merging side of exact counting: one partition at a time; and the histogram that gives a threshold.
+"""The merging side of exact counting, one partition at a time, and the histogram that gives a threshold.
 
-A partition is scattered to buckets that stay in the CPU's cache, and each bucket counted in a hash table. Sorting it
-takes up to four times as long, by the CPU.
+A partition is scattered to buckets that stay in the CPU's cache, and each bucket is counted in a hash table. Sorting
+takes up to four times as long, depending on the CPU.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-_PER_BUCKET = 1_024  # entries: their table, about twice their bytes, stays in the second cache of a core
+_PER_BUCKET = 1_024  # entries; their table, about twice as large, stays in the second cache of a core
 _BUCKET_BITS_AT_MOST = 13
 _DENSE = 4_096  # counts below this are tallied in an array, larger ones (few) one by one
 
@@ -24,14 +24,14 @@ class CountHistogram:
 
     @classmethod
     def of(cls, counts: np.ndarray) -> "CountHistogram":
-        """Of an array of counts."""
+        """The histogram of an array of counts."""
         dense = cls.of_tally(np.bincount(counts[counts < _DENSE]))
         values, keys = np.unique(counts[counts >= _DENSE], return_counts=True)
         return dense + cls(dict(zip(values.tolist(), keys.tolist(), strict=True)))
 
     @classmethod
     def of_tally(cls, tally: np.ndarray) -> "CountHistogram":
-        """Of an array whose entry i is how many keys have count i."""
+        """The histogram of an array whose entry i is the number of keys with count i."""
         return cls({int(c): int(tally[c]) for c in np.flatnonzero(tally)})
 
     @classmethod
@@ -52,11 +52,11 @@ class CountHistogram:
 
     @property
     def keys(self) -> int:
-        """All keys."""
+        """The number of all keys."""
         return sum(self._keys.values())
 
     def threshold(self, k: int) -> int:
-        """The k-th largest count; 1 where there are fewer than k keys."""
+        """The k-th largest count; 1 if there are fewer than k keys."""
         left = k
         for count in sorted(self._keys, reverse=True):
             left -= self._keys[count]
@@ -65,7 +65,7 @@ class CountHistogram:
         return 1
 
     def at_least(self, count: int) -> int:
-        """Keys with this count or a larger one."""
+        """The number of keys with this count or a larger one."""
         return sum(keys for c, keys in self._keys.items() if c >= count)
 
     def to_json(self) -> list[list[int]]:
@@ -79,7 +79,7 @@ class CountHistogram:
 
 
 class _Buckets(NamedTuple):
-    """Entries scattered to buckets: by the bits of a key that follow those which all keys share."""
+    """Entries scattered to buckets by the bits of a key that follow the bits which all keys share."""
 
     entries: np.ndarray  # uint64[n] or [n, 2], bucket after bucket
     ends: np.ndarray  # int64, of each bucket
@@ -88,7 +88,7 @@ class _Buckets(NamedTuple):
 
     @classmethod
     def of(cls, entries: np.ndarray, keys: np.ndarray, more_keys: np.ndarray) -> "_Buckets":
-        """Scatter entries by their keys; `more_keys` are others that shall have a bucket."""
+        """Scatter entries by their keys; `more_keys` are others that must have a bucket."""
         first = next((some[0] for some in (keys, more_keys) if len(some)), np.uint64(0))
         differing = (int(_differing(keys, first)) | int(_differing(more_keys, first))).bit_length()
         bits = min(_BUCKET_BITS_AT_MOST, max(1, (len(keys) // _PER_BUCKET).bit_length()))
@@ -99,7 +99,7 @@ class _Buckets(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """Slots of a table for the entries of any bucket."""
+        """The slots of a table that is large enough for any bucket."""
         return 1 << _slot_bits(int(np.diff(self.ends, prepend=0).max()))
 
 
@@ -107,12 +107,11 @@ def merge_ngrams(hashes: np.ndarray, hot: np.ndarray) -> tuple[np.ndarray, np.nd
     """Count the n-grams of one partition.
 
     Args:
-        hashes: uint64[n], one entry an occurrence.
+        hashes: uint64[n], one entry per occurrence.
         hot: uint64[m, 2] of (hash, count).
 
     Returns:
-        The hashes seen twice or more, sorted; their counts (int64); the histogram of all counts, those seen once
-        included.
+        The hashes seen twice or more, sorted; their counts (int64); and the histogram of all counts, including 1.
     """
     hot = hot[np.argsort(hot[:, 0])]
     buckets = _Buckets.of(hashes, hashes, hot[:, 0])
@@ -125,14 +124,14 @@ def merge_ngrams(hashes: np.ndarray, hot: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def merge_pairs(pairs: np.ndarray, *, limit: int) -> tuple[np.ndarray, np.ndarray, CountHistogram]:
-    """Count, for each key of one partition, how many distinct others it was seen with.
+    """Count, for each key of one partition, the distinct others that it was seen with.
 
     Args:
-        pairs: uint64[n, 2] of (key, other), repeats allowed.
+        pairs: uint64[n, 2] of (key, other); repeats are allowed.
         limit: keys seen with at most this many are not listed.
 
     Returns:
-        The keys above the limit, sorted; their distinct others (int64); the histogram of distinct others of all keys.
+        The keys above the limit, sorted; how many distinct others each has (int64); and the histogram of all keys.
     """
     buckets = _Buckets.of(pairs, pairs[:, 0], pairs[:0, 0])
     slots = buckets.slots
@@ -147,12 +146,12 @@ def merge_pairs(pairs: np.ndarray, *, limit: int) -> tuple[np.ndarray, np.ndarra
     return keys[over], distinct[over], CountHistogram.of(distinct)
 
 
-# Kernels. Unsigned places, for numba would ask each whether it counts from the end. -----------------------------------
+# Kernels. Places are unsigned: numba would check whether a signed one counts from the end. ----------------------------
 
 
 @njit(nogil=True, cache=True)
 def _slot_bits(entries: int) -> int:
-    """Of the number of a slot in a table that is at most three quarters full of these."""
+    """Bits of a slot's number, in a table that is at most three quarters full with this many entries."""
     bits = 1
     while 3 << bits < 4 * entries:
         bits += 1
@@ -199,9 +198,9 @@ def _count(
 ) -> int:
     """Count hashes and sorted hot ones, bucket by bucket.
 
-    Fills `keys` and `counts` of those seen twice or more, sorted, and returns how many they are; tallies all counts,
-    those of _DENSE and more together. The number of a slot is the bits of a hash that follow the bucket's, so a table
-    in the order of its slots is nearly sorted.
+    Fills `keys` and `counts` with the hashes seen twice or more, sorted, and returns their number. Tallies all counts;
+    _DENSE stands for itself and all larger ones. The number of a slot is the bits of a hash that follow the bucket's, so
+    a table is nearly sorted in the order of its slots.
     """
     up, down = shared + bits, np.uint64(64) - bits
     often, begin, hot_begin = 0, 0, 0
@@ -216,7 +215,7 @@ def _count(
         for i in range(hot_begin, hot_end):
             slot_counts[_slot(hot[i, 0], up, slot_bits, slot_keys, slot_counts)] += np.int64(hot[i, 1])
         first = often
-        # no branch, for it could not be foreseen: what is seen once is written too, then overwritten
+        # A branch would be mispredicted: what was seen once is written too, and then overwritten.
         for slot in range(1 << slot_bits):
             count = slot_counts[slot]
             tally[np.uint64(min(count, _DENSE))] += 1
@@ -232,7 +231,7 @@ def _count(
 def _slot(
     key: np.uint64, up: np.uint64, slot_bits: np.uint64, slot_keys: np.ndarray, slot_counts: np.ndarray
 ) -> np.uint64:
-    """The slot of a key, which is put there where it is not yet; a count of 0 is an empty slot."""
+    """The slot of a key, where the key is put if it is new; a slot with a count of 0 is empty."""
     mask, slot = (np.uint64(1) << slot_bits) - np.uint64(1), (key << up) >> (np.uint64(64) - slot_bits)
     while slot_counts[slot] != 0 and slot_keys[slot] != key:
         slot = (slot + np.uint64(1)) & mask
@@ -264,10 +263,9 @@ def _count_distinct(
     keys: np.ndarray,
     distinct: np.ndarray,
 ) -> int:
-    """Fill `keys` and `distinct` (how many different others each has) bucket by bucket; returns how many keys.
+    """Fill `keys` and `distinct` (the number of each key's others), bucket by bucket; returns the number of keys.
 
-    The first other of a key stands beside it, for most keys have one alone; the rest of the pairs are in a table of
-    their own.
+    The first other of a key is stored beside it, since most keys have only one. Further pairs are in their own table.
     """
     up, found, begin = shared + bits, 0, 0
     for bucket in range(len(ends)):
@@ -281,7 +279,7 @@ def _count_distinct(
             if slot_counts[of_key] == 0:
                 slot_counts[of_key], slot_firsts[of_key] = 1, other
             elif slot_firsts[of_key] != other:
-                # by both, for a key may have any number of others
+                # The slot depends on both, since a key may have any number of others.
                 slot = ((key << up) ^ (other * np.uint64(0x9E3779B97F4A7C15))) >> down
                 while slot_taken[slot] and (slot_pairs[slot, 0] != key or slot_pairs[slot, 1] != other):
                     slot = (slot + np.uint64(1)) & mask

@@ -1,9 +1,9 @@
-"""All pairs of a block of the pool and the test side whose cosine is above a threshold: none is missed.
+"""Finds all pairs of a block of the pool and the test side whose cosine is above a threshold, without exception.
 
 The test side is rotated so that its first columns hold most of it. With q = (q1, q2) and x = (x1, x2), cut after some
-columns, q.x <= q1.x1 + |q2| |x2|: one short dot product bounds the cosine of a pair, and nearly every pair ends there.
-What is left is bounded by more columns, then decided in whole numbers. Bounds are rounded up by more than floats can
-err, so what a CPU or its BLAS rounds costs time, never a pair.
+columns, q.x <= q1.x1 + |q2| |x2|: one short dot product bounds the cosine of a pair and excludes nearly every pair. The
+others are bounded by more columns, and then decided in integers. Bounds are rounded up by more than the error of
+floats, so the rounding of a CPU or its BLAS costs time, never a pair.
 """
 
 from dataclasses import dataclass, fields
@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from altalign.dedup.dot_products import (
@@ -26,51 +27,52 @@ from altalign.dedup.dot_products import (
     squared_norms,
 )
 
-DIMENSIONS_AT_MOST = 16_384  # with more, floats may err by more than the bounds allow for
+DIMENSIONS_AT_MOST = 16_384  # with more, the error of floats may exceed what the bounds allow for
 
-_WIDTHS = (16, 32, 64)  # columns of the first bound, the last of them the norm of the rest
+_WIDTHS = (16, 32, 64)  # columns of the first bound; the last column is the norm of the rest
 _SECOND = 64  # columns of the second bound
-_SCALE = 32_000  # of a bound's columns in int16
-_SAMPLE = 20_000  # of the test side, for its rotation
-_LONG, _SAMPLE_OF_LONG = 1_024, 500  # of vectors of more dimensions than this: their scatter would take minutes
-_TRIED = 256, 8_192  # of the test side against one another, to choose a width
-_NS_OF_COLUMN, _NS_OF_SURVIVOR = 0.01, 150.0  # of a pair; measured
-_ROWS_AT_A_TIME = 1_024  # of a block: their columns stay in the CPU's second cache
-_UNSURE = 1e-12  # cosines nearer to the threshold are not left to floats
+_SCALE = 32_000  # scale of a bound's columns in int16
+_SAMPLE = 20_000  # vectors of the test side that its rotation is computed from
+_LONG, _SAMPLE_OF_LONG = 1_024, 500  # with more dimensions than this the sample is smaller, or it would take minutes
+_TRIED = 256, 8_192  # vectors of the test side that are compared with one another to choose a width
+_NS_OF_COLUMN, _NS_OF_SURVIVOR = 0.01, 150.0  # cost in ns of a pair's column, and of a pair that the bound leaves
+_ROWS_AT_A_TIME = 1_024  # rows of a block whose columns stay in the CPU's second cache
+_UNSURE = 1e-12  # cosines nearer to the threshold than this are compared exactly
 
 
 class Pairs(NamedTuple):
     """Pairs above a threshold, by row of the block, then by row of the test side."""
 
-    rows: np.ndarray  # int64[m], of the block
-    tests: np.ndarray  # int64[m], of the test side
-    cosines: np.ndarray  # float64[m]; rounded: what is hardly above the threshold may read as the threshold
+    rows: npt.NDArray[np.int64]  # [m], rows of the block
+    tests: npt.NDArray[np.int64]  # [m], rows of the test side
+    cosines: npt.NDArray[np.float64]  # [m]; rounded: one hardly above the threshold may equal it
 
 
 @dataclass(frozen=True, eq=False)
 class TestSide:
-    """The test side as it is searched: arrays to be saved and mapped into memory, so that one copy serves all processes.
+    """The test side, ready to be searched: arrays that are saved and mapped, so that all processes share one copy.
 
     Attributes:
         vectors: int16[n, d], as given.
-        norms: int64[n], squared.
+        norms: int64[n], squared norms.
         rotation: float32[d, c], the leading directions of the test side, orthonormal.
         strips: int16[strips, width / 2, 16, 2], the columns of the first bound.
-        second: int16[n, 64], those of the second; none where the first or the vectors themselves have no more.
+        second: int16[n, 64], the columns of the second bound, or int16[n, 0] if it has no more than the first bound or
+            the vectors.
     """
 
-    vectors: np.ndarray
-    norms: np.ndarray
-    rotation: np.ndarray
-    strips: np.ndarray
-    second: np.ndarray
+    vectors: npt.NDArray[np.int16]
+    norms: npt.NDArray[np.int64]
+    rotation: npt.NDArray[np.float32]
+    strips: npt.NDArray[np.int16]
+    second: npt.NDArray[np.int16]
 
     @classmethod
     def build(cls, vectors: np.ndarray, *, above: float) -> "TestSide":
-        """Of int16[n, d], any number of them: as quick as can be for this threshold, and right for any.
+        """The test side of any number of vectors, int16[n, d]: fastest for this threshold, and correct for any.
 
         Raises:
-            ValueError: not int16 of two dimensions, more than DIMENSIONS_AT_MOST columns, or a norm above NORM_AT_MOST
+            ValueError: not int16 in two dimensions, more than DIMENSIONS_AT_MOST columns, or a norm above NORM_AT_MOST
                 of dot_products.
         """
         vectors = np.ascontiguousarray(vectors)
@@ -85,11 +87,11 @@ class TestSide:
         return cls(vectors, norms, rotation, packed(_bounding(rotated, norms, dimensions, width)), second)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What to save; `TestSide(**arrays)` is the inverse."""
+        """The arrays to save; `TestSide(**arrays)` is the inverse."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def first(self, count: int) -> "TestSide":
-        """The first of it, without copying."""
+        """The first `count` vectors of the test side, without copying; there may be some more in `strips`."""
         strips = -(-count // PER_ROW) * STRIPS
         return TestSide(
             self.vectors[:count], self.norms[:count], self.rotation, self.strips[:strips], self.second[:count]
@@ -97,14 +99,13 @@ class TestSide:
 
 
 def find_pairs(block: np.ndarray, test_side: TestSide, *, above: float) -> Pairs:
-    """All pairs of int16[n, d] and the test side whose cosine is above, as `is_above` decides; a vector of zeros is in none.
+    """All pairs of a block (int16[n, d]) and the test side that `is_above` accepts; vectors of zeros have no pairs.
 
-    Blocks of 1,000 or more are quickest. Memory is that of the pairs found, about 100 bytes each while they are put
-    together.
+    Blocks of 1,000 rows or more are fastest. The pairs found take about 100 bytes each until they are returned.
 
     Raises:
-        ValueError: not int16 of the test side's columns, a norm above NORM_AT_MOST of dot_products, or a threshold
-            outside of 0 to 1.
+        ValueError: not int16 with the columns of the test side, a norm above NORM_AT_MOST of dot_products, or a
+            threshold outside of 0 to 1.
     """
     if not 0 <= above <= 1:
         raise ValueError(f"a threshold of {above} is no cosine from 0 to 1")
@@ -116,11 +117,10 @@ def find_pairs(block: np.ndarray, test_side: TestSide, *, above: float) -> Pairs
         )
     found = [np.zeros((0, 3), np.int64)]
     for begin in range(0, len(block), _ROWS_AT_A_TIME):
-        some = _candidates(
-            block[begin : begin + _ROWS_AT_A_TIME], norms[begin : begin + _ROWS_AT_A_TIME], test_side, above
-        )
-        some[:, 0] += begin
-        found.append(some[np.lexsort((some[:, 1], some[:, 0]))])
+        some = slice(begin, begin + _ROWS_AT_A_TIME)
+        candidates = _candidates(block[some], norms[some], test_side, above)
+        candidates[:, 0] += begin
+        found.append(candidates[np.lexsort((candidates[:, 1], candidates[:, 0]))])
     rows, tests, products = np.concatenate(found).T
     is_pair = is_above(products, norms[rows], test_side.norms[tests], above)
     rows, tests, products = rows[is_pair], tests[is_pair], products[is_pair]
@@ -128,7 +128,7 @@ def find_pairs(block: np.ndarray, test_side: TestSide, *, above: float) -> Pairs
 
 
 def nearest(pairs: Pairs) -> Pairs:
-    """Of each row's pairs that of the largest cosine; of equal ones that of the first test image."""
+    """For each row, its pair with the largest cosine; of equal ones, the pair with the first test image."""
     order = np.lexsort((pairs.tests, -pairs.cosines, pairs.rows))
     rows = pairs.rows[order]
     first = order[np.flatnonzero(np.diff(rows, prepend=-1))]
@@ -138,14 +138,14 @@ def nearest(pairs: Pairs) -> Pairs:
 def is_above(products: np.ndarray, norms: np.ndarray, other_norms: np.ndarray, above: float) -> np.ndarray:
     """Whether cosines are strictly above a threshold, exactly.
 
-    A cosine is a dot product by the root of two squared norms, all int64[n]. The threshold is the decimal number that
-    `above` prints as, 39/40 for 0.975, not the binary one near it. Where a norm is 0 there is no cosine, and it is not
-    above.
+    A cosine is a dot product divided by the root of two squared norms, all int64[n]. The threshold is the decimal
+    number that `above` prints as, 39/40 for 0.975, not the binary number near it. If a norm is 0, there is no cosine,
+    and the result is False.
     """
     cosines = _cosines(products, norms, other_norms)
     is_pair = cosines > above
     unsure = np.flatnonzero(np.abs(cosines - above) <= _UNSURE)
-    if len(unsure):  # often many that are few numbers: the cosines of short vectors of ones
+    if len(unsure):  # often many pairs with few distinct numbers: cosines of short vectors of ones
         cases, places = np.unique(np.stack([products, norms, other_norms], axis=1)[unsure], axis=0, return_inverse=True)
         exact = Fraction(str(above))
         decided = [_is_above(product, norm, other_norm, exact) for product, norm, other_norm in cases.tolist()]
@@ -158,28 +158,25 @@ def _is_above(product: int, norm: int, other_norm: int, above: Fraction) -> bool
 
 
 def _cosines(products: np.ndarray, norms: np.ndarray, other_norms: np.ndarray) -> np.ndarray:
-    """float64; -1 where a norm is 0. One rounding after another of correctly rounded operations: the same on every CPU."""
-    product_of_norms = np.sqrt(norms.astype(np.float64) * other_norms.astype(np.float64))
-    return np.divide(
-        products.astype(np.float64), product_of_norms, out=np.full(len(products), -1.0), where=product_of_norms > 0
-    )
+    """Cosines, float64[n]; -1 where a norm is 0. Each operation is correctly rounded, so all CPUs agree."""
+    roots = np.sqrt(norms.astype(np.float64) * other_norms.astype(np.float64))
+    return np.divide(products.astype(np.float64), roots, out=np.full(len(products), -1.0), where=roots > 0)
 
 
 # Bounds ---------------------------------------------------------------------------------------------------------------
 
 
 def _leading_directions(vectors: np.ndarray, norms: np.ndarray) -> np.ndarray:
-    """float32[d, at most 63]: those that hold most of the test side, by an even sample of it."""
+    """The directions that hold most of the test side, from an even sample of it, float32[d, at most 63]."""
     count, dimensions = vectors.shape
     if not count:
         return np.zeros((dimensions, 0), np.float32)
     step = max(1, count // (_SAMPLE_OF_LONG if dimensions > _LONG else _SAMPLE))
     unit = _unit(vectors[::step], norms[::step]).astype(np.float64)
-    directions = (
-        np.linalg.svd(unit, full_matrices=False)[2].T
-        if dimensions > _LONG
-        else np.linalg.eigh(unit.T @ unit)[1][:, ::-1]
-    )
+    if dimensions > _LONG:
+        directions = np.linalg.svd(unit, full_matrices=False)[2].T
+    else:
+        directions = np.linalg.eigh(unit.T @ unit)[1][:, ::-1]
     return np.ascontiguousarray(directions[:, : _SECOND - 1], np.float32)
 
 
@@ -188,7 +185,10 @@ def _unit(vectors: np.ndarray, norms: np.ndarray) -> np.ndarray:
 
 
 def _rotated(vectors: np.ndarray, norms: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """The leading columns of unit vectors, float32[n, c]; each off by `_error` of one column at most. Those of zeros stay zeros."""
+    """The leading columns of unit vectors, float32[n, c]; each is off by `_error` of one column at most.
+
+    Vectors of zeros stay zeros.
+    """
     made = np.empty((len(vectors), rotation.shape[1]), np.float32)
     for begin in range(0, len(vectors), _ROWS_AT_A_TIME):
         some = slice(begin, begin + _ROWS_AT_A_TIME)
@@ -197,12 +197,15 @@ def _rotated(vectors: np.ndarray, norms: np.ndarray, rotation: np.ndarray) -> np
 
 
 def _error(columns: int, dimensions: int) -> float:
-    """What the leading columns of a unit vector, as floats, are off by in length at most: twice the bound of rounding, in any order of sums."""
+    """The error, in length, of the leading columns of a unit vector as floats: at most twice the bound of rounding."""
     return columns**0.5 * (dimensions + 8) * 2.0**-23
 
 
 def _bounding(rotated: np.ndarray, norms: np.ndarray, dimensions: int, width: int) -> np.ndarray:
-    """Leading columns and the norm of the rest, int16[n, width] or fewer: the norm rounded up, and 0 where there is no vector."""
+    """Leading columns and the norm of the rest, int16[n, at most width].
+
+    The norm is rounded up; it is 0 for a vector of zeros.
+    """
     columns = rotated[:, : width - 1]
     squares, error = np.square(columns, dtype=np.float64).sum(axis=1), _error(columns.shape[1], dimensions)
     rest = np.sqrt(np.maximum(0.0, 1.0 - squares) + 2 * error * (1 + error))
@@ -213,16 +216,16 @@ def _bounding(rotated: np.ndarray, norms: np.ndarray, dimensions: int, width: in
 
 
 def _limit(columns: int, dimensions: int, above: float) -> int:
-    """No pair above the threshold has a dot product of bounding columns (their number: `columns`) as small as this."""
+    """A limit on the dot product of bounding columns: every pair above the threshold exceeds it."""
     leading = columns - 1
     error = _error(leading, dimensions)
-    # to whole numbers, half a unit a column
+    # Rounding to integers adds half a unit per column.
     rounding = 2 * 0.51 * leading**0.5 * (1 + error) / _SCALE + 0.27 * leading / _SCALE**2
     return int(np.floor((above - 2 * error - error**2 - rounding - _UNSURE) * _SCALE**2)) - 1
 
 
 def _best_width(rotated: np.ndarray, norms: np.ndarray, dimensions: int, above: float) -> int:
-    """The cheapest width of the first bound, where the pool is like the test side."""
+    """The cheapest width of the first bound, assuming that the pool is like the test side."""
     some, more = (np.arange(0, len(rotated), max(1, len(rotated) // count))[:count] for count in _TRIED)
 
     def cost(width: int) -> float:
@@ -238,17 +241,13 @@ def _best_width(rotated: np.ndarray, norms: np.ndarray, dimensions: int, above: 
 
 
 def _candidates(block: np.ndarray, norms: np.ndarray, test_side: TestSide, above: float) -> np.ndarray:
-    """Row, test row and dot product of all pairs above the threshold, or too near to it for floats: int64[m, 3]."""
-    rotated, (width, dimensions) = (
-        _rotated(block, norms, test_side.rotation),
-        (2 * test_side.strips.shape[1], block.shape[1]),
-    )
+    """Row, test row and dot product of all pairs above the threshold or too near to it for floats, int64[m, 3]."""
+    rotated = _rotated(block, norms, test_side.rotation)
+    width, dimensions = 2 * test_side.strips.shape[1], block.shape[1]
     first, second = (_bounding(rotated, norms, dimensions, of_bound) for of_bound in (width, _SECOND))
     limits = np.array([_limit(bounding.shape[1], dimensions, above) for bounding in (first, second)])
-    rows, tests = (
-        (padded(first), second, block, norms),
-        (test_side.strips, test_side.second, test_side.vectors, test_side.norms),
-    )
+    rows = padded(first), second, block, norms
+    tests = test_side.strips, test_side.second, test_side.vectors, test_side.norms
     found = np.empty((4 * TILE, 3), np.int64)
     count, strip, row = _search(rows, tests, limits, above - _UNSURE, found, 0, 0, 0)
     while strip < len(test_side.strips):
@@ -264,7 +263,10 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 def _search(
     rows: Arrays, tests: Arrays, limits: np.ndarray, floor: float, found: np.ndarray, count: int, strip: int, row: int
 ) -> tuple[int, int, int]:
-    """Fill `found` from `count` on, from a tile on; returns the count and the tile to go on from when there is room again."""
+    """Fill `found` from `count` on, starting at a tile; returns the new count and the tile to continue with.
+
+    It stops early if `found` has no room for another tile.
+    """
     sums, first, strips = np.empty(TILE, np.int32), rows[0], tests[0]
     while strip < len(strips):
         while row < len(first):
@@ -292,7 +294,7 @@ def _look_closer(
     found: np.ndarray,
     count: int,
 ) -> int:
-    """The pairs of one row and a tile's tests that the first bound leaves: bounded again, then multiplied in full."""
+    """Bound the pairs of one row that the first bound leaves again, then multiply them in full; returns the new count."""
     (_, second, vectors, norms), (_, test_second, test_vectors, test_norms) = rows, tests
     for i in range(min(len(bounds), len(test_vectors) - first_test)):
         if bounds[i] <= limits[0]:
@@ -300,10 +302,8 @@ def _look_closer(
         test = first_test + i
         if test_second.shape[1] and _product(second[row], test_second[test]) <= limits[1]:
             continue
-        product, norm = (
-            _product(vectors[row], test_vectors[test]),
-            np.float64(norms[row]) * np.float64(test_norms[test]),
-        )
+        product = _product(vectors[row], test_vectors[test])
+        norm = np.float64(norms[row]) * np.float64(test_norms[test])
         if norm > 0 and product > floor * np.sqrt(norm):
             found[count, 0], found[count, 1], found[count, 2] = row, test, product
             count += 1

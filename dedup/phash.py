@@ -1,7 +1,7 @@
-"""The descriptor `phash`: the bits of the package imagehash, by the batch, as vectors of +1 and -1.
+"""The descriptor `phash`: the bits of the package imagehash, in batches, as vectors of +1 and -1.
 
-64 bits cannot tell drawings apart at a million comparisons an image; it is here because so many lists and tools speak
-it.
+64 bits cannot tell drawings apart at a million comparisons per image; the descriptor is here because many lists and
+tools use it.
 """
 
 from math import cos, pi
@@ -23,16 +23,16 @@ _COSINES: npt.NDArray[np.int64] = np.array(
 
 
 def lanczos_thumbnail(gray: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """What imagehash looks at: a gray image (uint8[height, width]) scaled to 32 x 32 by Pillow's Lanczos filter, whatever its aspect ratio."""
+    """A gray image (uint8[height, width]) scaled to uint8[32, 32] by Pillow's Lanczos filter, as imagehash does."""
     return np.asarray(Image.fromarray(gray).resize((SIDE_PX, SIDE_PX), Image.Resampling.LANCZOS))
 
 
 def phash(luma: npt.NDArray[np.uint8]) -> npt.NDArray[np.int16]:
-    """Perceptual hashes, 8 x 8: +1 where a frequency is above the median of the 64 lowest, -1 where not; row by row as imagehash has them.
+    """Perceptual hashes of 8 x 8: +1 for a frequency above the median of the 64 lowest, else -1, in imagehash's order.
 
-    The cosine of two is 1 - d / 32, d the number of bits that differ. Frequencies are sums over 1,024 pixels, in
-    integers, to 3e-4 of a gray level at the worst. Where they are exactly equal (the odd ones of a symmetrical picture
-    are all 0) imagehash's bits are the rounding errors of its transform; here those equal to the median are -1.
+    The cosine of two hashes is 1 - d / 32 if d bits differ. Frequencies are sums over 1,024 pixels, in integers, exact
+    to 3e-4 of a gray level. Where frequencies are equal (the odd ones of a symmetrical picture are all 0), imagehash's
+    bits are rounding errors of its transform; here a frequency equal to the median gives -1.
 
     Args:
         luma: `lanczos_thumbnail`s, uint8[n, 32, 32].
@@ -41,22 +41,21 @@ def phash(luma: npt.NDArray[np.uint8]) -> npt.NDArray[np.int16]:
         int16[n, 64].
 
     Raises:
-        ValueError: an array of another shape or type.
+        ValueError: the array has another shape or type.
     """
     if luma.dtype != np.uint8 or luma.shape[1:] != (SIDE_PX, SIDE_PX):
         raise ValueError(f"thumbnails are uint8 of shape (n, 32, 32), these are {luma.dtype} of shape {luma.shape}")
     frequencies = np.empty((len(luma), BITS), np.int64)
     _transform(np.ascontiguousarray(luma), _COSINES, frequencies)
     middle = np.partition(frequencies, (BITS // 2 - 1, BITS // 2), axis=1)[:, BITS // 2 - 1 : BITS // 2 + 1]
-    # Above the mean of the middle two: where they differ, from the upper one on; where they are equal, above both.
+    # Above the mean of the middle two: if these differ, that is the upper one or more; if not, more than both.
     is_above = (frequencies > middle[:, :1]) & (frequencies >= middle[:, 1:])
     return np.where(is_above, 1, -1).astype(np.int16)
 
 
 @njit(nogil=True, cache=True)
 def _transform(luma: np.ndarray, cosines: np.ndarray, frequencies: np.ndarray) -> None:
-    # 30 bits of cosine twice and 18 of pixels are more than 64: the sums of columns are split, and 22 bits dropped at
-    # the end.
+    # Twice 30 bits of cosine and 18 of pixels are more than 64: column sums are split, and 22 bits dropped at the end.
     down = np.empty((HASH_SIDE, SIDE_PX), np.int64)
     low_bits = (np.int64(1) << _SPLIT) - 1
     for i in range(len(luma)):

@@ -1,27 +1,28 @@
-"""The writing side of exact counting: hashes scattered to partitions by their top bits, in buffers that a thread keeps.
+"""The writing side of exact counting: scatters hashes to partitions by their top bits, in buffers that a thread keeps.
 
-A partition is the top bits of a hash, so partitions in order are one sorted table. A small cache of hot n-grams takes
-what occurs most before anything is stored; which n-grams are hot changes what is written, never what the merge finds.
+A partition is the top bits of a hash, so partitions in order are one sorted table. A small cache counts hot n-grams, the
+most frequent ones, before anything is stored. Which n-grams are hot changes what is written, never what the merge finds.
 """
 
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 HOT_BITS = 14  # 16,384 hot n-grams took 40 % of synthetic and 42 to 74 % of real tokens; more leave the CPU's cache
-BUFFER_BYTES = 2 << 20  # of all partitions: more would leave the CPU's cache before it is written
-SLICE_BYTES = 4 << 10  # of one partition, at least
+BUFFER_BYTES = 2 << 20  # buffers of all partitions; more would leave the CPU's cache before it is written
+SLICE_BYTES = 4 << 10  # buffer of one partition, at least
 
-# Called with partition and its data, in order of partitions: uint64[n] of hashes, or uint64[n, 2] of pairs.
-Flush = Callable[[int, np.ndarray], object]
+# Called with a partition and its data, in the order of partitions: uint64[n] of hashes, or uint64[n, 2] of pairs.
+Flush = Callable[[int, npt.NDArray[np.uint64]], object]
 
 
 def shift_of(partitions: int) -> int:
-    """Right shift that leaves a hash's partition.
+    """The right shift that leaves a hash's partition.
 
     Raises:
-        ValueError: not a power of two from 2 to 65,536.
+        ValueError: the number of partitions is not a power of two from 2 to 65,536.
     """
     bits = partitions.bit_length() - 1
     if not 1 <= bits <= 16 or partitions != 1 << bits:
@@ -41,7 +42,7 @@ class NgramBuffers:
         self._is_chosen = False
 
     def add(self, ngrams: np.ndarray, flush: Flush) -> None:
-        """Count uint64[m] hashes; full buffers are flushed."""
+        """Count hashes (uint64[m]); full buffers are flushed."""
         if not self._is_chosen and len(ngrams):
             _choose_hot(ngrams, self._hot)
             self._is_chosen = True
@@ -52,7 +53,7 @@ class NgramBuffers:
                 self._drain(flush)
 
     def finish(self, flush: Flush, flush_hot: Flush) -> None:
-        """Flush what is left of the unit: hashes, and of the hot ones uint64[n, 2] of (hash, count)."""
+        """Flush what is left of the unit: hashes, and the hot ones as uint64[n, 2] of (hash, count)."""
         self._drain(flush)
         at = np.flatnonzero(self._hot_counts)
         entries = np.stack([self._hot[at], self._hot_counts[at].astype(np.uint64)], axis=1)
@@ -72,7 +73,7 @@ class PairBuffers:
         self._ends = np.zeros(partitions, np.int64)
 
     def add(self, keys: np.ndarray, others: np.ndarray, flush: Flush) -> None:
-        """Take uint64[n] keys and what each was seen with; full buffers are flushed."""
+        """Take keys (uint64[n]) and what each was seen with (uint64[n]); full buffers are flushed."""
         begin = 0
         while begin < len(keys):
             begin = _scatter_pairs(keys, others, begin, self._shift, self._buffers, self._ends)
@@ -98,7 +99,7 @@ def _flush_sorted(entries: np.ndarray, shift: np.uint64, partitions: int, flush:
 
 
 def _choose_hot(ngrams: np.ndarray, hot: np.ndarray) -> None:
-    """The most frequent hash of these for each slot of the cache."""
+    """Fill each slot of the cache with its most frequent hash."""
     hashes, counts = np.unique(ngrams, return_counts=True)
     rising = np.argsort(counts, kind="stable")
     hot[hashes[rising] & np.uint64(len(hot) - 1)] = hashes[rising]  # the last assignment, of the largest count, stays
@@ -122,7 +123,7 @@ def _scatter(
         end = ends[p]
         if np.uint64(end) == room:
             return i
-        is_hot = hot[slot] == h  # whether cannot be foreseen, so both ways are gone
+        is_hot = hot[slot] == h  # a branch would be mispredicted, so both ways are computed
         hot_counts[slot] += is_hot
         buffers[p, np.uint64(end)] = h
         ends[p] = end + (1 - is_hot)

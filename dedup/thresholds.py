@@ -1,6 +1,6 @@
-"""What a threshold finds and what it costs: recall by transform, false positives counted, fitted and extrapolated, the threshold of a budget.
+"""What a threshold finds and costs: recall by transform, the rate of false positives, the threshold for a budget.
 
-A cosine is a near-duplicate's where it is strictly greater than the threshold, everywhere here.
+Everywhere here, a pair is a near-duplicate if its cosine is strictly greater than the threshold.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,21 +13,23 @@ import numpy.typing as npt
 
 from altalign.dedup.buckets import nearest_clusters, share_bucket
 
-PER_UNIT = 10_000  # bins of a histogram; the thresholds that it is asked about are its edges
+PER_UNIT = 10_000  # bins of a histogram per unit of cosine; thresholds are edges of bins
 
-# rates that a line is fitted through: it is straight there, and the few true duplicates of a sample do not bend it
+# A line is fitted through these rates: it is straight there, and the few true duplicates of a sample do not bend it.
 FIT_FROM, FIT_TO = 1e-3, 1e-5
-_DECOYS_FALL_SHORT = 12  # times at most, measured on clip art; on photographs 4
-_PAIRS_AT_A_TIME = 8_192  # as floats
+_DECOYS_FALL_SHORT = (
+    12  # decoys have at least a 12th of the false positives, measured on clip art; on photographs a 4th
+)
+_PAIRS_AT_A_TIME = 8_192  # pairs that are held as floats
 _FIT_POINTS, _FIT_POINTS_AT_LEAST, _FIT_PAIRS_AT_LEAST = 20, 4, 10
 
-# the floats that their decimals are read as
+# Edges of bins, each the float that its decimal reads as.
 _EDGES: npt.NDArray[np.float64] = np.arange(-PER_UNIT, PER_UNIT + 1) / PER_UNIT
 
 
 @dataclass(frozen=True)
 class Share:
-    """How many of how many."""
+    """A share: `found` of `asked`."""
 
     found: int
     asked: int
@@ -38,7 +40,7 @@ class Share:
         return self.found / self.asked if self.asked else float("nan")
 
     def interval(self, *, confidence: float = 0.95) -> tuple[float, float]:
-        """What the share of all may be, least and most, by Clopper and Pearson: of many samples at most 1 - `confidence` leave it outside."""
+        """The interval of Clopper and Pearson, least and most: it misses the true share in at most 1 - `confidence`."""
         return clopper_pearson(self.found, self.asked, confidence=confidence)
 
 
@@ -66,15 +68,13 @@ def _beta_quantile(probability: float, a: int, b: int) -> float:
 def _beta(x: float, a: int, b: int) -> float:
     """The regularised incomplete beta function: its continued fraction, from the side where that converges fast."""
     front = exp(a * log(x) + b * log1p(-x) + lgamma(a + b) - lgamma(a) - lgamma(b))
-    return (
-        front * _beta_fraction(x, a, b) / a
-        if x < (a + 1) / (a + b + 2)
-        else 1 - front * _beta_fraction(1 - x, b, a) / b
-    )
+    if x < (a + 1) / (a + b + 2):
+        return front * _beta_fraction(x, a, b) / a
+    return 1 - front * _beta_fraction(1 - x, b, a) / b
 
 
 def _beta_fraction(x: float, a: int, b: int) -> float:
-    # Abramowitz and Stegun 26.5.8, two terms a step, by Lentz's method.
+    # Abramowitz and Stegun 26.5.8 by Lentz's method, two terms per step.
     numerator, denominator = 1.0, 1 / (1 - (a + b) * x / (a + 1))
     value = denominator
     for m in count(1):
@@ -98,8 +98,9 @@ def recall_by_transform(
     """How many copies of each transform are found, in the order in which transforms first come.
 
     Args:
-        transforms: of each copy, n names.
-        cosines: of each copy with its original, float[n]; nan for one without an embedding (flat), which is not found.
+        transforms: the transform of each copy, n names.
+        cosines: cosine of each copy with its original, float[n]; nan for a flat copy, which has no embedding and is not
+            found.
         similarity_above: the threshold.
     """
     found: dict[str, Share] = {}
@@ -115,8 +116,8 @@ def recall_and_precision(
     """Recall and precision on labelled pairs.
 
     Args:
-        cosines: of each pair, float[n]; nan where an image has no embedding.
-        is_near: whether people call it a near-duplicate, bool[n].
+        cosines: cosine of each pair, float[n]; nan if an image has no embedding.
+        is_near: whether people call the pair near-duplicates, bool[n].
         similarity_above: the threshold.
     """
     is_found = cosines > similarity_above
@@ -126,12 +127,12 @@ def recall_and_precision(
 
 @dataclass(frozen=True, eq=False)
 class Buckets:
-    """What makes two images share a bucket.
+    """The rule by which two images share a bucket.
 
     Attributes:
         centroids: int16[clusters, d].
-        nearest: so many nearest clusters of each image count.
-        at_least: so many of them in common make a bucket; 0: every pair shares one.
+        nearest: number of each image's nearest clusters that count.
+        at_least: number of these that two images must have in common; 0: every pair shares a bucket.
     """
 
     centroids: npt.NDArray[np.int16]
@@ -139,7 +140,7 @@ class Buckets:
     at_least: int
 
     def shared(self, vectors: npt.NDArray[np.int16], others: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
-        """Whether the images of each pair, int16[n, d] twice, share one: bool[n]."""
+        """Whether the images of each pair (int16[n, d] twice) share a bucket, bool[n]."""
         if not self.at_least:
             return np.ones(len(vectors), np.bool_)
         sides = (nearest_clusters(side, self.centroids, self.nearest) for side in (vectors, others))
@@ -147,7 +148,7 @@ class Buckets:
 
 
 def cosines_of(vectors: npt.NDArray[np.int16], others: npt.NDArray[np.int16]) -> npt.NDArray[np.float64]:
-    """Of pairs, int16[n, d] twice: float64[n]; nan where one of them is zeros and so has no direction."""
+    """Cosines of pairs (int16[n, d] twice), float64[n]; nan if a vector is zeros and so has no direction."""
     found = np.full(len(vectors), np.nan)
     for begin in range(0, len(vectors), _PAIRS_AT_A_TIME):
         some = slice(begin, begin + _PAIRS_AT_A_TIME)
@@ -160,15 +161,15 @@ def cosines_of(vectors: npt.NDArray[np.int16], others: npt.NDArray[np.int16]) ->
 def of_best_view(
     vectors: npt.NDArray[np.int16], views: Sequence[npt.NDArray[np.int16]], buckets: Buckets
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Cosines of pairs as the search decides on them: of the view that is nearest, among those that share a bucket; and whatever the buckets.
+    """Cosine of each copy with the nearest view of its original, first within buckets as in the search, then anyhow.
 
     Args:
-        vectors: of copies, int16[n, d].
-        views: of what they are copies of, int16[n, d] each.
-        buckets: what a pair must share.
+        vectors: vectors of copies, int16[n, d].
+        views: vectors of the originals' views, int16[n, d] each.
+        buckets: the buckets that a pair must share.
 
     Returns:
-        float64[n] twice; nan where there is no cosine, or no bucket.
+        float64[n] twice; nan if there is no cosine, or no shared bucket.
     """
     inside, anyhow = np.full((2, len(vectors)), np.nan)
     for view in views:
@@ -182,9 +183,9 @@ def of_best_view(
 
 
 class CosineHistogram:
-    """How many of many comparisons have a cosine above each ten-thousandth; additive.
+    """Number of comparisons whose cosine is above each ten-thousandth; additive.
 
-    Of pairs that a search found: those above some cosine, of all that were compared.
+    It knows the pairs that a search found, those above some cosine, and how many pairs were compared.
     """
 
     def __init__(self, found_above: float, comparisons: int = 0, tally: npt.NDArray[np.int64] | None = None):
@@ -192,8 +193,8 @@ class CosineHistogram:
         self._tally = np.zeros(len(_EDGES) + 1, np.int64) if tally is None else tally
 
     def add(self, cosines: npt.NDArray[np.floating], comparisons: int) -> "CosineHistogram":
-        """With what another search found above `found_above`, float[n], among so many comparisons."""
-        # A cosine that is an edge counts below it, as a threshold has it.
+        """This histogram and the cosines (float[n]) above `found_above` that another search found in `comparisons`."""
+        # A cosine that equals an edge counts below it, since thresholds are strict.
         tally = np.bincount(np.searchsorted(_EDGES, cosines.astype(np.float64)), minlength=len(self._tally))
         return CosineHistogram(self.found_above, self.comparisons + comparisons, self._tally + tally)
 
@@ -205,28 +206,28 @@ class CosineHistogram:
         return CosineHistogram(self.found_above, self.comparisons + other.comparisons, self._tally + other._tally)
 
     def without(self, pairs: int) -> "CosineHistogram":
-        """Without so many pairs, those of the greatest cosines: of those that are known for near-duplicates."""
+        """This histogram without so many pairs, those with the largest cosines: pairs known to be near-duplicates."""
         from_top = self._tally[::-1]
         before = from_top.cumsum() - from_top
         left_out = np.clip(pairs - before, 0, from_top)
         return CosineHistogram(self.found_above, self.comparisons - int(left_out.sum()), (from_top - left_out)[::-1])
 
     def above(self, threshold: float) -> Share:
-        """How many of the comparisons have a cosine above a threshold, a multiple of 0.0001.
+        """The share of comparisons with a cosine above a threshold, a multiple of 0.0001.
 
         Raises:
-            ValueError: it is no such multiple, or below what was searched for.
+            ValueError: the threshold is no such multiple, or below what was searched for.
         """
         if threshold < self.found_above:
             raise ValueError(f"only cosines above {self.found_above} were searched for, {threshold} is below that")
         return Share(int(self._tally[_edge(threshold) + 1 :].sum()), self.comparisons)
 
     def thresholds(self) -> npt.NDArray[np.float64]:
-        """Those it can be asked about, from `found_above` to 1."""
+        """The thresholds that `above` takes, from `found_above` to 1."""
         return _EDGES[_edge(self.found_above) :]
 
     def counts_above(self) -> npt.NDArray[np.int64]:
-        """`above` of each of `thresholds`."""
+        """The number of pairs found above each of `thresholds`."""
         return self._tally[::-1].cumsum()[::-1][_edge(self.found_above) + 1 :]
 
 
@@ -240,13 +241,13 @@ def _edge(threshold: float) -> int:
 
 @dataclass(frozen=True)
 class Line:
-    """The rate of false positives a comparison as a power of (1 - t) / 2: log rate = intercept + slope x log((1 - t) / 2).
+    """False positives per comparison at a threshold t: log rate = intercept + slope x log((1 - t) / 2).
 
     Attributes:
         slope: half the number of dimensions that the images really fill.
-        intercept: of natural logarithms.
-        fitted_from: the greatest rate that it was fitted through.
-        fitted_to: the least; a lower one is extrapolated.
+        intercept: a natural logarithm.
+        fitted_from: the largest rate that the line was fitted through.
+        fitted_to: the smallest; lower rates are extrapolated.
     """
 
     slope: float
@@ -255,7 +256,7 @@ class Line:
     fitted_to: float
 
     def rate(self, threshold: float) -> float:
-        """Of false positives at a threshold, a comparison."""
+        """The rate of false positives per comparison at a threshold."""
         return min(1.0, exp(self.intercept + self.slope * log((1 - threshold) / 2))) if threshold < 1 else 0.0
 
     def is_extrapolated(self, threshold: float) -> bool:
@@ -263,17 +264,17 @@ class Line:
         return self.rate(threshold) < self.fitted_to
 
     def scaled(self, factor: float) -> "Line":
-        """The line of so many times the rate: of decoys, which find less than there is."""
+        """The line of `factor` times the rate; decoys have fewer false positives than there are."""
         return Line(self.slope, self.intercept + log(factor), self.fitted_from * factor, self.fitted_to * factor)
 
 
 def fit(histogram: CosineHistogram) -> Line:
-    """The line through the rates from 1e-3 to 1e-5, at steps that are even in their logarithm; those with 10 pairs at least behind them.
+    """The line through rates from 1e-3 to 1e-5, in even steps of their logarithm, that rest on at least 10 pairs.
 
     The histogram is of unrelated pairs; the few true duplicates in a sample of a pool weigh little at these rates.
 
     Raises:
-        ValueError: it holds too few pairs for a line, or they do not get fewer as the threshold rises.
+        ValueError: there are too few pairs for a line, or they do not get fewer as the threshold rises.
     """
     counts, comparisons = histogram.counts_above(), histogram.comparisons
     places = set()
@@ -284,7 +285,8 @@ def fit(histogram: CosineHistogram) -> Line:
     chosen = sorted(places)
     if len(chosen) < _FIT_POINTS_AT_LEAST:
         raise ValueError(
-            f"{counts[0]:,} of {comparisons:,} comparisons are above a cosine of {histogram.found_above}: too few to fit a rate of false positives; "
+            f"{counts[0]:,} of {comparisons:,} comparisons are above a cosine of {histogram.found_above}: "
+            "too few to fit a rate of false positives; "
             f"compare {round(_FIT_PAIRS_AT_LEAST / FIT_TO):,} pairs or more, or search for lower cosines"
         )
     rates = counts[chosen] / comparisons
@@ -298,10 +300,10 @@ def fit(histogram: CosineHistogram) -> Line:
 
 
 def true_near_duplicates(found: CosineHistogram, decoys: CosineHistogram, *, similarity_above: float) -> int:
-    """How many of the pairs above a strict threshold are no false positives, for all that decoys say: those beyond 12 times as many as decoys have.
+    """The number of pairs above a strict threshold that cannot be false positives: those beyond 12 times the decoys'.
 
-    In a pool that holds test images they are so many, where the test side is small, that a line through them would be
-    level. Decoys fall short of the rate of false positives up to 12 times.
+    Decoys have down to a 12th of the false positives. In a pool that holds test images, true near-duplicates can be so
+    many, where the test side is small, that a line through them would be level.
     """
     share = decoys.above(similarity_above)
     unrelated = _DECOYS_FALL_SHORT * share.found / share.asked * found.comparisons if share.asked else 0.0
@@ -309,29 +311,31 @@ def true_near_duplicates(found: CosineHistogram, decoys: CosineHistogram, *, sim
 
 
 def false_positives_per_image(line: Line, threshold: float, *, test_images: int, views: int) -> float:
-    """Expected false positives of one pool image: test images x views of each x the rate."""
+    """Expected false positives per pool image: test images x views of each x rate."""
     return test_images * views * line.rate(threshold)
 
 
 def smallest_threshold(line: Line, *, test_images: int, views: int, budget: float) -> float:
-    """The smallest threshold, a multiple of 0.0001 from 0 on, at which a pool image is expected to have no more false positives than the budget.
+    """The smallest threshold, a multiple of 0.0001, that keeps expected false positives per pool image in the budget.
 
     Raises:
-        ValueError: no test images, a budget that is not above 0, or one that no threshold below 1 keeps.
+        ValueError: there are no test images, the budget is not above 0, or no threshold below 1 keeps it.
     """
     comparisons = test_images * views
     if comparisons < 1 or budget <= 0:
         raise ValueError(
-            f"no threshold can be chosen for {test_images} test images in {views} views and a budget of {budget} false positives a pool image"
+            f"no threshold can be chosen for {test_images} test images in {views} views and a budget of "
+            f"{budget} false positives a pool image"
         )
     root = 1 - 2 * exp((log(budget / comparisons) - line.intercept) / line.slope) if budget < comparisons else 0.0
-    # the formula's answer to within its rounding; then as the budget is stated
+    # Starts just below the formula's answer, which is rounded, and rises until the budget is kept.
     step = max(0, ceil(PER_UNIT * root) - 1)
     while false_positives_per_image(line, step / PER_UNIT, test_images=test_images, views=views) > budget:
         step += 1
     if step == PER_UNIT:
         raise ValueError(
-            f"no threshold below 1 keeps {budget} false positives a pool image among {test_images:,} test images in {views} views: allow more"
+            f"no threshold below 1 keeps {budget} false positives a pool image among {test_images:,} test images "
+            f"in {views} views: allow more"
         )
     return step / PER_UNIT
 
@@ -342,26 +346,26 @@ def smallest_threshold(line: Line, *, test_images: int, views: int, budget: floa
 def is_own_mirror(
     vectors: npt.NDArray[np.int16], mirrored: npt.NDArray[np.int16], *, similarity_above: float
 ) -> npt.NDArray[np.bool_]:
-    """Which images look like themselves in a mirror: no decoys, for a copy of such an image is rightly found.
+    """Which images look like their own mirror image, bool[n]: they are no decoys, since their copies are rightly found.
 
-    Mirrored test images are decoys: nothing in the pool should be near one. What is, counts as false without any label;
-    for photographs the true rate is 2 to 4 times theirs.
+    Mirrored test images are decoys: nothing in the pool should be near one, so whatever is counts as false without any
+    label. For photographs the true rate is 2 to 4 times that of decoys.
 
     Args:
-        vectors: of images, int16[n, d].
-        mirrored: of their mirrored views, int16[n, d].
+        vectors: vectors of images, int16[n, d].
+        mirrored: vectors of their mirrored views, int16[n, d].
         similarity_above: cosine.
     """
     return cosines_of(vectors, mirrored) > similarity_above
 
 
 def nearest_to(threshold: float, cosines: npt.NDArray[np.floating], *, pairs: int) -> npt.NDArray[np.int64]:
-    """Which pairs to look at: half of them just above a threshold, half at or just below, fewer where there are no more; cosines rising.
+    """The pairs to look at, by rising cosine: half just above a threshold, half at or just below it, or what there is.
 
     Args:
         threshold: cosine.
-        cosines: of pairs, float[n]; of equal ones those that come first are taken first.
-        pairs: how many.
+        cosines: cosines of pairs, float[n]; of equal ones, the first are taken first.
+        pairs: number of pairs to return.
     """
     order = np.argsort(cosines, kind="stable")
     split = int(np.searchsorted(cosines[order], threshold, side="right"))
@@ -371,5 +375,5 @@ def nearest_to(threshold: float, cosines: npt.NDArray[np.floating], *, pairs: in
 
 
 def curve(histogram: CosineHistogram, line: Line, thresholds: Iterable[float]) -> list[tuple[float, Share, float]]:
-    """At each threshold what was counted and what the line says, for a figure."""
+    """For a figure: each threshold, the share that was counted there, and the rate of the line."""
     return [(threshold, histogram.above(threshold), line.rate(threshold)) for threshold in thresholds]

@@ -65,7 +65,13 @@ class Archive:
         self._add("request", url, block, "application/http; msgtype=request")
 
     def broken(self, how: str, url: str, body: bytes) -> None:
-        """Add a page that no reader can read: "damaged" (bytes of its gzip member overwritten), "cut" (before its end) or "nameless" (no URL)."""
+        """Add a page that no reader can read.
+
+        Args:
+            how: "damaged" (bytes of its gzip member are overwritten), "cut" (before its end) or "nameless" (no URL).
+            url: the page's URL.
+            body: the page's HTML.
+        """
         block = http(body, "text/html", 200, ())
         if how == "nameless":
             self._add("response", "", block, "application/http; msgtype=response")
@@ -126,17 +132,17 @@ def write_index(path: Path, captures: list[Capture]) -> None:
     lines = []
     for capture in captures:
         parts = urlsplit(capture.url)
-        place = {
+        host, query = ",".join(reversed(parts.netloc.split("."))), f"?{parts.query}" if parts.query else ""
+        stamp = "".join(filter(str.isdigit, capture.moment))
+        fields = {
             "url": capture.url,
             "mime": capture.media_type,
             "status": str(capture.status),
             "filename": capture.file,
+            "offset": str(capture.offset),
+            "length": str(capture.length),
         }
-        stamp = "".join(filter(str.isdigit, capture.moment))
-        fields = json.dumps({**place, "offset": str(capture.offset), "length": str(capture.length)})
-        lines.append(
-            f"{','.join(reversed(parts.netloc.split('.')))}){parts.path or '/'}{'?' if parts.query else ''}{parts.query} {stamp} {fields}\n"
-        )
+        lines.append(f"{host}){parts.path or '/'}{query} {stamp} {json.dumps(fields)}\n")
     path.write_text("".join(sorted(lines)), encoding="utf-8", newline="\n")
 
 

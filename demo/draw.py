@@ -47,7 +47,7 @@ def draw(scene: Scene, width: int, height: int, rng: Random) -> Image.Image:
 
 
 def encode(image: Image.Image, form: str) -> bytes:
-    """The image's bytes; `form` is a format or a variant: progressive, turned (EXIF orientation 6), cmyk, png8 (palette)."""
+    """The image's bytes in a format or a variant: progressive, turned (EXIF orientation 6), cmyk, png8 (palette)."""
     options = dict(_ENCODINGS[form])
     if form == "turned":
         image = image.transpose(Image.Transpose.ROTATE_90)

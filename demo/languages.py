@@ -1,4 +1,4 @@
-"""Captions in languages other than English, of scenes that use the common shapes, colours and places only (`random_scene(common=True)`).
+"""Captions in languages other than English, of scenes with common shapes, colours and places (`common=True`).
 
 One function a language, for each has its own agreement; each says a scene in a few phrasings.
 """

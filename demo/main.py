@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     )
     arguments = parser.parse_args(argv)
 
-    from altalign.demo import serve, web  # what draws: --help need not wait for it
+    from altalign.demo import serve, web  # imports what draws, for which --help need not wait
 
     folder: Path = arguments.folder
     if (folder / "README.md").is_file():
@@ -34,15 +34,17 @@ def main(argv: Sequence[str]) -> int:
     elif folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder}: a folder that holds something else; choose another, or empty it")
     else:
-        # a demo web that was interrupted leaves no folder that seems whole
+        # An interrupted command leaves no folder that seems whole.
         partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         summary = web.write(partial)
         if folder.exists():
             folder.rmdir()
         partial.rename(folder)
-        found = f"{summary.pages:,} pages, {summary.image_elements:,} image elements, {summary.images:,} images, {summary.test_images} test images"
-        sys.stdout.write(f"{folder}: {found}, {summary.bytes / 1e6:.1f} MB\n")
+        sys.stdout.write(
+            f"{folder}: {summary.pages:,} pages, {summary.image_elements:,} image elements, {summary.images:,} images, "
+            f"{summary.test_images} test images, {summary.bytes / 1e6:.1f} MB\n"
+        )
     if arguments.serve:
         serve.serve(folder, arguments.port)
     return 0

@@ -1,4 +1,4 @@
-"""What a picture of the demo web shows: a scene, which `draw` draws and `captions` tells, so that every caption is true."""
+"""Scenes: what a picture of the demo web shows. `draw` draws a scene and `captions` tells it, so captions are true."""
 
 import math
 from dataclasses import dataclass
@@ -52,7 +52,13 @@ class Scene:
 
 
 def random_scene(rng: Random, *, common: bool = False, distinctive: bool = False) -> Scene:
-    """A scene; with `common` only of what all languages of the demo have words for, with `distinctive` two shapes or more that stand out in brightness."""
+    """A random scene.
+
+    Args:
+        rng: where choices come from.
+        common: only use what all languages of the demo have words for.
+        distinctive: show two shapes or more, which stand out in brightness.
+    """
     colours = COMMON_COLOURS if common else tuple(COLOURS)
     shapes = COMMON_SHAPES if common else SHAPES
     ground = rng.choice(colours)

@@ -1,4 +1,4 @@
-"""Serves a demo web over HTTP on this machine alone: http://127.0.0.1:PORT/HOST/PATH answers as the archived https://HOST/PATH did.
+"""Serves a demo web on this machine alone: http://127.0.0.1:PORT/HOST/PATH answers as the archived https://HOST/PATH.
 
 It is a proxy too, so that the original addresses work: `curl --proxy http://127.0.0.1:PORT http://HOST/PATH`.
 """
@@ -30,7 +30,9 @@ def local_url(url: str, port: int) -> str:
 
 
 def serve(folder: Path, port: int = PORT) -> None:
-    """Serve the demo web in `folder` until Ctrl-C; writes its pairs with addresses of here, and the address to standard output.
+    """Serve the demo web in `folder` until Ctrl-C.
+
+    Writes its pairs with the addresses of this server, and prints the server's address.
 
     Raises:
         UsageError: the folder has no demo web, or the port is taken.
@@ -38,9 +40,8 @@ def serve(folder: Path, port: int = PORT) -> None:
     with server(folder, port) as running:
         write_served(folder, running.server_port)
         hosts = sorted({name.partition("/")[0] for name in running.captures})
-        sys.stdout.write(
-            f"{folder}: served at http://{_ADDRESS}:{running.server_port}/HOST/PATH until Ctrl-C; hosts: {hosts[0]} … {hosts[-1]}\n"
-        )
+        address = f"http://{_ADDRESS}:{running.server_port}/HOST/PATH"
+        sys.stdout.write(f"{folder}: served at {address} until Ctrl-C; hosts: {hosts[0]} … {hosts[-1]}\n")
         sys.stdout.write(f"{folder / SERVED}: its pairs with these addresses\n")
         if running.server_port != PORT:
             allowed = f'fetch.allow_addresses=["{_ADDRESS}:{running.server_port}"]'
@@ -58,14 +59,15 @@ def write_served(folder: Path, port: int) -> None:
     """
     if not (folder / PAIRS).is_file():
         raise UsageError(
-            f"{folder}: a demo web without {PAIRS}, of an older version; delete the folder, and write it again with `altalign demo {folder}`"
+            f"{folder}: a demo web without {PAIRS}, of an older version; "
+            f"delete the folder, and write it again with `altalign demo {folder}`"
         )
     with (folder / PAIRS).open(encoding="utf-8", newline="") as file:
         pairs = [(row["url"], row["caption"], row["page_url"]) for row in csv.DictReader(file)]
-    partial = folder / f"{SERVED}.partial"  # who reads it meanwhile has the old one or the new
+    partial = folder / f"{SERVED}.partial"  # a reader gets the whole old file or the whole new one
     write_pairs(partial, ((local_url(url, port), caption, page_url) for url, caption, page_url in pairs))
     if (folder / SERVED).is_file() and filecmp.cmp(partial, folder / SERVED, shallow=False):
-        partial.unlink()  # a run that read it goes on: its time of change stays
+        partial.unlink()  # keeps the file's time of change, so that a run which read it can continue
     else:
         partial.replace(folder / SERVED)
 

@@ -1,4 +1,4 @@
-"""Writes the demo web: a small pool of pages and images in which everything that a curation drops occurs, and a test set to decontaminate it of.
+"""Writes the demo web: a small pool with everything that a curation drops, and a test set for its decontamination.
 
 `altalign.curation` has the defaults of a curation; a pool this small needs lower limits: `VOCABULARY_SIZE` and
 `TEXTS_PER_IMAGE_AT_MOST`.
@@ -107,7 +107,9 @@ class _Site:
 
 
 def write(folder: Path, *, seed: int = 2021, pages_a_site: int = 50) -> Summary:
-    """Write the demo web into `folder`: *.warc.gz, their index, pairs.csv, test-set/, README.md. The same arguments give the same bytes.
+    """Write the demo web into `folder`: *.warc.gz, their index, pairs.csv, test-set/, README.md.
+
+    The same arguments give the same bytes.
 
     Raises:
         OSError: the folder cannot be written.

@@ -1,8 +1,7 @@
 """Sets of captioned images for evaluation: Parquet tables, WebDataset tars, or finished runs of ours. Needs no torch.
 
-A set is listed once (captions, and where each image is), and its images are read when it is gone through, as often as
-that is done. An image is its bytes (in a run: its `image_id`): rows or samples of the same are one image with all their
-captions.
+A set is listed once: captions, and where each image is. Its images are read in each iteration. Rows or samples with the
+same bytes (in a run, the same `image_id`) are one image, which has all their captions.
 """
 
 import json
@@ -21,10 +20,10 @@ from altalign import storage
 from altalign.errors import DamagedError, UnreadableError, UsageError
 from altalign.shards import EXTENSIONS
 
-NO_IMAGE, NO_CAPTION = "no image", "no caption"  # why a row is left out
+NO_IMAGE, NO_CAPTION = "no image", "no caption"  # reasons to leave out a row
 
 _IMAGES = {*EXTENSIONS.values(), "jpeg", "tif"}
-_ROWS = 256  # of a table at a time: tens of megabytes of images
+_ROWS = 256  # rows of a table that are held: tens of megabytes of images
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,11 @@ class Listed:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A set of captioned images, to be gone through any number of times, in the order of their places."""
+    """A set of captioned images in the order of their places; it can be iterated any number of times."""
 
     images: Sequence[Listed]
     read: Callable[[Sequence[Place]], Iterator[bytes]]
-    left_out: Mapping[str, int]  # rows, by why
+    left_out: Mapping[str, int]  # rows by reason
 
     def __len__(self) -> int:
         return len(self.images)
@@ -134,9 +133,8 @@ def read_places(places: Sequence[Place]) -> Iterator[bytes]:
         with _reading(place.path, "tar"):
             data = storage.read_range(place.path, place.offset, place.length or 0)
         if len(data) != place.length:
-            raise UnreadableError(
-                f"{place.path}: ends within {place.name}; it was changed since it was listed, or is cut: give a whole one"
-            )
+            why = "it was changed since it was listed, or is cut: give a whole one"
+            raise UnreadableError(f"{place.path}: ends within {place.name}; {why}")
         yield data
 
 
@@ -151,7 +149,7 @@ def _listed(
     images_at_most: int,
     patterns: Sequence[str],
 ) -> ImageSet:
-    """Images by identity, at their first place, with the captions of all rows (a row that says the same again adds none); those chosen."""
+    """The set of chosen images, each at its first place and with the distinct captions of all its rows."""
     images: dict[str, Listed] = {}
     left_out: Counter[str] = Counter()
     for identity, place, captions in rows:
@@ -181,14 +179,12 @@ def _found(patterns: Sequence[str]) -> Iterator[str]:
         storage.check(pattern)
         paths = sorted(storage.find(pattern))
         if not paths:
-            raise UsageError(
-                f"[[evaluation.retrieval]] paths: nothing is at {pattern!r}; give paths relative to the working directory, or globs"
-            )
+            repair = "give paths relative to the working directory, or globs"
+            raise UsageError(f"[[evaluation.retrieval]] paths: nothing is at {pattern!r}; {repair}")
         for path in paths:
             if storage.kind(path) == "folder":
-                raise UsageError(
-                    f"[[evaluation.retrieval]] paths: {path}: a folder; give its files, as a glob: {storage.join(path, '*')}"
-                )
+                repair = f"give its files, as a glob: {storage.join(path, '*')}"
+                raise UsageError(f"[[evaluation.retrieval]] paths: {path}: a folder; {repair}")
             if path not in seen:
                 seen.add(path)
                 yield path
@@ -242,8 +238,9 @@ def _batches_of(path: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]
         for number, column in enumerate(columns):
             if names.count(column) != 1:
                 wrong = "more than one" if column in names else "no"
+                given = ", ".join(names[:10])
                 raise UsageError(
-                    f"[[evaluation.retrieval]] {path}: {wrong} column {column!r} (there are {', '.join(names[:10])}); name another"
+                    f"[[evaluation.retrieval]] {path}: {wrong} column {column!r} (there are {given}); name another"
                 )
             _check_type(path, column, table.schema_arrow.field(column).type, is_image=number == 0)
         yield from table.iter_batches(batch_size=_ROWS, columns=list(columns), use_threads=False)
@@ -254,17 +251,16 @@ def _check_type(path: str, column: str, type_: pa.DataType, *, is_image: bool) -
         of = type_.field("bytes").type if pa.types.is_struct(type_) and type_.get_field_index("bytes") >= 0 else type_
         if not (pa.types.is_binary(of) or pa.types.is_large_binary(of)):
             raise UsageError(
-                f"[[evaluation.retrieval]] {path}: column {column!r} is {type_}, not bytes of images; name another image_column"
+                f"[[evaluation.retrieval]] {path}: column {column!r} is {type_}, not bytes of images; "
+                "name another image_column"
             )
         return
-    of = (
-        type_.value_type
-        if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_dictionary(type_)
-        else type_
-    )
+    has_values = pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_dictionary(type_)
+    of = type_.value_type if has_values else type_
     if not (pa.types.is_string(of) or pa.types.is_large_string(of)):
         raise UsageError(
-            f"[[evaluation.retrieval]] {path}: column {column!r} is {type_}, not captions or lists of them; name another caption_column"
+            f"[[evaluation.retrieval]] {path}: column {column!r} is {type_}, not captions or lists of them; "
+            "name another caption_column"
         )
 
 
@@ -348,7 +344,8 @@ def _run_rows(folder: str) -> Iterator[_Row]:
     manifest = storage.read_json(storage.join(folder, "manifest.json"))
     if not isinstance(manifest.get("shards"), list):
         raise UsageError(
-            f"[[evaluation.retrieval]] {folder}: no finished run (it has no manifest.json); give the [run] folder of a curation, or finish it"
+            f"[[evaluation.retrieval]] {folder}: no finished run (it has no manifest.json); "
+            "give the [run] folder of a curation, or finish it"
         )
     for shard in manifest["shards"]:
         tar = storage.join(folder, "shards", shard["name"])

@@ -1,4 +1,4 @@
-"""What evaluators measured: metrics.json, and a table for a terminal of 80 columns."""
+"""Results of evaluators: metrics.json, and a table for a terminal of 80 columns."""
 
 import math
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ _KS = (1, 5, 10)
 
 
 def write_metrics(path: str, metrics: Metrics) -> None:
-    """Write metrics.json, whole.
+    """Write metrics.json.
 
     Raises:
-        ValueError: a value is no finite number, which JSON has not.
+        ValueError: a value is not a finite number, which JSON cannot hold.
         FullDiskError: no space is left.
     """
     for name, values in metrics.items():
@@ -31,8 +31,8 @@ def write_metrics(path: str, metrics: Metrics) -> None:
 
 
 def retrieval_table(metrics: Metrics) -> "Table":
-    """Two rows a set of retrieval, percent: its captions searched by images, and its images by captions."""
-    from rich.table import Table  # a tenth of a second, which --help need not wait for
+    """Retrieval in percent, two rows for each set: captions searched by images, and images searched by captions."""
+    from rich.table import Table  # takes a tenth of a second, for which --help need not wait
 
     table = Table()
     table.add_column("set", overflow="fold")
@@ -56,6 +56,6 @@ def _cells(values: Mapping[str, float], direction: str, of: str) -> list[str]:
 
 
 def _below(values: Mapping[str, float]) -> str:
-    """What is worth a note under a set's name: the recall of chance, and images that could not be decoded."""
+    """The note under a set's name: the recall of chance, and the number of images that could not be decoded."""
     chance = f"chance: R@1 {values['chance_r1']:.2g}"
     return f"{chance}\n{values['undecodable']:,.0f} undecodable" if values.get("undecodable") else chance

@@ -1,6 +1,6 @@
-"""Image-text retrieval with several captions an image: recall@k in both directions (ALIGN section 5.1, tables 2 and 3). All recalls are percent.
+"""Image-text retrieval with several captions per image: recall@k in percent, both ways (ALIGN section 5.1, tables 2, 3).
 
-The evaluator knows a set of captioned images and how they are encoded; the core, `recalls`, knows embeddings alone.
+The evaluator knows a set of captioned images and how to encode it; its core, `recalls`, only knows embeddings.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,14 +19,14 @@ from altalign.eval.image_sets import CaptionedImage
 
 KS = (1, 5, 10)
 
-_SCORES = 1 << 24  # held at a time: 64 MiB; one query against all candidates where those are more
-_NEVER = torch.iinfo(torch.int64).max  # rank of what has no score
+_SCORES = 1 << 24  # scores that are held, 64 MiB; more if one query has more candidates
+_NEVER = torch.iinfo(torch.int64).max  # rank of a query whose own candidates have no score
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Retrieval:
-    """What a set's evaluation gave."""
+    """The result of evaluating a set."""
 
     metrics: dict[str, float]
     undecodable: list[str]  # names of images that were left out, with their captions
@@ -45,18 +45,18 @@ def retrieval(
 
     Args:
         pairs: images, each with at least one caption; an image comes once.
-        decode: an image file's bytes to pixels, of one shape for all; raises ValueError or OSError of what is no image.
-            Called in threads.
-        encode_image: pixels (n, …) to embeddings (n, d) of length 1.
-        encode_text: n captions to embeddings (n, d) of length 1.
-        batch: images, or captions, that are encoded at a time.
-        threads: images that are decoded at a time.
+        decode: turns an image file's bytes into pixels, of one shape for all, and raises ValueError or OSError if they
+            are no image. It is called in threads.
+        encode_image: turns pixels (n, …) into embeddings (n, d) of length 1.
+        encode_text: turns n captions into embeddings (n, d) of length 1.
+        batch: number of images, or captions, that are encoded at a time.
+        threads: number of images that are decoded at a time.
 
     Returns:
-        The metrics of `recalls`, with `undecodable`, the number of images that were left out; and their names.
+        The metrics of `recalls` and `undecodable`, the number of images that were left out; and their names.
 
     Raises:
-        UnreadableError: no image is there, or none can be decoded.
+        UnreadableError: there is no image, or none can be decoded.
     """
     images: list[Tensor] = []
     texts: list[Tensor] = []
@@ -88,19 +88,19 @@ def retrieval(
 def recalls(images: Tensor, texts: Tensor, owner: Tensor, ks: Sequence[int] = KS) -> dict[str, float]:
     """Recall@k of images by captions and of captions by images, in percent of the queries.
 
-    A caption's hit is its image among the k best images; an image's is any of its captions among the k best captions. A
-    candidate of another image that scores the same comes first (so that a model that embeds all alike finds nothing),
-    and so does one whose score is not a number; a query whose own candidates have no score misses.
+    A caption hits if its image is among the k best images; an image hits if any of its captions is among the k best
+    captions. A candidate of another image with the same score comes first, so that a model with equal embeddings finds
+    nothing; so does one whose score is not a number. A query whose own candidates have no score misses.
 
     Args:
         images: (n, d) float32.
         texts: (m, d) float32, on the same device.
-        owner: (m,) whole numbers: the image of each caption, by its row. Every image has a caption.
-        ks: of recall@k.
+        owner: int64 (m,), the row of each caption's image. Every image has a caption.
+        ks: the values of k.
 
     Returns:
-        `image_to_text_rK` and `text_to_image_rK` of every k; `rsum`, their sum; `mean_recall`, their mean; `chance_r1`,
-        recall@1 of a random order (the same in both directions); `images` and `captions`, how many there are.
+        `image_to_text_rK` and `text_to_image_rK` for every k; `rsum`, their sum; `mean_recall`, their mean; `chance_r1`,
+        recall@1 of a random order (the same in both directions); `images` and `captions`, their numbers.
 
     Raises:
         ValueError: shapes or owners do not agree, or an image has no caption.
@@ -123,7 +123,10 @@ def recalls(images: Tensor, texts: Tensor, owner: Tensor, ks: Sequence[int] = KS
 
 
 def _ranks(queries: Tensor, candidates: Tensor, owners: Tensor, owners_of_candidates: Tensor) -> Tensor:
-    """Rank, from 1, of each query's best own candidate among those of other owners. Holds the scores of some queries at a time, against all candidates."""
+    """Rank, from 1, of each query's best own candidate among those of other owners, int64 (queries,).
+
+    It holds the scores of some queries at a time, against all candidates.
+    """
     sorted_owners, order = owners_of_candidates.sort(stable=True)
     rows_at_a_time = max(1, _SCORES // len(candidates))
     ranks = []
@@ -146,16 +149,15 @@ def _ranks(queries: Tensor, candidates: Tensor, owners: Tensor, owners_of_candid
 
 def _check(images: Tensor, texts: Tensor, owner: Tensor) -> None:
     if images.ndim != 2 or texts.ndim != 2 or images.shape[1] != texts.shape[1] or owner.shape != texts.shape[:1]:
-        raise ValueError(
-            f"images {tuple(images.shape)}, texts {tuple(texts.shape)}, owner {tuple(owner.shape)}: not (n, d), (m, d), (m,)"
-        )
+        shapes = f"images {tuple(images.shape)}, texts {tuple(texts.shape)}, owner {tuple(owner.shape)}"
+        raise ValueError(f"{shapes}: not (n, d), (m, d), (m,)")
     if not torch.equal(owner.unique(), torch.arange(len(images), device=owner.device)):
         raise ValueError(f"owner: not every row of {len(images)} images, and no other number, is in it")
 
 
 @contextmanager
 def _in_float32(device: str) -> Iterator[None]:
-    """Products in float32, whatever training has set."""
+    """Computes products in float32, whatever training has set."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -181,4 +183,7 @@ def _pixels(decode: Callable[[bytes], Tensor], pair: CaptionedImage) -> Tensor |
 def _nothing(undecodable: Sequence[str]) -> str:
     if not undecodable:
         return "no image with a caption is in the set; look at its paths and columns"
-    return f"{undecodable[0]}: cannot be decoded, nor can any of the set's {len(undecodable):,} images; give a column or files of images"
+    return (
+        f"{undecodable[0]}: cannot be decoded, nor can any of the set's {len(undecodable):,} images; "
+        "give a column or files of images"
+    )

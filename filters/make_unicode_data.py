@@ -106,7 +106,9 @@ def build_scripts() -> dict[str, npt.NDArray[Any]]:
 def main() -> None:
     """Write the tables beside this file."""
     np.savez_compressed(Path(__file__).with_name("unicode_16.npz"), **build()._asdict())
-    np.savez_compressed(Path(__file__).with_name("scripts_16.npz"), **build_scripts())
+    table = build_scripts()
+    path = Path(__file__).with_name("scripts_16.npz")
+    np.savez_compressed(path, starts=table["starts"], scripts=table["scripts"], names=table["names"])
 
 
 if __name__ == "__main__":

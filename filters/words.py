@@ -106,8 +106,9 @@ def text_buffers(
     """The bytes of an array (uint8, Arrow's own buffer, read-only) and the offsets of its n rows (int64[n + 1])."""
     _, offsets_buffer, data_buffer = captions.buffers()
     n, kind = len(captions), np.dtype(np.int64 if pa.types.is_large_string(captions.type) else np.int32)
-    has_data = data_buffer is not None and data_buffer.size
-    data = np.frombuffer(memoryview(data_buffer), np.uint8) if has_data else np.empty(0, np.uint8)
+    data = np.empty(0, np.uint8)
+    if data_buffer is not None and data_buffer.size:
+        data = np.frombuffer(memoryview(data_buffer), np.uint8)
     data.setflags(write=False)  # gives kernels one signature, whoever made the buffer
     if n == 0 or offsets_buffer is None:
         return data, np.zeros(n + 1, np.int64)
