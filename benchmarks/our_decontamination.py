@@ -22,7 +22,8 @@ from altalign.curation import CurateConfig
 from altalign.dedup import clusters, embed
 from altalign.filters import pixels
 from altalign.pipelines import curate
-from altalign.pipelines.engine.engines import options, started
+from altalign.pipelines.engine.jobs import started
+from altalign.pipelines.engine.options import options
 from altalign.pipelines.files import parquet
 from altalign.pipelines.files.ranges import Range, Ranges
 from altalign.pipelines.images import calibration_files, embedders

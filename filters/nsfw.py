@@ -1,4 +1,4 @@
-"""The input of a classifier of pornographic images, and the score in its output. Pure; `pipelines` runs the model.
+"""The input of a classifier of pornographic images, and the score in its output. Pure; `pipelines.images.onnx` runs it.
 
 ALIGN removes pornographic images (section 3) and names no classifier; here it is an ONNX file with a TOML beside it.
 """

@@ -4,7 +4,8 @@ from altalign import storage
 from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from altalign.pipelines import curate
-from altalign.pipelines.engine.engines import check_places, options, started
+from altalign.pipelines.engine.jobs import started
+from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.stages import own_files

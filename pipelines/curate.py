@@ -10,8 +10,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from altalign import storage, terminal
 from altalign.curation import CurateConfig, InputSettings
 from altalign.machine import processes
-from altalign.pipelines.engine.engines import check_marks, check_places, create, options, pipeline, started, threads
+from altalign.pipelines.engine.jobs import check_marks, create, pipeline, started
 from altalign.pipelines.engine.map_units import MapUnits
+from altalign.pipelines.engine.options import check_places, options, threads
 from altalign.pipelines.engine.unit_errors import raised
 from altalign.pipelines.evidence import of_judge
 from altalign.pipelines.near import test_side, within_pool

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from altalign import storage, terminal
 from altalign.curation import CurateConfig
 from altalign.pipelines import curate
-from altalign.pipelines.engine.engines import check_places, options
+from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run

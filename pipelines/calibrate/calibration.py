@@ -27,7 +27,7 @@ from altalign.machine.threads import in_threads
 from altalign.pipelines.calibrate import labelled_pairs, report
 from altalign.pipelines.calibrate.report import Findings, Looked
 from altalign.pipelines.calibrate.search import SEARCHED_ABOVE, Place, Pool, Search, Tests, lines, threshold
-from altalign.pipelines.engine.engines import threads
+from altalign.pipelines.engine.options import threads
 from altalign.pipelines.evidence import near_gallery
 from altalign.pipelines.files import arrays
 from altalign.pipelines.images import calibration_files, measuring

@@ -11,7 +11,7 @@ from altalign.dedup.near_duplicates import Pairs, TestSide, find_pairs
 from altalign.dedup.thresholds import CosineHistogram, Line
 from altalign.errors import AltalignError, UsageError
 from altalign.machine.threads import in_threads
-from altalign.pipelines.engine.engines import threads
+from altalign.pipelines.engine.options import threads
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.run.units import Run
 

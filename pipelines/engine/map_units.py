@@ -20,7 +20,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from altalign.machine import interrupts
 from altalign.machine.processes import InProcesses
-from altalign.pipelines.engine.engines import threads, working
+from altalign.pipelines.engine.jobs import working
+from altalign.pipelines.engine.options import threads
 from altalign.pipelines.engine.unit_errors import Reporting
 from altalign.pipelines.run.units import F, Marks, Run, U, map_unit
 

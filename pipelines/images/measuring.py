@@ -15,7 +15,7 @@ from altalign.filters import image, pixels
 from altalign.filters.blocked import BlockList
 from altalign.machine import memory
 from altalign.pipelines.files.digests import files_named
-from altalign.pipelines.images import embedders, models
+from altalign.pipelines.images import block_lists, embedders, onnx
 from altalign.reasons import DropReason, Verdict
 
 
@@ -23,7 +23,7 @@ class Hooks(NamedTuple):
     """What looks at an image while it is decoded."""
 
     blocked: BlockList
-    nsfw: models.NsfwModel | None
+    nsfw: onnx.NsfwModel | None
     embedder: embedders.Embedder
 
     @property
@@ -43,7 +43,9 @@ class Hooks(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _hooks(blocked: tuple[str, ...], nsfw: str, embedder: str, _changed: tuple[storage.Stamp | None, ...]) -> Hooks:
-    return Hooks(models.load_block_lists(blocked), models.load_nsfw(nsfw) if nsfw else None, embedders.load(embedder))
+    return Hooks(
+        block_lists.load_block_lists(blocked), onnx.load_nsfw(nsfw) if nsfw else None, embedders.load(embedder)
+    )
 
 
 def hooks_of(config: CurateConfig) -> Hooks:

@@ -25,7 +25,7 @@ from PIL import Image
 from altalign.dedup import embed
 from altalign.errors import AltalignError, UsageError
 from altalign.filters.model_inputs import ModelInput, prepare
-from altalign.pipelines.images import models
+from altalign.pipelines.images import onnx
 
 Pixels = npt.NDArray[np.uint8]
 Vector = npt.NDArray[np.int16]
@@ -78,7 +78,7 @@ def _onnx(name: str) -> Model:
     if Path(path).suffix != ".onnx" or not Path(path).is_file():
         raise UsageError(f"{where}: no such file of the name *.onnx; give a path relative to the working directory")
     wanted = EmbeddingInput.load(Path(path).with_suffix(".toml"))
-    session = models.onnx_session(path, where)
+    session = onnx.load(path, where)
     input_name, outputs = session.get_inputs()[0].name, [output.name for output in session.get_outputs()]
     if wanted.output_name and wanted.output_name not in outputs:
         raise UsageError(
@@ -92,7 +92,7 @@ def _onnx(name: str) -> Model:
 
     try:
         return _tried(features, where, wanted.short_side_px)
-    except models.onnx_errors() as error:
+    except onnx.errors() as error:
         raise UsageError(
             f"{path}: does not take the input that {Path(path).with_suffix('.toml')} describes: {_said(error)}"
         ) from None

@@ -16,7 +16,7 @@ from apache_beam.pvalue import PCollection, PValue
 from altalign import storage
 from altalign.filters import identity
 from altalign.pipelines import read
-from altalign.pipelines.engine.engines import create
+from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.files.ranges import Range, Ranges

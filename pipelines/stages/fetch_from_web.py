@@ -12,7 +12,7 @@ from altalign import storage
 from altalign.curation import FetchSettings
 from altalign.filters import identity
 from altalign.machine import interrupts, memory
-from altalign.pipelines.engine import engines
+from altalign.pipelines.engine import options
 from altalign.pipelines.files import arrays
 from altalign.pipelines.files.digests import digest
 from altalign.pipelines.images import measuring
@@ -33,7 +33,7 @@ IN_FLIGHT_AT_LEAST = 64 * memory.MB
 def threads(run: Run) -> dict[str, Any]:
     """For `MapUnits`: the process's client is there as long as units may be, and there are units enough to keep it and all cores busy."""
     at_least = UNITS_AT_ONCE_AT_LEAST if memory.is_ample() else WITH_LITTLE_MEMORY
-    return {"at_once": max(at_least, 2 * engines.threads(run.config.engine)), "held": partial(opened, run.config.fetch)}
+    return {"at_once": max(at_least, 2 * options.threads(run.config.engine)), "held": partial(opened, run.config.fetch)}
 
 
 def opened(settings: FetchSettings) -> AbstractContextManager[client.Client]:

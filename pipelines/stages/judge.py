@@ -18,7 +18,7 @@ from altalign import storage
 from altalign.counts import FailedCounts, combinations
 from altalign.curation import CurateConfig
 from altalign.filters import identity, text
-from altalign.pipelines.engine.engines import create
+from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import (
     SLICE,

@@ -14,7 +14,7 @@ from altalign.audit_tables import FAILED_ROWS
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.card import readme
 from altalign.pipelines.card.facts import Facts as CardFacts
-from altalign.pipelines.engine.engines import threads
+from altalign.pipelines.engine.options import threads
 from altalign.pipelines.evidence import funnel, gallery_rows
 from altalign.pipelines.files import parquet
 from altalign.pipelines.files.ranges import Range, Ranges

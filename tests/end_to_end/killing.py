@@ -188,7 +188,7 @@ def continued(folder: Path, point: int, number: signal.Signals, *, of: int) -> d
 def preload() -> None:
     """Import what a run imports, so that no child has to."""
     import altalign.pipelines.curate
-    import altalign.pipelines.engine.engines  # noqa: F401
+    import altalign.pipelines.engine.jobs  # noqa: F401
 
 
 if __name__ == "__main__":

@@ -205,9 +205,9 @@ def test_a_flink_cluster_without_a_restart_strategy_is_refused_before_any_work(
 _IMPATIENT = """
 import logging, sys
 logging.getLogger().setLevel(logging.CRITICAL)  # as the command does before it imports Beam
-from altalign.pipelines.engine import engines
+from altalign.pipelines.engine import jobs
 from altalign.cli import main
-engines.WORKER_BEGINS_WITHIN_S = 15.0
+jobs.WORKER_BEGINS_WITHIN_S = 15.0
 sys.exit(main(sys.argv[1:]))
 """
 

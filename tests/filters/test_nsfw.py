@@ -9,7 +9,7 @@ from PIL import Image
 
 from altalign.errors import UsageError
 from altalign.filters import nsfw
-from altalign.pipelines.images.models import load_nsfw
+from altalign.pipelines.images.onnx import load_nsfw
 
 onnx = pytest.importorskip("onnx", reason="writes the test's model")
 pytest.importorskip("onnxruntime", reason="the classifier needs the extra altalign[nsfw]")

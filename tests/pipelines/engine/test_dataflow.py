@@ -32,8 +32,9 @@ from altalign import cli
 from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, UsageError
 from altalign.pipelines import curate
-from altalign.pipelines.engine import dataflow, engines
-from altalign.pipelines.engine.engines import check_places, create, options
+from altalign.pipelines.engine import dataflow
+from altalign.pipelines.engine.jobs import create, pipeline
+from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.run.units import InputFile, Run
 from tests.end_to_end.runs import CONFIG, write_input
 
@@ -380,7 +381,7 @@ def units(count: int) -> list[dict[str, Any]]:
 
 
 def job_of(run: Run, elements: list[Any], built: list[Any], work: Callable[[Run, Any], Any] | None = None) -> Any:
-    with engines.pipeline(run, "extract", dry()) as job:
+    with pipeline(run, "extract", dry()) as job:
         _ = job | create(run, elements) | curate.each(work or (lambda _run, _unit: {}))(run, "extract")
     return built[-1]
 
@@ -460,7 +461,7 @@ def test_an_interrupt_cancels_the_job_whose_page_was_printed(
 
     sent, run = Job(), run_of(tmp_path)
     monkeypatch.setattr(DataflowRunner, "run_pipeline", lambda *_: sent)
-    with pytest.raises(KeyboardInterrupt), engines.pipeline(run, "extract", dry()) as job:
+    with pytest.raises(KeyboardInterrupt), pipeline(run, "extract", dry()) as job:
         _ = job | create(run, units(1))
     assert sent.is_cancelled
     said = capsys.readouterr().err.replace("\n", "")

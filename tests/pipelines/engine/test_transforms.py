@@ -19,8 +19,9 @@ from altalign import storage
 from altalign.curation import CurateConfig
 from altalign.key import image_id, sample_key
 from altalign.pipelines.curate import PIPELINE
-from altalign.pipelines.engine.engines import options, started
+from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.map_units import MapUnits
+from altalign.pipelines.engine.options import options
 from altalign.pipelines.evidence import of_judge
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.run import outputs, pool

@@ -13,8 +13,8 @@ import pytest
 from altalign import storage
 from altalign.curation import CurateConfig
 from altalign.errors import AltalignError, CountsError, FullDiskError, UnreadableError, UsageError
-from altalign.pipelines.engine.engines import options
 from altalign.pipelines.engine.map_units import pooled
+from altalign.pipelines.engine.options import options
 from altalign.pipelines.engine.unit_errors import raised
 from altalign.pipelines.run.units import Run
 

@@ -12,7 +12,7 @@ from altalign import storage
 from altalign.curation import CurateConfig
 from altalign.dedup import image_groups as cells
 from altalign.pipelines import curate
-from altalign.pipelines.engine.engines import options
+from altalign.pipelines.engine.options import options
 from altalign.pipelines.images import calibration_files
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import within_pool

@@ -1,4 +1,4 @@
-"""Lists and models that settings name are loaded before any work, and what is wrong with them is said then."""
+"""Lists and models that settings name are loaded before any work, and errors in them are reported then."""
 
 import importlib.util
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from altalign.curation import CurateConfig
 from altalign.errors import UsageError
-from altalign.pipelines.images.models import load_block_lists, load_nsfw
+from altalign.pipelines.images.block_lists import load_block_lists
 from altalign.pipelines.opening.find import find_run
 
 SHA256, PDQ = "0" * 64, "pdq:" + "0" * 64
@@ -41,28 +41,6 @@ def test_lists_without_pdq_hashes_need_no_package(tmp_path: Path, monkeypatch: p
         UsageError, match=r"1 PDQ hashes and the package pdqhash is missing: pip install 'altalign\[pdq\]'"
     ):
         load_block_lists([str(tmp_path / "list"), str(tmp_path / "pdq")])
-
-
-def test_a_model_without_its_package_says_what_to_install_whatever_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "onnxruntime")
-    with pytest.raises(
-        UsageError, match=r"model = 'any\.onnx' and the package onnxruntime is missing: pip install 'altalign\[nsfw\]'"
-    ):
-        load_nsfw("any.onnx")
-
-
-def test_a_folder_of_the_name_of_a_model_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime", reason="the classifier needs the extra altalign[nsfw]")
-    (tmp_path / "model.onnx").mkdir()
-    with pytest.raises(UsageError, match=r"no such file of the name \*\.onnx"):
-        load_nsfw(str(tmp_path / "model.onnx"))
-
-
-def test_a_model_without_its_toml_names_the_toml(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime", reason="the classifier needs the extra altalign[nsfw]")
-    (tmp_path / "model.onnx").write_bytes(b"not looked at yet")
-    with pytest.raises(UsageError, match=r"model\.toml: no such settings file"):
-        load_nsfw(str(tmp_path / "model.onnx"))
 
 
 @pytest.mark.parametrize("name", ["list", "model.onnx"])

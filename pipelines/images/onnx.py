@@ -1,7 +1,6 @@
-"""Loads what is heavy or outside the pure folders, when it is asked for: block lists, and classifiers in ONNX."""
+"""Runs models in ONNX files: sessions of one thread, and the classifier of pornographic images."""
 
 import importlib.util
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,25 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from altalign import storage
 from altalign.errors import UsageError
 from altalign.filters import nsfw
-from altalign.filters.blocked import BlockList
-
-
-def load_block_lists(paths: Sequence[str]) -> BlockList:
-    """Read `[image] blocked_hashes`.
-
-    Raises:
-        UsageError: a file cannot be read, a line is no hash, or PDQ hashes are listed and the package `pdqhash` is
-            missing.
-    """
-    block_list = BlockList.parse((path, _text(path)) for path in paths)
-    if len(block_list.pdq) and importlib.util.find_spec("pdqhash") is None:
-        raise UsageError(
-            f"[image] blocked_hashes lists {len(block_list.pdq)} PDQ hashes and the package pdqhash is missing: pip install 'altalign[pdq]'"
-        )
-    return block_list
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +41,7 @@ def load_nsfw(path: str) -> NsfwModel:
             f"[image.nsfw] model = {path!r}: no such file of the name *.onnx; give a path relative to the working directory"
         )
     classifier = nsfw.Classifier.load(Path(path).with_suffix(".toml"))
-    session = onnx_session(path, f"[image.nsfw] model = {path!r}")
+    session = load(path, f"[image.nsfw] model = {path!r}")
     model = NsfwModel(classifier, session, session.get_inputs()[0].name)
     height, width = classifier.height_and_width
     try:
@@ -68,14 +50,14 @@ def load_nsfw(path: str) -> NsfwModel:
         raise UsageError(
             f"{Path(path).with_suffix('.toml')} output_index = {classifier.output_index}: the model has fewer outputs"
         ) from None
-    except onnx_errors() as error:
+    except errors() as error:
         raise UsageError(
             f"{path}: does not take the input that {Path(path).with_suffix('.toml')} describes: {error}"
         ) from None
     return model
 
 
-def onnx_session(path: str, where: str) -> Any:
+def load(path: str, where: str) -> Any:
     """The model of an ONNX file: one thread and one order of steps, so that the same image gives the same whatever else the machine does.
 
     Raises:
@@ -91,24 +73,13 @@ def onnx_session(path: str, where: str) -> Any:
     options.log_severity_level = 3  # errors; they come as exceptions too
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except onnx_errors() as error:
+    except errors() as error:
         raise UsageError(f"{where}: onnxruntime cannot load it: {error}") from None
 
 
-def onnx_errors() -> tuple[type[Exception], ...]:
+def errors() -> tuple[type[Exception], ...]:
     """What onnxruntime raises: its own exceptions share no base class."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state  # pyright: ignore[reportAttributeAccessIssue] (compiled, without stubs)
 
     own = (getattr(state, name) for name in dir(state))
     return (*(kind for kind in own if isinstance(kind, type) and issubclass(kind, Exception)), ValueError, RuntimeError)
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(storage.mappable(path)).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"[image] blocked_hashes: {path}: cannot be read ({error.strerror}); give paths relative to the working directory"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"[image] blocked_hashes: {path}: not text (byte {error.start})") from None

@@ -1,0 +1,192 @@
+"""The Beam options of each runner, and what it refuses before any work."""
+
+import io
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from pathlib import Path
+
+from apache_beam.options.pipeline_options import (
+    FlinkRunnerOptions,
+    JobServerOptions,
+    PipelineOptions,
+    PortableOptions,
+    SparkRunnerOptions,
+)
+
+from altalign.curation import CurateConfig, EngineSettings
+from altalign.errors import UsageError
+from altalign.machine.cores import cores
+from altalign.pipelines.engine import dataflow, flink, jars
+
+KEEP_WORKERS_MS = 60_000  # otherwise Spark starts Python again for every stage of every pipeline
+MASTER_FLAGS = {"spark": "spark_master_url", "flink": "flink_master"}  # of the runners that have a job server on Java
+
+# For any job server: of Beam's portable runners, Prism's is the one that does not ask pip (which may be missing) for
+# everything that is installed.
+_PORTABLE = ("--runner=PrismRunner", "--requirements_cache=skip")
+_LOCAL = {"spark": re.compile(r"local(\[.+\])?"), "flink": re.compile(r"\[(local|auto|collection)\]")}
+
+
+def threads(engine: EngineSettings) -> int:
+    """Units that one process works on at a time."""
+    if engine.runner == "embedded":
+        return engine.workers or cores()
+    return 1
+
+
+def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
+    """Beam options of a runner; `flags` are the user's own, after `--`.
+
+    Raises:
+        UsageError: the runner cannot be had, or cannot honour a setting or a flag.
+    """
+    _check_flags(flags)
+    if "runner" in _named(flags):
+        raise UsageError("-- --runner: the runner is a setting; give --set engine.runner=NAME")
+    # those of Spark and Flink are asked
+    if engine.runner not in MASTER_FLAGS and (unknown := unknown_flags(PipelineOptions(flags))):
+        raise UsageError(f"-- --{unknown[0]}: Beam has no such flag; what it has are its pipeline options")
+    match engine.runner:
+        case "embedded":
+            # In memory and one worker: threads are ours. "DirectRunner" would look for Prism first.
+            return PipelineOptions(["--runner=FnApiRunner", *flags])
+        case "prism":
+            prism()
+            if engine.workers:
+                raise UsageError(
+                    f"[engine] workers = {engine.workers}: Prism decides itself how many work at once; leave it 0"
+                )
+            return PipelineOptions([*_PORTABLE, "--environment_type=LOOPBACK", *flags])
+        case "spark" | "flink":
+            return _of_cluster(engine, flags)
+        case "dataflow":
+            return dataflow.options(engine, flags)
+
+
+def check_places(config: CurateConfig) -> None:
+    """Refuse files that workers of the engine would not see.
+
+    Raises:
+        UsageError: naming the first, and where it is named.
+    """
+    if config.engine.runner == "dataflow":
+        dataflow.check_places(config)
+
+
+def _check_flags(flags: list[str]) -> None:
+    """Refuse what Beam's parser would end the command for, with a page of usage or a trace."""
+    if wrong := [flag for flag in flags[:1] if not flag.startswith("--")] or [
+        flag for flag in flags if re.match(r"--(\W|$)", flag)
+    ]:
+        raise UsageError(f"-- {wrong[0]}: no flag of Beam, which are --NAME or --NAME=VALUE")
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            PipelineOptions(flags).get_all_options()
+    except SystemExit as ended:
+        if not ended.code:  # --help
+            raise
+        why = said.getvalue().strip().rpartition("error: argument ")[2]
+        raise UsageError(f"-- {why}; give a value that Beam takes") from None
+
+
+def _named(flags: Sequence[str]) -> list[str]:
+    return [flag.split("=")[0].removeprefix("--") for flag in flags if flag.startswith("--")]
+
+
+def unknown_flags(given: PipelineOptions) -> list[str]:
+    """Names of the flags that Beam does not know; a job server may."""
+    return sorted(given.get_all_options(retain_unknown_options=True).keys() - given.get_all_options().keys())
+
+
+def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
+    """Spark or Flink: inside the job server's process, or a cluster, when a flag names its master."""
+    runner = engine.runner
+    count = engine.workers or cores()
+    named = _named(flags)
+    default = f"--{MASTER_FLAGS[runner]}=" + (f"local[{count}]" if runner == "spark" else "[local]")
+    added = [*_PORTABLE, *([] if MASTER_FLAGS[runner] in named else [default])]
+    if not {"job_endpoint", "files_to_stage"} & {*named}:
+        # Else every jar of its class path, 300 MB of Spark's own, goes to each executor of each job.
+        added += [f"--files_to_stage={jar_of(runner, PipelineOptions(flags))}"]
+    given = PipelineOptions([*added, *flags])
+    master = given.get_all_options()[MASTER_FLAGS[runner]]
+    portable = given.view_as(PortableOptions)
+    if "environment_cache_millis" not in named:
+        portable.environment_cache_millis = KEEP_WORKERS_MS
+    if _LOCAL[runner].fullmatch(master):
+        portable.environment_type = portable.environment_type or "LOOPBACK"
+        if runner == "flink" and "parallelism" not in named:
+            given.view_as(FlinkRunnerOptions).parallelism = count
+    else:
+        if engine.workers:
+            raise UsageError(
+                f"[engine] workers = {engine.workers}: how many work at once is the cluster's to say ({master}); leave it 0"
+            )
+        if not portable.environment_type:
+            raise UsageError(
+                f"-- --{MASTER_FLAGS[runner]}={master}: how Python starts on its machines is not said; give --environment_type=EXTERNAL "
+                "--environment_config=localhost:PORT with `python -m altalign.pipelines.engine.worker_pool --port PORT` on each of them, or DOCKER or PROCESS"
+            )
+        if runner == "flink":
+            flink.check_restarts(master)
+    if not portable.job_endpoint:
+        java(given)
+    return given
+
+
+def jar_of(runner: str, given: PipelineOptions) -> str:
+    """The job server's jar: named by a flag, by the environment, or made by `make jars`.
+
+    Raises:
+        UsageError: there is none.
+    """
+    named = (
+        given.view_as(SparkRunnerOptions).spark_job_server_jar
+        if runner == "spark"
+        else given.view_as(FlinkRunnerOptions).flink_job_server_jar
+    )
+    if named and not Path(named).is_file():
+        raise UsageError(f"-- --{runner}_job_server_jar={named}: no such file")
+    return named or jars.find(runner)
+
+
+def is_on_cluster(runner: str, given: PipelineOptions) -> bool:
+    """Whether the runner is Spark or Flink on a cluster, not inside the job server's process."""
+    return runner in MASTER_FLAGS and not _LOCAL[runner].fullmatch(given.get_all_options()[MASTER_FLAGS[runner]])
+
+
+def java(given: PipelineOptions) -> str:
+    """The path of the program that job servers of Spark and Flink run on.
+
+    Raises:
+        UsageError: there is no such program.
+    """
+    launcher = given.view_as(JobServerOptions).job_server_java_launcher
+    found = shutil.which(launcher)
+    if found is None:
+        raise UsageError(
+            f"{launcher}: no such program, and job servers of Spark and Flink run on Java; install Java 11 or 17, or give -- --job_server_java_launcher=PATH"
+        )
+    return found
+
+
+def prism() -> str:
+    """The path of the Prism binary, from the environment.
+
+    Raises:
+        UsageError: it is not named, or is no program.
+    """
+    location = os.environ.get("ALTALIGN_PRISM", "")
+    if not location:
+        raise UsageError(
+            "[engine] runner = prism: no Prism binary; build one with `make prism` and set ALTALIGN_PRISM to its path"
+        )
+    if not os.access(location, os.X_OK) or Path(location).is_dir():
+        raise UsageError(
+            f"ALTALIGN_PRISM = {location}: no program; build Prism with `make prism` and give the path of its binary"
+        )
+    return location

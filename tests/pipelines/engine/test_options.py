@@ -1,0 +1,133 @@
+"""What runners take, and what they refuse."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
+
+from altalign.curation import EngineSettings
+from altalign.errors import UsageError
+from altalign.pipelines.engine.options import options, threads
+
+
+@pytest.mark.parametrize(("runner", "master"), [("spark", "local[3]"), ("flink", "[local]")])
+def test_spark_and_flink_run_on_this_machine_unless_a_flag_names_a_cluster(
+    jars_there: Path, runner: Any, master: str
+) -> None:
+    found = options(EngineSettings(runner=runner, workers=3), []).get_all_options(retain_unknown_options=True)
+    assert found[f"{runner}_master_url" if runner == "spark" else "flink_master"] == master
+    assert found["environment_type"] == "LOOPBACK"
+    assert found["environment_cache_millis"] == 60_000
+    assert found["files_to_stage"] == [str(jars_there / f"{runner}-job-server.jar")]
+    if runner == "flink":
+        assert found["parallelism"] == 3
+    of_user = options(
+        EngineSettings(runner=runner),
+        ["--environment_cache_millis=5", "--files_to_stage=mine.jar", "--job_endpoint=host:1"],
+    )
+    mine = of_user.get_all_options(retain_unknown_options=True)
+    assert (mine["environment_cache_millis"], mine["files_to_stage"], mine["job_endpoint"]) == (
+        "5",
+        ["mine.jar"],
+        "host:1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("runner", "workers", "flags", "said"),
+    [
+        (
+            "spark",
+            0,
+            ["--spark_master_url=spark://host:7077"],
+            "how Python starts on its machines is not said; give --environment_type=EXTERNAL",
+        ),
+        ("flink", 0, ["--flink_master=host:8081"], "how Python starts on its machines is not said"),
+        (
+            "spark",
+            4,
+            ["--spark_master_url=spark://host:7077", "--environment_type=DOCKER"],
+            r"workers = 4: how many work at once is the cluster's to say",
+        ),
+        ("spark", 0, ["--spark_job_server_jar=no/such.jar"], "spark_job_server_jar=no/such.jar: no such file"),
+        (
+            "flink",
+            0,
+            ["--job_server_java_launcher=no-such-java"],
+            "no-such-java: no such program, and job servers of Spark and Flink run on Java; install Java 11 or 17",
+        ),
+        (
+            "flink",
+            0,
+            ["--flink_master=localhost:9", "--environment_type=DOCKER"],
+            "flink_master=localhost:9: no Flink cluster answers there",
+        ),
+        ("prism", 4, [], "workers = 4: Prism decides itself how many work at once; leave it 0"),
+    ],
+)
+@pytest.mark.usefixtures("jars_there")
+def test_what_an_engine_cannot_honour_is_refused(
+    monkeypatch: pytest.MonkeyPatch, runner: Any, workers: int, flags: list[str], said: str
+) -> None:
+    monkeypatch.setenv("ALTALIGN_PRISM", sys.executable)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        options(EngineSettings(runner=runner, workers=workers), flags)
+
+
+def test_spark_needs_a_job_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ALTALIGN_JARS", str(tmp_path))
+    monkeypatch.delenv("SPARK_JOB_SERVER_JAR", raising=False)
+    with pytest.raises(UsageError, match="no job server; `make jars` brings one"):
+        options(EngineSettings(runner="spark"), [])
+
+
+def test_prism_needs_its_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ALTALIGN_PRISM", raising=False)
+    with pytest.raises(UsageError, match="make prism"):
+        options(EngineSettings(runner="prism"), [])
+    for place in ("/no/such/prism", str(tmp_path)):
+        monkeypatch.setenv("ALTALIGN_PRISM", place)
+        with pytest.raises(UsageError, match=f"ALTALIGN_PRISM = {place}: no program"):
+            options(EngineSettings(runner="prism"), [])
+    monkeypatch.setenv("ALTALIGN_PRISM", sys.executable)
+    assert options(EngineSettings(runner="prism"), []).view_as(StandardOptions).runner == "PrismRunner"
+
+
+def test_flags_go_to_beam_and_unknown_ones_are_refused() -> None:
+    found = options(EngineSettings(), ["--direct_running_mode=in_memory", "--direct_num_workers=1"])
+    assert found.view_as(StandardOptions).runner == "FnApiRunner"
+    assert found.view_as(DirectOptions).direct_running_mode == "in_memory"
+    with pytest.raises(UsageError, match="no_such_flag: Beam has no such flag"):
+        options(EngineSettings(), ["--no_such_flag=1"])
+    for flags in (["--runner=PrismRunner"], ["--runner", "PrismRunner"]):
+        with pytest.raises(UsageError, match="runner"):
+            options(EngineSettings(), flags)
+
+
+def test_threads_are_those_asked_for_and_one_where_the_runner_has_its_own_workers() -> None:
+    assert threads(EngineSettings(workers=7)) == 7
+    assert threads(EngineSettings()) >= 1
+    assert threads(EngineSettings(runner="prism", workers=7)) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--streaming", "---"], "-- ---: no flag of Beam, which are --NAME or --NAME=VALUE"),
+        (["--=x"], "-- --=x: no flag of Beam"),
+        (["x"], "-- x: no flag of Beam"),
+        (["--parallelism=abc"], "-- --parallelism: invalid int value: 'abc'; give a value that Beam takes"),
+        (["--job_server_timeout"], "expected one argument; give a value that Beam takes"),
+    ],
+)
+@pytest.mark.parametrize("runner", ["embedded", "spark", "flink"])
+@pytest.mark.usefixtures("jars_there")
+def test_what_beam_cannot_read_is_one_line(
+    runner: Any, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        options(EngineSettings(runner=runner), flags)
+    assert capsys.readouterr().err == ""
