@@ -32,6 +32,7 @@ VERBS = {
 
 # Given by name, like the verbs: pipelines do not import the audit.
 AFTER_A_CURATION = "altalign.audit.command:after_curation"
+CALIBRATION_PAGE = "altalign.audit.report.calibration:write"
 
 
 def usage() -> str:

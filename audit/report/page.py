@@ -33,15 +33,15 @@ _STYLES = (f"{_CHARTS}.min.css", "page.css")
 
 def html(numbers: Numbers) -> bytes:
     """The whole page in UTF-8, with fewer cards if it would be too large."""
-    script, style, found = _joined(_SCRIPTS), _joined(_STYLES), b""
+    script, style, found = joined(_SCRIPTS), joined(_STYLES), b""
     for cards in _CARDS_AT_MOST:
         galleries = numbers.galleries if cards == _CARDS_AT_MOST[0] else _fewer(numbers.galleries, cards)
-        template = _environment().get_template("report.html")
+        template = environment().get_template("report.html")
         page = template.render(
             numbers=replace(numbers, galleries=galleries),
             script=Markup(script),
             style=Markup(style),
-            policy=_policy(script, style),
+            policy=policy(script, style),
             data=_inline(_data(numbers)),
         )
         found = page.encode("utf-8", "backslashreplace")
@@ -50,11 +50,12 @@ def html(numbers: Numbers) -> bytes:
     return found
 
 
-def _joined(names: tuple[str, ...]) -> str:
+def joined(names: tuple[str, ...]) -> str:
+    """The text of static files."""
     return "\n".join((_HERE / "static" / name).read_text(encoding="utf-8").strip() for name in names)
 
 
-def _policy(script: str, style: str) -> str:
+def policy(script: str, style: str) -> str:
     """The content security policy: only this script, this style, and pictures inside the page."""
     sources = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
     return f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
@@ -123,7 +124,8 @@ def _shown(found: Galleries) -> Iterator[Any]:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """The templates, with their filters."""
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
         autoescape=True,

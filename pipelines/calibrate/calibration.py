@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from altalign import storage, terminal
+from altalign.calibration_page import Looked
 from altalign.curation import CurateConfig
 from altalign.dedup import copies, embed
 from altalign.dedup import thresholds as measures
@@ -25,7 +26,7 @@ from altalign.filters import pixels
 from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
 from altalign.pipelines.calibrate import labelled_pairs, report
-from altalign.pipelines.calibrate.report import Findings, Looked
+from altalign.pipelines.calibrate.report import Findings
 from altalign.pipelines.calibrate.search import SEARCHED_ABOVE, Place, Pool, Search, Tests, lines, threshold
 from altalign.pipelines.engine.options import threads
 from altalign.pipelines.evidence import near_gallery
@@ -88,29 +89,34 @@ def _check(run: Run, wanted: Wanted) -> None:
     """
     if not run.is_done("fetch"):
         raise UsageError(
-            f"{run.folder}: its images are not fetched yet; `altalign curate` with --until fetch does that, then calibrate"
+            f"{run.folder}: its images are not fetched yet; `altalign curate` with --until fetch does that, then "
+            "calibrate"
         )
     before = dict(flatten(CurateConfig.load(run.path("config.toml")).model_dump(mode="json")))
     for name, value in flatten(run.config.model_dump(mode="json")):
         stage = stage_of(CurateConfig, name)
         if stage in STAGES[: STAGES.index("decontaminate")] and before.get(name) != value:
             raise UsageError(
-                f"--set {name}: {run.folder} was made with {before.get(name)!r}, and its stage {stage} rests on that; curate a run with the other"
+                f"--set {name}: {run.folder} was made with {before.get(name)!r}, and its stage {stage} rests on that; "
+                "curate a run with the other"
             )
     measuring.hooks_of(run.config)
     _check_made(run)
     if not run.config.decontaminate.test_sets:
         raise UsageError(
-            f"{run.folder}: no test sets, and a threshold depends on how many test images there are; give --test-set NAME=PATH"
+            f"{run.folder}: no test sets, and a threshold depends on how many test images there are; give --test-set "
+            "NAME=PATH"
         )
     test_side.parts(run)
     if not 0 < wanted.false_positives < inf:
         raise UsageError(
-            f"--false-positives {wanted.false_positives:g}: not a number above 0; give how many a pool image may have, such as 1e-3"
+            f"--false-positives {wanted.false_positives:g}: not a number above 0; give how many a pool image may have, "
+            "such as 1e-3"
         )
     if not SAMPLE_AT_LEAST <= wanted.sample <= POOL:
         raise UsageError(
-            f"--sample {wanted.sample}: too {'few' if wanted.sample < SAMPLE_AT_LEAST else 'many'}; give {SAMPLE_AT_LEAST} to {POOL:,} images"
+            f"--sample {wanted.sample}: too {'few' if wanted.sample < SAMPLE_AT_LEAST else 'many'}; give "
+            f"{SAMPLE_AT_LEAST} to {POOL:,} images"
         )
     if bool(wanted.pairs) != bool(wanted.images):
         raise UsageError("--pairs and --images belong together: the pairs, and the images that they name")
@@ -126,7 +132,8 @@ def _check_made(run: Run) -> None:
     repair = "`altalign curate` with --rerun makes its images anew"
     if extract.get("work_version") != WORK_VERSION:
         raise UsageError(
-            f"{run.folder}: its work/ is of version {extract.get('work_version')}, this is altalign of version {WORK_VERSION} of it; {repair}"
+            f"{run.folder}: its work/ is of version {extract.get('work_version')}, this is altalign of version "
+            f"{WORK_VERSION} of it; {repair}"
         )
     for path in run.config.decontaminate.embedder_files:
         if fetch.get(f"file {path}") != hashlib.sha256(storage.read_bytes(path)).hexdigest():
@@ -139,7 +146,8 @@ def _check_out(run: Run, out: str) -> None:
     storage.check(out)
     if storage.is_inside(out, run.folder):
         raise UsageError(
-            f"{out}: in the run's own folder {run.folder}, whose files `altalign curate` makes anew; choose another folder"
+            f"{out}: in the run's own folder {run.folder}, whose files `altalign curate` makes anew; choose another "
+            "folder"
         )
     if storage.kind(out) not in ("folder", "missing"):
         raise UsageError(f"{out}: a file, where the folder of a calibration is meant; choose another")
@@ -177,7 +185,8 @@ def _find(run: Run, wanted: Wanted, scratch: Run) -> Findings:
     sample = pool.distinct[: wanted.sample]
     if len(sample) < SAMPLE_AT_LEAST:
         raise UsageError(
-            f"{run.folder}: {len(sample)} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn from and to measure on"
+            f"{run.folder}: {len(sample)} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn "
+            "from and to measure on"
         )
     lessons, measured = sample[: len(sample) // 2], sample[len(sample) // 2 :]
     of_copies = _copies(run, scratch, [pool.places[i] for i in sample])

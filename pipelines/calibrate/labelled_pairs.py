@@ -45,7 +45,8 @@ def check(pairs: str, of_images: str) -> None:
         for name in wanted:
             if name not in names:
                 raise UsageError(
-                    f'{option} {path}: no column "{name}" (there are {", ".join(names[:10])}); it needs {", ".join(wanted)}'
+                    f'{option} {path}: no column "{name}" (there are {", ".join(names[:10])}); it needs '
+                    f"{', '.join(wanted)}"
                 )
 
 

@@ -1,26 +1,24 @@
-"""What a calibration says: a report of one file that needs no network, curves as CSV, facts as JSON, and a table on the terminal.
+"""What a calibration reports: facts as JSON, curves as CSV, a table on the terminal, and the contents of a page.
 
-Nothing in it is of the machine or of the time. Every string that came from elsewhere is escaped.
+Nothing in it depends on the machine or the time. `altalign.audit.report.calibration` lays the page out.
 """
 
-import base64
 import csv
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from altalign import storage
+from altalign import cli, storage
+from altalign.calibration_page import Curve, Looked, Page, Recall
 from altalign.curation import DecontaminateSettings
 from altalign.dedup import thresholds as measures
 from altalign.dedup.thresholds import PER_UNIT, CosineHistogram, Line, Share
-from altalign.pipelines.calibrate.figures import Curve, figure
 from altalign.pipelines.calibrate.labelled_pairs import Labelled
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.terminal import shown
@@ -28,18 +26,6 @@ from altalign.terminal import shown
 REPORT, CURVES = "report.html", "curves.csv"
 COVERED_FROM = 0.5  # recall; below it a kind of copies is called not covered
 _STEP = PER_UNIT // 400  # between thresholds of curves
-
-
-@dataclass(frozen=True)
-class Looked:
-    """A pair to look at: cosine, the image of the pool by its key, the test image by its set and name, and both as small JPEGs."""
-
-    cosine: float
-    key: str
-    test_set: str
-    test_image: str
-    of_pool: bytes
-    of_test: bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +180,7 @@ def write(findings: Findings, folder: str) -> None:
     table.writeheader()
     table.writerows(rows)
     storage.write_bytes(storage.join(folder, CURVES), text.getvalue().encode())
-    storage.write_bytes(storage.join(folder, REPORT), "".join(_page(findings, rows)).encode())
+    cli.call(cli.CALIBRATION_PAGE, _page(findings, rows, storage.join(folder, REPORT)))
 
 
 def _curves(findings: Findings) -> Iterator[dict[str, Any]]:
@@ -225,20 +211,24 @@ def _sentences(findings: Findings) -> list[str]:
     beyond = " That is extrapolated: a line through more frequent ones, no count." if findings.is_extrapolated else ""
     said = [
         f"Threshold: a cosine above {findings.threshold:g}.",
-        f"Expected false positives: {findings.expected(findings.threshold):.2g} a pool image, {findings.budget:g} allowed, for "
+        f"Expected false positives: {findings.expected(findings.threshold):.2g} a pool image, {findings.budget:g} "
+        "allowed, for "
         f"{findings.test_images:,} test images in {_many(findings.views, 'view')}.{beyond}",
-        f"Counted: {rate.found:,} of {rate.asked:,} pairs of {findings.pool_images:,} pool images and test images are above it, true near-duplicates "
+        f"Counted: {rate.found:,} of {rate.asked:,} pairs of {findings.pool_images:,} pool images and test images are "
+        "above it, true near-duplicates "
         f"among them; of {findings.decoys.comparisons:,} pairs with mirrored test images, {findings.decoys.above(findings.threshold).found:,}.",
         f"Flat images are never compared: {findings.flat_test_images:,} of {tests:,} test images; of the pool {findings.flat_pool_images:,} were passed over.",
     ]
     said += _beside_the_default(findings)
     if findings.taken_for_copies:
         said.append(
-            f"Taken for true near-duplicates, and not counted against the threshold: {_many(findings.taken_for_copies, 'pair')}."
+            "Taken for true near-duplicates, and not counted against the threshold: "
+            f"{_many(findings.taken_for_copies, 'pair')}."
         )
     if findings.above_without_bucket:
         said.append(
-            f"Lost for want of a common bucket: {_many(findings.above_without_bucket, 'copy', 'copies')} above the threshold."
+            f"Lost for want of a common bucket: {_many(findings.above_without_bucket, 'copy', 'copies')} above the "
+            "threshold."
         )
     if findings.labelled:
         said += _of_pairs(findings.labelled)
@@ -317,97 +307,42 @@ def show(findings: Findings, out: str, console: Console) -> None:
 
 # The page -------------------------------------------------------------------------------------------------------------
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em; color: #222; background: #fff }
-table { border-collapse: collapse } td, th { padding: 0.1em 0.8em; text-align: right } td:first-child, th:first-child { text-align: left }
-.lost { color: #b00 } .verdict { border-left: 4px solid #b00; padding: 0.5em 1em; font-weight: bold } .bar { width: 20em; text-align: left }
-.bar span { display: block; height: 0.8em; background: #47a } .lost .bar span { background: #b00 }
-.pairs { display: flex; flex-wrap: wrap; gap: 1em } figure { margin: 0; width: 270px; font-size: 12px; overflow-wrap: anywhere }
-figure img { max-width: 130px } svg { max-width: 100%; height: auto }
-@media (max-width: 40em) { body { margin: 1em auto } table { font-size: 12px } td, th { padding: 0.1em 0.3em; white-space: nowrap } .bar { display: none } }
-"""
 
-
-def _page(findings: Findings, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    yield '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
-    yield f"<title>Calibration</title>\n<style>{_STYLE}</style>\n"
-    yield f"<h1>Calibration of <code>{escape(findings.calibration.embedder)}</code></h1>\n"
-    yield f'<p class="verdict">{escape(_verdict(findings))}</p>\n<ul>\n'
-    yield "".join(f"<li>{escape(sentence)}</li>\n" for sentence in _sentences(findings))
-    yield "</ul>\n<h2>Test sets</h2>\n<table><tr><th>name</th><th>images</th></tr>\n"
-    yield "".join(f"<tr><td>{escape(name)}</td><td>{count:,}</td></tr>\n" for name, count in findings.test_sets.items())
-    yield "</table>\n<h2>Copies found, by kind</h2>\n"
-    yield f"<p>Of {findings.copied:,} images that the map was not learned from, 95 % intervals by Clopper and Pearson.</p>\n"
-    yield "<table><tr><th>copies</th><th>found</th><th>of</th><th>recall</th><th>interval</th><th></th></tr>\n"
-    for name, share in findings.recall.items():
-        least, most = share.interval()
-        cells = "".join(
-            f"<td>{cell}</td>"
-            for cell in (f"{share.found:,}", f"{share.asked:,}", f"{share.value:.1%}", f"{least:.1%} to {most:.1%}")
+def _page(findings: Findings, rows: Sequence[dict[str, Any]], path: str) -> Page:
+    thresholds = [row["similarity_above"] for row in rows]
+    fitted = [(at, findings.line.rate(at)) for at in thresholds]
+    counted = [row["pairs_above"] / row["comparisons"] for row in rows]
+    mirrored = [row["decoys_above"] / max(1, row["comparisons_with_decoys"]) for row in rows]
+    rates = [
+        Curve("counted", "counted", list(zip(thresholds, counted, strict=True)), is_dotted=True),
+        Curve("mirrored", "mirrored", list(zip(thresholds, mirrored, strict=True)), is_dotted=True),
+        Curve("fitted", "fitted", [point for point in fitted if not findings.line.is_extrapolated(point[0])]),
+        Curve("extrapolated", "extrapolated", [point for point in fitted if findings.line.is_extrapolated(point[0])]),
+    ]
+    recall = [
+        Recall(name, share.found, share.asked, share.value, *share.interval(), name not in findings.not_covered)
+        for name, share in findings.recall.items()
+    ]
+    recalls = [
+        Curve(
+            share.name,
+            "covered" if share.is_covered else "lost",
+            [(row["similarity_above"], float(row[f"recall {share.name}"])) for row in rows],
         )
-        is_lost = ' class="lost"' if name in findings.not_covered else ""
-        yield f'<tr{is_lost}><td>{escape(name)}</td>{cells}<td class="bar"><span style="width:{share.value:.1%}"></span></td></tr>\n'
-    yield "</table>\n"
-    yield from _figures(findings, rows)
-    yield f"<h2>The {len(findings.looked_at)} pairs nearest to the threshold</h2>\n"
-    yield "<p>Left the image of the pool, right the test image. Above the threshold the first is dropped.</p>\n"
-    for title, is_above in (("Above: dropped, where they share a bucket", True), ("At it or below: kept", False)):
-        pairs = [pair for pair in findings.looked_at if (pair.cosine > findings.threshold) == is_above]
-        yield f'<h3>{title}</h3>\n<div class="pairs">\n{"".join(map(_pair, pairs))}</div>\n'
-
-
-def _figures(findings: Findings, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    x = [row["similarity_above"] for row in rows]
-    fitted = [findings.line.rate(threshold) for threshold in x]
-    is_beyond = [bool(row["is_extrapolated"]) for row in rows]
-    allowed = findings.budget / (findings.test_images * findings.views)
-    yield "<h2>False positives a comparison</h2>\n<p>Counted among the pool's pairs with test images (true near-duplicates bend the end upwards), and with "
-    yield "mirrored ones, which nothing should be near to. The line is fitted; dashed, it is extrapolated.</p>\n"
-    yield figure(
-        [
-            Curve("counted", x, [row["pairs_above"] / row["comparisons"] for row in rows], "#47a", is_dotted=True),
-            Curve(
-                "mirrored",
-                x,
-                [row["decoys_above"] / max(1, row["comparisons_with_decoys"]) for row in rows],
-                "#c80",
-                is_dotted=True,
-            ),
-            Curve("fitted", *_only(x, fitted, [not beyond for beyond in is_beyond]), "#222"),
-            Curve("extrapolated", *_only(x, fitted, is_beyond), "#222", is_dashed=True),
-        ],
-        at=findings.threshold,
-        level=allowed,
-        is_log=True,
-    )
-    yield "<h2>Recall</h2>\n<p>Of every kind of copies, by threshold. Point at a curve for its name.</p>\n"
-    names = list(findings.recall)
-    yield figure(
-        [
-            Curve(
-                name,
-                x,
-                [float(row[f"recall {name}"]) for row in rows],
-                "#b00" if name in findings.not_covered else "#47a",
-            )
-            for name in names
-        ],
-        at=findings.threshold,
-        level=COVERED_FROM,
-        is_log=False,
-    )
-
-
-def _only(x: Sequence[float], y: Sequence[float], mask: Sequence[bool]) -> tuple[list[float], list[float]]:
-    return [a for a, keep in zip(x, mask, strict=True) if keep], [b for b, keep in zip(y, mask, strict=True) if keep]
-
-
-def _pair(pair: Looked) -> str:
-    sides = "".join(
-        f'<img alt="" src="data:image/webp;base64,{base64.b64encode(side).decode()}">'
-        for side in (pair.of_pool, pair.of_test)
-    )
-    return (
-        f"<figure>{sides}<figcaption>{pair.cosine:.4f}<br>{escape(pair.key)}<br>"
-        f"{escape(shown(pair.test_set))}: {escape(shown(pair.test_image))}</figcaption></figure>\n"
+        for share in recall
+    ]
+    return Page(
+        path=path,
+        embedder=findings.calibration.embedder,
+        threshold=findings.threshold,
+        verdict=_verdict(findings),
+        sentences=_sentences(findings),
+        test_sets=findings.test_sets,
+        copied=findings.copied,
+        recall=recall,
+        rates=rates,
+        allowed_rate=findings.budget / (findings.test_images * findings.views),
+        recalls=recalls,
+        covered_from=COVERED_FROM,
+        looked_at=findings.looked_at,
     )

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from altalign.calibration_page import Looked
 from altalign.curation import CurateConfig
 from altalign.dedup import near_duplicates
 from altalign.dedup.copies import TRANSFORMS
@@ -23,9 +24,8 @@ from altalign.errors import UsageError
 from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
 from altalign.pipelines.calibrate import labelled_pairs, report
-from altalign.pipelines.calibrate.figures import Curve, figure
 from altalign.pipelines.calibrate.labelled_pairs import Labelled
-from altalign.pipelines.calibrate.report import Findings, Looked
+from altalign.pipelines.calibrate.report import Findings
 from altalign.pipelines.calibrate.search import SEARCHED_ABOVE, Place, Pool, Search, threshold
 from altalign.pipelines.images.calibration_files import Calibration
 from tests.shared_data import SHARED, needs_shared
@@ -280,34 +280,7 @@ def test_the_first_error_ends_what_is_under_way() -> None:
     assert ended.is_set()
 
 
-# Figures and reports --------------------------------------------------------------------------------------------------
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def test_a_figure_is_an_svg_whose_names_are_escaped() -> None:
-    svg = ElementTree.fromstring(
-        figure([Curve("<b>&", [0.5, 0.75, 1.0], [0.0, 0.5, 1.0], "#222")], at=0.75, level=0.5, is_log=False)
-    )
-    line = svg.find(f"{SVG}polyline")
-    assert line is not None
-    assert line.findtext(f"{SVG}title") == "<b>&"
-    points = [tuple(map(float, point.split(","))) for point in line.get("points", "").split()]
-    assert [points[1][0] * 2, points[1][1] * 2] == [points[0][0] + points[2][0], points[0][1] + points[2][1]]
-    assert points[0][1] > points[2][1]  # up is down in SVG
-
-
-def test_a_logarithmic_axis_leaves_out_what_is_zero() -> None:
-    svg = ElementTree.fromstring(
-        figure(
-            [Curve("rates", [0.5, 0.6, 0.7], [1e-2, 1e-4, 0.0], "#222", is_dotted=True)],
-            at=0.6,
-            level=1e-3,
-            is_log=True,
-        )
-    )
-    assert len(list(svg.iter(f"{SVG}circle"))) == 2
-    assert {"1e-4", "1e-2"} <= {text.text for text in svg.iter(f"{SVG}text")}
+# Reports ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -381,7 +354,9 @@ def test_a_report_needs_no_network_and_runs_nothing_of_what_it_shows(findings: F
     assert "&lt;script&gt;alert(1)" in page
     assert page.count("<figure>") == 2
     assert page.index("Above: dropped") < page.index("k1") < page.index("At it or below: kept") < page.index("k2")
-    assert [len(ElementTree.fromstring(svg)) > 10 for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL)] == [
+    assert [
+        len(ElementTree.fromstring(svg)) > 10 for svg in re.findall(r'<svg class="curves".*?</svg>', page, re.DOTALL)
+    ] == [
         True,
         True,
     ]
