@@ -1,1 +1,1 @@
-"""`altalign calibrate`: what the search for near-duplicates finds, what it costs, and the threshold that a budget allows."""
+"""`altalign calibrate`: measures the search for near-duplicates and chooses a threshold within a budget."""

@@ -1,4 +1,4 @@
-"""`altalign calibrate RUN OUT`: what the search for near-duplicates finds on a run's own images, what it costs, and the threshold that a budget allows.
+"""`altalign calibrate RUN OUT`: measures the search on a run's own images and chooses a threshold within a budget.
 
 A map is learned from copies of half of a sample; the other half says how many copies of each kind are found. Images of
 the pool, which are in the run's `work/`, are searched for lower cosines than any threshold, which says how often
@@ -59,7 +59,15 @@ class CopiesUnit(Unit):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What `altalign calibrate` is asked for: where it goes, labelled pairs and their images (or neither), false positives a pool image, a sample's size."""
+    """What `altalign calibrate` is asked for.
+
+    Attributes:
+        out: the folder that is written.
+        pairs: a file of labelled pairs, or empty.
+        images: the folder of their images, or empty.
+        false_positives: allowed per pool image.
+        sample: how many images are sampled.
+    """
 
     out: str
     pairs: str
@@ -126,7 +134,7 @@ def _check(run: Run, wanted: Wanted) -> None:
 
 
 def _check_made(run: Run) -> None:
-    """Refuse images that another layout of work/ holds, or that were described by another file of the embedder's name."""
+    """Refuse images in another layout of work/, and descriptors by another file of the embedder's name."""
     stages = storage.read_json(run.path("run.json")).get("stages", {})
     extract, fetch = (stages.get(stage, {}).get("reads", {}) for stage in ("extract", "fetch"))
     repair = "`altalign curate` with --rerun makes its images anew"
@@ -159,7 +167,10 @@ def _check_out(run: Run, out: str) -> None:
 
 
 def _scratch(run: Run, wanted: Wanted) -> Run:
-    """A run beside the run: the same settings, with the mirrored view of test images, which are decoys; what is there of another calibration goes."""
+    """A run beside the run, with the same settings and mirrored views of test images, which are decoys.
+
+    Deletes what another calibration left there.
+    """
     decontaminate = run.config.decontaminate.model_copy(update={"mirrored": True})
     folder = storage.join(wanted.out, _SCRATCH)
     scratch = Run(folder, run.config.model_copy(update={"decontaminate": decontaminate}), ())
@@ -338,7 +349,10 @@ def _features_of_copies(run: Run, place: Place) -> Iterator[np.ndarray]:
 
 
 def _learned(run: Run, originals: np.ndarray, of_copies: np.ndarray) -> Calibration:
-    """The map that copies of these images teach, and clusters of the run's own images; the threshold is that of the settings."""
+    """The map learned from copies of these images, and clusters of the run's own images.
+
+    The threshold is the one in the settings.
+    """
     settings, mapped = run.config.decontaminate, None
     if measuring.hooks_of(run.config).embedder.is_mapped:
         shown = of_copies[:, : len(copies.TRANSFORMS)]
@@ -350,7 +364,10 @@ def _learned(run: Run, originals: np.ndarray, of_copies: np.ndarray) -> Calibrat
 def _cosines_of_copies(
     calibration: Calibration, originals: np.ndarray, of_copies: np.ndarray, buckets: Buckets, views: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of each copy with its original, by original, then by transform: the cosine where they share a bucket, and wherever."""
+    """Cosines of copies with their originals, by original, then by transform.
+
+    Returns them twice: for pairs that share a bucket, and for all pairs.
+    """
     count, transforms, dimensions = of_copies.shape
     vectors = calibration.vectors_or_zeros(of_copies.reshape(-1, dimensions))
     plain = calibration.vectors(originals)

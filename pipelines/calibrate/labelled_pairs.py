@@ -88,7 +88,10 @@ def _columns(pairs: str) -> list[str]:
 
 
 def _vectors(path: str, config: CurateConfig, calibration: Calibration) -> dict[Any, np.ndarray | None]:
-    """By name, the vectors of an image and of its mirror image, int16[2, d], zeros where it is flat; None: it cannot be decoded."""
+    """Vectors of each image and its mirror image by name, int16[2, d].
+
+    They are zeros where the image is flat, and None where it cannot be decoded.
+    """
     hooks = measuring.hooks_of(config)
     found: dict[Any, np.ndarray | None] = {}
     for batch in parquet.read_whole(path, IMAGE_COLUMNS):

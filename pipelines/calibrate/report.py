@@ -207,7 +207,7 @@ def _curves(findings: Findings) -> Iterator[dict[str, Any]]:
 def _sentences(findings: Findings) -> list[str]:
     """What is to be known beside the table of recall."""
     tests = sum(findings.test_sets.values())
-    rate = findings.found.above(findings.threshold)
+    rate, decoys = findings.found.above(findings.threshold), findings.decoys.above(findings.threshold)
     beyond = " That is extrapolated: a line through more frequent ones, no count." if findings.is_extrapolated else ""
     said = [
         f"Threshold: a cosine above {findings.threshold:g}.",
@@ -216,8 +216,9 @@ def _sentences(findings: Findings) -> list[str]:
         f"{findings.test_images:,} test images in {_many(findings.views, 'view')}.{beyond}",
         f"Counted: {rate.found:,} of {rate.asked:,} pairs of {findings.pool_images:,} pool images and test images are "
         "above it, true near-duplicates "
-        f"among them; of {findings.decoys.comparisons:,} pairs with mirrored test images, {findings.decoys.above(findings.threshold).found:,}.",
-        f"Flat images are never compared: {findings.flat_test_images:,} of {tests:,} test images; of the pool {findings.flat_pool_images:,} were passed over.",
+        f"among them; of {findings.decoys.comparisons:,} pairs with mirrored test images, {decoys.found:,}.",
+        f"Flat images are never compared: {findings.flat_test_images:,} of {tests:,} test images; "
+        f"of the pool {findings.flat_pool_images:,} were passed over.",
     ]
     said += _beside_the_default(findings)
     if findings.taken_for_copies:
@@ -240,7 +241,8 @@ def _beside_the_default(findings: Findings) -> Iterator[str]:
     default = DecontaminateSettings().similarity_above
     of_default, chosen = (findings.found.above(threshold).found for threshold in (default, findings.threshold))
     if findings.threshold > default:
-        yield f"Stricter than {default:g}, the default: {_many(of_default - chosen, 'pair')} between the two would stay in the data; look at them."
+        between = _many(of_default - chosen, "pair")
+        yield f"Stricter than {default:g}, the default: {between} between the two would stay in the data; look at them."
     elif findings.threshold < default:
         yield f"Wider than {default:g}, the default: {_many(chosen - of_default, 'pair')} more between the two."
 
@@ -300,7 +302,8 @@ def show(findings: Findings, out: str, console: Console) -> None:
         console.print(shown(sentence))
     console.print(shown(_verdict(findings)), style="bold red" if findings.not_covered else None)
     console.print(
-        f'to use it: [decontaminate] calibration = "{shown(out)}"; curves and pairs to look at: {shown(storage.join(out, REPORT))}',
+        f'to use it: [decontaminate] calibration = "{shown(out)}"; '
+        f"curves and pairs to look at: {shown(storage.join(out, REPORT))}",
         soft_wrap=True,
     )
 

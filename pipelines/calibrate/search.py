@@ -1,4 +1,4 @@
-"""Images of the pool against the test side, for lower cosines than any threshold: how often two that are no copies are taken for one another."""
+"""Compares images of the pool with the test side below any threshold, to count false positives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _COMPARISONS_AT_A_TIME, _ROWS_AT_LEAST, _ROWS_AT_MOST = 4_000_000, 64, 1_000
 
 
 class Place(NamedTuple):
-    """An image of the pool: its first key, its fetch unit, where its bytes lie in the unit's blob, and what they are."""
+    """An image of the pool: its first key, its fetch unit, the place of its bytes in the blob, and their kind."""
 
     key: str
     unit: str
@@ -32,7 +32,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """The run's images of the smallest image_id, which is a hash: a sample of all. Features int16[n, d]; flat ones are passed over and counted."""
+    """A sample of the run's images: those with the smallest image_id, which is a hash.
+
+    Features are int16[n, d]. Flat images are passed over and counted.
+    """
 
     places: list[Place]
     features: np.ndarray
@@ -40,13 +43,19 @@ class Pool:
 
     @property
     def distinct(self) -> np.ndarray:
-        """The first of each bytes, int64[n]: a copy of an image that the map was shown would be no copy that it was not shown."""
+        """Rows of the first image with each sequence of bytes, int64[n].
+
+        Without repeated bytes, no image is both shown to the map and searched for.
+        """
         return np.sort(np.unique([place.sha256 for place in self.places], return_index=True)[1])
 
 
 @dataclass(frozen=True, eq=False)
 class Tests:
-    """Test images that are not flat: their number among all, their bytes' SHA-256, and features int16[n, d] as they are and in a mirror."""
+    """Test images that are not flat: their numbers among all, the SHA-256 of their bytes, and features.
+
+    Features are int16[n, d], of the images and of their mirror images.
+    """
 
     names: list[tuple[str, str]]  # of all test images: test set, test image
     flat: int
@@ -104,7 +113,7 @@ class Search:
         return sum((part for part, _ in parts), none), sum((part for _, part in parts), none)
 
     def around(self, threshold: float, *, from_: float, pairs: int) -> Pairs:
-        """So many pairs with test images whose cosines are nearest to a threshold, of those above another; cosines rising."""
+        """The `pairs` pairs nearest to a threshold among those above another, by rising cosine."""
 
         def nearest(block: slice) -> Pairs:
             found = self._pairs(block, self.side, self.tests, above=from_)[0]
@@ -123,7 +132,7 @@ class Search:
         return CosineHistogram(SEARCHED_ABOVE).add(found.cosines, len(self.vectors[block]) * len(of_side) - same)
 
     def _pairs(self, block: slice, side: TestSide, of_side: np.ndarray, *, above: float) -> tuple[Pairs, int]:
-        """What is found, by row of the pool, but for pairs of the same bytes; and how many of those there are among all."""
+        """Pairs that are found, by row of the pool, without those of the same bytes; and the number of those."""
         found = find_pairs(self.vectors[block], side, above=above)
         rows = found.rows + block.start
         sides, counts = np.unique(of_side, return_counts=True)
@@ -137,7 +146,10 @@ def _where(found: Pairs, rows: np.ndarray) -> Pairs:
 
 
 def lines(folder: str, found: CosineHistogram, decoys: CosineHistogram, *, copies: int) -> list[Line]:
-    """The line of the rate of false positives, without so many true near-duplicates; and that of decoys where there are enough of them."""
+    """The line of the rate of false positives, without true near-duplicates, and the line of decoys.
+
+    The latter is left out where there are too few decoys.
+    """
     try:
         made = [measures.fit(found.without(copies))]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a data-set card is made of: counts, summary and settings of a run, and the words for columns, rules, licences and sizes."""
+"""The facts of a data-set card: a run's counts, summary and settings, and words for columns, rules and licences."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""The data-set card: `README.md` (with the header that the Hugging Face Hub reads) and `croissant.json`, both of a run's counts, summary and settings.
+"""The data-set card, from a run's counts, summary and settings: `README.md` with the Hub's header, `croissant.json`.
 
 Deterministic: no times, no machine, and nothing that came from the web; captions stay in the shards.
 """
@@ -79,7 +79,10 @@ def _header(facts: Facts) -> str:
 
 
 def _configs(facts: Facts) -> list[str]:
-    """What the Hub, and `datasets`, load of the folder: the tars, or the side-cars where images are of several kinds. It takes one reader for a folder."""
+    """The files that the Hub and `datasets` load, which take one reader for a folder.
+
+    These are the tars, or the side-cars where images are of several kinds.
+    """
     ending = "tar" if facts.is_one_format else "parquet"
     return ["configs:", "- config_name: default", "  data_files:", "  - split: train", f"    path: shards/*.{ending}"]
 
@@ -159,7 +162,8 @@ def _load(facts: Facts) -> str:
             _code(rows),
             "The same by [Croissant](https://mlcommons.org/croissant):",
             _code(records),
-            "`manifest.json` has rows, bytes and SHA-256 of every file of `shards/`. Samples are in the order of (`image_id`, `key`), which are hashes: "
+            "`manifest.json` has rows, bytes and SHA-256 of every file of `shards/`. Samples are in the order of "
+            "(`image_id`, `key`), which are hashes: "
             "captions of one image are neighbours, and all else is shuffled.",
         ]
     )
@@ -195,7 +199,8 @@ def _method(facts: Facts) -> str:
     resized = config.shards.resize_short_side_px
     stored = f"A short side above {resized:,} px was made that long. " if resized else ""
     told = (
-        "By the method of ALIGN ([Jia et al., 2021](https://arxiv.org/abs/2102.05918), section 3 and appendix A), with altalign, rules version "
+        "By the method of ALIGN ([Jia et al., 2021](https://arxiv.org/abs/2102.05918), section 3 and appendix A), with "
+        "altalign, rules version "
         f"{RULES_VERSION}. Each stage received what the one before it kept; images are from {images}{asked}. {stored}"
         "`config.toml` has every setting, `counts.parquet` these counts by source."
     )
@@ -306,8 +311,10 @@ def _rights(facts: Facts) -> str:
         else "No address for requests of removal was given; ask whoever gave you the data"
     )
     return (
-        f"{terms} Each image and text is its author's; no licence of theirs was looked for. `image_url` and `page_url` say where they are from.\n\n"
-        f"{ask}, naming the `key` of the pair, the `image_id`, the URL of the image or page, or the site. Every pair of an image has the same `image_id`, "
+        f"{terms} Each image and text is its author's; no licence of theirs was looked for. `image_url` and `page_url` "
+        "say where they are from.\n\n"
+        f"{ask}, naming the `key` of the pair, the `image_id`, the URL of the image or page, or the site. Every pair "
+        "of an image has the same `image_id`, "
         "and the same keys come back in a new version of the data, so that what was removed can be kept out."
     )
 

@@ -1,4 +1,4 @@
-"""Jobs on Google Cloud's Dataflow: what they are given, what is refused before any work, and why no run is worked on twice."""
+"""Jobs on Google Cloud's Dataflow: their options, refusals before any work, and one job at a time for a run."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,13 +44,15 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     where = '[engine] runner = "dataflow"'
     if engine.workers:
         raise UsageError(
-            f"[engine] workers = {engine.workers}: how many work at once is Dataflow's to say; leave it 0, and bound its machines by -- --max_num_workers=N"
+            f"[engine] workers = {engine.workers}: how many work at once is Dataflow's to say; leave it 0, and bound "
+            "its machines by -- --max_num_workers=N"
         )
     given = PipelineOptions(["--runner=DataflowRunner", *flags])
     values = given.get_all_options()
     if missing := [f"--{name}" for name in NEEDED if not values[name]]:
         raise UsageError(
-            f"{where}: {', '.join(missing)} not given; `altalign curate CONFIG -- --project=ID --region=REGION --temp_location=gs://BUCKET/tmp "
+            f"{where}: {', '.join(missing)} not given; `altalign curate CONFIG -- --project=ID --region=REGION "
+            "--temp_location=gs://BUCKET/tmp "
             "--sdk_container_image=IMAGE` has them all, and `altalign retry` and `decontaminate` take the same"
         )
     _check_flags(given)
@@ -108,13 +110,17 @@ def _hints(given: PipelineOptions) -> list[str]:
 
 
 def _check_valid(where: str, flags: list[str]) -> None:
-    """Refuse what Dataflow's part of Beam refuses; it would do so when the run has begun, and make a bucket where none is named."""
+    """Refuse what Dataflow's part of Beam refuses.
+
+    Beam would refuse it after the run has begun, and would make a bucket where none is named.
+    """
     try:
         from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
         from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401 - a job cannot be made without
     except ImportError as error:
         raise UsageError(
-            f"{where}: Beam is here without Google Cloud ({error}): `make google-cloud`, or pip install 'altalign[dataflow]'"
+            f"{where}: Beam is here without Google Cloud ({error}): `make google-cloud`, or pip install "
+            "'altalign[dataflow]'"
         ) from None
     # as of a dry run, for no bucket is to be asked yet
     asked = PipelineOptions(["--runner=DataflowRunner", "--dry_run=True", *flags])
@@ -136,13 +142,15 @@ def check_places(config: CurateConfig) -> None:
     for setting, path in _read_by_workers(config):
         if not path.startswith(STORES):
             raise UsageError(
-                f'{setting}: {path}: on this machine\'s disk, which workers of engine.runner = "dataflow" do not see; give gs://BUCKET/PATH'
+                f'{setting}: {path}: on this machine\'s disk, which workers of engine.runner = "dataflow" do not see; '
+                "give gs://BUCKET/PATH"
             )
     calibration = [config.decontaminate.calibration] if config.decontaminate.calibration else []
     for path in (*files_named(config), *config.fetch.blocked_domains, *calibration):
         if not (path.startswith(STORES) or Path(path).is_absolute()):
             raise UsageError(
-                f'{path}: workers of engine.runner = "dataflow" are not in this folder; give gs://BUCKET/PATH, or an absolute path that the image has'
+                f'{path}: workers of engine.runner = "dataflow" are not in this folder; give gs://BUCKET/PATH, or an '
+                "absolute path that the image has"
             )
 
 
@@ -168,8 +176,10 @@ def submit(run: Run, step: str, built: beam.Pipeline) -> PipelineResult:
         result = built.run()
     except DataflowJobAlreadyExistsError as error:
         raise AltalignError(
-            f"{run.folder}: {step}: the job {cloud.job_name} is at work already, of a command that has ended before it; wait until `gcloud dataflow jobs list "
-            f"--project={cloud.project} --region={cloud.region} --status=active` no longer has it, or cancel it there, and run the same command again"
+            f"{run.folder}: {step}: the job {cloud.job_name} is at work already, of a command that has ended before "
+            "it; wait until `gcloud dataflow jobs list "
+            f"--project={cloud.project} --region={cloud.region} --status=active` no longer has it, or cancel it there, "
+            "and run the same command again"
         ) from error
     if job_id := getattr(result, "job_id", None):  # a dry run's has none
         page = f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job_id()}?project={cloud.project}"

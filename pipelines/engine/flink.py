@@ -1,4 +1,4 @@
-"""A Flink cluster by its REST interface: whether it restarts what a lost worker ends, and what an earlier command has left running there."""
+"""Asks a Flink cluster whether it restarts jobs, and cancels those that an earlier command left running."""
 
 import json
 import time
@@ -29,8 +29,10 @@ def check_restarts(master: str) -> None:
     config = {entry["key"]: entry["value"] for entry in _asked(master, "jobmanager/config")}
     if config.get("restart-strategy.type", config.get("restart-strategy", "none")) in ("none", "off", "disable"):
         raise UsageError(
-            f"-- --flink_master={master}: the cluster has no restart strategy, so that one lost worker would end the job; put "
-            '"restart-strategy.type: fixed-delay", "restart-strategy.fixed-delay.attempts: 10" and "restart-strategy.fixed-delay.delay: 5 s" '
+            f"-- --flink_master={master}: the cluster has no restart strategy, so that one lost worker would end the "
+            "job; put "
+            '"restart-strategy.type: fixed-delay", "restart-strategy.fixed-delay.attempts: 10" and '
+            '"restart-strategy.fixed-delay.delay: 5 s" '
             "into its config.yaml, and start it anew"
         )
 
@@ -54,7 +56,8 @@ def cancel(master: str, prefix: str) -> None:
         asked |= set(left)
         if time.monotonic() > end:
             raise AltalignError(
-                f"{master}: the job {left[0]} of an earlier command does not end; cancel it there and run the same command again, it continues"
+                f"{master}: the job {left[0]} of an earlier command does not end; cancel it there and run the same "
+                "command again, it continues"
             )
         interrupts.check()
         time.sleep(0.2)
@@ -72,9 +75,11 @@ def _asked(master: str, path: str, *, method: str = "GET") -> Any:
             if method != "GET" and error.code in _NO_LONGER_AT_WORK:
                 raise _EndedMeanwhileError from None
         raise UsageError(
-            f"-- --flink_master={master}: {error}, asked for {path}; give HOST:PORT of the REST interface of a Flink cluster"
+            f"-- --flink_master={master}: {error}, asked for {path}; give HOST:PORT of the REST interface of a Flink "
+            "cluster"
         ) from None
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"-- --flink_master={master}: no Flink cluster answers there ({error}); give HOST:PORT of its REST interface"
+            f"-- --flink_master={master}: no Flink cluster answers there ({error}); give HOST:PORT of its REST "
+            "interface"
         ) from None

@@ -35,7 +35,7 @@ _OF_SPARK_CLUSTER = (
 
 @contextmanager
 def served(run: Run, given: PipelineOptions) -> Iterator[None]:
-    """A job server of our own, named in the options."""
+    """Around pipelines: a job server of our own, named in the options."""
     portable, runner = given.view_as(PortableOptions), run.config.engine.runner
     _silence_beam()
     _go_past_proxies()
@@ -50,9 +50,10 @@ def served(run: Run, given: PipelineOptions) -> Iterator[None]:
 
 
 def _silence_beam() -> None:
-    """Threads that speak with a server that is gone say so in many lines, and a worker in this process prints the trace of what fails; we say it in one.
+    """Keep Beam from printing traces: of threads whose server is gone, and of workers in this process.
 
-    From now on, for threads that end after the server are silent too: nobody can wait for them.
+    We report an error in one line. This lasts to the end of the process, because nobody can wait for threads that
+    end after the server.
     """
     sdk_worker.print = lambda *_, **_named: None  # type: ignore[attr-defined] - the module's own name for it, found before the builtin
     before = threading.excepthook
@@ -65,7 +66,7 @@ def _silence_beam() -> None:
 
 
 def _go_past_proxies() -> None:
-    """Else gRPC takes the proxy that http_proxy names to this machine too, which the proxy does not find, and a job waits without end."""
+    """Keep gRPC from asking the proxy in http_proxy for this machine, which it does not find: a job would wait forever."""
     named = next((value for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY") if (value := os.environ.get(name))), "")
     os.environ["no_grpc_proxy"] = ",".join(filter(None, dict.fromkeys([*named.split(","), "localhost", "127.0.0.1"])))  # noqa: SIM112 - the name that gRPC reads
 
@@ -109,7 +110,7 @@ def _server(runner: str, given: PipelineOptions) -> Server:
 
 
 def _check_known(given: PipelineOptions, endpoint: str) -> None:
-    """Flags that neither Beam nor the job server knows are refused; Beam would drop them with a warning."""
+    """Refuse flags that neither Beam nor the job server knows; Beam would drop them with a warning."""
     with grpc.insecure_channel(endpoint) as channel:
         asked = beam_job_api_pb2.DescribePipelineOptionsRequest()
         said = beam_job_api_pb2_grpc.JobServiceStub(channel).DescribePipelineOptions(

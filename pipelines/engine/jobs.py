@@ -31,10 +31,10 @@ JOBS_OF_A_STEP_AT_MOST = 3  # on a cluster that gives them up
 
 @contextmanager
 def started(run: Run, given: PipelineOptions) -> Iterator[None]:
-    """The job server of a run's pipelines, where its engine has one and the user named none.
+    """Around the pipelines of a run: starts a job server, if the engine has one and the user named none.
 
     Raises:
-        UsageError: it knows a flag of the user's as little as Beam does.
+        UsageError: neither Beam nor the job server knows a flag of the user.
     """
     portable = given.view_as(PortableOptions)
     runner = run.config.engine.runner
@@ -50,7 +50,10 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
 
 
 def create(run: Run, elements: Sequence[Any]) -> beam.PTransform[Any, Any]:
-    """A small collection by name, spread over the workers where there is more than one process; a reshuffle costs most of a pipeline's start."""
+    """A small collection, spread over the workers if there is more than one process.
+
+    One process does without the reshuffle, which takes most of a pipeline's start.
+    """
     if run.config.engine.runner == "embedded":
         return beam.Create(elements, reshuffle=False)
     if len(elements) <= ELEMENTS_AT_MOST:
@@ -59,7 +62,7 @@ def create(run: Run, elements: Sequence[Any]) -> beam.PTransform[Any, Any]:
 
 
 class _CreateFromFile(beam.PTransform[Any, Any]):
-    """Elements (JSON) that workers read from a file of the run; the job holds the places of a few at a time."""
+    """Elements (JSON) that workers read from a file of the run; the job holds ranges of that file."""
 
     def __init__(self, run: Run, elements: Sequence[Any]):
         super().__init__()
@@ -85,10 +88,10 @@ def _read(path: str, place: tuple[int, int]) -> list[Any]:
 
 @contextmanager
 def pipeline(run: Run, step: str, given: PipelineOptions) -> Iterator[beam.Pipeline]:
-    """A pipeline that runs to its end when the block is over. Whatever ends the waiting ends the job on its engine.
+    """A pipeline that runs to its end when the block is over. Whatever ends the waiting cancels the job.
 
-    A job that a cluster gives up when workers have begun, and none of its units says why, is begun again: it goes on
-    with those that are not finished.
+    A job that a cluster gives up after workers have begun is begun again, unless a unit has left an error; it
+    continues with the units that are not finished.
 
     Raises:
         AltalignError: no worker has begun to work within the time that one takes.
@@ -123,10 +126,10 @@ def _run_to_its_end(run: Run, step: str, built: beam.Pipeline) -> None:
 
 
 def check_marks(run: Run, step: str, units: Sequence[Unit]) -> None:
-    """Whether a pipeline that ended well has left all marks where this command looks, which it cannot know of workers of another machine.
+    """Check that a pipeline that ended well has left all its marks where this command sees them.
 
-    On other machines a file system of the network may show them late: the clients of NFS believe what they know of a
-    folder for a minute.
+    Workers of other machines may write elsewhere. A network file system may show their marks late: clients of NFS
+    cache a folder for a minute.
 
     Raises:
         AltalignError: marks are missing.
@@ -135,8 +138,10 @@ def check_marks(run: Run, step: str, units: Sequence[Unit]) -> None:
     while missing := {unit["name"] for unit in units}.difference(run.finished(step)):
         if time.monotonic() >= end:
             raise AltalignError(
-                f"{run.folder}: {step}: {run.config.engine.runner} says that it is done, but {len(missing)} of {len(units)} units have left no mark in "
-                f"{run.work(step)}; let workers see the run folder under the same absolute path as this command, and run the same command again, it continues"
+                f"{run.folder}: {step}: {run.config.engine.runner} says that it is done, but {len(missing)} of "
+                f"{len(units)} units have left no mark in "
+                f"{run.work(step)}; let workers see the run folder under the same absolute path as this command, and "
+                "run the same command again, it continues"
             )
         interrupts.check()
         time.sleep(1.0)
@@ -144,7 +149,7 @@ def check_marks(run: Run, step: str, units: Sequence[Unit]) -> None:
 
 @contextmanager
 def _worker_awaited(run: Run, result: PipelineResult) -> Iterator[None]:
-    """Around waiting for a job: it is cancelled when no worker begins, for engines wait for workers that cannot start as long as it takes."""
+    """Around waiting for a job: cancels it when no worker begins, because engines wait for workers forever."""
     over, is_given_up = threading.Event(), threading.Event()
 
     def watch() -> None:
@@ -162,8 +167,10 @@ def _worker_awaited(run: Run, result: PipelineResult) -> Iterator[None]:
     except Exception as error:
         if is_given_up.is_set():
             raise AltalignError(
-                f"{run.folder}: no worker has begun within {WORKER_BEGINS_WITHIN_S:.0f} s; look whether {run.config.engine.runner} has free machines, and "
-                f"whether Python starts on them with altalign installed (environment_type); {run.path('log')} has what the job server said"
+                f"{run.folder}: no worker has begun within {WORKER_BEGINS_WITHIN_S:.0f} s; look whether "
+                f"{run.config.engine.runner} has free machines, and "
+                f"whether Python starts on them with altalign installed (environment_type); {run.path('log')} has what "
+                "the job server said"
             ) from error
         raise
     finally:
@@ -183,7 +190,7 @@ def _workers(run: Run) -> str:
 
 @contextmanager
 def working(run: Run, folder: str) -> Iterator[None]:
-    """Around the work of one worker of a cluster: in the folder that the command was called in; that it has begun can be seen in the run."""
+    """Around the work of one worker: enters the folder of the command, and leaves a sign in the run that it has begun."""
     if run.config.engine.runner in MASTER_FLAGS:
         with suppress(FileNotFoundError):  # a machine that has no such folder can work on absolute paths
             os.chdir(folder)

@@ -57,7 +57,7 @@ class _Bundle:
 
 
 class Pooled(beam.DoFn):
-    """process(x) -> work(x) in a pool of threads; results in order, at most twice the threads in flight (global window only).
+    """Maps elements by `work` in a pool of threads, in order; at most twice the threads are in flight (global window).
 
     `held` makes a context that the process is in for as long as there may be work.
     """
@@ -116,7 +116,10 @@ def pooled(
     at_once: int = 0,
     held: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> beam.ParDo:
-    """ParDo of `work`, with so many at once in one process (0: with the threads that the engine wants); `held` as `Pooled` has it."""
+    """ParDo of `work`, `at_once` elements at a time in one process; 0 means the threads of the engine.
+
+    `held` is explained at `Pooled`.
+    """
     return beam.ParDo(
         Pooled(
             Reporting(run, work),

@@ -124,12 +124,15 @@ def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     else:
         if engine.workers:
             raise UsageError(
-                f"[engine] workers = {engine.workers}: how many work at once is the cluster's to say ({master}); leave it 0"
+                f"[engine] workers = {engine.workers}: how many work at once is the cluster's to say ({master}); leave "
+                "it 0"
             )
         if not portable.environment_type:
             raise UsageError(
-                f"-- --{MASTER_FLAGS[runner]}={master}: how Python starts on its machines is not said; give --environment_type=EXTERNAL "
-                "--environment_config=localhost:PORT with `python -m altalign.pipelines.engine.worker_pool --port PORT` on each of them, or DOCKER or PROCESS"
+                f"-- --{MASTER_FLAGS[runner]}={master}: how Python starts on its machines is not said; give "
+                "--environment_type=EXTERNAL "
+                "--environment_config=localhost:PORT with `python -m altalign.pipelines.engine.worker_pool --port "
+                "PORT` on each of them, or DOCKER or PROCESS"
             )
         if runner == "flink":
             flink.check_restarts(master)
@@ -169,7 +172,8 @@ def java(given: PipelineOptions) -> str:
     found = shutil.which(launcher)
     if found is None:
         raise UsageError(
-            f"{launcher}: no such program, and job servers of Spark and Flink run on Java; install Java 11 or 17, or give -- --job_server_java_launcher=PATH"
+            f"{launcher}: no such program, and job servers of Spark and Flink run on Java; install Java 11 or 17, or "
+            "give -- --job_server_java_launcher=PATH"
         )
     return found
 

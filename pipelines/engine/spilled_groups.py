@@ -1,4 +1,4 @@
-"""Grouping by partition number without moving bulk data: a unit writes one spill file and hands on where each bucket's slices lie.
+"""Groups by partition number without moving bulk data: units write spill files and pass on the places of slices.
 
 A bucket is a partition of one kind of data. Elements are `(group, bytes)`, a group being a range of buckets that one
 worker goes through in order. With `engine.shuffle = "files"` the bytes name the file and where in it the places of the

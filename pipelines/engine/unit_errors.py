@@ -107,7 +107,11 @@ def gist(error: Exception) -> str:
 
 
 def _line(said: str) -> str:
-    """The line that tells most: of Java's traces the innermost cause, else the first line; of Python's the last; of gRPC's errors their details."""
+    """The line of an error that says most.
+
+    Of a Java trace this is the innermost cause, or the first line; of a Python trace the last line; of a gRPC error
+    its details.
+    """
     if (details := _OF_GRPC.search(said)) is not None:
         said = details[1].replace("\\n", "\n")
     all_lines = [line for line in said.splitlines() if line.strip()]
@@ -127,7 +131,8 @@ def _readable(error: BaseException, run: Run, step: str) -> AltalignError | None
     is_out_of_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
     if is_out_of_memory or "can't start new thread" in str(error):
         return AltalignError(
-            f"{run.folder}: {step}: out of memory ({error}); give the command more, or fewer [engine] workers, and {again}"
+            f"{run.folder}: {step}: out of memory ({error}); give the command more, or fewer [engine] workers, and "
+            f"{again}"
         )
     if isinstance(error, OSError) and error.filename:
         return AltalignError(f"{error.filename}: {error.strerror} ({step}); put that right and {again}")

@@ -1,4 +1,4 @@
-"""`python -m altalign.pipelines.engine.worker_pool --port PORT`: Python for the engine of one machine (Beam's environment EXTERNAL).
+"""Python workers for the engine on one machine: `python -m altalign.pipelines.engine.worker_pool --port PORT`.
 
 It starts a worker for whoever of the engine's processes asks for one, and ends it when that is told or gone. Beam's own
 pool listens to the whole network, starts whatever `python` is first on the path, and takes the first workers of two
@@ -48,7 +48,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         self._lock = threading.Lock()
 
     def StartWorker(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002 - the protocol's names
-        """Start a worker, and wait until it can work: an engine waits for one that has died at its start as long as it takes."""
+        """Start a worker and wait until it can work: an engine waits forever for one that died at its start."""
         command = ending_with_us([sys.executable, "-c", _WORKER, request.control_endpoint.url, request.worker_id])
         worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         with self._lock:
@@ -57,12 +57,18 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         assert worker.stdout is not None  # a pipe
         with worker.stdout as said:
             if not said.read(1):
-                why = f"a worker's Python ended at its start, with exit code {worker.wait()}; what the worker pool of {socket.gethostname()} printed says why"
+                why = (
+                    f"a worker's Python ended at its start, with exit code {worker.wait()}; "
+                    f"what the worker pool of {socket.gethostname()} printed says why"
+                )
                 return beam_fn_api_pb2.StartWorkerResponse(error=why)
         return beam_fn_api_pb2.StartWorkerResponse()
 
     def StopWorker(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002 - the protocol's names
-        """End a worker. The request has its name alone, which workers of another process may have too: theirs live on, and end with that process."""
+        """End a worker by its name.
+
+        Workers of another process may have the same name; they end with that process.
+        """
         with self._lock:
             self._workers = {key: process for key, process in self._workers.items() if process.poll() is None}
             named = [key for key in self._workers if key[1] == request.worker_id]
@@ -119,8 +125,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         port = server.add_insecure_port(f"{address}:{arguments.port}")
     except RuntimeError:
-        print(  # noqa: T201
-            f"{arguments.address}:{arguments.port}: cannot be listened at; another program may be there, give another --port",
+        print(  # noqa: T201 - a command of its own
+            f"{arguments.address}:{arguments.port}: cannot be listened at; "
+            "another program may be there, give another --port",
             file=sys.stderr,
         )
         return 1

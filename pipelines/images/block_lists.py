@@ -19,7 +19,8 @@ def load_block_lists(paths: Sequence[str]) -> BlockList:
     block_list = BlockList.parse((path, _text(path)) for path in paths)
     if len(block_list.pdq) and importlib.util.find_spec("pdqhash") is None:
         raise UsageError(
-            f"[image] blocked_hashes lists {len(block_list.pdq)} PDQ hashes and the package pdqhash is missing: pip install 'altalign[pdq]'"
+            f"[image] blocked_hashes lists {len(block_list.pdq)} PDQ hashes and the package pdqhash is missing: pip "
+            "install 'altalign[pdq]'"
         )
     return block_list
 
@@ -29,7 +30,8 @@ def _text(path: str) -> str:
         return Path(storage.mappable(path)).read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(
-            f"[image] blocked_hashes: {path}: cannot be read ({error.strerror}); give paths relative to the working directory"
+            f"[image] blocked_hashes: {path}: cannot be read ({error.strerror}); give paths relative to the working "
+            "directory"
         ) from None
     except UnicodeDecodeError as error:
         raise UsageError(f"[image] blocked_hashes: {path}: not text (byte {error.start})") from None

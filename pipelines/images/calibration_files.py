@@ -121,7 +121,8 @@ def named(folder: str, embedder: "Embedder") -> Calibration:
     where = f"[decontaminate] calibration = {folder!r}"
     if not storage.exists(storage.join(folder, FILE)):
         raise UsageError(
-            f"{where}: no {FILE} is there; give a folder that `altalign calibrate` wrote, relative to the working directory"
+            f"{where}: no {FILE} is there; give a folder that `altalign calibrate` wrote, relative to the working "
+            "directory"
         )
     try:
         calibration = load(folder)
@@ -129,7 +130,8 @@ def named(folder: str, embedder: "Embedder") -> Calibration:
         raise UsageError(f"{where}: cannot be used: {error}") from error
     if calibration.embedder != embedder.name:
         raise UsageError(
-            f'{where}: made with embedder = "{calibration.embedder}", here it is "{embedder.name}"; calibrate anew, or set that one'
+            f'{where}: made with embedder = "{calibration.embedder}", here it is "{embedder.name}"; calibrate anew, or '
+            "set that one"
         )
     if (calibration.map is not None) != embedder.is_mapped or not (
         embedder.is_mapped or calibration.dimensions == embedder.dimensions

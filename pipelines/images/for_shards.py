@@ -1,4 +1,4 @@
-"""Images as a shard stores them, in order. What becomes a JPEG is most of the work, and is done by several threads, a little ahead of the tar."""
+"""Makes images as a shard stores them, in order. Several threads make JPEGs, a little ahead of the tar."""
 
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 class Found(NamedTuple):
-    """A sample: its row, where its image lies, and the image as it was found; None where it is that of the sample before."""
+    """A sample: its row, the place of its image, and the image as found; None if it is the one before."""
 
     row: Row
     place: Range

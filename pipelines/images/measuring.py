@@ -1,4 +1,4 @@
-"""What is known of an image: how fetching it ended, what was measured while it was decoded, and what the image rules say of that."""
+"""Fetch outcomes of images, measurements made while they are decoded, and what the image rules say of these."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -72,7 +72,7 @@ class Measured(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How fetching an image ended: why it is not in hand (None: it is), or where its bytes lie in the blob of its unit and what they are."""
+    """How fetching an image ended: why it failed (None: it did not), or the place and kind of its bytes in the blob."""
 
     reason: DropReason | None
     http_code: int | None = None
@@ -124,7 +124,7 @@ def _bounded(side: int | None) -> int | None:
 def enough_memory(
     url: str | None, data: bytes, *, colour: bool, pixels_at_most: int | None = None, short_side_px: int = 0
 ) -> Iterator[None]:
-    """Around the decoding of an image, with what `pixels.peak_bytes` asks for; a large one waits until other threads need less.
+    """Around decoding an image that needs `pixels.peak_bytes`: a large one waits until other threads need less.
 
     Raises:
         AltalignError: there is too little memory for it. That is no verdict: on another machine it would be another.

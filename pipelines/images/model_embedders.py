@@ -82,7 +82,8 @@ def _onnx(name: str) -> Model:
     input_name, outputs = session.get_inputs()[0].name, [output.name for output in session.get_outputs()]
     if wanted.output_name and wanted.output_name not in outputs:
         raise UsageError(
-            f'{Path(path).with_suffix(".toml")} output_name = "{wanted.output_name}": the model has no such output, it has {", ".join(outputs)}'
+            f'{Path(path).with_suffix(".toml")} output_name = "{wanted.output_name}": the model has no such output, it '
+            f"has {', '.join(outputs)}"
         )
 
     def features(pixels: Pixels) -> Floats:
@@ -118,7 +119,10 @@ def _open_clip(name: str) -> Model:
 
 
 def _preprocessing(open_clip: Any, model: str) -> dict[str, Any]:
-    """How images are prepared for all published weights of a model; empty where they differ or there are none: then as the library says without any."""
+    """How images are prepared for all published weights of a model.
+
+    Empty where they differ, or where there are none: the library's default is used then.
+    """
     published = [open_clip.get_pretrained_cfg(model, tag) for tag in open_clip.list_pretrained_tags_by_model(model)]
     wanted = [
         {name: each[name] for name in ("mean", "std", "interpolation", "resize_mode") if name in each}
@@ -240,7 +244,8 @@ def _tried(features: Callable[[Pixels], Floats], where: str, short_side_px: int)
         raise UsageError(str(error)) from None
     if not (first.any() and second.any()) or np.array_equal(first, second):
         raise UsageError(
-            f"{where}: it gives the same for two different pictures, or nothing; name the output, or the weights, that tell images apart"
+            f"{where}: it gives the same for two different pictures, or nothing; name the output, or the weights, that "
+            "tell images apart"
         )
     return Model(len(first), of_image, short_side_px)
 

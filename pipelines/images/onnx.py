@@ -21,13 +21,18 @@ class NsfwModel:
     input_name: str
 
     def score(self, pixels: npt.NDArray[np.uint8]) -> float:
-        """The score of one image, 0 to 1. One at a time: a batch's numbers depend, in their last bits, on what else is in it."""
+        """The score of one image (uint8[height, width, 3]), 0 to 1.
+
+        It is scored alone: in a batch, the last bits depend on the other images.
+        """
         (output, *_) = self.session.run(None, {self.input_name: nsfw.prepare(pixels, self.classifier)})
         return nsfw.score(output, self.classifier)
 
 
 def load_nsfw(path: str) -> NsfwModel:
-    """Load `[image.nsfw] model`, an ONNX file with a TOML of its name beside it (`altalign.filters.nsfw.Classifier`), and try it on a gray image.
+    """Load `[image.nsfw] model` and try it on a gray image.
+
+    It is an ONNX file with a TOML of its name beside it (`altalign.filters.nsfw.Classifier`).
 
     Raises:
         UsageError: either file is missing or wrong, they do not fit each other, or the package onnxruntime is missing.
@@ -38,7 +43,8 @@ def load_nsfw(path: str) -> NsfwModel:
         )
     if Path(path).suffix != ".onnx" or not Path(path).is_file():
         raise UsageError(
-            f"[image.nsfw] model = {path!r}: no such file of the name *.onnx; give a path relative to the working directory"
+            f"[image.nsfw] model = {path!r}: no such file of the name *.onnx; give a path relative to the working "
+            "directory"
         )
     classifier = nsfw.Classifier.load(Path(path).with_suffix(".toml"))
     session = load(path, f"[image.nsfw] model = {path!r}")
@@ -58,7 +64,9 @@ def load_nsfw(path: str) -> NsfwModel:
 
 
 def load(path: str, where: str) -> Any:
-    """The model of an ONNX file: one thread and one order of steps, so that the same image gives the same whatever else the machine does.
+    """The model of an ONNX file.
+
+    It runs on one thread, in one order of steps: the same image always gives the same result.
 
     Raises:
         UsageError: onnxruntime cannot load it; `where` is the setting that names it.
