@@ -1,1 +1,1 @@
-"""Training after ALIGN, in PyTorch: settings, data, model, loss, optimisers, the loop. Reads shards through altalign.shards. No Beam."""
+"""Training after ALIGN, in PyTorch. Shards are read through altalign.shards, without Beam."""

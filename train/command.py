@@ -66,7 +66,8 @@ def _trouble_named() -> Iterator[None]:
         if kind == "OutOfMemoryError" or "can't allocate memory" in said:
             words = said.rpartition("DefaultCPUAllocator: ")[2].partition(". ")[0]
             raise AltalignError(
-                f"out of memory ({words}); lower [loop] chunk, [evaluation] batch or the sizes of the towers; run it again, it continues"
+                f"out of memory ({words}); lower [loop] chunk, [evaluation] batch or the sizes of the towers; run it "
+                "again, it continues"
             ) from None
         raise
 
@@ -92,6 +93,7 @@ def _settings(arguments: argparse.Namespace) -> "TrainConfig":
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"training needs {', '.join(missing)}, not installed here: pip install 'altalign[train]' (in a checkout: make train)"
+            f"training needs {', '.join(missing)}, not installed here: pip install 'altalign[train]' (in a checkout: "
+            "make train)"
         )
     return config

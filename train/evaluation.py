@@ -1,4 +1,4 @@
-"""The evaluations of a training run, while it trains and of its checkpoints afterwards: evaluators know two functions, which are made here."""
+"""Evaluates a training run while it trains, and its checkpoints afterwards, by two functions of the model."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -29,7 +29,7 @@ Metrics = dict[str, dict[str, float]]
 
 
 class Encoders:
-    """encode_image and encode_text of a model, in evaluation mode; each rank encodes its share, and all have the whole."""
+    """encode_image and encode_text of a model in evaluation mode; ranks share the work, and all get the result."""
 
     def __init__(self, config: TrainConfig, model: DualEncoder, tokenizer: CaptionTokenizer, ranks: Ranks) -> None:
         self._model, self._tokenizer, self._ranks = model, tokenizer, ranks
@@ -55,7 +55,7 @@ class Encoders:
         return self._shared(len(captions), encoded)
 
     def _shared(self, number: int, encoded: Callable[[slice], Tensor]) -> Tensor:
-        """The embeddings of all, of which this rank computes a part: as many as every other, the last ones of some twice."""
+        """The embeddings of all inputs. Ranks compute equally many; the last ranks overlap."""
         each = -(-number // self._ranks.ranks)
         first = min(self._ranks.rank * each, number - each)
         with self._autocast():
@@ -120,7 +120,8 @@ def _set(chosen: RetrievalSettings, samples: Samples | None) -> Iterable[Caption
             if not samples.facts["held_out_pairs"]:
                 share = samples.facts["asked"]["held_out"]
                 raise UsageError(
-                    f"[[evaluation.retrieval]] {chosen.name!r}: [data] held_out = {share:g} keeps no image of these runs; give a larger share"
+                    f"[[evaluation.retrieval]] {chosen.name!r}: [data] held_out = {share:g} keeps no image of these "
+                    "runs; give a larger share"
                 )
             return _HeldOut(samples, chosen.images_at_most)
         case "run":
@@ -177,7 +178,8 @@ def _checkpoint(config: TrainConfig, step: int | None) -> Path:
     if place is None or not (place / "manifest.json").is_file():
         there = ", ".join(map(str, checkpoints.finished(config.run.folder))) or "none"
         raise UsageError(
-            f"{config.run.folder}: no checkpoint{'' if step is None else f' of step {step}'} (there: {there}); train first, or give another step"
+            f"{config.run.folder}: no checkpoint{'' if step is None else f' of step {step}'} (there: {there}); train "
+            "first, or give another step"
         )
     if step is not None:
         checkpoints.check(place)

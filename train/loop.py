@@ -89,14 +89,15 @@ def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) 
 
 
 def _stepped(config: TrainConfig, learner: Learner, step: int, batch: Batch, ranks: Ranks) -> dict[str, float]:
-    """One step; where loss or gradient is not finite, each rank keeps the keys of its pairs for whoever looks for the cause."""
+    """One step. Where loss or gradient is not finite, each rank writes the keys of its pairs, to find the cause."""
     try:
         return learner.step(step, batch)
     except NotFiniteError as error:
         place = training_folder.path(config, "log", f"not-finite-step-{step}-rank-{ranks.rank}.json")
         storage.write_json(place, {"step": step, "keys": batch.keys, "sources": batch.sources})
         raise AltalignError(
-            f"{error}; its pairs are in {place} (a file a process); go on from an earlier checkpoint with a lower [schedule] peak, or a longer warm-up"
+            f"{error}; its pairs are in {place} (a file a process); go on from an earlier checkpoint with a lower "
+            "[schedule] peak, or a longer warm-up"
         ) from None
 
 
@@ -157,14 +158,15 @@ def _about(config: TrainConfig, data: TrainingData, learner: Learner, first: int
     numbers = sum(parameter.numel() for parameter in learner.model.parameters())
     begun = f", going on after step {first:,}" if first else ""
     return (
-        f"{steps:,} steps of {batch:,} pairs ({steps * batch / pairs:.1f} epochs of {pairs:,}), {numbers / 1e6:.1f} M parameters, "
+        f"{steps:,} steps of {batch:,} pairs ({steps * batch / pairs:.1f} epochs of {pairs:,}), {numbers / 1e6:.1f} M "
+        "parameters, "
         f"{data.tokenizer.vocabulary:,} word pieces{begun}"
     )
 
 
 @contextmanager
 def _held(config: TrainConfig, ranks: Ranks) -> Iterator[None]:
-    """The run's folder, made or checked, and held by rank 0 against a second command; the other ranks wait until it is."""
+    """Make or check the run's folder and lock it in rank 0 against a second command; the other ranks wait."""
     if not ranks.is_first:
         ranks.wait()
         yield

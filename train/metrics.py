@@ -1,4 +1,4 @@
-"""Metrics of a training run: `metrics.jsonl` and TensorBoard's events, the same numbers; and what the terminal shows of them."""
+"""Writes metrics of a training run to `metrics.jsonl` and TensorBoard's events, and shows some on the terminal."""
 
 import json
 import time

@@ -28,7 +28,8 @@ def describe(config: TrainConfig) -> int:
     out.print(f"{pairs:,} pairs in {len(runs.shards):,} shards{_less(config)}", soft_wrap=True)
     steps, batch, chunk = config.schedule.steps, config.loop.global_batch, config.loop.chunk
     out.print(
-        f"{steps:,} steps of {batch:,} pairs, {steps * batch / max(1, pairs):.1f} epochs; {chunk:,} pairs of a device in its towers at a time"
+        f"{steps:,} steps of {batch:,} pairs, {steps * batch / max(1, pairs):.1f} epochs; {chunk:,} pairs of a device "
+        "in its towers at a time"
     )
     numbers = sum(parameter.numel() for parameter in model.parameters())
     optimizer = optimizers.make_optimizer(model, config.optimizer)

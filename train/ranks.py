@@ -84,7 +84,8 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
     ranks, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     if on_gpu and local >= torch.cuda.device_count():
         raise UsageError(
-            f"process {local} of this machine has no GPU, there are {torch.cuda.device_count()}; give torchrun --nproc-per-node that many"
+            f"process {local} of this machine has no GPU, there are {torch.cuda.device_count()}; give torchrun "
+            "--nproc-per-node that many"
         )
     chosen = torch.device("cuda", local) if on_gpu else torch.device("cpu")
     if on_gpu:
@@ -103,5 +104,6 @@ def joined(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
             raise
         words = said.rpartition("] ")[2].partition(". ")[0]
         raise AltalignError(
-            f"another process of this training has ended, or is not heard any more ({words}); look at what it said; run it again, it continues"
+            f"another process of this training has ended, or is not heard any more ({words}); look at what it said; "
+            "run it again, it continues"
         ) from None

@@ -302,7 +302,8 @@ class TrainConfig(Settings):
         tower, chunk = self.image_tower, self.loop.chunk
         if tower.batch_norm == "ghost" and chunk % tower.ghost_group and chunk < self.loop.global_batch:
             raise ValueError(
-                f"[loop] chunk ({chunk}) is no multiple of [image_tower] ghost_group ({tower.ghost_group}); give a multiple"
+                f"[loop] chunk ({chunk}) is no multiple of [image_tower] ghost_group ({tower.ghost_group}); give a "
+                "multiple"
             )
         if any(chosen.kind == "held_out" for chosen in self.evaluation.retrieval) and not self.data.held_out:
             raise ValueError(
@@ -311,6 +312,7 @@ class TrainConfig(Settings):
         resize, crop = self.evaluation.resize_px or self.data.resize_px, self.evaluation.crop_px or self.data.crop_px
         if crop > resize:
             raise ValueError(
-                f"[evaluation] crop_px ({crop}) is above resize_px ({resize}; 0: as in [data]); lower the one or raise the other"
+                f"[evaluation] crop_px ({crop}) is above resize_px ({resize}; 0: as in [data]); lower the one or raise "
+                "the other"
             )
         return self

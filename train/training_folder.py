@@ -1,4 +1,4 @@
-"""The folder of a training run: its settings, its lineage, and whether a command that is run again may go on with it."""
+"""The folder of a training run: its settings, its lineage, and whether a repeated command may continue it."""
 
 import platform
 import tomllib
@@ -52,7 +52,8 @@ def check_folder(config: TrainConfig) -> None:
         raise UsageError(f"[run] folder = {folder!r}: a path with a zero byte; give another")
     if storage.is_remote(folder):
         raise UsageError(
-            f"[run] folder = {folder!r}: a training run is written to a local disk; give a local folder, and copy its checkpoints"
+            f"[run] folder = {folder!r}: a training run is written to a local disk; give a local folder, and copy its "
+            "checkpoints"
         )
     kind = storage.kind(folder)
     if kind not in ("folder", "missing"):
@@ -63,12 +64,16 @@ def check_folder(config: TrainConfig) -> None:
             check_same(config, before)
     elif any(name != "log" and not storage.is_partial(name) for name in storage.entries(folder)):
         raise UsageError(
-            f"{folder}: a folder that is no training run of altalign (it has no config.toml); choose another [run] folder, or empty it"
+            f"{folder}: a folder that is no training run of altalign (it has no config.toml); choose another [run] "
+            "folder, or empty it"
         )
 
 
 def open_run(config: TrainConfig) -> None:
-    """Write config.toml, in the folder that is checked and held; a run that never began may get other settings, and then makes all anew."""
+    """Write config.toml into the checked and locked folder.
+
+    A run that never began may get other settings, and then makes everything anew.
+    """
     storage.sweep(config.run.folder)
     place = path(config, "config.toml")
     if storage.exists(place) and not _has_begun(config) and _changed(config, _settings(place)):
@@ -147,7 +152,8 @@ def check_same(config: TrainConfig, before: Mapping[str, Any]) -> None:
     for name, (old, new) in changed.items():
         more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
         raise UsageError(
-            f"{config.run.folder}: this run has {name} = {old!r}, not {new!r}{more}; give it as it was, or choose another [run] folder"
+            f"{config.run.folder}: this run has {name} = {old!r}, not {new!r}{more}; give it as it was, or choose "
+            "another [run] folder"
         )
 
 
@@ -155,7 +161,8 @@ def _check_lineage(folder: str, before: Mapping[str, Any], lineage: Mapping[str,
     for name, value in lineage.items():
         if before.get(name, value) != value:
             raise UsageError(
-                f"{folder}: {_LINEAGE.get(name, name)} not as this run began with; bring back what was there, or choose another [run] folder"
+                f"{folder}: {_LINEAGE.get(name, name)} not as this run began with; bring back what was there, or "
+                "choose another [run] folder"
             )
 
 
@@ -210,7 +217,8 @@ def _facts(config: TrainConfig) -> dict[str, Any]:
         ) from None
     if not isinstance(facts.get("attempts", []), list):
         raise DamagedError(
-            f"{place}: attempts are no list; bring it back, or delete it: the checkpoints know what they were trained on"
+            f"{place}: attempts are no list; bring it back, or delete it: the checkpoints know what they were trained "
+            "on"
         )
     return facts
 

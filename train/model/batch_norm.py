@@ -1,4 +1,4 @@
-"""Batch norm whose statistics are of groups of images, of a chunk, of a chunk on all devices, or fixed; and the running statistics, once a step.
+"""Batch norm by statistics of groups, of a chunk, of all devices or fixed; running statistics move once a step.
 
 A training step goes through the towers twice and in chunks (train/step/accumulation.py). So a forward in training mode
 normalises with its own statistics and never touches the running ones: it adds to sums inside `with collecting(model)`,
@@ -83,7 +83,7 @@ class BatchNorm(nn.BatchNorm2d):
         return normalised if swish else self.act(self.drop(normalised))
 
     def own_sums(self) -> torch.Tensor:
-        """The sums (2 x channels + 1), where the running statistics are: the same tensor again and again, for what is compiled."""
+        """The sums (2 x channels + 1) on the device of the running statistics: always one tensor, for compiled code."""
         if not self.sums.numel():
             self.sums = self.running_var.new_zeros(2 * self.num_features + 1)
         self.sums = self.sums.to(self.running_var)
@@ -135,7 +135,10 @@ def collecting(model: nn.Module) -> Iterator[None]:
 
 
 def collected(model: nn.Module) -> torch.Tensor:
-    """The sums since the last `apply_collected`, of all layers in a row, to be added over ranks; empty where no layer has statistics of its own."""
+    """The sums since the last `apply_collected`, of all layers in a row, to be added over ranks.
+
+    Empty if no layer has statistics of its own.
+    """
     layers = _collecting_layers(model)
     sums = [layer.own_sums() for layer in layers]
     return torch.cat(sums) if sums else next(model.parameters()).new_empty(0).detach()

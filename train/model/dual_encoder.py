@@ -1,4 +1,4 @@
-"""The dual encoder: two towers, a linear layer after the text tower, one after the image tower where widths differ, the temperature (ALIGN sections 4.1, 5)."""
+"""The dual encoder: two towers, linear layers after them where needed, the temperature (ALIGN sections 4.1, 5)."""
 
 import math
 from typing import Literal
@@ -16,7 +16,7 @@ PARTS: tuple[Part, ...] = ("image_tower", "image_projection", "text_tower", "tex
 
 
 class Temperature(nn.Module):
-    """ALIGN's sigma, one number: similarities are divided by it. What is learned is its logarithm, so that it stays above 0."""
+    """ALIGN's sigma, which divides similarities. Its logarithm is the parameter, so that it stays above 0."""
 
     logarithm: torch.Tensor
 

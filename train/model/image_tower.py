@@ -1,4 +1,4 @@
-"""EfficientNet B0 to B7 and L2 with global pooling, without the 1x1 convolution of its head (ALIGN section 5), of timm's blocks and names."""
+"""EfficientNet B0 to B7 and L2 from timm's blocks, with pooling, without the head's 1x1 convolution (ALIGN section 5)."""
 
 from functools import partial
 from typing import Any, Self
@@ -105,7 +105,7 @@ class StridedConvolution(nn.Conv2d):
         self.as_if_even = as_if_even
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
-        """Images (n, channels, height, width) of half the size, rounded up (as if even: a kernel of 3 or 5 loses an odd last row)."""
+        """Images (n, channels, height, width) at half the size, rounded up (`keras` drops an odd last row)."""
         before, after = zip(*(self._padding(side) for side in input.shape[-2:]), strict=True)
         padded, padding = input, before
         if before != after:

@@ -46,7 +46,10 @@ class Scales(NamedTuple):
 def normalise(
     images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, how: How
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Images (n, channels, height, width; n above 0) normalised, and the means and variances (groups, channels), which have no gradient."""
+    """Normalised images (n, channels, height, width; n above 0), and means and variances (groups, channels).
+
+    Means and variances have no gradient.
+    """
     if how.sync:
         return _synchronised(images, weight, bias, how)  # type: ignore[call-arg]
     return (
@@ -116,7 +119,7 @@ def _elements(images: torch.Tensor, group: int) -> int:
 def _over_ranks(
     mean: torch.Tensor, variance: torch.Tensor, elements: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mean and variance (1, channels) of all ranks' images, and how many numbers a channel has there; ranks may differ in size."""
+    """Mean and variance (1, channels) of all ranks' images, and their numbers per channel; ranks may differ in size."""
     own = torch.cat([mean, variance, torch.full_like(mean, elements)])
     every = own.new_empty(distributed.get_world_size(), *own.shape)
     distributed.all_gather(list(every.unbind()), own)
@@ -180,7 +183,10 @@ def gradient_of_input(
     *,
     swish: bool,
 ) -> torch.Tensor:
-    """The derivative by the images, through the statistics too: `shift` and `slope` are `sums_of_gradients` over the numbers of a group."""
+    """The derivative by the images, through the statistics too.
+
+    `shift` and `slope` are `sums_of_gradients` divided by the numbers of a group.
+    """
     outer, normalised = _before_activation(gradient, images, known, swish=swish)
     inner = (outer - _wide(shift) - normalised * _wide(slope)) * _wide(known.weight * known.inverse)
     return inner.to(images.dtype).flatten(0, 1)

@@ -41,7 +41,8 @@ def read_into(module: nn.Module, path: str, *, setting: str, prefixes: Sequence[
     ]
     if faults:
         raise UsageError(
-            f"{setting}: {path}: not this tower's weights ({'; '.join(faults)}); give a file of the same architecture, or change the settings"
+            f"{setting}: {path}: not this tower's weights ({'; '.join(faults)}); give a file of the same architecture, "
+            "or change the settings"
         )
     with torch.no_grad():
         for name in state.keys() & tensors.keys():

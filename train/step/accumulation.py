@@ -1,4 +1,4 @@
-"""Gradients of a global batch that does not fit: embeddings first, then the towers a chunk at a time (decoupled accumulation).
+"""Gradients of a global batch that does not fit: embeddings first, then towers by chunks (decoupled accumulation).
 
 Pass 1 encodes the chunks and keeps embeddings alone. The loss of the global batch gives the gradients of embeddings and
 temperature. Pass 2 encodes each chunk again and goes back through the towers from the gradients of its embeddings. The
@@ -170,7 +170,7 @@ class _Passes:
         return range(0, self.whole.sizes[self.whole.rank], self.chunk)
 
     def encoded(self, towers: nn.Module, start: int, *, collects: bool) -> Embeddings:
-        """Embeddings of the chunk that begins here, with random numbers of its own; `collects`: batch norm's statistics too."""
+        """Embeddings of the chunk that begins here, with its own random numbers; `collects`: batch norm's statistics too."""
         held = self.batch.chunk(start, min(start + self.chunk, len(self.batch.keys))).to(_device(self.model))
         torch.manual_seed(chunk_seed(*self.seed, self.whole.first + start))
         with self.autocast(), batch_norm.collecting(self.model) if collects else nullcontext():
@@ -182,7 +182,7 @@ class _Passes:
             return [self.encoded(_inner(self.towers), start, collects=False) for start in self.starts]
 
     def with_gradient(self, first: Embeddings, towards: Embeddings) -> torch.Tensor:
-        """Pass 2, from the gradients of embeddings (n, d); the sum of squared distances from the embeddings of pass 1."""
+        """Pass 2, from gradients of embeddings (n, d); returns summed squared distances from the embeddings of pass 1."""
         apart = torch.zeros((), device=first[0].device)
         for start in self.starts:
             rows = slice(start, start + self.chunk)
@@ -214,18 +214,19 @@ class _Passes:
 
 
 def chunk_seed(seed: int, step: int, place: int) -> int:
-    """What torch's generators are seeded with for the chunk that begins at a place of the global batch: on CPU and GPU, in both passes."""
+    """The seed of torch's generators for the chunk at a place of the global batch, on CPU and GPU, in both passes."""
     return int.from_bytes(hashlib.blake2b(f"chunk {seed} {step} {place}".encode(), digest_size=8).digest(), "little")
 
 
 def check_sync(model: nn.Module, sizes: Sequence[int], chunk: int) -> None:
-    """Refuse batch norm over all devices where ranks have different numbers of chunks: one would wait for the others without end."""
+    """Refuse batch norm over all devices where ranks have different numbers of chunks: one would wait forever."""
     chunks = [math.ceil(size / chunk) for size in sizes]
     if len(set(chunks)) > 1 and any(
         isinstance(layer, batch_norm.BatchNorm) and layer.statistics == "sync" for layer in model.modules()
     ):
         raise UsageError(
-            f'[image_tower] batch_norm = "sync": ranks have {chunks} chunks of {chunk}; give [loop] chunk or global_batch so that they have as many'
+            f'[image_tower] batch_norm = "sync": ranks have {chunks} chunks of {chunk}; give [loop] chunk or '
+            "global_batch so that they have as many"
         )
 
 

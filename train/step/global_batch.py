@@ -1,4 +1,4 @@
-"""Rows of all ranks in one tensor, and back: ranks may hold different numbers of pairs. The only collectives of loss and gradients."""
+"""Gathers rows of all ranks, which may hold different numbers: the only collectives of loss and gradients."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ Group = distributed.ProcessGroup | None
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """How many pairs each rank of a group holds; the global batch has them in the order of ranks. A process alone is rank 0 of 1."""
+    """How many pairs each rank of a group holds, in the order of the global batch. A process alone is rank 0 of 1."""
 
     sizes: tuple[int, ...]
     rank: int
@@ -82,7 +82,7 @@ class GlobalBatch:
 
 
 def global_batch(pairs: int, device: torch.device, group: Group = None) -> GlobalBatch:
-    """The global batch of a group (default: all ranks, or this process where there is no other), of which this process holds `pairs`.
+    """The global batch of a group of ranks (default: all), of which this process holds `pairs`.
 
     Raises:
         ValueError: a rank has no pair.

@@ -43,7 +43,7 @@ class Learner:
         )
 
     def step(self, number: int, batch: Batch) -> dict[str, float]:
-        """Step `number` (from 1) on this rank's share of the global batch; returns what is measured, the same on all ranks.
+        """Step `number` (from 1) on this rank's share of the global batch; returns measurements, equal on all ranks.
 
         Raises:
             NotFiniteError: loss or gradient is not finite; the weights are those before the step.
@@ -70,7 +70,8 @@ class Learner:
         norm = float(optimizers.clip(self.model, config.optimizer.clip_norm))
         if not math.isfinite(norm):
             raise NotFiniteError(
-                f"step {number}: the gradient's norm is {norm}, the loss {result.loss}, at temperature {result.temperature:.4g}"
+                f"step {number}: the gradient's norm is {norm}, the loss {result.loss}, at temperature "
+                f"{result.temperature:.4g}"
             )
         self.optimizer.step()
         return {

@@ -1,4 +1,4 @@
-"""ALIGN's loss (section 4.1, equations 1 and 2): normalised softmax over the global batch, image to text and text to image.
+"""ALIGN's loss (section 4.1, equations 1 and 2): normalised softmax over the global batch in both directions.
 
 A rank holds the logits of its images against the texts of all ranks, a block at a time: rows of them are its images'
 candidates, columns a part of the candidates of each text. So one pass over the blocks serves both directions, texts
@@ -6,7 +6,7 @@ alone are gathered, and two vectors of the global batch's length join the column
 blocks again. Everything else (the match, label smoothing, weights of pairs, mixed targets) is of vectors (n,), in plain
 autograd:
 
-    loss of image i = logsumexp_j s_ij - (1 - smoothing) s_ii - smoothing mean_j s_ij        s_ij = x_i . y_j / temperature
+    loss of image i = logsumexp_j s_ij - (1 - smoothing) s_ii - smoothing mean_j s_ij    s_ij = x_i . y_j / temperature
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,10 @@ Hidden = bool | torch.Tensor  # all or none of a block, or (rows, columns)
 
 @dataclass(frozen=True)
 class Mixed:
-    """Targets of pairs that were mixed, each with another of the same process: `share` (n,) on the own match, the rest on `partner`'s (n,)."""
+    """Targets of pairs that were mixed, each with another of the same process.
+
+    `share` (n,) is on its own match, the rest on that of `partner` (n,).
+    """
 
     partner: torch.Tensor
     share: torch.Tensor
@@ -43,7 +46,7 @@ def contrastive_loss(
     targets: Mixed | None = None,
     group: Group = None,
 ) -> torch.Tensor:
-    """This process's part of the loss of the global batch: the sum over its pairs, by the number N of all pairs. The parts of all ranks add up.
+    """This process's part of the global batch's loss: the sum over its pairs, divided by N, the number of all pairs.
 
     The gradients of embeddings are those of the global loss, through the gather; the temperature's is this process's
     part. A collective: all ranks call it, and its backward, in the same order.
@@ -98,7 +101,7 @@ def pair_losses(
     targets: Mixed | None = None,
     group: Group = None,
 ) -> PairLosses:
-    """The loss of each pair against the global batch, as in `contrastive_loss`; under `torch.no_grad` for the numbers alone.
+    """The loss of each pair in the global batch, as in `contrastive_loss`. Call it under `torch.no_grad`.
 
     Raises:
         ValueError: shapes are not those of pairs, a rank has none, or mixed targets are given with fewer negatives.
@@ -126,7 +129,10 @@ def pair_losses(
 
 
 class _Candidates(torch.autograd.Function):
-    """Of each image and each text of this process, over its candidates in the global batch: logsumexp and mean of the logits. Four vectors (n,)."""
+    """logsumexp and mean of the logits, for each image and each text of this process: four vectors (n,).
+
+    They are over its candidates in the global batch.
+    """
 
     @staticmethod
     def forward(
@@ -198,7 +204,10 @@ def _towards(
 def _blocks(
     whole: GlobalBatch, after: int, block: int, device: torch.device
 ) -> Iterator[tuple[slice, slice, Hidden, Hidden]]:
-    """Rows of this process (slices of its own), columns of the global batch, and what is hidden from images and, transposed, from texts."""
+    """Rows of this process (slices), columns of the global batch, and masks of hidden pairs.
+
+    There is a mask for images and, transposed, one for texts.
+    """
     for row in range(0, own := whole.sizes[whole.rank], block):
         rows = slice(row, min(row + block, own))
         images = range(whole.first + rows.start, whole.first + rows.stop)
