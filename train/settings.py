@@ -41,9 +41,9 @@ class DataSettings(Settings):
     held_out: Share = 0.0  # ours
     """Share of the images, chosen by the hash of `image_id`, that training never sees: pairs for evaluation."""
     pairs: Whole = 0
-    """Train on exactly this many pairs, chosen by the hash of their keys, so that fewer pairs are among more (table 10). `0`: all."""
+    """Train on exactly this many pairs, chosen by a hash: fewer are a subset of more (table 10). `0`: all."""
     source_weights: dict[str, AtLeast0] = Field(default_factory=dict)  # ours
-    """Share of an epoch's samples that each source gets, by its name; they are divided by their sum. Empty: in proportion to its size."""
+    """Weights of sources by name, divided by their sum: shares of an epoch. Empty: in proportion to sizes."""
     same_image_once_a_batch: bool = False  # ours
     """A global batch has an image once: a pair of an image that is in it already waits for the next batch."""
     resize_px: Positive = 346
@@ -53,7 +53,7 @@ class DataSettings(Settings):
     flip: bool = True
     """Flip half of the images from left to right."""
     workers: Annotated[Whole, Field(le=1024)] = 2  # ours
-    """Processes that read and decode, for each process that trains. `0`: that process itself. The order of samples does not depend on it."""
+    """Processes that decode, per process that trains; `0`: that process itself. The order of samples stays the same."""
 
     @model_validator(mode="after")
     def _crop_fits(self) -> Self:
@@ -72,7 +72,7 @@ class TokenizerSettings(Settings):
     file: str = ""
     """A `tokenizer.json` to take instead of training one: of an earlier run, say."""
     vocabulary_size: Annotated[Positive, Field(ge=16, le=10_000_000)] = 100_000
-    """Word pieces, special tokens among them; 250,000 in the multilingual model (section 8). Fewer where the captions do not give as many."""
+    """Word pieces with special tokens; 250,000 in the multilingual model (section 8). Few captions give fewer."""
     lower_case: bool = True  # the paper's sample captions are lower case (figures 1 and 2)
     """Lower the case of captions."""
     strip_accents: bool = False  # ours
@@ -93,9 +93,9 @@ class ImageTowerSettings(Settings):
     depth: Factor = 0.0
     """Factor of the blocks of each stage, in place of the architecture's own; `0`: its own."""
     embedding_width: Whole = 0
-    """Width of the embeddings of both towers. `0`: the image tower's own (B7: 640, L2: 1,376); with another a linear layer follows the pooling."""
+    """Width of embeddings. `0`: the image tower's own (B7: 640, L2: 1,376); another adds a linear layer."""
     padding: Literal["same", "keras"] = "same"
-    """Of strided convolutions. They differ where a side is odd (289): `same` pads as TensorFlow does; `keras` as Keras models built without a size do."""
+    """Padding of strided convolutions on odd sides: `same` like TensorFlow; `keras` like Keras without a size."""
     batch_norm: Literal["ghost", "local", "sync", "frozen"] = "ghost"
     """Statistics of groups of `ghost_group` images, of a chunk, of a chunk on all devices, or fixed as they are."""
     ghost_group: Annotated[Positive, Field(ge=2)] = 16
@@ -149,7 +149,7 @@ class LossSettings(Settings):
     temperature_learned: bool = True
     """Learn the temperature (its logarithm, without weight decay or trust ratio)."""
     negatives: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the other pairs of the global batch that each pair is set against (table 8: 1, 0.5, 0.25): those next after it, in a circle."""
+    """Share of the global batch's other pairs that are negatives (table 8: 1, 0.5, 0.25): the next in a circle."""
     block: Positive = 2048  # ours
     """Rows and columns of the logits that are in memory at a time."""
 
@@ -171,7 +171,7 @@ class OptimizerSettings(Settings):
     """SGD and LARS."""
     # as COYO-ALIGN: batch norm alone
     decay_excludes: list[Literal["bias", "norm"]] = Field(default_factory=lambda: ["norm"])
-    """Parameters without weight decay: biases; scales and shifts of batch and layer norm. The temperature never decays."""
+    """Parameters without weight decay: biases; scales and shifts of norms. The temperature never decays."""
     trust_excludes: list[Literal["bias", "norm"]] = Field(default_factory=list)
     """LAMB and LARS: parameters whose step is not scaled by their own norm. The temperature's never is."""
     clip_norm: AtLeast0 = 0.0  # the paper does not say
@@ -217,7 +217,7 @@ class LoopSettings(Settings):
     global_batch: Annotated[BatchSize, Field(ge=2)] = 16_384
     """Pairs of a step, over all devices (section 5)."""
     chunk: Positive = 512
-    """Pairs that one device has in its towers at a time. A step of more goes through them twice; the gradient is the global batch's all the same."""
+    """Pairs in the towers of a device at a time. A step of more runs them twice, for the same gradient."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: a GPU where there is one."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
@@ -242,7 +242,7 @@ class RetrievalSettings(Settings):
     name: Path
     """What its metrics are called: `retrieval/NAME`."""
     kind: Literal["held_out", "run", "webdataset", "parquet"] = "held_out"
-    """`held_out`: the pairs of `[data] runs` that `held_out` keeps from training; `run`: all pairs of other run folders; tars; or Parquet tables."""
+    """`held_out`: pairs that `[data] held_out` keeps back; `run`: pairs of other runs; tars; Parquet tables."""
     paths: list[Path] = Field(default_factory=list)
     """Run folders, or globs of tars or tables. `held_out` has none."""
     image_column: str = "image"

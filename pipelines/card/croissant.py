@@ -15,8 +15,9 @@ def croissant(facts: Facts) -> dict[str, Any]:
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "name": facts.name,
-        "description": f"{pairs:,} pairs of an image and its alt-text, of {facts.summary['images']:,} distinct images, curated by the method of ALIGN. "
-        "Rows are in the side-cars; images, captions and rows are in the tars (WebDataset). README.md says how it was made.",
+        "description": f"{pairs:,} pairs of an image and its alt-text, of {facts.summary['images']:,} distinct images, "
+        "curated by the method of ALIGN. Rows are in the side-cars; images, captions and rows are in the tars "
+        "(WebDataset). README.md says how it was made.",
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         **({"license": card.licence} if card.licence else {}),
         **({"inLanguage": card.languages} if card.languages else {}),
@@ -69,7 +70,8 @@ _CONTEXT = {
     "sc": "https://schema.org/",
     **_prefixed(
         "cr",
-        "citeAs column equivalentProperty extract field fileProperty fileObject fileSet format includes isLiveDataset jsonPath key md5",
+        "citeAs column equivalentProperty extract field fileProperty fileObject fileSet format includes "
+        "isLiveDataset jsonPath key md5",
     ),
     **_prefixed(
         "cr",

@@ -144,15 +144,25 @@ def _sources(inputs: Iterable[InputSettings]) -> dict[str, str]:
 
 def _load(facts: Facts) -> str:
     """Blocks of code, to be run in the folder of the card."""
-    tars = 'from datasets import load_dataset\n\npairs = load_dataset("webdataset", data_files={"train": "shards/*.tar"}, split="train", streaming=True)'
-    by_keys = 'import glob\n\nimport webdataset\n\nsamples = webdataset.WebDataset(sorted(glob.glob("shards/*.tar")), shardshuffle=False)'
-    rows = 'from datasets import load_dataset\n\nrows = load_dataset("parquet", data_files={"train": "shards/*.parquet"}, split="train")'
+    tars = (
+        "from datasets import load_dataset\n\n"
+        'pairs = load_dataset("webdataset", data_files={"train": "shards/*.tar"}, split="train", streaming=True)'
+    )
+    by_keys = (
+        "import glob\n\nimport webdataset\n\n"
+        'samples = webdataset.WebDataset(sorted(glob.glob("shards/*.tar")), shardshuffle=False)'
+    )
+    rows = (
+        "from datasets import load_dataset\n\n"
+        'rows = load_dataset("parquet", data_files={"train": "shards/*.parquet"}, split="train")'
+    )
     records = 'import mlcroissant\n\nrecords = mlcroissant.Dataset("croissant.json").records("pairs")'
     first = (
         "A sample is KEY.jpg, KEY.txt (the caption) and KEY.json (the row). In the folder of this card:"
         if facts.is_one_format
-        else "A sample is an image (its extension says what kind), KEY.txt (the caption) and KEY.json (the row). Images are of several kinds, which "
-        "`datasets` does not read from tars; `webdataset` does. In the folder of this card:"
+        else "A sample is an image (its extension says what kind), KEY.txt (the caption) and KEY.json (the row). "
+        "Images are of several kinds, which `datasets` does not read from tars; `webdataset` does. "
+        "In the folder of this card:"
     )
     return "\n\n".join(
         [
@@ -280,9 +290,11 @@ def _limits(facts: Facts) -> str:
     """What a user of the data has to know of what was not done."""
     config = facts.config
     limits = [
-        "Captions are alt-texts as people and programs wrote them: no model has compared them with their images. They can be wrong, biased or offensive.",
+        "Captions are alt-texts as people and programs wrote them: no model has compared them with their images. "
+        "They can be wrong, biased or offensive.",
         "Images and captions can show and name people. Nothing has looked for faces, names or addresses.",
-        "Rules on shared texts, on images with many texts and on rare words hold within this pool: of another pool they would drop other pairs.",
+        "Rules on shared texts, on images with many texts and on rare words hold within this pool: of another pool "
+        "they would drop other pairs.",
     ]
     if config.dedup.within_pool == "off":
         limits.append("Near-duplicates inside the data stay: one picture under two URLs is two images.")

@@ -66,7 +66,7 @@ def _silence_beam() -> None:
 
 
 def _go_past_proxies() -> None:
-    """Keep gRPC from asking the proxy in http_proxy for this machine, which it does not find: a job would wait forever."""
+    """Keep gRPC from asking http_proxy for this machine: the proxy does not find it, and a job would wait forever."""
     named = next((value for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY") if (value := os.environ.get(name))), "")
     os.environ["no_grpc_proxy"] = ",".join(filter(None, dict.fromkeys([*named.split(","), "localhost", "127.0.0.1"])))  # noqa: SIM112 - the name that gRPC reads
 

@@ -190,7 +190,7 @@ def _workers(run: Run) -> str:
 
 @contextmanager
 def working(run: Run, folder: str) -> Iterator[None]:
-    """Around the work of one worker: enters the folder of the command, and leaves a sign in the run that it has begun."""
+    """Around the work of one worker: enters the folder of the command, and leaves a sign in the run."""
     if run.config.engine.runner in MASTER_FLAGS:
         with suppress(FileNotFoundError):  # a machine that has no such folder can work on absolute paths
             os.chdir(folder)

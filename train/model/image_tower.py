@@ -1,4 +1,4 @@
-"""EfficientNet B0 to B7 and L2 from timm's blocks, with pooling, without the head's 1x1 convolution (ALIGN section 5)."""
+"""EfficientNet B0 to B7 and L2 of timm's blocks, without the 1x1 convolution of the head (ALIGN section 5)."""
 
 from functools import partial
 from typing import Any, Self
@@ -83,7 +83,9 @@ class ImageTower(EfficientNet):
 
 
 class StridedConvolution(nn.Conv2d):
-    """A convolution of stride 2 that pads as TensorFlow does (SAME), or as Keras does where it does not know the size: as if it were even.
+    """A convolution of stride 2 that pads like TensorFlow (SAME), or like Keras where it does not know the size.
+
+    Keras pads then as if the size were even.
 
     SAME pads an odd side on both ends alike, which the convolution does itself: at 289 pixels (145, 73, 37, 19, 10)
     nothing is copied.

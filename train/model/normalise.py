@@ -1,4 +1,6 @@
-"""Normalisation by the statistics of groups of consecutive images, and SiLU, as one operation that keeps its input and two numbers a channel and group.
+"""Normalisation by statistics of groups of consecutive images, and SiLU, in one operation.
+
+It keeps its input, and two numbers per channel and group.
 
 An activation that follows batch norm as an operation of its own keeps a second tensor of the input's size for its
 gradient. Here the gradient computes what it needs of it again from the input.

@@ -15,7 +15,7 @@ FEED_FORWARD = 4  # times the width: BERT, section 3
 
 
 class TextTower(nn.Module):
-    """Maps tokens to the [CLS] of the last layer. Its state has the names of transformers' BertModel, without a pooler."""
+    """Maps tokens to the [CLS] of the last layer. Names of its state are those of transformers' BertModel."""
 
     def __init__(self, settings: TextTowerSettings, *, vocabulary: int, tokens_at_most: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class TextTower(nn.Module):
         return super().train(mode and not self.frozen)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:  # noqa: FBT001, FBT002 - timm's signature
-        """Recompute each layer's activations instead of keeping them (transformers renames its switch with versions)."""
+        """Recompute each layer's activations instead of keeping them; transformers' switch changes with versions."""
         for layer in self.bert.encoder.layer:
             layer.__dict__.pop("forward", None)
             if enable:

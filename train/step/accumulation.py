@@ -74,7 +74,9 @@ class Towers(nn.Module):
 
 
 def towers_of(model: "DualEncoder", group: Group = None) -> nn.Module:
-    """The towers as `gradients` wants them: over several ranks in DistributedDataParallel, which has their first weights from rank 0.
+    """The towers as `gradients` wants them: in DistributedDataParallel if there are several ranks.
+
+    Their first weights are those of rank 0.
 
     `model.compile()`, where it is wanted, comes before.
     """
@@ -97,7 +99,9 @@ def gradients(
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     group: Group = None,
 ) -> StepResult:
-    """Leave the gradient of the global batch's loss in `.grad` of every parameter of a model, and move batch norm's running statistics once.
+    """Leave the gradient of the global batch's loss in `.grad` of every parameter of a model.
+
+    Batch norm's running statistics move once.
 
     A collective: all ranks call it. Gradients from before are dropped. Random numbers of torch are seeded anew.
 
@@ -170,7 +174,7 @@ class _Passes:
         return range(0, self.whole.sizes[self.whole.rank], self.chunk)
 
     def encoded(self, towers: nn.Module, start: int, *, collects: bool) -> Embeddings:
-        """Embeddings of the chunk that begins here, with its own random numbers; `collects`: batch norm's statistics too."""
+        """Embeddings of the chunk that begins here, with its own random numbers; `collects` batch norm's sums."""
         held = self.batch.chunk(start, min(start + self.chunk, len(self.batch.keys))).to(_device(self.model))
         torch.manual_seed(chunk_seed(*self.seed, self.whole.first + start))
         with self.autocast(), batch_norm.collecting(self.model) if collects else nullcontext():
@@ -182,7 +186,7 @@ class _Passes:
             return [self.encoded(_inner(self.towers), start, collects=False) for start in self.starts]
 
     def with_gradient(self, first: Embeddings, towards: Embeddings) -> torch.Tensor:
-        """Pass 2, from gradients of embeddings (n, d); returns summed squared distances from the embeddings of pass 1."""
+        """Pass 2, from gradients of embeddings (n, d); returns squared distances from pass 1, summed."""
         apart = torch.zeros((), device=first[0].device)
         for start in self.starts:
             rows = slice(start, start + self.chunk)
