@@ -173,10 +173,8 @@ def _leading_directions(vectors: np.ndarray, norms: np.ndarray) -> np.ndarray:
         return np.zeros((dimensions, 0), np.float32)
     step = max(1, count // (_SAMPLE_OF_LONG if dimensions > _LONG else _SAMPLE))
     unit = _unit(vectors[::step], norms[::step]).astype(np.float64)
-    if dimensions > _LONG:
-        directions = np.linalg.svd(unit, full_matrices=False)[2].T
-    else:
-        directions = np.linalg.eigh(unit.T @ unit)[1][:, ::-1]
+    is_long = dimensions > _LONG
+    directions = np.linalg.svd(unit, full_matrices=False)[2].T if is_long else np.linalg.eigh(unit.T @ unit)[1][:, ::-1]
     return np.ascontiguousarray(directions[:, : _SECOND - 1], np.float32)
 
 
