@@ -255,8 +255,9 @@ def _check_type(path: str, column: str, type_: pa.DataType, *, is_image: bool) -
                 "name another image_column"
             )
         return
-    has_values = pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_dictionary(type_)
-    of = type_.value_type if has_values else type_
+    of = type_
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_dictionary(type_):
+        of = type_.value_type
     if not (pa.types.is_string(of) or pa.types.is_large_string(of)):
         raise UsageError(
             f"[[evaluation.retrieval]] {path}: column {column!r} is {type_}, not captions or lists of them; "

@@ -120,7 +120,8 @@ class Search:
             return _where(found, measures.nearest_to(threshold, found.cosines, pairs=pairs))
 
         parts = in_threads(nearest, self._blocks(), self.threads)
-        found = Pairs(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        rows, tests, cosines = zip(*parts, strict=True)
+        found = Pairs(np.concatenate(rows), np.concatenate(tests), np.concatenate(cosines))
         return _where(found, measures.nearest_to(threshold, found.cosines, pairs=pairs))
 
     def _blocks(self) -> list[slice]:

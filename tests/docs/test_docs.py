@@ -75,7 +75,7 @@ def run_make(line: str) -> tuple[int, str, str]:
     outer = {
         name: value
         for name, value in os.environ.items()
-        if name not in ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL")
+        if name not in ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "FLAGS")
     }
     make = ["make", "-n", "-C", str(ROOT), "--no-print-directory", *shlex.split(line)[1:]]
     plan = subprocess.run(make, capture_output=True, text=True, check=False, env=outer)

@@ -35,6 +35,7 @@ from altalign.pipelines import curate
 from altalign.pipelines.engine import dataflow
 from altalign.pipelines.engine.jobs import create, pipeline
 from altalign.pipelines.engine.options import check_places, options
+from altalign.pipelines.run import artefacts
 from altalign.pipelines.run.units import InputFile, Run
 from tests.end_to_end.runs import CONFIG, write_input
 
@@ -381,8 +382,9 @@ def units(count: int) -> list[dict[str, Any]]:
 
 
 def job_of(run: Run, elements: list[Any], built: list[Any], work: Callable[[Run, Any], Any] | None = None) -> Any:
+    step = curate.each(artefacts.EXTRACTED, lambda _: elements, work or (lambda _run, _unit: {}))
     with pipeline(run, "extract", dry()) as job:
-        _ = job | create(run, elements) | curate.each(work or (lambda _run, _unit: {}))(run, "extract")
+        _ = job | create(run, elements) | step.transform(run)
     return built[-1]
 
 
