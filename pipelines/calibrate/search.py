@@ -120,8 +120,9 @@ class Search:
             return _where(found, measures.nearest_to(threshold, found.cosines, pairs=pairs))
 
         parts = in_threads(nearest, self._blocks(), self.threads)
-        rows, tests, cosines = zip(*parts, strict=True)
-        found = Pairs(np.concatenate(rows), np.concatenate(tests), np.concatenate(cosines))
+        rows = np.concatenate([part.rows for part in parts])
+        tests = np.concatenate([part.tests for part in parts])
+        found = Pairs(rows, tests, np.concatenate([part.cosines for part in parts]))
         return _where(found, measures.nearest_to(threshold, found.cosines, pairs=pairs))
 
     def _blocks(self) -> list[slice]:
