@@ -144,7 +144,7 @@ class Search:
 
 
 def _where(found: Pairs, rows: np.ndarray) -> Pairs:
-    return Pairs(*(column[rows] for column in found))
+    return Pairs(found.rows[rows], found.tests[rows], found.cosines[rows])
 
 
 def lines(folder: str, found: CosineHistogram, decoys: CosineHistogram, *, copies: int) -> list[Line]:
