@@ -86,7 +86,7 @@ CONSTANTS = (
         "images of a test set that are read as one unit, where they are files",
     ),
     (
-        "altalign.pipelines.near.test_side",
+        "altalign.pipelines.near.learned",
         "LESSON_IMAGES",
         "images of the run that the map is learned from, with 28 copies each",
     ),

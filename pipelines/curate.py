@@ -15,7 +15,7 @@ from altalign.pipelines.engine.map_units import MapUnits
 from altalign.pipelines.engine.options import check_places, options, threads
 from altalign.pipelines.engine.unit_errors import raised
 from altalign.pipelines.evidence import of_judge
-from altalign.pipelines.near import test_side, within_pool
+from altalign.pipelines.near import index, learned, test_images, within_pool
 from altalign.pipelines.opening import reopen, summary
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.grounds import Grounds
@@ -43,7 +43,7 @@ def each(marks: Marks[F], plan: Callable[[Run], Sequence[U]], work: Callable[[Ru
     return Step(marks, plan, lambda run: MapUnits(run, marks, work), **more)
 
 
-TEST_IMAGES = each(artefacts.TESTS, test_side.plan, test_side.read_tests)
+TEST_IMAGES = each(artefacts.TESTS, test_images.plan, test_images.read)
 
 # The whole curation, in order: the steps of each stage, then what is made of all their units.
 PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
@@ -61,9 +61,9 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
     "decontaminate": (
         [
             TEST_IMAGES,
-            each(artefacts.LESSONS, test_side.plan_lessons, test_side.make_copies),
-            each(artefacts.LEARNED, test_side.plan_learned, test_side.learn),
-            each(artefacts.INDEX, test_side.plan_index, test_side.build),
+            each(artefacts.LESSONS, learned.plan_lessons, learned.make_copies),
+            each(artefacts.LEARNED, learned.plan, learned.learn),
+            each(artefacts.INDEX, index.plan, index.build),
             each(artefacts.FOUND, decontaminate.plan_found, decontaminate.find),
             each(artefacts.CELLS, within_pool.plan_one, within_pool.make_cells),
             Step(artefacts.COMPARED, within_pool.plan, within_pool.compared(decontaminate.gone)),

@@ -33,7 +33,7 @@ from altalign.pipelines.evidence import near_gallery
 from altalign.pipelines.files import arrays
 from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
-from altalign.pipelines.near import test_side
+from altalign.pipelines.near import learned, test_images
 from altalign.pipelines.run import progress
 from altalign.pipelines.run.artefacts import TESTS, Fetched
 from altalign.pipelines.run.units import WORK_VERSION, F, Facts, Marks, Run, U, Unit, map_unit
@@ -41,7 +41,7 @@ from altalign.settings import flatten, stage_of
 from altalign.stages import STAGES, own_files
 
 POOL = 20_000  # images of the pool that are searched for
-SAMPLE_AT_LEAST = 2 * test_side.LESSONS_AT_LEAST
+SAMPLE_AT_LEAST = 2 * learned.LESSONS_AT_LEAST
 COPIES_OF_PX = 256  # short side that copies are made of, at least
 COPIES, COPIES_PER_UNIT = Marks("copies", Facts), 20
 MIRRORED = "mirrored"  # a copy that no map is shown: the view of that name finds it, or nothing does
@@ -115,7 +115,7 @@ def _check(run: Run, wanted: Wanted) -> None:
             f"{run.folder}: no test sets, and a threshold depends on how many test images there are; give --test-set "
             "NAME=PATH"
         )
-    test_side.parts(run)
+    test_images.parts(run)
     if not 0 < wanted.false_positives < inf:
         raise UsageError(
             f"--false-positives {wanted.false_positives:g}: not a number above 0; give how many a pool image may have, "
@@ -191,7 +191,7 @@ def _scratch(run: Run, wanted: Wanted) -> Run:
 def _find(run: Run, wanted: Wanted, scratch: Run) -> Findings:
     """All that is measured, in order."""
     settings = run.config.decontaminate
-    _do(scratch, TESTS, test_side.plan(scratch), test_side.read_tests)
+    _do(scratch, TESTS, test_images.plan(scratch), test_images.read)
     tests, pool = _tests(scratch), _pool(run)
     sample = pool.distinct[: wanted.sample]
     if len(sample) < SAMPLE_AT_LEAST:
@@ -281,7 +281,7 @@ def _pool(run: Run) -> Pool:
 
 
 def _tests(scratch: Run) -> Tests:
-    table = test_side.tests(scratch)
+    table = test_images.table(scratch)
     numbers = np.flatnonzero(
         np.array(
             [one is not None and other is not None for one, other in zip(*_views_of(table), strict=True)], np.bool_
@@ -358,7 +358,7 @@ def _learned(run: Run, originals: np.ndarray, of_copies: np.ndarray) -> Calibrat
         shown = of_copies[:, : len(copies.TRANSFORMS)]
         has_features = shown.any(axis=2)
         mapped = embed.learn_map(originals, shown[has_features], np.nonzero(has_features)[0])
-    return Calibration(settings.embedder, settings.similarity_above, mapped, test_side.centroids_of(run, mapped))
+    return Calibration(settings.embedder, settings.similarity_above, mapped, learned.centroids_of(run, mapped))
 
 
 def _cosines_of_copies(

@@ -16,7 +16,7 @@ from altalign.audit_tables import GALLERY, SIMILARITY
 from altalign.machine import interrupts
 from altalign.pipelines.evidence import gallery_rows
 from altalign.pipelines.files import parquet
-from altalign.pipelines.near import test_side
+from altalign.pipelines.near import index, test_images
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.artefacts import FOUND, TESTS, Fetched, Found
@@ -80,7 +80,7 @@ def _counting(pairs_: Iterable[Pair], verdict: str, counted: "Counter[tuple[str,
 
 
 def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, Any]]:
-    names = test_side.names(run)
+    names = index.names(run)
     of_tests = test_thumbnails(run, {pair.test for _, pair in chosen})
     kept: dict[str, list[dict[str, Any]]] = {}
     for kind, pair in chosen:
@@ -104,7 +104,7 @@ def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, Any]]:
 def test_thumbnails(run: Run, wanted: set[int]) -> dict[int, bytes]:
     """Thumbnails of test images by their number among all. They are read once more, those parts that hold one that is wanted."""
     found: dict[int, bytes] = {}
-    parts, first = test_side.parts(run), 0
+    parts, first = test_images.parts(run), 0
     for name, facts in run.all_facts(TESTS):
         interrupts.check()
         numbers = range(first, first + facts.images)

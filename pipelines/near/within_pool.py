@@ -22,7 +22,7 @@ from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from altalign.pipelines.files import arrays
 from altalign.pipelines.images.calibration_files import Calibration
-from altalign.pipelines.near import test_side
+from altalign.pipelines.near import learned
 from altalign.pipelines.run.artefacts import (
     CELLS,
     COMPARED,
@@ -86,7 +86,7 @@ def _centroids(run: Run) -> str:
 
 def _sample(run: Run, count: int) -> np.ndarray:
     """Vectors of so many images, or of all there are: the first in the order of image_id, which is a hash."""
-    calibration = test_side.calibration_of(run)
+    calibration = learned.calibration_of(run)
     found = [np.zeros((0, calibration.dimensions), np.int16)]
     for name in run.finished(Fetched.step):
         interrupts.check()
@@ -145,7 +145,7 @@ def compared(gone: Gone) -> Callable[[Run], Compare]:
 
 def scatter(run: Run, unit: PoolImagesUnit, gone: Gone) -> CompareFacts:
     """Scatter the images of a unit to their nearest cells and, as visitors, to the second nearest; of equal ones the first alone, the others are its pairs."""
-    calibration, groups, files = test_side.calibration_of(run), groups_of(run), Compared(run, unit["name"])
+    calibration, groups, files = learned.calibration_of(run), groups_of(run), Compared(run, unit["name"])
     found, sha256, vectors = _images(run, unit, calibration, gone)
     by_bytes, same_bytes = _copies(found, sha256)
     rows = by_bytes[vectors[by_bytes].any(axis=1)] if calibration.similarity_above < 1 else by_bytes[:0]
@@ -230,7 +230,7 @@ def _spill(spill: SpillWriter, groups: Groups, kind: int, partitions: np.ndarray
 
 def join(run: Run, partition: int, spilled: Spilled) -> JoinFacts:
     """Join a cell and, by their bytes, the images of a share of all digests."""
-    calibration, groups = test_side.calibration_of(run), groups_of(run)
+    calibration, groups = learned.calibration_of(run), groups_of(run)
     with_vectors = _vector_dtype(calibration.dimensions)
     own, visitors = spilled.arrays([groups.bucket(partition, kind) for kind in (OWN, VISITORS)], with_vectors)
     near = image_groups.join(own["vector"], visitors["vector"], above=calibration.similarity_above)

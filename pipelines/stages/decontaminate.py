@@ -1,6 +1,6 @@
 """Decontaminate: images of the pool that are near-duplicates of test images go, with every caption of theirs; then those of images of the pool.
 
-Map-only: a unit of fetched images is searched against the index of the test side (`test_side`), which every worker maps
+Map-only: a unit of fetched images is searched against the index of test images (`near.index`), which every worker maps
 into its memory. All pairs above the threshold are found first, without fail; whether two images share a bucket is then
 asked of these pairs alone. What `within_pool` finds goes in the same pass as what is found here.
 """
@@ -20,8 +20,8 @@ from altalign.dedup.near_duplicates import find_pairs
 from altalign.filters import identity
 from altalign.pipelines.evidence import funnel, near_gallery, outcome_joint
 from altalign.pipelines.files import arrays, parquet
-from altalign.pipelines.near import test_side, within_pool
-from altalign.pipelines.near.test_side import Index
+from altalign.pipelines.near import index, learned, within_pool
+from altalign.pipelines.near.index import Index
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.artefacts import (
     FETCHED,
@@ -182,7 +182,7 @@ def plan(run: Run) -> list[DropUnit]:
 def drop(run: Run, unit: DropUnit) -> DropFacts:
     """Count the rows of a fetch unit, and write those that go and which stay, if any goes."""
     name, failed_counts = unit["name"], FailedCounts()
-    dropped = _dropped(run, unit) if test_side.is_wanted(run) else None
+    dropped = _dropped(run, unit) if learned.is_wanted(run) else None
     if dropped is None or not len(dropped):
         _forget(run, name)
         for stage, source, reason, rows in unit["counts"]:
@@ -224,7 +224,7 @@ def _dropped(run: Run, unit: DropUnit) -> pa.Table:
     if run.config.decontaminate.test_sets:
         near = _nearest(run, unit["name"])
         goes, which = _rows_of(near.images, image_of)
-        of_test = test_side.names(run).take(near.tests[which])
+        of_test = index.names(run).take(near.tests[which])
         names = {column: of_test[column] for column in TEST_NAME.names}
         parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, near.cosines[which], names))
     numbers, stays = within_pool.replaced_in(run, unit["place"])
@@ -281,7 +281,7 @@ def _goes(run: Run) -> Iterator[near_gallery.Pair]:
 
 def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
     """How many images go because of each test set: each image because of the nearest test image."""
-    by_image, sets = Counter(pair.test for pair in _goes(run)), test_side.names(run)["test_set"].to_pylist()
+    by_image, sets = Counter(pair.test for pair in _goes(run)), index.names(run)["test_set"].to_pylist()
     by_set = Counter[str]()
     for test, images in by_image.items():
         by_set[str(sets[test])] += images
@@ -291,7 +291,7 @@ def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
 def conclude(run: Run) -> None:
     """What became of pairs, `audit/outcome_joint.parquet`; what was looked for and found: the gallery, and `audit/near_duplicates/found.json`."""
     outcome_joint.write(run)
-    if not test_side.is_wanted(run):
+    if not learned.is_wanted(run):
         return
     if run.config.decontaminate.test_sets:
         near_gallery.write(run, near_gallery.pairs_above(run), near_gallery.pairs_below(run), _goes(run))
@@ -304,13 +304,12 @@ def conclude(run: Run) -> None:
     test_sets: dict[str, int] = {}
     for _, facts in run.all_facts(TESTS):
         test_sets[facts.test_set] = test_sets.get(facts.test_set, 0) + facts.images
-    learned = run.facts_of(LEARNED, ONLY).to_json()
-    if of_index := run.facts(INDEX, ONLY):
-        learned |= of_index.to_json()
+    of_index = run.facts(INDEX, ONLY)
+    sizes = run.facts_of(LEARNED, ONLY).to_json() | (of_index.to_json() if of_index else {})
     settings = {
-        "similarity_above": test_side.calibration_of(run).similarity_above,
+        "similarity_above": learned.calibration_of(run).similarity_above,
         "require_bucket": run.config.decontaminate.require_bucket,
     }
     near = {"images_near": _images_near(run, list(test_sets))} if run.config.decontaminate.test_sets else {}
     in_pool = {"within_pool": within_pool.facts_of(run)} if within_pool.is_wanted(run) else {}
-    outputs.write_found(run, {"test_sets": test_sets, **near, **learned, **settings, **totals, **in_pool})
+    outputs.write_found(run, {"test_sets": test_sets, **near, **sizes, **settings, **totals, **in_pool})

@@ -19,7 +19,7 @@ from altalign.pipelines.evidence import funnel, gallery_rows
 from altalign.pipelines.files import parquet
 from altalign.pipelines.files.ranges import Range, Ranges
 from altalign.pipelines.images import for_shards
-from altalign.pipelines.near import test_side
+from altalign.pipelines.near import learned
 from altalign.pipelines.opening import summary
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.artefacts import DECONTAMINATED, WRITTEN, Fetched, ShardFacts, ShardUnit, kept_rows
@@ -154,7 +154,7 @@ def conclude(run: Run) -> None:
     images = sum(facts.images for _, facts in shards) - shared
     size = sum(facts.bytes for _, facts in shards)
     facts = {"stages": counts.summary(outputs.COUNTED_STAGES), "pairs": pairs, "images": images, "bytes": size}
-    if test_side.is_wanted(run):
+    if learned.is_wanted(run):
         facts["near_duplicates"] = outputs.found(run)
     storage.write_json(run.path("summary.json"), facts)
     funnel.write(run, tars=size, samples=(facts.source_bytes for _, facts in shards))

@@ -16,7 +16,7 @@ from PIL import Image, ImageEnhance
 from altalign.cli import main
 from altalign.demo import draw
 from altalign.demo.scenes import random_scene
-from altalign.pipelines.near import test_side
+from altalign.pipelines.near import learned
 from altalign.stages import STAGES
 
 CONFIG = """
@@ -101,7 +101,7 @@ def _write(folder: Path) -> None:
 def _curated(folder: Path) -> Path:
     _write(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(test_side, "LESSON_IMAGES", LESSONS)
+        patch.setattr(learned, "LESSON_IMAGES", LESSONS)
         patch.chdir(folder)
         curate("--set", "engine.workers=1")
     return folder
@@ -116,7 +116,7 @@ def curated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(curated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory: pool, test set and config, and no run."""
-    monkeypatch.setattr(test_side, "LESSON_IMAGES", LESSONS)
+    monkeypatch.setattr(learned, "LESSON_IMAGES", LESSONS)
     for path in curated.iterdir():
         if path.name != "run":
             (tmp_path / path.name).symlink_to(path)

@@ -18,7 +18,7 @@ from altalign.cli import main
 from altalign.machine.threads import in_threads
 from altalign.pipelines.files import arrays
 from altalign.pipelines.images import calibration_files
-from altalign.pipelines.near import test_side
+from altalign.pipelines.near import test_images
 from tests.end_to_end.runs import tree
 from tests.pipelines.images.test_embedders import TOML, WEIGHTS, needs_onnx, save_onnx
 from tests.shared_data import SHARED, needs_shared
@@ -192,7 +192,7 @@ def test_with_more_threads_and_after_a_kill_it_has_the_same_bytes(
     made = finished.stat().st_mtime_ns if finished.exists() else None
     begun_again = []
     with monkeypatch.context() as patch:
-        patch.setattr(test_side, "read_tests", lambda *_: begun_again.append("tests"))
+        patch.setattr(test_images, "read", lambda *_: begun_again.append("tests"))
         assert main(again) == 0
     assert begun_again == []
     assert made is not None

@@ -1,0 +1,148 @@
+"""What the run's own images teach: the map of the embedder, and the clusters that vectors are sorted into."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from altalign.dedup import clusters, copies, embed
+from altalign.filters import pixels
+from altalign.filters.thumbnails import thumbnail
+from altalign.machine import interrupts
+from altalign.pipelines.files import parquet
+from altalign.pipelines.files.digests import digest
+from altalign.pipelines.images import calibration_files, measuring
+from altalign.pipelines.images.calibration_files import Calibration
+from altalign.pipelines.near import test_images
+from altalign.pipelines.near.test_images import features_of
+from altalign.pipelines.read.found import batch
+from altalign.pipelines.run import outputs
+from altalign.pipelines.run.artefacts import (
+    LESSON,
+    LESSONS,
+    ONLY,
+    Fetched,
+    LearnedFacts,
+    Lesson,
+    LessonFacts,
+    LessonUnit,
+)
+from altalign.pipelines.run.units import WORK_VERSION, Run, Unit
+
+LESSON_IMAGES, LESSONS_PER_UNIT = 340, 20  # images that a map is learned from: the design was measured with so many
+LESSONS_AT_LEAST = 32  # ours; of fewer, a map would be fitted to their accidents
+LESSON_SHORT_SIDE_PX = 128
+
+
+def is_wanted(run: Run) -> bool:
+    """Whether near-duplicates are looked for at all."""
+    return bool(run.config.decontaminate.test_sets) or run.config.dedup.within_pool != "off"
+
+
+def sample(run: Run) -> Iterator[tuple[str, int, npt.NDArray[np.int16]]]:
+    """Unit, number and features (int16[d]) of every image that is not flat.
+
+    They come in the order of image_id, which is a hash: the first of them are a sample of all.
+    """
+    for name in run.finished(Fetched.step):
+        features = Fetched(run, name).features()
+        for number in np.flatnonzero(features.any(axis=1)).tolist():
+            yield name, number, features[number]
+
+
+def plan_lessons(run: Run) -> list[LessonUnit]:
+    """The units that copy images for the map to learn from, and are not finished.
+
+    There are none where the embedder has no map, or a calibration brings it.
+    """
+    is_learned = measuring.hooks_of(run.config).embedder.is_mapped and not run.config.decontaminate.calibration
+    if not (is_wanted(run) and is_learned):
+        return []
+    chosen = [(name, number) for name, number, _ in islice(sample(run), LESSON_IMAGES)]
+    rows = {name: Fetched(run, name).kept_images().to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}
+    units = list[LessonUnit]()
+    for begin in range(0, len(chosen), LESSONS_PER_UNIT):
+        some = [(name, rows[name][number]) for name, number in chosen[begin : begin + LESSONS_PER_UNIT]]
+        places = [(name, row["blob_offset"], row["blob_bytes"]) for name, row in some]
+        rests_on = digest([WORK_VERSION, [row["found_sha256"] for _, row in some]])
+        units.append(LessonUnit(name=f"{begin // LESSONS_PER_UNIT:05d}", images=places, digest=rests_on))
+    return test_images.not_there(run, LESSONS, units)
+
+
+def make_copies(run: Run, unit: LessonUnit) -> LessonFacts:
+    """Write the coefficients of images and of their copies."""
+    made: list[tuple[bytes, int | None]] = []
+    for number, (name, offset, size) in enumerate(unit["images"]):
+        interrupts.check()
+        made += _lesson(Fetched(run, name).image(offset, size), number)
+    parquet.write(Lesson(run, unit["name"]).rows, pa.Table.from_batches([batch(made, LESSON)]), LESSON)
+    return LessonFacts(unit["digest"], len(unit["images"]))
+
+
+def _lesson(data: bytes, number: int) -> Iterator[tuple[bytes, int | None]]:
+    original = pixels.decode(data, pixels_at_most=2**62, colour=True, short_side_px=LESSON_SHORT_SIDE_PX).pixels
+    if original is None:
+        return
+    views = [original, *(copy for _, copy in copies.copies_of(original))]
+    coefficients, _ = embed.dct_coefficients(np.stack([thumbnail(pixels.gray(view)) for view in views]))
+    for of_view, each in enumerate(coefficients):
+        yield each.tobytes(), number if of_view else None
+
+
+def plan(run: Run) -> list[Unit]:
+    """One unit where near-duplicates are looked for, or none."""
+    return [Unit(name=ONLY)] if is_wanted(run) else []
+
+
+def learn(run: Run, _: Unit) -> LearnedFacts:
+    """Learn the map and the clusters, or take those of a calibration; write them to `audit/near_duplicates/`."""
+    named = run.config.decontaminate.calibration
+    calibration = calibration_files.named(named, measuring.hooks_of(run.config).embedder) if named else _learned(run)
+    lessons = sum(facts.images for _, facts in run.all_facts(LESSONS)) if calibration.map and not named else 0
+    facts = LearnedFacts(len(calibration.centroids), lessons)
+    calibration_files.save(outputs.near_duplicates(run), calibration, facts.to_json())
+    return facts
+
+
+def calibration_of(run: Run) -> Calibration:
+    """The calibration that the run learned or was given."""
+    return calibration_files.load(outputs.near_duplicates(run))
+
+
+def _learned(run: Run) -> Calibration:
+    """The run's own calibration: the threshold of the settings, and what its images teach."""
+    settings, embedder = run.config.decontaminate, measuring.hooks_of(run.config).embedder
+    mapped = learned_map(run) if embedder.is_mapped else None
+    return Calibration(settings.embedder, settings.similarity_above, mapped, centroids_of(run, mapped))
+
+
+def centroids_of(run: Run, mapped: embed.Map | None) -> npt.NDArray[np.int16]:
+    """Centroids of a sample of the run's images, int16[clusters, d]; of test images where all of the run's are flat."""
+    settings, embedder = run.config.decontaminate, measuring.hooks_of(run.config).embedder
+    own = [features for _, _, features in islice(sample(run), clusters.SAMPLES_PER_CLUSTER * settings.clusters)]
+    features = np.stack(own) if own else features_of(test_images.table(run)["features"].drop_null())
+    vectors = mapped.embed(features) if mapped and len(features) else features
+    has_direction = bool(len(vectors)) and bool(vectors.any())
+    dimensions = mapped.dimensions if mapped else embedder.dimensions
+    return clusters.train(vectors, settings.clusters) if has_direction else np.eye(1, dimensions, dtype=np.int16)
+
+
+def learned_map(run: Run) -> embed.Map:
+    """The map that the run's own images teach.
+
+    Where there are too few of them, it is one that takes the lowest frequencies as they are.
+    """
+    originals, changed, copy_of = [], [], []
+    for name in run.finished(LESSONS.step):
+        table = parquet.read_table(Lesson(run, name).rows)
+        rows, of = features_of(table["features"]), table["copy_of"].combine_chunks()
+        is_original = of.is_null().to_numpy(zero_copy_only=False)
+        copy_of.append(np.cumsum(is_original)[~is_original] - 1 + sum(map(len, originals)))
+        originals.append(rows[is_original])
+        changed.append(rows[~is_original])
+    if sum(map(len, originals)) < LESSONS_AT_LEAST:
+        unchanged = np.eye(embed.DIMENSIONS, embed.COEFFICIENTS, dtype=np.int32)
+        return embed.Map(np.zeros(embed.COEFFICIENTS, np.int32), unchanged)
+    return embed.learn_map(np.concatenate(originals), np.concatenate(changed), np.concatenate(copy_of))
