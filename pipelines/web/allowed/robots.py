@@ -1,6 +1,7 @@
 """What sites forbid in robots.txt (RFC 9309) and in the headers of their answers. Pure."""
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 BYTES_AT_MOST = 512_000  # RFC 9309 section 2.5: at least 500 KiB must be read; we ignore the rest
 REDIRECTS_AT_MOST = 5  # section 2.3.1.2
 KEPT_S = 86_400.0  # section 2.4
+RULES_KEPT = 20_000
+RULES_BYTES_KEPT = 64_000_000
 DELAY_S_AT_MOST = 30.0  # our choice: a longer Crawl-delay would be a ban, for which robots.txt has Disallow
 
 SHORT = 16_384  # characters of rules; few sites have more
@@ -43,6 +46,31 @@ class Rules:
     def allow(self, url: str) -> bool:
         """Whether a URL may be asked for."""
         return not self.text or _parsed(self.text).can_fetch(url, self.token)
+
+
+class KeptRules:
+    """The rules of sites, for a day; those that were used last, within `RULES_KEPT` and `RULES_BYTES_KEPT`."""
+
+    def __init__(self) -> None:
+        """Holds no rules yet."""
+        self._kept: OrderedDict[str, tuple[float, Rules]] = OrderedDict()
+        self._bytes = 0
+
+    def of(self, origin: str, now: float) -> Rules | None:
+        """The rules of an origin; None where they must be asked for."""
+        kept_until_s, rules = self._kept.get(origin, (0.0, None))
+        if rules is None or now >= kept_until_s:
+            return None
+        self._kept.move_to_end(origin)
+        return rules
+
+    def keep(self, origin: str, rules: Rules, now: float) -> None:
+        """Keeps rules from now on, in place of earlier ones of this origin."""
+        _, before = self._kept.pop(origin, (0.0, Rules()))
+        self._kept[origin] = now + KEPT_S, rules
+        self._bytes += len(rules.text) - len(before.text)
+        while len(self._kept) > 1 and (len(self._kept) > RULES_KEPT or self._bytes > RULES_BYTES_KEPT):
+            self._bytes -= len(self._kept.popitem(last=False)[1][1].text)
 
 
 def _parsed(text: str) -> "Protego":

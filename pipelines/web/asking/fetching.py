@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,10 +12,10 @@ from altalign.curation import FetchSettings
 from altalign.pipelines.web.allowed import robots
 from altalign.pipelines.web.allowed.addresses import Addresses
 from altalign.pipelines.web.allowed.domains import Domains
-from altalign.pipelines.web.allowed.robots import Rules
+from altalign.pipelines.web.allowed.robots import KeptRules, Rules
 from altalign.pipelines.web.asking import reachability
 from altalign.pipelines.web.asking.budget import Budget
-from altalign.pipelines.web.asking.hosts import Host, Pace, Trouble, backoff_s, retry_after_s
+from altalign.pipelines.web.asking.hosts import Host, Hosts, Trouble, backoff_s, retry_after_s
 from altalign.pipelines.web.asking.reachability import Network
 from altalign.pipelines.web.asking.schedule import Brought, Schedule
 from altalign.pipelines.web.asking.tasks import Call, Delivery, ImageTask, RobotsTask, Task
@@ -26,9 +26,6 @@ from altalign.reasons import DropReason
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 REDIRECTS_AT_MOST = 10
-HOSTS_KEPT = 20_000  # above this number, hosts are forgotten if they simply answer
-RULES_KEPT = 20_000
-RULES_BYTES_KEPT = 64_000_000
 FUSE_S = 60.0
 POLITE_S_AT_MOST = 3_600.0
 AT_ONCE = 256  # tasks admitted in one turn of the loop
@@ -72,11 +69,8 @@ class Fetching:
         self._settings, self._domains, self._addresses, self._environment = settings, domains, addresses, environment
         self._loop = asyncio.get_running_loop()
         self._token = robots.product_token(settings.user_agent_sent)
-        self._hosts: dict[tuple[str, int], Host] = {}
-        self._paces: dict[str, Pace] = {}
-        self._hosts_at_most = HOSTS_KEPT
-        self._rules: OrderedDict[str, tuple[float, Rules]] = OrderedDict()
-        self._rules_bytes = 0
+        self._hosts = Hosts(settings.connections_per_host, settings.requests_per_host_s)
+        self._rules = KeptRules()
         self._asking_robots: dict[str, RobotsTask] = {}
         self._calls = set[Call]()
         self._network = Network(
@@ -133,7 +127,7 @@ class Fetching:
 
     def given_up(self) -> tuple[str, ...]:
         """The hosts that are given up at the moment."""
-        return tuple(host.name for host in list(self._hosts.values()) if host.is_given_up(self._loop.time()))
+        return self._hosts.given_up(self._loop.time())
 
     async def close(self) -> None:
         """Ends everything that is under way."""
@@ -177,12 +171,13 @@ class Fetching:
         if refusal := self._refusal(target):
             self._end(task, Trouble(DropReason.HTTP_REFUSED, refusal))
             return
-        host, now = self._host(target), self._loop.time()
+        now = self._loop.time()
+        host = self._hosts.of(target, now)
         if trouble := _left_alone(host, task, now):
             self._end(task, trouble)
             return
         if isinstance(task, ImageTask) and self._settings.honour_robots:
-            rules = self._rules_of(target, now)
+            rules = self._rules.of(target.origin, now)
             if rules is None:
                 self._wait_for_rules(task, first=first)
                 return
@@ -203,27 +198,6 @@ class Fetching:
         if target.address and (refusal := self._addresses.refusal(target.address, target.port)):
             return f"{target.address}:{target.port} ({refusal}) may not be reached"
         return ""
-
-    def _host(self, target: Target) -> Host:
-        key = target.host, target.port
-        host = self._hosts.get(key)
-        if host is None:
-            if len(self._hosts) >= self._hosts_at_most:
-                now = self._loop.time()
-                self._hosts = {key: host for key, host in self._hosts.items() if not host.is_forgettable(now)}
-                self._paces = {key[0]: host.pace for key, host in self._hosts.items()}
-                self._hosts_at_most = max(HOSTS_KEPT, 2 * len(self._hosts))
-            at_once = self._settings.connections_per_host
-            pace = self._paces.setdefault(target.host, Pace(1 / self._settings.requests_per_host_s, at_once))
-            host = self._hosts[key] = Host(target.origin.partition("//")[2], pace, at_once)
-        return host
-
-    def _rules_of(self, target: Target, now: float) -> Rules | None:
-        kept_until_s, rules = self._rules.get(target.origin, (0.0, None))
-        if rules is None or now >= kept_until_s:
-            return None
-        self._rules.move_to_end(target.origin)
-        return rules
 
     def _wait_for_rules(self, task: ImageTask, *, first: bool) -> None:
         origin = task.target.origin
@@ -424,11 +398,7 @@ class Fetching:
         """Keeps the rules of a site and admits the tasks that waited for them."""
         task.is_ended = True
         origin = task.start.origin
-        _, before = self._rules.pop(origin, (0.0, Rules()))
-        self._rules[origin] = self._loop.time() + robots.KEPT_S, rules
-        self._rules_bytes += len(rules.text) - len(before.text)
-        while len(self._rules) > 1 and (len(self._rules) > RULES_KEPT or self._rules_bytes > RULES_BYTES_KEPT):
-            self._rules_bytes -= len(self._rules.popitem(last=False)[1][1].text)
+        self._rules.keep(origin, rules, self._loop.time())
         del self._asking_robots[origin]
         for waiting in task.waiting:
             if not waiting.is_ended:

@@ -13,6 +13,7 @@ from altalign.reasons import DropReason
 
 if TYPE_CHECKING:
     from altalign.pipelines.web.asking.tasks import Task
+    from altalign.pipelines.web.http.target import Target
 
 FAILURES_AT_MOST = 5  # in a row, over at least the time of one try: then a host is given up for a while
 GIVEN_UP_S = 60.0  # the first time, then twice as long each time
@@ -20,6 +21,7 @@ GIVEN_UP_S_AT_MOST = 960.0
 REMEMBERED_S = 120.0  # how long a host is remembered after its last failure
 PROBED_AFTER_S = 0.5  # a host that fails is asked again after pauses that double
 PROBED_AFTER_S_AT_MOST = 10.0
+HOSTS_KEPT = 20_000  # above this number, hosts are forgotten if they simply answer
 BACKOFF_S = 1.0  # longest pause before the second try; it doubles for each further try
 BACKOFF_S_AT_MOST = 60.0
 RETRY_AFTER_S_AT_MOST = 86_400.0 * 365  # longer pauses make no difference
@@ -177,6 +179,37 @@ class Host:
         if self.failures > 1:
             self.probe_s = now + min(PROBED_AFTER_S * 2 ** min(self.failures - 2, 10), PROBED_AFTER_S_AT_MOST)
         return False
+
+
+class Hosts:
+    """The hosts that were asked, each at its ports; idle ones are forgotten when there are many."""
+
+    def __init__(self, connections_per_host: int, requests_per_host_s: float):
+        """Every host begins with these limits."""
+        self._at_once, self._interval_s = connections_per_host, 1 / requests_per_host_s
+        self._hosts: dict[tuple[str, int], Host] = {}
+        self._paces: dict[str, Pace] = {}
+        self._at_most = HOSTS_KEPT
+
+    def of(self, target: "Target", now: float) -> Host:
+        """The host of a target."""
+        key = target.host, target.port
+        host = self._hosts.get(key)
+        if host is None:
+            if len(self._hosts) >= self._at_most:
+                self._forget(now)
+            pace = self._paces.setdefault(target.host, Pace(self._interval_s, self._at_once))
+            host = self._hosts[key] = Host(target.origin.partition("//")[2], pace, self._at_once)
+        return host
+
+    def given_up(self, now: float) -> tuple[str, ...]:
+        """The names of the hosts that are given up at the moment. May be called from another thread."""
+        return tuple(host.name for host in list(self._hosts.values()) if host.is_given_up(now))
+
+    def _forget(self, now: float) -> None:
+        self._hosts = {key: host for key, host in self._hosts.items() if not host.is_forgettable(now)}
+        self._paces = {name: host.pace for (name, _), host in self._hosts.items()}
+        self._at_most = max(HOSTS_KEPT, 2 * len(self._hosts))
 
 
 def backoff_s(tries: int, random: Callable[[], float]) -> float:
