@@ -43,7 +43,7 @@ class Notes:
         """Note what is dropped of candidates of this source."""
         chosen = self._smallest.of(judged.reasons, identity.rows_of(judged.keys, judged.dropped))
         if len(chosen):
-            rows = judged.only(judged.dropped[chosen]).to_arrow(source)
+            rows = judged.to_arrow(source, judged.dropped[chosen])
             self._samples.append(rows if rows.nbytes < _FEW_BYTES else gallery_rows.smallest_pairs(rows))
 
     def write(self, files: JudgedUnit) -> None:

@@ -79,7 +79,7 @@ def test_dropped_rows_are_those_of_a_loop(tmp_path: Path, batches: list[tuple[in
             file.write(judged)
             expected += of_batch
             some = judged.dropped[::3]
-            assert judged.only(some).to_arrow("mine").to_pylist() == of_batch[::3]
+            assert judged.to_arrow("mine", some).to_pylist() == of_batch[::3]
             assert [RULES[number].value for number in judged.reasons] == [row["reason"] for row in of_batch]
     table = pq.read_table(tmp_path / "dropped.parquet")
     assert table.schema == DROPPED
