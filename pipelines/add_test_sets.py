@@ -1,4 +1,4 @@
-"""`altalign decontaminate RUN --test-set NAME=PATH`: a test set more, and of the run only what rests on it anew."""
+"""`altalign decontaminate RUN --test-set NAME=PATH` adds a test set and repeats only the steps that depend on it."""
 
 from altalign import storage
 from altalign.curation import CurateConfig
@@ -12,9 +12,9 @@ from altalign.stages import own_files
 
 
 def add(config: CurateConfig, flags: list[str]) -> int:
-    """Drop near-duplicates of the test sets of these settings, and finish the run; `flags` of Beam.
+    """Drop near-duplicates of the test sets in these settings, and finish the run; `flags` go to Beam.
 
-    Test images are read before anything of the run is taken away: one that cannot be read leaves the run as it is.
+    All test images are read before anything of the run is deleted: an unreadable one leaves the run as it is.
     """
     pipeline_options = options(config.engine, flags)
     check_places(config)
@@ -22,9 +22,10 @@ def add(config: CurateConfig, flags: list[str]) -> int:
     with storage.locked(run.folder), own_files(run.folder):
         if not run.is_done("fetch"):
             raise UsageError(
-                f"{run.folder}: its images are not all fetched yet; name the test set in its settings and go on with `altalign curate`"
+                f"{run.folder}: its images are not all fetched yet; "
+                "name the test set in its settings and go on with `altalign curate`"
             )
-        reopen.check_before(run, "decontaminate")  # else what was fetched might go with what is found to be stale
+        reopen.check_before(run, "decontaminate")  # else a stale earlier stage would delete fetched images
         with storage.temporary(run.work("temporary")), started(run, pipeline_options):
             curate.run_step(run, curate.TEST_IMAGES, pipeline_options)
         if not reopen.is_settled(run, rerun="", is_restart=False):

@@ -1,4 +1,7 @@
-"""`altalign curate …`, `retry …`, `decontaminate …` and `calibrate …`: their arguments and settings, read before anything heavy is imported."""
+"""Arguments and settings of `altalign curate`, `retry`, `decontaminate` and `calibrate`.
+
+They are read before anything heavy is imported, so that --help and a wrong setting answer at once.
+"""
 
 import argparse
 import difflib
@@ -27,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     config = _fitted(CurateConfig.load(arguments.config, arguments.set))
 
     with startup.imports():
-        # Beam, kernels, codecs: most of a second, which --help and a wrong setting need not wait for
+        # Beam, kernels and codecs take most of a second
         from altalign.pipelines import curate
 
     return curate.curate(config, arguments, flags) or (0 if arguments.dry_run else _reported(config))
@@ -37,8 +40,8 @@ def retry(argv: Sequence[str]) -> int:
     """Ask again for images that could not be fetched, and finish the run anew."""
     parser = argparse.ArgumentParser(
         prog="altalign retry",
-        description="Ask again for the images of a run that could not be fetched from the web, then finish the run anew. "
-        "What was fetched is not asked for again, and log/fetch/ keeps the history.",
+        description="Ask again for the images of a run that could not be fetched from the web, then finish the run "
+        "anew. What was fetched is not asked for again, and log/fetch/ keeps the history.",
         epilog=f"Without --reason: http_status of 429 and 5xx, http_timeout, http_unreachable, http_broken. {_TO_BEAM}",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run")
@@ -49,13 +52,7 @@ def retry(argv: Sequence[str]) -> int:
         metavar="REASON",
         help="ask again for what failed for this, of any status; repeatable, or several with commas",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="override a setting of the run; repeatable",
-    )
+    _add_overrides(parser, "override a setting of the run; repeatable")
     own, flags = _parted(argv)
     arguments = parser.parse_args(own)
     reasons = [reason.strip() for named in arguments.reason for reason in named.split(",")]
@@ -63,7 +60,8 @@ def retry(argv: Sequence[str]) -> int:
     config = _fitted(_config_of_run(arguments.run, arguments.set))
     if config.fetch.source != "web":
         raise UsageError(
-            f'{config.run.folder}: [fetch] source = "{config.fetch.source}": its images were in hand, so that there is nothing to ask for again'
+            f'{config.run.folder}: [fetch] source = "{config.fetch.source}": its images were in hand, '
+            "so that there is nothing to ask for again"
         )
     _check_work(config.run.folder)
 
@@ -77,30 +75,13 @@ def decontaminate(argv: Sequence[str]) -> int:
     """Add test sets to a run, and finish it anew without their near-duplicates."""
     parser = argparse.ArgumentParser(
         prog="altalign decontaminate",
-        description="Add test sets to a run: near-duplicates of their images go, and the shards are written anew. Nothing is fetched or judged again.",
+        description="Add test sets to a run: near-duplicates of their images go, and the shards are written anew. "
+        "Nothing is fetched or judged again.",
         epilog=_TO_BEAM,
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run whose images are fetched")
-    parser.add_argument(
-        "--test-set",
-        action="append",
-        required=True,
-        metavar="NAME=PATH",
-        help="folder of images, Parquet files or tars; repeatable",
-    )
-    parser.add_argument(
-        "--image-column",
-        default="image",
-        metavar="COLUMN",
-        help="of Parquet files: the column of the image's bytes (image)",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="override a setting of the run; repeatable",
-    )
+    _add_test_sets(parser, "folder of images, Parquet files or tars; repeatable", is_required=True)
+    _add_overrides(parser, "override a setting of the run; repeatable")
     own, flags = _parted(argv)
     config = _with_test_sets(parser.parse_args(own))
 
@@ -114,24 +95,13 @@ def calibrate(argv: Sequence[str]) -> int:
     """Measure the search for near-duplicates on a run's own images, and choose its threshold."""
     parser = argparse.ArgumentParser(
         prog="altalign calibrate",
-        description="Measure on a run's own images which copies of test images the search finds and how often it is wrong, and choose the threshold. "
-        "OUT can then be named as [decontaminate] calibration. The run is left as it is.",
+        description="Measure on a run's own images which copies of test images the search finds and how often it is "
+        "wrong, and choose the threshold. OUT can then be named as [decontaminate] calibration. The run is left as it "
+        "is.",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run whose images are fetched")
     parser.add_argument("out", metavar="OUT", help="folder of the calibration: its files, and report.html")
-    parser.add_argument(
-        "--test-set",
-        action="append",
-        default=[],
-        metavar="NAME=PATH",
-        help="a test set beside those of the run; repeatable",
-    )
-    parser.add_argument(
-        "--image-column",
-        default="image",
-        metavar="COLUMN",
-        help="of Parquet files: the column of the image's bytes (image)",
-    )
+    _add_test_sets(parser, "a test set beside those of the run; repeatable")
     parser.add_argument(
         "--pairs",
         default="",
@@ -146,29 +116,24 @@ def calibrate(argv: Sequence[str]) -> int:
         type=float,
         default=1e-3,
         metavar="N",
-        help="that a pool image may be expected to have (1e-3)",
+        help="test images that a pool image may match by mistake, on average (1e-3)",
     )
     parser.add_argument(
         "--sample",
         type=int,
         default=2_000,
         metavar="IMAGES",
-        help="to make copies of: half teach the map, half are looked for (2000)",
+        help="images to make copies of: half teach the map, half are looked for (2000)",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="override a setting of the run; repeatable",
-    )
+    _add_overrides(parser, "override a setting of the run; repeatable")
     own, flags = _parted(argv)
     arguments = parser.parse_args(own)
     if flags:
         raise UsageError(
-            f"-- {flags[0]}: calibrating runs in this process, whichever engine the run was made on, and has no flags for Beam; leave them out"
+            f"-- {flags[0]}: calibrating runs in this process, whichever engine the run was made on, "
+            "and has no flags for Beam; leave them out"
         )
-    arguments.set.insert(0, 'engine.runner="embedded"')  # of this process are the threads, too
+    arguments.set.insert(0, 'engine.runner="embedded"')  # the threads belong to this process, too
     config = _with_test_sets(arguments)
 
     with startup.imports():
@@ -181,14 +146,23 @@ def calibrate(argv: Sequence[str]) -> int:
 
 
 def _with_test_sets(arguments: argparse.Namespace) -> "CurateConfig":
-    """The settings of a run whose `work/` is there, with the test sets of a command line."""
-    config = _fitted(
-        _config_of_run(
-            arguments.run, arguments.set, [_test_set(named, arguments.image_column) for named in arguments.test_set]
-        )
-    )
+    """The settings of a run that still has its `work/`, with the test sets of a command line."""
+    test_sets = [_test_set(named, arguments.image_column) for named in arguments.test_set]
+    config = _fitted(_config_of_run(arguments.run, arguments.set, test_sets))
     _check_work(config.run.folder)
     return config
+
+
+def _add_overrides(parser: argparse.ArgumentParser, words: str) -> None:
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help=words)
+
+
+def _add_test_sets(parser: argparse.ArgumentParser, words: str, *, is_required: bool = False) -> None:
+    parser.add_argument(
+        "--test-set", action="append", default=[], required=is_required, metavar="NAME=PATH", help=words
+    )
+    of_bytes = "of Parquet files: the column of the image's bytes (image)"
+    parser.add_argument("--image-column", default="image", metavar="COLUMN", help=of_bytes)
 
 
 def _test_set(named: str, image_column: str) -> dict[str, str]:
@@ -199,22 +173,23 @@ def _test_set(named: str, image_column: str) -> dict[str, str]:
 
 
 def _reported(config: "CurateConfig") -> int:
-    """The report of a run that is finished now; the exit code."""
+    """Write the report of a run that is finished now; returns the exit code."""
     return cli.call(cli.AFTER_A_CURATION, config.run.folder)
 
 
 def _check_work(folder: str) -> None:
     if storage.kind(storage.join(folder, "work")) == "missing":
         raise UsageError(
-            f"{folder}: work/ was deleted, and what was fetched with it; `altalign curate` with --restart runs everything anew"
+            f"{folder}: work/ was deleted, and what was fetched with it; "
+            "`altalign curate` with --restart runs everything anew"
         )
 
 
 def _check_reasons(named: Sequence[str]) -> None:
-    """Refuse what is no reason for which an image could not be fetched.
+    """Refuse names that are no reasons for a failed fetch.
 
     Raises:
-        UsageError: naming the one that was meant.
+        UsageError: a name is none; the error proposes the one that was probably meant.
     """
     from altalign.reasons import REASONS, DropReason, Stage  # Arrow, which --help need not wait for
 
@@ -226,11 +201,11 @@ def _check_reasons(named: Sequence[str]) -> None:
 
 
 def _config_of_run(folder: str, overrides: Sequence[str], test_sets: Sequence[dict[str, str]] = ()) -> "CurateConfig":
-    """The settings of a run, with the engine that it was run with, and with these test sets more.
+    """The settings of a run with the engine that it was run with, these overrides, and these further test sets.
 
     Raises:
-        UsageError: it is no run.
-        DamagedError: a file of it is not as it was written.
+        UsageError: the folder is no run.
+        DamagedError: one of its files is not as it was written.
     """
     from altalign.curation import CurateConfig
 
@@ -254,14 +229,15 @@ def _config_of_run(folder: str, overrides: Sequence[str], test_sets: Sequence[di
     for each, known in ((each, known) for each in test_sets for known in config.decontaminate.named_sets):
         if each["name"] == known.name and each["path"] != known.path:
             raise UsageError(
-                f"--test-set {each['name']}={each['path']}: the run has a test set of that name ({known.path}); give another name"
+                f"--test-set {each['name']}={each['path']}: the run has a test set of that name ({known.path}); "
+                "give another name"
             )
     values["decontaminate"]["test_sets"] = [*before, *(each for each in test_sets if each not in before)]
     return CurateConfig.from_values(values, where="--test-set")
 
 
 def _fitted(config: "CurateConfig") -> "CurateConfig":
-    """The settings with as many workers as there is memory for; said where they are fewer."""
+    """The settings with as many workers as there is memory for; prints a line where these are fewer."""
     there = memory.free()
     fitted = memory.fitted(config, there)
     if fitted is not config:
@@ -273,7 +249,7 @@ def _fitted(config: "CurateConfig") -> "CurateConfig":
 
 
 def _parted(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What is for the verb, and the flags after `--`, which are for Beam."""
+    """The words for the verb, and the flags after `--`, which are for Beam."""
     at = argv.index("--") if "--" in argv else len(argv)
     return list(argv[:at]), list(argv[at + 1 :])
 
@@ -286,9 +262,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         epilog=_TO_BEAM,
     )
     parser.add_argument("config", metavar="CONFIG", type=Path, help="settings (TOML)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting; repeatable"
-    )
+    _add_overrides(parser, "override a setting; repeatable")
     parser.add_argument("--until", choices=STAGES, default=STAGES[-1], help="stop after this stage")
     parser.add_argument(
         "--dry-run", action="store_true", help="show files, units, resolved settings and the disk needed; do nothing"
@@ -300,7 +274,10 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _joined(argv: Sequence[str]) -> Iterator[str]:
-    """`--rerun STAGE` as one word, and `--rerun` before anything else as the whole of it: `--rerun mine.toml` names no stage."""
+    """The words with `--rerun STAGE` joined to one; before any other word `--rerun` stands alone.
+
+    So `--rerun mine.toml` names no stage.
+    """
     is_taken = False
     for word, after in zip(argv, [*argv[1:], ""], strict=False):
         if is_taken:

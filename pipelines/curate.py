@@ -1,4 +1,4 @@
-"""`altalign curate CONFIG`: image/alt-text pairs in, audited shards out. `PIPELINE` is the whole, in order."""
+"""`altalign curate CONFIG` turns image/alt-text pairs into audited shards; `PIPELINE` lists all its steps in order."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -28,31 +28,31 @@ from altalign.stages import STAGES, own_files
 
 
 class Step(NamedTuple):
-    """One Beam pipeline: where its units leave their marks, what they are, and what is done with them."""
+    """One Beam pipeline: where its units leave their marks, which units there are, and what is done with them."""
 
     marks: Marks[Any]
     plan: Callable[[Run], Sequence[Any]]
     transform: Callable[[Run], beam.PTransform[Any, Any]]
     watch: Callable[[Run], type[progress.Watch]] = lambda _: progress.Watch
-    # of one core, about, in units that hold Python's lock too much for threads
+    # about how long units take one core, where they hold Python's lock too long for threads
     seconds: Callable[[Run, Sequence[Any]], float] = lambda _run, _units: 0.0
 
 
 def each(marks: Marks[F], plan: Callable[[Run], Sequence[U]], work: Callable[[Run, U], F], **more: Any) -> Step:
-    """A map-only step; `more` is what `Step` has beside."""
+    """A map-only step; `more` are further fields of `Step`."""
     return Step(marks, plan, lambda run: MapUnits(run, marks, work), **more)
 
 
 TEST_IMAGES = each(artefacts.TESTS, test_images.plan, test_images.read)
 
-# The whole curation, in order: the steps of each stage, then what is made of all their units.
+# The whole curation, in order: the steps of each stage, and what concludes it once all its units are finished.
 PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
     "extract": ([each(artefacts.EXTRACTED, extract.plan, extract.extract, seconds=extract.seconds)], extract.conclude),
     "tables": ([Step(artefacts.COUNTED, pool.units, tables.Count)], tables.conclude),
     "judge": ([Step(artefacts.JUDGED, pool.units, judge.Judge)], of_judge.conclude),
     "fetch": (
         [
-            TEST_IMAGES,  # before an image is asked for: what cannot be looked for stops the run here
+            TEST_IMAGES,  # before any image is fetched: an unreadable test image stops the run here
             Step(artefacts.GATHERED, fetch_from_files.plan_gather, fetch_from_files.Gather),
             Step(artefacts.FETCHED, fetch.plan, fetch.Fetch, fetch.watch, fetch.seconds),
         ],
@@ -77,7 +77,7 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
 
 
 def curate(config: CurateConfig, arguments: argparse.Namespace, flags: list[str]) -> int:
-    """Run, or continue, a curation: `arguments` of `altalign.pipelines.command`, `flags` of Beam."""
+    """Run or continue a curation; `arguments` come from `altalign.pipelines.command`, `flags` go to Beam."""
     pipeline_options = options(config.engine, flags)
     check_places(config)
     run = find_run(config, config_path=str(arguments.config))
@@ -88,7 +88,8 @@ def curate(config: CurateConfig, arguments: argparse.Namespace, flags: list[str]
     wants_images = config.fetch.source == "archive" and STAGES.index(arguments.until) >= STAGES.index("fetch")
     if wants_images and not any(_holds_images(settings) for settings in config.input):
         terminal.stderr().print(
-            'no input holds images, so every pair will end as not_in_archive; fetch.source = "web" fetches them, --until judge stops before that',
+            "no input holds images, so every pair will end as not_in_archive; "
+            'fetch.source = "web" fetches them, --until judge stops before that',
             soft_wrap=True,
         )
     with own_files(run.folder):
@@ -104,7 +105,7 @@ def curate(config: CurateConfig, arguments: argparse.Namespace, flags: list[str]
 def finish(
     run: Run, grounds: Mapping[str, Grounds], pipeline_options: PipelineOptions, *, until: str = STAGES[-1]
 ) -> None:
-    """Run the stages that are not done, up to this one. The run is open, and held."""
+    """Run the stages that are not done, up to `until`. The caller has opened the run and holds its lock."""
     with storage.temporary(run.work("temporary")):
         if not run.is_done(STAGES[-1]):
             with started(run, pipeline_options):
@@ -129,7 +130,7 @@ def _holds_images(settings: InputSettings) -> bool:
 
 
 def run_stage(run: Run, stage: str, grounds: Grounds, pipeline_options: PipelineOptions) -> None:
-    """All pipelines of a stage, then its conclusion; its mark last."""
+    """Run all pipelines of a stage, then its conclusion, and write its mark last."""
     steps, conclude = PIPELINE[stage]
     with recording(run, stage, grounds):
         for step in steps:
@@ -141,7 +142,7 @@ def run_stage(run: Run, stage: str, grounds: Grounds, pipeline_options: Pipeline
 
 
 def run_step(run: Run, step: Step, pipeline_options: PipelineOptions) -> None:
-    """One Beam pipeline, of the units that are not finished."""
+    """Run one Beam pipeline over the units that are not finished."""
     units = step.plan(run)
     if not units:
         return
@@ -154,7 +155,10 @@ def run_step(run: Run, step: Step, pipeline_options: PipelineOptions) -> None:
 
 
 def _processes_for(run: Run, step: Step, units: Sequence[Any]) -> int:
-    """How many processes are worth what is left of a step. None where a store holds the run: each writer would have to know that it is held still."""
+    """How many processes pay for the rest of a step; 0 where a store holds the run.
+
+    There each writer would have to check that the run's lock is still held.
+    """
     if run.config.engine.runner != "embedded" or storage.is_remote(run.folder):
         return 0
     finished = set(run.finished(step.marks.step))

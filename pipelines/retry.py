@@ -1,9 +1,9 @@
-"""`altalign retry RUN`: the images that could not be had are asked for again, and the run is finished anew.
+"""`altalign retry RUN` asks again for the images that could not be fetched, and finishes the run anew.
 
-A journal keeps how fetching each image ended; what is taken out of it is asked for again, and nothing else is. The
-manifest goes first, then what rests on the fetched images, then the mark of each unit before its journal changes:
-whoever is killed on the way leaves a run that `altalign curate` finishes and in which a second retry finds what the
-first has not taken out.
+A journal records how the fetch of each image ended. Only images that are taken out of it are asked for again. The
+manifest is deleted first, then what rests on the fetched images, then the mark of each unit before its journal
+changes. So a retry that is killed leaves a run that `altalign curate` finishes, and a second retry finds the images
+that the first has not taken out.
 """
 
 from collections import Counter
@@ -25,7 +25,10 @@ from altalign.stages import STAGES, own_files
 
 
 def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int:
-    """Ask again for what failed for these reasons (none: those that may pass), and finish the run; `flags` of Beam."""
+    """Ask again for the images that failed for these reasons, and finish the run; `flags` go to Beam.
+
+    Without reasons: those that may pass (`PASSING`), and http_status of 429 and 5xx.
+    """
     pipeline_options = options(config.engine, flags)
     check_places(config)
     run = find_run(config, config_path=storage.join(config.run.folder, "config.toml"))
@@ -39,7 +42,7 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
             reopen.reopen(run, "fetch")
             forget(run, failed)
             curate.finish(run, grounds, pipeline_options, until="fetch")
-        said = _came(run, failed)  # now: a run may keep no journals to its end
+        said = _came(run, failed)  # now, for finishing may delete the journals
         curate.finish(run, grounds, pipeline_options)
     if said:
         terminal.stderr().print(said, soft_wrap=True)
@@ -48,7 +51,7 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
 
 
 def is_wanted(outcome: Outcome, reasons: Sequence[str]) -> bool:
-    """Whether an image that could not be had is to be asked for again."""
+    """Whether an image with this outcome is asked for again; without reasons as `retry` says."""
     if outcome.reason is None or reasons:
         return outcome.reason in reasons
     if outcome.reason is DropReason.HTTP_STATUS:
@@ -57,7 +60,7 @@ def is_wanted(outcome: Outcome, reasons: Sequence[str]) -> bool:
 
 
 def failed_images(run: Run, is_wanted: Callable[[Outcome], bool]) -> dict[str, list[int]]:
-    """By unit, the numbers of the images whose outcome is wanted."""
+    """The numbers of the images with a wanted outcome, by name of their unit."""
     found = {}
     for name in journal.names(run.work(Fetched.step)):
         outcomes = journal.read(Fetched(run, name).stem).outcomes
@@ -67,7 +70,7 @@ def failed_images(run: Run, is_wanted: Callable[[Outcome], bool]) -> dict[str, l
 
 
 def forget(run: Run, failed: Mapping[str, Sequence[int]]) -> None:
-    """Take images out of the journals of their units, which are then not finished."""
+    """Take images out of the journals of their units, and delete the marks of these units."""
     for unit in fetch.plan(run):
         if unit["name"] in failed:
             storage.delete(run.mark(Fetched.step, unit["name"]))
@@ -78,19 +81,17 @@ def forget(run: Run, failed: Mapping[str, Sequence[int]]) -> None:
 
 
 def _came(run: Run, asked: Mapping[str, Sequence[int]]) -> str:
-    """What became of the images that were asked for again; empty where none was."""
-    ended = Counter[str]()
+    """A sentence on what became of the images that were asked for again; empty where there were none."""
+    if not asked:
+        return ""
+    came, failed = 0, Counter[str]()
     for name, numbers in asked.items():
         outcomes = journal.read(Fetched(run, name).stem).outcomes
-        ended.update(
-            "came" if outcomes[number].reason is None else log.status_of(outcomes[number]) for number in numbers
-        )
-    came = f"{ended.pop('came', 0):,} came"
-    return (
-        f"{sum(map(len, asked.values())):,} asked again: {', '.join([came, *(f'{n:,} {why}' for why, n in ended.most_common())])}"
-        if asked
-        else ""
-    )
+        again = [outcomes[number] for number in numbers]
+        came += sum(outcome.reason is None for outcome in again)
+        failed.update(log.status_of(outcome) for outcome in again if outcome.reason is not None)
+    ended = ", ".join([f"{came:,} came", *(f"{n:,} {why}" for why, n in failed.most_common())])
+    return f"{sum(map(len, asked.values())):,} asked again: {ended}"
 
 
 def _said(failed: Mapping[str, Sequence[int]], reasons: Sequence[str]) -> str:
@@ -98,4 +99,5 @@ def _said(failed: Mapping[str, Sequence[int]], reasons: Sequence[str]) -> str:
     images = sum(map(len, failed.values()))
     if not images:
         return f"nothing to retry: no image of the run failed for {asked}"
-    return f"{images:,} image{'s' * (images > 1)} of {len(failed):,} unit{'s' * (len(failed) > 1)} to ask for again: {asked}"
+    units = len(failed)
+    return f"{images:,} image{'s' * (images > 1)} of {units:,} unit{'s' * (units > 1)} to ask for again: {asked}"

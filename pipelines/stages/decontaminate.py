@@ -1,8 +1,8 @@
-"""Decontaminate: images of the pool that are near-duplicates of test images go, with every caption of theirs; then those of images of the pool.
+"""Decontaminate: drops images near to test images, and near-duplicates within the pool, with all their captions.
 
 Map-only: a unit of fetched images is searched against the index of test images (`near.index`), which every worker maps
-into its memory. All pairs above the threshold are found first, without fail; whether two images share a bucket is then
-asked of these pairs alone. What `within_pool` finds goes in the same pass as what is found here.
+into its memory. The search finds every pair above the threshold; only for these pairs it is then asked whether the two
+images share a bucket. The images that `within_pool` finds are dropped in the same pass.
 """
 
 from collections import Counter
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
@@ -44,32 +45,36 @@ from altalign.pipelines.run.artefacts import (
 from altalign.pipelines.run.units import Run
 from altalign.reasons import KEPT, DropReason, Stage
 
-# of the facts of FOUND
+# facts of FOUND that are added up
 TOTALS = ("images", "flat_images", "pairs", "pairs_without_a_bucket", "images_above", "images_without_a_bucket")
 
-# For the gallery, pairs that are not above the threshold are looked for too: among so many pairs of the pool, so near
-# to it, and so many kept of a unit.
+# The gallery also shows pairs below the threshold. They are looked for in the units with the first so many images of
+# the pool, down to so much below the threshold, and so many are kept for each unit.
 BELOW_AMONG, BELOW_WITHIN, BELOW_OF_UNIT = 65_536, 0.1, 25
 
-# Images searched for at a time: the pairs of so many are in memory at once, a few hundred bytes each. Far fewer are
-# above the threshold than below it.
+# Images searched for at a time, as all their pairs are in memory at once, at a few hundred bytes each. Far fewer pairs
+# are above the threshold than below it.
 _AT_A_TIME, _BELOW_AT_A_TIME = 1_024, 256
+
+Numbers = npt.NDArray[np.int64]  # int64[n]
+Features = npt.NDArray[np.int16]  # int16[n, d]
 
 
 class Near(NamedTuple):
-    """Pairs of an image of a unit and a test image, by image."""
+    """n pairs of an image of a unit and a test image, sorted by image."""
 
-    images: np.ndarray  # int64[n]
-    tests: np.ndarray  # int64[n]
-    cosines: np.ndarray  # float64[n]
-    shares_bucket: np.ndarray  # bool[n]
+    images: Numbers
+    tests: Numbers
+    cosines: npt.NDArray[np.float64]
+    shares_bucket: npt.NDArray[np.bool_]
 
-    def where(self, mask: np.ndarray) -> "Near":
-        """Those of them."""
-        return Near(*(column[mask] for column in self))
+    def where(self, chosen: npt.NDArray[np.bool_] | Numbers) -> "Near":
+        """The pairs that a mask or their numbers choose."""
+        images, tests, cosines, shares_bucket = self
+        return Near(images[chosen], tests[chosen], cosines[chosen], shares_bucket[chosen])
 
     def nearest(self) -> "Near":
-        """Of each image the pair of the largest cosine; of equal ones that of the first test image."""
+        """For each image the pair with the largest cosine; where cosines are equal, that of the first test image."""
         order = np.lexsort((self.tests, -self.cosines, self.images))
         return self.where(order[np.flatnonzero(np.diff(self.images[order], prepend=-1))])
 
@@ -78,7 +83,7 @@ class Near(NamedTuple):
 
 
 def plan_found(run: Run) -> list[FindUnit]:
-    """One unit a fetch unit, where there is anything to look for."""
+    """One unit a fetch unit, where there are test sets."""
     units, before = list[FindUnit](), 0
     for name, facts in run.all_facts(FETCHED) if run.config.decontaminate.test_sets else ():
         units.append(FindUnit(name=name, looks_below=before < BELOW_AMONG))
@@ -87,7 +92,7 @@ def plan_found(run: Run) -> list[FindUnit]:
 
 
 def find(run: Run, unit: FindUnit) -> FoundFacts:
-    """Find the test images near to the kept images of a fetch unit."""
+    """Find the test images that are near to the kept images of a fetch unit."""
     fetched, found = Fetched(run, unit["name"]), Found(run, unit["name"])
     features, index = fetched.features(), Index.of(run)
     above = index.calibration.similarity_above
@@ -111,15 +116,15 @@ def find(run: Run, unit: FindUnit) -> FoundFacts:
     )
 
 
-def _blocks(run: Run, index: Index, features: np.ndarray, *, above: float, at_a_time: int) -> Iterator[Near]:
-    """All pairs, by blocks of images, each pair once."""
+def _blocks(run: Run, index: Index, features: Features, *, above: float, at_a_time: int) -> Iterator[Near]:
+    """Yields all pairs, each once, for one block of images after another."""
     for first in range(0, len(features), at_a_time):
         near = _once(_near(run, index, features[first : first + at_a_time], above=above))
         yield near._replace(images=near.images + first)
 
 
-def _near(run: Run, index: Index, features: np.ndarray, *, above: float) -> Near:
-    """All pairs of images that are not flat and views of test images whose cosine is above."""
+def _near(run: Run, index: Index, features: Features, *, above: float) -> Near:
+    """All pairs of an image that is not flat and a view of a test image whose cosine is larger than `above`."""
     settings, numbers = run.config.decontaminate, np.flatnonzero(features.any(axis=1))
     vectors = index.calibration.vectors(features[numbers])
     found = find_pairs(vectors, index.side, above=above)
@@ -130,21 +135,20 @@ def _near(run: Run, index: Index, features: np.ndarray, *, above: float) -> Near
 
 
 def _same_bytes(index: Index, sha256: list[Any]) -> Near:
-    """Images that are test images to the byte, flat ones too."""
+    """The pairs of an image and a test image with the same bytes, flat ones too."""
     mine, tests = np.array(sha256, "S64"), index.digests
-    begin, end = (
-        np.searchsorted(tests["sha256"], mine, side="left"),
-        np.searchsorted(tests["sha256"], mine, side="right"),
-    )
-    images = np.repeat(np.arange(len(mine)), end - begin)
-    rows = np.concatenate(
-        [np.zeros(0, np.int64), *(np.arange(*ends) for ends in zip(begin[begin < end], end[begin < end], strict=True))]
-    )
+    begin = np.searchsorted(tests["sha256"], mine, side="left")
+    copies = np.searchsorted(tests["sha256"], mine, side="right") - begin
+    images = np.repeat(np.arange(len(mine)), copies)
+    rows = np.arange(len(images)) + np.repeat(begin - (np.cumsum(copies) - copies), copies)
     return Near(images, tests["test"][rows].astype(np.int64), np.ones(len(images)), np.ones(len(images), np.bool_))
 
 
 def _below(near: Near, wider: Iterable[Near], *, tests: int) -> Near:
-    """Of the pairs of a wider search, by blocks, those that are not near, the nearest of them; `tests`: how many test images there are."""
+    """From a wider search, block by block: the nearest pairs that are still below the threshold.
+
+    `tests` is how many test images there are.
+    """
     below, known = near.where(near.images < 0), near.images * tests + near.tests
     for block in wider:
         below = _joined(below, block.where(~np.isin(block.images * tests + block.tests, known)))
@@ -162,7 +166,10 @@ def _write(path: str, near: Near) -> None:
 
 
 def _once(near: Near) -> Near:
-    """Each pair once, by image and test image, however many views of it were found: in a bucket before others, then of the largest cosine."""
+    """Each pair of an image and a test image once, whichever of its views were found.
+
+    A view that shares a bucket comes before others, then the one with the largest cosine.
+    """
     order = np.lexsort((-near.cosines, ~near.shares_bucket, near.tests, near.images))
     near = near.where(order)
     return near.where((np.diff(near.images, prepend=-1) != 0) | (np.diff(near.tests, prepend=-1) != 0))
@@ -172,7 +179,7 @@ def _once(near: Near) -> Near:
 
 
 def plan(run: Run) -> list[DropUnit]:
-    """One unit a fetch unit; `place` is its own in their order."""
+    """One unit a fetch unit; `place` is its place in their order."""
     return [
         DropUnit(name=name, place=place, counts=facts.counts, kept=facts.kept, funnel=facts.funnel)
         for place, (name, facts) in enumerate(run.all_facts(FETCHED))
@@ -180,7 +187,7 @@ def plan(run: Run) -> list[DropUnit]:
 
 
 def drop(run: Run, unit: DropUnit) -> DropFacts:
-    """Count the rows of a fetch unit, and write those that go and which stay, if any goes."""
+    """Count the rows of a fetch unit; where any go, write these, and the numbers of those that stay."""
     name, failed_counts = unit["name"], FailedCounts()
     dropped = _dropped(run, unit) if learned.is_wanted(run) else None
     if dropped is None or not len(dropped):
@@ -211,13 +218,13 @@ def _nearest(run: Run, name: str) -> Near:
     return (near.where(near.shares_bucket) if run.config.decontaminate.require_bucket else near).nearest()
 
 
-def gone(run: Run, name: str) -> np.ndarray:
+def gone(run: Run, name: str) -> Numbers:
     """The numbers of the images of a fetch unit that go because of a test image."""
     return _nearest(run, name).images if run.config.decontaminate.test_sets else np.zeros(0, np.int64)
 
 
 def _dropped(run: Run, unit: DropUnit) -> pa.Table:
-    """The rows that go, of `FETCHED_ROW`, with their numbers, the reason, and what they are near to."""
+    """The rows (`FETCHED_ROW`) that go, with their numbers, the reason, and what they are near to."""
     rows, parts = Fetched(run, unit["name"]).rows(), list[pa.Table]()
     first_rows = first_of_each_image(rows)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
@@ -229,36 +236,33 @@ def _dropped(run: Run, unit: DropUnit) -> pa.Table:
         parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, near.cosines[which], names))
     numbers, stays = within_pool.replaced_in(run, unit["place"])
     goes, which = _rows_of(numbers, image_of)
-    parts.append(
-        _going(
-            rows,
-            goes,
-            DropReason.NEAR_DUPLICATE_IN_POOL,
-            stays["cosine"][which],
-            {"kept_key": identity.hexed(stays["key"][which])},
-        )
-    )
+    kept_keys = {"kept_key": identity.hexed(stays["key"][which])}
+    parts.append(_going(rows, goes, DropReason.NEAR_DUPLICATE_IN_POOL, stays["cosine"][which], kept_keys))
     return pa.concat_tables(parts, promote_options="default").sort_by("row")
 
 
-def _rows_of(images: np.ndarray, image_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of images (their numbers, rising) by the image of each row; and of each its place among the images."""
+def _rows_of(images: Numbers, image_of: Numbers) -> tuple[Numbers, Numbers]:
+    """The numbers of the rows of these images (rising numbers), and for each row the place of its image among them.
+
+    `image_of` has the number of each row's image.
+    """
     place = np.searchsorted(images, image_of)
     rows = np.flatnonzero(np.r_[images, -1][place] == image_of)
     return rows, place[rows]
 
 
 def _going(
-    rows: pa.Table, goes: np.ndarray, reason: DropReason, cosines: np.ndarray, more: "dict[str, Any]"
+    rows: pa.Table, goes: Numbers, reason: DropReason, cosines: npt.NDArray[np.float64], more: dict[str, Any]
 ) -> pa.Table:
-    """Rows that go for one reason; their similarity is null where the cosine is none."""
-    similarity = pa.array(cosines.astype(np.float32), from_pandas=True)
-    strings = {
+    """The rows that go for one reason; their similarity is null where the cosine is NaN."""
+    columns = {
+        "row": pa.array(goes, pa.int64()),
+        "similarity": pa.array(cosines.astype(np.float32), from_pandas=True),
         "reason": pa.array([reason.value] * len(goes), pa.string()),
         "failed": pa.array([[reason.value]] * len(goes), pa.list_(pa.string())),
     }
     table = rows.take(goes)
-    for column, values in {"row": pa.array(goes, pa.int64()), "similarity": similarity, **strings, **more}.items():
+    for column, values in {**columns, **more}.items():
         table = table.append_column(column, values)
     return table
 
@@ -271,7 +275,7 @@ def _forget(run: Run, name: str) -> None:
 
 
 def _goes(run: Run) -> Iterator[near_gallery.Pair]:
-    """Every image that goes because of a test image, with the nearest."""
+    """Yields every image that goes because of a test image, with the nearest test image."""
     for name, facts in run.all_facts(FOUND):
         if facts.pairs:
             near = _nearest(run, name)
@@ -280,7 +284,7 @@ def _goes(run: Run) -> Iterator[near_gallery.Pair]:
 
 
 def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
-    """How many images go because of each test set: each image because of the nearest test image."""
+    """How many images go because of each test set; an image counts for the set of its nearest test image."""
     by_image, sets = Counter(pair.test for pair in _goes(run)), index.names(run)["test_set"].to_pylist()
     by_set = Counter[str]()
     for test, images in by_image.items():
@@ -289,27 +293,24 @@ def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
 
 
 def conclude(run: Run) -> None:
-    """What became of pairs, `audit/outcome_joint.parquet`; what was looked for and found: the gallery, and `audit/near_duplicates/found.json`."""
+    """Write `audit/outcome_joint.parquet`, and what was found: the gallery and `audit/near_duplicates/found.json`."""
     outcome_joint.write(run)
     if not learned.is_wanted(run):
         return
-    if run.config.decontaminate.test_sets:
-        near_gallery.write(run, near_gallery.pairs_above(run), near_gallery.pairs_below(run), _goes(run))
-    found = [facts for _, facts in run.all_facts(FOUND)]
-    totals = (
-        {name: sum(getattr(facts, name) for facts in found) for name in TOTALS}
-        if run.config.decontaminate.test_sets
-        else {}
-    )
-    test_sets: dict[str, int] = {}
+    test_sets = Counter[str]()
     for _, facts in run.all_facts(TESTS):
-        test_sets[facts.test_set] = test_sets.get(facts.test_set, 0) + facts.images
+        test_sets[facts.test_set] += facts.images
     of_index = run.facts(INDEX, ONLY)
     sizes = run.facts_of(LEARNED, ONLY).to_json() | (of_index.to_json() if of_index else {})
+    near, totals = dict[str, Any](), dict[str, int]()
+    if run.config.decontaminate.test_sets:
+        near_gallery.write(run, near_gallery.pairs_above(run), near_gallery.pairs_below(run), _goes(run))
+        near["images_near"] = _images_near(run, list(test_sets))
+        found = [facts for _, facts in run.all_facts(FOUND)]
+        totals = {name: sum(getattr(facts, name) for facts in found) for name in TOTALS}
     settings = {
         "similarity_above": learned.calibration_of(run).similarity_above,
         "require_bucket": run.config.decontaminate.require_bucket,
     }
-    near = {"images_near": _images_near(run, list(test_sets))} if run.config.decontaminate.test_sets else {}
     in_pool = {"within_pool": within_pool.facts_of(run)} if within_pool.is_wanted(run) else {}
     outputs.write_found(run, {"test_sets": test_sets, **near, **sizes, **settings, **totals, **in_pool})

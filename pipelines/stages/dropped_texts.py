@@ -23,7 +23,7 @@ _NUMBERS = ("words", "images_per_text", "texts_per_image")  # as they were measu
 
 @dataclass(frozen=True)
 class Judged:
-    """n candidates, what was measured of them, every reason that holds (as `reasons_of` has it), and their ids (uint8[n, 16])."""
+    """n candidates, what was measured of them, all reasons that hold (`reasons_of`), and their ids (uint8[n, 16])."""
 
     candidates: pa.RecordBatch
     measured: Measured

@@ -1,8 +1,8 @@
 """Extract: input files -> the pool of candidates, with a verdict on every image element, record, line and row.
 
-One unit is one input file. A Parquet table without images is its own pool: only its footer is read here, the text
-passes read its row groups. Every other file is read once; its candidates, the places of its images and what it dropped
-stay in work/.
+One unit is one input file. A Parquet table without images is its own pool: here only its footer is read, and the text
+passes read its row groups. Every other file is read once; its candidates, the places of its images and a sample of its
+dropped rows stay in work/.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,12 @@ from altalign.pipelines.stages import image_places
 from altalign.reasons import DropReason, Stage
 from altalign.schema import BROKEN, CANDIDATE, DROPPED
 
-# of the books in examples/, and of images of mixed formats to their verdict: docs/concepts/where-the-time-goes.md
-Stamp = list[int | str]  # what tells that an input file has not changed
-
+# measured on the books in examples/: docs/concepts/where-the-time-goes.md
 SECONDS_PER_BYTE = 30e-9
-SIZES_ASKED = 100
-# dropped rows kept as a sample: those of the smallest keys, the same whatever the units were
-SAMPLE_PER_REASON = 1_000
+SIZES_ASKED = 100  # the sizes of so many files stand for all
+SAMPLE_PER_REASON = 1_000  # dropped rows that are kept: those of the smallest keys, the same whatever the units were
+
+Stamp = list[int | str]  # tells whether an input file has changed
 
 
 def plan(run: Run) -> list[FileUnit]:
@@ -41,10 +40,10 @@ def plan(run: Run) -> list[FileUnit]:
 
 
 def seconds(run: Run, units: Sequence[FileUnit]) -> float:
-    """What archives take one core, about, by the sizes of the first of them; images of tars are fetched next, by the same processes. Of tables: 0."""
+    """About how long the archives among these units take one core, by the sizes of the first of them; 0 for tables."""
     files = [run.files[unit["file"]] for unit in units]
     paths = [file.path for file in files if run.config.input[file.of].kind != "table"]
-    with suppress(OSError, AltalignError):  # what is not to be had is said where it is read
+    with suppress(OSError, AltalignError):  # reading a missing file reports it
         sizes = [stamp.size for stamp in storage.stamps(paths[:SIZES_ASKED])]
         return SECONDS_PER_BYTE * sum(sizes) * len(paths) / max(1, len(sizes))
     return 0.0
@@ -117,7 +116,7 @@ def _skip_file(run: Run, file: InputFile, stamp: Stamp, error: UnreadableError) 
 
 
 class _Sample:
-    """The dropped rows of the smallest keys, up to SAMPLE_PER_REASON of each reason."""
+    """The dropped rows with the smallest keys, up to SAMPLE_PER_REASON for each reason."""
 
     def __init__(self) -> None:
         self.rows = DROPPED.empty_table()
@@ -130,17 +129,8 @@ class _Sample:
 
 def _broken_rows(broken: pa.RecordBatch, source: str) -> pa.Table:
     failed = pa.array([[DropReason.RECORD_BROKEN.value]] * broken.num_rows, pa.list_(pa.string()))
-    columns = {name: broken[name] for name in BROKEN.names}
-    return parquet.table(
-        {
-            **columns,
-            "source": source,
-            "stage": Stage.EXTRACT.value,
-            "reason": DropReason.RECORD_BROKEN.value,
-            "failed": failed,
-        },
-        DROPPED,
-    )
+    columns = {name: broken[name] for name in BROKEN.names} | {"source": source, "stage": Stage.EXTRACT.value}
+    return parquet.table({**columns, "reason": DropReason.RECORD_BROKEN.value, "failed": failed}, DROPPED)
 
 
 def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
@@ -153,7 +143,7 @@ def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
 
 
 def conclude(run: Run) -> None:
-    """`dropped/extract/`: every broken record, and a content-hashed sample of the rest."""
+    """Write `dropped/extract/`: every broken record, and of the rest the rows with the smallest keys."""
     pool.write_size(run)
     if not run.config.audit.keep_dropped:
         return

@@ -1,8 +1,8 @@
-"""Fetch and image: the bytes of every surviving image, once however many captions it has; measured and judged while decoded.
+"""Fetch and image: gets every surviving image once, however many captions it has, and measures and judges it.
 
-A fetch unit is a row group of the grouped survivors. Its images come from where they are in hand (`fetch_from_files`) or
-from the web (`fetch_from_web`); either leaves a blob of bytes and, of each image, an outcome, in the order of images. What
-follows is the same.
+A fetch unit is a row group of the grouped survivors. Its images come from the input files (`fetch_from_files`) or from
+the web (`fetch_from_web`). Either leaves a blob of bytes and an outcome for each image, in the order of images; what
+follows is the same for both.
 """
 
 from collections.abc import Sequence
@@ -41,19 +41,17 @@ from altalign.pipelines.stages import fetch_from_files, fetch_from_web
 from altalign.pipelines.web.kept.fetch_progress import WebWatch
 from altalign.reasons import REASONS, Stage, reasons_of
 
-SECONDS_PER_IMAGE = 1e-3  # docs/concepts/where-the-time-goes.md; of a web-size one three times that
+SECONDS_PER_IMAGE = 1e-3  # docs/concepts/where-the-time-goes.md; web-size images take three times that
 
 
 def plan(run: Run) -> list[FetchUnit]:
     """One unit a row group of the grouped survivors, in order of image_id."""
-    groups = [
-        (name, number, group) for name, facts in run.all_facts(GROUPED) for number, group in enumerate(facts.row_groups)
-    ]
-    one_in = gallery_rows.one_in(sum(group["images"] for _, _, group in groups), image_hosts.IMAGES_AT_MOST)
+    grouped = [(name, facts.row_groups) for name, facts in run.all_facts(GROUPED)]
+    groups = [(name, number, group) for name, of_name in grouped for number, group in enumerate(of_name)]
+    units, images = len(groups), sum(group["images"] for _, _, group in groups)
+    one_in = gallery_rows.one_in(images, image_hosts.IMAGES_AT_MOST)
     return [
-        FetchUnit(
-            name=f"{name}-{number:05d}", partition=name, row_group=number, **group, units=len(groups), one_in=one_in
-        )
+        FetchUnit(name=f"{name}-{number:05d}", partition=name, row_group=number, **group, units=units, one_in=one_in)
         for name, number, group in groups
     ]
 
@@ -66,18 +64,21 @@ class Fetch(beam.PTransform[Any, Any]):
         self._run = run
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
-        """Do every unit that is not finished; from the web, more at a time than there are cores."""
+        """Do every unit that is not finished; units that wait for the web run more at a time than there are cores."""
         threads = fetch_from_web.threads(self._run) if self._run.config.fetch.source == "web" else {}
         return input_or_inputs | MapUnits(self._run, FETCHED, fetch, **threads)
 
 
 def watch(run: Run) -> type[progress.Watch]:
-    """What shows the progress of this step."""
+    """The class that shows the progress of this step."""
     return WebWatch if run.config.fetch.source == "web" else progress.Watch
 
 
 def seconds(run: Run, units: Sequence[FetchUnit]) -> float:
-    """What they take one core, about; 0 where they wait for the web, or a model, which has threads of its own, looks at colours."""
+    """About how long these units take one core.
+
+    0 where they wait for the web, or a model looks at colours, which has threads of its own.
+    """
     is_ours = run.config.fetch.source == "archive" and not measuring.hooks_of(run.config).colour
     return SECONDS_PER_IMAGE * sum(unit["images"] for unit in units) if is_ours else 0.0
 
@@ -100,7 +101,7 @@ def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
 
 
 def _verdict(outcomes: Sequence[Outcome], config: ImageSettings) -> dict[str, "pa.Array[Any]"]:
-    """`reason` and `failed` of each image: why it is not in hand, or what the image rules say of it."""
+    """`reason` and `failed` of each image: why it was not fetched, or what the image rules say of it."""
     reason, failed = reasons_of(measuring.verdicts([outcome.measured for outcome in outcomes], config))
     missing = pa.array([outcome.reason for outcome in outcomes], pa.string())
     missing_alone = pa.array([[outcome.reason] for outcome in outcomes], pa.list_(pa.string()))
@@ -111,9 +112,13 @@ def _verdict(outcomes: Sequence[Outcome], config: ImageSettings) -> dict[str, "p
 
 
 def _joined(
-    run: Run, rows: pa.Table, outcomes: Sequence[Outcome], verdict: dict[str, "pa.Array[Any]"], image_of: np.ndarray
+    run: Run,
+    rows: pa.Table,
+    outcomes: Sequence[Outcome],
+    verdict: dict[str, "pa.Array[Any]"],
+    image_of: npt.NDArray[np.int64],
 ) -> pa.Table:
-    """One row a candidate: what came before, what was measured of its image, and the verdict."""
+    """One row a candidate: its text, what was measured of its image, and the verdict; `image_of`: numbers of images."""
     text = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url", "words", "rarest_log2")}
     ids = {name: identity.hexed(arrays.ids_of(rows[name])) for name in ("key", "image_id")}
     measured = measuring.columns([outcome.measured for outcome in outcomes])
@@ -124,19 +129,15 @@ def _joined(
         "blob_bytes": pa.array([outcome.bytes for outcome in outcomes], pa.int64()),
         **verdict,
     }
-    source = pool.sources(run, rows["file"])
-    return pa.table(
-        {**ids, **text, "source": source, **{name: column.take(image_of) for name, column in of_image.items()}}
-    )
+    source = {"source": pool.sources(run, rows["file"])}
+    return pa.table({**ids, **text, **source, **{name: column.take(image_of) for name, column in of_image.items()}})
 
 
 def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
-    """Write what a unit leaves: dropped rows of both stages, what was measured, the rows that go on."""
-    # false for null
-    is_missing = pc.is_in(
-        parquet.strings(rows, "reason"), value_set=pa.array([reason.value for reason in REASONS[Stage.FETCH]])
-    )
-    missing, seen = rows.filter(is_missing), rows.filter(pc.invert(is_missing))
+    """Write what a unit leaves: the dropped rows of both stages, the evidence, and the rows that go on."""
+    of_fetch = pa.array([reason.value for reason in REASONS[Stage.FETCH]])
+    has_come = pc.invert(pc.is_in(parquet.strings(rows, "reason"), value_set=of_fetch))  # true for null
+    missing, seen = rows.filter(pc.invert(has_come)), rows.filter(has_come)
     kept, dropped = seen.filter(seen["reason"].is_null()), seen.filter(seen["reason"].is_valid())
     failed_counts = FailedCounts()
     failed_counts.add(Stage.FETCH, missing["source"], missing["failed"])
@@ -152,10 +153,8 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
     files.write_features(_features(run, kept.take(first_of_each_image(kept))["features"]))
     files.write_rows(kept)
     gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "blob_offset", "blob_bytes"))
-    firsts = first_of_each_image(rows)
-    of_each = {"came": pc.invert(is_missing), "stays": rows["reason"].is_null()}
-    columns: dict[str, Any] = {"id": rows["image_id"], "url": rows["image_url"], **of_each}
-    of_images = pa.table(columns).take(firsts)
+    with_outcome = rows.append_column("has_come", has_come).append_column("is_kept", rows["reason"].is_null())
+    of_images, names = with_outcome.take(first_of_each_image(rows)), ("image_id", "image_url", "has_come", "is_kept")
     return FetchFacts(
         len(kept),
         **failed_counts.facts(),
@@ -165,25 +164,22 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
             *funnel.of_images(Stage.FETCH.value, seen, sizes="blob_bytes"),
             *funnel.of_images(Stage.IMAGE.value, kept, sizes="blob_bytes"),
         ],
-        hosts=image_hosts.count(
-            *(parquet.values(of_images, name) for name in ("id", "url", *of_each)), one_in=unit["one_in"]
-        ),
+        hosts=image_hosts.count(*(parquet.values(of_images, name) for name in names), one_in=unit["one_in"]),
     )
 
 
 def _features(run: Run, features: "pa.ChunkedArray[Any]") -> npt.NDArray[np.int16]:
-    """What the embedder makes of each kept image, in their order: int16[n, d], zeros for a flat one."""
+    """The features of the kept images in their order: int16[n, d], zeros for a flat image."""
     dimensions = measuring.hooks_of(run.config).embedder.dimensions
     each: Any = pc.fill_null(features, pa.scalar(bytes(2 * dimensions)))
     return np.frombuffer(b"".join(each.to_pylist()), np.int16).reshape(-1, dimensions)
 
 
 def conclude(run: Run) -> None:
-    """What was measured of images, for the audit: `audit/image_joint.parquet`, `audit/image_values.parquet`, `audit/hosts.parquet`."""
+    """Write what was measured of images: `image_joint`, `image_values` and `hosts`, all `.parquet` in `audit/`."""
     units = [Fetched(run, name) for name in run.finished(Fetched.step)]
     for ending, table in (("image_joint", IMAGE_JOINT), ("image_values", IMAGE_VALUES)):
         parts = storage.each(parquet.read_table, [files.path(ending) for files in units], of=run.folder)
         outputs.write_audit(run, table, image_joint.total(parts, table.schema))
-    # few units have images of the sample
-    of_hosts = [facts.hosts for _, facts in run.all_facts(FETCHED) if facts.hosts]
+    of_hosts = [facts.hosts for _, facts in run.all_facts(FETCHED) if facts.hosts]  # few units have any
     image_hosts.write(run, of_hosts, one_in=next((unit["one_in"] for unit in plan(run)), 1))

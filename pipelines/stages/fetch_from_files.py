@@ -1,6 +1,6 @@
-"""Images that are in hand: ranged reads of the WARC, tar and Parquet files of the input.
+"""Images of the input's own files: ranged reads of WARC, tar and Parquet files.
 
-Rows of Parquet tables are gathered first, one pass over each table, so that no row group is read twice.
+Rows of Parquet tables are gathered first, in one pass over each table, so that no row group is read twice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,7 +42,7 @@ from altalign.reasons import DropReason
 
 
 def gather(run: Run, file: int, wanted: npt.NDArray[np.int64]) -> GatherFacts:
-    """Copy the images of these rows of a table (sorted numbers of rows) to a blob, with an index of row, offset and length."""
+    """Copy the images of these rows (rising numbers) of a table to a blob, with an index of row, offset and length."""
     source = run.files[file]
     files, index, end = Gathered(run, source.name), list[tuple[int, int, int]](), 0
     pool.check_unchanged(run, file)
@@ -58,30 +58,25 @@ def gather(run: Run, file: int, wanted: npt.NDArray[np.int64]) -> GatherFacts:
 
 def plan_gather(run: Run) -> list[Unit]:
     """One unit a table of images."""
-    inputs = [run.config.input[file.of] for file in run.files]
-    return [
-        {"name": file.name}
-        for file, settings in zip(run.files, inputs, strict=True)
-        if settings.kind == "table" and settings.image_column
-    ]
+    has_images = [settings.kind == "table" and settings.image_column for settings in run.config.input]
+    return [Unit(name=file.name) for file in run.files if has_images[file.of]]
 
 
-def row_places(run: Run, name: str) -> Iterator[tuple[int, np.ndarray]]:
-    """Of one partition of survivors: the rows of each table of images that are needed (file number, sorted rows)."""
+def row_places(run: Run, name: str) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Yields each table of images that a partition of survivors needs: its file number, and the rows, rising."""
     path = GroupedPartition(run, name).rows
     for batch in parquet.read_whole(path, ["image_id", "image_url", "place_file", "place_kind", "place_offset"]):
         is_row = batch["place_kind"].to_numpy(zero_copy_only=False) == Kind.ROW
         if run.config.fetch.source == "web":
             is_row &= ~has_url(pa.Table.from_batches([batch]))
-        files, rows = (
-            batch[c].to_numpy(zero_copy_only=False)[is_row].astype(np.int64) for c in ("place_file", "place_offset")
-        )
+        places = (batch[name].to_numpy(zero_copy_only=False) for name in ("place_file", "place_offset"))
+        files, rows = (place[is_row].astype(np.int64) for place in places)
         for file in np.unique(files).tolist():
             yield file, np.unique(rows[files == file])
 
 
-def has_url(rows: pa.Table) -> np.ndarray:
-    """Whether the identity of each image is its URL (bool[n]): of the others only the bytes in hand are known."""
+def has_url(rows: pa.Table) -> npt.NDArray[np.bool_]:
+    """Whether the identity of each image is its URL, bool[n]. Other images can only be read from the input."""
     return (identity.image_ids(parquet.strings(rows, "image_url")) == arrays.ids_of(rows["image_id"])).all(axis=1)
 
 
@@ -95,16 +90,10 @@ class Gather(beam.PTransform[Any, Any]):
     def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
         """Gather the surviving images of every table."""
         grouped = input_or_inputs.pipeline | "NamePartitions" >> create(self._run, self._run.finished(GROUPED.step))
-        wanted = grouped | "NameRows" >> pooled(self._run, self._rows, at_once=1).with_output_types(tuple[int, bytes])
-        every = input_or_inputs | "NameTables" >> beam.Map(lambda unit: (int(unit["name"]), b"")).with_output_types(
-            tuple[int, bytes]
-        )
-        return (
-            (wanted, every)
-            | beam.Flatten()
-            | "GroupByTable" >> beam.GroupByKey()
-            | "GatherImages" >> pooled(self._run, self._gather)
-        )
+        rows = pooled(self._run, self._rows, at_once=1).with_output_types(tuple[int, bytes])
+        none = beam.Map(lambda unit: (int(unit["name"]), b"")).with_output_types(tuple[int, bytes])
+        every = (grouped | "NameRows" >> rows, input_or_inputs | "NameTables" >> none) | beam.Flatten()
+        return every | "GroupByTable" >> beam.GroupByKey() | "GatherImages" >> pooled(self._run, self._gather)
 
     def _rows(self, partition: str) -> Iterator[tuple[int, bytes]]:
         for file, rows in row_places(self._run, partition):
@@ -112,12 +101,9 @@ class Gather(beam.PTransform[Any, Any]):
 
     def _gather(self, element: tuple[int, Iterable[bytes]]) -> Iterator[int]:
         file, parts = element
-        map_unit(
-            self._run,
-            GATHERED,
-            Unit(name=self._run.files[file].name),
-            lambda run, _: gather(run, file, np.unique(np.frombuffer(b"".join(parts), np.int64))),
-        )
+        wanted = np.unique(np.frombuffer(b"".join(parts), np.int64))
+        unit = Unit(name=self._run.files[file].name)
+        map_unit(self._run, GATHERED, unit, lambda run, _: gather(run, file, wanted))
         yield file
 
 
@@ -141,34 +127,33 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table) -> list[Outcome]:
 
 
 def image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | None]:
-    """The bytes of each image, read at its place; None where it has none."""
+    """Yields the bytes of each image, read at its place; None for an image that no file has."""
     with Ranges(_ranges(run, rows)) as ranges:
         for wanted in ranges:
             if wanted is None:
                 yield None
             elif wanted.length is None:
-                # of which the store was asked ahead
-                opened = ranges.opened(wanted.path) if storage.is_remote(wanted.path) else None
+                opened = ranges.opened(wanted.path) if storage.is_remote(wanted.path) else None  # it was asked ahead
                 yield read.image_bytes(wanted.path, wanted.offset, opened) or b""
             else:
                 yield ranges.read(wanted)
 
 
 def check_unchanged(run: Run, rows: pa.Table) -> None:
-    """Refuse files that are not those that were extracted, once images were read there.
+    """Refuse images that were read from a file that has changed since it was extracted.
 
     Raises:
-        UnreadableError: naming the file.
+        UnreadableError: the error names the file.
     """
     for file in rows["place_file"].unique().drop_null().to_numpy().tolist():
         pool.check_unchanged(run, file)
 
 
 def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
-    """Where the bytes of each image are; without a length where it is the record of a WARC."""
+    """Where the bytes of each image are; records of a WARC have no length."""
 
     @cache
-    def gathered(file: int) -> np.ndarray:
+    def gathered(file: int) -> npt.NDArray[np.void]:
         return Gathered(run, run.files[file].name).index()
 
     def range_of(file: int | None, kind: int, offset: int, length: int) -> Range | None:
@@ -188,9 +173,5 @@ def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
             case unknown:
                 assert_never(unknown)
 
-    return [
-        range_of(*place)
-        for place in zip(
-            *(rows[f"place_{name}"].to_pylist() for name in ("file", "kind", "offset", "length")), strict=True
-        )
-    ]
+    columns = (parquet.values(rows, f"place_{name}") for name in ("file", "kind", "offset", "length"))
+    return list(map(range_of, *columns))

@@ -1,4 +1,4 @@
-"""Images from the web: of a fetch unit, those that no earlier try has brought are asked for, measured as they come, and noted in the journal."""
+"""Images from the web: asks for the images that no earlier try has fetched, measures them and notes their outcomes."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
@@ -23,33 +24,36 @@ from altalign.pipelines.stages import fetch_from_files
 from altalign.pipelines.web import client
 from altalign.pipelines.web.kept import journal, log
 
-# A unit waits for its last images longer than it works; while one does, others ask. Measured with two cores and 12,000
-# images of 72 kB, a fifth of them at hosts that hang: 368 images/s with two units at once, 563 with eight; 534 and 631
-# where all hosts answer.
+# A unit waits for its last images longer than it works; meanwhile others ask. Measured with two cores and 12,000 images
+# of 72 kB, a fifth of them at hosts that hang: 368 images/s with two units at once, 563 with eight; 534 and 631 where
+# all hosts answer.
 UNITS_AT_ONCE_AT_LEAST, WITH_LITTLE_MEMORY = 8, 4
 IN_FLIGHT_AT_LEAST = 64 * memory.MB
 
 
 def threads(run: Run) -> dict[str, Any]:
-    """For `MapUnits`: the process's client is there as long as units may be, and there are units enough to keep it and all cores busy."""
+    """Arguments for `MapUnits`: enough units at once to keep the client and all cores busy, and the process's client.
+
+    The client stays open as long as there may be units.
+    """
     at_least = UNITS_AT_ONCE_AT_LEAST if memory.is_ample() else WITH_LITTLE_MEMORY
     return {"at_once": max(at_least, 2 * options.threads(run.config.engine)), "held": partial(opened, run.config.fetch)}
 
 
 def opened(settings: FetchSettings) -> AbstractContextManager[client.Client]:
-    """The client of this process; bodies in flight have at most half of the memory that images may have at all."""
-    there = max(IN_FLIGHT_AT_LEAST, memory.spare().bytes // 2)
-    return client.opened(
-        settings.model_copy(update={"bytes_in_flight_at_most": min(settings.bytes_in_flight_at_most, there)})
-    )
+    """The client of this process; bodies in flight get at most half of the memory that images may take."""
+    at_most = min(settings.bytes_in_flight_at_most, max(IN_FLIGHT_AT_LEAST, memory.spare().bytes // 2))
+    return client.opened(settings.model_copy(update={"bytes_in_flight_at_most": at_most}))
 
 
 def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table) -> list[Outcome]:
-    """Fetch and measure the images of a unit (one row of `PLACED_SURVIVOR` each); those without a URL are read where they are.
+    """Fetch and measure the images of a unit, each a row of `PLACED_SURVIVOR`.
+
+    Images without a URL are read from the input.
 
     Raises:
         FullDiskError: no space is left for the images.
-        UnreadableError: of an image in hand, the file cannot be read.
+        UnreadableError: an image without a URL is in a file that cannot be read.
     """
     urls: list[Any] = rows["image_url"].to_pylist()  # null where there is none
     image_ids: list[Any] = identity.hexed(arrays.ids_of(rows["image_id"])).to_pylist()
@@ -79,26 +83,23 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table) -> list[Outcome]:
                 elif response.body is not None:
                     kept.in_hand(number, response.body, measure(number, response.body))
                 told.stats(kept.outcomes)
-                del response  # its bytes count no more once the next is asked for
+                del response  # so its bytes no longer count when the next is asked for
         told.stats(kept.outcomes, is_last=True)
         return [kept.outcomes[number] for number in range(len(urls))]
 
 
-def _in_place(run: Run, rows: pa.Table, numbers: np.ndarray) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of images without a URL."""
+def _in_place(run: Run, rows: pa.Table, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
+    """Yields number and bytes of these images, read from the input."""
     own = rows.take(numbers)
     for number, data in zip(numbers.tolist(), fetch_from_files.image_bytes(run, own), strict=True):
-        yield number, data or b""  # the identity of such an image is of its bytes, so that there are some
+        yield number, data or b""  # such an image has its identity from its bytes, so there are some
     fetch_from_files.check_unchanged(run, own)
 
 
 def grounds(run: Run, image_ids: list[str]) -> journal.Grounds:
-    """What the journal of a unit rests on: of what the stage reads, that which decides what may be fetched, with the images; and the rest."""
+    """What the journal of a unit rests on: the images and what may be fetched of them; and how they are measured."""
     reads = storage.read_json(run.path("run.json")).get("stages", {}).get("fetch", {}).get("reads", {})
-    of_web = {f"file {name}" for name in run.config.fetch.blocked_domains} | {
-        name for name in reads if name.startswith("fetch.")
-    }
-    return journal.Grounds(
-        asked=digest({"images": image_ids, **{name: value for name, value in reads.items() if name in of_web}}),
-        measured=digest({name: value for name, value in reads.items() if name not in of_web}),
-    )
+    blocked = {f"file {name}" for name in run.config.fetch.blocked_domains}
+    of_web = {name: value for name, value in reads.items() if name in blocked or name.startswith("fetch.")}
+    of_images = {name: value for name, value in reads.items() if name not in of_web}
+    return journal.Grounds(asked=digest({"images": image_ids, **of_web}), measured=digest(of_images))

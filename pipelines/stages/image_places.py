@@ -1,12 +1,13 @@
 """Where the images of an archive are: fixed-size rows sorted by image_id, so that any range of ids is one slice.
 
-Of several captures of one image the first in input order counts: smallest (file, row).
+Where an image was captured several times, the first capture in input order counts: the smallest (file, row).
 """
 
 from enum import IntEnum
 from typing import BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from altalign.filters import identity
@@ -14,7 +15,7 @@ from altalign.pipelines.files import parquet
 
 
 class Kind(IntEnum):
-    """How the bytes of an image are come by."""
+    """How the bytes of an image are found."""
 
     RECORD = 0  # offset of a WARC record in the input file
     RANGE = 1  # offset and length in the input file
@@ -22,14 +23,18 @@ class Kind(IntEnum):
     ROW = 3  # row of a Parquet table: gathered into a blob before images are fetched
 
 
-# Ids as 16 bytes: NumPy compares them byte by byte, in the order of their hex.
+# Ids are 16 bytes, which NumPy compares byte by byte: in the order of their hex.
 PLACE = np.dtype(
     [("image_id", "S16"), ("file", "<u4"), ("kind", "<u4"), ("row", "<i8"), ("offset", "<i8"), ("length", "<i8")]
 )
 
 
-def as_bytes(ids: np.ndarray) -> np.ndarray:
-    """uint8[n, 16] -> S16[n]."""
+Places = npt.NDArray[np.void]  # PLACE[n]
+Ids = npt.NDArray[np.bytes_]  # S16[n]
+
+
+def as_bytes(ids: npt.NDArray[np.uint8]) -> Ids:
+    """The ids uint8[n, 16] as S16[n]."""
     return np.ascontiguousarray(ids).view("S16").ravel()
 
 
@@ -38,13 +43,13 @@ class Collected:
 
     def __init__(self, file: int, *, plain: Kind):
         self._file, self._plain, self._copied, self._rows = file, plain, 0, 0
-        self._parts: list[np.ndarray] = []
+        self._parts: list[Places] = []
 
     def __len__(self) -> int:
         return self._rows
 
     def add(self, found: pa.RecordBatch, images: BinaryIO) -> None:
-        """Take places of `schema.IMAGE_PLACE`; images that cannot be read at an offset are copied to `images`."""
+        """Add places (`schema.IMAGE_PLACE`); images that cannot be read at an offset are copied to `images`."""
         part = np.zeros(found.num_rows, PLACE)
         part["image_id"] = as_bytes(identity.image_ids(parquet.strings(found, "image_identity")))
         part["file"], part["row"] = self._file, np.arange(self._rows, self._rows + len(part))
@@ -59,18 +64,18 @@ class Collected:
         self._rows += len(part)
         self._parts.append(part)
 
-    def sorted(self) -> np.ndarray:
-        """All places, sorted by image_id, then input order."""
+    def sorted(self) -> Places:
+        """All places, sorted by image_id, then by input order."""
         return in_order(np.concatenate(self._parts) if self._parts else np.zeros(0, PLACE))
 
 
-def in_order(places: np.ndarray) -> np.ndarray:
-    """Sorted by image_id, then input order."""
+def in_order(places: Places) -> Places:
+    """The places, sorted by image_id, then by input order."""
     return places[np.lexsort((places["row"], places["file"], places["image_id"]))]
 
 
-def first_of_each(places: np.ndarray, image_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each image_id (S16[n]) its first place of the sorted `places`, and whether there is one."""
+def first_of_each(places: Places, image_ids: Ids) -> tuple[Places, npt.NDArray[np.bool_]]:
+    """For each of n image_ids its first place among the sorted `places`, and whether there is one."""
     if not len(places):
         return np.zeros(len(image_ids), PLACE), np.zeros(len(image_ids), bool)
     at = np.minimum(np.searchsorted(places["image_id"], image_ids), len(places) - 1)

@@ -1,7 +1,7 @@
-"""Judge: every candidate against the text rules, map-only; survivors are then grouped by image_id, where repeated pairs go.
+"""Judge: every candidate against the text rules, map-only; then survivors are grouped by image_id.
 
-The grouping also finds where each surviving image is. What it writes is sorted by (image_id, key), one row group a
-fetch unit.
+The grouping drops repeated pairs and finds where each surviving image is. What it writes is sorted by (image_id, key),
+one row group a fetch unit.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from typing import Any
 
 import apache_beam as beam
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection
@@ -58,13 +59,16 @@ from altalign.reasons import DropReason, Stage, Verdict, reasons_of
 from altalign.schema import DROPPED
 
 ROWS_PER_PARTITION = 200_000
-SURVIVORS, OTHERS, PLACES = range(3)  # kinds of slices; others: `pairs.PAIR` of what only thresholds drop
+SURVIVORS, OTHERS, PLACES = range(3)  # kinds of slices; others: `pairs_joint.PAIR` of rows that only thresholds drop
+
+Ids = npt.NDArray[np.uint8]  # uint8[n, 16]
+Numbers = npt.NDArray[np.int64]  # int64[n]
 
 # The rules ---------------------------------------------------------------------------------------------------------
 
 
 def verdicts(candidates: pa.RecordBatch, measured: Measured, config: CurateConfig) -> list[Verdict]:
-    """The verdict of every rule but `pair_repeated`, in the order of reasons."""
+    """The verdicts of every rule but `pair_repeated`, n each, in the order of reasons."""
     return [
         text.url_invalid(candidates["image_identity"].is_valid()),
         text.empty(parquet.strings(candidates, "caption")),
@@ -77,15 +81,10 @@ def verdicts(candidates: pa.RecordBatch, measured: Measured, config: CurateConfi
 
 
 def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
-    """Judge the candidates of a unit: dropped ones to dropped/, survivors to the unit's spill file."""
-    source, tables = run.source_of(unit["file"]), Tables.of(run)
-    failed_counts, notes, survivors, others, row = (
-        FailedCounts(),
-        Notes(run),
-        [],
-        [np.zeros(0, pairs_joint.PAIR)],
-        unit["row"],
-    )
+    """Judge the candidates of a unit: dropped ones go to dropped/, survivors to the unit's spill file."""
+    source, row, tables = run.source_of(unit["file"]), unit["row"], Tables.of(run)
+    failed_counts, notes = FailedCounts(), Notes(run)
+    survivors, others = [SURVIVOR.empty_table()], [np.zeros(0, pairs_joint.PAIR)]
     with ExitStack() as stack:
         path = outputs.dropped(run, Stage.JUDGE, unit["name"])
         dropped = stack.enter_context(dropped_texts.writing(path, source)) if run.config.audit.keep_dropped else None
@@ -94,7 +93,7 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
             verdict, failed = reasons_of(verdicts(batch, measured, run.config))
             image_ids, keys = identity.ids(parquet.strings(batch, "image_identity"), parquet.strings(batch, "caption"))
             for reasons, rows in combinations(failed):
-                if reasons:  # what stays is counted when it is grouped
+                if reasons:  # survivors are counted when they are grouped
                     failed_counts.add_rows(Stage.JUDGE, source, reasons, rows)
             if dropped is not None:
                 judged = Judged(batch, measured, failed, image_ids, keys)
@@ -106,67 +105,63 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
             others.append(pairs_joint.entries(identity.rows_of(keys, movable), combination[movable]))
             kept = np.flatnonzero(verdict.is_null().to_numpy(zero_copy_only=False))
             ids = identity.rows_of(image_ids, kept), identity.rows_of(keys, kept)
-            survivors.append(_survivor_rows(batch.take(kept), measured, kept, *ids, unit["file"], row + kept))
+            survivors.append(_survivors(batch, measured, kept, *ids, file=unit["file"], first_row=row))
             row += batch.num_rows
-    spilled = _spill(
-        run, unit, pa.concat_tables([SURVIVOR.empty_table(), *survivors]), pairs_joint.distinct(np.concatenate(others))
-    )
+    spilled = _spill(run, unit, pa.concat_tables(survivors), pairs_joint.distinct(np.concatenate(others)))
     notes.write(JudgedUnit(run, unit["name"]))
     return JudgeFacts(unit["rows"], spilled, **failed_counts.facts())
 
 
-def _spill(run: Run, unit: PoolUnit, survivors: pa.Table, others: np.ndarray) -> list[int]:
-    """Write what is to be grouped, in the order of buckets, which a store then reads as one; returns where the places of the slices are."""
+def _spill(run: Run, unit: PoolUnit, survivors: pa.Table, others: npt.NDArray[np.void]) -> list[int]:
+    """Write survivors and others (`pairs_joint.PAIR`) in the order of buckets; returns where the slices lie.
+
+    In that order a partition is one range of the file, which a store reads in one request.
+    """
     with storage.write(JudgedUnit(run, unit["name"]).survivors) as file:
         spill, buckets = SpillWriter(file), buckets_of(run)
-        kept, dropped = (
-            dict(_partitioned(survivors, buckets.partitions)),
-            dict(pairs_joint.partitioned(others, buckets.partitions)),
-        )
+        kept = dict(_partitioned(survivors, buckets.partitions))
+        dropped = dict(pairs_joint.partitioned(others, buckets.partitions))
         for partition in range(buckets.partitions):
             spill.add(buckets.bucket(partition, SURVIVORS), _as_message(kept[partition]) if partition in kept else b"")
             spill.add(buckets.bucket(partition, OTHERS), dropped.get(partition, b""))
         return spill.finish()
 
 
-def _survivor_rows(
-    batch: pa.RecordBatch,
+def _survivors(
+    candidates: pa.RecordBatch,
     measured: Measured,
-    kept: np.ndarray,
-    image_ids: np.ndarray,
-    keys: np.ndarray,
+    kept: Numbers,
+    image_ids: Ids,
+    keys: Ids,
+    *,
     file: int,
-    rows: np.ndarray,
+    first_row: int,
 ) -> pa.Table:
-    columns = {name: batch[name] for name in ("image_url", "caption", "page_url")}
-    fixed = {"key": _as_binary(keys), "image_id": _as_binary(image_ids)}
-    place = {"file": pa.repeat(pa.scalar(file, pa.int32()), len(rows)), "row": pa.array(rows, pa.int64())}
-    return parquet.table(
-        {
-            **fixed,
-            **columns,
-            **place,
-            "words": measured.words.take(kept),
-            "rarest_log2": pa.array(measured.rarest[kept]),
-        },
-        SURVIVOR,
-    )
+    """Rows of `SURVIVOR` for the candidates of these numbers, whose ids are given."""
+    rows = candidates.take(kept)
+    columns = {
+        **{name: rows[name] for name in ("image_url", "caption", "page_url")},
+        **{"key": _as_binary(keys), "image_id": _as_binary(image_ids)},
+        "file": pa.repeat(pa.scalar(file, pa.int32()), len(kept)),
+        "row": pa.array(first_row + kept, pa.int64()),
+        "words": measured.words.take(kept),
+        "rarest_log2": pa.array(measured.rarest[kept]),
+    }
+    return parquet.table(columns, SURVIVOR)
 
 
-def _as_binary(ids: np.ndarray) -> "pa.Array[Any]":
-    return pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(16), len(ids), [None, pa.py_buffer(np.ascontiguousarray(ids).data)]
-    )
+def _as_binary(ids: Ids) -> "pa.Array[Any]":
+    data = pa.py_buffer(np.ascontiguousarray(ids).data)
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(ids), [None, data])
 
 
 # The grouping --------------------------------------------------------------------------------------------------------
 
 
 def buckets_of(run: Run) -> Groups:
-    """The buckets of a file of survivors, and of one of places: partitions of the size of the pool alone."""
-    return Groups.of(
-        pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096), run.config.engine.shuffle, kinds=3
-    )
+    """The buckets of a file of survivors or of places; the size of the pool alone decides how many partitions."""
+    partitions = pool.partitions(run, ROWS_PER_PARTITION, at_least=8, at_most=4096)
+    return Groups.of(partitions, run.config.engine.shuffle, kinds=3)
 
 
 def _partitioned(rows: pa.Table, count: int) -> Iterator[tuple[int, pa.Table]]:
@@ -179,94 +174,83 @@ def _partitioned(rows: pa.Table, count: int) -> Iterator[tuple[int, pa.Table]]:
             yield partition, rows.slice(begin, end - begin)
 
 
-def _partition_of(ids: np.ndarray, count: int) -> np.ndarray:
+def _partition_of(ids: Ids, count: int) -> Numbers:
     return (ids[:, 0].astype(np.int64) * 256 + ids[:, 1]) * count >> 16
 
 
 def _as_message(rows: pa.Table) -> Any:
-    """As one message of Arrow's IPC, without the schema: of large pools a unit has few rows of each partition, and a schema would outweigh them."""
+    """The rows as one message of Arrow's IPC, without the schema.
+
+    In a large pool a unit has few rows for each partition, and a schema would outweigh them.
+    """
     (batch,) = rows.combine_chunks().to_batches()
     return batch.serialize()
 
 
-def _slices_of_places(path: str, buckets: Groups) -> np.ndarray:
-    """Where in a file of places, sorted by image_id, those of each partition lie."""
+def _slices_of_places(path: str, buckets: Groups) -> npt.NDArray[np.void]:
+    """The slices (`SLICE`) of a file of places, sorted by image_id, by partition."""
     found = np.frombuffer(storage.read_bytes(path), PLACE)
     of = _partition_of(np.ascontiguousarray(found["image_id"]).view(np.uint8).reshape(-1, 16), buckets.partitions)
     begins = np.searchsorted(of, np.arange(buckets.partitions + 1)) * PLACE.itemsize
-    partition = np.flatnonzero(np.diff(begins))
+    lengths = np.diff(begins)
+    partition = np.flatnonzero(lengths)
     slices = np.empty(len(partition), SLICE)
-    slices["bucket"], slices["offset"], slices["length"] = (
-        buckets.bucket(partition, PLACES),
-        begins[partition],
-        np.diff(begins)[partition],
-    )
+    slices["bucket"] = buckets.bucket(partition, PLACES)
+    slices["offset"], slices["length"] = begins[partition], lengths[partition]
     return slices
 
 
 def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
-    """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut into fetch units."""
+    """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut fetch units."""
     buckets = buckets_of(run)
     of_kind: dict[int, list[bytes]] = {SURVIVORS: [], OTHERS: [], PLACES: []}
     for bucket, part in spilled.slices([buckets.bucket(partition, kind) for kind in of_kind]):
         of_kind[bucket % buckets.kinds].append(part)
     rows = pa.Table.from_batches([pa.ipc.read_record_batch(part, SURVIVOR) for part in of_kind[SURVIVORS]], SURVIVOR)
-    # Any: the stubs know no place of nulls here
+    # Any: the stubs do not know that nulls may be placed here
     by: Any = [(name, "ascending", "at_start") for name in ("image_id", "key", "page_url", "file", "row")]
     rows = rows.take(pc.sort_indices(rows, by)).combine_chunks()
     repeated = _equals_previous(arrays.ids_of(rows["key"]))
-    name = f"{partition:05d}"
+    name, kept, dropped = f"{partition:05d}", rows.filter(pa.array(~repeated)), rows.filter(pa.array(repeated))
     if run.config.audit.keep_dropped:
-        _write_repeated(run, name, rows.filter(pa.array(repeated)))
-    kept = rows.filter(pa.array(~repeated))
+        _write_repeated(run, name, dropped)
     groups = _write_grouped(run, name, kept, in_order(np.frombuffer(b"".join(of_kind[PLACES]), PLACE)))
     others = np.frombuffer(b"".join(of_kind[OTHERS]), pairs_joint.PAIR)
     joint = pairs_joint.counted(kept["words"].to_numpy(), kept["rarest_log2"].to_numpy(), others)
     storage.write_bytes(GroupedPartition(run, name).pairs, joint.to_bytes())
     failed_counts = FailedCounts()
-    for failed, part in (([], kept), ([DropReason.PAIR_REPEATED], rows.filter(pa.array(repeated)))):
+    for failed, part in (([], kept), ([DropReason.PAIR_REPEATED], dropped)):
         for file, file_rows in parquet.tally(part["file"]):
             failed_counts.add_rows(Stage.JUDGE, run.source_of(file), failed, file_rows)
     return GroupFacts(groups, **failed_counts.facts())
 
 
-def _equals_previous(ids: np.ndarray) -> np.ndarray:
+def _equals_previous(ids: Ids) -> npt.NDArray[np.bool_]:
     return np.r_[np.zeros(min(1, len(ids)), bool), (ids[1:] == ids[:-1]).all(axis=1)]
 
 
 def _write_repeated(run: Run, name: str, rows: pa.Table) -> None:
     key = identity.hexed(arrays.ids_of(rows["key"]))
     reason = DropReason.PAIR_REPEATED.value
-    columns = {column: rows[column] for column in ("image_url", "caption", "page_url", "words")}
-    source = pool.sources(run, rows["file"])
-    ids = {"key": key, "image_id": identity.hexed(arrays.ids_of(rows["image_id"])), "kept_key": key}
-    failed = pa.array([[reason]] * len(rows), pa.list_(pa.string()))
-    parquet.write_any(
-        outputs.repeated(run, name),
-        parquet.table(
-            {**ids, **columns, "source": source, "stage": Stage.JUDGE.value, "reason": reason, "failed": failed},
-            DROPPED,
-        ),
-        DROPPED,
-    )
+    columns = {
+        **{column: rows[column] for column in ("image_url", "caption", "page_url", "words")},
+        **{"key": key, "image_id": identity.hexed(arrays.ids_of(rows["image_id"])), "kept_key": key},
+        **{"source": pool.sources(run, rows["file"]), "stage": Stage.JUDGE.value, "reason": reason},
+        "failed": pa.array([[reason]] * len(rows), pa.list_(pa.string())),
+    }
+    parquet.write_any(outputs.repeated(run, name), parquet.table(columns, DROPPED), DROPPED)
 
 
-def _write_grouped(run: Run, name: str, rows: pa.Table, found: np.ndarray) -> list[RowGroup]:
+def _write_grouped(run: Run, name: str, rows: pa.Table, found: npt.NDArray[np.void]) -> list[RowGroup]:
+    """Write the survivors of a partition with the places of their images; `found`: rows of `PLACE`, sorted."""
     ids = arrays.ids_of(rows["image_id"])
     place, is_found = first_of_each(found, as_bytes(ids))
-    for column, field in (
-        ("place_file", "file"),
-        ("place_kind", "kind"),
-        ("place_offset", "offset"),
-        ("place_length", "length"),
-    ):
-        rows = rows.append_column(
-            column, pa.array(place[field].astype(np.int64), PLACED_SURVIVOR.field(column).type, mask=~is_found)
-        )
+    for field in ("file", "kind", "offset", "length"):
+        of_schema = PLACED_SURVIVOR.field(f"place_{field}")
+        rows = rows.append_column(of_schema, pa.array(place[field].astype(np.int64), of_schema.type, mask=~is_found))
     image_of = np.cumsum(~_equals_previous(ids)) - 1
-    cuts = np.searchsorted(
-        image_of, np.arange(0, (image_of[-1] + 1 if len(rows) else 0) + IMAGES_PER_UNIT, IMAGES_PER_UNIT)
-    )
+    images = image_of[-1] + 1 if len(rows) else 0
+    cuts = np.searchsorted(image_of, np.arange(0, images + IMAGES_PER_UNIT, IMAGES_PER_UNIT))
     groups = list[RowGroup]()
     with parquet.writing(GroupedPartition(run, name).rows, PLACED_SURVIVOR) as file:
         for begin, end in zip(cuts.tolist(), cuts[1:].tolist(), strict=False):
@@ -285,17 +269,13 @@ class Judge(beam.PTransform[Any, Any]):
         self._groups = buckets_of(run)
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
-        """Judge every unit, group what survives."""
-        survivors = input_or_inputs | "JudgeUnits" >> pooled(self._run, self._judge).with_output_types(
-            tuple[int, bytes]
-        )
+        """Judge every unit, and group what survives."""
+        judged = pooled(self._run, self._judge).with_output_types(tuple[int, bytes])
+        found = pooled(self._run, self._places, at_once=1).with_output_types(tuple[int, bytes])
         facts = ((file.number, self._run.facts_of(EXTRACTED, file.name)) for file in self._run.files)
         with_places = [number for number, of_file in facts if of_file.places is not None]
-        places = (
-            input_or_inputs.pipeline
-            | "NameFiles" >> create(self._run, with_places)
-            | "FindPlaces" >> pooled(self._run, self._places, at_once=1).with_output_types(tuple[int, bytes])
-        )
+        survivors = input_or_inputs | "JudgeUnits" >> judged
+        places = input_or_inputs.pipeline | "NameFiles" >> create(self._run, with_places) | "FindPlaces" >> found
         return (survivors, places) | "GroupSurvivors" >> MergePartitions(self._run, GROUPED, self._groups, group)
 
     def _judge(self, unit: PoolUnit) -> Iterator[Element]:

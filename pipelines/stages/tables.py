@@ -1,16 +1,17 @@
-"""Tables: one pass over the pool counts all unigrams and bigrams, images of every text and texts of every image, exactly.
+"""Tables: one pass counts exactly all unigrams and bigrams, the images of every text and the texts of every image.
 
-A unit hashes its words in columns and spills the hashes by partition (their top bits, so that partitions in order are
-one sorted table); a partition is counted once; the histogram of all counts gives the K-th largest and so the
-vocabulary.
+A unit hashes its words in columns and spills the hashes by partition: their top bits, so that the partitions in order
+are one sorted table. Each partition is counted once. The histogram of all counts gives the K-th largest count, and so
+the vocabulary.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.pvalue import PCollection
 
@@ -30,17 +31,15 @@ from altalign.schema import RULES_VERSION
 
 ROWS_PER_PARTITION = 200_000  # about 30 MB of hashes in one thread of a merge
 
-# Kinds of slices in a spill file; after these, one of images for each source.
+# kinds of slices in a spill file; one kind of images follows for each source
 KINDS = ("ngrams", "hot", "texts")
 TABLES = {"ngrams": "vocabulary", "texts": "over_shared_texts", "images": "over_captioned_images"}
 
 
 def buckets_of(run: Run) -> Groups:
-    """The buckets of a spill file: partitions of each kind, of the size of the pool alone."""
-    kinds = len(KINDS) + len(sources(run))
-    return Groups.of(
-        pool.partitions(run, ROWS_PER_PARTITION, at_least=16, at_most=4096), run.config.engine.shuffle, kinds=kinds
-    )
+    """The buckets of a spill file: partitions of each kind, whose number depends on the size of the pool alone."""
+    partitions = pool.partitions(run, ROWS_PER_PARTITION, at_least=16, at_most=4096)
+    return Groups.of(partitions, run.config.engine.shuffle, kinds=len(KINDS) + len(sources(run)))
 
 
 def sources(run: Run) -> list[str]:
@@ -48,11 +47,14 @@ def sources(run: Run) -> list[str]:
     return list(dict.fromkeys(each.source for each in run.config.input))
 
 
+Tally = npt.NDArray[np.int64]  # rows by number of words
+
+
 # Counting -------------------------------------------------------------------------------------------------------------
 
 
 class _Buffers:
-    """What a thread counts with, unit after unit: fresh memory for every unit would cost more than the counting."""
+    """The buffers of one thread, used for unit after unit: fresh memory for each would cost more than the counting."""
 
     def __init__(self, parts: int):
         self.parts = parts
@@ -63,10 +65,9 @@ _THREAD = threading.local()
 
 
 def count(run: Run, unit: PoolUnit) -> CountFacts:
-    """Hash the n-grams and pairs of a unit into its spill file; facts: where slices lie, rows, histogram of words."""
+    """Hash the n-grams and pairs of a unit into its spill file."""
     buckets = buckets_of(run)
-    # put back only after a whole unit: one that failed leaves rests in them
-    buffers = _THREAD.__dict__.pop("buffers", None)
+    buffers = _THREAD.__dict__.pop("buffers", None)  # put back after a whole unit: a failed one leaves hashes in them
     if buffers is None or buffers.parts != buckets.partitions:
         buffers = _Buffers(buckets.partitions)
     histogram = np.zeros(1, np.int64)
@@ -85,8 +86,8 @@ def count(run: Run, unit: PoolUnit) -> CountFacts:
     return CountFacts(unit["rows"], spilled, CountHistogram.of_tally(histogram).to_json())
 
 
-def _count_batch(batch: pa.RecordBatch, buffers: _Buffers, into: dict[str, Flush]) -> np.ndarray:
-    """Count candidates; returns how many have each number of words."""
+def _count_batch(batch: pa.RecordBatch, buffers: _Buffers, into: dict[str, Flush]) -> Tally:
+    """Count candidates; returns how many of them have each number of words."""
     image_hashes = identity.image_hash(parquet.strings(batch, "image_identity"))
     is_known = batch["image_identity"].is_valid().to_numpy(zero_copy_only=False)
     captions, tally = parquet.strings(batch, "caption"), np.zeros(1, np.int64)
@@ -105,7 +106,7 @@ def _flush_to(spill: SpillWriter, buckets: Groups, kind: int) -> Flush:
     return lambda partition, data: spill.add(buckets.bucket(partition, kind), data)
 
 
-def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _add(a: Tally, b: Tally) -> Tally:
     if len(a) < len(b):
         a, b = b, a
     a[: len(b)] += b
@@ -113,15 +114,14 @@ def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def merge(run: Run, partition: int, spilled: Spilled) -> MergeFacts:
-    """Count one partition of each kind; candidates for the tables go to files."""
+    """Count one partition of each kind, and write its entries to files."""
     buckets, merged = buckets_of(run), Merged(run, f"{partition:05d}")
-    ngrams, hot, texts, *images = spilled.arrays(
-        [buckets.bucket(partition, kind) for kind in range(buckets.kinds)], np.uint64
-    )
+    of_kinds = [buckets.bucket(partition, kind) for kind in range(buckets.kinds)]
+    ngrams, hot, texts, *images = spilled.arrays(of_kinds, np.uint64)
     hashes, counts, histogram = merge_ngrams(ngrams, hot.reshape(-1, 2))
     facts: dict[str, Any] = {"ngrams": histogram.to_json(), "ngrams_rows": len(hashes)}
     merged.write("ngrams", hashes, counts)
-    limits = {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
+    limits = _limits(run)
     for kind, pairs in {"texts": texts, "images": images[0] if len(images) == 1 else np.concatenate(images)}.items():
         hashes, counts, histogram = merge_pairs(pairs.reshape(-1, 2), limit=limits[kind])
         facts |= {kind: histogram.to_json(), f"{kind}_rows": len(hashes)}
@@ -153,49 +153,36 @@ class Count(beam.PTransform[Any, Any]):
 
 
 def conclude(run: Run) -> None:
-    """`tables/`: the vocabulary, over-shared texts and over-captioned images; and the histograms for the audit."""
+    """Write `tables/` (vocabulary, over-shared texts, over-captioned images) and the histograms for the audit."""
     merged = [facts for _, facts in run.all_facts(MERGED)]
-    histograms = {
-        kind: CountHistogram.total(CountHistogram.from_json(getattr(facts, kind)) for facts in merged)
-        for kind in TABLES
-    }
+    ngrams, texts, images = (_total(getattr(facts, kind) for facts in merged) for kind in TABLES)
     size = run.config.text.vocabulary_size
-    threshold = histograms["ngrams"].threshold(size)
-    # With a threshold of 1, or fewer than K distinct n-grams, every n-gram is in it: there is no table and the rule
-    # drops nothing.
+    threshold = ngrams.threshold(size)
+    # With a threshold of 1, or fewer than K distinct n-grams, the vocabulary has every n-gram: there is no table, and
+    # the rule drops nothing.
     is_all = threshold <= 1
     edges, most = Edges(threshold), {"texts": Top(MOST), "images": Top(MOST)}
-    _write_table(
-        run,
-        "ngrams",
-        0 if is_all else threshold,
-        {"vocabulary_size": size, "threshold": threshold, "distinct": histograms["ngrams"].keys, "all": is_all},
-        edges.add,
-        is_empty=is_all,
-    )
-    limits = {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
-    more: dict[str, Any] = {
-        "images": {"distinct_by_source": _images_of_sources(run, merged, histograms["images"].keys)}
+    facts = {"vocabulary_size": size, "threshold": threshold, "distinct": ngrams.keys, "all": is_all}
+    _write_table(run, "ngrams", 0 if is_all else threshold, facts, edges.add)
+    more: dict[str, dict[str, Any]] = {
+        "texts": {"distinct": texts.keys},
+        "images": {"distinct": images.keys, "distinct_by_source": _images_of_sources(run, merged, images.keys)},
     }
-    for kind, limit in limits.items():
-        _write_table(
-            run,
-            kind,
-            limit + 1,
-            {"threshold": limit, "distinct": histograms[kind].keys, **more.get(kind, {})},
-            most[kind].add,
-        )
+    for kind, limit in _limits(run).items():
+        _write_table(run, kind, limit + 1, {"threshold": limit, **more[kind]}, most[kind].add)
     write_wanted(run, edges, **most)
-    counted = CountHistogram.total(CountHistogram.from_json(facts.words) for _, facts in run.all_facts(COUNTED))
-    names = {
-        "words": counted,
-        "images_per_text": histograms["texts"],
-        "texts_per_image": histograms["images"],
-        "ngram_count": histograms["ngrams"],
-    }
-    storage.write_json(
-        run.path("audit", "histograms.json"), {name: histogram.to_json() for name, histogram in names.items()}
-    )
+    words_of_rows = _total(facts.words for _, facts in run.all_facts(COUNTED))
+    shown = {"words": words_of_rows, "images_per_text": texts, "texts_per_image": images, "ngram_count": ngrams}
+    histograms = {name: histogram.to_json() for name, histogram in shown.items()}
+    storage.write_json(run.path("audit", "histograms.json"), histograms)
+
+
+def _total(parts: Iterable[Any]) -> CountHistogram:
+    return CountHistogram.total(map(CountHistogram.from_json, parts))
+
+
+def _limits(run: Run) -> dict[str, int]:
+    return {"texts": run.config.text.images_per_text_at_most, "images": run.config.image.texts_per_image_at_most}
 
 
 def _images_of_sources(run: Run, merged: list[MergeFacts], of_all: int) -> dict[str, int]:
@@ -207,24 +194,25 @@ def _images_of_sources(run: Run, merged: list[MergeFacts], of_all: int) -> dict[
 
 
 def _write_table(
-    run: Run,
-    kind: str,
-    at_least: int,
-    facts: dict[str, Any],
-    look: Callable[[np.ndarray], None],
-    *,
-    is_empty: bool = False,
+    run: Run, kind: str, at_least: int, facts: dict[str, Any], look: Callable[[npt.NDArray[np.uint64]], None]
 ) -> None:
-    """One table of the entries with at least this count, partition by partition: hashes, counts (of n-grams in 8 bits), JSON. `look` is shown all entries."""
-    parts = [] if is_empty else [Merged(run, name) for name in run.finished(MERGED.step)]
+    """Write the table of the entries with at least this count: hashes, counts (of n-grams in 8 bits), and JSON.
+
+    Args:
+        run: whose partitions are merged.
+        kind: of `TABLES`.
+        at_least: the smallest count in the table; 0: the table is empty, and no entry is looked at.
+        facts: further values for the JSON.
+        look: is shown all entries of each partition, uint64[n, 2].
+    """
+    parts = [Merged(run, name) for name in run.finished(MERGED.step)] if at_least else []
     rows = sum(int((part.entries(kind)[:, 1] >= at_least).sum()) for part in parts)
     path = run.path("tables", TABLES[kind])
     counts_name, counts_type = ("log2", np.uint8) if kind == "ngrams" else ("counts", np.int64)
     with storage.write(f"{path}.npy") as hashes, storage.write(f"{path}_{counts_name}.npy") as counts:
         for file, dtype in ((hashes, np.uint64), (counts, counts_type)):
-            np.lib.format.write_array_header_1_0(
-                file, {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (rows,)}
-            )
+            descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+            np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (rows,)})
         for part in parts:
             entries = part.entries(kind)
             look(entries)
@@ -232,6 +220,5 @@ def _write_table(
             hashes.write(np.ascontiguousarray(entries[:, 0]).tobytes())
             exact = entries[:, 1].astype(np.int64)
             counts.write((log2_counts(exact) if kind == "ngrams" else exact).tobytes())
-    storage.write_json(
-        f"{path}.json", {"hash_versions": identity.HASH_VERSIONS, "rules_version": RULES_VERSION, "rows": rows, **facts}
-    )
+    versions = {"hash_versions": identity.HASH_VERSIONS, "rules_version": RULES_VERSION}
+    storage.write_json(f"{path}.json", {**versions, "rows": rows, **facts})

@@ -1,4 +1,4 @@
-"""What the text rules hold against their limits: words, and counts from the finished tables. The part of `judge` that measures."""
+"""Measures candidates for `judge`: their words, and the counts of their texts, images and n-grams in the tables."""
 
 import threading
 from functools import lru_cache
@@ -19,9 +19,9 @@ _LOADING = threading.Lock()
 
 
 class Tables(NamedTuple):
-    """The finished tables, mapped into memory; one of each in a process."""
+    """The finished tables, mapped into memory; each process has one of each."""
 
-    vocabulary: HashTable | None  # None: every n-gram is in it
+    vocabulary: HashTable | None  # None: it has every n-gram
     texts: HashTable
     images: HashTable
 
@@ -47,18 +47,18 @@ def _tables(folder: str, _changed: storage.Stamp) -> Tables:
 
 
 class Measured(NamedTuple):
-    """What the text rules hold against their limits, n rows."""
+    """What the text rules compare with their limits, for n rows."""
 
     words: pa.Int32Array
     has_rare_ngram: pa.BooleanArray
-    # uint8: log2 of the smallest count of a row's n-grams, as the vocabulary has it; 0: not in it; 255: no table
+    # uint8[n]: log2 of the smallest count of a row's n-grams, as in the vocabulary; 0: not in it; 255: no table
     rarest: npt.NDArray[np.uint8]
     images_per_text: pa.Int64Array  # null: within the limit
     texts_per_image: pa.Int64Array  # null: within the limit, or no image is known
 
 
 def measure(batch: pa.RecordBatch, tables: Tables, seen: Seen) -> Measured:
-    """Measure candidates against the tables; `seen` is shown them."""
+    """Measure candidates (`schema.CANDIDATE`) against the tables, and show them to `seen`."""
     n, captions = batch.num_rows, parquet.strings(batch, "caption")
     row_words, images_per_text = np.empty(n, np.int32), np.empty(n, np.int64)
     is_rare, rarest = np.zeros(n, np.bool_), np.full(n, 255, np.uint8)

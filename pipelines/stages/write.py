@@ -1,4 +1,7 @@
-"""Write: kept pairs in the order of (image_id, key) into shards of exactly `samples_per_shard`, side-cars beside them, the manifest last."""
+"""Write: kept pairs in the order of (image_id, key) go into shards of exactly `samples_per_shard`, with side-cars.
+
+The manifest is written last.
+"""
 
 import hashlib
 from collections import Counter
@@ -31,12 +34,9 @@ SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/where-the-time-goes.md
 
 
 def plan(run: Run) -> list[ShardUnit]:
-    """One unit a shard: which rows of which fetch units, in order. A shard that somebody deleted or cut is no finished unit."""
+    """One unit a shard: which rows of which fetch units, in order. Shards that were deleted or cut are written anew."""
     for name, facts in run.all_facts(WRITTEN):
-        if any(
-            not storage.exists(path) or storage.stamp(path).size != size
-            for path, size in _files(run, name, facts).items()
-        ):
+        if not _is_whole(run, name, facts):
             storage.delete(run.mark(WRITTEN.step, name))
     per_shard = run.config.shards.samples_per_shard
     units = [(name, facts.kept) for name, facts in run.all_facts(DECONTAMINATED) if facts.kept]
@@ -57,16 +57,15 @@ def plan(run: Run) -> list[ShardUnit]:
 
 
 def seconds(_run: Run, shards: Sequence[ShardUnit]) -> float:
-    """What shards take one core, about."""
+    """About how long shards take one core."""
     return SECONDS_PER_SAMPLE * sum(shard["rows"] for shard in shards)
 
 
-def _files(run: Run, name: str, facts: ShardFacts) -> dict[str, int]:
-    """The files of a finished shard and their sizes."""
-    return {
-        run.path("shards", f"{name}.tar"): facts.bytes,
-        run.path("shards", f"{name}.parquet"): facts.parquet_bytes,
-    }
+def _is_whole(run: Run, name: str, facts: ShardFacts) -> bool:
+    """Whether both files of a finished shard are there, with the sizes that they were written with."""
+    sizes = {f"{name}.tar": facts.bytes, f"{name}.parquet": facts.parquet_bytes}
+    paths = {run.path("shards", file): size for file, size in sizes.items()}
+    return all(storage.exists(path) and storage.stamp(path).size == size for path, size in paths.items())
 
 
 def write(run: Run, unit: ShardUnit) -> ShardFacts:
@@ -102,7 +101,7 @@ def write(run: Run, unit: ShardUnit) -> ShardFacts:
 
 
 def _found(run: Run, unit: ShardUnit) -> Iterator[for_shards.Found]:
-    """The rows of a shard; an image is read once for all its captions."""
+    """Yields the rows of a shard; an image is read once for all its captions."""
     for name, begin, end in unit["parts"]:
         rows = kept_rows(run, name).slice(begin, end - begin).drop_columns("rarest_log2").to_pylist()
         blob = Fetched(run, name).images
@@ -138,10 +137,10 @@ class _Hashed:
 
 
 def conclude(run: Run) -> None:
-    """Counts, summary, the data-set card, and the manifest last.
+    """Write counts, summary and the data-set card, and the manifest last.
 
     Raises:
-        CountsError: the counts of the run do not add up, or the shards hold other than what was kept.
+        CountsError: the counts of the run do not add up, or the shards do not hold exactly the kept pairs.
     """
     counts, failed_counts = outputs.counts_of(run), outputs.failed_counts_of(run)
     shards = list(run.all_facts(WRITTEN))
@@ -160,13 +159,11 @@ def conclude(run: Run) -> None:
     funnel.write(run, tars=size, samples=(facts.source_bytes for _, facts in shards))
     gallery_rows.write(run)
     of_card = readme.write(run.folder, CardFacts(run.config, counts, facts, summary.notes(run)))
-    entries = [
-        {"name": f"{name}.tar", **{key: getattr(of, key) for key in ("rows", "bytes", "sha256", "parquet_sha256")}}
-        for name, of in shards
-    ]
-    settings = hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest()
-    versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}
-    storage.write_json(
-        run.path("manifest.json"),
-        {"shards": entries, "pairs": pairs, **versions, "settings_sha256": settings, "card": of_card},
-    )
+    keys = ("rows", "bytes", "sha256", "parquet_sha256")
+    manifest = {
+        "shards": [{"name": f"{name}.tar", **{key: getattr(of, key) for key in keys}} for name, of in shards],
+        **{"pairs": pairs, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION},
+        "settings_sha256": hashlib.sha256(storage.read_bytes(run.path("config.toml"))).hexdigest(),
+        "card": of_card,
+    }
+    storage.write_json(run.path("manifest.json"), manifest)
