@@ -8,18 +8,21 @@ import errno
 import mmap
 import os
 import re
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from altalign.errors import AltalignError, FullDiskError, StoreError, UsageError
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 AT_ONCE = 32  # requests under way: a store answers in tens of milliseconds, whatever the machine
 ONE_REQUEST_BYTES = 5 << 20  # what is larger waits in a temporary file, and goes over in parts, several at a time
 ATTEMPTS = 5
@@ -174,14 +177,8 @@ def put_file(path: str, file: IO[bytes]) -> None:
 
 def _put(place: Place, data: pa.Buffer) -> None:
     """One request, or an upload in parts, after which the store is asked how many bytes it has."""
-    _upload(place, data)
-    if data.size > ONE_REQUEST_BYTES and (there := place.client.get_file_info(place.name).size) != data.size:
-        place.client.delete_file(place.name)
-        raise OSError(f"{there} bytes arrived of {data.size}")
-
-
-def _upload(place: Place, data: pa.Buffer) -> None:
-    client = place.client_of_parts if data.size > ONE_REQUEST_BYTES else place.client
+    is_large = data.size > ONE_REQUEST_BYTES
+    client = place.client_of_parts if is_large else place.client
     # else by the name: what ends in .gz would be compressed
     stream = client.open_output_stream(place.name, compression=None)
     try:
@@ -189,6 +186,9 @@ def _upload(place: Place, data: pa.Buffer) -> None:
     finally:
         # after an error too, which it repeats: of an upload with a part that failed it makes no object
         stream.close()
+    if is_large and (there := place.client.get_file_info(place.name).size) != data.size:
+        place.client.delete_file(place.name)
+        raise OSError(f"{there} bytes arrived of {data.size}")
 
 
 def get(path: str) -> bytes:
@@ -223,20 +223,25 @@ def delete_object(path: str) -> None:
         place.client.delete_file(place.name)
 
 
-def each(work: Callable[[Any], Any], things: Any) -> Iterator[Any]:
-    """What `work` gives of each thing, in order, many at a time; after an error nothing more is begun."""
+def each(work: Callable[[_T], _R], things: Iterable[_T]) -> Iterator[_R]:
+    """What `work` gives of each thing, in order, many at a time."""
     with ThreadPoolExecutor(AT_ONCE) as own:
-        waiting: list[Any] = []
-        try:
-            for thing in things:
-                waiting.append(own.submit(work, thing))
-                if len(waiting) >= 4 * AT_ONCE:
-                    yield waiting.pop(0).result()
-            while waiting:
-                yield waiting.pop(0).result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        yield from in_order(own, work, things, 4 * AT_ONCE)
+
+
+def in_order(own: Executor, work: Callable[[_T], _R], things: Iterable[_T], ahead: int) -> Iterator[_R]:
+    """What `work` gives of each thing, with `ahead` more of them begun; after an error nothing more is begun."""
+    waiting = deque[Future[_R]]()
+    try:
+        for thing in things:
+            waiting.append(own.submit(work, thing))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 # Trouble -------------------------------------------------------------------------------------------------------------
@@ -273,35 +278,31 @@ def trouble(error: BaseException, path: str) -> AltalignError:
             _probe(place)
         except (OSError, pa.ArrowException) as reason:
             said = _message(reason)
-    is_full, is_gone, is_far, is_elsewhere, is_denied = (
-        kind.search(said) for kind in (_FULL, _NO_BUCKET, _NETWORK, _REGION, _DENIED)
-    )
-    is_elsewhere = place.scheme == "s3" and (is_elsewhere or "HTTP status 400" in said)
-    said = re.sub(r"^.* operation: (?:\w+ Message: )?(?!No response body)", "", said)
-    where, endpoint = f"{place.scheme}://{place.bucket}", endpoint_of(place.scheme)
+    shown = re.sub(r"^.* operation: (?:\w+ Message: )?(?!No response body)", "", said)
+    endpoint = endpoint_of(place.scheme)
     at = f" at {endpoint}" if endpoint else ""
-    if is_full:
+    if _FULL.search(said):
         return FullDiskError(
-            f"{path}: no space left in the store{at} ({said}); make room and run the same command again, it continues"
+            f"{path}: no space left in the store{at} ({shown}); make room and run the same command again, it continues"
         )
-    if is_gone:
+    if _NO_BUCKET.search(said):
         return StoreError(f"{path}: there is no bucket {place.bucket}{at}; make it, or give another")
-    if is_far:
+    if _NETWORK.search(said):
         return StoreError(
-            f"{path}: the store{at} does not answer ({said}); look at the network and {_ENDPOINTS[place.scheme]}, and run the same command again"
+            f"{path}: the store{at} does not answer ({shown}); look at the network and {_ENDPOINTS[place.scheme]}, and run the same command again"
         )
-    if is_elsewhere:
+    if place.scheme == "s3" and (_REGION.search(said) or "HTTP status 400" in said):
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "not set"
         return StoreError(
-            f"{path}: the store{at} refuses the region, AWS_REGION is {region} ({said}); set it to that of {where}"
+            f"{path}: the store{at} refuses the region, AWS_REGION is {region} ({shown}); set it to that of s3://{place.bucket}"
         )
-    if is_denied:
+    if _DENIED.search(said):
         repair = (
             _has_credentials(place.scheme) or f"no credentials are in the environment; {_CREDENTIALS[place.scheme]}"
         )
-        return StoreError(f"{path}: access denied{at} ({said}); {repair}")
+        return StoreError(f"{path}: access denied{at} ({shown}); {repair}")
     return StoreError(
-        f"{path}: the store{at} refuses ({said}); put that right and run the same command again, it continues"
+        f"{path}: the store{at} refuses ({shown}); put that right and run the same command again, it continues"
     )
 
 

@@ -68,7 +68,7 @@ class _Growing:
 
 @contextmanager
 def growing(path: str, *, keep: int | None = None) -> Iterator[_Growing]:
-    """See `altalign.storage`. The parts are made one when the block ends well; else by `settle`, as after a kill."""
+    """See `altalign.storage`. Parts that a killed writer has left are made one first, the block's own when it ends well."""
     with tempfile.TemporaryFile() as file:
         before, parts = _gather(path, file)
         size = file.truncate(min(keep if keep is not None else sys.maxsize, file.seek(0, 2)))
@@ -80,18 +80,9 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[_Growing]:
             yield grown
         finally:
             grown.send()
-        if grown.bytes > size or before is None:
+        if grown.bytes > size:
             clients.put_file(path, file)
             _delete(_parts(path))
-
-
-def settle(path: str) -> None:
-    """Make an object of what is there and the parts that a killed writer has left behind it."""
-    with tempfile.TemporaryFile() as file:
-        before, parts = _gather(path, file)
-        if file.tell() != before:
-            clients.put_file(path, file)
-        _delete(parts)
 
 
 def _gather(path: str, file: IO[bytes]) -> tuple[int | None, list[str]]:

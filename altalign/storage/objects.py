@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar, cast
 
@@ -16,7 +15,7 @@ import pyarrow.fs as pafs
 from altalign.machine import interrupts
 from altalign.storage import clients, local, local_copies, locks
 from altalign.storage.clients import Place, asking, check
-from altalign.storage.growing_objects import growing, is_part, settle, whole_name
+from altalign.storage.growing_objects import growing, is_part, whole_name
 from altalign.storage.locks import holder, locked
 from altalign.storage.reading import ObjectFile
 from altalign.storage.stamp import Stamp
@@ -33,6 +32,7 @@ _KNOWN_FOR_S = 60.0
 _MAGIC = re.compile(r"[*?[]")
 
 _Kind = Literal["file", "folder", "missing"]
+_Request = tuple[int, int, list[tuple[int, int]]]  # begin, end, the ranges (offset, length) in it
 # what a glob has just met, so that nobody asks for each of its files again
 _LISTED: dict[str, tuple[float, _Kind]] = {}
 
@@ -78,25 +78,22 @@ def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]
         return
     with asking(path):
         file = clients.opened(path)
-    together = list(_together(wanted))
-    threads = clients.threads("reads")
-    under_way = [
-        threads.submit(clients.read_at, file, begin, end - begin) for begin, end, _ in islice(together, _AHEAD)
-    ]
-    for number, (begin, _, parts) in enumerate(together):
-        interrupts.check()
-        if (coming := number + _AHEAD) < len(together):
-            under_way.append(
-                threads.submit(clients.read_at, file, together[coming][0], together[coming][1] - together[coming][0])
-            )
+
+    def read(request: _Request) -> bytes:
+        begin, end, _ = request
         with asking(path):
-            data = under_way.pop(0).result()
+            return clients.read_at(file, begin, end - begin)
+
+    requests = list(_together(wanted))
+    answers = clients.in_order(clients.threads("reads"), read, requests, _AHEAD)
+    for (begin, _, parts), data in zip(requests, answers, strict=True):
+        interrupts.check()
         for offset, length in parts:
             yield data[offset - begin : offset - begin + length]
 
 
-def _together(wanted: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
-    """(begin, end, the ranges in it), in the order of the ranges."""
+def _together(wanted: Sequence[tuple[int, int]]) -> Iterator[_Request]:
+    """Requests in the order of the ranges."""
     begin, end, parts = wanted[0][0], wanted[0][0], list[tuple[int, int]]()
     for offset, length in wanted:
         if not (end <= offset <= end + _GAP_BYTES and offset + length - begin <= _RANGE_BYTES):
@@ -115,16 +112,9 @@ def read_bytes(path: str) -> bytes:
 
 def mappable(path: str) -> str:
     """A copy of this machine."""
-    return local_copies.copy(path, stamp(path), lambda copy: _download(path, copy))
-
-
-def _download(path: str, copy: BinaryIO) -> None:
-    with asking(path):
-        file = clients.opened(path)
-        size = file.size()
-    pieces = [(begin, min(_RANGE_BYTES, size - begin)) for begin in range(0, size, _RANGE_BYTES)]
-    for data in read_ranges(path, pieces):
-        copy.write(data)
+    found = stamp(path)
+    pieces = [(begin, _RANGE_BYTES) for begin in range(0, found.size, _RANGE_BYTES)]
+    return local_copies.copy(path, found, lambda copy: copy.writelines(read_ranges(path, pieces)))
 
 
 def each(work: Callable[[_T], _R], things: Iterable[_T]) -> Iterator[_R]:
@@ -167,19 +157,11 @@ def exists(path: str) -> bool:
 def stamp(path: str) -> Stamp:
     """Size and ETag."""
     place = Place.of(path)
-    with asking(path), place.client.open_input_stream(place.name, compression=None) as file:
-        told = cast(dict[Any, Any], file.metadata())
-    told = {_text(name).lower(): _text(value) for name, value in told.items()}
-    digest = told.get("etag", "").strip('"')
-    if "content-length" in told and digest:
-        return Stamp(int(told["content-length"]), 0, digest)
-    with asking(path):
-        info = place.client.get_file_info(place.name)
-    return Stamp(info.size or 0, info.mtime_ns or 0, digest)
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    with asking(path), clients.opened(path) as file:
+        told: dict[str, bytes] = {name.lower(): value for name, value in file.metadata().items()}
+        if digest := told.get("etag", b"").decode("utf-8", "replace").strip('"'):
+            return Stamp(file.size(), 0, digest)
+        return Stamp(file.size(), place.client.get_file_info(place.name).mtime_ns or 0)
 
 
 def names(folder: str, suffix: str = "") -> list[str]:
@@ -319,7 +301,8 @@ def _all(work: Callable[[str], None], paths: Sequence[str]) -> None:
 def sweep(folder: str) -> None:
     """Make whole what grew. An upload that never ended left no object; what it left in the store, the store's own rules delete."""
     for path in sorted({whole_name(path) for path in files_below(folder) if is_part(path)}):
-        settle(path)
+        with growing(path):  # which begins with what a killed writer has left
+            pass
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import io
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from altalign.errors import StoreError
 from altalign.machine import interrupts
@@ -22,6 +22,12 @@ _ASKED_BYTES = 2 << 20  # of a range, before it is read
 _NEAR_BYTES = 1 << 20  # whoever leaves out less than this reads on
 
 
+class _Block(NamedTuple):
+    data: Future[bytes]
+    end: int
+    length: int
+
+
 class _Blocks:
     """The bytes of an object that are at hand. Of several threads."""
 
@@ -31,8 +37,7 @@ class _Blocks:
             self._file = clients.opened(path)
             self.size: int = self._file.size()
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[int, Future[bytes]] = OrderedDict()  # by their first byte
-        self._lengths: dict[int, int] = {}
+        self._blocks = OrderedDict[int, _Block]()  # by their first byte, what was used last at the end
 
     def at(self, offset: int) -> memoryview:
         """Bytes from an offset on, at least one of them; none at the end."""
@@ -42,11 +47,11 @@ class _Blocks:
             begin = self._holding(offset)
             if begin is None:
                 begin = self._begin(offset)
-            future = self._blocks[begin]
+            block = self._blocks[begin]
             self._blocks.move_to_end(begin)
         interrupts.check()
         with clients.asking(self.path):
-            data = future.result()
+            data = block.data.result()
         if len(data) <= offset - begin:
             raise StoreError(f"{self.path}: shorter than it was; it has changed while it was read")
         return memoryview(data)[offset - begin :]
@@ -60,23 +65,20 @@ class _Blocks:
     def close(self) -> None:
         with self._lock:
             self._blocks.clear()
-            self._lengths.clear()
 
     def _holding(self, offset: int) -> int | None:
-        return next((begin for begin in reversed(self._blocks) if begin <= offset < begin + self._lengths[begin]), None)
+        return next((begin for begin in reversed(self._blocks) if begin <= offset < self._blocks[begin].end), None)
 
     def _begin(self, offset: int) -> int:
         """Ask for the block of an offset, and where reading goes on, for the next."""
         if self.size <= WHOLE_BYTES:
             return self._ask(0, self.size)
-        before = next(
-            (begin for begin in reversed(self._blocks) if 0 <= offset - (begin + self._lengths[begin]) <= _NEAR_BYTES),
-            None,
-        )
+        blocks = reversed(self._blocks.values())
+        before = next((block for block in blocks if 0 <= offset - block.end <= _NEAR_BYTES), None)
         if before is None:
             return self._ask(offset, min(_FIRST_BYTES, self.size - offset))
-        begin = before + self._lengths[before]
-        length = min(_BLOCK_BYTES, 4 * self._lengths[before], self.size - begin)
+        begin = before.end
+        length = min(_BLOCK_BYTES, 4 * before.length, self.size - begin)
         if begin + length <= offset:
             begin, length = offset, min(length, self.size - offset)
         self._ask(begin, length)
@@ -87,12 +89,10 @@ class _Blocks:
         return begin
 
     def _ask(self, begin: int, length: int) -> int:
-        while self._blocks and sum(self._lengths.values()) + length > _KEPT_BYTES:
-            oldest = next(iter(self._blocks))
-            self._blocks.pop(oldest).cancel()
-            del self._lengths[oldest]
-        self._blocks[begin] = clients.threads("reads").submit(clients.read_at, self._file, begin, length)
-        self._lengths[begin] = length
+        while self._blocks and sum(block.length for block in self._blocks.values()) + length > _KEPT_BYTES:
+            self._blocks.popitem(last=False)[1].data.cancel()
+        data = clients.threads("reads").submit(clients.read_at, self._file, begin, length)
+        self._blocks[begin] = _Block(data, begin + length, length)
         return begin
 
 
