@@ -55,6 +55,20 @@ with storage.growing(sys.argv[1]) as file:
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
+FORKED_AFTER_IT_ASKED = """
+import os, signal, sys
+from altalign import storage
+storage.write_bytes(sys.argv[1], b"before")
+list(storage.read_ranges(sys.argv[1], [(0, 1)]))
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # one that waits for threads it has not would wait for ever
+    list(storage.read_ranges(sys.argv[1], [(0, 1)]))
+    storage.write_bytes(sys.argv[1], b"by the child")
+    os._exit(0)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
 
 @pytest.fixture(params=["s3", "gcs"])
 def store(request: pytest.FixtureRequest) -> Server:
@@ -183,6 +197,27 @@ def test_a_full_disk_for_temporary_files_is_said(s3: Server, monkeypatch: pytest
     monkeypatch.setattr("tempfile.TemporaryFile", lambda *_, **__: full)
     with pytest.raises(FullDiskError, match=r"no space left on the device while writing x\.bin"):
         storage.write_bytes(f"{s3.url}/x.bin", b"xx")
+
+
+# Clients -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_process_asks_as_its_parent_did(store: Server) -> None:
+    assert run_python(FORKED_AFTER_IT_ASKED, f"{store.url}/x") == 0
+    assert storage.read_bytes(f"{store.url}/x") == b"by the child"
+
+
+def test_credentials_of_a_profile_are_taken(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"aws_access_key_id": "AWS_ACCESS_KEY_ID", "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY"}
+    lines = [f"{name} = {s3.environment[variable]}" for name, variable in names.items()]
+    (tmp_path / "credentials").write_text("\n".join(["[mine]", *lines]), encoding="ascii")
+    for variable in names.values():
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    clients.forget_clients()
+    storage.write_bytes(f"{s3.url}/x", b"x")
+    clients.forget_clients()
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
