@@ -88,6 +88,8 @@ def test_nothing_but_the_pipeline_imports_a_stage(room: str) -> None:
 def test_a_checkout_has_one_link_a_package_and_an_import_name_each() -> None:
     links = {path.name: path.readlink() for path in (ROOT / "altalign").iterdir() if path.is_symlink()}
     assert links == {name: Path("..") / name for name in PACKAGES}
+    (editable,) = (ROOT / ".editable").iterdir()  # what an editable installation puts on the path
+    assert editable.readlink() == Path("../altalign")
 
 
 def test_tests_and_benchmarks_import_by_the_installed_name() -> None:
