@@ -4,7 +4,6 @@ Bytes depend on what is written alone: record ids are UUIDs of their names, date
 time.
 """
 
-import gzip
 import json
 import zlib
 from collections.abc import Iterator
@@ -106,7 +105,12 @@ class Archive:
             "Content-Length": str(len(block)),
         }
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items() if value)
-        return gzip.compress(f"WARC/1.1\r\n{head}\r\n".encode() + block + b"\r\n\r\n", compresslevel=4, mtime=0)
+        return gzipped(f"WARC/1.1\r\n{head}\r\n".encode() + block + b"\r\n\r\n", level=4)
+
+
+def gzipped(data: bytes, level: int) -> bytes:
+    """A gzip member without a time. The header that `gzip.compress` writes depends on Python's version."""
+    return zlib.compress(data, level, wbits=31)
 
 
 def http(body: bytes, media_type: str, status: int, headers: tuple[str, ...]) -> bytes:

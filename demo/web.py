@@ -5,7 +5,6 @@
 """
 
 import csv
-import gzip
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -330,7 +329,7 @@ class _Web:
         """The body as a server may send it, and the headers that say how."""
         headers: tuple[str, ...] = ()
         if self.rng.random() < 0.2:
-            body, headers = gzip.compress(body, mtime=0), ("Content-Encoding: gzip",)
+            body, headers = archive.gzipped(body, level=9), ("Content-Encoding: gzip",)
         if self.rng.random() < 0.15:
             body, headers = archive.chunked(body), (*headers, "Transfer-Encoding: chunked")
         return body, headers

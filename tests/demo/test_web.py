@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -54,6 +55,14 @@ def test_urls_heads_and_html_are_golden(written: tuple[Path, web.Summary]) -> No
             media_type, data = reader.body(written[0], capture)
             digest.update(f"{capture.status} {media_type}".encode() + data)
     assert digest.hexdigest() == GOLDEN
+
+
+def test_gzip_headers_do_not_depend_on_the_version_of_python(written: tuple[Path, web.Summary]) -> None:
+    header = zlib.compress(b"", level=4, wbits=31)[:10]
+    for capture in reader.captures(written[0])[:20]:
+        with (written[0] / capture.file).open("rb") as file:
+            file.seek(capture.offset)
+            assert file.read(10) == header
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
