@@ -1,4 +1,4 @@
-# Every target sets up what it needs: a machine with git, make and Python 3.11 or 3.12 is enough.
+# Every target sets up what it needs: a machine with git, make and Python 3.11, 3.12 or 3.13 is enough.
 PYTHON ?= python3
 CONFIG ?= configs/demo.toml
 RUNNER ?=
@@ -49,7 +49,7 @@ help:
 	@echo "make setup              .venv/bin/altalign, from uv.lock"
 
 $(UV):
-	@$(PYTHON) -c 'import sys; sys.exit("altalign needs Python 3.11 or 3.12; this is " + sys.version.split()[0] + ": give PYTHON=…") if sys.version_info[:2] not in ((3, 11), (3, 12)) else None'
+	@$(PYTHON) -c 'import sys; sys.exit("altalign needs Python 3.11, 3.12 or 3.13; this is " + sys.version.split()[0] + ": give PYTHON=…") if not (3, 11) <= sys.version_info[:2] <= (3, 13) else None'
 	@$(PYTHON) -m venv $(CACHE)/uv
 	@$(CACHE)/uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.9'
 
