@@ -13,5 +13,5 @@ def jars_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("ALTALIGN_JARS", str(tmp_path))
     for runner, variable in jars.VARIABLES.items():
         monkeypatch.delenv(variable, raising=False)
-        (tmp_path / f"{runner}-job-server.jar").touch()
+        (tmp_path / f"{runner}-job-server-2.62.0.jar").touch()
     return tmp_path

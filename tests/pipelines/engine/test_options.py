@@ -21,7 +21,7 @@ def test_spark_and_flink_run_on_this_machine_unless_a_flag_names_a_cluster(
     assert found[f"{runner}_master_url" if runner == "spark" else "flink_master"] == master
     assert found["environment_type"] == "LOOPBACK"
     assert found["environment_cache_millis"] == 60_000
-    assert found["files_to_stage"] == [str(jars_there / f"{runner}-job-server.jar")]
+    assert found["files_to_stage"] == [str(jars_there / f"{runner}-job-server-2.62.0.jar")]
     if runner == "flink":
         assert found["parallelism"] == 3
     of_user = options(
