@@ -9,6 +9,7 @@ were apart. Where every rank's share fits into one chunk there is one pass.
 """
 
 import hashlib
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -73,6 +74,13 @@ class Towers(nn.Module):
         return self._model[0](images, tokens, mask)
 
 
+# Buffers (running statistics) stay each rank's own. torch 2.15 has the option under a new name.
+_OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters
+_OWN_BUFFERS: dict[str, Any] = {
+    "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers": False
+}
+
+
 def towers_of(model: "DualEncoder", group: Group = None) -> nn.Module:
     """The towers as `gradients` wants them: in DistributedDataParallel if there are several ranks.
 
@@ -84,7 +92,7 @@ def towers_of(model: "DualEncoder", group: Group = None) -> nn.Module:
     alone = not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size(group) > 1)
     if alone or not _is_trained(towers):
         return towers
-    return DistributedDataParallel(towers, process_group=group, broadcast_buffers=False, gradient_as_bucket_view=True)
+    return DistributedDataParallel(towers, process_group=group, gradient_as_bucket_view=True, **_OWN_BUFFERS)
 
 
 def gradients(

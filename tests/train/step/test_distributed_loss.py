@@ -25,7 +25,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     started = [
         subprocess.Popen(
-            [sys.executable, ranked.__file__, str(rank), str(RANKS), str(folder)],
+            # A deprecation of torch's is an error here: a user would read it at every start.
+            [sys.executable, "-W", "error::FutureWarning", ranked.__file__, str(rank), str(RANKS), str(folder)],
             env=environment,
             stderr=subprocess.PIPE,
             text=True,
