@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from altalign.errors import AltalignError
-from altalign.machine import ahead, interrupts, memory, startup
+from altalign.machine import ahead, children, interrupts, memory, startup
 
 SECONDS_OF_WORK = 5.0  # that each process is to have before it: it takes about 1.5 of CPU time to start
 THREADS_AT_MOST = 4  # of a process that is one of several: more of them wait for Python's lock
@@ -186,11 +186,8 @@ class _Process:
 
     def wait(self) -> int:
         """Its exit code, once it has ended; where it does not, it is made to."""
-        try:
-            return self._process.wait(_ENDS_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
+        children.end([self._process], within_s=_ENDS_WITHIN_S)
+        return self._process.returncode
 
 
 # In the process -------------------------------------------------------------------------------------------------------

@@ -3,10 +3,8 @@
 Beam would start them too, but what it starts outlives a killed parent, and its handler of Ctrl-C can wait for itself.
 """
 
-import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,18 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from altalign.errors import AltalignError
-from altalign.machine import interrupts
+from altalign.machine import children, interrupts
 
-# Run by Python before it becomes another program: when our process dies, however it does, the program is killed.
-_END_WITH_PARENT = """
-import ctypes, os, signal, sys
-with_parent = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it
-if with_parent:
-    with_parent(1, int(signal.SIGKILL))
-if os.getppid() != int(sys.argv[1]):  # it has died meanwhile
-    sys.exit(1)
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 LINES_OF_LOG = 3  # that an error quotes
 
 
@@ -45,7 +33,7 @@ def serving(server: Server, log_path: str) -> Iterator[str]:
         AltalignError: it ends at once, or does not answer.
     """
     port = free_port()
-    command = ending_with_us(server.command(port))
+    command = children.ending_with_us(server.command(port))
     Path(log_path).parent.mkdir(parents=True, exist_ok=True)
     with Path(log_path).open("wb") as log:
         # A session of its own: Ctrl-C at a terminal is for us, and we end it.
@@ -54,13 +42,7 @@ def serving(server: Server, log_path: str) -> Iterator[str]:
         _wait_for(process, server, port, log_path)
         yield f"localhost:{port}"
     finally:
-        process.kill()  # it keeps nothing: units leave their marks themselves
-        process.wait()
-
-
-def ending_with_us(command: list[str]) -> list[str]:
-    """The command of a child of this process that is killed when this process dies, however it does."""
-    return [sys.executable, "-E", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *command]
+        children.end([process])  # it keeps nothing: units leave their marks themselves
 
 
 def free_port() -> int:

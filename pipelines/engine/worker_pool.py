@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
-from altalign.pipelines.engine.servers import ending_with_us
+from altalign.machine import children
 
 ENDS_WITHIN_S = 10.0
 PORT_AT_MOST = 65_535
@@ -49,7 +49,9 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
 
     def StartWorker(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002 - the protocol's names
         """Start a worker and wait until it can work: an engine waits forever for one that died at its start."""
-        command = ending_with_us([sys.executable, "-c", _WORKER, request.control_endpoint.url, request.worker_id])
+        command = children.ending_with_us(
+            [sys.executable, "-c", _WORKER, request.control_endpoint.url, request.worker_id]
+        )
         worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         with self._lock:
             self._workers = {key: process for key, process in self._workers.items() if process.poll() is None}
@@ -87,12 +89,7 @@ def _end(workers: Sequence["subprocess.Popen[bytes]"]) -> None:
     """End these workers; units leave their marks themselves, so that nothing is lost with them."""
     for worker in workers:
         worker.terminate()
-    for worker in workers:
-        try:
-            worker.wait(ENDS_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            worker.wait()
+    children.end(workers, within_s=ENDS_WITHIN_S)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -14,7 +14,8 @@ from uuid import uuid4
 
 import pytest
 
-from altalign.pipelines.engine.servers import ending_with_us, free_port
+from altalign.machine.children import ending_with_us
+from altalign.pipelines.engine.servers import free_port
 
 STARTS_WITHIN_S = 60.0
 

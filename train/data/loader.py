@@ -12,7 +12,6 @@ import json
 import multiprocessing
 import os
 import signal
-import threading
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -27,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from altalign import storage
 from altalign.errors import AltalignError, UnreadableError, UsageError
-from altalign.machine import interrupts
+from altalign.machine import children, interrupts
 from altalign.train.data import augment
 from altalign.train.data.batches import Batch, padded
 from altalign.train.data.order import Numbers, Order
@@ -326,10 +325,7 @@ def _made_by_workers(
 def _end(running: Any) -> None:
     """Ends the workers of an iterator of DataLoader. Not by deleting it: tracebacks hold it. One that does not end hears no SIGTERM."""
     running._shutdown_workers()
-    for worker in running._workers:
-        if worker.is_alive():
-            worker.kill()
-        worker.join()
+    children.end(running._workers)
 
 
 class _Once:
@@ -351,17 +347,10 @@ def _begin_worker(_: int) -> None:
 
     Torch's own watch is on the server that forked a worker, and the server lives for as long as any worker does.
     """
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    children.end_with_parent()
     for number in interrupts.ENDING:
         signal.signal(number, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _checked(one: "tuple[_Piece, _Made | _Failed]") -> "tuple[_Piece, _Made]":

@@ -1,0 +1,54 @@
+"""Child processes end with this one, however it ends, and are reaped once they have ended."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeAlias
+
+# Run by Python before it becomes another program: when our process dies, however it does, the program is killed.
+_END_WITH_PARENT = """
+import ctypes, os, signal, sys
+with_parent = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it
+if with_parent:
+    with_parent(1, int(signal.SIGKILL))
+if os.getppid() != int(sys.argv[1]):  # it has died meanwhile
+    sys.exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+Child: TypeAlias = "subprocess.Popen[Any] | BaseProcess"
+
+
+def ending_with_us(command: Sequence[str]) -> list[str]:
+    """The command of a child that is killed when this process dies, however it does."""
+    return [sys.executable, "-E", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *command]
+
+
+def end_with_parent() -> None:
+    """Have this process, one of `multiprocessing`, end when the one that asked for it is gone.
+
+    A fork server stands between them, so the system cannot tell it.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+
+def end(children: Sequence[Child], *, within_s: float = 0.0) -> None:
+    """Reap children. One that has not ended by itself within so many seconds is killed."""
+    for child in children:
+        if isinstance(child, BaseProcess):
+            child.join(within_s)
+            if child.is_alive():
+                child.kill()
+            child.join()
+            continue
+        try:
+            child.wait(within_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
