@@ -18,6 +18,7 @@ from altalign.reasons import DropReason
 from altalign.stages import STAGES
 from tests import made_once
 from tests.end_to_end.runs import Finished, altalign, command, environ, tree, write_input
+from tests.pipelines.read.pages import archives
 
 pytestmark = pytest.mark.runs
 
@@ -198,6 +199,25 @@ def test_an_invalid_url_says_why_it_is_none_and_nothing_acts_on_a_terminal(
     assert words in said
     assert "6 words, [text] words_at_least = 9" in said or "5 words" in said or "4 words" in said
     assert all(line.isprintable() for line in said.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("src", "url", "words"),
+    [
+        ("mailto:somebody@h.example", "mailto:somebody@h.example", "its scheme is mailto, not http or https"),
+        ("https://h.example:port/a.png", "https://h.example:port/a.png", "it is not a valid URL (WHATWG)"),
+    ],
+)
+def test_an_invalid_url_of_a_page_is_found_by_url_and_by_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], src: str, url: str, words: str
+) -> None:
+    page = f'<p><img src="{src}" alt="a picture of a quiet lake">'.encode()
+    archives.write(tmp_path / "pages.warc.gz", [archives.response("https://h.example/", page)])
+    config = '[run]\nfolder = "run"\n[input]\nkind = "warc"\npaths = ["pages.warc.gz"]\n'
+    (tmp_path / "config.toml").write_text(config, encoding="utf-8")
+    curated(tmp_path, "--until", "judge")
+    for args in (("--url", url), ("--text", "a picture of a quiet lake")):
+        assert f"url_invalid: {words}" in explain(capsys, tmp_path, *args)
 
 
 def test_whatever_a_run_holds_nothing_that_is_printed_acts_on_a_terminal(
