@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 from PIL import (
@@ -30,6 +29,8 @@ from altalign.decoder_errors import DECODER_ERRORS
 
 # Ours. Above 33 million, Pillow cannot count the bits of a row; and run lengths of BMP may skip 255 rows in two bytes.
 ROW_AT_MOST_PX = 1 << 20
+
+_NO_LIMIT = 1 << 62  # pixels: the limits are our callers'
 
 # `sniff` chooses the plug-in: Pillow does not try forty others, and no file extension can mislead it.
 _OPENERS: Mapping[str, type[ImageFile.ImageFile]] = {
@@ -119,12 +120,12 @@ def words_of(error: BaseException) -> str:
 
 
 class _StrictPillow:
-    """Settings of Pillow for the time of a `with` block.
+    """A `with` block in which Pillow decodes as strictly as we do, and no decoder prints or warns.
 
-    Inside: no warnings, no pixel limit but ours, no half-read files, one thread per decoder, no output of libtiff. All
-    five are variables of Pillow's modules, `warnings` and libtiff, so the blocks of several threads share them: the
-    first block to begin sets them, the last to end restores them. Code that opens many images holds one block around
-    them all, so as not to pay for this with each.
+    Pillow's limit of pixels, its half-read files and its threads are variables of its modules. Every first block sets
+    them, and nobody puts them back: another thread may be between two lines that read them. The process's warning
+    filters and libtiff's handlers are restored when the last block ends. Code that opens many images holds one block
+    around them all, so as not to pay for this with each.
     """
 
     def __init__(self) -> None:
@@ -135,11 +136,11 @@ class _StrictPillow:
     def __enter__(self) -> None:
         with self._lock:
             if self._blocks == 0:
+                Image.MAX_IMAGE_PIXELS = _NO_LIMIT  # a number: None between two lines of Pillow's check is a TypeError
+                ImageFile.LOAD_TRUNCATED_IMAGES = False
+                AvifImagePlugin.DEFAULT_MAX_THREADS = 1
                 self._before.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore")
-                self._set(Image, MAX_IMAGE_PIXELS=None)
-                self._set(ImageFile, LOAD_TRUNCATED_IMAGES=False)
-                self._set(AvifImagePlugin, DEFAULT_MAX_THREADS=1)
                 for set_handler in _setters_of_tiff_handlers():
                     self._before.callback(set_handler, set_handler(None))
             self._blocks += 1
@@ -149,11 +150,6 @@ class _StrictPillow:
             self._blocks -= 1
             if self._blocks == 0:
                 self._before.close()
-
-    def _set(self, module: ModuleType, **values: object) -> None:
-        for name, value in values.items():
-            self._before.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, value)
 
 
 STRICT_PILLOW = _StrictPillow()

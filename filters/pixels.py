@@ -1,8 +1,7 @@
 """Bytes of an image -> format, size, soundness and pixels, in one decode; and the bytes that a shard stores.
 
 A JPEG is decoded scaled in the DCT by simplejpeg, everything else (and whatever surprises simplejpeg) by Pillow.
-Nothing here depends on the process's warning filters or on Pillow's module settings, which are set for the time of a
-call and put back.
+Nothing here depends on the process's warning filters or on Pillow's module settings (`image_headers.STRICT_PILLOW`).
 """
 
 import threading
@@ -22,6 +21,7 @@ from altalign.filters.image_headers import STRICT_PILLOW, check_decodable, opene
 
 JPEG_QUALITY = 95
 JPEG_SIDE_AT_MOST_PX = 65_500  # JPEG_MAX_DIMENSION of libjpeg
+FULL_SIZE_PX = 1 << 30  # as `short_side_px`: nothing is scaled down
 LARGE_PIXELS = 25_000_000  # ours: about 100 MB as RGBA; larger images are decoded one at a time in a process
 
 # libjpeg's remarks that mean lost image data; its other ones (junk between markers, an odd revision number) leave the

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "audit": {"altalign", "filters", "dedup", "audit"},
     "demo": {"altalign", "demo"},
     "eval": {"altalign", "eval"},
-    "train": {"altalign", "eval", "train"},
+    "train": {"altalign", "eval", "filters", "train"},
 }
 HEAVY = {
     "altalign": {"apache_beam", "torch", "numba", "numpy"},

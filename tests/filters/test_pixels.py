@@ -2,10 +2,14 @@
 
 import io
 import struct
+import sys
 import threading
 import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,7 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from altalign.filters import pixels
-from altalign.filters.image_headers import ROW_AT_MOST_PX, sniff
+from altalign.filters.image_headers import ROW_AT_MOST_PX, STRICT_PILLOW, sniff
 from altalign.filters.pixels import decode, gray, to_jpeg, to_stored
 from tests.filters.pictures import FORMATS, chunk, encoded, one_bit_png, picture
 from tests.shared_data import SHARED, needs_shared
@@ -180,10 +184,31 @@ def test_the_limit_of_pixels_is_inclusive() -> None:
 
 
 def test_an_image_above_pillows_own_limits_is_decoded_where_the_setting_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     for kind in FORMATS:
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
         assert read(encoded(picture(40, 30), kind)).pixels is not None
-    assert Image.MAX_IMAGE_PIXELS == 100
+
+
+def test_a_thread_within_pillows_check_meets_no_half_set_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000_000)
+    check, lines = Image._decompression_bomb_check, []
+    data = encoded(picture(40, 30), "png")
+
+    def at_each_line(_frame: FrameType, event: str, _: object) -> Any:
+        if event == "line":
+            lines.append(event)
+            if len(lines) == 2:  # the limit has been found to be set; now another thread decodes
+                block.enter_context(STRICT_PILLOW)
+                assert read(data).pixels is not None
+        return at_each_line
+
+    with ExitStack() as block:
+        sys.settrace(lambda frame, _event, _: at_each_line if frame.f_code is check.__code__ else None)
+        try:
+            check((100, 100))
+        finally:
+            sys.settrace(None)
+    assert len(lines) > 2
 
 
 def test_large_images_are_decoded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +218,7 @@ def test_large_images_are_decoded_one_at_a_time(monkeypatch: pytest.MonkeyPatch)
         assert all(found.pixels is not None for found in threads.map(read, [data] * 16))
 
 
-def test_pillows_settings_and_warnings_are_put_back_whatever_threads_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_put_back_and_truncated_files_refused_whatever_threads_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 7)
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     before = list(warnings.filters)
@@ -208,8 +233,6 @@ def test_pillows_settings_and_warnings_are_put_back_whatever_threads_do(monkeypa
         outcomes = list(threads.map(work, range(4)))
     assert all(outcome[:-1] == [None] * 7 for outcome in outcomes)
     assert all(outcome[-1] for outcome in outcomes)  # LOAD_TRUNCATED_IMAGES would have let it pass
-    assert Image.MAX_IMAGE_PIXELS == 7
-    assert ImageFile.LOAD_TRUNCATED_IMAGES is True
     assert warnings.filters == before
 
 
