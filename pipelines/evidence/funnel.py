@@ -1,7 +1,7 @@
-"""Images and bytes at each step of a run, of each source and of all sources: what counts of rows do not say.
+"""Images and bytes at each step of a run, for each source and for all sources together.
 
-An image that two sources have counts in each of them, and once in all, so the totals are counted beside the sources and
-are no sums of them. All rows of an image are in one fetch unit, so units add up.
+An image that two sources have counts for each of them, and once in all: totals are counted by themselves, and are no
+sums of the sources. All rows of an image are in one fetch unit, so the numbers of units add up.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,72 +20,60 @@ from altalign.reasons import Stage
 POOL, SHARDS = "pool", "shards"
 STEPS = (POOL, *(stage.value for stage in Stage), SHARDS)
 
-
-Entry = list[Any]  # step, source (None: all), images, bytes; of JSON
+Entry = list[Any]  # step, source (None: all), images, bytes: a list of JSON
+Amounts = dict[tuple[str, str | None], list[int | None]]  # images and bytes by step and source; None: not known
 
 
 def of_images(step: str, rows: pa.Table, *, sizes: str | None) -> list[Entry]:
-    """The images of rows (columns `image_id` and `source`), and their bytes (column `sizes`, the same for all rows of an image; None: not known)."""
-    columns = {
-        "image": rows["image_id"],
-        "source": rows["source"],
-        "bytes": rows[sizes] if sizes else pa.nulls(len(rows), pa.int64()),
-    }
+    """The entries of a step for these rows, which have the columns `image_id` and `source`.
+
+    `sizes` names the column of an image's bytes, the same in all its rows; None: they are not known.
+    """
+    of_images = rows[sizes] if sizes else pa.nulls(len(rows), pa.int64())
+    columns = {"image": rows["image_id"], "source": rows["source"], "bytes": of_images}
     of_sources = _once(pa.table(columns), ["image", "source"])
-    tally = (
-        of_sources.group_by("source", use_threads=False).aggregate([([], "count_all"), ("bytes", "sum")]).to_pylist()
-    )
     of_all = _once(of_sources, ["image"])
-    found = [
-        (None, len(of_all), pc.sum(of_all["bytes"]).as_py()),
-        *sorted((row["source"], row["count_all"], row["bytes_sum"]) for row in tally),
-    ]
+    tally = of_sources.group_by("source", use_threads=False).aggregate([([], "count_all"), ("bytes", "sum")])
+    by_source = sorted((row["source"], row["count_all"], row["bytes_sum"]) for row in tally.to_pylist())
+    found = [(None, len(of_all), pc.sum(of_all["bytes"]).as_py()), *by_source]
     return [[step, source, images, (size or 0) if sizes else None] for source, images, size in found]
 
 
 def _once(rows: pa.Table, by: list[str]) -> pa.Table:
-    """One row of those that are the same in these columns."""
+    """One row for each combination of values in these columns."""
     found = rows.group_by(by, use_threads=False).aggregate([("bytes", "min")])
     return found.rename_columns([name.removesuffix("_min") for name in found.column_names])
 
 
 def renamed(entries: Iterable[Entry], *, step: str, to: str) -> list[Entry]:
-    """Those of a step, as those of another one that keeps them all."""
+    """The entries of a step, as entries of another step that keeps all its images."""
     return [[to, *entry[1:]] for entry in entries if entry[0] == step]
 
 
 def write(run: Run, *, tars: int, samples: Iterable[Mapping[str, int]]) -> None:
-    """`audit/funnel.parquet`: every step, and of each all sources together and one by one.
+    """Write `audit/funnel.parquet`: every step, for all sources together and for each.
 
     Args:
-        run: whose units are done, those of shards too.
-        tars: bytes of all.
-        samples: of each shard, the bytes of the samples of each source in its tar.
+        run: whose units are finished, those of shards too.
+        tars: the bytes of all shards.
+        samples: for each shard, the bytes that the samples of each source have in its tar.
     """
-    sources = sorted({each.source for each in run.config.input})
-    amounts: dict[tuple[str, str | None], list[int | None]] = {
-        (step, source): _none_yet(step) for step in STEPS for source in (None, *sources)
-    }
+    sources = (None, *sorted({each.source for each in run.config.input}))
+    amounts: Amounts = {(step, source): _none_yet(step) for step in STEPS for source in sources}
     for entry in _entries(run, tars, samples):
         _add(amounts, *entry)
-    for step, source in [of for of in amounts if of[0] == SHARDS]:
-        amounts[step, source][0] = amounts[Stage.DECONTAMINATE.value, source][0]  # all of which are in the shards
-    rows, schema = [(*of, *amount) for of, amount in amounts.items()], FUNNEL.schema
-    table = pa.table(
-        [pa.array(list(column), field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)],
-        schema=schema,
-    )
-    outputs.write_audit(run, FUNNEL, table)
+    for source in sources:  # all of these images are in the shards
+        amounts[SHARDS, source][0] = amounts[Stage.DECONTAMINATE.value, source][0]
+    rows = [dict(zip(FUNNEL.schema.names, (*of, *amount), strict=True)) for of, amount in amounts.items()]
+    outputs.write_audit(run, FUNNEL, rows)
 
 
 def _none_yet(step: str) -> list[int | None]:
-    """Images and bytes of a step where there are none; None: not known of this step."""
+    """Images and bytes of a step before any are added."""
     return [None if step == POOL else 0, None if step in (Stage.EXTRACT, Stage.JUDGE) else 0]
 
 
-def _add(
-    amounts: dict[tuple[str, str | None], list[int | None]], step: str, source: str | None, *more: int | None
-) -> None:
+def _add(amounts: Amounts, step: str, source: str | None, *more: int | None) -> None:
     of = amounts[step, source]
     of[:] = [before if one is None else (before or 0) + one for before, one in zip(of, more, strict=True)]
 

@@ -1,7 +1,7 @@
-"""Samples for the audit's galleries: of each reason, and of what was kept, a few rows that content has chosen, with a thumbnail where an image was in hand.
+"""Samples for the audit's galleries, `audit/samples.parquet`: a few rows for each reason, and a few kept ones.
 
-Rows that the text rules drop are chosen by their keys while they are judged. What comes after is in the order of
-image_id, a hash: there the first rows are a sample. `audit/samples.parquet`.
+Rows that the text rules drop are chosen by their keys while they are judged. Later stages are in the order of image_id,
+a hash: there the first rows are a sample. Rows whose image was fetched have a thumbnail.
 """
 
 import io
@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
@@ -36,11 +37,14 @@ from altalign.schema import DROPPED
 
 PER_REASON = 24
 OF_KEPT = 48
-SIDE_PX, QUALITY = 192, 75
+SIDE_PX, QUALITY = 192, 75  # of a thumbnail: long side, and quality of WebP
+
+Numbers = npt.NDArray[np.int64]  # int64[n], rising numbers of rows
+Hashes = npt.NDArray[np.uint64]  # uint64[n]
 
 
 def one_in(population: int, at_most: int) -> int:
-    """A power of two: a sample of `at_most` or fewer, on average, is one in so many."""
+    """The smallest power of two so that a sample of one in so many has at most `at_most` members, on average."""
     return 1 << max(0, (population - 1) // at_most).bit_length()
 
 
@@ -48,14 +52,14 @@ def one_in(population: int, at_most: int) -> int:
 
 
 class Smallest:
-    """Chooses, batch after batch, the rows that may be in a sample: of each reason all those of the smallest keys so far."""
+    """Chooses, batch after batch, the rows that may be in a sample: for each reason the smallest keys so far."""
 
     def __init__(self, reasons: int):
-        self._smallest = [np.zeros(0, np.uint64)] * reasons  # numbers that keys of each reason begin with
-        self._bounds = np.full(reasons, 2**64 - 1, np.uint64)  # the largest of these, where there are enough
+        self._smallest = [np.zeros(0, np.uint64)] * reasons  # the first 8 bytes of the smallest keys of each reason
+        self._bounds = np.full(reasons, 2**64 - 1, np.uint64)  # the largest of these, once there are PER_REASON
 
-    def of(self, reasons: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Numbers of such rows, sorted, among n: numbers of reasons, and keys (uint8[n, 16])."""
+    def of(self, reasons: npt.NDArray[np.uint8], keys: npt.NDArray[np.uint8]) -> Numbers:
+        """The numbers of the chosen rows among n; `reasons` are numbers, uint8[n], and `keys` uint8[n, 16]."""
         first = keys.view(">u8")[:, 0]
         rows = np.flatnonzero(first <= self._bounds[reasons])
         chosen = [np.zeros(0, np.int64)]
@@ -69,8 +73,8 @@ class Smallest:
         return np.sort(np.concatenate(chosen))
 
 
-def _smallest(firsts: np.ndarray) -> np.ndarray:
-    """The PER_REASON smallest distinct numbers, or as many as there are, sorted: hardly ever are more than a few looked at."""
+def _smallest(firsts: Hashes) -> Hashes:
+    """The PER_REASON smallest distinct numbers, sorted, or as many as there are; rarely sorts more than a few."""
     few = 8 * PER_REASON
     smallest = np.unique(np.partition(firsts, few)[:few] if len(firsts) > few else firsts)
     if len(smallest) < PER_REASON and len(firsts) > few:
@@ -79,23 +83,24 @@ def _smallest(firsts: np.ndarray) -> np.ndarray:
 
 
 def smallest_keys(rows: pa.Table, most: int) -> pa.Table:
-    """Of each reason so many rows of the smallest keys, sorted by reason, key and page."""
-    ordered = rows.sort_by(
-        [("reason", "ascending"), ("key", "ascending"), ("page_url", "ascending"), ("image_url", "ascending")]
-    )
+    """For each reason up to `most` rows with the smallest keys, sorted by reason, key and page."""
+    ordered = rows.sort_by([(name, "ascending") for name in ("reason", "key", "page_url", "image_url")])
     starts = np.flatnonzero(_is_new(ordered, "reason"))
     rank = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.r_[starts, len(ordered)]))
     return ordered.filter(pa.array(rank < most))
 
 
 def smallest_pairs(rows: pa.Table) -> pa.Table:
-    """Of each reason the PER_REASON pairs of the smallest keys, sorted by reason and key: of each key the row of the first page, however many it has."""
+    """For each reason the PER_REASON pairs with the smallest keys, sorted by reason and key.
+
+    A key that has several rows is represented by the row of the first page.
+    """
     ordered = smallest_keys(rows, len(rows))
     return smallest_keys(ordered.filter(pa.array(_is_new(ordered, "reason") | _is_new(ordered, "key"))), PER_REASON)
 
 
-def _is_new(ordered: pa.Table, name: str) -> np.ndarray:
-    """Whether each row has another value in a column than the row before it, bool[n]."""
+def _is_new(ordered: pa.Table, name: str) -> npt.NDArray[np.bool_]:
+    """Whether each row's value in a column differs from that of the row before it, bool[n]."""
     values: Any = ordered[name].combine_chunks().dictionary_encode()
     numbers = values.indices.to_numpy()
     return np.r_[True, numbers[1:] != numbers[:-1]][: len(numbers)]
@@ -105,15 +110,13 @@ def _is_new(ordered: pa.Table, name: str) -> np.ndarray:
 
 
 def write(run: Run) -> None:
-    """`audit/samples.parquet`: rows of every stage, in the order of stages, and what was kept last."""
+    """Write `audit/samples.parquet`: rows of every stage in the order of stages, kept rows last."""
     parts = [*_extracted(run), *_judged(run), *_after_judge(run)] if run.config.audit.keep_dropped else []
     tables = [SAMPLES.schema.empty_table()]
     for rows, pictures in (*parts, *_kept(run)):
         interrupts.check()
-        columns = {name: rows[name] for name in DROPPED.names} | {
-            "picture": pa.array(pictures or [None] * len(rows), pa.binary())
-        }
-        tables.append(pa.table(columns).cast(SAMPLES.schema))
+        picture = pa.array(pictures or [None] * len(rows), pa.binary())
+        tables.append(rows.select(DROPPED.names).append_column("picture", picture).cast(SAMPLES.schema))
     outputs.write_audit(run, SAMPLES, pa.concat_tables(tables))
 
 
@@ -121,7 +124,7 @@ Part = tuple[pa.Table, list[bytes | None] | None]  # rows, and their pictures wh
 
 
 def _extracted(run: Run) -> Iterator[Part]:
-    """From the sample that `extract` keeps; of broken records, which have no key, the first."""
+    """Rows from the sample that `extract` keeps, and the first broken records, which have no key."""
     folder = run.path("dropped", "extract")
     wanted = PER_REASON
     for name in storage.names(folder, ".parquet"):
@@ -134,7 +137,7 @@ def _extracted(run: Run) -> Iterator[Part]:
 
 
 def _judged(run: Run) -> Iterator[Part]:
-    """From what each unit has chosen; repeated pairs, each once, are found later, partition after partition in the order of image_id."""
+    """The rows that units have chosen; then repeated pairs, each once, in the order of image_id."""
     paths = [JudgedUnit(run, name).samples for name in run.finished(JudgedUnit.step)]
     rows = DROPPED.empty_table()
     for of_unit in storage.each(parquet.read_table, paths, of=run.folder):
@@ -150,7 +153,7 @@ def _judged(run: Run) -> Iterator[Part]:
 
 
 def _after_judge(run: Run) -> Iterator[Part]:
-    """From the dropped rows of fetch units, in order, until there are enough of each reason."""
+    """The dropped rows of fetch units, in order, until there are enough for each reason."""
     for stage in (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE):
         found: Counter[str] = Counter()
         for name, facts in run.all_facts(DECONTAMINATED if stage is Stage.DECONTAMINATE else FETCHED):
@@ -176,7 +179,10 @@ def _first_of_images(
     among: Container[str] | None = None,
     after: str | None = None,
 ) -> list[int]:
-    """Numbers of the first rows of each reason, one an image, of these images alone where they are named; none of the image that came before."""
+    """The numbers of the first rows, one an image, up to the wanted number for each reason.
+
+    `among` restricts the images; `after` is the last image of earlier rows, which is not taken again.
+    """
     taken: Counter[str] = Counter()
     numbers, before = [], after
     for number, (reason, image_id) in enumerate(zip(reasons, image_ids, strict=True)):
@@ -192,7 +198,11 @@ def _rows(rows: pa.Table, numbers: list[int]) -> pa.Table:
 
 
 def _places(run: Run, stage: Stage, name: str, facts: FetchFacts | DropFacts) -> dict[str, tuple[int, int]] | None:
-    """Where in the blob of a unit dropped images lie: some that the image rules drop, all that go later; None: they did not come."""
+    """Offset and bytes of dropped images in the blob of their unit, by image_id; None where they were not fetched.
+
+    The marks of fetch units name some of the images that the image rules drop; of those that decontamination drops all
+    are found.
+    """
     if stage is Stage.FETCH:
         return None
     if isinstance(facts, FetchFacts):
@@ -202,7 +212,7 @@ def _places(run: Run, stage: Stage, name: str, facts: FetchFacts | DropFacts) ->
 
 
 def _kept(run: Run) -> Iterator[Part]:
-    """The first images of the shards, which are in the order of image_id."""
+    """The first rows of the shards, one an image; shards are in the order of image_id."""
     wanted, before = OF_KEPT, None
     for name in run.finished(WRITTEN.step):
         if not wanted:
@@ -225,14 +235,17 @@ def _pictures(run: Run, path: str, places: Sequence[tuple[int, int]]) -> list[by
 
 
 def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:
-    """An image as WebP, upright and on white, its long side 192 px at most; None of one that cannot be decoded, or has more pixels."""
+    """An image as WebP, upright and on white, its long side at most 192 px.
+
+    None for an image that cannot be decoded, or has more than `pixels_at_most` pixels.
+    """
     with enough_memory(None, data, colour=True, pixels_at_most=pixels_at_most, short_side_px=SIDE_PX):
         decoded = pixels.decode(data, pixels_at_most=pixels_at_most, colour=True, short_side_px=SIDE_PX).pixels
     return None if decoded is None else thumbnail(decoded)
 
 
-def thumbnail(decoded: np.ndarray) -> bytes:
-    """Pixels (uint8[height, width, 3]) as WebP, the long side 192 px at most."""
+def thumbnail(decoded: npt.NDArray[np.uint8]) -> bytes:
+    """Pixels (uint8[height, width, 3]) as WebP, the long side at most 192 px."""
     image = Image.fromarray(decoded)
     image.thumbnail((SIDE_PX, SIDE_PX), Image.Resampling.BOX)
     file = io.BytesIO()
@@ -243,7 +256,10 @@ def thumbnail(decoded: np.ndarray) -> bytes:
 def places_of(
     image_ids: Sequence[str], reasons: Sequence[str], offsets: Sequence[int], sizes: Sequence[int], *, units: int
 ) -> list[list[Any]]:
-    """For the mark of a fetch unit: where the bytes of some dropped images lie. All units together name enough of each reason."""
+    """image_id, offset and bytes of some dropped images, for the mark of a fetch unit.
+
+    All units together name enough images for each reason.
+    """
     per_unit = -(-PER_REASON // max(1, units))
     return [
         [image_ids[number], offsets[number], sizes[number]]

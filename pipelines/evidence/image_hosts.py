@@ -1,9 +1,7 @@
-"""Which hosts the images of a run are of, and how many came: `audit/hosts.parquet`, of a sample of images that their ids have chosen."""
+"""The hosts of a run's images, and how many were fetched: `audit/hosts.parquet`, from a sample chosen by image_id."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-
-import pyarrow as pa
 
 from altalign.audit_tables import HOSTS
 from altalign.pipelines.run import outputs
@@ -11,8 +9,7 @@ from altalign.pipelines.run.units import Run
 from altalign.pipelines.web.kept.log import host_of
 
 IMAGES_AT_MOST = 65_536  # about, in the sample
-MOST = 100
-
+MOST = 100  # hosts
 
 Counted = Mapping[str, tuple[int, int, int]]  # images, fetched, kept, by host
 
@@ -20,7 +17,7 @@ Counted = Mapping[str, tuple[int, int, int]]  # images, fetched, kept, by host
 def count(
     image_ids: Iterable[str], urls: Iterable[str | None], fetched: Iterable[bool], kept: Iterable[bool], *, one_in: int
 ) -> Counted:
-    """Images of the sample by host; ids in hex, one row an image."""
+    """Count the images of the sample by host; one row an image, ids in hex."""
     found: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for image_id, url, is_fetched, is_kept in zip(image_ids, urls, fetched, kept, strict=True):
         if int(image_id[:16], 16) * one_in < 1 << 64:
@@ -31,7 +28,7 @@ def count(
 
 
 def write(run: Run, parts: Iterable[Counted], *, one_in: int) -> None:
-    """`audit/hosts.parquet`: the hosts of the most images, of as many those first by name."""
+    """Write `audit/hosts.parquet`: the hosts with the most images, sorted by that number, then by name."""
     total: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for part in parts:
         for host, numbers in part.items():
@@ -41,4 +38,4 @@ def write(run: Run, parts: Iterable[Counted], *, one_in: int) -> None:
         {"host": host, "images": images, "fetched": came, "kept": stayed, "sampled_one_in": one_in}
         for host, (images, came, stayed) in most
     ]
-    outputs.write_audit(run, HOSTS, pa.Table.from_pylist(rows, schema=HOSTS.schema))
+    outputs.write_audit(run, HOSTS, rows)

@@ -1,7 +1,7 @@
-"""What the image rules measure, as data for the audit: exact, additive, bounded in size. One row a candidate whose image was fetched.
+"""Exact counts of what the image rules measured, for the audit; they add up over units and are bounded in size.
 
-From `audit/image_joint.parquet` a report can say what other limits of size and shape would keep;
-`audit/image_values.parquet` has the rest.
+They count candidates whose image was fetched. From `audit/image_joint.parquet` a report can say what other limits of
+size and shape would keep; `audit/image_values.parquet` has the rest.
 """
 
 from collections.abc import Iterable
@@ -16,13 +16,11 @@ from altalign.reasons import KEPT, DropReason
 from altalign.slider_stops import ASPECT_AT_MOST, SHORT_SIDE_AT_MOST
 
 _AT_ONCE = 1 << 20  # rows that are added up at a time
-
-
 _OF_SIZE = (DropReason.IMAGE_TOO_SMALL.value, DropReason.IMAGE_TOO_ELONGATED.value)
 
 
 def joint(rows: pa.Table) -> pa.Table:
-    """Rows of `IMAGE_JOINT`; `rows` has source, width, height and failed."""
+    """The rows of `IMAGE_JOINT` for candidates with the columns source, width, height and failed."""
     short, long = pc.min_element_wise(rows["width"], rows["height"]), pc.max_element_wise(rows["width"], rows["height"])
     aspect = pc.divide(pc.multiply(long.cast(pa.int64()), 100), pc.max_element_wise(short.cast(pa.int64()), 1))
     columns = {
@@ -36,7 +34,7 @@ def joint(rows: pa.Table) -> pa.Table:
 
 
 def fails_otherwise(failed: "pa.ChunkedArray[Any]") -> Any:
-    """Whether a rule other than size and shape holds, n booleans, by the reasons that hold (lists of strings)."""
+    """Whether a rule other than size and shape holds, n booleans; `failed` lists the reasons that hold."""
     others = pc.subtract(pc.list_value_length(failed), pc.add(*(held.cast(pa.int32()) for held in _held(failed))))
     return pc.greater(others, pa.scalar(0))
 
@@ -50,7 +48,7 @@ def _held(failed: "pa.ChunkedArray[Any]") -> list[pa.BooleanArray]:
 
 
 def values(rows: pa.Table) -> pa.Table:
-    """Rows of `IMAGE_VALUES`; `rows` has source, reason (null: kept), format, blob_bytes and nsfw_score."""
+    """The rows of `IMAGE_VALUES` for candidates with source, reason (null: kept), format, blob_bytes, nsfw_score."""
     sizes = log2_counts(rows["blob_bytes"].to_numpy())
     columns = {
         "source": rows["source"],
@@ -64,7 +62,7 @@ def values(rows: pa.Table) -> pa.Table:
 
 
 def total(parts: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-    """The sum of such tables, whose last column counts, in a fixed order; a million of their rows in memory at once."""
+    """The sum of tables whose last column counts, sorted by all others; about a million rows are in memory at once."""
     waiting = [schema.empty_table()]
     for part in parts:
         waiting.append(part.cast(schema))
@@ -75,10 +73,6 @@ def total(parts: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
 
 def _summed(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:
     *names, counted = schema.names
-    summed = (
-        pa.concat_tables(parts)
-        .group_by(names, use_threads=False)
-        .aggregate([(counted, "sum")])
-        .rename_columns([*names, counted])
-    )
-    return summed.select(schema.names).sort_by([(name, "ascending") for name in names]).cast(schema)
+    summed = pa.concat_tables(parts).group_by(names, use_threads=False).aggregate([(counted, "sum")])
+    summed = summed.rename_columns(schema.names)
+    return summed.sort_by([(name, "ascending") for name in names]).cast(schema)

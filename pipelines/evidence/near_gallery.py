@@ -1,7 +1,7 @@
-"""The gallery: pairs for people to look at, as thumbnails. Those nearest to the threshold on both sides of it, and a sample of what was dropped.
+"""The gallery of pairs with thumbnails, `audit/near_duplicates/gallery.parquet`.
 
-`audit/near_duplicates/gallery.parquet`. A threshold is right where the pairs just above it are copies, and those just
-below it are not.
+It shows the pairs nearest to the threshold on both sides of it, and a sample of the dropped ones. A threshold is right
+where the pairs just above it are copies, and those just below it are not.
 """
 
 import heapq
@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from altalign.audit_tables import GALLERY, SIMILARITY
 from altalign.machine import interrupts
@@ -22,13 +21,13 @@ from altalign.pipelines.run import outputs
 from altalign.pipelines.run.artefacts import FOUND, TESTS, Fetched, Found
 from altalign.pipelines.run.units import Run
 
-PER_KIND = 50  # of pairs above and below the threshold half each
+PER_KIND = 50  # half of them above the threshold and half below it
 
 ABOVE, BELOW, DROPPED = "just above", "just below", "dropped"
 
 
 class Pair(NamedTuple):
-    """A pair, by the unit and number of the image and the number of the test image."""
+    """A pair: the unit and number of the image, and the number of the test image."""
 
     cosine: float
     unit: str
@@ -38,20 +37,17 @@ class Pair(NamedTuple):
 
 
 def pairs_above(run: Run) -> Iterator[Pair]:
-    """The pairs above the threshold, in order."""
-    return (
-        pair for name, facts in run.all_facts(FOUND) if facts.pairs for pair in _pairs(name, Found(run, name).above)
-    )
+    """Yields the pairs above the threshold, in order."""
+    for name, facts in run.all_facts(FOUND):
+        if facts.pairs:
+            yield from _pairs(name, Found(run, name).above)
 
 
 def pairs_below(run: Run) -> Iterator[Pair]:
-    """The pairs below the threshold that were looked for, in order."""
-    return (
-        pair
-        for name, facts in run.all_facts(FOUND)
-        if facts.pairs_below
-        for pair in _pairs(name, Found(run, name).below)
-    )
+    """Yields the pairs below the threshold that were looked for, in order."""
+    for name, facts in run.all_facts(FOUND):
+        if facts.pairs_below:
+            yield from _pairs(name, Found(run, name).below)
 
 
 def _pairs(name: str, path: str) -> Iterator[Pair]:
@@ -60,21 +56,22 @@ def _pairs(name: str, path: str) -> Iterator[Pair]:
 
 
 def write(run: Run, found: Iterable[Pair], below: Iterable[Pair], dropped: Iterable[Pair]) -> None:
-    """Choose pairs and write their thumbnails; count all by their cosines. Dropped ones are taken from the first: images are in order of a hash."""
+    """Choose pairs and write their thumbnails, and count all pairs by their cosines.
+
+    Of the dropped pairs the first are chosen: images are in the order of a hash.
+    """
     counted: Counter[tuple[str, int]] = Counter()
     chosen = [(ABOVE, pair) for pair in heapq.nsmallest(PER_KIND // 2, _counting(found, "above", counted))]
     chosen += [(BELOW, pair) for pair in heapq.nlargest(PER_KIND // 2, _counting(below, "below", counted))]
     chosen += [(DROPPED, pair) for pair, _ in zip(dropped, range(PER_KIND), strict=False)]
-    rows = list(_rows(run, chosen))
-    outputs.write_audit(run, GALLERY, pa.Table.from_pylist(rows, schema=GALLERY.schema))
-    cosines = [
-        {"cosine_permille": cosine, "verdict": verdict, "pairs": n} for (verdict, cosine), n in sorted(counted.items())
-    ]
-    outputs.write_audit(run, SIMILARITY, pa.Table.from_pylist(cosines, schema=SIMILARITY.schema))
+    outputs.write_audit(run, GALLERY, list(_rows(run, chosen)))
+    by_cosine = sorted(counted.items())
+    cosines = [{"cosine_permille": cosine, "verdict": verdict, "pairs": n} for (verdict, cosine), n in by_cosine]
+    outputs.write_audit(run, SIMILARITY, cosines)
 
 
-def _counting(pairs_: Iterable[Pair], verdict: str, counted: "Counter[tuple[str, int]]") -> Iterator[Pair]:
-    for pair in pairs_:
+def _counting(pairs: Iterable[Pair], verdict: str, counted: Counter[tuple[str, int]]) -> Iterator[Pair]:
+    for pair in pairs:
         counted[verdict, int(pair.cosine * 1_000)] += 1
         yield pair
 
@@ -102,7 +99,7 @@ def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, Any]]:
 
 
 def test_thumbnails(run: Run, wanted: set[int]) -> dict[int, bytes]:
-    """Thumbnails of test images by their number among all. They are read once more, those parts that hold one that is wanted."""
+    """Thumbnails of test images by their number; the parts of test sets that hold a wanted image are read again."""
     found: dict[int, bytes] = {}
     parts, first = test_images.parts(run), 0
     for name, facts in run.all_facts(TESTS):
@@ -117,5 +114,5 @@ def test_thumbnails(run: Run, wanted: set[int]) -> dict[int, bytes]:
 
 
 def thumbnail(data: bytes) -> bytes:
-    """An image as WebP, upright and on white, its long side 192 px at most; a black pixel of one of which nothing can be shown."""
+    """An image as WebP, upright and on white, its long side at most 192 px; a black pixel where it cannot be shown."""
     return gallery_rows.picture(data, pixels_at_most=2**62) or gallery_rows.thumbnail(np.zeros((1, 1, 3), np.uint8))

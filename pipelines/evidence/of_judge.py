@@ -1,8 +1,12 @@
-"""What `judge` notes for the audit while it has every candidate in hand: combinations of what was measured, strings that tables know by hash, samples."""
+"""The notes that `judge` takes for the audit while it reads every candidate.
+
+Combinations of what was measured, scripts of captions, strings that the tables know by hash, and samples.
+"""
 
 from collections import Counter
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
@@ -18,29 +22,34 @@ from altalign.pipelines.stages.dropped_texts import Judged
 from altalign.reasons import REASONS, Stage, Verdict
 from altalign.schema import DROPPED
 
-_FEW_BYTES = 1 << 20  # of rows of a batch that may wait as they are: a pair may have as many as the batch
+_FEW_BYTES = 1 << 20  # larger samples of a batch are thinned at once: one pair may have all rows of a batch
 
 
 class Notes:
-    """The notes of a unit."""
+    """The notes of a unit; `seen` has to be shown the candidates as they are measured."""
 
     def __init__(self, run: Run):
-        self.seen = frequent_strings.Seen(frequent_strings.Wanted.of(run))  # is shown what is measured
+        self.seen = frequent_strings.Seen(frequent_strings.Wanted.of(run))
         self._one_in = _one_in(run)
         self._joint: list[JointCounts] = []
         self._scripts: Counter[tuple[str, str]] = Counter()
         self._smallest = gallery_rows.Smallest(len(REASONS[Stage.JUDGE]))
         self._samples = [DROPPED.empty_table()]
 
-    def add(self, candidates: pa.RecordBatch, verdict: Verdict, keys: np.ndarray, combinations: np.ndarray) -> None:
-        """Note candidates: their verdicts, keys (uint8[n, 16]) and combinations (int64[n])."""
+    def add(
+        self,
+        candidates: pa.RecordBatch,
+        verdict: Verdict,
+        keys: npt.NDArray[np.uint8],
+        combinations: npt.NDArray[np.int64],
+    ) -> None:
+        """Note n candidates with their verdicts, keys (uint8[n, 16]) and combinations (int64[n])."""
         self._joint.append(JointCounts.of(combinations))
-        self._scripts += caption_scripts.count(
-            parquet.strings(candidates, "caption"), verdict, keys, one_in=self._one_in
-        )
+        captions = parquet.strings(candidates, "caption")
+        self._scripts += caption_scripts.count(captions, verdict, keys, one_in=self._one_in)
 
     def add_dropped(self, judged: Judged, source: str) -> None:
-        """Note what is dropped of candidates of this source."""
+        """Note the dropped ones among candidates of this source."""
         chosen = self._smallest.of(judged.reasons, identity.rows_of(judged.keys, judged.dropped))
         if len(chosen):
             rows = judged.to_arrow(source, judged.dropped[chosen])
@@ -54,7 +63,7 @@ class Notes:
 
 
 def conclude(run: Run) -> None:
-    """Joint counts by source, distinct pairs by combination, frequent things, the vocabulary's edge, scripts."""
+    """Write joint counts by source, distinct pairs by combination, frequent strings, edge n-grams and scripts."""
     by_source: dict[str, list[str]] = {}
     for unit in pool.units(run):
         by_source.setdefault(run.source_of(unit["file"]), []).append(JudgedUnit(run, unit["name"]).joint)

@@ -1,7 +1,8 @@
-"""What became of each pair that `judge` kept, with what its text and image measure: exact, additive, bounded in size.
+"""Exact counts of the pairs that `judge` kept, by outcome and by what was measured of text and image.
 
-From `audit/outcome_joint.parquet` a report can say what stricter thresholds would leave at the end, and looser limits
-of size and shape at most. Sizes and shapes go by stops: places where a limit may be put, the run's own among them.
+They add up over units and are bounded in size. From `audit/outcome_joint.parquet` a report can say what stricter
+thresholds would leave at the end, and how much looser limits of size and shape could leave at most. Sizes and shapes
+are rounded to stops: values that a limit may have, the run's own among them.
 """
 
 from bisect import bisect_left, bisect_right
@@ -35,14 +36,20 @@ LOG2_STEP = 4  # half an octave
 
 
 def of_fetched(rows: pa.Table, config: ImageSettings) -> pa.Table:
-    """Rows of `OUTCOME_JOINT` from those of a fetch unit, which have words, rarest_log2, width, height and failed (every rule of fetch or of images)."""
+    """The rows of `OUTCOME_JOINT` for the rows of a fetch unit.
+
+    These have words, rarest_log2, width, height and failed (every rule of fetch or image that holds).
+    """
     fails = pc.if_else(image_joint.fails_otherwise(rows["failed"]), FAILS_OTHERWISE, NOT_SEARCHED)
     is_kept = pc.equal(pc.list_value_length(rows["failed"]), pa.scalar(0))
     return _joint(rows, pc.if_else(is_kept, KEPT, fails), config, 1)
 
 
 def of_near_duplicates(rows: pa.Table, config: ImageSettings) -> pa.Table:
-    """What has to be added where kept rows (with the same columns, but failed) turned out to be near-duplicates: they are no longer kept."""
+    """The change where kept rows turned out to be near-duplicates: -1 pair kept, +1 near-duplicate for each.
+
+    `rows` have the columns of `of_fetched`, but not `failed`.
+    """
     parts = [
         _joint(rows, pa.repeat(pa.scalar(outcome), len(rows)), config, pairs)
         for outcome, pairs in ((KEPT, -1), (NEAR_DUPLICATE, 1))
@@ -55,11 +62,10 @@ def _joint(rows: pa.Table, outcome: Any, config: ImageSettings, pairs: int) -> p
     sizes = list(zip(rows["width"].to_pylist(), rows["height"].to_pylist(), strict=True))
     of_short, of_aspect = short_sides(config), aspects(config)
     stops = {size: _stops(size, of_short, of_aspect) for size in set(sizes)}
+    rounded = pc.multiply(pc.divide(rarest, LOG2_STEP), LOG2_STEP)
     columns = {
         "words": pc.min_element_wise(rows["words"], pa.scalar(WORDS_AT_MOST, pa.int32()), skip_nulls=False),
-        "rarest_log2": pc.if_else(
-            pc.equal(rarest, pa.scalar(255, rarest.type)), rarest, pc.multiply(pc.divide(rarest, LOG2_STEP), LOG2_STEP)
-        ),
+        "rarest_log2": pc.if_else(pc.equal(rarest, pa.scalar(255, rarest.type)), rarest, rounded),
         "short_side_px": pa.array([stops[size][0] for size in sizes], pa.int32()),
         "aspect_percent": pa.array([stops[size][1] for size in sizes], pa.int32()),
         "outcome": outcome,
@@ -71,7 +77,7 @@ def _joint(rows: pa.Table, outcome: Any, config: ImageSettings, pairs: int) -> p
 def _stops(
     size: tuple[int | None, int | None], of_short: list[int], of_aspect: dict[int, Fraction]
 ) -> tuple[int | None, int | None]:
-    """The stops of an image; None where its size is not known, or there is nothing of it."""
+    """The stops of an image's short side and shape; None where its size is unknown or 0."""
     width, height = size
     if not width or not height:
         return None, None
@@ -82,7 +88,7 @@ def _stops(
 
 
 def write(run: Run) -> None:
-    """`audit/outcome_joint.parquet`: the outcomes of all fetch units, and what decontamination changes in them."""
+    """Write `audit/outcome_joint.parquet`: the outcomes of all fetch units, with the changes of decontamination."""
     joint = image_joint.total(_parts(run), OUTCOME_JOINT.schema)
     outputs.write_audit(run, OUTCOME_JOINT, joint.filter(pc.not_equal(joint["pairs"], pa.scalar(0))))
 

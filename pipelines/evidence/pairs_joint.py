@@ -1,16 +1,17 @@
-"""Distinct pairs by combination of what the text rules measure, those too that only thresholds drop: what `judge` would keep with others.
+"""Counts distinct pairs by combination of what the text rules measure: what `judge` would keep at other thresholds.
 
-Every rule of `judge` but `pair_repeated` is a function of the identity of the image and of the caption (and of the
-pool, which is the same for all rows), so a pair passes or fails as a whole: all rows of one key have the same
-combination, and a pair that passed with other thresholds would be kept once, however many rows it has. Pairs that
-passed are counted when they are grouped. Of the others that fail no more than a threshold, a unit spills 16 bytes each,
-by key: each finds its like in one partition, which no image or text makes larger than others.
+They are the pairs that pass, and those that only thresholds drop. Every rule of `judge` but `pair_repeated` is a
+function of the identity of the image and of the caption (and of the pool, which is the same for all rows), so all rows
+of one key have the same combination: a pair that passed at other thresholds would be kept once, however many rows it
+has. Pairs that pass are counted when they are grouped. For every other row that fails only thresholds, a unit spills 16
+bytes by key: equal pairs meet in one partition, which no image or text makes larger than others.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
@@ -18,8 +19,8 @@ from altalign.audit_tables import PAIRS_JOINT
 from altalign.pipelines.evidence.text_joint import JointCounts, combined_of_survivors
 from altalign.reasons import DropReason
 
-# Rules that a threshold can be moved for without the pool. A looser vocabulary is none: what n-grams outside it count
-# is not known.
+# The rules whose thresholds can be moved without the pool. The vocabulary is not among them: the counts of n-grams
+# outside it are not known.
 OF_THRESHOLDS = frozenset(
     {
         DropReason.TEXT_TOO_SHORT,
@@ -29,35 +30,37 @@ OF_THRESHOLDS = frozenset(
     },
 )
 
-# Key: the first 8 bytes. Two pairs in 2^64 share them by chance, and would have to share the combination too: with a
-# thousand million pairs, one time in thirty a single pair is missing.
+# `key` is the first 8 bytes of the key. Two pairs in 2^64 share them by chance, and would have to share the combination
+# too: with a thousand million pairs, one time in thirty a single pair is missing.
 PAIR = np.dtype([("key", "<u8"), ("combination", "<i8")])
 
+Pairs = npt.NDArray[np.void]  # PAIR[n]
 
-def only_of_thresholds(failed: "pa.DictionaryArray[Any, Any]") -> np.ndarray:
-    """The numbers of the rows of which some rule holds, and none but those of thresholds; `failed` as `reasons_of` has found it."""
+
+def only_of_thresholds(failed: "pa.DictionaryArray[Any, Any]") -> npt.NDArray[np.int64]:
+    """The numbers of the rows that only rules of thresholds drop; `failed` comes from `reasons_of`."""
     lists: list[Any] = failed.dictionary.to_pylist()
     wanted = np.array([bool(reasons) and OF_THRESHOLDS.issuperset(reasons) for reasons in lists], np.bool_)
     return np.flatnonzero(wanted[failed.indices.to_numpy()])
 
 
-def entries(keys: np.ndarray, combinations: np.ndarray) -> np.ndarray:
-    """PAIR of rows by their keys (uint8[n, 16]) and combinations."""
+def entries(keys: npt.NDArray[np.uint8], combinations: npt.NDArray[np.int64]) -> Pairs:
+    """The pairs of n rows, from their keys (uint8[n, 16]) and combinations (int64[n])."""
     found = np.empty(len(keys), PAIR)
     found["key"], found["combination"] = np.ascontiguousarray(keys[:, :8]).view("<u8")[:, 0], combinations
     return found
 
 
-def distinct(pairs: np.ndarray) -> np.ndarray:
-    """Each of them once."""
+def distinct(pairs: Pairs) -> Pairs:
+    """Each of the pairs once, in the order of their first occurrence."""
     bits = max(4, (2 * len(pairs)).bit_length())
     first = np.empty(len(pairs), np.bool_)
     _mark_first(pairs["key"], pairs["combination"], np.full(1 << bits, -1, np.int64), np.uint64(64 - bits), first)
     return pairs[first]
 
 
-def partitioned(pairs: np.ndarray, count: int) -> Iterator[tuple[int, np.ndarray]]:
-    """The pairs of each of a power of two of partitions, at most 65,536."""
+def partitioned(pairs: Pairs, count: int) -> Iterator[tuple[int, Pairs]]:
+    """Yields the number and the pairs of each partition that has any; `count` is a power of two, at most 65,536."""
     of = (pairs["key"] >> np.uint64(48)).astype(np.uint32) * np.uint32(count) >> np.uint32(16)
     order = np.argsort(of.astype(np.uint16), kind="stable")  # 16 bits: a radix sort
     cuts = np.searchsorted(of[order], np.arange(count + 1)).tolist()
@@ -66,13 +69,13 @@ def partitioned(pairs: np.ndarray, count: int) -> Iterator[tuple[int, np.ndarray
             yield partition, pairs[order[cuts[partition] : cuts[partition + 1]]]
 
 
-def counted(words: np.ndarray, rarest: np.ndarray, others: np.ndarray) -> JointCounts:
-    """Pairs of a partition that are kept, by their words and rarest n-grams, and those of others."""
+def counted(words: npt.NDArray[np.int32], rarest: npt.NDArray[np.uint8], others: Pairs) -> JointCounts:
+    """The counts of a partition: n kept pairs by their words and rarest n-grams, and the distinct others."""
     return JointCounts.of(combined_of_survivors(words, rarest)) + JointCounts.of(distinct(others)["combination"])
 
 
 def to_arrow(counts: JointCounts) -> pa.Table:
-    """Rows of `PAIRS_JOINT`."""
+    """The rows of `PAIRS_JOINT`."""
     columns = counts.columns()
     columns["pairs"] = columns.pop("rows")
     return pa.table([columns[name] for name in PAIRS_JOINT.schema.names], schema=PAIRS_JOINT.schema)
@@ -80,9 +83,13 @@ def to_arrow(counts: JointCounts) -> pa.Table:
 
 @njit(nogil=True, cache=True)
 def _mark_first(
-    keys: np.ndarray, combinations: np.ndarray, slots: np.ndarray, shift: np.uint64, first: np.ndarray
+    keys: npt.NDArray[np.uint64],
+    combinations: npt.NDArray[np.int64],
+    slots: npt.NDArray[np.int64],
+    shift: np.uint64,
+    first: npt.NDArray[np.bool_],
 ) -> None:
-    """Which entries no earlier one is like; `slots` (-1: free) are twice as many."""
+    """Mark in `first` the entries that equal no earlier one; there are at least twice as many `slots` (-1: free)."""
     last = np.uint64(len(slots) - 1)
     for i in range(len(keys)):
         slot = keys[i] * np.uint64(0x9E3779B97F4A7C15) >> shift

@@ -1,11 +1,14 @@
-"""Joint counts of what the text rules measure: how many candidates have each combination. Exact, additive, bounded in size.
+"""Exact joint counts of what the text rules measure: how many candidates have each combination.
 
-From them a report can say what other thresholds would keep, without the pool; of distinct pairs, `pairs`.
+They add up over units and are bounded in size. From them a report can say what other thresholds would keep, without the
+pool; `pairs_joint` counts distinct pairs in the same way.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
@@ -16,17 +19,19 @@ from altalign.slider_stops import EXACT_BELOW, WORDS_AT_MOST
 
 _AT_ONCE = 1 << 21  # combinations that are added up at a time
 
+Numbers = npt.NDArray[np.int64]  # int64[n]
+_NONE = np.zeros(0, np.int64)
+
 
 class JointCounts:
-    """Candidates, or pairs, by combination of what was measured."""
+    """How many candidates, or pairs, have each combination; the combinations are sorted."""
 
-    def __init__(self, combinations: np.ndarray | None = None, rows: np.ndarray | None = None):
-        self.combinations = np.zeros(0, np.int64) if combinations is None else combinations
-        self.rows = np.zeros(0, np.int64) if rows is None else rows
+    def __init__(self, combinations: Numbers = _NONE, rows: Numbers = _NONE):
+        self.combinations, self.rows = combinations, rows
 
     @classmethod
-    def of(cls, combinations: np.ndarray) -> "JointCounts":
-        """Of these combinations (int64[n], as `combined` makes them), one of each row."""
+    def of(cls, combinations: Numbers) -> "JointCounts":
+        """The counts of n rows with these combinations, which `combined` makes."""
         return cls(*_counted(combinations))
 
     def __len__(self) -> int:
@@ -37,7 +42,7 @@ class JointCounts:
 
     @classmethod
     def total(cls, parts: "Iterable[JointCounts]") -> "JointCounts":
-        """The sum of many, a few million combinations in memory at once."""
+        """The sum of many; a few million combinations are in memory at once."""
         found = list[JointCounts]()
         for part in parts:
             found.append(part)
@@ -46,7 +51,7 @@ class JointCounts:
         return _summed(found)
 
     def to_bytes(self) -> bytes:
-        """For a file of a unit."""
+        """The content of a unit's file: int64[2, n], combinations and rows."""
         return np.stack([self.combinations, self.rows]).tobytes()
 
     @classmethod
@@ -56,7 +61,7 @@ class JointCounts:
         return cls(combinations, rows)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The columns of `TEXT_FIELDS`, int32, and `rows`, sorted by the former in their order."""
+        """The columns of `TEXT_FIELDS` (int32[n]) and `rows` (int64[n]), sorted by the fields in their order."""
         columns, packed = {"rows": self.rows}, self.combinations
         for name, bits in reversed(TEXT_FIELDS):
             columns[name] = (packed & ((1 << bits) - 1)).astype(np.int32)
@@ -64,16 +69,13 @@ class JointCounts:
         return columns
 
     def to_arrow(self, source: str) -> pa.Table:
-        """Rows of `TEXT_JOINT`."""
-        columns = {
-            **{name: pa.array(column) for name, column in self.columns().items()},
-            "source": pa.repeat(pa.scalar(source), len(self)),
-        }
+        """The rows of `TEXT_JOINT` for this source."""
+        columns: dict[str, Any] = {**self.columns(), "source": pa.repeat(pa.scalar(source), len(self))}
         return pa.table([columns[name] for name in TEXT_JOINT.schema.names], schema=TEXT_JOINT.schema)
 
 
-def combined(candidates: pa.RecordBatch, measured: Measured) -> np.ndarray:
-    """What was measured of each candidate, in one number: int64[n]."""
+def combined(candidates: pa.RecordBatch, measured: Measured) -> Numbers:
+    """The combination of each candidate: all that was measured of it in one number, whose bits `TEXT_FIELDS` name."""
     return _packed(
         measured.words.to_numpy(),
         measured.rarest,
@@ -83,13 +85,13 @@ def combined(candidates: pa.RecordBatch, measured: Measured) -> np.ndarray:
     )
 
 
-def combined_of_survivors(words: np.ndarray, rarest: np.ndarray) -> np.ndarray:
-    """The same of rows that passed every rule: text and image are within their limits, and the image has an identity."""
+def combined_of_survivors(words: npt.NDArray[np.int32], rarest: npt.NDArray[np.uint8]) -> Numbers:
+    """The combinations of n rows that passed every rule: text and image are within limits, and there is an identity."""
     within = np.zeros(len(words), np.int64)
     return _packed(words, rarest, within, within, within + 1)
 
 
-def _packed(words: np.ndarray, *others: np.ndarray) -> np.ndarray:
+def _packed(words: npt.NDArray[np.int32], *others: npt.NDArray[Any]) -> Numbers:
     packed = np.zeros(len(words), np.int64)
     for (_, bits), column in zip(TEXT_FIELDS, (np.minimum(words, WORDS_AT_MOST), *others), strict=True):
         packed = packed << bits | column
@@ -97,15 +99,15 @@ def _packed(words: np.ndarray, *others: np.ndarray) -> np.ndarray:
 
 
 def _summed(parts: Sequence[JointCounts]) -> JointCounts:
-    combinations = np.concatenate([np.zeros(0, np.int64), *(part.combinations for part in parts)])
+    combinations = np.concatenate([_NONE, *(part.combinations for part in parts)])
     order = np.argsort(combinations, kind="stable")
     combinations = combinations[order]
     first = np.flatnonzero(np.r_[True, combinations[1:] != combinations[:-1]][: len(order)])
-    rows = np.concatenate([np.zeros(0, np.int64), *(part.rows for part in parts)])[order]
+    rows = np.concatenate([_NONE, *(part.rows for part in parts)])[order]
     return JointCounts(combinations[first], np.add.reduceat(rows, first) if len(first) else rows)
 
 
-def _bounded(counts: pa.Int64Array) -> np.ndarray:
+def _bounded(counts: pa.Int64Array) -> Numbers:
     bounded = counts.fill_null(0).to_numpy()
     if len(large := np.flatnonzero(bounded >= EXACT_BELOW)):
         bounded = bounded.copy()
@@ -113,8 +115,8 @@ def _bounded(counts: pa.Int64Array) -> np.ndarray:
     return bounded
 
 
-def _counted(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct values, sorted, and how often each occurs: few differ, and sorting them all would take ten times as long."""
+def _counted(packed: Numbers) -> tuple[Numbers, Numbers]:
+    """The distinct values, sorted, and how often each occurs. Few differ: sorting all takes ten times as long."""
     bits = 14
     while True:
         values, counts = np.empty(1 << bits, np.int64), np.zeros(1 << bits, np.int64)
@@ -127,8 +129,8 @@ def _counted(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @njit(nogil=True, cache=True)
-def _count(packed: np.ndarray, values: np.ndarray, counts: np.ndarray, shift: np.uint64) -> bool:
-    """Count in a table of slots, which is to be empty; False where more than three quarters of them would be taken."""
+def _count(packed: Numbers, values: Numbers, counts: Numbers, shift: np.uint64) -> bool:
+    """Count in a table of slots, all empty; returns False where more than three quarters of them would be taken."""
     room, last = 3 * len(counts) // 4, np.uint64(len(counts) - 1)
     for value in packed:
         slot = np.uint64(value) * np.uint64(0x9E3779B97F4A7C15) >> shift

@@ -12,14 +12,12 @@ from altalign.pipelines.read import test_sets
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.web.allowed.domains import Domains
 
-# What counts rows for which stage.
-
 
 def find_run(config: CurateConfig, *, config_path: str) -> Run:
     """The run of these settings, its input files found and checked; nothing is written.
 
     Raises:
-        UsageError: no file matches, a file has not the columns that are named, or a list or a model cannot be read.
+        UsageError: no file matches, a file lacks a column that settings name, or a list or a model cannot be read.
     """
     _check(config.run.folder, f"{config_path} [run] folder")
     files: list[InputFile] = []
@@ -34,34 +32,34 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     for test_set in config.decontaminate.named_sets:
         if storage.is_inside(config.run.folder, test_set.path):
             raise UsageError(
-                f"[decontaminate] test_sets: {test_set.path}: the run's own folder {config.run.folder} is in it; keep test set and run apart"
+                f"[decontaminate] test_sets: {test_set.path}: the run's own folder {config.run.folder} is in it; "
+                "keep test set and run apart"
             )
         for folder in sorted({storage.folder_of(path) for part in test_sets.parts(test_set) for path in part.paths}):
             _check_apart(folder, config.run.folder, f"[decontaminate] test_sets: {folder}")
-    if config.decontaminate.calibration:
-        calibration_files.named(config.decontaminate.calibration, hooks.embedder)
-        _check_apart(
-            config.decontaminate.calibration,
-            config.run.folder,
-            f"[decontaminate] calibration = {config.decontaminate.calibration!r}",
-        )
+    if calibration := config.decontaminate.calibration:
+        calibration_files.named(calibration, hooks.embedder)
+        _check_apart(calibration, config.run.folder, f"[decontaminate] calibration = {calibration!r}")
     if config.fetch.source == "web":
         Domains.load(config.fetch.blocked_domains)
     return Run(config.run.folder, config, tuple(files))
 
 
 def _matching(pattern: str, config_path: str) -> list[str]:
-    """The files of a glob; a path that is there as it is written is itself, whatever brackets it has."""
-    _check(pattern, f"{config_path} [input] paths")
+    """The files that match a glob; a path that exists as it is written is itself, whatever brackets it has.
+
+    Raises:
+        UsageError: there are none.
+    """
+    where = f"{config_path} [input] paths"
+    _check(pattern, where)
     found = storage.find(pattern)
     if not found and storage.is_remote(pattern):
-        raise UsageError(
-            f"{config_path} [input] paths: nothing matches {pattern!r}; look at what is there, and whether it may be listed"
-        )
+        repair = "look at what is there, and whether it may be listed"
+        raise UsageError(f"{where}: nothing matches {pattern!r}; {repair}")
     if not found:
-        raise UsageError(
-            f"{config_path} [input] paths: nothing matches {pattern!r} (from {Path.cwd()}); give paths relative to the working directory"
-        )
+        repair = "give paths relative to the working directory"
+        raise UsageError(f"{where}: nothing matches {pattern!r} (from {Path.cwd()}); {repair}")
     return found
 
 
@@ -71,14 +69,15 @@ def _check(path: str, where: str) -> None:
         os.fsencode(path)
     except UnicodeEncodeError:
         raise UsageError(
-            f"{where}: the file system cannot have a name like {path!r} in this locale; set LC_ALL=C.UTF-8, or rename it"
+            f"{where}: the file system cannot have a name like {path!r} in this locale; "
+            "set LC_ALL=C.UTF-8, or rename it"
         ) from None
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
 
 
 def _check_file(path: str, run_folder: str, where: str) -> None:
-    """Refuse what is no plain file of somebody else's."""
+    """Refuse a path that is no regular file, lies in the run's own folder, or has a name that cannot be printed."""
     kind = storage.kind(path)
     if kind == "folder":
         raise UsageError(f"{where}: {path} is a folder, where a file is meant; name its files, such as {path}/*")
@@ -91,8 +90,7 @@ def _check_file(path: str, run_folder: str, where: str) -> None:
 
 
 def _check_apart(path: str, run_folder: str, where: str) -> None:
-    """Refuse a folder that decontamination reads where the run makes and deletes files of its own."""
+    """Refuse a folder that decontamination reads if it lies in the run's folder, whose files the run deletes."""
     if storage.is_inside(path, run_folder):
-        raise UsageError(
-            f"{where}: in the run's own folder {run_folder}, whose files are made anew; copy it to another place, and name that"
-        )
+        repair = "copy it to another place, and name that"
+        raise UsageError(f"{where}: in the run's own folder {run_folder}, whose files are made anew; {repair}")

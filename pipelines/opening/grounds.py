@@ -1,4 +1,7 @@
-"""What the stages of a run rest on: settings, the files that they name, versions. A stage whose grounds changed is run anew."""
+"""What the stages of a run rest on: settings, the files that they name, versions.
+
+A stage whose grounds have changed is run anew.
+"""
 
 import hashlib
 import json
@@ -20,7 +23,7 @@ OF_TEST_SET = "files of test set "  # begins the name under which the files of a
 
 @dataclass(frozen=True)
 class Grounds:
-    """What a stage's result rests on beside the stages before it, and a digest of that and of all before it."""
+    """What a stage's result rests on, and a digest of that and of the grounds of all stages before it."""
 
     reads: Mapping[str, Any]
     digest: str
@@ -29,11 +32,8 @@ class Grounds:
 def grounds_of(config: CurateConfig, files: Sequence[InputFile]) -> dict[str, Grounds]:
     """The grounds of every stage, in the order of stages."""
     reads: dict[str, dict[str, Any]] = {stage: {} for stage in STAGES}
-    reads["extract"] = {
-        "schema_version": SCHEMA_VERSION,
-        "rules_version": RULES_VERSION,
-        "work_version": WORK_VERSION,
-    }
+    versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "work_version": WORK_VERSION}
+    reads["extract"] |= versions
     for name, value in flatten(config.model_dump(mode="json")):
         stage = stage_of(CurateConfig, name)
         if stage is not None:
@@ -42,9 +42,8 @@ def grounds_of(config: CurateConfig, files: Sequence[InputFile]) -> dict[str, Gr
     for name in [*files_named(config), *config.fetch.blocked_domains]:
         reads["fetch"][f"file {name}"] = content(name)
     for test_set in config.decontaminate.named_sets:
-        reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = digest(
-            list(test_sets.stamps(test_sets.parts(test_set)))
-        )
+        stamps = list(test_sets.stamps(test_sets.parts(test_set)))
+        reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = digest(stamps)
     for name in calibration_files.files_of(config.decontaminate.calibration):
         reads["decontaminate"][f"file {name}"] = content(name)
     grounds, before = {}, ""
@@ -55,6 +54,5 @@ def grounds_of(config: CurateConfig, files: Sequence[InputFile]) -> dict[str, Gr
 
 
 def resolved(config: CurateConfig) -> str:
-    """`config.toml`: the settings as resolved, defaults included, without [engine] and run.folder."""
-    values = config.model_dump(mode="json", exclude={"engine": True, "run": {"folder"}})
-    return dump(values)
+    """The content of `config.toml`: the resolved settings, defaults included, without [engine] and run.folder."""
+    return dump(config.model_dump(mode="json", exclude={"engine": True, "run": {"folder"}}))

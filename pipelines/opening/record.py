@@ -1,4 +1,4 @@
-"""Recording in run.json what a stage rests on, and how long it took."""
+"""Records in run.json what a stage rests on, and how long it took."""
 
 import time
 from collections.abc import Iterator
@@ -11,8 +11,6 @@ from altalign.pipelines.opening.grounds import Grounds
 from altalign.pipelines.run.artefacts import EXTRACTED
 from altalign.pipelines.run.units import Run
 from altalign.stages import STAGES
-
-# What counts rows for which stage.
 
 
 @contextmanager
@@ -38,7 +36,7 @@ def recording(run: Run, stage: str, grounds: Grounds) -> Iterator[None]:
             marks = dict(run.all_facts(EXTRACTED))
             facts["files"] = {file.path: marks[file.name].stamp for file in run.files}
     except BaseException:
-        # what went wrong first is what the user has to know
+        # the user has to see the first error
         _end(run, facts, entry, begin, suppressed=(OSError, AltalignError))
         raise
     _end(run, facts, entry, begin)

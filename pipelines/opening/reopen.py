@@ -14,7 +14,7 @@ from altalign.pipelines.run.units import Run
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.stages import OF_FETCHED, OUTPUTS, STAGES, damaged
 
-FROM_THE_WEB = (".images", ".journal")  # endings of files
+FROM_THE_WEB = (".images", ".journal")  # endings of the files of a fetch unit
 
 
 def check_finished(run: Run) -> None:
@@ -25,19 +25,19 @@ def check_finished(run: Run) -> None:
     """
     path = run.path("manifest.json")
     entries = storage.read_json(path).get("shards")
-    if not isinstance(entries, list) or not all(
-        isinstance(entry, dict) and {"name", "bytes"} <= entry.keys() for entry in entries
-    ):
+    if not isinstance(entries, list) or not all(_has(entry, "name", "bytes") for entry in entries):
         raise damaged(run.folder, path, "no shards are in it")
-    wanted = {f"shards/{entry['name']}": entry["bytes"] for entry in entries} | dict.fromkeys(
-        ("summary.json", "counts.parquet")
-    )
-    for name, size in wanted.items():
+    wanted = {f"shards/{entry['name']}": entry["bytes"] for entry in entries}
+    for name, size in {**wanted, "summary.json": None, "counts.parquet": None}.items():
         path = run.path(*name.split("/"))
         if not storage.exists(path):
             raise damaged(run.folder, path, "it is not there")
         if size not in (None, storage.stamp(path).size):
             raise damaged(run.folder, path, f"it has {storage.stamp(path).size:,} bytes, the manifest says {size:,}")
+
+
+def _has(entry: Any, *names: str) -> bool:
+    return isinstance(entry, dict) and entry.keys() >= set(names)
 
 
 def check_folder(run: Run) -> None:
@@ -50,16 +50,15 @@ def check_folder(run: Run) -> None:
     if storage.kind(above) != "folder":
         what = "a file" if above == run.folder else f"{above} is a file"
         raise UsageError(f"{run.folder}: {what}, where the folder of a run is meant; choose another [run] folder")
-    if not storage.exists(run.path("run.json")) and any(
-        name != "log" and not storage.is_partial(name) for name in storage.entries(run.folder)
-    ):
-        raise UsageError(
-            f"{run.folder}: a folder that is no run of altalign (it has no run.json); choose another [run] folder, or empty it"
-        )
+    if storage.exists(run.path("run.json")):
+        return
+    if any(name != "log" and not storage.is_partial(name) for name in storage.entries(run.folder)):
+        what = "a folder that is no run of altalign (it has no run.json)"
+        raise UsageError(f"{run.folder}: {what}; choose another [run] folder, or empty it")
 
 
 def _upwards(folder: str) -> Iterator[str]:
-    """The folder, and those above it, the nearest first; of a store itself alone, for names of objects need no folder."""
+    """Yields the folder and those above it, the nearest first; in a store the folder, then the store itself."""
     yield folder
     above = storage.absolute(folder)
     while not storage.is_remote(folder) and posixpath.dirname(above) != above:
@@ -70,10 +69,10 @@ def _upwards(folder: str) -> Iterator[str]:
 
 
 def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, Grounds]:
-    """Make the folder fit to be worked on: refuse, or delete what is to be done anew; returns what each stage rests on.
+    """Open a run for work: refuse it, or delete what is to be done anew; returns what each stage rests on.
 
-    `rerun` is a stage that is to be run anew, with what follows; an empty one is the first that rests on other settings
-    or files.
+    `rerun` names a stage that is run anew with all that follow; "" stands for the first that rests on other settings or
+    files.
 
     Raises:
         UsageError: its finished stages rest on other settings or files.
@@ -86,7 +85,8 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
     first = _first_anew(run, facts, grounds, rerun)
     if first:
         if lost := _lost_test_sets(run, facts):
-            said = f"near-duplicates of {', '.join(map(terminal.shown, lost))} are no longer looked for: these settings do not name it"
+            sets = ", ".join(map(terminal.shown, lost))
+            said = f"near-duplicates of {sets} are no longer looked for: these settings do not name it"
             terminal.stderr().print(said, style="yellow", soft_wrap=True)
         forget(run, first)
         recorded = {stage: recorded[stage] for stage in STAGES[: STAGES.index(first)] if stage in recorded}
@@ -94,21 +94,21 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
     engine = run.config.engine.model_dump(mode="json")
     versions = {"altalign": __version__, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}
     stamps = facts.get("files", {}) if recorded else {}
-    storage.write_json(
-        run.path("run.json"), {**versions, "engine": engine, "machine": _machine(), "stages": recorded, "files": stamps}
-    )
+    of_machine = {"engine": engine, "machine": _machine()}
+    storage.write_json(run.path("run.json"), {**versions, **of_machine, "stages": recorded, "files": stamps})
     if not run.is_done(STAGES[-1]):  # a finished run keeps the file that its manifest names by digest
         _write_settings(run)
     return grounds
 
 
 def _machine() -> str:
-    """What the command runs on, in words."""
+    """The machine that the command runs on, in words."""
     try:
         gigabytes = f", {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.0f} GB"
     except (AttributeError, ValueError, OSError):  # a system that does not tell
         gigabytes = ""
-    return f"{platform.system()} {platform.machine()}, {os.cpu_count() or 1} cores{gigabytes}, Python {platform.python_version()}"
+    size = f"{os.cpu_count() or 1} cores{gigabytes}"
+    return f"{platform.system()} {platform.machine()}, {size}, Python {platform.python_version()}"
 
 
 def _write_settings(run: Run) -> None:
@@ -116,7 +116,7 @@ def _write_settings(run: Run) -> None:
 
 
 def reopen(run: Run, stage: str) -> None:
-    """Make a stage one that is not done, with all its units as they are; what rests on it is deleted, the manifest first."""
+    """Unmark a finished stage, and delete all that rests on it, the manifest first; the stage's units stay."""
     after = STAGES[STAGES.index(stage) + 1 :]
     forget(run, after[0])
     storage.delete(run.mark(stage, "done"))
@@ -129,16 +129,18 @@ def reopen(run: Run, stage: str) -> None:
 
 
 def check_before(run: Run, stage: str) -> None:
-    """Refuse where a stage before this one would have to run anew.
+    """Refuse a run in which a stage before this one would have to run anew.
 
     Raises:
-        UsageError: it rests on other settings or files than these.
+        UsageError: such a stage rests on other settings or files.
     """
     _first_anew(run, _facts(run), grounds_of(run.config, run.files), stage)
 
 
 def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
-    """Whether the run is finished, rests on these settings and files, and has nothing left to tidy: then nothing is written, nor need it be locked.
+    """Whether the run is finished, rests on these settings and files, and has nothing left to tidy.
+
+    Then nothing is written, so the run need not be locked.
 
     Raises:
         UsageError: as `open_run`.
@@ -147,41 +149,37 @@ def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
         return False
     if _first_anew(run, _facts(run), grounds_of(run.config, run.files), rerun) is not None:
         return False
-    is_tidy = storage.kind(run.work("temporary")) == "missing" and (
-        run.config.run.keep_work or storage.kind(run.path("work")) == "missing"
-    )
+    left = run.work("temporary") if run.config.run.keep_work else run.path("work")
+    is_tidy = storage.kind(left) == "missing"
     return is_tidy or not storage.is_writable(run.folder)
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    """run.json; empty where there is none yet."""
+    """The content of run.json; empty where there is none yet."""
     facts = storage.read_json(run.path("run.json"))
     stages = facts.get("stages", {})
-    if not isinstance(stages, dict) or not all(
-        isinstance(stage, dict) and {"digest", "reads"} <= stage.keys() for stage in stages.values()
-    ):
+    if not isinstance(stages, dict) or not all(_has(stage, "digest", "reads") for stage in stages.values()):
         raise damaged(run.folder, run.path("run.json"), "no stages are in it")
     return facts
 
 
 def _first_anew(run: Run, facts: Mapping[str, Any], grounds: Mapping[str, Grounds], rerun: str | None) -> str | None:
-    """The stage that is to be run anew with what follows: the one that is asked for, or the first that rests on something else."""
+    """The stage to run anew with all that follow: the one asked for, or the first that rests on something else.
+
+    Raises:
+        UsageError: a stage is stale, and the call does not ask to run it anew.
+    """
     if rerun == STAGES[0]:
         return rerun
     recorded: dict[str, Any] = facts.get("stages", {})
-    stale = next(
-        (stage for stage in STAGES if stage in recorded and recorded[stage]["digest"] != grounds[stage].digest), None
-    )
+    changed_stages = (name for name in STAGES if name in recorded and recorded[name]["digest"] != grounds[name].digest)
+    stale = next(changed_stages, None)
     difference = _difference(recorded[stale]["reads"], grounds[stale].reads) if stale else ""
     if stale != STAGES[0] and (changed := _changed_file(run, facts)):
         stale, difference = STAGES[0], changed
     is_asked_for = rerun == "" or (rerun and stale and STAGES.index(rerun) <= STAGES.index(stale))
     if stale == "decontaminate" and not is_asked_for and (lost := _lost_test_sets(run, facts)):
-        what = (
-            "a test set that these settings do not name"
-            if len(lost) == 1
-            else "test sets that these settings do not name"
-        )
+        what = f"{'a test set' if len(lost) == 1 else 'test sets'} that these settings do not name"
         repair = "name it in [decontaminate] test_sets; `altalign curate` with --rerun lets its near-duplicates back in"
         raise UsageError(f"{run.folder}: its stage decontaminate was made with {what} ({', '.join(lost)}); {repair}")
     if stale and not is_asked_for:
@@ -191,10 +189,10 @@ def _first_anew(run: Run, facts: Mapping[str, Any], grounds: Mapping[str, Ground
 
 
 def forget(run: Run, stage: str) -> None:
-    """Delete what this stage and those after it made; the manifest goes first.
+    """Delete what this stage and those after it made, the manifest first.
 
-    Of `fetch` what came over the web stays, with its journal, which says what it rests on: nothing is asked for again
-    that may be used again.
+    Where `fetch` is the first of them, images from the web stay with their journals, which say what they rest on: no
+    image is asked for again that may be used again.
     """
     stages = STAGES[STAGES.index(stage) :]
     storage.delete(run.path("manifest.json"))
@@ -203,13 +201,13 @@ def forget(run: Run, stage: str) -> None:
     storage.delete_units([*(run.work(name) for name in reversed(stages)), *anew], but=kept)
     for output in (output for name in stages for output in OUTPUTS[name]):
         storage.delete(run.path(output))
-    if "fetch" in stages:  # the history of tries stays; how far they were says nothing any more
+    if "fetch" in stages:  # the history of tries stays; their progress means nothing now
         for name in storage.names(run.path("log", "fetch"), ".json"):
             storage.delete(run.path("log", "fetch", name))
 
 
 def _lost_test_sets(run: Run, facts: Mapping[str, Any]) -> list[str]:
-    """Names of the test sets that the run was kept clean of, and that its settings no longer name."""
+    """Names of the test sets that the run was decontaminated against, and that its settings no longer name."""
     before = facts.get("stages", {}).get("decontaminate", {}).get("reads", {})
     names = [name.removeprefix(OF_TEST_SET) for name in before if name.startswith(OF_TEST_SET)]
     return [name for name in names if name not in {test_set.name for test_set in run.config.decontaminate.named_sets}]
@@ -221,26 +219,22 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         old, new = before.get(name, "absent"), now.get(name, "absent")
         if name == "files" and old != new:
             other = sorted(set(old) ^ set(new))
-            return f"{len(old)} input files, now {len(new)}" + (
-                f" (such as {other[0]})" if other else " (in another order)"
-            )
+            how = f"such as {other[0]}" if other else "in another order"
+            return f"{len(old)} input files, now {len(new)} ({how})"
         if old != new:
             return f"{name} = {old!r}, now {new!r}"
     return "other results of the stages before it"
 
 
 def _changed_file(run: Run, facts: Mapping[str, Any]) -> str:
-    """In words, the first finished input file whose size or time is another now; empty where there is none."""
+    """The first finished input file that has changed, in words; empty where there is none."""
     marks = dict(run.all_facts(EXTRACTED))
     for file, stamp in zip(run.files, storage.stamps([file.path for file in run.files]), strict=True):
         before = marks[file.name].stamp if file.name in marks else facts.get("files", {}).get(file.path)
         now = stamp.to_json()
         if before and before != now:
-            another = "digest in the store" if stamp.digest else "time of change"
-            what = (
-                f"{before[0]:,} bytes, now {now[0]:,}"
-                if before[0] != now[0]
-                else f"the same size, but another {another} now"
-            )
-            return f"the file {file.path} of {what}"
+            if before[0] != now[0]:
+                return f"the file {file.path} of {before[0]:,} bytes, now {now[0]:,}"
+            other = "digest in the store" if stamp.digest else "time of change"
+            return f"the file {file.path} of the same size, but another {other} now"
     return ""

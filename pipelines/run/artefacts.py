@@ -1,6 +1,6 @@
 """What stages hand on, declared once: the units of each step, the facts in their marks, and the files beside them.
 
-A step is a folder of `work/`. Each unit leaves its mark there, and files of its name with an ending for each kind.
+A step is a folder of `work/`. Each unit leaves its mark there, and files with its name and an ending for each kind.
 Stages import this module, and never each other.
 """
 
@@ -50,7 +50,7 @@ class ExtractFacts(Facts):
     """What was read of an input file.
 
     Attributes:
-        stamp: size and time of the file, or its digest in the store, before it was read.
+        stamp: size and time of change of the file, or its digest in the store, before it was read.
         direct: whether the file is its own pool (a Parquet table without images).
         row_groups: rows of each row group of its pool.
         places: how many places of images it has; None where it has no images.
@@ -59,7 +59,7 @@ class ExtractFacts(Facts):
         failed: rows by every rule that holds.
     """
 
-    stamp: list[Any]
+    stamp: list[int | str]
     direct: bool
     row_groups: list[int]
     places: int | None
@@ -106,7 +106,7 @@ class Extracted(Files):
 
 
 class PoolUnit(Unit):
-    """Row groups `first` to `last` of a file's pool; `order` is the unit's place in input order, `row` its first row."""
+    """Row groups `first` to `last` of a file's pool; `order`: the unit's place in input order, `row`: its first row."""
 
     order: int
     file: int
@@ -119,7 +119,7 @@ class PoolUnit(Unit):
 
 @dataclass(frozen=True)
 class CountFacts(Facts):
-    """Rows that were counted, where the slices of the spill file lie, and the histogram of words."""
+    """Rows that were counted, where the slices of the spill file lie, and the histogram of words as JSON."""
 
     rows: int
     spilled: list[int]
@@ -128,7 +128,7 @@ class CountFacts(Facts):
 
 @dataclass(frozen=True)
 class MergeFacts(Facts):
-    """Of each kind of table the histogram of counts and how many entries a partition has; distinct images by source."""
+    """Histogram (as JSON) and number of a partition's entries, by kind of table; images by source."""
 
     ngrams: Any
     ngrams_rows: int
@@ -155,22 +155,22 @@ class Counted(Files):
 
 
 class Merged(Files):
-    """What merging a partition leaves: for each kind of table (hash, count) as uint64[n, 2], sorted by hash."""
+    """What merging a partition leaves: pairs (hash, count) for each kind of table."""
 
     step = MERGED.step
 
     def entries(self, kind: str) -> npt.NDArray[np.uint64]:
-        """The entries for one kind of table."""
+        """The entries for one kind of table: (hash, count) as uint64[n, 2], sorted by hash."""
         return np.frombuffer(storage.read_bytes(self.path(kind)), np.uint64).reshape(-1, 2)
 
-    def write(self, kind: str, hashes: npt.NDArray[np.uint64], counts: npt.NDArray[Any]) -> None:
-        """Write the entries for one kind of table."""
+    def write(self, kind: str, hashes: npt.NDArray[np.uint64], counts: npt.NDArray[np.int64]) -> None:
+        """Write the entries for one kind of table: n hashes, sorted, and n counts."""
         storage.write_bytes(self.path(kind), np.stack([hashes, counts.astype(np.uint64)], axis=1).tobytes())
 
 
 # judge ----------------------------------------------------------------------------------------------------------------
 
-# A candidate that passed every rule but `pair_repeated`. `file` and `row` are its place in the input.
+# A candidate that passed every rule but `pair_repeated`; `file` and `row` say where in the input it stands.
 SURVIVOR = pa.schema(
     [
         ("key", pa.binary(16)),
@@ -185,7 +185,7 @@ SURVIVOR = pa.schema(
     ]
 )
 
-# A survivor after the grouping, with the place of its image (null where no archive has it).
+# A survivor after the grouping, with the place of its image: null where no archive has it.
 PLACED_SURVIVOR = pa.schema(
     [
         *SURVIVOR,
@@ -199,7 +199,7 @@ PLACED_SURVIVOR = pa.schema(
 
 @dataclass(frozen=True)
 class JudgeFacts(Facts):
-    """Rows that were judged, where the slices of survivors lie, and counts of what was dropped."""
+    """Rows that were judged, where the slices of survivors lie, and counts of dropped rows."""
 
     rows: int
     spilled: list[int]
@@ -216,7 +216,7 @@ class RowGroup(TypedDict):
 
 @dataclass(frozen=True)
 class GroupFacts(Facts):
-    """The fetch units of a partition, and counts of what stays and of repeated pairs."""
+    """The fetch units of a partition, and counts of kept rows and of repeated pairs."""
 
     row_groups: list[RowGroup]
     counts: Rows
@@ -234,7 +234,7 @@ class JudgedUnit(Files):
 
     @property
     def survivors(self) -> str:
-        """Survivors by partition: messages of Arrow's IPC, of `SURVIVOR`, without a schema."""
+        """Survivors (`SURVIVOR`) by partition: messages of Arrow's IPC without a schema."""
         return self.path("survivors")
 
     @property
@@ -270,7 +270,7 @@ class GroupedPartition(Files):
 
 
 def slices_of_places(run: Run, file: str) -> str:
-    """Where in an input file's places (`Extracted.places`) those of each partition lie."""
+    """The file of slices that cuts an input file's places (`Extracted.places`) by partition."""
     return run.work("judge/places", f"{file}.slices")
 
 
@@ -278,7 +278,10 @@ def slices_of_places(run: Run, file: str) -> str:
 
 
 class FetchUnit(Unit):
-    """A row group of grouped survivors. `units`: how many there are in all; `one_in`: the sample of hosts is one image in so many."""
+    """A row group of grouped survivors.
+
+    `units` is how many units there are in all; the sample of hosts has one image in `one_in`.
+    """
 
     partition: str
     row_group: int
@@ -290,7 +293,7 @@ class FetchUnit(Unit):
 
 @dataclass(frozen=True)
 class GatherFacts(Facts):
-    """Images of a table that were copied to a blob, and their bytes."""
+    """How many images of a table were copied to a blob, and how many bytes they have."""
 
     images: int
     bytes: int
@@ -306,7 +309,7 @@ class FetchFacts(Facts):
         failed: rows by every rule that holds.
         pictures: image_id, offset and bytes of some dropped images, for the galleries.
         funnel: step, source, images and bytes, for the report.
-        hosts: images, fetched and kept by host, of the sample.
+        hosts: how many images of the sample each host has, how many were fetched, and how many were kept.
     """
 
     kept: int
@@ -322,8 +325,8 @@ FETCHED = Marks("fetch/units", FetchFacts)
 
 ROW_INDEX = np.dtype([("row", "<i8"), ("offset", "<i8"), ("length", "<i8")])
 
-# A candidate that passed the image rules, with where its image's bytes lie in the blob of its fetch unit, and what the
-# audit's joint counts want.
+# A candidate that passed the image rules, with the place of its image in the blob of its fetch unit, and what the
+# audit's joint counts need.
 FETCHED_ROW = pa.schema(
     [
         *(field for field in SAMPLE if field.name not in ("bytes", "sha256", "tar_offset", "tar_bytes")),
@@ -354,13 +357,13 @@ class Gathered(Files):
 
 
 class Fetched(Files):
-    """What fetching a unit leaves; from the web, its journal too."""
+    """What fetching a unit leaves, beside its journal where the images come from the web."""
 
     step = FETCHED.step
 
     @property
     def images(self) -> str:
-        """The bytes of all images that came: a blob."""
+        """The bytes of all fetched images: a blob."""
         return self.path("images")
 
     def image(self, offset: int, size: int) -> bytes:
@@ -368,7 +371,7 @@ class Fetched(Files):
         return storage.read_range(self.images, offset, size)
 
     def rows(self) -> pa.Table:
-        """The rows that pass the image rules, of `FETCHED_ROW`, sorted by (image_id, key)."""
+        """The rows (`FETCHED_ROW`) that pass the image rules, sorted by (image_id, key)."""
         return parquet.read_table(self.path("parquet")).select(FETCHED_ROW.names)
 
     def write_rows(self, rows: pa.Table) -> None:
@@ -376,12 +379,12 @@ class Fetched(Files):
         parquet.write(self.path("parquet"), rows.select(FETCHED_ROW.names), FETCHED_ROW)
 
     def kept_images(self) -> pa.Table:
-        """The kept images in their order: the first row of each."""
+        """The first row (`FETCHED_ROW`) of each kept image, in order."""
         rows = self.rows()
         return rows.take(first_of_each_image(rows))
 
     def features(self) -> npt.NDArray[np.int16]:
-        """int16[n, d] of the kept images in their order; zeros for a flat one."""
+        """The features of the n kept images in their order, int16[n, d]; zeros for a flat image."""
         return arrays.read(self.path("features"))
 
     def mapped_features(self) -> npt.NDArray[np.int16]:
@@ -400,22 +403,22 @@ class Fetched(Files):
 
 
 def survivors(run: Run, unit: FetchUnit) -> pa.Table:
-    """The rows of a fetch unit, of `PLACED_SURVIVOR`, sorted by (image_id, key)."""
+    """The rows (`PLACED_SURVIVOR`) of a fetch unit, sorted by (image_id, key)."""
     path, number = GroupedPartition(run, unit["partition"]).rows, unit["row_group"]
     batches = list(parquet.read_row_groups(path, number, number))
     return pa.Table.from_batches(batches, PLACED_SURVIVOR).combine_chunks()
 
 
 def first_of_each_image(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """Numbers of the first row of each image; `rows` are sorted by image_id."""
+    """The number of the first row of each image, int64[images]; `rows` are sorted by image_id."""
     ids = rows["image_id"].combine_chunks()
     return np.flatnonzero(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)][: len(rows)])
 
 
 # decontaminate: the test side -----------------------------------------------------------------------------------------
 
-# One row a test image; features and mirrored are int16 as bytes, null where the image is flat, the second also where it
-# is not asked for.
+# One row a test image. `features` and `mirrored` are int16[d] as bytes; both are null where the image is flat, the
+# second also where settings do not ask for it.
 TEST_IMAGE = pa.schema(
     [
         ("test_set", pa.string()),
@@ -426,19 +429,19 @@ TEST_IMAGE = pa.schema(
     ]
 )
 TEST_NAME = pa.schema([TEST_IMAGE.field("test_set"), TEST_IMAGE.field("test_image")])
-# copy_of: null of an original, which comes before its copies
+# copy_of is null for an original, which comes before its copies
 LESSON = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])
 
 
 class TestUnit(Unit):
-    """A part of a test set (`test_sets.Part.to_json`), and the digest of what reading it rests on."""
+    """A part of a test set (`test_sets.Part.to_json`), and a digest of the files and settings that reading it uses."""
 
     part: dict[str, Any]
     digest: str
 
 
 class LessonUnit(Unit):
-    """Images whose copies a map is learned from: unit, offset and bytes of each; and the digest of what they rest on."""
+    """Images whose copies teach the map: unit, offset and bytes of each; and a digest of what they rest on."""
 
     images: list[tuple[str, int, int]]
     digest: str
@@ -446,7 +449,7 @@ class LessonUnit(Unit):
 
 @dataclass(frozen=True)
 class TestFacts(Facts):
-    """Test images of a part that were read, how many of them are flat, and the digest of what they rest on."""
+    """How many test images of a part were read, how many are flat, and the digest of their unit."""
 
     digest: str
     test_set: str
@@ -456,7 +459,7 @@ class TestFacts(Facts):
 
 @dataclass(frozen=True)
 class LessonFacts(Facts):
-    """Images whose copies were made, and the digest of what they rest on."""
+    """How many images were copied, and the digest of their unit."""
 
     digest: str
     images: int
@@ -472,7 +475,7 @@ class LearnedFacts(Facts):
 
 @dataclass(frozen=True)
 class IndexFacts(Facts):
-    """Test images in the index, and how many of them are flat."""
+    """How many test images are in the index, and how many of them are flat."""
 
     test_images: int
     flat_test_images: int
@@ -497,7 +500,7 @@ class TestPart(Files):
 
 
 class Lesson(Files):
-    """Coefficients of images and of their copies."""
+    """The features of images and of their copies."""
 
     step = LESSONS.step
 
@@ -514,7 +517,7 @@ def test_names(run: Run) -> str:
 
 # decontaminate: what is found, and what goes --------------------------------------------------------------------------
 
-# Of a fetch unit, the test images near to each image: at most one row a pair. Cosine: 1 where the bytes are the same.
+# The test images near to each image of a fetch unit: at most one row a pair. The cosine is 1 where the bytes are equal.
 NEAR = pa.schema([("image", pa.int32()), ("test", pa.int32()), ("cosine", pa.float64()), ("shares_bucket", pa.bool_())])
 
 
@@ -526,7 +529,7 @@ class FindUnit(Unit):
 
 @dataclass(frozen=True)
 class FoundFacts(Facts):
-    """Images that were searched for and the pairs that were found, above the threshold and below it."""
+    """How many images were searched for, and how many pairs were found above the threshold and below it."""
 
     images: int
     flat_images: int
@@ -554,7 +557,7 @@ class CellFacts(Facts):
 
 @dataclass(frozen=True)
 class CompareFacts(Facts):
-    """Where the slices of cells lie, how many images were compared, and how many have the bytes of another."""
+    """Where the slices of cells lie, how many images were compared, and how many have the same bytes as another."""
 
     spilled: list[int]
     images: int
@@ -563,7 +566,7 @@ class CompareFacts(Facts):
 
 @dataclass(frozen=True)
 class JoinFacts(Facts):
-    """Pairs of the same bytes, and the images of the cell."""
+    """How many pairs have the same bytes, and how many images the cell has."""
 
     same_bytes: int
     largest_cell: int
@@ -571,14 +574,14 @@ class JoinFacts(Facts):
 
 @dataclass(frozen=True)
 class ReplaceFacts(Facts):
-    """Images that go, and images that stay for others."""
+    """How many images go, and how many stay in their place."""
 
     images_that_go: int
     images_that_stay_for_others: int
 
 
 class DropUnit(Unit):
-    """A fetch unit, its place in their order, and what its mark says."""
+    """A fetch unit, its place in the order of units, and the facts of its mark."""
 
     place: int
     kept: int
@@ -588,7 +591,7 @@ class DropUnit(Unit):
 
 @dataclass(frozen=True)
 class DropFacts(Facts):
-    """Rows that go on, counts, and the funnel's entries."""
+    """How many rows stay, counts, and the funnel's entries."""
 
     kept: int
     counts: Rows
@@ -621,7 +624,7 @@ class Found(Files):
 
 
 class Compared(Files):
-    """What scattering images to cells leaves."""
+    """The files of a unit whose images were scattered to cells."""
 
     step = COMPARED.step
 
@@ -637,7 +640,7 @@ class Compared(Files):
 
 
 class Joined(Files):
-    """What joining a cell leaves."""
+    """The file of a joined cell."""
 
     step = JOINED.step
 
@@ -648,23 +651,23 @@ class Joined(Files):
 
 
 class Decontaminated(Files):
-    """What decontamination leaves of a fetch unit, if any of its rows go."""
+    """The files that decontamination leaves for a fetch unit some of whose rows go."""
 
     step = DECONTAMINATED.step
 
     @property
     def rows(self) -> str:
-        """Numbers of the rows that stay: int64[n]."""
+        """The numbers of the rows that stay: int64[n]."""
         return self.path("rows")
 
     @property
     def outcome_joint(self) -> str:
-        """What this changes in the unit's part of `OUTCOME_JOINT`."""
+        """The changes to the unit's part of `OUTCOME_JOINT`."""
         return self.path("outcome_joint")
 
 
 def kept_rows(run: Run, name: str) -> pa.Table:
-    """The rows of a fetch unit that decontamination keeps, of `FETCHED_ROW`."""
+    """The rows (`FETCHED_ROW`) of a fetch unit that decontamination keeps."""
     rows, path = Fetched(run, name).rows(), Decontaminated(run, name).rows
     return rows.take(arrays.read(path)) if storage.exists(path) else rows
 
@@ -673,7 +676,7 @@ def kept_rows(run: Run, name: str) -> pa.Table:
 
 
 class ShardUnit(Unit):
-    """A shard: how many rows, and which of which fetch units (name, first, end)."""
+    """A shard: how many rows it has, and from which fetch units: name, first row and end."""
 
     rows: int
     parts: list[list[Any]]
@@ -681,7 +684,7 @@ class ShardUnit(Unit):
 
 @dataclass(frozen=True)
 class ShardFacts(Facts):
-    """Rows, sizes and digests of a shard, its distinct images, and the first and last of them."""
+    """Rows, sizes and digests of a shard, the number of its images, and the first and last image_id."""
 
     rows: int
     bytes: int

@@ -17,7 +17,7 @@ from altalign.pipelines.run.units import ROWS_PER_UNIT, Run
 
 
 def units(run: Run) -> list[PoolUnit]:
-    """Ranges of row groups of the files of the pool; `order` is their place in input order, `row` the first one's in its file."""
+    """Ranges of row groups of the files of the pool, in input order, of about `ROWS_PER_UNIT` candidates each."""
     found: list[PoolUnit] = []
     for name, facts in run.all_facts(EXTRACTED):
         first, row = 0, 0
@@ -28,28 +28,28 @@ def units(run: Run) -> list[PoolUnit]:
                 last += 1
                 rows += groups[last]
             found.append(
-                {
-                    "name": f"{name}-{first:05d}",
-                    "order": len(found),
-                    "file": int(name),
-                    "direct": facts.direct,
-                    "first": first,
-                    "last": last,
-                    "row": row,
-                    "rows": rows,
-                }
+                PoolUnit(
+                    name=f"{name}-{first:05d}",
+                    order=len(found),
+                    file=int(name),
+                    direct=facts.direct,
+                    first=first,
+                    last=last,
+                    row=row,
+                    rows=rows,
+                )
             )
             first, row = last + 1, row + rows
     return found
 
 
 def path(run: Run, file: int, *, direct: bool) -> str:
-    """The Parquet file of an input file's candidates: itself, or what extract wrote."""
+    """The Parquet file with an input file's candidates: the file itself where it is direct, else what extract wrote."""
     return run.files[file].path if direct else Extracted(run, run.files[file].name).pool
 
 
 def write_size(run: Run) -> None:
-    """Keep the number of candidates where every unit can ask for it without reading all marks."""
+    """Write the number of candidates to a file, so that no unit has to read all marks for it."""
     size = sum(sum(facts.row_groups) for _, facts in run.all_facts(EXTRACTED))
     storage.write_json(_size_path(run), {"rows": size})
 
@@ -59,15 +59,15 @@ def _size_path(run: Run) -> str:
 
 
 def rows(run: Run) -> int:
-    """Candidates in the pool."""
+    """How many candidates the pool has."""
     return storage.read_json(_size_path(run))["rows"]
 
 
 def stamp(run: Run, file: int) -> list[int | str]:
-    """What tells that an input file has not changed.
+    """Size and time of change of an input file, or its digest in the store.
 
     Raises:
-        UnreadableError: it is gone.
+        UnreadableError: the file is gone.
     """
     path = run.files[file].path
     try:
@@ -79,10 +79,10 @@ def stamp(run: Run, file: int) -> list[int | str]:
 
 
 def check_unchanged(run: Run, file: int) -> None:
-    """Refuse an input file that is not the one that was extracted: offsets and rows would name other images and captions.
+    """Refuse an input file that has changed since it was extracted: offsets and rows would name other images.
 
     Raises:
-        UnreadableError: its size or time is another, or it is gone.
+        UnreadableError: its size or time of change is another, or the file is gone.
     """
     source = run.files[file]
     if stamp(run, file) != run.facts_of(EXTRACTED, source.name).stamp:
@@ -92,14 +92,13 @@ def check_unchanged(run: Run, file: int) -> None:
 
 
 def candidates(run: Run, unit: PoolUnit) -> Iterator[pa.RecordBatch]:
-    """The candidates of a unit as batches of `schema.CANDIDATE`, in order."""
+    """Yields the candidates of a unit as batches of `schema.CANDIDATE`, in order."""
     file, direct = unit["file"], unit["direct"]
     settings = run.config.input[run.files[file].of]
     if direct:
         check_unchanged(run, file)
-    for batch in parquet.read_row_groups(
-        path(run, file, direct=direct), unit["first"], unit["last"], table.columns(settings) if direct else None
-    ):
+    columns = table.columns(settings) if direct else None
+    for batch in parquet.read_row_groups(path(run, file, direct=direct), unit["first"], unit["last"], columns):
         interrupts.check()
         yield read.candidates(batch, settings) if direct else batch
     if direct:
@@ -107,12 +106,12 @@ def candidates(run: Run, unit: PoolUnit) -> Iterator[pa.RecordBatch]:
 
 
 def partitions(run: Run, rows_per_partition: int, *, at_least: int, at_most: int) -> int:
-    """A power of two of partitions, so that each gets about this many of the pool's rows; the pool alone decides."""
+    """How many partitions to make, a power of two, so that each gets about this many of the pool's rows."""
     wanted = max(1, rows(run) // rows_per_partition)
     return int(np.clip(1 << int(wanted - 1).bit_length(), at_least, at_most))
 
 
 def sources(run: Run, files: "pa.ChunkedArray[Any]") -> pa.StringArray:
-    """The `source` of rows by the numbers of their files."""
+    """The `source` of each row, by the number of its file."""
     of = files.combine_chunks().dictionary_encode()
     return pa.array([run.source_of(file) for file in of.dictionary.to_numpy().tolist()], pa.string()).take(of.indices)

@@ -1,4 +1,4 @@
-"""Progress of long work, read from the marks of units: the same on any engine, and from any machine that sees the run."""
+"""Progress of long work, read from the marks of units: the same on any engine and any machine that sees the run."""
 
 import threading
 import time
@@ -20,11 +20,10 @@ LOOK_EVERY_S = 0.5
 def watched(
     run: Run, step: str, units: Sequence[Unit], console: Console, kind: "type[Watch] | None" = None
 ) -> Iterator[None]:
-    """Show how many of a step's units are finished: a bar on a terminal, elsewhere a line every 30 s and one at the end."""
+    """Show how many of a step's units are finished: on a terminal a bar, else a line every 30 s and one at the end."""
     watch = (kind or Watch)(run, step, units, console)
-    storage.write_json(
-        run.work(step, "plan", "plan.json"), {"units": len(units), "rows": sum(_rows_of(unit) for unit in units)}
-    )
+    plan = {"units": len(units), "rows": sum(map(_rows_of, units))}
+    storage.write_json(run.work(step, "plan", "plan.json"), plan)
     thread = threading.Thread(target=watch.look, daemon=True)
     thread.start()
     try:
@@ -39,7 +38,7 @@ def _rows_of(unit: Unit) -> int:
 
 
 class Watch:
-    """Looks at the marks of units in a thread of its own."""
+    """Looks at the marks of units; `look` runs in a thread of its own."""
 
     def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
         self._run, self._step, self._console = run, step, console
@@ -61,7 +60,7 @@ class Watch:
         self._line()
 
     def _finished(self) -> set[str]:
-        """Names of the units that are finished; where that cannot be told, those of the last look: units meet the same trouble, and say so."""
+        """Names of the finished units; those of the last look where the marks cannot be read, which units report."""
         with suppress(OSError, AltalignError):
             self._seen = set(self._run.finished(self._step)) & set(self._rows)
         return self._seen
@@ -72,7 +71,7 @@ class Watch:
         return False
 
     def _speed(self, finished: set[str]) -> str:
-        """Rows a second of this attempt: what an earlier one finished took none of its time."""
+        """Rows a second of this attempt; units that an earlier one finished do not count."""
         rows = sum(self._rows[name] for name in finished - self._before)
         return f"{rows / max(1e-3, time.monotonic() - self._begin):,.0f} rows/s" if rows else ""
 
@@ -80,35 +79,25 @@ class Watch:
         finished, elapsed = self._finished(), time.monotonic() - self._begin
         rows = sum(self._rows[name] for name in finished)
         left = (len(self._rows) - len(finished)) * elapsed / max(1, len(finished - self._before))
-        parts = [
-            f"{self._step}: {len(finished)} of {len(self._rows)} units",
-            f"{rows:,} rows" if rows else "",
-            self._speed(finished),
-        ]
+        parts = [f"{self._step}: {len(finished)} of {len(self._rows)} units"]
+        parts += [f"{rows:,} rows" if rows else "", self._speed(finished)]
         parts.append(f"{elapsed:.1f} s" if self.stop.is_set() else f"about {left:.0f} s left")
         if not self.stop.is_set() and self._has_failed():
             parts.append("a unit failed, the engine tries it again (`altalign status` says why)")
         self._console.print(", ".join(part for part in parts if part), soft_wrap=True)
 
     def _bar(self) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich import progress
 
         columns = (
-            TextColumn("{task.description:<16}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("units {task.fields[speed]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            progress.TextColumn("{task.description:<16}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("units {task.fields[speed]}"),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
         )
-        with Progress(*columns, console=self._console) as bar:
+        with progress.Progress(*columns, console=self._console) as bar:
             task = bar.add_task(self._step, total=len(self._rows), speed="")
             is_over = False
             while not is_over:

@@ -1,8 +1,8 @@
-"""A run and its units: where things stand, and what is done.
+"""A run and its units: where its files are, and what is finished.
 
 A unit is the granule of retry, of naming and of determinism. Its mark, `work/STEP/NAME.json`, is written last: a unit
 with a mark is finished, one without is done again from its start. The mark holds the unit's facts: counts, histograms,
-sizes. What a stage needs to know of the one before it, it reads from marks; `artefacts` declares them all.
+sizes. A stage reads what it needs to know of the stage before it from marks; `artefacts` declares them all.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ class Unit(TypedDict):
 
 @dataclass(frozen=True)
 class Facts:
-    """What the mark of a finished unit says. A field that is None is not in the mark."""
+    """The content of a finished unit's mark. A field that is None is not in the mark."""
 
     def to_json(self) -> dict[str, Any]:
         """The fields in their order."""
@@ -38,7 +38,7 @@ class Facts:
 
     @classmethod
     def from_json(cls, said: dict[str, Any]) -> Self:
-        """The inverse of `to_json`; what else a mark says is left out."""
+        """The inverse of `to_json`; other entries of the mark are ignored."""
         return cls(**{field.name: said.get(field.name) for field in fields(cls)})
 
 
@@ -49,7 +49,7 @@ F_co = TypeVar("F_co", bound=Facts, covariant=True)
 
 @dataclass(frozen=True)
 class Marks(Generic[F_co]):
-    """The marks of a step: their folder in `work/`, and what each says."""
+    """The marks of a step: their folder in `work/`, and the class of their facts."""
 
     step: str
     facts: type[F_co]
@@ -65,7 +65,7 @@ class InputFile:
 
     @property
     def name(self) -> str:
-        """Name of its unit and of what is extracted from it."""
+        """Name of its unit, and of the files that are extracted from it."""
         return f"{self.number:06d}"
 
 
@@ -82,7 +82,7 @@ class Run:
         return storage.join(self.folder, *parts)
 
     def work(self, *parts: str) -> str:
-        """A path inside what stages hand on."""
+        """A path inside `work/`, where stages leave what they hand on."""
         return storage.join(self.folder, "work", *parts)
 
     def source_of(self, file: int) -> str:
@@ -115,17 +115,17 @@ class Run:
         return finished_units(self.work(step))
 
     def all_facts(self, marks: Marks[F]) -> Iterator[tuple[str, F]]:
-        """Name and facts of every finished unit, in order of names."""
+        """Yields name and facts of every finished unit of a step, in the order of `finished`."""
         names = self.finished(marks.step)
         yield from zip(names, storage.each(lambda name: self.facts_of(marks, name), names, of=self.folder), strict=True)
 
     def is_done(self, stage: str) -> bool:
-        """Whether all of a stage is done; the manifest is what says so of the last one."""
+        """Whether a stage is done; for the last stage the manifest says so."""
         return storage.exists(self.path("manifest.json") if stage == STAGES[-1] else self.mark(stage, "done"))
 
 
 def map_unit(run: Run, marks: Marks[F], unit: U, work: Callable[[Run, U], F]) -> F:
-    """The facts of a unit: its mark's where it is finished, else those of doing it now, marked."""
+    """Do a unit that is not finished, and write its mark; returns its facts."""
     if (found := run.facts(marks, unit["name"])) is not None:
         return found
     interrupts.check()

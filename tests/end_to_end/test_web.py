@@ -313,7 +313,7 @@ def test_a_dry_run_says_what_will_be_asked_of_whom(
     assert main(["curate", "config.toml", "--dry-run", "--set", "fetch.requests_per_host_s=20.5"]) == 0
     said = capsys.readouterr().out
     assert (
-        "images: from the web, those of pairs that judge keeps; 64 requests at a time, of one host 8 and 20.5 a second"
+        "images: downloaded for the pairs that judge keeps, with 64 requests at a time; 8 of them to one host, and 20.5"
         in said
     )
     assert "GB and the images in run" in said

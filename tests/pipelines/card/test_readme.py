@@ -118,11 +118,11 @@ def test_thresholds_stand_beside_those_of_the_paper() -> None:
 
 
 def test_rules_that_are_on_are_named_and_what_is_off_is_a_limit() -> None:
-    off = readme_of(facts_of(notes=("NSFW: off ([image.nsfw] model is not set)", "clusters: 39, not 4,096")))
+    off = readme_of(facts_of(notes=("NSFW: off ([image.nsfw] model is not set)", "39 clusters instead of 4,096")))
     assert "No classifier has looked for pornographic images." in off
     assert "No test set was kept out" in off
     assert "NSFW: off" not in off
-    assert "- clusters: 39, not 4,096\n" in off
+    assert "- 39 clusters instead of 4,096\n" in off
     found = facts_of(
         image={"nsfw": {"model": "m.onnx"}},
         decontaminate={"test_sets": ["t"]},
