@@ -60,9 +60,9 @@ class JointCounts:
         combinations, rows = np.frombuffer(data, np.int64).reshape(2, -1)
         return cls(combinations, rows)
 
-    def columns(self) -> dict[str, np.ndarray]:
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
         """The columns of `TEXT_FIELDS` (int32[n]) and `rows` (int64[n]), sorted by the fields in their order."""
-        columns, packed = {"rows": self.rows}, self.combinations
+        columns, packed = dict[str, npt.NDArray[Any]](rows=self.rows), self.combinations
         for name, bits in reversed(TEXT_FIELDS):
             columns[name] = (packed & ((1 << bits) - 1)).astype(np.int32)
             packed = packed >> bits

@@ -1,4 +1,4 @@
-"""NumPy arrays of a run: a file each, mapped into memory where they are large."""
+"""NumPy arrays of a run: one file each, mapped into memory where they are large."""
 
 import io
 from tokenize import TokenError
@@ -11,31 +11,37 @@ import pyarrow as pa
 from altalign import storage
 from altalign.errors import UnreadableError
 
+Array = npt.NDArray[Any]  # of any shape; the caller knows the dtype
 
-def save(path: str, array: np.ndarray) -> None:
+
+def save(path: str, array: Array) -> None:
     """Write an array, whole or not at all."""
     with storage.write(path) as file:
         contiguous = np.ascontiguousarray(array)
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(contiguous))
-        # NumPy's own way says of a full disk that fewer bytes were written
+        # np.save would report a full disk as too few bytes written
         file.write(contiguous.reshape(-1).view(np.uint8).data)
 
 
-def read(path: str) -> np.ndarray:
+def read(path: str) -> Array:
     """An array that was saved.
 
     Raises:
-        UnreadableError: the file is none, or is cut.
+        UnreadableError: the file is no array, or is cut off.
     """
     return _opened(io.BytesIO(storage.read_bytes(path)), path)
 
 
-def mapped(path: str) -> np.ndarray:
-    """The same, mapped into memory: one copy for all processes, and not read before it is asked for."""
+def mapped(path: str) -> Array:
+    """An array that was saved, mapped into memory: all processes share one copy, and pages are read when needed.
+
+    Raises:
+        UnreadableError: the file is no array, or is cut off.
+    """
     return _opened(storage.mappable(path), path, mmap_mode="r")
 
 
-def _opened(source: Any, path: str, **how: Any) -> np.ndarray:
+def _opened(source: Any, path: str, **how: Any) -> Array:
     try:
         return np.load(source, allow_pickle=False, **how)
     except (ValueError, EOFError, SyntaxError, TokenError) as error:  # the header is a piece of Python
@@ -43,6 +49,6 @@ def _opened(source: Any, path: str, **how: Any) -> np.ndarray:
 
 
 def ids_of(column: "pa.ChunkedArray[Any]") -> npt.NDArray[np.uint8]:
-    """Ids of fixed-size binary (16 bytes, no nulls) as uint8[n, 16]."""
+    """The ids of a fixed-size binary column (16 bytes, no nulls) as uint8[n, 16]."""
     array: Any = column.combine_chunks()
     return np.frombuffer(array.buffers()[1], np.uint8).reshape(-1, 16)[array.offset : array.offset + len(array)]

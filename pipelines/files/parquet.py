@@ -1,4 +1,4 @@
-"""Parquet as stages write it: whole files, zstd 1, row groups that the order of rows alone decides, nothing of the machine in them."""
+"""Parquet as stages write it: whole files, zstd 1, and the same bytes for the same rows on any machine."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,10 +14,10 @@ from altalign.errors import UnreadableError
 # Columns of few distinct values (Any: pyarrow-stubs take a bool alone).
 _DICTIONARY: Any = ["source", "stage", "reason", "failed.list.element", "format", "test_set", "file"]
 
-# Hex digits of hashes, which repeat in nothing: without the lengths between them zstd is faster, and the file smaller.
+# Hex digits of hashes, in which nothing repeats: without lengths between them zstd is faster and the file smaller.
 _HEX = ("key", "image_id")
 
-# What Arrow raises on bytes that are no Parquet. ArrowMemoryError is not among them: it tells of the machine.
+# What Arrow raises on bytes that are no Parquet. ArrowMemoryError is not among them: then the machine is to blame.
 _ERRORS = (
     OSError,
     pa.ArrowInvalid,
@@ -33,7 +33,7 @@ _ROWS_PER_BATCH = 65_536
 
 
 class Writer:
-    """Rows of one schema into one file."""
+    """Writes rows of one schema into one file."""
 
     def __init__(self, file: pq.ParquetWriter, schema: pa.Schema, rows_per_row_group: int):
         self._file, self._schema, self._rows_per_row_group = file, schema, rows_per_row_group
@@ -52,7 +52,7 @@ class Writer:
         self.row_groups.append(len(rows))
 
     def finish(self) -> None:
-        """Write what waits."""
+        """Write the rows that wait."""
         waiting = pa.concat_tables(self._waiting) if len(self._waiting) > 1 else next(iter(self._waiting), None)
         self._waiting = []
         if waiting is not None and len(waiting):
@@ -61,37 +61,27 @@ class Writer:
 
 @contextmanager
 def writing(path: str, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -> Iterator[Writer]:
-    """A Parquet file that is at `path`, whole, once the block ended well."""
-    with (
-        storage.write(path) as file,
-        pq.ParquetWriter(
-            file,
-            schema,
-            compression="zstd",
-            compression_level=ZSTD_LEVEL,
-            write_statistics=False,
-            store_schema=False,
-            use_dictionary=_DICTIONARY,
-            column_encoding={
-                name: "DELTA_LENGTH_BYTE_ARRAY"
-                for name in _HEX
-                if name in schema.names and schema.field(name).type == pa.string()
-            },
-        ) as parquet,
-    ):
+    """A Parquet file that appears at `path`, whole, once the block has ended without an error."""
+    hex_columns = [name for name in _HEX if name in schema.names and schema.field(name).type == pa.string()]
+    options: dict[str, Any] = {
+        **{"compression": "zstd", "compression_level": ZSTD_LEVEL, "use_dictionary": _DICTIONARY},
+        **{"write_statistics": False, "store_schema": False},
+        "column_encoding": dict.fromkeys(hex_columns, "DELTA_LENGTH_BYTE_ARRAY"),
+    }
+    with storage.write(path) as file, pq.ParquetWriter(file, schema, **options) as parquet:
         writer = Writer(parquet, schema, rows_per_row_group)
         yield writer
         writer.finish()
 
 
 def write(path: str, rows: pa.Table, schema: pa.Schema) -> None:
-    """A whole table as one file."""
+    """Write a whole table as one file."""
     with writing(path, schema) as file:
         file.write(rows)
 
 
 def write_any(path: str, rows: pa.Table, schema: pa.Schema) -> None:
-    """A whole table as one file, where there are any rows."""
+    """Write a whole table as one file, unless it has no rows."""
     if len(rows):
         write(path, rows, schema)
 
@@ -101,16 +91,15 @@ def reading(path: str) -> Iterator[pq.ParquetFile]:
     """An open Parquet file.
 
     Raises:
-        UnreadableError: it is none, or breaks off.
+        UnreadableError: the file is no Parquet, is cut off, or contradicts its footer.
     """
     try:
         with storage.open_read(path) as file:
             parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
             rows = rows_of_groups(parquet)
             if min(rows, default=0) < 0 or sum(rows) != parquet.metadata.num_rows:
-                raise pa.ArrowInvalid(
-                    f"{sum(rows)} rows in its row groups, where its footer says {parquet.metadata.num_rows}"
-                )
+                of_footer = parquet.metadata.num_rows
+                raise pa.ArrowInvalid(f"{sum(rows)} rows in its row groups, where its footer says {of_footer}")
             yield parquet
     except _ERRORS as error:
         if storage.is_full_disk(error):
@@ -122,28 +111,30 @@ def reading(path: str) -> Iterator[pq.ParquetFile]:
 
 
 def row_groups(path: str) -> list[int]:
-    """Rows of each row group, from the footer."""
+    """How many rows each row group has, from the footer."""
     with reading(path) as file:
         return rows_of_groups(file)
 
 
 def rows_of_groups(file: pq.ParquetFile) -> list[int]:
-    """Rows of each row group of an open file."""
+    """How many rows each row group of an open file has."""
     return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
 
 
 def read_row_groups(path: str, first: int, last: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Record batches of row groups `first` to `last`, both included; a large row group in pieces, so that memory does not grow with it."""
+    """Yields the record batches of row groups `first` to `last`, both included.
+
+    A large row group comes in pieces, so that memory does not grow with it.
+    """
+    names = list(columns) if columns else None
     with reading(path) as file:
         for number in range(first, last + 1):
-            batches = file.iter_batches(
-                _ROWS_PER_BATCH, row_groups=[number], columns=list(columns) if columns else None, use_threads=False
-            )
+            batches = file.iter_batches(_ROWS_PER_BATCH, row_groups=[number], columns=names, use_threads=False)
             yield from exactly(map(_decoded, batches), file.metadata.row_group(number).num_rows)
 
 
 def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without dictionary types, whose numbers may be of no value of the dictionary where it is damaged: here that still is a broken file."""
+    """The batch without dictionary types: where a damaged file has indices outside its dictionary, decoding fails."""
     for number, field in enumerate(batch.schema):
         if pa.types.is_dictionary(field.type):
             batch = batch.set_column(number, field.name, cast(Any, batch.column(number)).dictionary_decode())
@@ -151,10 +142,10 @@ def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def exactly(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The batches, which must have so many rows together: where pages are damaged Arrow may end early without a word.
+    """Yields the batches, and checks that together they have so many rows: damaged pages may end Arrow silently.
 
     Raises:
-        pa.ArrowInvalid: they have fewer or more.
+        pa.ArrowInvalid: they have fewer or more rows.
     """
     for batch in batches:
         rows -= batch.num_rows
@@ -164,23 +155,23 @@ def exactly(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordB
 
 
 def read_whole(path: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """All record batches of a file."""
+    """Yields all record batches of a file."""
     yield from read_row_groups(path, 0, len(row_groups(path)) - 1, columns)
 
 
 def strings(rows: pa.RecordBatch | pa.Table, name: str) -> pa.StringArray:
-    """A column of strings, in one piece; the caller's schema says that it holds strings."""
+    """A column as one array; the caller knows from its schema that it holds strings."""
     column = rows[name]
     return cast(pa.StringArray, column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
 
 
 def values(rows: pa.RecordBatch | pa.Table, name: str) -> list[Any]:
-    """A column as Python's values; the caller's schema says which, and whether there are nulls."""
+    """A column as Python values; the caller knows their type from its schema, and whether there are nulls."""
     return rows[name].to_pylist()
 
 
 def tally(column: "pa.Array[Any] | pa.ChunkedArray[Any]") -> list[tuple[Any, int]]:
-    """Each value of a column, null included, and how often it occurs."""
+    """The distinct values of a column, null included, and how often each occurs."""
     counted: Any = pc.value_counts(column)
     return [(entry["values"], entry["counts"]) for entry in counted.to_pylist()]
 
@@ -192,7 +183,7 @@ def check_names(columns: Iterable[str], schema: pa.Schema) -> None:
 
 
 def table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
-    """A table of a schema from some of its columns; the others are null. One string stands for a column full of it."""
+    """A table of a schema from some of its columns; the others are null, and a string fills a whole column."""
     check_names(columns, schema)
     rows = next(len(column) for column in columns.values() if not isinstance(column, str))
     arrays = []

@@ -1,7 +1,10 @@
-"""Reads many ranges of bytes, of many files: keeps a few files open, and asks the disk for what comes next while what came before is decoded."""
+"""Reads many ranges of bytes from many files.
+
+A few files are kept open, and the disk is asked for the next ranges while earlier ones are decoded.
+"""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, zip_longest
 from typing import Any, BinaryIO, NamedTuple, Self
@@ -10,16 +13,16 @@ from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.machine import interrupts
 
-# ranges asked for before they are read: images lie anywhere in archives that no page cache holds, and a disk is
-# quickest with several to find
+# so many ranges are asked for before they are read: images lie anywhere in archives larger than the page cache, and a
+# disk is fastest when it has several to find
 AHEAD = 16
-# open at a time; with fewer than are asked ahead of, each would be closed again just before it is read
-FILES_AT_MOST = 4 * AHEAD
-_UNKNOWN_BYTES = 128 << 10  # of a range without a length, so much is asked for
+FILES_AT_MOST = 4 * AHEAD  # open at a time; with fewer than AHEAD a file would be closed just before it is read
+_UNKNOWN_BYTES = 128 << 10  # so much is asked for where a range has no length
+_REPAIR = "repair or restore the file and run the same command again, it continues"
 
 
 class Range(NamedTuple):
-    """Bytes of a file; without a length only a reader of its format knows where they end."""
+    """A range of bytes in a file; where it has no length, only a reader of the format knows its end."""
 
     path: str
     offset: int
@@ -27,9 +30,9 @@ class Range(NamedTuple):
 
 
 class Ranges:
-    """Ranges in an order that is known beforehand; None stands for what is nowhere. Of one thread, and a context: it closes its files.
+    """Ranges in an order that is known beforehand; None stands for bytes that no file has.
 
-    `for wanted in ranges: data = ranges.read(wanted)`.
+    Used by one thread, as a context that closes its files: `for wanted in ranges: data = ranges.read(wanted)`.
     """
 
     def __init__(self, wanted: Sequence[Range | None]):
@@ -43,8 +46,8 @@ class Ranges:
         for file in self._files.values():
             file.close()
 
-    def __iter__(self) -> Any:
-        """The ranges in order; the disk is asked for the first `AHEAD`, and then for the one that is `AHEAD` of each.
+    def __iter__(self) -> Iterator[Any]:
+        """Yields the ranges in order, and asks the disk for ranges up to `AHEAD` before they are due.
 
         Raises:
             Interrupted: a signal has asked the command to end.
@@ -62,7 +65,7 @@ class Ranges:
         """The bytes of a range that has a length.
 
         Raises:
-            UnreadableError: the file is not there, ends before the range does, or the disk fails.
+            UnreadableError: the file is missing, ends before the range does, or the disk fails.
         """
         path, offset, length = wanted
         assert length is not None
@@ -73,13 +76,12 @@ class Ranges:
         except OSError as error:
             raise UnreadableError(f"{path}: cannot be read ({error.strerror or error}); {_REPAIR}") from error
         if len(data) != length:
-            raise UnreadableError(
-                f"{path}: ends {length - len(data):,} bytes before the image at byte {offset:,} does; {_REPAIR}"
-            )
+            missing = length - len(data)
+            raise UnreadableError(f"{path}: ends {missing:,} bytes before the image at byte {offset:,} does; {_REPAIR}")
         return data
 
     def opened(self, path: str) -> BinaryIO:
-        """The file of a path, as long as not many others are read."""
+        """The open file of a path; the file read longest ago is closed for it where too many are open."""
         file = self._files.get(path)
         if file is None:
             if len(self._files) == FILES_AT_MOST:
@@ -89,9 +91,6 @@ class Ranges:
         return file
 
     def _ask_for(self, coming: Range) -> None:
-        """Have the disk or the store begin; trouble comes up when the range is read."""
+        """Have the disk or the store begin; an error shows when the range is read."""
         with suppress(OSError):
             storage.ask_for(coming.path, self.opened(coming.path), coming.offset, coming.length or _UNKNOWN_BYTES)
-
-
-_REPAIR = "repair or restore the file and run the same command again, it continues"

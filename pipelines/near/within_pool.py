@@ -1,9 +1,9 @@
-"""Near-duplicates within the pool: of images of a run that are alike, the one of the smallest image_id stays.
+"""Near-duplicates within the pool: in each group of similar images, the one with the smallest image_id stays.
 
-Not in ALIGN, and off unless `[dedup] within_pool` asks for it. Vectors are grouped by cell, never the bytes of images;
-what a cell joins are pairs, and the pairs of all cells make the groups of which one image stays (`dedup.within_pool`).
-Exact copies are found by their bytes, flat ones too. An image that goes because of a test image is compared with none:
-what stays for others has to stay itself.
+This is not in ALIGN, and off unless `[dedup] within_pool` asks for it. Vectors are grouped by cell, never the bytes of
+images. Joining a cell finds pairs, and the pairs of all cells make the groups (`dedup.image_groups`). Exact copies are
+found by their bytes, flat ones too. An image that goes because of a test image is compared with no other, for an image
+that replaces others has to stay itself.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,6 +11,7 @@ from typing import Any
 
 import apache_beam as beam
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.pvalue import PCollection
 
@@ -40,21 +41,27 @@ from altalign.pipelines.run.artefacts import (
 )
 from altalign.pipelines.run.units import Run, Unit, map_unit
 
-# so many units or more, of so many fetch units at most: the slices of cells are short, and fewer in larger units
+# There are at least so many units where each has at most so many fetch units: slices of cells are short, and larger
+# units make fewer of them.
 UNITS, FETCH_UNITS_AT_MOST = 256, 64
 OWN, VISITORS, BYTES = range(3)  # kinds of slices
 
-# An image has a number that rises with its image_id: the place of its fetch unit in their order, then its own in that.
+# An image's number rises with its image_id: the place of its fetch unit in their order, then its own place in the unit.
 _PLACE_BITS = 32
-_IMAGE = [("number", "<i8"), ("key", "u1", 16)]  # key: the first of its pairs
+_IMAGE = [("number", "<i8"), ("key", "u1", 16)]  # key: that of the image's first pair
 _DIGEST = np.dtype([*_IMAGE, ("sha256", "u1", 32)])
-# left: the smaller number, whose key it is
+# left: the smaller number; key: that of the left image
 _PAIR = np.dtype([("left", "<i8"), ("right", "<i8"), ("cosine", "<f8"), ("key", "u1", 16)])
-# what stays for an image, and the cosine with it: NaN where only others connect them
+# the image that stays for another, and the cosine of the two: NaN where only other images connect them
 KEPT = np.dtype([("key", "u1", 16), ("cosine", "<f8")])
 
-# by the name of a fetch unit: the numbers in it of images that go because of a test image
-Gone = Callable[[Run, str], np.ndarray]
+Numbers = npt.NDArray[np.int64]  # int64[n]
+Rows = npt.NDArray[np.void]  # n rows of one of the dtypes above
+Vectors = npt.NDArray[np.int16]  # int16[n, d]
+Digests = npt.NDArray[np.uint8]  # uint8[n, 32]
+
+# the numbers of the images in a fetch unit, given by its name, that go because of a test image
+Gone = Callable[[Run, str], Numbers]
 
 
 def is_wanted(run: Run) -> bool:
@@ -63,7 +70,7 @@ def is_wanted(run: Run) -> bool:
 
 
 def plan_one(run: Run) -> list[Unit]:
-    """One unit, where there is anything to look for."""
+    """One unit where near-duplicates are looked for, else none."""
     return [Unit(name=ONLY)] if is_wanted(run) else []
 
 
@@ -71,7 +78,7 @@ def plan_one(run: Run) -> list[Unit]:
 
 
 def make_cells(run: Run, _: Unit) -> CellFacts:
-    """Find the centroids of cells, by a sample of the images that are not flat."""
+    """Find the centroids of cells from a sample of the images that are not flat."""
     found = sum(len(Fetched(run, name).mapped_features()) for name in run.finished(Fetched.step))
     wanted = max(1, round(found / image_groups.IMAGES_PER_CELL))
     sample = _sample(run, clusters.SAMPLES_PER_CLUSTER * wanted)
@@ -84,8 +91,8 @@ def _centroids(run: Run) -> str:
     return run.work(CELLS.step, "centroids.npy")
 
 
-def _sample(run: Run, count: int) -> np.ndarray:
-    """Vectors of so many images, or of all there are: the first in the order of image_id, which is a hash."""
+def _sample(run: Run, count: int) -> Vectors:
+    """The vectors of the first `count` images in the order of image_id, a hash; of all where there are fewer."""
     calibration = learned.calibration_of(run)
     found = [np.zeros((0, calibration.dimensions), np.int16)]
     for name in run.finished(Fetched.step):
@@ -108,13 +115,11 @@ def groups_of(run: Run) -> Groups:
 
 
 def plan(run: Run) -> list[PoolImagesUnit]:
-    """Units of fetch units that follow one another."""
+    """Units of several fetch units in a row."""
     names = run.finished(Fetched.step) if is_wanted(run) else []
     size = max(1, min(FETCH_UNITS_AT_MOST, len(names) // UNITS))
-    return [
-        PoolImagesUnit(name=f"{order:05d}", order=order, first=i, of=names[i : i + size])
-        for order, i in enumerate(range(0, len(names), size))
-    ]
+    firsts = enumerate(range(0, len(names), size))
+    return [PoolImagesUnit(name=f"{order:05d}", order=order, first=i, of=names[i : i + size]) for order, i in firsts]
 
 
 class Compare(beam.PTransform[Any, Any]):
@@ -127,9 +132,8 @@ class Compare(beam.PTransform[Any, Any]):
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
         """Scatter every unit to cells, join every cell."""
-        spilled = input_or_inputs | "ScatterUnits" >> pooled(self._run, self._scatter).with_output_types(
-            tuple[int, bytes]
-        )
+        scattered = pooled(self._run, self._scatter).with_output_types(tuple[int, bytes])
+        spilled = input_or_inputs | "ScatterUnits" >> scattered
         return (spilled,) | "JoinCells" >> MergePartitions(self._run, JOINED, self._groups, join)
 
     def _scatter(self, unit: PoolImagesUnit) -> Iterator[Element]:
@@ -139,12 +143,15 @@ class Compare(beam.PTransform[Any, Any]):
 
 
 def compared(gone: Gone) -> Callable[[Run], Compare]:
-    """The step that compares all images but those that are gone."""
+    """The step that compares all images but those that go because of a test image."""
     return lambda run: Compare(run, gone)
 
 
 def scatter(run: Run, unit: PoolImagesUnit, gone: Gone) -> CompareFacts:
-    """Scatter the images of a unit to their nearest cells and, as visitors, to the second nearest; of equal ones the first alone, the others are its pairs."""
+    """Scatter the images of a unit to their nearest cells and, as visitors, to the second nearest.
+
+    Of images with equal bytes or vectors only the first is scattered; the others are noted as its pairs.
+    """
     calibration, groups, files = learned.calibration_of(run), groups_of(run), Compared(run, unit["name"])
     found, sha256, vectors = _images(run, unit, calibration, gone)
     by_bytes, same_bytes = _copies(found, sha256)
@@ -152,12 +159,11 @@ def scatter(run: Run, unit: PoolImagesUnit, gone: Gone) -> CompareFacts:
     by_vector, same_vector = _copies(found[rows], vectors[rows])
     rows = rows[by_vector]
     nearest = nearest_clusters(vectors[rows], arrays.read(_centroids(run)), 2)
+    entries = _filled(_vector_dtype(vectors.shape[1]), found[rows], vector=vectors[rows])
     with storage.write(files.spill) as file:
         spill = SpillWriter(file)
         for kind, cells in zip((OWN, VISITORS), nearest.T, strict=False):
-            _spill(
-                spill, groups, kind, cells, _filled(_vector_dtype(vectors.shape[1]), found[rows], vector=vectors[rows])
-            )
+            _spill(spill, groups, kind, cells, entries)
         shares = sha256[by_bytes, :4].copy().view(">u4")[:, 0].astype(np.int64) * groups.partitions >> 32
         _spill(spill, groups, BYTES, shares, _filled(_DIGEST, found[by_bytes], sha256=sha256[by_bytes]))
         spilled = spill.finish()
@@ -165,10 +171,8 @@ def scatter(run: Run, unit: PoolImagesUnit, gone: Gone) -> CompareFacts:
     return CompareFacts(spilled, len(found), len(same_bytes))
 
 
-def _images(
-    run: Run, unit: PoolImagesUnit, calibration: Calibration, gone: Gone
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The images of a unit, of _IMAGE, by number; uint8[n, 32] of their bytes' SHA-256; their vectors."""
+def _images(run: Run, unit: PoolImagesUnit, calibration: Calibration, gone: Gone) -> tuple[Rows, Digests, Vectors]:
+    """The images of a unit (_IMAGE) by rising number, the SHA-256 of their bytes, and their vectors."""
     found, sha256, vectors = [], [], []
     for place, name in enumerate(unit["of"], start=unit["first"]):
         interrupts.check()
@@ -183,28 +187,24 @@ def _images(
     return np.concatenate(found), np.concatenate(sha256), np.concatenate(vectors)
 
 
-def _unhexed(column: "pa.ChunkedArray[Any]", size: int) -> np.ndarray:
+def _unhexed(column: "pa.ChunkedArray[Any]", size: int) -> npt.NDArray[np.uint8]:
     digits: list[Any] = column.to_pylist()
     return np.frombuffer(bytes.fromhex("".join(digits)), np.uint8).reshape(-1, size)
 
 
-def _copies(found: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the images whose rows are the first of their kind, and of each other one the pair with that."""
+def _copies(found: Rows, rows: Digests | Vectors) -> tuple[Numbers, Rows]:
+    """The places of the images whose rows are the first of their kind, and a pair with that image for each other."""
     distinct, first = image_groups.originals(rows)
     copies = np.flatnonzero(first != np.arange(len(rows)))
     return distinct, _pairs(found, first[copies], copies, np.ones(len(copies)))
 
 
-def _pairs(found: np.ndarray, one: np.ndarray, other: np.ndarray, cosines: np.ndarray) -> np.ndarray:
-    """Pairs by their rows."""
+def _pairs(found: Rows, one: Numbers, other: Numbers, cosines: npt.NDArray[np.float64]) -> Rows:
+    """The pairs (_PAIR) of images at these places of `found`."""
     numbers, pairs = found["number"], np.empty(len(one), _PAIR)
     left, right = np.where(numbers[one] < numbers[other], (one, other), (other, one))
-    pairs["left"], pairs["right"], pairs["cosine"], pairs["key"] = (
-        numbers[left],
-        numbers[right],
-        cosines,
-        found["key"][left],
-    )
+    pairs["left"], pairs["right"] = numbers[left], numbers[right]
+    pairs["cosine"], pairs["key"] = cosines, found["key"][left]
     return pairs
 
 
@@ -212,15 +212,15 @@ def _vector_dtype(dimensions: int) -> "np.dtype[Any]":
     return np.dtype([*_IMAGE, ("vector", "<i2", dimensions)])
 
 
-def _filled(dtype: "np.dtype[Any]", found: np.ndarray, **more: np.ndarray) -> np.ndarray:
+def _filled(dtype: "np.dtype[Any]", found: Rows, **more: Digests | Vectors) -> Rows:
     made = np.empty(len(found), dtype)
     for name, values in {"number": found["number"], "key": found["key"], **more}.items():
         made[name] = values
     return made
 
 
-def _spill(spill: SpillWriter, groups: Groups, kind: int, partitions: np.ndarray, entries: np.ndarray) -> None:
-    """Write entries by partition, each partition's in their order."""
+def _spill(spill: SpillWriter, groups: Groups, kind: int, partitions: npt.NDArray[np.integer], entries: Rows) -> None:
+    """Write n entries by partition, in their order; `partitions` says to which each belongs, int[n]."""
     order = np.argsort(partitions, kind="stable")
     begins = np.flatnonzero(np.diff(partitions[order], prepend=-1)).tolist()
     for begin, end in zip(begins, [*begins[1:], len(order)], strict=False):
@@ -229,7 +229,7 @@ def _spill(spill: SpillWriter, groups: Groups, kind: int, partitions: np.ndarray
 
 
 def join(run: Run, partition: int, spilled: Spilled) -> JoinFacts:
-    """Join a cell and, by their bytes, the images of a share of all digests."""
+    """Find the pairs of a cell and, by their bytes, those in a share of all digests."""
     calibration, groups = learned.calibration_of(run), groups_of(run)
     with_vectors = _vector_dtype(calibration.dimensions)
     own, visitors = spilled.arrays([groups.bucket(partition, kind) for kind in (OWN, VISITORS)], with_vectors)
@@ -245,49 +245,55 @@ def join(run: Run, partition: int, spilled: Spilled) -> JoinFacts:
 
 
 def replace(run: Run, _: Unit) -> ReplaceFacts:
-    """Of all groups the first image stays. The only step that has all pairs in memory: at most 180 bytes each while it works."""
+    """Find the image that stays in each group, its first.
+
+    This is the only step that has all pairs in memory, at most 180 bytes each.
+    """
     files = [of_step(run, name).pairs for of_step in (Compared, Joined) for name in run.finished(of_step.step)]
     goes, stays, cosines = _settled(files)
-    keys, stayed = _keys(files, stays)
     kept = np.empty(len(goes), KEPT)
-    kept["key"], kept["cosine"] = keys, cosines
+    kept["key"], kept["cosine"] = _keys(files, stays), cosines
     arrays.save(run.work(REPLACED.step, "goes.npy"), goes)
     arrays.save(run.work(REPLACED.step, "kept.npy"), kept)
-    return ReplaceFacts(len(goes), stayed)
+    return ReplaceFacts(len(goes), len(np.unique(stays)))
 
 
-def _settled(files: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """By the pairs of these files: the images that go, rising, which one stays for each, and the cosine of the two."""
-    left, right, cosines = (
-        np.concatenate([np.zeros(0, _PAIR[name]), *(arrays.mapped(file)[name] for file in files)])
-        for name in ("left", "right", "cosine")
-    )
+def _settled(files: list[str]) -> tuple[Numbers, Numbers, npt.NDArray[np.float64]]:
+    """The images that go by the pairs of these files, rising; which image stays for each, and the cosine of the two."""
+
+    def of_all(name: str) -> npt.NDArray[Any]:
+        return np.concatenate([np.zeros(0, _PAIR[name]), *(arrays.mapped(file)[name] for file in files)])
+
+    left, right, cosines = of_all("left"), of_all("right"), of_all("cosine")
     goes, stays = image_groups.replaced(left, right)
     return goes, stays, image_groups.cosines_with_staying(goes, stays, left, right, cosines)
 
 
-def _keys(files: list[str], stays: np.ndarray) -> tuple[np.ndarray, int]:
-    """The keys of images that stay, uint8[n, 16], and how many they are. Each is the smaller one of all its pairs, which have its key."""
+def _keys(files: list[str], stays: Numbers) -> npt.NDArray[np.uint8]:
+    """The keys of images that stay, uint8[n, 16]: each is the left image of all its pairs, which have its key."""
     numbers = np.unique(stays)
     keys = np.empty((len(numbers), 16), np.uint8)
     for pairs in map(arrays.read, files):
         places = np.minimum(np.searchsorted(numbers, pairs["left"]), len(numbers) - 1)
         is_of = numbers[places] == pairs["left"]
         keys[places[is_of]] = pairs["key"][is_of]
-    return keys[np.searchsorted(numbers, stays)], len(numbers)
+    return keys[np.searchsorted(numbers, stays)]
 
 
-def replaced_in(run: Run, place: int) -> tuple[np.ndarray, np.ndarray]:
-    """The images of a fetch unit, by its place in their order, for which another stays: their numbers in it, rising, and KEPT of each."""
+def replaced_in(run: Run, place: int) -> tuple[Numbers, Rows]:
+    """The rising numbers of the images in a fetch unit for which another stays, and `KEPT` for each.
+
+    `place` is the place of the fetch unit in their order.
+    """
     if not is_wanted(run):
         return np.zeros(0, np.int64), np.zeros(0, KEPT)
-    goes = arrays.mapped(run.work(REPLACED.step, "goes.npy"))
+    goes, kept = (arrays.mapped(run.work(REPLACED.step, f"{name}.npy")) for name in ("goes", "kept"))
     begin, end = np.searchsorted(goes, [place << _PLACE_BITS, (place + 1) << _PLACE_BITS])
-    return goes[begin:end] - (place << _PLACE_BITS), arrays.mapped(run.work(REPLACED.step, "kept.npy"))[begin:end]
+    return goes[begin:end] - (place << _PLACE_BITS), kept[begin:end]
 
 
 def facts_of(run: Run) -> dict[str, int]:
-    """What was compared and found, for the summary."""
+    """Numbers on what was compared and found, for `found.json`."""
     compared = [facts for _, facts in run.all_facts(COMPARED)]
     joined = [facts for _, facts in run.all_facts(JOINED)]
     return {

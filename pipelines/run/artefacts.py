@@ -59,7 +59,7 @@ class ExtractFacts(Facts):
         failed: rows by every rule that holds.
     """
 
-    stamp: list[int | str]
+    stamp: list[Any]
     direct: bool
     row_groups: list[int]
     places: int | None
