@@ -32,9 +32,8 @@ def check(paths: Sequence[str], settings: InputSettings) -> None:
     for path in paths:
         kind = storage.kind(path)
         if kind == "folder":
-            raise UsageError(
-                f"{path}: a folder, where a file is meant; write {path.rstrip('/')}/* to read the files in it"
-            )
+            repair = f"write {path.rstrip('/')}/* to read the files in it"
+            raise UsageError(f"{path}: a folder, where a file is meant; {repair}")
         if kind == "missing":
             raise UsageError(f"{path}: no such file")
         if settings.kind == "table":
@@ -50,7 +49,7 @@ def is_direct(path: str, settings: InputSettings) -> bool:
 
 
 def row_groups(path: str, settings: InputSettings) -> list[int]:
-    """Rows of each row group of a direct table.
+    """How many rows each row group of a direct table has.
 
     Raises:
         UnreadableError: the file is no Parquet, or its footer contradicts itself.
@@ -59,12 +58,12 @@ def row_groups(path: str, settings: InputSettings) -> list[int]:
 
 
 def candidates(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch:
-    """`schema.CANDIDATE` of rows of a direct table; `batch` has its `table.columns(settings)`."""
+    """Rows of a direct table, with `table.columns(settings)`, as `schema.CANDIDATE`."""
     return table.candidates(batch, settings)
 
 
 def read(path: str, settings: InputSettings) -> Iterator[Found]:
-    """All that a file holds, in order.
+    """Yields all that a file holds, in order.
 
     Raises:
         UnreadableError: the file cannot be read as a whole.

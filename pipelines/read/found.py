@@ -13,11 +13,12 @@ from altalign.schema import BROKEN, CANDIDATE, EXTRACTED, IMAGE_PLACE
 STRETCH_ROWS = 8_192
 STRETCH_BYTES = 16 << 20
 LINE_BYTES = 16 << 20  # a line, a page or a JSON text beyond this is a broken record
+ADVICE = "; repair or remove the file, or set skip_unreadable = true"
 
 
 @dataclass(frozen=True)
 class Found:
-    """What one stretch of a file holds, in input order."""
+    """The content of one stretch of a file, in input order."""
 
     rows: pa.RecordBatch  # schema.EXTRACTED
     broken: pa.RecordBatch  # schema.BROKEN
@@ -25,9 +26,9 @@ class Found:
 
 
 class Gatherer:
-    """Gathers what a reader meets, one thing at a time, and gives it away as a `Found` once it is `full`.
+    """Gathers rows, broken records and places one at a time; a reader takes them as a `Found` once it is `full`.
 
-    `finish` makes of the rows gathered (tuples, as `row` was given them) the batch of `schema.EXTRACTED`.
+    `finish` turns the gathered rows, tuples as given to `row`, into a batch of `schema.EXTRACTED`.
     """
 
     def __init__(self, path: str, finish: Callable[[Sequence[tuple[Any, ...]]], pa.RecordBatch]):
@@ -42,35 +43,35 @@ class Gatherer:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to take."""
+        """Whether so much is gathered that it should be taken."""
         return self._bytes >= STRETCH_BYTES or self._things >= STRETCH_ROWS
 
     def row(self, values: tuple[Any, ...], *, size: int) -> None:
-        """A row, of about this many bytes."""
+        """Add a row of about this many bytes."""
         self._rows.append(values)
         self._bytes += size
         self._things += 1
 
     def broken(self, offset: int, error: str) -> None:
-        """A record that cannot be read."""
+        """Add a record that cannot be read."""
         self._broken.append((self._path, offset, error))
         self._things += 1
 
     def place(self, identity: str, offset: int | None, length: int | None, data: bytes | None) -> None:
-        """Where an image is, or its bytes."""
+        """Add the place of an image, or its bytes."""
         self._places.append((identity, offset, length, data))
         self._bytes += len(data or b"")
         self._things += 1
 
     def take(self) -> Found:
-        """All that was gathered since the last take."""
+        """Everything gathered since the last take."""
         found = Found(self._finish(self._rows), batch(self._broken, BROKEN), batch(self._places, IMAGE_PLACE))
         self._start()
         return found
 
 
 def kept(candidates: pa.RecordBatch) -> pa.RecordBatch:
-    """Candidates of which extract drops none, as `schema.EXTRACTED`."""
+    """The candidates as rows of `schema.EXTRACTED` that extract keeps."""
     rows = candidates.num_rows
     none = pa.ListArray.from_arrays(pa.array([0] * (rows + 1), pa.int32()), pa.array([], pa.string()))
     return pa.record_batch([*candidates.columns, pa.nulls(rows, pa.string()), none], schema=EXTRACTED)
@@ -78,25 +79,22 @@ def kept(candidates: pa.RecordBatch) -> pa.RecordBatch:
 
 def as_found(candidates: pa.RecordBatch, places: pa.RecordBatch | None = None) -> Found:
     """A stretch of kept candidates without a broken record."""
-    return Found(
-        kept(candidates.select(CANDIDATE.names)),
-        batch([], BROKEN),
-        batch([], IMAGE_PLACE) if places is None else places,
-    )
+    found = batch([], IMAGE_PLACE) if places is None else places
+    return Found(kept(candidates.select(CANDIDATE.names)), batch([], BROKEN), found)
 
 
 def unreadable(path: str, what: str) -> NoReturn:
-    """Say that a whole file cannot be read.
+    """Refuse a file that cannot be read as a whole.
 
     Raises:
         UnreadableError: always.
     """
-    raise UnreadableError(f"{path}: {what}; repair or remove the file, or set skip_unreadable = true")
+    raise UnreadableError(f"{path}: {what}{ADVICE}")
 
 
 @contextmanager
 def readable(path: str, what: str) -> Iterator[None]:
-    """Names the file when reading it fails; `what` says as what it was read.
+    """Names the file when reading it fails; `what` names the format.
 
     Raises:
         UnreadableError: the file, or the stream compressed in it, is broken.
@@ -105,14 +103,11 @@ def readable(path: str, what: str) -> Iterator[None]:
         yield
     except (OSError, EOFError, pa.ArrowInvalid) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UnreadableError(
-            f"{path}: cannot be read as {what} ({reason}); repair or remove the file, or set skip_unreadable = true"
-        ) from error
+        raise UnreadableError(f"{path}: cannot be read as {what} ({reason}){ADVICE}") from error
 
 
 def batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
     """A batch of rows given as tuples."""
     columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
-    return pa.record_batch(
-        [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
+    arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)

@@ -12,7 +12,7 @@ import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from glob import glob
 from itertools import takewhile
 from pathlib import Path
@@ -23,23 +23,22 @@ from altalign.curation import InputSettings, TestSet
 from altalign.errors import UnreadableError, UsageError
 from altalign.filters.image_headers import sniff
 from altalign.pipelines.files import parquet
-from altalign.pipelines.read.found import readable
+from altalign.pipelines.read.found import ADVICE, readable
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.read.tars import tar_members
 
 FILES_PER_PART = 256
 _TABLES, _TARS = (".parquet", ".pq"), (".tar", ".tar.gz", ".tgz", ".tar.zst")
-_HEAD_BYTES = 1 << 12  # of a file, to tell what it is
-_LARGE_BYTES = 1 << 27  # ours; a member of a tar beyond this is read whole only where its name is an image's
-_ADVICE = "; repair or remove the file, or set skip_unreadable = true"
+_HEAD_BYTES = 1 << 12  # the first bytes of a file, which tell its format
+_LARGE_BYTES = 1 << 27  # a larger member of a tar is read whole only where its name is an image's
 
-# Names of what may hold images and is not read here, also in pieces (.zip.001).
+# names of files that may hold images but are not read here, also in pieces (.zip.001)
 _ARCHIVE = re.compile(
     r"\.(zip|7z|rar|tar\.bz2|tbz2|tar\.xz|txz|arrow|feather|lmdb|mdb|tfrecords?|h5|hdf5)(\.?\d+|-\d+-of-\d+)?$",
     re.IGNORECASE,
 )
 
-# Names of images, those too that cannot be decoded: whoever has such has to convert them.
+# names of images, also of formats that cannot be decoded: these have to be converted
 _IMAGES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".avif", ".bmp", ".dib", ".tif", ".tiff",
     ".heic", ".heif", ".jp2", ".j2k", ".jxl", ".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".svg", ".ico", ".psd",
@@ -57,14 +56,8 @@ class Part:
     column: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """For a unit."""
-        return {
-            "test_set": self.test_set,
-            "paths": list(self.paths),
-            "root": self.root,
-            "row_group": self.row_group,
-            "column": self.column,
-        }
+        """The fields, for a unit."""
+        return {**asdict(self), "paths": list(self.paths)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Part":
@@ -76,9 +69,9 @@ def parts(test_set: TestSet) -> list[Part]:
     """The parts of a test set, in the order of paths.
 
     Raises:
-        UsageError: nothing is there, or it holds no image, or an archive that is not read here, or a table has not the
-            column, or one of another type. UnreadableError: a Parquet file is broken, or a folder or file cannot be
-            read.
+        UsageError: nothing is there, it holds no image or an archive that is not read here, or a table lacks the
+            column or has one of another type.
+        UnreadableError: a Parquet file is broken, or a folder or file cannot be read.
     """
     root, files = _files(test_set)
     made: list[Part] = []
@@ -93,9 +86,8 @@ def parts(test_set: TestSet) -> list[Part]:
             images.append(path)
         else:
             others.append(path)
-    made += [
-        Part(test_set.name, tuple(images[i : i + FILES_PER_PART]), root) for i in range(0, len(images), FILES_PER_PART)
-    ]
+    firsts = range(0, len(images), FILES_PER_PART)
+    made += [Part(test_set.name, tuple(images[i : i + FILES_PER_PART]), root) for i in firsts]
     if not made:
         without = others or files  # files: tables without a row
         what = f"{len(without):,} files that hold none, such as {without[0]}" if without else "it is empty"
@@ -121,22 +113,22 @@ def images(part: Part) -> Iterator[tuple[str, bytes]]:
 
 
 def stamps(of: Sequence[Part]) -> Iterator[tuple[str, list[int | str]]]:
-    """Every file of these parts once, with its size and time."""
+    """Yields every file of these parts once, with its size and time of change."""
     paths = list(dict.fromkeys(path for part in of for path in part.paths))
     yield from zip(paths, (stamp.to_json() for stamp in storage.stamps(paths)), strict=True)
 
 
 def _files(test_set: TestSet) -> tuple[str, list[str]]:
-    """The folder that names begin behind, and all files, sorted, each once. One that a system hides is none."""
+    """The folder that names are relative to, and all files, sorted, each once; hidden files are left out."""
     storage.check(test_set.path)
     if storage.is_remote(test_set.path):
         return _files_of_store(test_set)
     try:
-        found = [test_set.path] if Path(test_set.path).exists() else sorted(glob(test_set.path, recursive=True))  # noqa: PTH207 - absolute patterns too
+        # Path.glob takes no absolute patterns
+        found = [test_set.path] if Path(test_set.path).exists() else sorted(glob(test_set.path, recursive=True))  # noqa: PTH207
     except OSError as error:
-        raise UsageError(
-            f"[decontaminate] test_sets: {test_set.path}: cannot be reached ({error.strerror}); make it readable"
-        ) from None
+        what = f"cannot be reached ({error.strerror})"
+        raise UsageError(f"[decontaminate] test_sets: {test_set.path}: {what}; make it readable") from None
     if not found:
         where = f"nothing is at {test_set.path!r} (from {Path.cwd()})"
         raise UsageError(f"[decontaminate] test_sets: {where}; give paths relative to the working directory")
@@ -146,10 +138,10 @@ def _files(test_set: TestSet) -> tuple[str, list[str]]:
         if not Path(path).is_dir() and not Path(path).is_file():
             raise _strange(path)
         files += _walk(path, seen) if Path(path).is_dir() else [path]
-    is_one_folder = len(found) == 1 and Path(found[0]).is_dir()
-    return found[0] if is_one_folder else os.path.commonpath(
-        [str(Path(path).parent) for path in files]
-    ) if files else "", list(dict.fromkeys(files))
+    files = list(dict.fromkeys(files))
+    if len(found) == 1 and Path(found[0]).is_dir():
+        return found[0], files
+    return os.path.commonpath([str(Path(path).parent) for path in files]) if files else "", files
 
 
 def _files_of_store(test_set: TestSet) -> tuple[str, list[str]]:
@@ -160,15 +152,17 @@ def _files_of_store(test_set: TestSet) -> tuple[str, list[str]]:
     files: list[str] = []
     for path in found:
         below = storage.files_below(path) if storage.kind(path) == "folder" else [path]
-        visible = (file for file in below if not _is_hidden(file.removeprefix(path)))
-        files += sorted(
-            visible,
-            key=lambda file: [(True, folder) for folder in file.split("/")[:-1]] + [(False, file.split("/")[-1])],
-        )
+        files += sorted((file for file in below if not _is_hidden(file.removeprefix(path))), key=_own_files_first)
     files = list(dict.fromkeys(files))
     folders = [storage.folder_of(file).split("/") for file in files]
     common = "/".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False)))
     return found[0] if len(found) == 1 and files != found else common, files
+
+
+def _own_files_first(path: str) -> list[tuple[bool, str]]:
+    """The order of `_walk`: a folder's own files before its folders."""
+    *folders, name = path.split("/")
+    return [*((True, folder) for folder in folders), (False, name)]
 
 
 def _walk(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
@@ -179,16 +173,14 @@ def _walk(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
             return
         seen.add((status.st_dev, status.st_ino))
         with os.scandir(folder) as entries:
-            visible = sorted(
-                (entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name
-            )
+            by_name = sorted(entries, key=lambda entry: entry.name)
+        visible = [entry for entry in by_name if not entry.name.startswith(".")]
         folders = [entry.name for entry in visible if entry.is_dir()]
         strange = next((entry.path for entry in visible if not entry.is_dir() and not entry.is_file()), None)
     except OSError as error:
         where = error.filename or folder
-        raise UnreadableError(
-            f"{where}: a folder of a test set cannot be read ({error.strerror}); its images would not be looked for"
-        ) from error
+        what = f"a folder of a test set cannot be read ({error.strerror})"
+        raise UnreadableError(f"{where}: {what}; its images would not be looked for") from error
     if strange is not None:
         raise _strange(strange)
     yield from (storage.join(folder, entry.name) for entry in visible if entry.name not in set(folders))
@@ -222,7 +214,7 @@ def _name(part: Part, path: str) -> str:
 
 
 def _as_text(name: str) -> str:
-    """A name as strings hold it: bytes that are no UTF-8 are written out."""
+    """The name with bytes that are no UTF-8 written out."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
@@ -230,9 +222,8 @@ def _bytes(path: str) -> bytes:
     try:
         return storage.read_bytes(path)
     except OSError as error:
-        raise UnreadableError(
-            f"{path}: a test image cannot be read ({error.strerror}); its copies would not be looked for"
-        ) from error
+        what = f"a test image cannot be read ({error.strerror})"
+        raise UnreadableError(f"{path}: {what}; its copies would not be looked for") from error
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
@@ -343,7 +334,6 @@ def _read_whole() -> Iterator[None]:
     try:
         yield
     except UnreadableError as error:
-        said = str(error).removesuffix(_ADVICE)
-        raise UnreadableError(
-            said if said == str(error) else f"{said}; repair it, or take it out of the test set"
-        ) from error
+        said = str(error).removesuffix(ADVICE)
+        repair = "" if said == str(error) else "; repair it, or take it out of the test set"
+        raise UnreadableError(said + repair) from error

@@ -1,7 +1,7 @@
-"""Tables of text: CSV (RFC 4180), TSV, JSON Lines; each row or line that cannot be read costs that row.
+"""Tables of text: CSV (RFC 4180), TSV and JSON Lines; a row that cannot be read costs only that row.
 
-CSV: a header row, quotes doubled inside quotes, UTF-8 with or without a byte order mark, lines ended by LF or CR LF.
-TSV: a header row, no quoting. A line that is no UTF-8 is a broken row. Lines of nothing but white space are no rows.
+CSV has a header row, doubles quotes inside quotes, and is UTF-8 with or without a byte order mark; lines end with LF or
+CR LF. TSV has a header row and no quoting. A line that is not UTF-8 is a broken row. Lines of white space are no rows.
 """
 
 import csv
@@ -18,16 +18,16 @@ from altalign.pipelines.read.found import LINE_BYTES
 Form = Literal["csv", "tsv", "jsonl"]
 
 _TOO_LONG = f"longer than {LINE_BYTES >> 20} MiB"
-_LINES_AT_MOST = 1_000  # of a CSV row
-_PATIENCE = 16  # a file may be read so many times over in search of closing quotes
-_LINE_COST = 64  # reading any line again costs about as much as so many bytes
-_NAMES_AT_MOST = 1_000  # of JSON keys that nobody asked for
+_LINES_AT_MOST = 1_000  # in a CSV row
+_PATIENCE = 16  # so many times over a file may be read in search of closing quotes
+_LINE_COST = 64  # reading a line again costs about as much as reading so many bytes
+_NAMES_AT_MOST = 1_000  # JSON keys that are noted beside the wanted ones
 _BOM = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Values of the wanted columns, null where a JSON object lacks one."""
+    """The values of the wanted columns, None where a JSON object lacks one."""
 
     values: tuple[str | None, ...]
     size: int  # bytes in the file, at least
@@ -35,7 +35,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A row that cannot be read: where it begins, in bytes of the text, and why."""
+    """A row that cannot be read: where it begins, in bytes of the decompressed text, and why."""
 
     offset: int
     error: str
@@ -46,14 +46,14 @@ class _LineError(csv.Error):
 
 
 class _Lines:
-    """Lines of a file with where they begin; those beyond LINE_BYTES, or not in UTF-8, come as `Bad`. Lines can be given back."""
+    """The lines of a file and where they begin; a line beyond LINE_BYTES or not in UTF-8 is a `Bad`."""
 
     def __init__(self, file: BinaryIO):
         self._file, self._offset = file, 0
         self._given_back: deque[tuple[int, str | Bad]] = deque()
 
     def next(self) -> tuple[int, str | Bad] | None:
-        """Where a line begins, and the line; None at the end."""
+        """The next line and where it begins; None at the end."""
         if self._given_back:
             return self._given_back.popleft()
         start = self._offset
@@ -74,7 +74,7 @@ class _Lines:
 
     @property
     def bytes_read(self) -> int:
-        """How far the file was read."""
+        """How many bytes of the file were read."""
         return self._offset
 
     def give_back(self, lines: Sequence[tuple[int, str | Bad]]) -> None:
@@ -83,10 +83,10 @@ class _Lines:
 
 
 class _Feed:
-    """Lines as the csv module wants them; remembers those of the record being read.
+    """Lines for the csv module; remembers those of the record being read.
 
-    Lines below an open quote are read again when it is never closed. Rows made for it could have a file read as often
-    as it has lines, so that there is an end to patience: then a quote has to be closed on its line.
+    When a quote is never closed, the lines below it are read again. A hostile file could be read as often as it has
+    lines, so patience ends: from then on a quote has to be closed on its line.
     """
 
     def __init__(self, lines: _Lines):
@@ -125,14 +125,14 @@ class _Feed:
 
 
 def header(file: BinaryIO, form: Literal["csv", "tsv"]) -> list[str] | Bad | None:
-    """Names of the columns; None in a file without rows."""
+    """The names of the columns, or why they cannot be read; None for a file without rows."""
     for _, fields, _ in _fields(_Lines(file), form):
         return fields if isinstance(fields, list) else Bad(0, fields)
     return None
 
 
 def names_of_first_objects(file: BinaryIO, objects: int, wanted: Sequence[str]) -> tuple[set[str], int]:
-    """Keys of the first `objects` JSON objects, all of those that are wanted, and how many objects there were."""
+    """The keys of the first `objects` JSON objects, wanted ones all of them, and how many objects there were."""
     names: set[str] = set()
     seen = 0
     lines = _Lines(file)
@@ -145,7 +145,7 @@ def names_of_first_objects(file: BinaryIO, objects: int, wanted: Sequence[str]) 
 
 
 def rows(file: BinaryIO, form: Form, columns: Sequence[str]) -> Iterator[Row | Bad]:
-    """Rows of a file in order; `columns` are there ("" gives null)."""
+    """Yields the rows of a file in order; it has all `columns` ("" gives None)."""
     if form == "jsonl":
         yield from _json_rows(_Lines(file), columns)
         return
@@ -163,12 +163,12 @@ def rows(file: BinaryIO, form: Form, columns: Sequence[str]) -> Iterator[Row | B
 
 
 def _fields(lines: _Lines, form: Literal["csv", "tsv"]) -> Iterator[tuple[int, list[str] | str, int]]:
-    """Where each record begins, its fields or what is wrong with it, its size."""
+    """Yields where each record begins, its fields or what is wrong with it, and its size."""
     return _csv_fields(lines) if form == "csv" else _tsv_fields(lines)
 
 
 def _csv_fields(lines: _Lines) -> Iterator[tuple[int, list[str] | str, int]]:
-    csv.field_size_limit(max(csv.field_size_limit(), LINE_BYTES))  # the module's own limit is of the process, and low
+    csv.field_size_limit(max(csv.field_size_limit(), LINE_BYTES))  # the limit holds for the process, and is low
     feed = _Feed(lines)
     reader = csv.reader(feed, strict=True)
     while True:
@@ -231,10 +231,10 @@ def _parse(text: str | bytes) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON by orjson; what that refuses (NaN, half a surrogate pair) by the standard library, half pairs as U+FFFD.
+    """Parse JSON with orjson; what it refuses (NaN, half surrogate pairs) with the standard library, halves as U+FFFD.
 
     Raises:
-        ValueError: no JSON, or nested too deeply.
+        ValueError: the text is no JSON, or is nested too deeply.
     """
     try:
         return orjson.loads(text)

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -35,38 +36,35 @@ from altalign.pipelines.read.tables import footers, lines
 from altalign.schema import CANDIDATE, IMAGE_PLACE
 from altalign.terminal import shown
 
-_FORMS: dict[str, Literal["parquet", "csv", "tsv", "jsonl"]] = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
+Form = Literal["parquet", "csv", "tsv", "jsonl"]
+
+_FORMS: dict[str, Form] = {
+    **{".parquet": "parquet", ".pq": "parquet"},
+    **{".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"},
 }
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
 _OBJECTS_CHECKED = 1_000
-# columns that a message compares and shows, and characters of each
+# how many columns a message compares with a wrong name and shows, and how many characters of each
 _NAMES_COMPARED, _NAMES_SHOWN, _NAME_SHOWN = 1_000, 10, 60
 
 
-def form_of(path: str) -> Literal["parquet", "csv", "tsv", "jsonl"]:
-    """The format of a table, by the file's name.
+def form_of(path: str) -> Form:
+    """The format of a table, from the name of its file.
 
     Raises:
-        UsageError: the name does not say.
+        UsageError: the name has no ending of a table.
     """
     name = PurePath(path)
     compressed = name.suffix.lower() in _COMPRESSIONS
     form = _FORMS.get((PurePath(name.stem) if compressed else name).suffix.lower())
     if form is None or (compressed and form == "parquet"):
-        raise UsageError(
-            f"{path}: not the name of a table; it should end in .parquet, .csv, .tsv or .jsonl, the last three also in .gz or .zst after that"
-        )
+        endings = "it should end in .parquet, .csv, .tsv or .jsonl, the last three also in .gz or .zst after that"
+        raise UsageError(f"{path}: not the name of a table; {endings}")
     return form
 
 
 def is_direct(path: str, settings: InputSettings) -> bool:
-    """Whether row groups of this table are read straight by the text passes: Parquet with any bytes, images not in hand."""
+    """Whether the text passes read this table's row groups: Parquet that is not empty, without images."""
     return form_of(path) == "parquet" and not settings.image_column and not _is_empty(path)
 
 
@@ -76,17 +74,16 @@ def columns(settings: InputSettings) -> list[str]:
 
 
 def check(path: str, settings: InputSettings) -> None:
-    """Refuse a table that does not have the columns that settings name. Of Parquet only the footer is read.
+    """Refuse a table without the columns that settings name. Only the footer of Parquet is read.
 
     Raises:
-        UsageError: a column is missing, there twice or of another type; images are asked of a format that holds none.
+        UsageError: a column is missing, there twice or of another type; or settings want images of a table of text.
         UnreadableError: the file is broken.
     """
     form = form_of(path)
     if form != "parquet" and settings.image_column:
-        raise UsageError(
-            f'{path}: image_column = "{settings.image_column}", but only Parquet tables hold images; leave it empty and fetch the images by URL'
-        )
+        what = f'image_column = "{settings.image_column}", but only Parquet tables hold images'
+        raise UsageError(f"{path}: {what}; leave it empty and fetch the images by URL")
     if _is_empty(path):
         return
     if form == "parquet":
@@ -107,7 +104,7 @@ def check(path: str, settings: InputSettings) -> None:
 
 
 def read(path: str, settings: InputSettings) -> Iterator[Found]:
-    """All rows of a table.
+    """Yields all rows of a table.
 
     Raises:
         UnreadableError: the file is broken as a whole.
@@ -134,10 +131,10 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
 
 
 def row_groups(path: str, settings: InputSettings) -> list[int]:
-    """Rows of each row group of a Parquet table, of which `columns(settings)` will be read.
+    """How many rows each row group of a Parquet table has; `columns(settings)` will be read from it.
 
     Raises:
-        UnreadableError: it is none, or its footer contradicts itself.
+        UnreadableError: the file is no Parquet, or its footer contradicts itself.
     """
     with parquet.reading(path) as table:
         _check_pages(path, table, _checked_chunks(path, table), columns(settings))
@@ -145,25 +142,24 @@ def row_groups(path: str, settings: InputSettings) -> list[int]:
 
 
 def candidates(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch:
-    """Candidates of rows of a Parquet table.
+    """The candidates in rows of a Parquet table.
 
     Args:
-        batch: its `columns(settings)`, n rows.
+        batch: n rows with `columns(settings)`.
         settings: which column is what, and whether captions still hold character references.
 
     Returns:
-        `schema.CANDIDATE`, n rows: captions cleaned, URLs trimmed, and without their fragment where they are valid.
+        `schema.CANDIDATE`, n rows: cleaned captions, and trimmed URLs, without their fragment where they are valid.
     """
-    url, caption, page_url = (
-        _strings(batch.column(name)) if name else pa.nulls(batch.num_rows, pa.string()) for name in _wanted(settings)
-    )
+    none = pa.nulls(batch.num_rows, pa.string())
+    url, caption, page_url = (_strings(batch.column(name)) if name else none for name in _wanted(settings))
     return from_columns(url, caption, urls.valid_utf8(page_url), settings=settings)
 
 
 def from_columns(
     url: pa.StringArray, caption: pa.StringArray, page_url: pa.StringArray, *, settings: InputSettings
 ) -> pa.RecordBatch:
-    """`schema.CANDIDATE` of columns as they were found."""
+    """`schema.CANDIDATE` from columns as they were found."""
     caption = cast(pa.StringArray, caption.fill_null(""))
     if settings.decode_entities:
         caption = captions.decode_entities(caption)
@@ -173,13 +169,18 @@ def from_columns(
 
 
 def in_hand(plain: pa.RecordBatch, sha256_hex: Sequence[str | None]) -> pa.RecordBatch:
-    """`schema.CANDIDATE` of candidates whose images are in hand: one without a valid URL is known by the SHA-256 of its bytes (null: no bytes)."""
+    """`schema.CANDIDATE` for candidates whose images are in the input.
+
+    An image without a valid URL gets its identity from the SHA-256 of its bytes (None: there are no bytes).
+    """
     identity = pc.coalesce(plain["image_identity"], pa.array(sha256_hex, pa.string()))
     return plain.set_column(CANDIDATE.get_field_index("image_identity"), CANDIDATE.field("image_identity"), identity)
 
 
 def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[tuple[int, bytes]]:
-    """Images of a Parquet table by the numbers of their rows, ascending: (row, bytes), one pass over the row groups that hold them.
+    """Yields row and bytes of the images in these rows (rising numbers) of a Parquet table.
+
+    Only row groups that hold such rows are read, each once.
 
     Raises:
         UnreadableError: the file is broken.
@@ -189,10 +190,9 @@ def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[
         rows_of_groups = parquet.rows_of_groups(table)
         starts = np.cumsum([0, *rows_of_groups])
         for number in np.unique(np.searchsorted(starts, wanted, side="right") - 1).tolist():
-            row = int(starts[number])
-            batches = table.iter_batches(
-                _rows_a_batch(table), row_groups=[number], columns=[_image_path(table, settings)], use_threads=False
-            )
+            row, column_path = int(starts[number]), _image_path(table, settings)
+            size = _rows_a_batch(table)
+            batches = table.iter_batches(size, row_groups=[number], columns=[column_path], use_threads=False)
             for batch in parquet.exactly(batches, rows_of_groups[number]):
                 column = _binary(batch.column(0))
                 first, last = np.searchsorted(wanted, [row, row + len(column)])
@@ -202,10 +202,10 @@ def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[
 
 
 def check_images(path: str, table: pq.ParquetFile, column: str) -> None:
-    """Refuse an open Parquet table whose column, which is there, `images` cannot read.
+    """Refuse an open Parquet table if `images` cannot read this column, which it has.
 
     Raises:
-        UsageError: it is of another type.
+        UsageError: the column is of another type.
         pa.ArrowInvalid: the file contradicts itself; `parquet.reading` names it.
     """
     _check_bytes(path, table.schema_arrow, column)
@@ -214,18 +214,15 @@ def check_images(path: str, table: pq.ParquetFile, column: str) -> None:
 
 def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
     with parquet.reading(path) as table:
-        rows = sum(parquet.rows_of_groups(table))
-        _check_pages(path, table, _check_parquet(path, table, settings), [*columns(settings), settings.image_column])
+        rows, names = sum(parquet.rows_of_groups(table)), columns(settings)
+        _check_pages(path, table, _check_parquet(path, table, settings), [*names, settings.image_column])
         if not settings.image_column:
-            for batch in parquet.exactly(
-                table.iter_batches(STRETCH_ROWS, columns=columns(settings), use_threads=False), rows
-            ):
+            batches = table.iter_batches(STRETCH_ROWS, columns=names, use_threads=False)
+            for batch in parquet.exactly(batches, rows):
                 yield as_found(candidates(batch, settings))
             return
-        row = 0
-        batches = table.iter_batches(
-            _rows_a_batch(table), columns=[*columns(settings), _image_path(table, settings)], use_threads=False
-        )
+        row, with_images = 0, [*names, _image_path(table, settings)]
+        batches = table.iter_batches(_rows_a_batch(table), columns=with_images, use_threads=False)
         for batch in parquet.exactly(batches, rows):
             image = _binary(batch.column(settings.image_column))
             has_bytes = np.asarray(pc.binary_length(image).fill_null(0)) > 0
@@ -234,7 +231,11 @@ def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
 
 
 def _found_in_hand(
-    batch: pa.RecordBatch, image: pa.BinaryArray, has_bytes: np.ndarray, first_row: int, settings: InputSettings
+    batch: pa.RecordBatch,
+    image: pa.BinaryArray,
+    has_bytes: npt.NDArray[np.bool_],
+    first_row: int,
+    settings: InputSettings,
 ) -> Found:
     plain = candidates(batch, settings)
     hashed = [
@@ -253,20 +254,20 @@ def _found_in_hand(
 
 
 def _rows_a_batch(table: pq.ParquetFile) -> int:
-    """So many rows of images as make about STRETCH_BYTES: by the largest mean of a row group."""
+    """How many rows of images have about STRETCH_BYTES, by the row group with the largest mean."""
     groups = [table.metadata.row_group(i) for i in range(table.num_row_groups)]
     a_row = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
     return int(np.clip(STRETCH_BYTES // max(1, a_row), 1, STRETCH_ROWS))
 
 
 def _image_path(table: pq.ParquetFile, settings: InputSettings) -> str:
-    """How Parquet names the column that holds the bytes: of a struct its field."""
+    """Parquet's name for the column that holds the bytes; in a struct that is a field."""
     is_struct = pa.types.is_struct(table.schema_arrow.field(settings.image_column).type)
     return f"{settings.image_column}.bytes" if is_struct else settings.image_column
 
 
 def _binary(column: Any) -> pa.BinaryArray:
-    """The bytes of a column of bytes, or of a struct whose field bytes has them."""
+    """A column of bytes, or the field `bytes` of a struct."""
     return pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
 
 
@@ -275,15 +276,15 @@ def _strings(column: Any) -> pa.StringArray:
     return cast(pa.StringArray, column if pa.types.is_string(column.type) else column.cast(pa.string(), safe=False))
 
 
-def _only_where(mask: np.ndarray, texts: pa.StringArray) -> pa.StringArray:
-    """The same texts, null where the mask (bool[n]) does not hold: over the same bytes."""
+def _only_where(mask: npt.NDArray[np.bool_], texts: pa.StringArray) -> pa.StringArray:
+    """The same texts, null where the mask (bool[n]) does not hold; they share their bytes."""
     bits = np.packbits(np.concatenate([np.zeros(texts.offset, bool), mask]), bitorder="little")
     offsets, data = cast(list[pa.Buffer], texts.buffers()[1:])
     return pa.StringArray.from_buffers(len(texts), offsets, data, pa.py_buffer(bits.data), -1, texts.offset)
 
 
 def string_columns(rows: Sequence[tuple[Any, ...]]) -> list[pa.StringArray]:
-    """Columns of rows of (URL, caption, page URL)."""
+    """The columns of rows (URL, caption, page URL)."""
     values = zip(*rows, strict=True) if rows else ([], [], [])
     return [cast(pa.StringArray, pa.array(list(column), pa.string())) for column in values]
 
@@ -293,14 +294,14 @@ def _wanted(settings: InputSettings) -> tuple[str, str, str]:
 
 
 def _check_parquet(path: str, table: pq.ParquetFile, settings: InputSettings) -> footers.Chunks:
-    """`check` of an open table; its columns."""
+    """`check` for an open table; returns its column chunks."""
     chunks, schema = _checked_chunks(path, table), table.schema_arrow
     _check_names(path, settings, schema.names, "column")
     for name in columns(settings):
-        if not _is_text(schema.field(name).type):
-            raise UsageError(
-                f"{path}: column {name} is of type {schema.field(name).type}, where strings are meant; name another column or convert this one"
-            )
+        kind = schema.field(name).type
+        if not _is_text(kind):
+            what = f"column {name} is of type {kind}, where strings are meant"
+            raise UsageError(f"{path}: {what}; name another column or convert this one")
     if settings.image_column:
         _check_bytes(path, schema, settings.image_column)
     return chunks
@@ -309,74 +310,60 @@ def _check_parquet(path: str, table: pq.ParquetFile, settings: InputSettings) ->
 def _check_bytes(path: str, schema: pa.Schema, column: str) -> None:
     kind = schema.field(column).type
     if not _is_bytes(kind):
-        raise UsageError(
-            f"{path}: column {column} is of type {kind}, where bytes (or a struct whose field bytes holds them) are meant; name another column"
-        )
+        meant = "bytes (or a struct whose field bytes holds them) are meant"
+        raise UsageError(f"{path}: column {column} is of type {kind}, where {meant}; name another column")
 
 
 def _checked_chunks(path: str, table: pq.ParquetFile) -> footers.Chunks:
-    """Refuse a footer whose columns have not one value a row: Arrow would give fewer rows without a word. Nested columns have their own count."""
+    """Refuse a footer in which a flat column has not one value a row: Arrow would silently give fewer rows."""
     flat = {number for number in range(len(table.schema)) if table.schema.column(number).max_repetition_level == 0}
     with storage.open_read(path) as file:
         chunks = footers.chunks(file)
     for chunk in chunks:
         if chunk.column in flat and chunk.values != chunk.rows:
-            name = table.schema.column(chunk.column).name
-            raise pa.ArrowInvalid(
-                f"{chunk.values} values of {name} in row group {chunk.group}, which has {chunk.rows} rows"
-            )
+            values = f"{chunk.values} values of {table.schema.column(chunk.column).name}"
+            raise pa.ArrowInvalid(f"{values} in row group {chunk.group}, which has {chunk.rows} rows")
     return chunks
 
 
 def _check_pages(path: str, table: pq.ParquetFile, chunks: footers.Chunks, names: Collection[str]) -> None:
-    """Refuse a file in which a page of these columns claims more bytes than there are: Arrow would take memory for them first."""
-    # a name may hold a point itself
-    paths = {number: table.schema.column(number).path for number in range(len(table.schema))}
-    wanted = {
-        number for number, path in paths.items() if any(path == name or path.startswith(f"{name}.") for name in names)
-    }
+    """Refuse a file if a page of these columns claims more bytes than it has: Arrow would allocate them first."""
+
+    def is_wanted(number: int) -> bool:  # a name may hold a point itself
+        of_column = table.schema.column(number).path
+        return any(of_column == name or of_column.startswith(f"{name}.") for name in names)
+
+    wanted = {number for number in range(len(table.schema)) if is_wanted(number)}
     with storage.open_read(path) as file:
         footers.check_pages(file, chunks, wanted)
 
 
 def _check_names(path: str, settings: InputSettings, names: Sequence[str], what: str) -> None:
+    needed = ["caption_column"] if settings.image_column else ["url_column", "caption_column"]
     for setting in ("url_column", "caption_column", "page_url_column", "image_column"):
         name = getattr(settings, setting)
         if not name:
-            if setting in ("url_column", "caption_column") and not (setting == "url_column" and settings.image_column):
-                raise UsageError(
-                    f"{path}: {setting} is empty; name a column, there are {', '.join(map(_shown, names[:_NAMES_SHOWN]))}"
-                )
+            if setting in needed:
+                there = ", ".join(map(_shown, names[:_NAMES_SHOWN]))
+                raise UsageError(f"{path}: {setting} is empty; name a column, there are {there}")
         elif name not in names:
-            near = [
-                _shown(each)
-                for each in difflib.get_close_matches(name, names[:_NAMES_COMPARED], 3) or names[:_NAMES_SHOWN]
-            ]
-            raise UsageError(
-                f'{path}: no {what} "{name}" ({setting}); did you mean {" or ".join(near)}?'
-                if near
-                else f'{path}: no {what} "{name}" ({setting})'
-            )
-        elif list(names).count(name) > 1:
-            raise UsageError(
-                f'{path}: the {what} "{name}" ({setting}) is there {list(names).count(name)} times; rename one'
-            )
+            near = difflib.get_close_matches(name, names[:_NAMES_COMPARED], 3) or names[:_NAMES_SHOWN]
+            hint = f"; did you mean {' or '.join(map(_shown, near))}?" if near else ""
+            raise UsageError(f'{path}: no {what} "{name}" ({setting}){hint}')
+        elif (times := list(names).count(name)) > 1:
+            raise UsageError(f'{path}: the {what} "{name}" ({setting}) is there {times} times; rename one')
 
 
 def _shown(name: str) -> str:
-    """A name that stands in a file, fit for a message of one line."""
+    """A name from a file, shortened and safe for a message of one line."""
     return shown(name if len(name) <= _NAME_SHOWN else f"{name[:_NAME_SHOWN]}…")
 
 
 def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return (
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_string_view(kind)
-        or pa.types.is_null(kind)
-    )
+    of_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+    return any(is_kind(kind) for is_kind in of_text)
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -393,8 +380,5 @@ def _is_empty(path: str) -> bool:
 
 def _open(path: str) -> BinaryIO:
     """A table of text, decompressed."""
-    file = storage.open_read(path)
-    compression = _COMPRESSIONS.get(PurePath(path).suffix.lower())
-    if compression is None:
-        return file
-    return decompressed(file, compression)
+    file, compression = storage.open_read(path), _COMPRESSIONS.get(PurePath(path).suffix.lower())
+    return decompressed(file, compression) if compression else file

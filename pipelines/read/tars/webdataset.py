@@ -1,7 +1,7 @@
-"""WebDataset tars (.tar, .tar.gz, .tar.zst): neighbouring members of one name up to the first dot are a sample.
+"""WebDataset tars (.tar, .tar.gz, .tar.zst): neighbouring members with the same name up to the first dot are a sample.
 
-Of a sample: the first image member, the caption of `.txt` or else of `.json`, the `url` of `.json`. No member is held
-whole beyond a limit, compressed or not: an image is cut there, as one of a web archive is; a text breaks its sample.
+A sample gives its first image member, the caption from `.txt` or else from `.json`, and the `url` from `.json`. No more
+of a member is read than a limit: an image is cut there, as one in a web archive is; a longer text breaks its sample.
 """
 
 import tarfile
@@ -47,17 +47,17 @@ class _Sample:
     url: str | None = None
     caption: str | None = None
     caption_of_json: str | None = None
-    offset: int = 0  # of the image's bytes in the tar
-    length: int = 0  # of the image, at most IMAGE_BYTES; 0: there is none
-    data: bytes | None = None  # of an image in a compressed tar
-    extensions: set[str] = field(default_factory=set)  # of its members that are read
+    offset: int = 0  # where the image's bytes begin in the tar
+    length: int = 0  # bytes of the image, at most IMAGE_BYTES; 0: there is none
+    data: bytes | None = None  # the image's bytes where the tar is compressed
+    extensions: set[str] = field(default_factory=set)  # those of its members that are read
 
 
 def read(path: str, settings: InputSettings) -> Iterator[Found]:
-    """All samples of a tar, in order of their first members.
+    """Yields all samples of a tar, in the order of their first members.
 
     Raises:
-        UnreadableError: it is no tar, or breaks off.
+        UnreadableError: the file is no tar, or is cut off.
     """
     if storage.stamp(path).size == 0:
         return
@@ -78,7 +78,7 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
 
 
 def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
-    """Offset and content of each sample, or what is wrong with it."""
+    """Yields offset and content of each sample, or what is wrong with it."""
     behind: list[str] = []
     try:
         with tar_members.opened(file) as (tar, is_compressed):
@@ -87,10 +87,8 @@ def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
                 for _, extension, member in members:
                     offset = member.offset if offset < 0 else offset
                     try:
-                        if (
-                            not _add(sample, tar, member, extension.lower(), is_compressed=is_compressed)
-                            and member.isfile()
-                        ):
+                        is_used = _add(sample, tar, member, extension.lower(), is_compressed=is_compressed)
+                        if member.isfile() and not is_used:
                             others.append(member.name)
                     except _SampleError as problem:
                         error = str(problem)
@@ -107,7 +105,10 @@ def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
 
 
 def _members(tar: tarfile.TarFile, behind: list[str]) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-    """Name of the sample, extension and member, up to the end of the file. Zeros end a tar, and tars are appended to tars. What is no tar goes to `behind`."""
+    """Yields name of the sample, extension and member, up to the end of the file.
+
+    Zeros end a tar, and other tars may follow it. An error on anything else behind them goes to `behind`.
+    """
     try:
         for member in tar:
             yield *_split(member.name), member
@@ -118,7 +119,7 @@ def _members(tar: tarfile.TarFile, behind: list[str]) -> Iterator[tuple[str, str
 def _add(
     sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, extension: str, *, is_compressed: bool
 ) -> bool:
-    """Take a member into its sample; whether it is of any use there."""
+    """Add a member to its sample; returns whether samples have such members."""
     if extension not in _READ or not member.isfile():
         return False
     if member.issparse():
@@ -160,19 +161,15 @@ def _text(member: str, value: dict[str, Any], name: str) -> str | None:
 def _found(
     samples: list[_Sample], broken: list[tuple[str, int, str]], file: BinaryIO, settings: InputSettings
 ) -> Found:
-    texts = [
-        (sample.url, sample.caption_of_json if sample.caption is None else sample.caption, None) for sample in samples
-    ]
+    captions = [sample.caption_of_json if sample.caption is None else sample.caption for sample in samples]
+    texts = [(sample.url, caption, None) for sample, caption in zip(samples, captions, strict=True)]
     plain = table.from_columns(*table.string_columns(texts), settings=settings)
-    is_known = plain["image_identity"].is_valid().to_pylist()
-    rows = table.in_hand(
-        plain,
-        [
-            None if known or not sample.length else _sha256(sample, file)
-            for known, sample in zip(is_known, samples, strict=True)
-        ],
-    )
-    has_image = [bool(sample.length) for sample in samples]
+    is_known, has_image = plain["image_identity"].is_valid().to_pylist(), [sample.length > 0 for sample in samples]
+    hashes: list[str | None] = [
+        _sha256(sample, file) if image and not known else None
+        for sample, image, known in zip(samples, has_image, is_known, strict=True)
+    ]
+    rows = table.in_hand(plain, hashes)
     in_hand = [sample for sample in samples if sample.length]
     places = [
         pc.filter(rows["image_identity"], pa.array(has_image, pa.bool_())),
@@ -196,7 +193,7 @@ def _sha256(sample: _Sample, file: BinaryIO) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Name of the sample, with its folders, and extension."""
+    """The name of a member's sample, with its folders, and the extension."""
     folder, _, base = name.rpartition("/")
     stem, _, extension = base.partition(".")
     return f"{folder}/{stem}", extension
