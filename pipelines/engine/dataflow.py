@@ -10,7 +10,6 @@ from apache_beam.options.pipeline_options import (
     PipelineOptions,
     SetupOptions,
     StandardOptions,
-    TestOptions,
     WorkerOptions,
 )
 from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
@@ -34,8 +33,17 @@ DISK_GB = 50
 MIN_RAM = "min_ram=4GB"  # of a worker of Dataflow Prime, which chooses machines itself; others do not look at it
 
 
+_REFUSED = {
+    "job_name": "a job is named after its run and step, so that a run is not worked on twice",
+    "template_location": "a template does no work, and a run goes on with what a job has done",
+    "update": "jobs are of batches, and end; give the same command again, it continues",
+    "streaming": "jobs are of batches, and end",
+    "dry_run": "a job that does nothing leaves nothing to count; `altalign curate CONFIG --dry-run` shows the plan",
+}
+
+
 def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
-    """Beam options; what `flags` say stays.
+    """The Beam options of a run; those of `flags` are never changed.
 
     Raises:
         UsageError: Beam is here without Google Cloud, a flag is missing or wrong, or a setting or a flag cannot be
@@ -52,8 +60,8 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     if missing := [f"--{name}" for name in NEEDED if not values[name]]:
         raise UsageError(
             f"{where}: {', '.join(missing)} not given; `altalign curate CONFIG -- --project=ID --region=REGION "
-            "--temp_location=gs://BUCKET/tmp "
-            "--sdk_container_image=IMAGE` has them all, and `altalign retry` and `decontaminate` take the same"
+            "--temp_location=gs://BUCKET/tmp --sdk_container_image=IMAGE` has them all, "
+            "and `altalign retry` and `decontaminate` take the same"
         )
     _check_flags(given)
     _fill(given)
@@ -62,31 +70,17 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
 
 
 def _check_flags(given: PipelineOptions) -> None:
-    """Refuse flags that would make another thing of a job than a step of a run."""
-    cloud = given.view_as(GoogleCloudOptions)
-    asked = {
-        "job_name": (cloud.job_name, "a job is named after its run and step, so that a run is not worked on twice"),
-        "template_location": (
-            cloud.template_location,
-            "a template does no work, and a run goes on with what a job has done",
-        ),
-        "update": (cloud.update, "jobs are of batches, and end; give the same command again, it continues"),
-        "streaming": (given.view_as(StandardOptions).streaming, "jobs are of batches, and end"),
-        "dry_run": (
-            given.view_as(TestOptions).dry_run,
-            "a job that does nothing leaves nothing to count; `altalign curate CONFIG --dry-run` shows the plan",
-        ),
-    }
-    for name, (value, why) in asked.items():
-        if value:
+    """Refuse flags that would make a job something else than a step of a run."""
+    values = given.get_all_options()
+    for name, why in _REFUSED.items():
+        if values[name]:
             raise UsageError(f"-- --{name}: {why}; leave it away")
 
 
 def _fill(given: PipelineOptions) -> None:
-    """What the user has not said."""
-    setup, worker, debug, cloud = (
-        given.view_as(kind) for kind in (SetupOptions, WorkerOptions, DebugOptions, GoogleCloudOptions)
-    )
+    """Set the options that the user has not given."""
+    setup, worker = given.view_as(SetupOptions), given.view_as(WorkerOptions)
+    debug, cloud = given.view_as(DebugOptions), given.view_as(GoogleCloudOptions)
     if setup.sdk_location == "default":
         # Beam is in the image; else it is fetched from PyPI and installed anew on every worker
         setup.sdk_location = "container"
@@ -112,7 +106,7 @@ def _hints(given: PipelineOptions) -> list[str]:
 def _check_valid(where: str, flags: list[str]) -> None:
     """Refuse what Dataflow's part of Beam refuses.
 
-    Beam would refuse it after the run has begun, and would make a bucket where none is named.
+    Beam would only refuse it after the run has begun, and would make a bucket where none is named.
     """
     try:
         from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
@@ -125,11 +119,9 @@ def _check_valid(where: str, flags: list[str]) -> None:
     # as of a dry run, for no bucket is to be asked yet
     asked = PipelineOptions(["--runner=DataflowRunner", "--dry_run=True", *flags])
     validator = PipelineOptionsValidator(asked, DataflowRunner())
-    # The place first: where it is wrong, Beam goes on to make a bucket of its own.
-    if (
-        errors := validator.validate_gcs_path(asked.view_as(GoogleCloudOptions), "temp_location")
-        or validator.validate()
-    ):
+    # the place first: where it is wrong, Beam goes on to make a bucket of its own
+    errors = validator.validate_gcs_path(asked.view_as(GoogleCloudOptions), "temp_location")
+    if errors := errors or validator.validate():
         raise UsageError(f"-- {errors[0].splitlines()[0]}")
 
 
@@ -137,7 +129,7 @@ def check_places(config: CurateConfig) -> None:
     """Refuse files that workers would not see.
 
     Raises:
-        UsageError: naming the first, and where it is named.
+        UsageError: the error names the first such file and its setting.
     """
     for setting, path in _read_by_workers(config):
         if not path.startswith(STORES):
@@ -155,7 +147,7 @@ def check_places(config: CurateConfig) -> None:
 
 
 def _read_by_workers(config: CurateConfig) -> Iterator[tuple[str, str]]:
-    """Setting and path of what is read or written in units."""
+    """Yields setting and path of everything that units read or write."""
     yield "[run] folder", config.run.folder
     for settings in config.input:
         yield from (("[input] paths", pattern) for pattern in settings.paths)
@@ -164,10 +156,10 @@ def _read_by_workers(config: CurateConfig) -> Iterator[tuple[str, str]]:
 
 
 def submit(run: Run, step: str, built: beam.Pipeline) -> PipelineResult:
-    """Send a job, and say where it can be watched.
+    """Send a job, and print where it can be watched.
 
     Raises:
-        AltalignError: one of the same run and step is at work, whose command is gone.
+        AltalignError: a job of the same run and step is still at work, whose command has ended.
     """
     from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
 
@@ -177,9 +169,8 @@ def submit(run: Run, step: str, built: beam.Pipeline) -> PipelineResult:
     except DataflowJobAlreadyExistsError as error:
         raise AltalignError(
             f"{run.folder}: {step}: the job {cloud.job_name} is at work already, of a command that has ended before "
-            "it; wait until `gcloud dataflow jobs list "
-            f"--project={cloud.project} --region={cloud.region} --status=active` no longer has it, or cancel it there, "
-            "and run the same command again"
+            f"it; wait until `gcloud dataflow jobs list --project={cloud.project} --region={cloud.region} "
+            "--status=active` no longer has it, or cancel it there, and run the same command again"
         ) from error
     if job_id := getattr(result, "job_id", None):  # a dry run's has none
         page = f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job_id()}?project={cloud.project}"

@@ -139,9 +139,8 @@ def check_marks(run: Run, step: str, units: Sequence[Unit]) -> None:
         if time.monotonic() >= end:
             raise AltalignError(
                 f"{run.folder}: {step}: {run.config.engine.runner} says that it is done, but {len(missing)} of "
-                f"{len(units)} units have left no mark in "
-                f"{run.work(step)}; let workers see the run folder under the same absolute path as this command, and "
-                "run the same command again, it continues"
+                f"{len(units)} units have left no mark in {run.work(step)}; let workers see the run folder under the "
+                "same absolute path as this command, and run the same command again, it continues"
             )
         interrupts.check()
         time.sleep(1.0)
@@ -168,9 +167,8 @@ def _worker_awaited(run: Run, result: PipelineResult) -> Iterator[None]:
         if is_given_up.is_set():
             raise AltalignError(
                 f"{run.folder}: no worker has begun within {WORKER_BEGINS_WITHIN_S:.0f} s; look whether "
-                f"{run.config.engine.runner} has free machines, and "
-                f"whether Python starts on them with altalign installed (environment_type); {run.path('log')} has what "
-                "the job server said"
+                f"{run.config.engine.runner} has free machines, and whether Python starts on them with altalign "
+                f"installed (environment_type); {run.path('log')} has what the job server said"
             ) from error
         raise
     finally:

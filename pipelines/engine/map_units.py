@@ -1,6 +1,6 @@
 """Work on units inside a stage: a few at a time in threads of one process; kernels, codecs and Parquet release the GIL.
 
-A stage is one pipeline or a few; what goes between their stages is small: units (JSON), numbers and `(int, bytes)`.
+A stage is one pipeline or a few, which pass only small elements on: units (JSON), numbers and `(int, bytes)`.
 """
 
 import collections
@@ -27,7 +27,7 @@ from altalign.pipelines.run.units import F, Marks, Run, U, map_unit
 
 
 class _Bundle:
-    """The elements that are worked on, and whether one has failed: the others are for nothing then."""
+    """The elements that are worked on; once one has failed, the others are given up."""
 
     def __init__(self) -> None:
         self.queue: collections.deque[Future[list[Any]]] = collections.deque()
@@ -47,7 +47,7 @@ class _Bundle:
                 raise
 
     def oldest(self) -> list[Any]:
-        """What the oldest element has brought. One that was given up raises what has failed."""
+        """The results of the oldest element; where it was given up, the error of the element that failed."""
         try:
             return self.queue.popleft().result()
         except interrupts.GivenUpError:
@@ -59,7 +59,7 @@ class _Bundle:
 class Pooled(beam.DoFn):
     """Maps elements by `work` in a pool of threads, in order; at most twice the threads are in flight (global window).
 
-    `held` makes a context that the process is in for as long as there may be work.
+    The process is inside the context that `held` makes as long as there may be work.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Pooled(beam.DoFn):
         self._bundle = _Bundle()
 
     def process(self, element: Any) -> Iterator[Any]:
-        """Hand the element to the pool; yield what older ones have brought."""
+        """Hand the element to the pool, and yield the results of older ones."""
         if self._pool is None:
             yield from self._work(element)
             return
@@ -90,9 +90,9 @@ class Pooled(beam.DoFn):
         while len(self._bundle.queue) >= 2 * self._threads:
             yield from self._bundle.oldest()
 
-    # an iterator of WindowedValue: Beam's own method returns None, as a type checker reads it
+    # an iterator of WindowedValue; to a type checker Beam's own method returns None
     def finish_bundle(self) -> Any:
-        """Yield the rest. A failed unit cancels those that have not begun."""
+        """Yield the remaining results. A failed unit cancels those that have not begun."""
         try:
             while self._bundle.queue:
                 for value in self._bundle.oldest():
@@ -102,7 +102,7 @@ class Pooled(beam.DoFn):
                 future.cancel()
 
     def teardown(self) -> None:
-        """Close the pool. What still works then is a part of what has failed."""
+        """Close the pool; elements that are still worked on belong to a bundle that failed, and are given up."""
         self._bundle.given_up.set()
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
@@ -120,13 +120,8 @@ def pooled(
 
     `held` is explained at `Pooled`.
     """
-    return beam.ParDo(
-        Pooled(
-            Reporting(run, work),
-            at_once or threads(run.config.engine),
-            functools.partial(_held, run, str(Path.cwd()), held),
-        )
-    )
+    context = functools.partial(_held, run, str(Path.cwd()), held)
+    return beam.ParDo(Pooled(Reporting(run, work), at_once or threads(run.config.engine), context))
 
 
 @contextmanager
@@ -136,7 +131,7 @@ def _held(run: Run, folder: str, held: Callable[[], AbstractContextManager[Any]]
 
 
 class MapUnits(beam.PTransform[Any, Any]):
-    """Units in, names of finished units out: a map-only step. `threads` has what `pooled` takes beside the work."""
+    """Units in, names of finished units out: a map-only step; `threads` are further arguments of `pooled`."""
 
     def __init__(self, run: Run, marks: Marks[F], work: Callable[[Run, U], F], **threads: Any):
         super().__init__()
@@ -149,7 +144,7 @@ class MapUnits(beam.PTransform[Any, Any]):
 
 @dataclass(frozen=True)
 class _MapUnit(Generic[U, F]):
-    """Does a unit of a step, if it is not finished; gives its name."""
+    """Does a unit of a step, if it is not finished; returns its name."""
 
     run: Run
     marks: Marks[F]

@@ -24,17 +24,15 @@ from altalign.pipelines.engine import dataflow, flink, jars
 KEEP_WORKERS_MS = 60_000  # otherwise Spark starts Python again for every stage of every pipeline
 MASTER_FLAGS = {"spark": "spark_master_url", "flink": "flink_master"}  # of the runners that have a job server on Java
 
-# For any job server: of Beam's portable runners, Prism's is the one that does not ask pip (which may be missing) for
-# everything that is installed.
+# For any job server: among Beam's portable runners only Prism's does not ask pip, which may be missing, for all that is
+# installed.
 _PORTABLE = ("--runner=PrismRunner", "--requirements_cache=skip")
 _LOCAL = {"spark": re.compile(r"local(\[.+\])?"), "flink": re.compile(r"\[(local|auto|collection)\]")}
 
 
 def threads(engine: EngineSettings) -> int:
-    """Units that one process works on at a time."""
-    if engine.runner == "embedded":
-        return engine.workers or cores()
-    return 1
+    """How many units one process works on at a time."""
+    return engine.workers or cores() if engine.runner == "embedded" else 1
 
 
 def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
@@ -56,9 +54,8 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
         case "prism":
             prism()
             if engine.workers:
-                raise UsageError(
-                    f"[engine] workers = {engine.workers}: Prism decides itself how many work at once; leave it 0"
-                )
+                why = "Prism decides itself how many work at once"
+                raise UsageError(f"[engine] workers = {engine.workers}: {why}; leave it 0")
             return PipelineOptions([*_PORTABLE, "--environment_type=LOOPBACK", *flags])
         case "spark" | "flink":
             return _of_cluster(engine, flags)
@@ -70,7 +67,7 @@ def check_places(config: CurateConfig) -> None:
     """Refuse files that workers of the engine would not see.
 
     Raises:
-        UsageError: naming the first, and where it is named.
+        UsageError: the error names the first such file and its setting.
     """
     if config.engine.runner == "dataflow":
         dataflow.check_places(config)
@@ -78,9 +75,8 @@ def check_places(config: CurateConfig) -> None:
 
 def _check_flags(flags: list[str]) -> None:
     """Refuse what Beam's parser would end the command for, with a page of usage or a trace."""
-    if wrong := [flag for flag in flags[:1] if not flag.startswith("--")] or [
-        flag for flag in flags if re.match(r"--(\W|$)", flag)
-    ]:
+    wrong = [flag for flag in flags[:1] if not flag.startswith("--")]
+    if wrong := wrong or [flag for flag in flags if re.match(r"--(\W|$)", flag)]:
         raise UsageError(f"-- {wrong[0]}: no flag of Beam, which are --NAME or --NAME=VALUE")
     said = io.StringIO()
     try:
@@ -123,16 +119,14 @@ def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
             given.view_as(FlinkRunnerOptions).parallelism = count
     else:
         if engine.workers:
-            raise UsageError(
-                f"[engine] workers = {engine.workers}: how many work at once is the cluster's to say ({master}); leave "
-                "it 0"
-            )
+            why = f"how many work at once is the cluster's to say ({master})"
+            raise UsageError(f"[engine] workers = {engine.workers}: {why}; leave it 0")
         if not portable.environment_type:
             raise UsageError(
-                f"-- --{MASTER_FLAGS[runner]}={master}: how Python starts on its machines is not said; give "
-                "--environment_type=EXTERNAL "
-                "--environment_config=localhost:PORT with `python -m altalign.pipelines.engine.worker_pool --port "
-                "PORT` on each of them, or DOCKER or PROCESS"
+                f"-- --{MASTER_FLAGS[runner]}={master}: how Python starts on its machines is not said; "
+                "give --environment_type=EXTERNAL --environment_config=localhost:PORT "
+                "with `python -m altalign.pipelines.engine.worker_pool --port PORT` on each of them, "
+                "or DOCKER or PROCESS"
             )
         if runner == "flink":
             flink.check_restarts(master)
@@ -142,16 +136,13 @@ def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
 
 
 def jar_of(runner: str, given: PipelineOptions) -> str:
-    """The job server's jar: named by a flag, by the environment, or made by `make jars`.
+    """The path of the job server's jar: named by a flag or the environment, or made by `make jars`.
 
     Raises:
         UsageError: there is none.
     """
-    named = (
-        given.view_as(SparkRunnerOptions).spark_job_server_jar
-        if runner == "spark"
-        else given.view_as(FlinkRunnerOptions).flink_job_server_jar
-    )
+    spark, flink_ = given.view_as(SparkRunnerOptions), given.view_as(FlinkRunnerOptions)
+    named = spark.spark_job_server_jar if runner == "spark" else flink_.flink_job_server_jar
     if named and not Path(named).is_file():
         raise UsageError(f"-- --{runner}_job_server_jar={named}: no such file")
     return named or jars.find(runner)
@@ -171,10 +162,8 @@ def java(given: PipelineOptions) -> str:
     launcher = given.view_as(JobServerOptions).job_server_java_launcher
     found = shutil.which(launcher)
     if found is None:
-        raise UsageError(
-            f"{launcher}: no such program, and job servers of Spark and Flink run on Java; install Java 11 or 17, or "
-            "give -- --job_server_java_launcher=PATH"
-        )
+        repair = "install Java 11 or 17, or give -- --job_server_java_launcher=PATH"
+        raise UsageError(f"{launcher}: no such program, and job servers of Spark and Flink run on Java; {repair}")
     return found
 
 
@@ -186,11 +175,9 @@ def prism() -> str:
     """
     location = os.environ.get("ALTALIGN_PRISM", "")
     if not location:
-        raise UsageError(
-            "[engine] runner = prism: no Prism binary; build one with `make prism` and set ALTALIGN_PRISM to its path"
-        )
+        repair = "build one with `make prism` and set ALTALIGN_PRISM to its path"
+        raise UsageError(f"[engine] runner = prism: no Prism binary; {repair}")
     if not os.access(location, os.X_OK) or Path(location).is_dir():
-        raise UsageError(
-            f"ALTALIGN_PRISM = {location}: no program; build Prism with `make prism` and give the path of its binary"
-        )
+        repair = "build Prism with `make prism` and give the path of its binary"
+        raise UsageError(f"ALTALIGN_PRISM = {location}: no program; {repair}")
     return location

@@ -1,10 +1,10 @@
 """Groups by partition number without moving bulk data: units write spill files and pass on the places of slices.
 
-A bucket is a partition of one kind of data. Elements are `(group, bytes)`, a group being a range of buckets that one
-worker goes through in order. With `engine.shuffle = "files"` the bytes name the file and where in it the places of the
-slices are, and there are few groups, for elements cost more than what they say; with "beam" they are the slices
+A bucket is a partition of one kind of data. Elements are `(group, bytes)`; a group is a range of buckets that one
+worker goes through in order. With `engine.shuffle = "files"` the bytes name a file and say where in it the places of
+the slices are; there are few groups, for an element costs more than its content. With "beam" the bytes are the slices
 themselves, for engines whose workers share no fast disk, and a group is one partition, which fits in memory. Either way
-the slices of a bucket come back in the order of units, so that results depend on neither engine nor mode.
+the slices of a bucket come back in the order of units, so results depend on neither engine nor mode.
 """
 
 import struct
@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Literal
 
 import apache_beam as beam
 import numpy as np
+import numpy.typing as npt
 
 from altalign import storage
 from altalign.errors import UnreadableError
@@ -25,12 +26,15 @@ from altalign.pipelines.run.units import F, Marks, Run, Unit, map_unit
 Mode = Literal["files", "beam"]
 Element = tuple[int, bytes]
 
-GROUPS_AT_MOST = 64  # of files
-HELD_BYTES = 16 << 20  # of a unit's slices before they are written
+GROUPS_AT_MOST = 64  # with "files"
+HELD_BYTES = 16 << 20  # so much of a unit's slices is held before it is written
 SLICE = np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")])  # where a slice lies
-# Place of the unit in the order of units, whether its slices lie in a file, offset and number of their places, bytes of
-# the names of both files.
+# the unit's place in the order of units, whether its slices lie in a file, offset and number of their places, and how
+# many bytes the names of both files have
 _HEAD = struct.Struct("<q?qqI")
+
+Slices = npt.NDArray[np.void]  # SLICE[n]
+Numbers = npt.NDArray[np.int64]  # int64[n]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +47,11 @@ class Groups:
 
     @classmethod
     def of(cls, partitions: int, mode: Mode, *, kinds: int = 1) -> "Groups":
-        """For a power of two of partitions."""
+        """The groups of so many partitions, a power of two."""
         return cls(partitions, min(partitions, GROUPS_AT_MOST) if mode == "files" else partitions, kinds)
 
     def bucket(self, partition: Any, kind: int) -> Any:
-        """The bucket of one kind of data of a partition, or of each of an array of partitions."""
+        """The bucket with one kind of data of a partition; of an array of partitions an array of buckets."""
         return partition * self.kinds + kind
 
     def partitions_of(self, group: int) -> range:
@@ -57,9 +61,9 @@ class Groups:
 
 
 class SpillWriter:
-    """Writes slices to the spill file of a unit; their places at its end.
+    """Writes slices to the spill file of a unit, and their places at its end.
 
-    Some megabytes are held, and written in the order of buckets, those of one bucket as one slice: whoever merges reads
+    Some megabytes are held and then written in the order of buckets, all data of one bucket as one slice: merging reads
     each slice by itself.
     """
 
@@ -70,7 +74,7 @@ class SpillWriter:
         self._places: list[tuple[int, int, int]] = []
 
     def add(self, bucket: int, data: Any) -> None:
-        """Write one slice, a contiguous buffer, which may change from now on."""
+        """Add data, a contiguous buffer, to a bucket; the caller may then change the buffer."""
         if part := bytes(data):
             self._held.setdefault(bucket, []).append(part)
             self._held_bytes += len(part)
@@ -87,7 +91,7 @@ class SpillWriter:
         self._held, self._held_bytes = {}, 0
 
     def finish(self) -> list[int]:
-        """Write what is held, and the places; returns, for the unit's facts, where these are."""
+        """Write the held slices and all places; returns offset and number of the places, for the unit's facts."""
         self._flush()
         places = np.array(self._places, np.int64).reshape(-1, 3)
         places = places[np.argsort(places[:, 0], kind="stable")]
@@ -95,24 +99,22 @@ class SpillWriter:
         return [self._end, len(places)]
 
 
-def slices_of(index: str, where: Sequence[int]) -> np.ndarray:
-    """The places that `finish` wrote: SLICE[n], by bucket."""
-    offset, count = where
-    return np.frombuffer(
-        _whole(index, storage.read_range(index, offset, count * SLICE.itemsize), count * SLICE.itemsize), SLICE
-    )
+def slices_of(index: str, where: Sequence[int]) -> Slices:
+    """The places that `finish` wrote, sorted by bucket; `where` is what it returned."""
+    offset, size = where[0], where[1] * SLICE.itemsize
+    return np.frombuffer(_whole(index, storage.read_range(index, offset, size), size), SLICE)
 
 
 def elements(path: str, order: int, index: str, where: Sequence[int], groups: Groups, mode: Mode) -> Iterator[Element]:
-    """One element for each group that has slices in the file of one unit.
+    """Yields one element for each group that has slices in the spill file of a unit.
 
     Args:
-        path: the file.
-        order: place of the unit in the order of units.
-        index: the file that has the places of its slices.
-        where: offset and number of these (what `finish` returned).
-        groups: of the buckets.
-        mode: whether to hand on the slices or where their places are.
+        path: the spill file.
+        order: the unit's place in the order of units.
+        index: the file that has the places of the slices.
+        where: offset and number of these places, as `finish` returned them.
+        groups: the groups of buckets.
+        mode: whether to hand on the slices ("beam") or where their places are ("files").
     """
     places = slices_of(index, where)
     size = groups.partitions // groups.count * groups.kinds
@@ -128,7 +130,7 @@ def elements(path: str, order: int, index: str, where: Sequence[int], groups: Gr
 
 
 class _FromUnit:
-    """What one unit handed on."""
+    """The slices that one unit handed on."""
 
     def __init__(self, value: bytes):
         self.order, self._is_in_file, offset, count, size = _HEAD.unpack_from(value)
@@ -137,27 +139,24 @@ class _FromUnit:
         self._where, self._body = (offset, count), value[at:]
 
     @cached_property
-    def _places(self) -> np.ndarray:
-        # Of files read when the group is worked on: those of all groups are too many for one process.
-        return (
-            slices_of(self._index, self._where)
-            if self._is_in_file
-            else np.frombuffer(self._body, SLICE, self._where[1])
-        )
+    def _places(self) -> Slices:
+        if self._is_in_file:  # read when the group is worked on: those of all groups are too many for one process
+            return slices_of(self._index, self._where)
+        return np.frombuffer(self._body, SLICE, self._where[1])
 
-    def _of(self, buckets: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def _of(self, buckets: Sequence[int]) -> tuple[Numbers, Numbers]:
         """Where the places of each bucket begin and end."""
         begins, ends = (np.searchsorted(self._places["bucket"], buckets, side) for side in ("left", "right"))
         return begins, ends
 
-    def sizes(self, buckets: Sequence[int]) -> np.ndarray:
-        """Bytes of each bucket."""
+    def sizes(self, buckets: Sequence[int]) -> Numbers:
+        """How many bytes each bucket has."""
         begins, ends = self._of(buckets)
         until = np.concatenate([[0], np.cumsum(self._places["length"], dtype=np.int64)])
         return until[ends] - until[begins]
 
     def slices(self, buckets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """(bucket, slice) of these buckets, in the order of bucket and writing."""
+        """Yields (bucket, slice) for these buckets, in the order of bucket and writing."""
         begins, ends = self._of(buckets)
         at = [i for begin, end in zip(begins.tolist(), ends.tolist(), strict=True) for i in range(begin, end)]
         if not at:
@@ -173,23 +172,22 @@ class _FromUnit:
 
 
 class Spilled:
-    """What units handed on for one group."""
+    """The slices that all units handed on for one group; `values` of its elements come in any order."""
 
     def __init__(self, values: Iterable[bytes]):
-        """Of the values of a group's elements, in any order."""
         self._units = sorted((_FromUnit(value) for value in values if value), key=lambda unit: unit.order)
 
     def slices(self, buckets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """(bucket, slice) of these buckets, in the order of units and, within one, of bucket and writing."""
+        """Yields (bucket, slice) for these buckets, in the order of units and, within one, of bucket and writing."""
         for unit in self._units:
             yield from unit.slices(buckets)
 
-    def arrays(self, buckets: Sequence[int], dtype: Any = np.uint64) -> list[np.ndarray]:
-        """All slices of each bucket as one array, in the same order."""
+    def arrays(self, buckets: Sequence[int], dtype: Any = np.uint64) -> list[npt.NDArray[Any]]:
+        """All slices of each bucket as one array of this dtype, in the same order."""
         sizes = sum((unit.sizes(buckets) for unit in self._units), np.zeros(len(buckets), np.int64))
         found = [np.empty(size, np.uint8) for size in sizes.tolist()]
         rests = {bucket: array.data for bucket, array in zip(buckets, found, strict=True)}
-        for bucket, data in self.slices(buckets):  # each is copied while the CPU's cache has it
+        for bucket, data in self.slices(buckets):  # each is copied while it is in the CPU's cache
             rests[bucket][: len(data)] = data
             rests[bucket] = rests[bucket][len(data) :]
         return [array.view(dtype) for array in found]
@@ -204,7 +202,7 @@ class Gather(beam.PTransform[Any, Any]):
 
     def expand(self, input_or_inputs: Any) -> Any:  # collections of elements; Beam reads a hint of several wrongly
         """Group by number of group."""
-        count = self._groups.count  # the number, and not each: a job holds at most so many elements
+        count = self._groups.count  # a job holds few elements, so workers count the groups themselves
         names = beam.FlatMap(lambda _: ((group, b"") for group in range(count))).with_output_types(tuple[int, bytes])
         every = input_or_inputs[0].pipeline | beam.Impulse() | "NameGroups" >> names
         return (*input_or_inputs, every) | beam.Flatten() | beam.GroupByKey()
@@ -213,7 +211,7 @@ class Gather(beam.PTransform[Any, Any]):
 class MergePartitions(beam.PTransform[Any, Any]):
     """Collections of elements in, numbers of finished partitions out: every partition, also one that no element names.
 
-    `merge` makes one partition of what the units before handed on; it is a unit with marks of its own.
+    `merge` makes one partition from the slices that units handed on; each partition is a unit with its own mark.
     """
 
     def __init__(self, run: Run, marks: Marks[F], groups: Groups, merge: Callable[[Run, int, Spilled], F]):
@@ -222,25 +220,20 @@ class MergePartitions(beam.PTransform[Any, Any]):
 
     def expand(self, input_or_inputs: Any) -> Any:  # collections of elements; Beam reads a hint of several wrongly
         """Group by number of group, merge the partitions of each."""
-        return (
-            input_or_inputs | "GatherGroups" >> Gather(self._groups) | "MergeGroups" >> pooled(self._run, self._merge)
-        )
+        gathered = input_or_inputs | "GatherGroups" >> Gather(self._groups)
+        return gathered | "MergeGroups" >> pooled(self._run, self._merge)
 
     def _merge(self, grouped: tuple[int, Iterable[bytes]]) -> Iterator[int]:
         group, values = grouped
         spilled = Spilled(values)
         for partition in self._groups.partitions_of(group):
-            map_unit(
-                self._run,
-                self._marks,
-                Unit(name=f"{partition:05d}"),
-                lambda run, _, p=partition: self._do(run, p, spilled),
-            )
+            unit = Unit(name=f"{partition:05d}")
+            map_unit(self._run, self._marks, unit, lambda run, _, p=partition: self._do(run, p, spilled))
             yield partition
 
 
 def _read(path: str, offsets: Sequence[int], lengths: Sequence[int]) -> Iterator[bytes]:
-    """The slices at these places; those that follow one another in the file are read at once."""
+    """Yields the slices at these places; neighbours in the file are read at once."""
     stretches: list[tuple[int, list[int]]] = []  # offset, lengths
     end = -1
     for offset, length in zip(offsets, lengths, strict=True):

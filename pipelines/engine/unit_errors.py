@@ -1,4 +1,4 @@
-"""What goes wrong in a pipeline, as a user reads it: one error, whatever the engine made of it."""
+"""Errors of units for users: one error with a repair, however the engine wraps it."""
 
 import errno
 import re
@@ -12,20 +12,20 @@ from altalign.errors import AltalignError, FullDiskError, UnreadableError, Usage
 from altalign.machine import interrupts
 from altalign.pipelines.run.units import Run
 
-_DEFECT = "defect"  # of ours, as the kind of trouble
+_DEFECT = "defect"  # the kind of an error that is our fault
 _OF_A_JAVA_TRACE = re.compile(r"\s*(at [\w.$/<>]+\(|\.\.\. \d+ more|Driver stacktrace)")
 _OF_GRPC = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
-_CHARACTERS_SAID = 300  # of what an engine says in an error; its log has all
+_CHARACTERS_SAID = 300  # so much of an engine's error is shown; its log has all
 
 
 class Reporting:
-    """Calls `work`; an error is also left in the run, for no exception leaves another process whole."""
+    """Calls `work`, and also writes its error to the run: no exception leaves another process whole."""
 
     def __init__(self, run: Run, work: Callable[[Any], Iterable[Any]]):
         self._run, self._work = run, work
 
     def __call__(self, element: Any) -> list[Any]:
-        """What the work brings for one element."""
+        """The results of the work on one element."""
         try:
             return list(self._work(element))
         except Exception as error:
@@ -38,9 +38,8 @@ class Reporting:
         if isinstance(error, interrupts.GivenUpError):
             return
         if said is None:  # a defect of ours
-            unit = (
-                element["name"] if isinstance(element, dict) else element[0] if isinstance(element, tuple) else element
-            )
+            unit = element["name"] if isinstance(element, dict) else element
+            unit = unit[0] if isinstance(unit, tuple) else unit
             storage.write_bytes(_trace(self._run), "".join(traceback.format_exception(error)).encode())
             found = {"kind": _DEFECT, "message": f"unit {unit}: {type(error).__name__}: {error}"}
         else:
@@ -50,15 +49,15 @@ class Reporting:
 
 @contextmanager
 def raised(run: Run, step: str) -> Iterator[None]:
-    """Around a pipeline: whatever it raises becomes one error that a user can read.
+    """Around a pipeline: turns whatever it raises into one error that a user can read.
 
-    Workers of other processes can send no exception, so a unit writes its trouble where this looks for it.
+    Workers in other processes can send no exception, so a unit writes its error to a file, which this reads.
     """
     storage.delete(_path(run))
     try:
         with _interruptible():
             yield
-        storage.delete(_path(run))  # of a unit that failed and was done again
+        storage.delete(_path(run))  # it is from a unit that failed and was then done
     except Exception as error:
         for cause in _chain(error):
             if isinstance(cause, KeyboardInterrupt):
@@ -89,10 +88,8 @@ def _of_elsewhere(run: Run, step: str, error: Exception) -> AltalignError:
     """The error that a unit left in the run, else what the engine said."""
     trouble = storage.read_json(_path(run))
     if trouble and trouble["kind"] != _DEFECT:
-        kind = next(
-            (k for k in (UnreadableError, FullDiskError, UsageError) if k.__name__ == trouble["kind"]), AltalignError
-        )
-        return kind(trouble["message"])
+        kinds = {kind.__name__: kind for kind in (UnreadableError, FullDiskError, UsageError)}
+        return kinds.get(trouble["kind"], AltalignError)(trouble["message"])
     what = trouble.get("message", "")
     if not what:
         what = gist(error)
@@ -102,15 +99,15 @@ def _of_elsewhere(run: Run, step: str, error: Exception) -> AltalignError:
 
 
 def gist(error: Exception) -> str:
-    """The kind of an error, and the line of it that tells most."""
+    """The kind of an error, and its most informative line."""
     return f"{type(error).__name__}: {_line(str(error))[:_CHARACTERS_SAID]}".removesuffix(": ")
 
 
 def _line(said: str) -> str:
-    """The line of an error that says most.
+    """The most informative line of an error.
 
-    Of a Java trace this is the innermost cause, or the first line; of a Python trace the last line; of a gRPC error
-    its details.
+    In a Java trace this is the innermost cause, or the first line; in a Python trace the last line; in a gRPC error its
+    details.
     """
     if (details := _OF_GRPC.search(said)) is not None:
         said = details[1].replace("\\n", "\n")
@@ -124,7 +121,7 @@ def _line(said: str) -> str:
 
 
 def _readable(error: BaseException, run: Run, step: str) -> AltalignError | None:
-    """What a user has to know of trouble that the system made; None of what may be a defect of ours."""
+    """The error for a user where the system is to blame; None where it may be a defect of ours."""
     again = "run the same command again, it continues"
     if (full := storage.full_disk(error, run.folder)) is not None:
         return full
@@ -141,7 +138,7 @@ def _readable(error: BaseException, run: Run, step: str) -> AltalignError | None
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """A signal in any moment of a pipeline ends it: Beam swallows some, and calls others an error of a unit."""
+    """A signal at any moment of a pipeline ends it: Beam swallows some, and calls others an error of a unit."""
     with interrupts.handled():
         try:
             yield

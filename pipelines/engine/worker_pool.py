@@ -1,8 +1,8 @@
 """Python workers for the engine on one machine: `python -m altalign.pipelines.engine.worker_pool --port PORT`.
 
-It starts a worker for whoever of the engine's processes asks for one, and ends it when that is told or gone. Beam's own
-pool listens to the whole network, starts whatever `python` is first on the path, and takes the first workers of two
-executors on one machine for one and the same.
+It starts a worker when one of the engine's processes asks for it, and ends the worker when that process says so or is
+gone. Beam's own pool listens to the whole network, starts whatever `python` is first on the path, and takes the first
+workers of two executors on one machine for the same worker.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from altalign.machine import children
 ENDS_WITHIN_S = 10.0
 PORT_AT_MOST = 65_535
 
-# A worker's whole program. What the project needs of a process that is its own comes first (`startup.prepare`). It says
-# when it can work.
+# The whole program of a worker. `startup.prepare` comes first, as in every process of the project; "ready" says that it
+# can work.
 _WORKER = """
 import os, sys
 from altalign.machine import startup
@@ -41,7 +41,7 @@ SdkHarness(sys.argv[1], worker_id=sys.argv[2]).run()
 
 
 class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
-    """Workers by the process that asked for them and the name that it gave."""
+    """Starts and ends workers; they are known by the process that asked for them and the name that it gave."""
 
     def __init__(self) -> None:
         self._workers: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
@@ -86,14 +86,14 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
 
 
 def _end(workers: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """End these workers; units leave their marks themselves, so that nothing is lost with them."""
+    """End these workers; units write their marks themselves, so nothing is lost."""
     for worker in workers:
         worker.terminate()
     children.end(workers, within_s=ENDS_WITHIN_S)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Listen until a signal ends it."""
+    """Listen until a signal comes; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m altalign.pipelines.engine.worker_pool",
         description="Start Python workers for the engine's processes on this machine.",
@@ -106,17 +106,15 @@ def main(argv: Sequence[str]) -> int:
     )
     arguments = parser.parse_args(argv)
     try:
-        address = (
-            f"[{arguments.address}]" if ipaddress.ip_address(arguments.address).version == 6 else arguments.address
-        )
+        is_v6 = ipaddress.ip_address(arguments.address).version == 6
     except ValueError:
         parser.error(
             f"--address {arguments.address}: no IP address; give one of this machine, such as 127.0.0.1 or 0.0.0.0"
         )
     if not 0 <= arguments.port <= PORT_AT_MOST:  # gRPC would take another one
         parser.error(f"--port {arguments.port}: no port; give one up to {PORT_AT_MOST}, or 0 for a free one")
-    pool = WorkerPool()
-    # A second pool at the same port would get half of the requests.
+    pool, address = WorkerPool(), f"[{arguments.address}]" if is_v6 else arguments.address
+    # else a second pool could listen at the same port, and get half of the requests
     server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
     beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(pool, server)
     try:
