@@ -30,12 +30,16 @@ def row_groups_of(
         yield from _row_groups(pq.ParquetFile(file), columns)
 
 
-def table(path: str, columns: Sequence[str]) -> pa.Table:
-    """These columns of a whole file; raises what `row_groups` raises."""
+def table(path: str, schema: pa.Schema) -> pa.Table:
+    """The columns of a schema from a whole file, with its types.
+
+    Raises:
+        UnreadableError: as `row_groups`, or a column has values of another type.
+        FileNotFoundError: there is no such file.
+    """
     with storage.open_read(path) as file, _naming(path):
-        parquet = pq.ParquetFile(file)
-        groups = list(_row_groups(parquet, columns))
-        return pa.concat_tables(groups) if groups else parquet.schema_arrow.empty_table().select(list(columns))
+        groups = [rows.cast(schema) for rows in _row_groups(pq.ParquetFile(file), schema.names)]
+        return pa.concat_tables([schema.empty_table(), *groups])
 
 
 def _row_groups(parquet: pq.ParquetFile, columns: Sequence[str] | None) -> Iterator[pa.Table]:

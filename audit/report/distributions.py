@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign.audit.report import files
 from altalign.audit.report.page_text import shown
 from altalign.audit.run_folder import RunFolder
+from altalign.audit_tables import IMAGE_JOINT, IMAGE_VALUES, SIMILARITY, TEXT_FIELDS, TEXT_JOINT
 from altalign.reasons import KEPT
 from altalign.slider_stops import ASPECT_AT_MOST, SHORT_SIDE_AT_MOST, WORDS_AT_MOST, hundredths
 
@@ -136,14 +138,11 @@ def _growing(limit: int, most: int) -> list[int]:
 
 def _of_texts(run: RunFolder) -> list[Distribution]:
     named = (("words", "Words of a caption"), ("rarest", "Rarest n-gram of a caption"))
-    joint = files.table(
-        run,
-        "audit/text_joint.parquet",
-        ("words", "rarest_log2", "images_per_text", "texts_per_image", "has_identity", "rows"),
-    )
+    fields = [name for name, _ in TEXT_FIELDS]
+    joint = files.table(run, TEXT_JOINT, *fields, "rows")
     if joint is None:
-        return [missing(key, title, "audit/text_joint.parquet") for key, title in named]
-    columns = {name: np.asarray(joint[name]).astype(np.int64) for name in joint.column_names}
+        return [missing(key, title, TEXT_JOINT.path) for key, title in named]
+    columns = {name: files.numbers(joint, name) for name in joint.column_names}
     settings = run.config.text
     words, level = columns["words"], columns["rarest_log2"]
     kept = (words > 0) & (words >= settings.words_at_least) & (words <= max(settings.words_at_most, 0)) & (level > 0)
@@ -167,9 +166,8 @@ def _rarest(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distributi
     """Bins of one octave of the count each; a level is 8 x log2 of a count, rounded."""
     title, is_known = "Rarest n-gram of a caption", level < 255
     if not level[is_known].any():
-        return Distribution(
-            "rarest", title, missing="Every n-gram of the pool is in the vocabulary, so none was looked up."
-        )
+        why = "Every n-gram of the pool is in the vocabulary, so none was looked up."
+        return Distribution("rarest", title, missing=why)
     edges = [0, 1, *range(12, 256, 8)]
 
     def label(first: int, _: int) -> str:
@@ -218,9 +216,8 @@ def _ngrams(run: RunFolder, histograms: dict[str, Any], vocabulary: dict[str, An
     named = [] if vocabulary["all"] else [(f"seen {least:,} times or more", least)]
     drawn = binned(values, values >= least, rows, edges, whole, named)
     note = f"Unigrams and bigrams together; {_said_of(vocabulary, int(rows[values >= least].sum()), int(rows.sum()))}."
-    return Distribution(
-        key, title, Names("distinct n-grams", "in the vocabulary", "outside"), *drawn, is_log=True, note=note
-    )
+    names = Names("distinct n-grams", "in the vocabulary", "outside")
+    return Distribution(key, title, names, *drawn, is_log=True, note=note)
 
 
 def _said_of(vocabulary: dict[str, Any], inside: int, of_all: int) -> str:
@@ -228,10 +225,8 @@ def _said_of(vocabulary: dict[str, Any], inside: int, of_all: int) -> str:
     if vocabulary["all"]:
         return "all n-grams are in the vocabulary"
     asked = int(vocabulary.get("vocabulary_size", inside))
-    tied = (
-        f", more than vocabulary_size = {asked:,} because ties with the last one are included" if inside > asked else ""
-    )
-    return f"the vocabulary has {inside:,} of {of_all:,}{tied}"
+    tied = f", more than vocabulary_size = {asked:,} because ties with the last one are included"
+    return f"the vocabulary has {inside:,} of {of_all:,}{tied if inside > asked else ''}"
 
 
 def _pairs(run: RunFolder, histograms: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -248,19 +243,15 @@ def _pairs(run: RunFolder, histograms: dict[str, Any], name: str) -> tuple[np.nd
 
 def _of_images(run: RunFolder) -> list[Distribution]:
     named = (("short_side", "Short side of an image"), ("aspect", "Aspect ratio of an image"))
-    joint = files.table(
-        run, "audit/image_joint.parquet", ("short_side_px", "aspect_percent", "fails_otherwise", "rows")
-    )
+    joint = files.table(run, IMAGE_JOINT, "short_side_px", "aspect_percent", "fails_otherwise", "rows")
     if joint is None:
-        return [missing(key, title, "audit/image_joint.parquet") for key, title in named]
-    known = joint.filter(pc.is_valid(joint["short_side_px"]))
-    without = pc.sum(joint["rows"]).as_py() or 0
-    without -= pc.sum(known["rows"]).as_py() or 0
-    short, aspect, rows = (
-        np.asarray(known[name]).astype(np.int64) for name in ("short_side_px", "aspect_percent", "rows")
-    )
+        return [missing(key, title, IMAGE_JOINT.path) for key, title in named]
+    short, aspect, fails, rows = (files.numbers(joint, name) for name in joint.column_names)
+    is_known = short >= 0
+    without = int(rows[~is_known].sum())
+    short, aspect, fails, rows = (column[is_known] for column in (short, aspect, fails, rows))
     limit, below = run.config.image.short_side_above_px, hundredths(run.config.image.aspect_ratio_below)
-    kept = (short > limit) & (aspect < below) & ~np.asarray(known["fails_otherwise"]).astype(bool)
+    kept = (short > limit) & (aspect < below) & (fails == 0)
     note = f"{without:,} candidates whose image has no readable size are left out." if without else ""
     return [
         _short_side(limit, short, kept, rows, note),
@@ -295,17 +286,17 @@ def _aspect(below: int, said: float, aspect: np.ndarray, kept: np.ndarray, rows:
 
 def _of_values(run: RunFolder) -> list[Distribution]:
     named = (("bytes", "Bytes of an image"), ("format", "Format of an image"))
-    values = files.table(run, "audit/image_values.parquet", ("verdict", "format", "bytes_log2", "rows"))
+    values = files.table(run, IMAGE_VALUES, "verdict", "format", "bytes_log2", "rows")
     if values is None:
-        return [missing(key, title, "audit/image_values.parquet") for key, title in named]
-    kept, rows = (
-        np.asarray(pc.equal(values["verdict"], pa.scalar(KEPT))).astype(bool),
-        np.asarray(values["rows"]).astype(np.int64),
-    )
-    return [
-        _bytes(np.asarray(values["bytes_log2"]).astype(np.int64), kept, rows),
-        _formats(values["format"].to_pylist(), kept, rows),
-    ]
+        return [missing(key, title, IMAGE_VALUES.path) for key, title in named]
+    kept, rows = _equals(values, "verdict", KEPT), files.numbers(values, "rows")
+    sizes = _bytes(files.numbers(values, "bytes_log2"), kept, rows)
+    return [sizes, _formats(values["format"].to_pylist(), kept, rows)]
+
+
+def _equals(table: pa.Table, name: str, value: str) -> npt.NDArray[np.bool_]:
+    """Which rows have this string in a column, bool[n]."""
+    return np.asarray(pc.equal(table[name], pa.scalar(value))).astype(bool)
 
 
 def _bytes(level: np.ndarray, kept: np.ndarray, rows: np.ndarray) -> Distribution:
@@ -332,15 +323,15 @@ def _formats(formats: list[str | None], kept: np.ndarray, rows: np.ndarray) -> D
 
 
 def _nsfw(run: RunFolder) -> Distribution:
-    key, title, name = "nsfw", "NSFW score", "audit/image_values.parquet"
+    key, title = "nsfw", "NSFW score"
     if not run.config.image.nsfw.model:
         return Distribution(key, title, missing="No classifier was set ([image.nsfw] model), so no image has a score.")
-    values = files.table(run, name, ("verdict", "nsfw_percent", "rows"))
+    values = files.table(run, IMAGE_VALUES, "verdict", "nsfw_percent", "rows")
     if values is None:
-        return missing(key, title, name)
+        return missing(key, title, IMAGE_VALUES.path)
     scored = values.filter(pc.is_valid(values["nsfw_percent"]))
-    kept = np.asarray(pc.equal(scored["verdict"], pa.scalar(KEPT))).astype(bool)
-    score, rows = (np.asarray(scored[column]).astype(np.int64) for column in ("nsfw_percent", "rows"))
+    kept = _equals(scored, "verdict", KEPT)
+    score, rows = files.numbers(scored, "nsfw_percent"), files.numbers(scored, "rows")
     least = run.config.image.nsfw.drop_at_or_above
     first = min(100, hundredths(least))
     edges = sorted({0, *range(first % 5, 100, 5), first})
@@ -356,18 +347,17 @@ def _nsfw(run: RunFolder) -> Distribution:
 
 
 def _cosines(run: RunFolder) -> Distribution:
-    key, title, name = "cosine", "Cosine with the nearest test images", "audit/near_duplicates/similarity.parquet"
+    key, title = "cosine", "Cosine with the nearest test images"
     if not run.config.decontaminate.test_sets:
         why = "No test set was named ([decontaminate] test_sets), so nothing was compared."
         return Distribution(key, title, missing=why)
-    found = files.table(run, name, ("cosine_permille", "verdict", "pairs"))
+    found = files.table(run, SIMILARITY)
     if found is None:
-        return missing(key, title, name)
-    above = files.facts(run, "audit/near_duplicates/found.json").get(
-        "similarity_above", run.config.decontaminate.similarity_above
-    )
-    value, pairs = (np.asarray(found[column]).astype(np.int64) for column in ("cosine_permille", "pairs"))
-    is_near = np.asarray(pc.equal(found["verdict"], pa.scalar("above"))).astype(bool)
+        return missing(key, title, SIMILARITY.path)
+    of_run = files.facts(run, "audit/near_duplicates/found.json")
+    above = of_run.get("similarity_above", run.config.decontaminate.similarity_above)
+    value, pairs = files.numbers(found, "cosine_permille"), files.numbers(found, "pairs")
+    is_near = _equals(found, "verdict", "above")
     first = round(above * 1_000_000) // 1_000
     step = 5 if value.min(initial=first) >= first - 200 else 10
     edges = sorted({-1_000, *range(first % step, 1_001, step), first})

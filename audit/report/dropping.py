@@ -12,9 +12,11 @@ from typing import Any
 from altalign import reasons
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
+from altalign.audit_tables import FAILED_ROWS, FUNNEL, AuditTable
 from altalign.curation import CurateConfig
 from altalign.errors import UnreadableError
 from altalign.reasons import KEPT, REASONS, Stage
+from altalign.schema import COUNTS
 
 SOURCES_AT_MOST = 30
 OTHERS = "(other sources)"
@@ -95,7 +97,7 @@ def counted(run: RunFolder) -> Rows:
     Raises:
         UnreadableError: the file is missing, though every finished run has one.
     """
-    found = files.rows(run, "counts.parquet", ("stage", "source", "reason", "rows"))
+    found = files.rows(run, AuditTable("counts.parquet", COUNTS))
     if found is None:
         raise UnreadableError(f"{run.path('counts.parquet')}: it is not there")
     return {(row["stage"], row["source"], row["reason"]): row["rows"] for row in found}
@@ -118,7 +120,7 @@ def funnel(run: RunFolder, counts: Rows) -> list[Step]:
     summary = files.facts(run, "summary.json")
     if missing := [name for name in ("pairs", "images", "bytes") if name not in summary]:
         raise UnreadableError(f"{run.path('summary.json')}: it does not say {missing[0]}")
-    found = files.rows(run, "audit/funnel.parquet", ("step", "source", "images", "bytes")) or []
+    found = files.rows(run, FUNNEL) or []
     amounts = {(row["step"], row["source"]): (row["images"], row["bytes"]) for row in found}
     amounts["shards", None] = summary["images"], summary["bytes"]
     names = _named_sources(counts)
@@ -167,7 +169,7 @@ def of_stages(run: RunFolder, counts: Rows) -> list[StageReasons]:
 
 def _combinations(run: RunFolder) -> dict[str, Counter[tuple[str, ...]]] | None:
     """Rows by stage and by the set of rules that hold; None if the run did not count them."""
-    found = files.rows(run, "audit/failed.parquet", ("stage", "failed", "rows"))
+    found = files.rows(run, FAILED_ROWS)
     if found is None:
         return None
     rows: dict[str, Counter[tuple[str, ...]]] = {}

@@ -10,8 +10,8 @@ from typing import Any
 
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
+from altalign.audit_tables import GALLERY, SAMPLES
 from altalign.reasons import KEPT, REASONS, Stage
-from altalign.schema import DROPPED
 
 PICTURES_AT_MOST = 19_000_000  # bytes of data URIs, which keep the page under 25 MB
 _KINDS = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
@@ -90,7 +90,7 @@ def of_run(run: RunFolder, counts: dict[tuple[str, str], int]) -> Galleries:
 
 
 def _samples(run: RunFolder, counts: dict[tuple[str, str], int]) -> list[Gallery] | None:
-    rows = files.rows(run, "audit/samples.parquet", (*DROPPED.names, "picture"))
+    rows = files.rows(run, SAMPLES)
     if rows is None:
         return None
     by_reason: dict[tuple[str, str], list[Card]] = {}
@@ -145,15 +145,13 @@ def _measured(row: dict[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _near(run: RunFolder) -> dict[str, list[Near]] | None:
-    told = ("similarity", "shares_bucket", "image_id", "image_url", "test_set", "test_image")
-    rows = files.rows(run, "audit/near_duplicates/gallery.parquet", ("kind", *told, "image", "test"))
+    rows = files.rows(run, GALLERY)
     if rows is None:
         return None
     found: dict[str, list[Near]] = {ABOVE: [], BELOW: [], GONE: []}
     for row in rows:
-        sides: dict[str, Any] = {"image": _picture(row["image"]), "test": _picture(row["test"])}
-        named: dict[str, Any] = {name: row[name] for name in told}
-        found.setdefault(row["kind"], []).append(Near(**named, **sides))
+        pictures = {"image": _picture(row["image"]), "test": _picture(row["test"])}
+        found.setdefault(row.pop("kind"), []).append(Near(**{**row, **pictures}))
     return found
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
+from altalign.audit_tables import EDGE_NGRAMS, FREQUENT, HOSTS, SCRIPTS
 from altalign.reasons import KEPT
 
 MOST = 50
@@ -63,12 +64,12 @@ def of_run(run: RunFolder) -> Frequent:
 
 
 def _values(run: RunFolder, kind: str) -> list[Counted] | None:
-    rows = files.rows(run, "audit/frequent.parquet", ("kind", "value", "count"))
+    rows = files.rows(run, FREQUENT)
     return None if rows is None else [Counted(row["value"], row["count"]) for row in rows if row["kind"] == kind][:MOST]
 
 
 def _ngrams(run: RunFolder, *, is_in: bool) -> list[Counted] | None:
-    rows = files.rows(run, "audit/edge_ngrams.parquet", ("ngram", "count", "rarest_log2", "is_in"))
+    rows = files.rows(run, EDGE_NGRAMS)
     if rows is None:
         return None
     return [Counted(row["ngram"], row["count"], _about(row["rarest_log2"])) for row in rows if row["is_in"] == is_in]
@@ -79,7 +80,7 @@ def _about(level: int | None) -> int | None:
 
 
 def _hosts(run: RunFolder) -> tuple[list[Host] | None, int]:
-    rows = files.rows(run, "audit/hosts.parquet", ("host", "images", "fetched", "kept", "sampled_one_in"))
+    rows = files.rows(run, HOSTS)
     if rows is None:
         return None, 1
     found = [Host(row["host"] or "", row["images"], row["fetched"], row["kept"]) for row in rows]
@@ -87,7 +88,7 @@ def _hosts(run: RunFolder) -> tuple[list[Host] | None, int]:
 
 
 def _scripts(run: RunFolder) -> tuple[list[Script] | None, int]:
-    rows = files.rows(run, "audit/scripts.parquet", ("script", "verdict", "rows", "sampled_one_in"))
+    rows = files.rows(run, SCRIPTS)
     if rows is None:
         return None, 1
     found: dict[str, dict[str, int]] = {}

@@ -2,23 +2,27 @@
 
 import base64
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from altalign import slider_stops
 from altalign.audit.report import files
 from altalign.audit.report.sliders import DETAILS, Slider, of_images, of_text
 from altalign.audit.run_folder import RunFolder
+from altalign.audit_tables import OUTCOME_JOINT, PAIRS_JOINT, AuditTable
 from altalign.errors import UnreadableError
 
 CELLS_AT_MOST = 400_000  # of each kind; together about 2 MB of the page
-KEPT, NOT_SEARCHED = (
-    slider_stops.OUTCOMES.index(slider_stops.KEPT),
-    slider_stops.OUTCOMES.index(slider_stops.NOT_SEARCHED),
-)
+KEPT = slider_stops.OUTCOMES.index(slider_stops.KEPT)
+NOT_SEARCHED = slider_stops.OUTCOMES.index(slider_stops.NOT_SEARCHED)
+
+Numbers = npt.NDArray[np.int64]  # int64[n]
 
 # Columns of the joint counts, and the sliders that each is compared with.
 _WORDS_AND_NGRAMS = {"words": ("words_at_least", "words_at_most"), "rarest_log2": ("vocabulary",)}
@@ -30,8 +34,8 @@ _OF_IMAGE = {**_WORDS_AND_NGRAMS, "short_side_px": ("short_side",), "aspect_perc
 class Cells:
     """Pairs by combination of values: `columns` has `Slider.numbers` of each slider, uint8[n]; `pairs` is int64[n]."""
 
-    columns: dict[str, np.ndarray] = field(repr=False)
-    pairs: np.ndarray = field(repr=False)
+    columns: dict[str, npt.NDArray[np.uint8]] = field(repr=False)
+    pairs: Numbers = field(repr=False)
 
     def packed(self) -> dict[str, Any]:
         """The cells for a page: names of the columns, and zlib-compressed bytes in base64.
@@ -93,12 +97,11 @@ class Yield:
 def of_run(run: RunFolder, *, kept_by_judge: int, kept_at_the_end: int) -> WhatIf:
     """Reads the sliders and cells of a run."""
     config = run.config
-    joint = _columns(run, "audit/pairs_joint.parquet", (*_OF_TEXT, "pairs"))
-    outcome = _columns(run, "audit/outcome_joint.parquet", (*_OF_IMAGE, "outcome", "pairs"))
+    joint, outcome = _columns(run, PAIRS_JOINT), _columns(run, OUTCOME_JOINT)
     is_within_pool = config.dedup.within_pool != "off"
     is_searched = bool(config.decontaminate.test_sets) or is_within_pool
     if joint is None:
-        why = "This run has no audit/pairs_joint.parquet, so other thresholds cannot be tried."
+        why = f"This run has no {PAIRS_JOINT.path}, so other thresholds cannot be tried."
         return WhatIf((), None, None, kept_by_judge, kept_at_the_end, is_searched, is_within_pool, missing=why)
     has_vocabulary = not files.facts(run, "tables/vocabulary.json").get("all", True)
     counts = files.facts(run, "audit/histograms.json").get("ngram_count", []) if has_vocabulary else []
@@ -112,10 +115,10 @@ def of_run(run: RunFolder, *, kept_by_judge: int, kept_at_the_end: int) -> WhatI
         if max(len(judge.pairs), 0 if cells is None else len(cells.pairs)) <= CELLS_AT_MOST or detail == DETAILS - 1:
             break
         detail += 1
-    notes = tuple(
-        _notes(is_searched=is_searched, is_learned=not config.decontaminate.calibration, is_within_pool=is_within_pool)
-    )
-    return _checked(WhatIf(sliders, judge, cells, kept_by_judge, kept_at_the_end, is_searched, is_within_pool, notes))
+    is_learned = not config.decontaminate.calibration
+    notes = _notes(is_searched=is_searched, is_learned=is_learned, is_within_pool=is_within_pool)
+    kept = kept_by_judge, kept_at_the_end
+    return _checked(WhatIf(sliders, judge, cells, *kept, is_searched, is_within_pool, tuple(notes)))
 
 
 def _notes(*, is_searched: bool, is_learned: bool, is_within_pool: bool) -> list[str]:
@@ -133,29 +136,20 @@ def _notes(*, is_searched: bool, is_learned: bool, is_within_pool: bool) -> list
     return notes
 
 
-def _columns(run: RunFolder, name: str, columns: tuple[str, ...]) -> dict[str, np.ndarray] | None:
+def _columns(run: RunFolder, of: AuditTable) -> dict[str, Numbers] | None:
     """Columns as int64[n]: a null is -1, an outcome its number in `slider_stops.OUTCOMES`; None if there is no file."""
-    table = files.table(run, name, columns)
-    if table is None:
+    if (table := files.table(run, of)) is None:
         return None
-    numbers = {
-        column: np.asarray(table[column].cast(pa.int64()).fill_null(pa.scalar(-1)))
-        for column in columns
-        if column != "outcome"
-    }
-    return numbers if "outcome" not in columns else numbers | {"outcome": _outcomes(run, name, table["outcome"])}
+    if of is OUTCOME_JOINT:
+        numbers: Any = pc.index_in(table["outcome"], value_set=pa.array(slider_stops.OUTCOMES))
+        if numbers.null_count:
+            unknown = table["outcome"].filter(numbers.is_null())[0].as_py()
+            raise UnreadableError(f"{run.path(of.path)}: {unknown!r} is no outcome")
+        table = table.set_column(table.schema.get_field_index("outcome"), "outcome", numbers)
+    return {name: files.numbers(table, name) for name in table.column_names}
 
 
-def _outcomes(run: RunFolder, name: str, column: "pa.ChunkedArray[Any]") -> np.ndarray:
-    encoded: Any = column.combine_chunks().dictionary_encode()
-    values = encoded.dictionary.to_pylist()
-    if unknown := [value for value in values if value not in slider_stops.OUTCOMES]:
-        raise UnreadableError(f"{run.path(name)}: {unknown[0]!r} is no outcome")
-    numbers = np.array([slider_stops.OUTCOMES.index(value) for value in values], np.int64)
-    return numbers[np.asarray(encoded.indices)]
-
-
-def _cells(joint: dict[str, np.ndarray], of: dict[str, tuple[str, ...]], sliders: tuple[Slider, ...]) -> Cells:
+def _cells(joint: dict[str, Numbers], of: dict[str, tuple[str, ...]], sliders: tuple[Slider, ...]) -> Cells:
     """Adds up the combinations that no stop of the sliders tells apart."""
     named = {slider.key: slider for slider in sliders}
     columns = {key: named[key].numbers(joint[name]) for name, keys in of.items() for key in keys}
@@ -207,7 +201,7 @@ def yields(found: WhatIf, moved: dict[str, int]) -> Yield:
     return Yield(judge, end, is_estimate, not_searched if found.is_decontaminated else 0)
 
 
-def _stay(cells: Cells, sliders: "tuple[Slider, ...] | list[Slider]", at: dict[str, int]) -> np.ndarray:
+def _stay(cells: Cells, sliders: Sequence[Slider], at: dict[str, int]) -> npt.NDArray[np.bool_]:
     stay = np.ones(len(cells.pairs), bool)
     for slider in sliders:
         if slider.key in cells.columns:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from altalign import cli
@@ -177,6 +179,16 @@ def test_a_damaged_file_is_one_line(
     assert f"run/{name}" in err
     assert err.count("\n") == 1
     assert not (run / "report.html").exists()
+
+
+def test_a_table_of_other_types_is_one_line(run: Path, checking: Stub, capsys: pytest.CaptureFixture[str]):
+    checking(*PASSED)
+    table = pq.read_table(run / "audit/funnel.parquet")
+    pq.write_table(table.set_column(2, "images", pa.array(["many"] * len(table))), run / "audit/funnel.parquet")
+    assert cli.main(["audit", "run"]) == 1
+    err = capsys.readouterr().err
+    assert "run/audit/funnel.parquet: damaged: cannot be read as Parquet" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["counts.parquet", "summary.json", "config.toml"])
