@@ -1,4 +1,4 @@
-"""The card is read by what it is written for: its blocks of code run as they stand, the Hub's header loads both configurations, Croissant is valid."""
+"""The card in other readers: its code runs as it stands; the Hub's header and Croissant are valid."""
 
 import re
 from contextlib import chdir

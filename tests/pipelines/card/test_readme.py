@@ -1,4 +1,4 @@
-"""The data-set card: its header is YAML, its numbers are those of the run, and nothing in it is markup of somebody else's."""
+"""The data-set card: its header is YAML, its numbers are those of the run, and nothing in it is foreign markup."""
 
 import json
 import re
@@ -221,10 +221,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_both_cards_have_the_numbers_of_the_run(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     readme, said = (run / "README.md").read_text(encoding="utf-8"), json.loads((run / "croissant.json").read_text())
-    assert (
-        f"{summary['pairs']:,} pairs of an image and its alt-text, of {summary['images']:,} distinct images as JPEG, {summary['bytes']:,} bytes"
-        in readme
-    )
+    images = f"{summary['images']:,} distinct images as JPEG, {summary['bytes']:,} bytes"
+    assert f"{summary['pairs']:,} pairs of an image and its alt-text, of {images}" in readme
     assert said["description"].startswith(
         f"{summary['pairs']:,} pairs of an image and its alt-text, of {summary['images']:,} distinct images"
     )

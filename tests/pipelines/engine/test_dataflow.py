@@ -1,4 +1,4 @@
-"""Jobs for Dataflow: what is refused before any work, and, where Beam is here with Google Cloud, the jobs themselves: built, checked and not sent.
+"""Jobs for Dataflow: what is refused before any work; and jobs that are built and checked, but not sent.
 
 The jobs are those of a real run: its steps run in this process, and before each the same step is built for Dataflow
 from the same marks.
@@ -75,7 +75,7 @@ def no_machine_of_google(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_flags_that_a_job_needs_are_named_all_at_once() -> None:
     with pytest.raises(
         UsageError,
-        match=r"--region, --sdk_container_image not given; `altalign curate CONFIG -- .* and `decontaminate` take the same$",
+        match=r"--region, --sdk_container_image not given; `altalign curate .* and `decontaminate` take the same$",
     ):
         options(ENGINE, ["--project=made-up", "--temp_location=gs://bucket/tmp"])
 

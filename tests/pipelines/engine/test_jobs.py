@@ -61,7 +61,8 @@ def test_a_job_that_a_cluster_gives_up_is_begun_again(
                 storage.write_json(run.path("log", *name.split("/")), {"kind": "defect", "message": "unit 1"})
             if len(seen) <= losses:
                 raise RuntimeError(
-                    "Pipeline x failed in state FAILED: java.lang.Exception: a worker is lost\n\tat some.Place(Place.java:1)"
+                    "Pipeline x failed in state FAILED: java.lang.Exception: a worker is lost\n"
+                    "\tat some.Place(Place.java:1)"
                 )
 
         def cancel(self) -> None:
@@ -74,7 +75,8 @@ def test_a_job_that_a_cluster_gives_up_is_begun_again(
     ):
         pass
     assert seen == [[]] * count  # signs of workers are those of one job
-    line = "tables/units: Spark gave the job up (RuntimeError: Pipeline x failed in state FAILED: java.lang.Exception: a worker is lost); it is begun again\n"
+    why = "RuntimeError: Pipeline x failed in state FAILED: java.lang.Exception: a worker is lost"
+    line = f"tables/units: Spark gave the job up ({why}); it is begun again\n"
     assert capsys.readouterr().err == line * (count - 1)
 
 
@@ -93,7 +95,7 @@ def test_units_that_workers_have_left_elsewhere_are_missed(
     with pytest.raises(
         AltalignError,
         match=re.escape(
-            f"extract: {runner} says that it is done, but 1 of 2 units have left no mark in {run.work('extract')}; let workers see"
+            f"extract: {runner} says that it is done, but 1 of 2 units have left no mark in {run.work('extract')}; let"
         ),
     ):
         jobs.check_marks(run, "extract", units)

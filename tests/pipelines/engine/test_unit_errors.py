@@ -195,14 +195,16 @@ GRPC = """<_MultiThreadedRendezvous of RPC that terminated with:
     [
         (
             SPARK,
-            "RuntimeError: java.lang.RuntimeException: org.apache.spark.SparkException: Job aborted: Task 0 failed 4 times;",
+            "RuntimeError: java.lang.RuntimeException: org.apache.spark.SparkException: Job aborted: "
+            "Task 0 failed 4 times;",
         ),
         (CAUSED, "RuntimeError: java.io.IOException: no room;"),
         (PYTHON, "RuntimeError: ValueError: planned;"),
         (CHAINED, "RuntimeError: ValueError: planned;"),
         (
             GRPC,
-            "RuntimeError: failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9: connection refused;",
+            "RuntimeError: failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9: "
+            "connection refused;",
         ),
         ("", "RuntimeError;"),
     ],

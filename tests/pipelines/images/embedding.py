@@ -1,4 +1,4 @@
-"""What tests of embedders share: two images and a flat one, and that the same image has the same vector whoever asks."""
+"""Shared by tests of embedders: two images and a flat one, and that an image has the same vector whoever asks."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Embedders: what each makes of an image, that nothing else has a say in it, and every way a model and its files can be wrong.
+"""Embedders: each makes its vector of the image alone; and every way a model and its files can be wrong.
 
 The model in ONNX is made here. Those of open_clip and timm: `test_embedders_of_torch`.
 """
@@ -69,7 +69,10 @@ def test_a_training_run_is_refused_until_there_are_any() -> None:
 
 
 def save_onnx(path: Path, weights: np.ndarray, *, scale: float = 1.0) -> Path:
-    """Outputs of an image of 6 x 8: `sums`, a projection of all values, of shape (1, 2, d / 2); `less`, that below zero; and `nothing`, zeros."""
+    """Save a model for images of 6 x 8 with three outputs.
+
+    `sums` is a projection of all values, of shape (1, 2, d / 2); `less` is its negative; `nothing` is zeros.
+    """
     import onnx
 
     size, wide = weights.shape
@@ -241,7 +244,8 @@ def test_without_its_package_it_says_what_to_install(
     )
     with pytest.raises(
         UsageError,
-        match=rf"^\[decontaminate\] embedder = \"{name}\": the package {package} is missing: pip install 'altalign\[{extra}\]'$",
+        match=rf"^\[decontaminate\] embedder = \"{name}\": the package {package} is missing: pip install "
+        rf"'altalign\[{extra}\]'$",
     ):
         embedders.load(name)
 
@@ -259,7 +263,8 @@ def test_a_command_stops_before_any_work(tmp_path: Path, capsys: pytest.CaptureF
     config_of(tmp_path, embedder)
     config = tmp_path / "mine.toml"
     config.write_text(
-        f'[run]\nfolder = "{tmp_path}/run"\n[[input]]\nkind = "table"\npaths = ["{tmp_path}/pairs.csv"]\n[decontaminate]\nembedder = "{embedder}"\n'
+        f'[run]\nfolder = "{tmp_path}/run"\n[[input]]\nkind = "table"\npaths = ["{tmp_path}/pairs.csv"]\n'
+        f'[decontaminate]\nembedder = "{embedder}"\n'
     )
     assert cli.main(["curate", str(config)]) == 2
     said = capsys.readouterr().err

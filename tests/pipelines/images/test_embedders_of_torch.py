@@ -1,4 +1,4 @@
-"""Embedders of open_clip and timm, small and of random weights that are made here. They run where torch is: `make test-readers`."""
+"""Embedders of open_clip and timm, small and with random weights made here; they need torch: `make test-readers`."""
 
 import importlib.util
 import json
@@ -302,7 +302,10 @@ def test_a_run_with_a_model_drops_copies_of_test_images(tmp_path: Path, clip: st
             engine.workers = {workers}
             input = [{{kind = "table", paths = ["{tmp_path}/pool.parquet"], url_column = "", image_column = "image"}}]
             text.images_per_text_at_most = 100
-            decontaminate = {{test_sets = ["{tmp_path}/set"], embedder = "open_clip:{clip}:{path}", similarity_above = 0.999, require_bucket = false}}
+            decontaminate.test_sets = ["{tmp_path}/set"]
+            decontaminate.embedder = "open_clip:{clip}:{path}"
+            decontaminate.similarity_above = 0.999
+            decontaminate.require_bucket = false
             """
         )
         assert cli.main(["curate", str(config)]) == 0

@@ -1,4 +1,4 @@
-"""Images of a shard, made by one thread or several: the same, in order, never more at once than there are threads, and without a deadlock for memory."""
+"""Images of a shard, made by one or several threads: the same, in order, never more at once than threads."""
 
 import hashlib
 import io

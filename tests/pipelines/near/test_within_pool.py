@@ -38,7 +38,7 @@ class Pool(NamedTuple):
 
 
 def pool(seed: int, distinct: int = 500, copied: int = 150) -> Pool:
-    """Distinct images, near copies, copies of copies, the same vectors of other bytes, the same bytes, and flat ones, some of the same bytes."""
+    """Distinct images, near copies, copies of copies, equal vectors of other bytes, equal bytes, and flat images."""
     rng = np.random.default_rng(seed)
     images = drawn(rng, distinct, DIMENSIONS)
     near = copies(rng, images[rng.integers(0, distinct, copied)], 0.985, spread=0.008)

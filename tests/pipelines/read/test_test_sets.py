@@ -1,4 +1,4 @@
-"""Test sets of every form: each image of them is found, by its name, and nothing that might be one is passed over in silence."""
+"""Test sets of every form: each image is found by its name, and nothing that might be one is silently passed over."""
 
 import gzip
 import io
@@ -309,7 +309,7 @@ def test_a_column_that_holds_no_bytes_is_refused(tmp_path: Path, values: Any) ->
     pq.write_table(pa.table({"image": values}), tmp_path / "a.parquet")
     with pytest.raises(
         UsageError,
-        match=r"a\.parquet: column image is of type .*, where bytes \(or a struct whose field bytes holds them\) are meant",
+        match=r"a\.parquet: column image is of type .*, where bytes \(or a struct whose field bytes holds them\) are",
     ):
         test_sets.parts(named(tmp_path))
 

@@ -31,7 +31,7 @@ class Asked:
 
 @dataclass
 class Server:
-    """Answers by the path of a request; a path without a script is 404. With a certificate (and its key, in one file) over TLS."""
+    """Answers by the path of a request, 404 without a script; over TLS with a certificate and its key in one file."""
 
     script: dict[str, Steps]
     certificate: Path | None = None

@@ -341,7 +341,7 @@ def test_of_several_addresses_only_those_are_connected_to_that_may_be() -> None:
 
 
 def test_a_name_that_changes_its_address_lets_nobody_in() -> None:
-    """The address that was checked is the one that is connected to; what the name says later is asked, and checked, anew."""
+    """The connection goes to the address that was checked; a later request resolves and checks the name anew."""
     resolver = Pointing(others={"rebinding.test": ["127.0.0.1"]})
     with (
         Server({"/image": script(200, IMAGE)}) as server,
@@ -525,7 +525,7 @@ def test_a_kept_connection_that_died_costs_no_try() -> None:
 
 
 def test_what_a_kept_connection_loses_is_asked_once_more_over_a_new_one() -> None:
-    """It may have been closed while it was idle, or for what was asked: that is not to be asked over all of those that are kept."""
+    """It may have closed while idle, or because of the request: this must not be repeated on every kept connection."""
     images: dict[str, Steps] = {f"/{n}": [0.05, *script(200, IMAGE)] for n in range(40)}
     with (
         Server({**images, "/reset": [RESET]}) as server,

@@ -60,9 +60,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
             "full_port": server.full_port,
         }
         settings = FetchSettings(
-            source="web", timeout_s=TIMEOUT_S, retries=RETRIES, bytes_at_most=BYTES_AT_MOST, threads=128, requests_per_host_s=1000.0,
-            allow_addresses=[f"127.0.0.1:{port}" for port in ports.values() if port], blocked_domains=[str(folder / "blocked.txt")],
-        )  # fmt: skip
+            source="web",
+            timeout_s=TIMEOUT_S,
+            retries=RETRIES,
+            bytes_at_most=BYTES_AT_MOST,
+            threads=128,
+            requests_per_host_s=1000.0,
+            allow_addresses=[f"127.0.0.1:{port}" for port in ports.values() if port],
+            blocked_domains=[str(folder / "blocked.txt")],
+        )
         with Client(settings, resolver=lambda: Resolver(CASES)) as client:
             responses = list(client.fetch([case.url(ports) for case in CASES]))
         events = server.events()

@@ -70,7 +70,8 @@ def test_images_of_a_page_come_one_after_the_other():
 
 
 PARTS = tokens(
-    r"http://  https://  HTTP://  //  /  a  A  xn--  -  .  ..  %2e  %20  ?  #  :  :80  :8080  @  \\  \u00e9  '  0  1.2  com  b.c/  [  |  ~  &=  ;  _  \x20  \t"
+    r"http://  https://  HTTP://  //  /  a  A  xn--  -  .  ..  %2e  %20  ?  #  :  :80  :8080  @  \\  \u00e9  '  "
+    r"0  1.2  com  b.c/  [  |  ~  &=  ;  _  \x20  \t"
 )
 BASES = ["http://h.example/", "https://h.example/dir/page?q=/a#f/g", "http://h/#/", "http://h:81?a/b", "file:///a/b"]
 

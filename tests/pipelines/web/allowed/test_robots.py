@@ -80,7 +80,7 @@ def test_a_crawl_delay_is_seconds_up_to_a_limit(delay: str, seconds: float) -> N
 
 
 def is_disallowed(values: list[str], token: str) -> bool:
-    """As img2dataset 1.47 documents its reading of X-Robots-Tag: an optional name before the first colon, directives after it."""
+    """X-Robots-Tag as img2dataset 1.47 documents it: an optional name before the first colon, directives after it."""
     for value in values:
         name, directives = value.split(":", 1) if ":" in value else (None, value)
         if (name is None or name.lower() == token) and any(

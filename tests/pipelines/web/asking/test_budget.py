@@ -22,7 +22,7 @@ from altalign.pipelines.web.asking.budget import Budget, Share
 def test_bodies_of_any_size_in_any_order_all_come_and_stay_within_it(
     bodies: list[tuple[int, int, bool, bool]], most: int, seed: int
 ) -> None:
-    """Each is (bytes, step, whether it comes whole, whether it breaks off); all of them at once, and a consumer that takes its time."""
+    """Bodies (bytes, step, whether it comes whole, whether it breaks off), all at once, with a slow consumer."""
     rng, body_most, arrived, seen = random.Random(seed), 100, [], []
 
     async def main() -> None:

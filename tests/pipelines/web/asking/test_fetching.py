@@ -1,4 +1,4 @@
-"""Pace, patience and politeness, on a clock that jumps: hosts that hang, refuse, are gone for a while or ask to be left alone."""
+"""Pace, patience and politeness on a clock that jumps: hosts that hang, refuse, vanish or ask to be left alone."""
 
 import asyncio
 import itertools
@@ -198,7 +198,7 @@ def test_a_host_that_has_answered_or_begun_to_has_all_its_tries(site: Site) -> N
 
 
 def test_a_try_whose_time_ends_as_it_waits_for_the_budget_costs_no_other_its_request() -> None:
-    """The loop comes late to the end of its time, by when the body waits: it is cut off, or comes; what is asked next has nothing to do with it."""
+    """The loop is late at the end of a try whose body waits: it is cut off or comes; the next request is unharmed."""
 
     async def site(request: Request) -> Answer:
         await asyncio.sleep(0.5)
@@ -242,7 +242,7 @@ def test_a_request_that_is_cut_off_before_it_has_begun_is_under_way_no_longer() 
 
 
 def test_who_answers_late_is_heard_when_asked_again() -> None:
-    """The first request was lost, and of the second the answer begins in half the time of a try, and ends behind that."""
+    """The first request is lost; the answer to the second begins in half the time of a try, and ends after that."""
     seen = itertools.count()
 
     async def site(request: Request) -> Answer:

@@ -1,4 +1,4 @@
-"""A loop whose clock jumps to whatever is due next, and a web that is a function: hours of waiting in milliseconds, the same each time."""
+"""A loop whose clock jumps to the next due time, and a web that is a function: hours of waiting in milliseconds."""
 
 import asyncio
 import itertools
