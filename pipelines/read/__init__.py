@@ -6,8 +6,6 @@ A broken record, line or row costs that one; a file that cannot be read at all i
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-import pyarrow as pa
-
 from altalign import storage
 from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
@@ -17,7 +15,7 @@ from altalign.pipelines.read.pages.warc import image_bytes
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.read.tars import webdataset
 
-__all__ = ["Found", "candidates", "check", "image_bytes", "is_direct", "read", "row_groups"]
+__all__ = ["Found", "check", "image_bytes", "is_direct", "read"]
 
 
 def check(paths: Sequence[str], settings: InputSettings) -> None:
@@ -46,20 +44,6 @@ def check(paths: Sequence[str], settings: InputSettings) -> None:
 def is_direct(path: str, settings: InputSettings) -> bool:
     """Whether the file is its own pool: a Parquet table without images, whose row groups are read where they are."""
     return settings.kind == "table" and table.is_direct(path, settings)
-
-
-def row_groups(path: str, settings: InputSettings) -> list[int]:
-    """How many rows each row group of a direct table has.
-
-    Raises:
-        UnreadableError: the file is no Parquet, or its footer contradicts itself.
-    """
-    return table.row_groups(path, settings)
-
-
-def candidates(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch:
-    """Rows of a direct table, with `table.columns(settings)`, as `schema.CANDIDATE`."""
-    return table.candidates(batch, settings)
 
 
 def read(path: str, settings: InputSettings) -> Iterator[Found]:

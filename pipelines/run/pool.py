@@ -9,7 +9,6 @@ import pyarrow as pa
 from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.machine import interrupts
-from altalign.pipelines import read
 from altalign.pipelines.files import parquet
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run.artefacts import EXTRACTED, Extracted, PoolUnit
@@ -100,7 +99,7 @@ def candidates(run: Run, unit: PoolUnit) -> Iterator[pa.RecordBatch]:
     columns = table.columns(settings) if direct else None
     for batch in parquet.read_row_groups(path(run, file, direct=direct), unit["first"], unit["last"], columns):
         interrupts.check()
-        yield read.candidates(batch, settings) if direct else batch
+        yield table.candidates(batch, settings) if direct else batch
     if direct:
         check_unchanged(run, file)
 

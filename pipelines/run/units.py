@@ -18,7 +18,6 @@ WORK_VERSION = 5  # of the layout of work/: a run that another version began is 
 
 ROWS_PER_UNIT = 500_000
 IMAGES_PER_UNIT = 4_096
-ROWS_PER_ROW_GROUP = 65_536
 
 
 class Unit(TypedDict):

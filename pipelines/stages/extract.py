@@ -19,6 +19,7 @@ from altalign.machine import interrupts
 from altalign.pipelines import read
 from altalign.pipelines.evidence.gallery_rows import smallest_keys
 from altalign.pipelines.files import parquet
+from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import outputs, pool
 from altalign.pipelines.run.artefacts import EXTRACTED, Extracted, ExtractFacts, FileUnit
 from altalign.pipelines.run.units import InputFile, Run
@@ -68,7 +69,7 @@ def extract(run: Run, unit: FileUnit) -> ExtractFacts:
 
 
 def _extract_direct(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
-    rows = read.row_groups(file.path, run.config.input[file.of])
+    rows = table.row_groups(file.path, run.config.input[file.of])
     failed_counts = FailedCounts()
     failed_counts.add_rows(Stage.EXTRACT, run.source_of(file.number), [], sum(rows))
     return ExtractFacts(stamp, direct=True, row_groups=rows, places=None, broken=None, **failed_counts.facts())

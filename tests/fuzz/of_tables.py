@@ -310,7 +310,7 @@ def _direct(path: Path) -> Everything:
     try:
         read.check([str(path)], _TEXT)
         assert read.is_direct(str(path), _TEXT)
-        groups = read.row_groups(str(path), _TEXT)
+        groups = table.row_groups(str(path), _TEXT)
         apart: list[dict[str, Any]] = []
         for number, rows in enumerate(groups):
             group = _candidates(path, number, number)
@@ -325,7 +325,8 @@ def _direct(path: Path) -> Everything:
 
 def _candidates(path: Path, first: int, last: int) -> list[dict[str, Any]]:
     batches = [
-        read.candidates(batch, _TEXT) for batch in parquet.read_row_groups(str(path), first, last, table.columns(_TEXT))
+        table.candidates(batch, _TEXT)
+        for batch in parquet.read_row_groups(str(path), first, last, table.columns(_TEXT))
     ]
     for batch in batches:
         batch.validate(full=True)

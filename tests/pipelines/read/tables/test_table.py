@@ -236,7 +236,9 @@ def test_any_type_of_string_is_read_from_parquet(tmp_path, kind):
         {"image_url": "no url", "image_identity": None, "caption": "", "page_url": ""},
         {"image_url": None, "image_identity": None, "caption": "<", "page_url": "p"},
     ]
-    batch = read.candidates(pq.read_table(path, columns=table.columns(wanted)).combine_chunks().to_batches()[0], wanted)
+    batch = table.candidates(
+        pq.read_table(path, columns=table.columns(wanted)).combine_chunks().to_batches()[0], wanted
+    )
     assert batch.schema == CANDIDATE
     assert batch.to_pylist() == rows
     assert read_all(path, page_url_column="page", decode_entities=True)[0] == [
@@ -254,7 +256,7 @@ def test_bytes_of_parquet_that_are_no_utf8_become_replacement_characters():
     raw = pa.array([b"ok", b"a\xff", None, b"b"])
     broken = pa.Array.from_buffers(pa.string(), 4, raw.buffers(), raw.null_count)
     batch = pa.record_batch(dict.fromkeys(("url", "caption", "page"), broken.slice(1)))
-    found = read.candidates(batch, an_input(page_url_column="page"))
+    found = table.candidates(batch, an_input(page_url_column="page"))
     assert found["caption"].to_pylist() == ["a\ufffd", "", "b"]
     assert found["image_url"].to_pylist() == found["page_url"].to_pylist() == ["a\ufffd", None, "b"]
 
