@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from altalign.pipelines.engine import jars
 from altalign.machine.children import ending_with_us
+from altalign.pipelines.engine import jars
 from altalign.pipelines.engine.servers import free_port
 from tests.end_to_end.runs import environ
 
