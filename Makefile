@@ -39,7 +39,7 @@ help:
 	@echo "make fuzz               every reader and decoder against inputs damaged at random, for SECONDS=900"
 	@echo "make test-readers       shards opened by webdataset, datasets, open_clip and mlcroissant, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
 	@echo "make lint               style and types"
-	@echo "make check              the same, and the fast tests (a minute)"
+	@echo "make check              the same, and the fast tests (2 minutes)"
 	@echo "make docs               tables of the reference, from the code"
 	@echo "make bench              speed and memory beside other programs (45 minutes; 5.5 GB of torch for the trainer's part); PARTS='text pages images whole' of curation (10)"
 	@echo "make bench-large        the same at 25 M and 100 M rows (a quarter of an hour, and as much to make the rows; 30 GB of disk)"
