@@ -200,7 +200,7 @@ class DecontaminateSettings(Settings):
     of either), each a path or `{name = "coco", path = "…", image_column = "image"}`."""
     embedder: Annotated[str, Fetch] = "dct"
     """What describes an image while it is decoded: `dct`, `phash`, `open_clip:MODEL:CHECKPOINT`,
-    `timm:MODEL:CHECKPOINT`, `onnx:FILE` or `run:TRAINING_RUN`."""
+    `timm:MODEL:CHECKPOINT` or `onnx:FILE`. `run:TRAINING_RUN` is refused so far."""
     clusters: Positive = 4096
     """Clusters of k-means."""
     nearest_clusters: Positive = 10

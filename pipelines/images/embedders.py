@@ -85,8 +85,7 @@ def _of_model(name: str) -> Embedder:
 
 def _run(name: str) -> Embedder:
     raise UsageError(
-        f'[decontaminate] embedder = "{name}": a training run of altalign cannot be named yet, this comes with the '
-        "trainer; give another embedder"
+        f'[decontaminate] embedder = "{name}": a training run of altalign cannot be an embedder yet; give another one'
     )
 
 

@@ -60,7 +60,7 @@ def test_a_flat_image_has_no_features(name: str) -> None:
 
 def test_a_training_run_is_refused_until_there_are_any() -> None:
     with pytest.raises(
-        UsageError, match=r'embedder = "run:runs/first": .* this comes with the trainer; give another embedder$'
+        UsageError, match=r'embedder = "run:runs/first": .* cannot be an embedder yet; give another one$'
     ):
         embedders.load("run:runs/first")
 
