@@ -1,4 +1,4 @@
-"""Figures and lists in the documents are those of the code: versions, targets, times, marks, defaults, rooms, counts."""
+"""Figures and lists in the documents are those of the code: versions, targets, times, marks, defaults, rooms."""
 
 import re
 import tomllib
