@@ -159,7 +159,8 @@ FUNNEL = AuditTable(
             ("step", pa.string()),  # `pool`, then what each stage keeps, then `shards`.
             ("source", pa.string()),  # `[[input]] name`, or its kind; null: all of them.
             ("images", pa.int64()),  # Distinct ones; null of the pool, whose images have no identity yet.
-            # Of the pool: of its files, as they lie there. From `fetch` on: of images as found. Of `shards`: of the tars.
+            # Of the pool: of its files, as they lie there. From `fetch` on: of images as found. Of `shards`: of the
+            # tars.
             ("bytes", pa.int64()),
         ]
     ),
@@ -184,7 +185,9 @@ GALLERY = AuditTable(
             (
                 "kind",
                 pa.string(),
-            ),  # `just above`: of all pairs above the threshold those nearest to it; `just below`: not above it, of a sample; `dropped`: a sample.
+                # `just above`: of all pairs above the threshold those nearest to it; `just below`: not above it, of a
+                # sample; `dropped`: a sample.
+            ),
             ("similarity", pa.float64()),  # The cosine; 1 where the bytes are the same.
             ("shares_bucket", pa.bool_()),  # Whether the two images share a bucket.
             ("image_id", pa.string()),  # The image of the pool.

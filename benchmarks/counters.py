@@ -1,4 +1,6 @@
-"""What a run of the text stages left, in bytes and numbers: what the arithmetic of docs/concepts/scale.md is checked against.
+"""Bytes and numbers that a run of the text stages left.
+
+The arithmetic of docs/concepts/scale.md is checked against them.
 
     python -m benchmarks.counters RUN
 

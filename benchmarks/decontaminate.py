@@ -1,4 +1,6 @@
-"""The stage `decontaminate`: what describing an image costs beside decoding it, and what searching it costs as the pool grows.
+"""The stage `decontaminate`: the cost of describing and of searching an image.
+
+Describing stands beside decoding, and searching is timed as the pool grows.
 
     python -m benchmarks.decontaminate [--rounds 3]
 

@@ -1,4 +1,6 @@
-"""What descriptors are compared on: images of a Parquet file, those to learn from, those that are copied. Ours and the peer read the same.
+"""Images that descriptors are compared on, those to learn from, and those that are copied.
+
+Ours and the peer read the same Parquet file.
 
 NumPy, pyarrow and Pillow alone: the peer runs in an environment of its own.
 """
@@ -17,7 +19,10 @@ from PIL import Image
 
 @dataclass(frozen=True)
 class Images:
-    """Files of images, no bytes twice, in the order of their SHA-256: so any first few of them are a sample by content."""
+    """Files of images, no bytes twice, in the order of their SHA-256.
+
+    So the first few of them are a sample by content.
+    """
 
     files: Sequence[bytes]
 

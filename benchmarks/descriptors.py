@@ -1,4 +1,4 @@
-"""What descriptors find at equal false positives: recall of copies by transform, dct and phash beside the hashes of imagehash.
+"""Recall of copies at equal false positives, by transform: dct and phash beside the hashes of imagehash.
 
     python -m benchmarks.descriptors [--data FOLDER]
 
@@ -195,16 +195,19 @@ def lead(name: str, table: Mapping[str, list[Found]]) -> Figures:
 def show(name: str, images: Figures, table: Mapping[str, list[Found]], usual: Mapping[str, Figures]) -> None:
     """Print both tables of a set, as Markdown."""
     print(
-        f"\n{name}: {images['compared']:,} images, {images['comparisons']:,} pairs; {images['copied']} x {len(TRANSFORMS)} copies\n"
+        f"\n{name}: {images['compared']:,} images, {images['comparisons']:,} pairs; {images['copied']} x "
+        f"{len(TRANSFORMS)} copies\n"
     )
     print(
-        f"| descriptor | {' | '.join(f'recall at {rate:g} (threshold)' for rate in RATES)} | recall at its usual threshold | false positives there |"
+        f"| descriptor | {' | '.join(f'recall at {rate:g} (threshold)' for rate in RATES)} | recall at its usual "
+        "threshold | false positives there |"
     )
     print("|---" * (3 + len(RATES)) + "|")
     for descriptor, found in table.items():
         cells = [f"{one.recall:.3f} ({one.threshold:.3f})" for one in found]
         print(
-            f"| {descriptor} | {' | '.join(cells)} | {usual[descriptor]['recall']:.3f} | {usual[descriptor]['rate']:.1e} |"
+            f"| {descriptor} | {' | '.join(cells)} | {usual[descriptor]['recall']:.3f} | "
+            f"{usual[descriptor]['rate']:.1e} |"
         )
     print(f"\n| transform, at {RATES[-1]:g} | {' | '.join(table)} |\n" + "|---" * (1 + len(table)) + "|")
     for transform in TRANSFORMS:

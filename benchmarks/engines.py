@@ -1,4 +1,6 @@
-"""Text stages (`altalign curate --until judge`) on each engine of one machine, beside Spark SQL doing the peers' part of the job on the same rows.
+"""Text stages (`altalign curate --until judge`) on each engine of one machine, beside Spark SQL.
+
+Spark SQL does the peers' part of the job on the same rows.
 
     make bench-engines [FLAGS='--rows 5000000 --rounds 1']
 
@@ -113,7 +115,7 @@ def digest(run: Path) -> str:
 
 
 def _with_start_up(figures: Round, start_up: Round) -> Round:
-    """What each program took beside its start-up, in CPU seconds and seconds; a peer's own clock leaves its start out."""
+    """CPU seconds and seconds of each program beside its start-up; a peer's own clock leaves its start out."""
     beside: Round = {}
     for name, found in figures.items():
         started = start_up.get(f"{name} start-up", {"cpu_s": None, "wall_s": None})

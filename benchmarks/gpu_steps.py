@@ -1,4 +1,7 @@
-"""What `benchmarks.train_gpu` measures: samples a second, peak memory and use of a device's arithmetic, contestant by contestant. Imports torch."""
+"""Samples a second, peak memory and use of a device's arithmetic, contestant by contestant. Imports torch.
+
+`benchmarks.train_gpu` starts it.
+"""
 
 import gc
 import statistics
@@ -115,7 +118,10 @@ class Plan:
                     )
 
     def flops(self) -> dict[str, float]:
-        """Arithmetic of a pair's forward and backward through the towers, by model: convolutions and products of matrices, as torch counts it."""
+        """Arithmetic of a pair's forward and backward through the towers, by model.
+
+        It is convolutions and products of matrices, as torch counts it.
+        """
         return {model: self._flops(sizes) for model, sizes in self.models.items()}
 
     def _of_peer(

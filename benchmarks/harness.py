@@ -1,4 +1,7 @@
-"""Rounds of programs that are compared: interleaved, so that a busy quarter of an hour hits all of them; medians and ranges."""
+"""Rounds of programs that are compared; medians and ranges.
+
+Rounds are interleaved, so that a busy quarter of an hour hits all programs.
+"""
 
 import contextlib
 import json
@@ -77,7 +80,10 @@ def interleave(programs: Sequence[Program], rounds: int, *, warm_up: bool = True
 
 def _brief(figures: Figures) -> str:
     memory = figures["peak_bytes"]
-    return f"{figures['wall_s']:8.1f} s {figures['cpu_s']:8.1f} CPU s {(memory or 0) / 1e9:6.2f} GB   load {figures['load']:.1f}"
+    return (
+        f"{figures['wall_s']:8.1f} s {figures['cpu_s']:8.1f} CPU s {(memory or 0) / 1e9:6.2f} GB   load "
+        f"{figures['load']:.1f}"
+    )
 
 
 def summary(rounds: Sequence[Round]) -> dict[str, dict[str, dict[str, float]]]:

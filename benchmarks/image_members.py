@@ -1,4 +1,6 @@
-"""The files of a folder or of an uncompressed tar, one after the other: what the benchmarks of images read, ours and the peer's alike.
+"""The files of a folder or of an uncompressed tar, one after the other.
+
+The benchmarks of images read them so, ours and the peer's alike.
 
 Standard library alone: the peer runs in an environment of its own.
 """

@@ -1,4 +1,6 @@
-"""Shards to batches: our loader beside a pipeline of `webdataset`, on the same shards with the same transforms, two workers each.
+"""Shards to batches: our loader beside a pipeline of `webdataset`, two workers each.
+
+Both read the same shards with the same transforms.
 
     python -m benchmarks.loader [--rounds 2]
 

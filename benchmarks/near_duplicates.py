@@ -1,4 +1,6 @@
-"""Search for near-duplicates of test images beside faiss's exact search and a matrix product: one core, all pairs above a cosine of 0.975.
+"""Search for near-duplicates of test images beside faiss's exact search and a matrix product.
+
+One core finds all pairs above a cosine of 0.975.
 
     python -m benchmarks.near_duplicates [--tests 120000] [--rounds 3]
 

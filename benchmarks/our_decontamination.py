@@ -1,4 +1,6 @@
-"""The search of the stage `decontaminate` over a pool whose images are fetched, and what describing an image costs. Prints one line of JSON.
+"""The search of the stage `decontaminate` over a pool whose images are fetched. Prints one line of JSON.
+
+The line says too what describing an image costs.
 
     python -m benchmarks.our_decontamination search FOLDER TESTS.npy POOL.npy
     python -m benchmarks.our_decontamination describe IMAGES.tar [--passes 3]

@@ -1,4 +1,6 @@
-"""Archive to verdict, ours: what the fetch stage does with each image, reading and SHA-256 included, in one thread. Prints one line of JSON.
+"""Archive to verdict, ours: what the fetch stage does with each image, in one thread.
+
+Reading and SHA-256 are included. Prints one line of JSON.
 
     python -m benchmarks.our_images FOLDER_OR_TAR [--passes 1]
 

@@ -1,4 +1,6 @@
-"""Web archive to candidates, ours: all that extract does with an archive, in one thread, without Beam. Prints one line of JSON.
+"""Web archive to candidates, ours: all that extract does with an archive, in one thread, without Beam.
+
+Prints one line of JSON.
 
     python -m benchmarks.our_pages ARCHIVE... [--repeat 1]
 

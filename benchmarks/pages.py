@@ -1,4 +1,6 @@
-"""Web archive to (page URL, image URL, alt-text) beside a plain loop over fastwarc and selectolax: pages a CPU second in one thread.
+"""Web archive to (page URL, image URL, alt-text) beside a plain loop over fastwarc and selectolax.
+
+The figure is pages a CPU second in one thread.
 
     python -m benchmarks.pages [--rounds 11] [--archive FILE ...]
 

@@ -1,4 +1,6 @@
-"""The hashes phash and dhash of the package imagehash, of the images that `our_descriptors` described. Prints one line of JSON.
+"""The hashes phash and dhash of the package imagehash, of the images that `our_descriptors` described.
+
+Prints one line of JSON.
 
     python -m benchmarks.peer_descriptors FOLDER NAME=FILE=COPIED …
 

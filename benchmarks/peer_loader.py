@@ -1,4 +1,6 @@
-"""Shards to batches, with webdataset and torchvision as their documents have it: all pairs of a run, over and over. Prints one line of JSON.
+"""Shards to batches, with webdataset and torchvision as their documents have it.
+
+All pairs of a run come over and over. Prints one line of JSON.
 
 python -m benchmarks.peer_loader RUN --batch 64 --workers 2 --epochs 2
 """

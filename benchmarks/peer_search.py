@@ -1,4 +1,6 @@
-"""Pairs of a pool and a test side: faiss's exact search by range, or one matrix product, in one thread. Prints one line of JSON.
+"""Pairs of a pool and a test side, in one thread: faiss's exact search by range, or one matrix product.
+
+Prints one line of JSON.
 
     python -m benchmarks.peer_search TESTS.npy POOL.npy PAIRS.npy --way flat|gemm
 

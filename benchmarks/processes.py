@@ -1,4 +1,6 @@
-"""A program and all that it starts, measured: wall and CPU seconds, memory, open files, and what the rest of the machine did meanwhile.
+"""A program and all that it starts, measured: wall and CPU seconds, memory and open files.
+
+It says too what the rest of the machine did meanwhile.
 
 CPU seconds are the kernel's, of the program and of all that it started, also of what outlives it a little (a JVM);
 without /proc, of those that it waited for. Memory and files are read from /proc every 50 ms, summed over the tree;
@@ -170,7 +172,10 @@ def _cpu_of_children() -> float:
 
 
 def _busy_seconds() -> float | None:
-    """Seconds that all cores were busy since the machine started, the time that a hypervisor took from them included."""
+    """Seconds that all cores were busy since the machine started.
+
+    They include the time that a hypervisor took from the cores.
+    """
     try:
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, (PROC / "stat").read_text().split()[1:9])
     except OSError:

@@ -1,4 +1,7 @@
-"""What a benchmark found, as JSON: `results/PART.json` for what is published, which `benchmarks.tables` makes the tables of the docs from."""
+"""What a benchmark found, as JSON: `results/PART.json` for what is published.
+
+`benchmarks.tables` makes the tables of the docs from it.
+"""
 
 import datetime
 import json
@@ -122,7 +125,10 @@ def _lines(path: Path) -> list[str]:
 
 def versions(python: Path, packages: Iterable[str]) -> dict[str, str]:
     """The Python of an environment, and what it has of these packages."""
-    code = "import json, sys; from importlib.metadata import distributions; print(json.dumps({found.name.lower(): found.version for found in distributions()}))"
+    code = (
+        "import json, sys; from importlib.metadata import distributions; print(json.dumps({found.name.lower(): "
+        "found.version for found in distributions()}))"
+    )
     found = json.loads(subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout)
     python_version = subprocess.run(
         [str(python), "--version"], capture_output=True, text=True, check=True

@@ -1,4 +1,7 @@
-"""The synthetic (url, text) rows that the text stages are timed on, from the generator of the shared bench folder beside the checkout."""
+"""The synthetic (url, text) rows that the text stages are timed on.
+
+Their generator is in the shared bench folder beside the checkout.
+"""
 
 from pathlib import Path
 
@@ -14,7 +17,9 @@ class MissingError(Exception):
 
 
 def rows(count: int, folder: Path = CACHE) -> Path:
-    """A folder of Parquet files with this many rows, made unless it is there; read once, so that all who follow find it in memory.
+    """A folder of Parquet files with this many rows, made unless it is there.
+
+    It is read once, so that all who follow find it in memory.
 
     Raises:
         MissingError: there is no generator.
@@ -43,6 +48,7 @@ def script(name: str) -> Path:
     path = SHARED_BENCH / name
     if not path.is_file():
         raise MissingError(
-            f"{path}: not there; this benchmark needs the generator and the peers of the shared bench folder beside the checkout"
+            f"{path}: not there; this benchmark needs the generator and the peers of the shared bench folder beside "
+            "the checkout"
         )
     return path

@@ -1,4 +1,6 @@
-"""Text stages at 25 M rows beside polars, and at 100 M rows with two sizes of vocabulary: does the cost of a row stay what it is?
+"""Text stages at 25 M rows beside polars, and at 100 M rows with two sizes of vocabulary.
+
+The question is whether the cost of a row stays the same.
 
     python -m benchmarks.scale [--rounds 3] [--large-rounds 1] [--duckdb]
 

@@ -146,7 +146,10 @@ def origin(found: dict[str, Any]) -> str:
     )
     names = ", ".join(f"{name} {versions[name]}" for name in shown)
     device = f"{found['device']}, " if "device" in found else ""
-    return f"{found['date']}, {device}{machine['cores']} cores ({machine['cpu']}), {machine['memory_bytes'] / 1e9:.0f} GB.{disturbed} {names}."
+    return (
+        f"{found['date']}, {device}{machine['cores']} cores ({machine['cpu']}), {machine['memory_bytes'] / 1e9:.0f} "
+        f"GB.{disturbed} {names}."
+    )
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

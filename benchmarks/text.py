@@ -1,4 +1,6 @@
-"""Text stages (`altalign curate --until judge`) beside polars and duckdb, which do the peers' part of the same job on the same rows.
+"""Text stages (`altalign curate --until judge`) beside polars and duckdb.
+
+The peers do their part of the same job on the same rows.
 
     python -m benchmarks.text [--rows 5000000] [--rounds 3]
 

@@ -1,4 +1,7 @@
-"""One thread over web archives, timed: the command line of `our_pages` and `peer_pages`. Standard library alone, for the peer has nothing of ours."""
+"""One thread over web archives, timed: the command line of `our_pages` and `peer_pages`.
+
+Standard library alone, for the peer has nothing of ours.
+"""
 
 import argparse
 import json

@@ -1,4 +1,6 @@
-"""Whose training steps are compared: altalign's, open_clip's, Hugging Face AlignModel's, of the same towers on the same batch.
+"""Contestants whose training steps are compared: altalign's, open_clip's, Hugging Face AlignModel's.
+
+They have the same towers and the same batch.
 
 A step is forward, loss, backward, optimiser; images and captions are in the device's memory. What differs is theirs:
 open_clip keeps the 1x1 convolution of EfficientNet's head, AlignModel's embeddings are as wide as its image tower's
@@ -96,7 +98,10 @@ def ours(sizes: Sizes, way: Way, batch: int, *, batch_norm: str = "ghost", chunk
 
 
 def open_clip(sizes: Sizes, way: Way, batch: int, *, accumulate: int = 1) -> Contestant:
-    """open_clip's CustomTextCLIP of timm's EfficientNet and transformers' BERT, and its loss; accumulation as its trainer does it."""
+    """open_clip's CustomTextCLIP of timm's EfficientNet and transformers' BERT, and its loss.
+
+    Accumulation is as its trainer does it.
+    """
     import open_clip as library
     from open_clip.loss import ClipLoss
     from transformers import BertConfig
@@ -196,7 +201,10 @@ PEERS: dict[str, Callable[..., Contestant]] = {"open_clip": open_clip, "AlignMod
 
 
 def batch_of(sizes: Sizes, pairs: int, device: str) -> Batch:
-    """Random pairs in a device's memory, the same on each device of a kind; captions of `SHORTEST` to `tokens` word pieces."""
+    """Random pairs in a device's memory, the same on each device of a kind.
+
+    Captions have `SHORTEST` to `tokens` word pieces.
+    """
     generator = torch.Generator(device).manual_seed(0)
     lengths = torch.randint(SHORTEST, sizes.tokens + 1, (pairs, 1), generator=generator, device=device)
     lengths[0] = sizes.tokens
@@ -213,7 +221,7 @@ def batch_of(sizes: Sizes, pairs: int, device: str) -> Batch:
 
 
 def peer_inputs(sizes: Sizes, way: Way, pairs: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What the peers' loaders give, ready made: floats from -1 to 1, and captions padded to the longest there may be."""
+    """What the peers' loaders give: floats from -1 to 1, and captions padded to the longest possible."""
     held = batch_of(sizes, pairs, way.device)
     padding = (0, sizes.tokens_at_most - sizes.tokens)
     images = (held.images.float() / 127.5 - 1).contiguous(

@@ -1,4 +1,6 @@
-"""Training steps on one GPU, beside open_clip's and Hugging Face AlignModel's: samples a second, peak memory, use of the GPU's arithmetic.
+"""Training steps on one GPU, beside open_clip's and Hugging Face AlignModel's.
+
+The figures are samples a second, peak memory and use of the GPU's arithmetic.
 
     python3 -m benchmarks.train_gpu [--models b3-mini b5-base b7-base] [--parts sizes compiled peers global] [--seconds
     500] [--out FILE]
@@ -40,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     missing = absent(NEEDED)
     if missing:
         sys.stderr.write(
-            f"this needs {', '.join(missing)}, which this Python ({sys.executable}) does not have; install them, or give PYTHON=…\n"
+            f"this needs {', '.join(missing)}, which this Python ({sys.executable}) does not have; install them, or "
+            "give PYTHON=…\n"
         )
         return 1
     import torch

@@ -1,4 +1,6 @@
-"""Training steps beside open_clip's and Hugging Face AlignModel's: the same sizes, inputs and optimiser's method, one thread each, interleaved.
+"""Training steps beside open_clip's and Hugging Face AlignModel's, one thread each, interleaved.
+
+Sizes, inputs and the optimiser's method are the same.
 
     python -m benchmarks.train_step [--rounds 2] [--batch 32] [--px 96] [--tokens 64]
 

@@ -1,4 +1,6 @@
-"""One contestant's training steps on the CPU, of `benchmarks.train_contestants`: EfficientNet-B0, BERT-Mini, embeddings of B0's 320 numbers.
+"""One contestant's training steps on the CPU, of `benchmarks.train_contestants`.
+
+The towers are EfficientNet-B0 and BERT-Mini, with embeddings of B0's 320 numbers.
 
 Dropout 0.1, LAMB and float32 for all; captions of as many tokens. Prints a line of JSON.
 """

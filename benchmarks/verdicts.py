@@ -43,7 +43,8 @@ def compare(run: Path, peer: Path) -> dict[str, Any]:
     with duckdb.connect() as db:
         dropped, kept = run / "dropped" / "judge", run / "work" / "judge" / "grouped"
         db.execute(
-            f"set memory_limit='{MEMORY}'; set temp_directory='{peer.with_suffix('.compare')}'; set preserve_insertion_order=false"
+            f"set memory_limit='{MEMORY}'; set temp_directory='{peer.with_suffix('.compare')}'; set "
+            "preserve_insertion_order=false"
         )
         bits = " + ".join(f"{bit} * list_contains(failed, '{reason}')::int" for reason, bit in BITS.items())
         bits += f" + {NO_BIT_OF_THEIRS} * list_has_any(failed, {list(NOT_ASKED)})::int"
@@ -54,7 +55,8 @@ def compare(run: Path, peer: Path) -> dict[str, Any]:
               union all select image_url, caption, 0 from read_parquet('{kept}/*.parquet');
             create view theirs as select url, text, verdict::int verdict from read_parquet('{peer}');
             create temp table uneven as
-              select h, sum(n) n from (select hash(url, text, verdict) h, 1 n from ours union all select hash(url, text, verdict), -1 from theirs)
+              select h, sum(n) n from (select hash(url, text, verdict) h, 1 n from ours union all select hash(url, text,
+              verdict), -1 from theirs)
               group by h having sum(n) <> 0
             """
         )

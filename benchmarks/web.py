@@ -1,4 +1,6 @@
-"""Images over HTTP beside the img2dataset CLI: images a second from one server on this machine, memory, and how long a run goes on after its last byte.
+"""Images over HTTP beside the img2dataset CLI: images a second from one server on this machine.
+
+Memory is measured too, and how long a run goes on after its last byte.
 
     python -m benchmarks.web [--rounds 3]
 
@@ -70,7 +72,10 @@ def main() -> int:
 
 
 def compete(rounds: int, folder: Path, place: Path) -> None:
-    """All rounds of both; once the peer's slow way, which starts for longer than it works, and once the large images."""
+    """All rounds of both programs; the peer's slow way once, and the large images once.
+
+    The slow way starts for longer than it works.
+    """
     tar = generated("web", 300, folder) / "web-000.tar"
     with serving(tar) as server:
         answering, rows = server.hosts[: HOSTS - HANGING], {}
@@ -211,9 +216,12 @@ def peer(server: Server, rows: Path, place: Path, way: str, suffix: str) -> Prog
     """The img2dataset CLI, with ALIGN's limits of size and shape; two shards, one a process."""
     output = place / "img2dataset"
     options: dict[str, Any] = {
-        "url_list": rows, "input_format": "parquet", "url_col": "url", "caption_col": "caption", "output_folder": output, "output_format": "webdataset",
-        "processes_count": PROCESSES, "thread_count": THREADS, "number_sample_per_shard": pq.read_metadata(rows).num_rows // PROCESSES, "timeout": TIMEOUT_S,
-        "resize_mode": "no", "skip_reencode": way == FAST, "extract_exif": False, "min_image_size": 201, "max_aspect_ratio": 3.0, "max_image_area": 178_956_970,
+        "url_list": rows, "input_format": "parquet", "url_col": "url", "caption_col": "caption",
+        "output_folder": output, "output_format": "webdataset",
+        "processes_count": PROCESSES, "thread_count": THREADS,
+        "number_sample_per_shard": pq.read_metadata(rows).num_rows // PROCESSES, "timeout": TIMEOUT_S,
+        "resize_mode": "no", "skip_reencode": way == FAST, "extract_exif": False, "min_image_size": 201,
+        "max_aspect_ratio": 3.0, "max_image_area": 178_956_970,
     }  # fmt: skip
 
     def prepare() -> None:

@@ -1,4 +1,6 @@
-"""A web server of images in memory, for benchmarks: static bytes, many hosts, some of which never answer. Linux, where all of 127.0.0.0/8 is this machine.
+"""A web server of images in memory, for benchmarks: static bytes, many hosts, some of which never answer.
+
+It needs Linux, where all of 127.0.0.0/8 is this machine.
 
     python -m benchmarks.web_server TAR [--hosts 100] [--hanging 20]
 

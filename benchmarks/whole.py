@@ -1,4 +1,6 @@
-"""Whole runs of `altalign curate`: the two books that ship with the repository, and 100,000 generated images of mixed formats.
+"""Whole runs of `altalign curate`, of the two books that ship and of 100,000 images.
+
+The images are generated, in mixed formats.
 
     python -m benchmarks.whole [--images 100000]
 

@@ -1,7 +1,8 @@
 """The descriptor `dct`: the 192 lowest frequencies of a 32 x 32 thumbnail, and a map from them to 64 dimensions.
 
 Both are computed in integers: on every machine the same pixels give the same coefficients, and the same map gives the
-same vectors. Only learning a map uses floats; the result is rounded once and written, and the file decides from then on.
+same vectors. Only learning a map uses floats; the result is rounded once and written, and the file decides from then
+on.
 """
 
 from dataclasses import dataclass

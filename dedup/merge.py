@@ -199,7 +199,8 @@ def _count(
     """Count hashes and sorted hot ones, bucket by bucket.
 
     Fills `keys` and `counts` with the hashes seen twice or more, sorted, and returns their number. Tallies all counts;
-    _DENSE stands for itself and all larger ones. The number of a slot is the bits of a hash that follow the bucket's, so
+    _DENSE stands for itself and all larger ones. The number of a slot is the bits of a hash that follow the bucket's,
+    so
     a table is nearly sorted in the order of its slots.
     """
     up, down = shared + bits, np.uint64(64) - bits

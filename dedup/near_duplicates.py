@@ -292,7 +292,10 @@ def _look_closer(
     found: np.ndarray,
     count: int,
 ) -> int:
-    """Bound the pairs of one row that the first bound leaves again, then multiply them in full; returns the new count."""
+    """Bound again the pairs of one row that the first bound leaves, then multiply them in full.
+
+    Returns the new count.
+    """
     (_, second, vectors, norms), (_, test_second, test_vectors, test_norms) = rows, tests
     for i in range(min(len(bounds), len(test_vectors) - first_test)):
         if bounds[i] <= limits[0]:

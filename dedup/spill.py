@@ -1,7 +1,9 @@
 """The writing side of exact counting: scatters hashes to partitions by their top bits, in buffers that a thread keeps.
 
-A partition is the top bits of a hash, so partitions in order are one sorted table. A small cache counts hot n-grams, the
-most frequent ones, before anything is stored. Which n-grams are hot changes what is written, never what the merge finds.
+A partition is the top bits of a hash, so partitions in order are one sorted table. A small cache counts hot n-grams,
+the
+most frequent ones, before anything is stored. Which n-grams are hot changes what is written, never what the merge
+finds.
 """
 
 from collections.abc import Callable

@@ -33,15 +33,24 @@ _ES_SHAPES = _table(
     COMMON_SHAPES,
     "m círculo círculos, m cuadrado cuadrados, m triángulo triángulos, f estrella estrellas, m corazón corazones",
 )
-_ES_COLOURS = _table(COMMON_COLOURS, "rojo roja rojos rojas, azul azul azules azules, verde verde verdes verdes, amarillo amarilla amarillos amarillas,"
-                     "blanco blanca blancos blancas, negro negra negros negras")  # fmt: skip
+_ES_COLOURS = _table(
+    COMMON_COLOURS,
+    "rojo roja rojos rojas, azul azul azules azules, verde verde verdes verdes, "
+    "amarillo amarilla amarillos amarillas, blanco blanca blancos blancas, negro negra negros negras",
+)
 _ES_PLACES = _phrases(COMMON_PLACES, "en el centro, arriba, abajo, a la izquierda, a la derecha")
-_RU_SHAPES = _table(COMMON_SHAPES, "m круг круга кругов, m квадрат квадрата квадратов, m треугольник треугольника треугольников,"
-                    "f звезда звезды звёзд, n сердце сердца сердец")  # fmt: skip
+_RU_SHAPES = _table(
+    COMMON_SHAPES,
+    "m круг круга кругов, m квадрат квадрата квадратов, m треугольник треугольника треугольников, "
+    "f звезда звезды звёзд, n сердце сердца сердец",
+)
 # Colours: masculine, feminine, neuter, nominative plural, genitive plural, prepositional masculine.
-_RU_COLOURS = _table(COMMON_COLOURS, "красный красная красное красные красных красном, синий синяя синее синие синих синем,"
-                     "зелёный зелёная зелёное зелёные зелёных зелёном, жёлтый жёлтая жёлтое жёлтые жёлтых жёлтом,"
-                     "белый белая белое белые белых белом, чёрный чёрная чёрное чёрные чёрных чёрном")  # fmt: skip
+_RU_COLOURS = _table(
+    COMMON_COLOURS,
+    "красный красная красное красные красных красном, синий синяя синее синие синих синем, "
+    "зелёный зелёная зелёное зелёные зелёных зелёном, жёлтый жёлтая жёлтое жёлтые жёлтых жёлтом, "
+    "белый белая белое белые белых белом, чёрный чёрная чёрное чёрные чёрных чёрном",
+)
 _RU_PLACES = _phrases(COMMON_PLACES, "в центре, вверху, внизу, слева, справа")
 _JA_SHAPES = _phrases(COMMON_SHAPES, "丸, 四角, 三角, 星, ハート")
 _JA_COLOURS = _phrases(COMMON_COLOURS, "赤い, 青い, 緑の, 黄色い, 白い, 黒い")

@@ -13,7 +13,9 @@ def main(argv: Sequence[str]) -> int:
     """Write the demo web where there is none yet, and serve it if asked."""
     parser = argparse.ArgumentParser(
         prog="altalign demo",
-        description="Write a small web of drawn pictures and their captions, as WARC files, from a seed and without a network.",
+        description=(
+            "Write a small web of drawn pictures and their captions, as WARC files, from a seed and without a network."
+        ),
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="where to write it")
     parser.add_argument(

@@ -45,7 +45,10 @@ _DECOYS = (
     '<!-- <img src="/comment.jpg" alt="an image inside a comment"> -->',
     '<script>document.write(\'<img src="/script.jpg" alt="an image inside a script">\')</script>',
     '<textarea><img src="/textarea.jpg" alt="an image inside a text area"></textarea>',
-    '<style>p { background: url("/style.png") } /* <img src="/style.jpg" alt="an image inside a style sheet"> */</style>',
+    (
+        '<style>p { background: url("/style.png") } /* <img src="/style.jpg" alt="an image inside a style sheet"> '
+        "*/</style>"
+    ),
     '<input type="image" src="/button.png" alt="a button is no image element">',
 )
 

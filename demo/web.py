@@ -48,7 +48,8 @@ _ENGLISH_CHARSETS = (
 
 # What an image element is, and what becomes of an image; weights.
 _ELEMENTS = {
-    "new": 46, "again": 21, "repeated": 4, "alt missing": 4, "alt empty": 4, "bad url": 1.5, "short": 4, "long": 2.5, "boilerplate": 4, "rare": 4.5,
+    "new": 46, "again": 21, "repeated": 4, "alt missing": 4, "alt empty": 4, "bad url": 1.5, "short": 4, "long": 2.5,
+    "boilerplate": 4, "rare": 4.5,
 }  # fmt: skip
 _IMAGES = {
     "sound": 850,
@@ -63,7 +64,8 @@ _IMAGES = {
     "bomb": 2,
 }
 _FORMS = {
-    "jpeg": 800, "progressive": 80, "png": 25, "png8": 15, "webp": 40, "gif": 20, "avif": 8, "bmp": 4, "tiff": 4, "turned": 5, "cmyk": 4,
+    "jpeg": 800, "progressive": 80, "png": 25, "png8": 15, "webp": 40, "gif": 20, "avif": 8, "bmp": 4, "tiff": 4,
+    "turned": 5, "cmyk": 4,
 }  # fmt: skip
 _SMALL = ((16, 16), (32, 32), (64, 48), (120, 90), (180, 180), (150, 240), (200, 200), (200, 300), (480, 200))
 _ELONGATED = ((603, 201), (660, 220), (220, 660), (900, 210), (210, 800))
@@ -71,7 +73,10 @@ _BARELY_KEPT = ((201, 201), (201, 300), (602, 201), (204, 611))
 _NOT_FOUND = (
     b"<!DOCTYPE html><title>Not found</title><h1>Not found</h1><p><img src=/sad.png alt='a page that was not found'>"
 )
-_SVG = b'<svg xmlns="http://www.w3.org/2000/svg" width="300" height="300"><circle cx="150" cy="150" r="90" fill="red"/></svg>'
+_SVG = (
+    b'<svg xmlns="http://www.w3.org/2000/svg" width="300" height="300"><circle cx="150" cy="150" r="90" '
+    b'fill="red"/></svg>'
+)
 
 
 @dataclass(frozen=True)
@@ -372,4 +377,4 @@ Written by `altalign demo` from seed {seed}: {summary.pages:,} pages with {summa
   `served.csv`, the same pairs with addresses at which they are.
 
 A pool this small needs other limits than the web: `text.vocabulary_size = {VOCABULARY_SIZE}` and `image.texts_per_image_at_most = {TEXTS_PER_IMAGE_AT_MOST}`.
-"""
+"""  # noqa: E501

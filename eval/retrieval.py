@@ -1,4 +1,6 @@
-"""Image-text retrieval with several captions per image: recall@k in percent, both ways (ALIGN section 5.1, tables 2, 3).
+"""Image-text retrieval with several captions per image: recall@k in percent, both ways.
+
+ALIGN section 5.1, tables 2 and 3.
 
 The evaluator knows a set of captioned images and how to encode it; its core, `recalls`, only knows embeddings.
 """
@@ -99,7 +101,8 @@ def recalls(images: Tensor, texts: Tensor, owner: Tensor, ks: Sequence[int] = KS
         ks: the values of k.
 
     Returns:
-        `image_to_text_rK` and `text_to_image_rK` for every k; `rsum`, their sum; `mean_recall`, their mean; `chance_r1`,
+        `image_to_text_rK` and `text_to_image_rK` for every k; `rsum`, their sum; `mean_recall`, their mean;
+        `chance_r1`,
         recall@1 of a random order (the same in both directions); `images` and `captions`, their numbers.
 
     Raises:

@@ -165,7 +165,9 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
 
 
 def peak_bytes(data: bytes, *, colour: bool, pixels_at_most: int | None = None, short_side_px: int = 0) -> int:
-    """Bytes of memory that `decode` with these settings takes at its peak, by the header; 0 where nothing will be decoded.
+    """Bytes of memory that `decode` with these settings takes at its peak, by the header.
+
+    0 where nothing will be decoded.
 
     Of `to_stored`: in colour, and without the other two.
     """
@@ -185,7 +187,7 @@ def peak_bytes(data: bytes, *, colour: bool, pixels_at_most: int | None = None, 
 
 
 def is_stored_as_found(kind: str, width: int, height: int, *, portable: bool, resize_short_side_px: int) -> bool:
-    """Whether `to_stored` leaves the bytes of an image as they are; asked by whoever knows its format and size, it need not be opened again."""
+    """Whether `to_stored` leaves the bytes of an image as they are, by its format and size alone."""
     return (kind == "jpeg" or not portable) and not 0 < resize_short_side_px < min(width, height)
 
 
@@ -196,7 +198,10 @@ def to_jpeg(data: bytes, *, resize_short_side_px: int) -> tuple[bytes, int, int]
 
 
 def gray(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """The luma (ITU-R 601) of RGB pixels, rounded as Pillow does; gray pixels stay as they are. Shape (height, width)."""
+    """The luma (ITU-R 601) of RGB pixels, rounded as Pillow does; gray pixels stay as they are.
+
+    Shape (height, width).
+    """
     return pixels if pixels.ndim == 2 else np.asarray(Image.fromarray(pixels).convert("L"))
 
 
@@ -208,7 +213,10 @@ def _one_at_a_time(pixels: int) -> AbstractContextManager[Any]:
 def _upright(
     image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_side_px: int
 ) -> tuple[npt.NDArray[np.uint8], int]:
-    """Pixels as `Decoded` describes them, and the orientation. Raises one of `DECODER_ERRORS` where the image does not decode whole."""
+    """Pixels as `Decoded` describes them, and the orientation.
+
+    Raises one of `DECODER_ERRORS` where the image does not decode whole.
+    """
     orientation = orientation_of(image)
     pixels = _scaled_in_the_dct(image, data, colour=colour, short_side_px=short_side_px)
     if pixels is not None:
@@ -250,7 +258,9 @@ def _is_turned_by_pillow(image: ImageFile.ImageFile) -> bool:
 def _scaled_in_the_dct(
     image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_side_px: int
 ) -> npt.NDArray[np.uint8] | None:
-    """Pixels of a sound JPEG; None: let Pillow try (another format, a colour space such as CMYK, or a remark of the decoder that need not be damage).
+    """Pixels of a sound JPEG; None: let Pillow try.
+
+    Pillow tries another format, a colour space such as CMYK, or where a remark of the decoder need not be damage.
 
     After a remark it is Pillow that tells sound from cut: libjpeg reports its first remark alone, which may hide a
     second.
@@ -269,7 +279,10 @@ def _scaled_in_the_dct(
 
 
 def _on_white(image: Image.Image, *, colour: bool, short_side_px: int) -> Image.Image:
-    """A loaded image as RGB or L: 8 bits, without transparency, scaled down by a whole number where that leaves `short_side_px`."""
+    """A loaded image as RGB or L: 8 bits, without transparency.
+
+    It is scaled down by a whole number where that leaves `short_side_px`.
+    """
     wanted = "RGB" if colour else "L"
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         image = _eight_bits(image)
@@ -288,7 +301,10 @@ def _on_white(image: Image.Image, *, colour: bool, short_side_px: int) -> Image.
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Gray of 16 bits by its upper 8; integers and floats of 32 bits (TIFF), which have no white of their own, from their least to their greatest."""
+    """Gray of 8 bits: of 16 bits the upper 8; of 32 bits from the least value to the greatest.
+
+    Integers and floats of 32 bits (TIFF) have no white of their own.
+    """
     values = np.asarray(image)
     if image.mode.startswith("I;16"):
         return Image.fromarray((values >> 8).astype(np.uint8))
@@ -309,7 +325,10 @@ def _turned(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.u
 
 
 def _size_after(width: int, height: int, *, short_side_px: int) -> tuple[int, int]:
-    """Width and height with a short side of `short_side_px`, the long one rounded half up; less where that would not fit a JPEG."""
+    """Width and height with a short side of `short_side_px`, the long one rounded half up.
+
+    Both are less where the long one would not fit a JPEG.
+    """
     short, long = min(width, height), max(width, height)
     new_short, new_long = short_side_px, (2 * long * short_side_px + short) // (2 * short)
     if new_long > JPEG_SIDE_AT_MOST_PX:

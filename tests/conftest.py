@@ -130,7 +130,9 @@ def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def s3(s3_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
-    """The S3 server, a bucket of its own, the environment that leads there, and this machine's folder for the test alone."""
+    """The S3 server, a bucket of its own, the environment that leads there, and this machine's folder for the test
+    alone.
+    """
     return s3_server.for_test(tmp_path, monkeypatch)
 
 

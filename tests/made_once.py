@@ -43,7 +43,9 @@ def changed(fixtures: Iterable[str]) -> list[str]:
 
 
 def linked(folder: Path, to: Path) -> Path:
-    """A copy of links, for a test that lets altalign write there: it changes no file but its lock, it puts another in its place."""
+    """A copy of links, for a test that lets altalign write there: it changes no file but its lock, it puts another in
+    its place.
+    """
     shutil.copytree(folder, to, copy_function=os.link, ignore=shutil.ignore_patterns("lock"))
     return to
 

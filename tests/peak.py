@@ -1,4 +1,7 @@
-"""The most memory that this process has had. Not what `getrusage` tells, which begins with that of the process that started this one."""
+"""The most memory that this process has had.
+
+Not what `getrusage` tells, which begins with that of the process that started this one.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What of this process a test must leave as it found it: user, umask, working directory, environment, signal handlers."""
+"""What a test must leave as it was: user, umask, working directory, environment, signal handlers."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for captions and pools that are as nasty as the web, and small enough for every rule to bite."""
+"""Hypothesis strategies for captions and pools as nasty as the web, and small enough for every rule to bite."""
 
 from hypothesis import strategies as st
 
@@ -261,7 +261,9 @@ def pool_captions() -> st.SearchStrategy[str | None]:
 
 @st.composite
 def pools(draw: st.DrawFn, *, kind: str = "table", max_size: int = 30) -> list[Candidate]:
-    """Candidates of a pool in input order, of two sources; those of pages (`kind` warc or wat) have resolved URLs and no image in hand."""
+    """Candidates of a pool in input order, of two sources; those of pages (`kind` warc or wat) have resolved URLs and
+    no image in hand.
+    """
     page = kind in ("warc", "wat")
     urls = draw(
         st.lists(

@@ -1,4 +1,6 @@
-"""The Containerfile against the repository: what it copies is there, its versions are those of the lock file, its settings those that a command gives itself.
+"""The Containerfile against the repository.
+
+What it copies is there, its versions are those of the lock file, its settings those that a command gives itself.
 
 No image is built here: that takes a daemon.
 """

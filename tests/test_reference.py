@@ -378,7 +378,9 @@ SETTINGS = Settings(words_at_least=2, vocabulary_size=8_000, images_per_text_at_
 def duckdb_tables(
     candidates: list[Candidate], settings: Settings
 ) -> tuple[dict[str, int], int | None, dict[str, int], dict[str, int], dict[int, int]]:
-    """All n-grams, threshold, over-shared texts, over-captioned images and words per row, by SQL over (row, position, word)."""
+    """All n-grams, threshold, over-shared texts, over-captioned images and words per row, by SQL over (row, position,
+    word).
+    """
     placed = [
         (row, position, word)
         for row, found in enumerate(c.words for c in candidates)
@@ -398,7 +400,8 @@ def duckdb_tables(
         sql.register("rows", rows)
         sql.execute("""create table ngrams as select ngram, count(*) as n from (
             select word as ngram from words union all
-            select word || ' ' || lead(word) over (partition by row order by position) from words) where ngram is not null group by ngram""")
+            select word || ' ' || lead(word) over (partition by row order by position) from words) where ngram is not
+            null group by ngram""")
         kth = sql.execute(
             "select n from ngrams order by n desc limit 1 offset ?", [settings.vocabulary_size - 1]
         ).fetchone()
@@ -410,7 +413,8 @@ def duckdb_tables(
             dict(sql.execute(over.format("image", "text"), [settings.texts_per_image_at_most]).fetchall()),
             dict(
                 sql.execute(
-                    "select n, count(*) from (select row, count(word) as n from rows left join words using (row) group by row) group by n"
+                    "select n, count(*) from (select row, count(word) as n from rows left join words using (row) group "
+                    "by row) group by n"
                 ).fetchall()
             ),
         )

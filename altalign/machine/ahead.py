@@ -50,7 +50,9 @@ class Done(Generic[Result]):
 
 
 def in_order(begun: Iterable[tuple[Key, Begun[Result], int]], *, bytes_at_most: int) -> Generator[tuple[Key, Result]]:
-    """Keys and results of what an iterator begins (the third is about how many bytes it and its result take), in its order.
+    """Keys and results of what an iterator begins, in its order.
+
+    The third thing that it gives is about how many bytes a piece of work and its result take.
 
     The iterator is ahead by as many bytes as may be held, so with 0 everything ends before the next begins. What has
     not begun when this is closed, or ends with an error, is cancelled.

@@ -67,7 +67,10 @@ def part_of(given_up: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[Callable[[], int]]:
-    """Around work that looks for itself whether it is to end: the first signal raises nothing here, and is told by what the block is given (0: none)."""
+    """A block of work that looks for itself whether it is to end.
+
+    The first signal raises nothing here. The block is given a function that says which signal came (0: none).
+    """
     _DEFERRED.set()
     try:
         yield lambda: _ASKED[0] if _ASKED else 0
@@ -91,7 +94,9 @@ def _ask(number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def handled(*, to_the_end: bool = False) -> Iterator[None]:
-    """Handle the signals that end a command, but those that its caller ignores (nohup does); inside another such block, nothing new.
+    """Handle the signals that end a command, but those that its caller ignores, as nohup does.
+
+    Inside another such block nothing changes.
 
     With `to_the_end`, of the process's life: what comes after the block ends it without a word.
     """

@@ -1,4 +1,7 @@
-"""Where compiled kernels stay between commands: in the checkout or the user's cache; where neither can be written, only as long as this command."""
+"""Where compiled kernels stay between commands: in the checkout, or in the user's cache.
+
+Where neither can be written, they stay only as long as the command.
+"""
 
 import atexit
 import os
@@ -10,7 +13,9 @@ from altalign.errors import UsageError
 
 
 def settle(package: Path = Path(__file__).parents[1]) -> None:
-    """Called before kernels are imported, for Numba refuses to when it finds no place; `NUMBA_CACHE_DIR` is one it is told.
+    """Choose where kernels are kept. Called before they are imported: Numba refuses to where it finds no place.
+
+    `NUMBA_CACHE_DIR` is a place that it is told.
 
     Raises:
         UsageError: not even temporary files can be written.
@@ -32,7 +37,8 @@ def settle(package: Path = Path(__file__).parents[1]) -> None:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     where = " nor ".join(str(place) for place in places)
     sys.stderr.write(
-        f"neither {where} can be written, so kernels are compiled each time, for about 20 s; set NUMBA_CACHE_DIR to a folder that can\n"
+        f"neither {where} can be written, so kernels are compiled each time, for about 20 s; set NUMBA_CACHE_DIR to a "
+        "folder that can\n"
     )
 
 

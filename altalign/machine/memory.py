@@ -1,4 +1,6 @@
-"""How much memory there is for a command, what a curation needs, and how its work is made to fit. No result depends on any of it.
+"""How much memory a command has, what a curation needs, and how its work is made to fit.
+
+No result depends on any of it.
 
 Measured with 64-bit Linux, Python 3.11 and 3.12: 500,000 captions took 0.48 GB with one thread and 0.57 GB with two to
 four, the demo web 0.35, 0.42 and 0.53 GB with one, two and four; 0.4 GB more of address space, with the settings of
@@ -45,7 +47,10 @@ class Free(NamedTuple):
 
 
 def prepare() -> None:
-    """Called first in a process that is ours, before libraries are loaded: allocators keep pages; where addresses are limited, they reserve few."""
+    """Prepare a process that is ours, before libraries are loaded.
+
+    Allocators keep pages; where addresses are limited, they reserve few.
+    """
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         # the text stages get buffers of the same sizes again and again, and clearing their pages anew takes time
         if sys.platform == "linux":
@@ -150,7 +155,8 @@ def fitted(config: "CurateConfig", there: Free) -> "CurateConfig":
     if not fit:
         least = needed(1, is_address_space=there.is_address_space) // MB
         raise UsageError(
-            f"not enough memory: a curation takes {least:,} MB, and {there.bytes // MB:,} MB are free ({there.of}); give it more"
+            f"not enough memory: a curation takes {least:,} MB, and {there.bytes // MB:,} MB are free ({there.of}); "
+            "give it more"
         )
     if fit == wanted:
         return config
@@ -158,7 +164,10 @@ def fitted(config: "CurateConfig", there: Free) -> "CurateConfig":
 
 
 def for_processes(there: Free) -> int:
-    """How many processes more there is memory for. Each asks for itself where large images are to wait for one another, so it has to be ample beside them."""
+    """How many processes more there is memory for.
+
+    Each asks for itself where large images are to wait for one another, so it has to be ample beside them.
+    """
     if there.is_address_space or there.of == _NOTHING:
         return 0
     return max(0, there.bytes - needed(1, is_address_space=False) - _AMPLE_FREE_BYTES) // PROCESS_BYTES

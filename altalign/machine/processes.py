@@ -32,11 +32,17 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # The whole program of a process: what is imported is found where its parent found it.
-_PROGRAM = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from altalign.machine import processes; processes.serve()"
+_PROGRAM = (
+    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from altalign.machine import processes; "
+    "processes.serve()"
+)
 
 
 def worth(seconds: float, at_most: int) -> int:
-    """How many are worth having for work that takes one core so many seconds, and that there is memory for; 0 where threads do it as well."""
+    """How many processes are worth having for work that takes one core so many seconds.
+
+    There is memory for as many; 0 where threads do the work as well.
+    """
     count = min(at_most, int(seconds / SECONDS_OF_WORK))
     if count > 1:
         count = min(count, OF_COMMAND.count + memory.for_processes(memory.free()))
@@ -44,7 +50,10 @@ def worth(seconds: float, at_most: int) -> int:
 
 
 class InProcesses(Generic[Item, Result]):
-    """Calls `work` in a process of the command where they are in use and one is idle, else here. `work`, items and results can be pickled."""
+    """Calls `work` in a process of the command where they are in use and one is idle, else here.
+
+    `work`, items and results can be pickled.
+    """
 
     def __init__(self, work: Callable[[Item], Result]):
         self.work = work
@@ -78,7 +87,7 @@ class Processes:
 
     @contextmanager
     def used(self, count: int) -> Iterator[None]:
-        """All that there are, and at least so many, do the work of this block that is `InProcesses`; with 0, none of it."""
+        """For this block, all processes, and at least so many, do the work that is `InProcesses`; with 0, none does."""
         # the system has killed it meanwhile: it costs nothing but itself
         for process in [process for process in self._all if not process.is_there]:
             process.close()
@@ -175,7 +184,10 @@ class _Process:
         code = self.wait()
         what = f"process {self._process.pid}, one of those that this command works with,"
         if code == -signal.SIGKILL:
-            return f"{what} was killed; where the system did it for want of memory, give it more, or set fewer [engine] workers"
+            return (
+                f"{what} was killed; where the system did it for want of memory, give it more, or set fewer [engine] "
+                "workers"
+            )
         return f"{what} ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
 
     def close(self) -> None:
@@ -230,7 +242,10 @@ def serve() -> None:
 
 
 def _listen(requests: "SimpleQueue[tuple[bytes | None, Any]]", given_up: threading.Event) -> None:
-    """Take what the parent sends: work, or None where what is being done is given up. Where nothing more can come, all ends: nobody would read it."""
+    """Take what the parent sends: work, or None where what is being done is given up.
+
+    Where nothing more can come, all ends: nobody would read it.
+    """
     while True:
         try:
             request = pickle.load(sys.stdin.buffer)

@@ -10,7 +10,10 @@ from altalign.machine import kernel_cache, memory
 
 
 def prepare() -> None:
-    """Called first in a process that is ours: NumPy's BLAS starts no threads of its own, for units have theirs; and see `memory.prepare`."""
+    """Prepare a process that is ours, before anything else; see also `memory.prepare`.
+
+    NumPy's BLAS starts no threads of its own: units have theirs.
+    """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     memory.prepare()
 

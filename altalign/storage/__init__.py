@@ -1,4 +1,6 @@
-"""Files of runs and inputs behind one small face: open, list, write whole, delete. A path is local, or `s3://BUCKET/…` or `gs://BUCKET/…`.
+"""Files of runs and inputs behind one small interface: open, list, write whole, delete.
+
+A path is local, or `s3://BUCKET/…` or `gs://BUCKET/…`.
 
 Paths are strings, relative ones to the working directory. Nothing is ever renamed by a caller: a file appears whole
 when its `write` block ends well, or not at all. The exceptions are `growing`: what came over the web, and the log of
@@ -79,7 +81,10 @@ def folder_of(path: str) -> str:
 
 
 def relative(path: str, folder: str) -> str | None:
-    """The path as seen from a folder that it is in, with `/`; None of one that is elsewhere. Links are not looked at."""
+    """The path as seen from a folder that it is in, with `/`; None of one that is elsewhere.
+
+    Links are not looked at.
+    """
     return _relative(absolute(path), absolute(folder)) if is_remote(path) == is_remote(folder) else None
 
 
@@ -104,7 +109,10 @@ def open_read(path: str) -> BinaryIO:
 
 
 def open_again(path: str, file: BinaryIO) -> BinaryIO:
-    """A file that is open a second time, with a place of its own in it; what one of the two has read of a store, the other need not ask for."""
+    """A file that is open, a second time, with a position of its own.
+
+    What one of the two has read of a store, the other need not ask for.
+    """
     return _at(path).open_again(path, file)
 
 
@@ -146,12 +154,18 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def mappable(path: str) -> str:
-    """A local file of the same bytes, which can be mapped into memory: itself, or a copy that all processes of this machine share."""
+    """A local file of the same bytes, which can be mapped into memory.
+
+    It is the file itself, or a copy that all processes of this machine share.
+    """
     return _at(path).mappable(path)
 
 
 def each(work: Callable[[_T], _R], things: Iterable[_T], *, of: str) -> Iterator[_R]:
-    """What `work` gives of each thing, in order: one after the other where the files are on a disk, many at a time where `of` is in a store."""
+    """What `work` gives for each thing, in order.
+
+    One after the other where the files are on a disk, many at a time where `of` is in a store.
+    """
     return _at(of).each(work, things)
 
 
@@ -199,7 +213,10 @@ def files_below(folder: str) -> list[str]:
 
 
 def find(pattern: str) -> list[str]:
-    """What a glob matches, `**` for any folders; a path that is there as it is written is itself, whatever brackets it has."""
+    """Paths that match a glob, in which `**` stands for any folders.
+
+    A path that exists as it is written matches itself, whatever brackets it has.
+    """
     return _at(pattern).find(pattern)
 
 
@@ -263,7 +280,10 @@ def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Delete what writes that never ended have left under a folder, and make whole what grew. Nobody else may be writing there."""
+    """Delete what writes that never ended have left under a folder, and make whole what grew.
+
+    Nobody else may be writing there.
+    """
     _at(folder).sweep(folder)
 
 
@@ -285,7 +305,7 @@ def holder(folder: str) -> str | None:
 
 
 def temporary(folder: str) -> AbstractContextManager[None]:
-    """This folder, for as long as the block lasts, instead of the system's for what libraries and child processes think to be temporary.
+    """Use this folder instead of the system's for temporary files of libraries and child processes, in this block.
 
     A killed process cannot delete what it left there; the next one does. Of a folder in a store it is one on this
     machine that stands for it.
@@ -294,5 +314,8 @@ def temporary(folder: str) -> AbstractContextManager[None]:
 
 
 def local_file(path: str) -> str:
-    """Where another program writes a file of a run: there, or for a run in a store at a place of this machine that stands for it."""
+    """The local path where another program writes a file of a run.
+
+    For a run in a store, it is a place of this machine that stands for it.
+    """
     return _at(path).local_file(path)

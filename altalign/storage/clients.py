@@ -1,4 +1,6 @@
-"""Clients of object stores, one a bucket, and what to say of their trouble. Credentials and endpoints come from the environment alone.
+"""Clients of object stores, one a bucket, and the words for their errors.
+
+Credentials and endpoints come from the environment alone.
 
 Nothing is streamed to a store: Arrow's stream makes an object of what it was given so far, whatever error ends it (ADR
 12). An object is handed over whole, by one call in a thread that no signal interrupts.
@@ -78,7 +80,10 @@ class Place(NamedTuple):
 
     @property
     def client_of_parts(self) -> pafs.FileSystem:
-        """What writes objects in parts: were it to begin only with the first of them, it would make an empty object where that fails."""
+        """The writer of an object in parts.
+
+        Were it to begin only with the first part, it would make an empty object where that fails.
+        """
         return _client(self.scheme, self.bucket, os.getpid(), in_parts=True)
 
 
@@ -159,7 +164,7 @@ def asking(path: str) -> Iterator[None]:
 
 
 def put(path: str, data: Any) -> None:
-    """Make an object of these bytes (any buffer), whole or not at all, whatever happens to the thread that waits for it."""
+    """Make an object of these bytes (any buffer), whole or not at all, whatever happens to the waiting thread."""
     with asking(path):
         threads("uploads").submit(_put, Place.of(path), pa.py_buffer(data)).result()
 
@@ -289,7 +294,8 @@ def trouble(error: BaseException, path: str) -> AltalignError:
         return StoreError(f"{path}: there is no bucket {place.bucket}{at}; make it, or give another")
     if _NETWORK.search(said):
         return StoreError(
-            f"{path}: the store{at} does not answer ({shown}); look at the network and {_ENDPOINTS[place.scheme]}, and run the same command again"
+            f"{path}: the store{at} does not answer ({shown}); look at the network and {_ENDPOINTS[place.scheme]}, and "
+            "run the same command again"
         )
     if place.scheme == "s3" and (_REGION.search(said) or "HTTP status 400" in said):
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "not set"
@@ -309,7 +315,10 @@ def trouble(error: BaseException, path: str) -> AltalignError:
 _ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST"}
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account, or log in with gcloud auth application-default login",
+    "gs": (
+        "set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account, or log in with gcloud auth "
+        "application-default login"
+    ),
 }
 
 

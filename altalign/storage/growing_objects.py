@@ -1,4 +1,6 @@
-"""A file that grows in a store, which cannot append: parts are uploaded every few megabytes or seconds, and made one object at the end.
+"""A file that grows in a store, which cannot append.
+
+Parts are uploaded every few megabytes or seconds, and made one object at the end.
 
 A part has in its name where it begins, so that parts that an object holds already are told from those that come behind
 it: whoever is killed while parts are made one leaves both, and nothing twice. A kill loses what was added since the
@@ -68,7 +70,10 @@ class _Growing:
 
 @contextmanager
 def growing(path: str, *, keep: int | None = None) -> Iterator[_Growing]:
-    """See `altalign.storage`. Parts that a killed writer has left are made one first, the block's own when it ends well."""
+    """See `altalign.storage`.
+
+    Parts that a killed writer has left are made one first, the block's own when it ends well.
+    """
     with tempfile.TemporaryFile() as file:
         before, parts = _gather(path, file)
         size = file.truncate(min(keep if keep is not None else sys.maxsize, file.seek(0, 2)))
@@ -86,7 +91,10 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[_Growing]:
 
 
 def _gather(path: str, file: IO[bytes]) -> tuple[int | None, list[str]]:
-    """Write what is there, and the parts behind it, to a file; the bytes of the object (None: there is none), and the paths of all parts."""
+    """Write an object and the parts behind it to a file.
+
+    Returns the bytes of the object (None: there is none) and the paths of all parts.
+    """
     try:
         before = file.write(clients.get(path))
     except FileNotFoundError:

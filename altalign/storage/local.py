@@ -40,7 +40,10 @@ def open_read(path: str) -> BinaryIO:
 
 
 def open_again(path: str, _: BinaryIO) -> BinaryIO:
-    """The same once more: what was read is in the kernel's cache. Whoever looks at many places in order has most of them at hand."""
+    """The same once more: what was read is in the kernel's cache.
+
+    Whoever looks at many places in order has most of them at hand.
+    """
     return Path(path).open("rb", buffering=_AGAIN_BYTES)
 
 
@@ -190,7 +193,9 @@ class GrowingFile:
 
 @contextmanager
 def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
-    """A file to be added to: the first `keep` bytes of what is there (None: all of it) stay. Whoever is killed may leave a part of the last write.
+    """A file to append to: the first `keep` bytes of what is there (None: all of it) stay.
+
+    A writer that is killed may leave a part of the last write.
 
     Raises:
         FullDiskError: no space is left.
@@ -266,7 +271,8 @@ def locked(folder: str) -> Iterator[None]:
             if not is_forbidden(error):
                 raise
             raise UsageError(
-                f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose another [run] folder"
+                f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose "
+                "another [run] folder"
             ) from None
         yield
 
@@ -314,7 +320,7 @@ def holder_of(place: Path) -> str | None:
 
 @contextmanager
 def temporary(folder: str) -> Iterator[None]:
-    """This folder, for as long as the block lasts, instead of the system's for what libraries and child processes think to be temporary.
+    """Use this folder instead of the system's for temporary files of libraries and child processes, in this block.
 
     A killed process cannot delete what it left there; the next one does.
     """
@@ -353,12 +359,16 @@ def is_forbidden(error: BaseException) -> bool:
 
 
 def full_disk(error: BaseException, folder: str, *, writing: str = "") -> FullDiskError | None:
-    """What to say of an error that came because no space is left in a folder (empty: nobody knows where); None of any other error."""
+    """The message for an error that came because no space is left in a folder; None for any other error.
+
+    An empty folder means that nobody knows which.
+    """
     if not is_full_disk(error):
         return None
     what = (f" while writing {writing}" if writing else "") + (f" ({_left(error, folder)})" if folder else "")
     return FullDiskError(
-        f"{folder or 'the disk'}: no space left on the device{what}; make room and run the same command again, it continues"
+        f"{folder or 'the disk'}: no space left on the device{what}; make room and run the same command again, it "
+        "continues"
     )
 
 

@@ -1,4 +1,6 @@
-"""What this machine keeps of runs in object stores: copies of what is mapped into memory, temporary files, and who is at work.
+"""What this machine keeps of runs in object stores.
+
+Copies of what is mapped into memory, temporary files, and who is at work.
 
 All of it is in one folder: `ALTALIGN_CACHE`, else `altalign` in the user's cache. It may be deleted whenever no command
 is at work.
@@ -36,7 +38,8 @@ def folder() -> Path:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"{place}: cannot be written to ({error.strerror}), and copies of what is in an object store belong there; set ALTALIGN_CACHE"
+            f"{place}: cannot be written to ({error.strerror}), and copies of what is in an object store belong there; "
+            "set ALTALIGN_CACHE"
         ) from None
     return place.absolute()
 
@@ -47,7 +50,10 @@ def standing_for(path: str, what: str) -> Path:
 
 
 def machine() -> str:
-    """A name of this machine since it was started, that no other one has: not one that has the same folder either, as where homes are on NFS."""
+    """A name of this machine since it was started, which no other one has.
+
+    Machines that share a folder, as with homes on NFS, have different names.
+    """
     place = folder() / "machine"
     with suppress(FileExistsError):
         partial = place.with_name(f"machine-{uuid4().hex}")
@@ -63,7 +69,9 @@ def machine() -> str:
 
 
 def copy(path: str, stamp: Stamp, fetch: Callable[[BinaryIO], None]) -> str:
-    """The local copy of a file of this stamp; `fetch` writes its bytes where this machine has none. Others that want it wait.
+    """The local copy of a file of this stamp; `fetch` writes its bytes where this machine has none.
+
+    Others that want it wait.
 
     Raises:
         FullDiskError: no space is left for it.
@@ -79,7 +87,10 @@ def copy(path: str, stamp: Stamp, fetch: Callable[[BinaryIO], None]) -> str:
 
 
 def make_room(size: int) -> None:
-    """Delete the copies that were asked for longest ago, as far as there are too many of them. Whoever has one mapped keeps it."""
+    """Delete the copies that were asked for longest ago, as far as there are too many of them.
+
+    Whoever has one mapped keeps it.
+    """
     copies = []
     for place in (folder() / "copies").glob("*/*"):
         with suppress(OSError):

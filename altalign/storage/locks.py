@@ -1,4 +1,6 @@
-"""A run folder in a store, held against a second command on any machine by tickets: small objects that their owners write anew while they work.
+"""A lock on a run folder in a store, against a second command on any machine.
+
+It is made of tickets: small objects that their owners write anew while they work.
 
 Whoever wants to work writes a ticket of its own and then looks at all: where another one is fresh, it takes its own
 back. Of two that come at once neither may get it, but never both: S3 and GCS list what was written before. Ages are
@@ -46,7 +48,8 @@ class _Held:
         for folder, written in list(self._fresh.items()):
             if path.startswith(f"{folder}/") and time.monotonic() - written > LEASE_S:
                 raise StoreError(
-                    f"{folder}: held no longer: the store was not reached for {time.monotonic() - written:.0f} s, and another command may be at work; "
+                    f"{folder}: held no longer: the store was not reached for {time.monotonic() - written:.0f} s, and "
+                    "another command may be at work; "
                     "run the same command again, it continues"
                 )
 

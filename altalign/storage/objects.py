@@ -1,4 +1,7 @@
-"""Files in object stores, behind the face of `altalign.storage`, which says what each function promises. How objects are asked for: ADR 12."""
+"""Files in object stores, behind the face of `altalign.storage`, which says what each function promises.
+
+How objects are asked for: ADR 12.
+"""
 
 import fnmatch
 import io
@@ -240,7 +243,10 @@ def is_writable(_: str) -> bool:
 
 @contextmanager
 def write(path: str) -> Iterator[BinaryIO]:
-    """An object, uploaded once the block ended well; until then its bytes are in memory, or in a temporary file where they are many."""
+    """An object that is uploaded once the block has ended well.
+
+    Until then its bytes are in memory, or in a temporary file where they are many.
+    """
     with tempfile.SpooledTemporaryFile(clients.ONE_REQUEST_BYTES) as file:
         with local.naming_a_full_disk(tempfile.gettempdir(), path.rpartition("/")[2]):
             yield cast(BinaryIO, file)
@@ -265,7 +271,10 @@ def delete(path: str) -> None:
 
 
 def _delete_folder(path: str, place: Place) -> None:
-    """A thousand objects a request; the deepest folders first, for there are stores on file systems, where one that is not empty stays."""
+    """Delete objects, a thousand a request, the deepest folders first.
+
+    Some stores are file systems, where a folder that is not empty stays.
+    """
     folders = {place.name}
     for info in clients.listed(path, is_recursive=True):
         folder = info.path if info.type == pafs.FileType.Directory else info.path.rpartition("/")[0]
@@ -299,7 +308,10 @@ def _all(work: Callable[[str], None], paths: Sequence[str]) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Make whole what grew. An upload that never ended left no object; what it left in the store, the store's own rules delete."""
+    """Make whole what grew.
+
+    An upload that never ended left no object; what it left in the store, the store's own rules delete.
+    """
     for path in sorted({whole_name(path) for path in files_below(folder) if is_part(path)}):
         with growing(path):  # which begins with what a killed writer has left
             pass

@@ -1,4 +1,6 @@
-"""An object as a file: read in blocks that grow while it is read on, the next one asked for meanwhile; or in ranges that were asked for before.
+"""An object as a file, read in blocks that grow while it is read on.
+
+The next block is asked for meanwhile. Or in ranges that were asked for before.
 
 A store takes tens of milliseconds to answer, and then sends a megabyte in ten: small reads one after the other are what
 costs.

@@ -6,7 +6,10 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Stamp:
-    """What tells that a file has not changed: its size in bytes, and the store's digest of it (ETag), or on a disk the time of the last change."""
+    """What tells that a file has not changed: its size in bytes and a version.
+
+    The version is the store's digest of it (ETag), or on a disk the time of the last change.
+    """
 
     size: int
     time_ns: int

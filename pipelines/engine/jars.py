@@ -65,7 +65,8 @@ def find(runner: str) -> str:
         return str(path)
     if named:
         raise UsageError(
-            f"{VARIABLES[runner]} = {named}: no such file; give the jar of a Beam job server, or unset it and run `make jars`"
+            f"{VARIABLES[runner]} = {named}: no such file; give the jar of a Beam job server, or unset it and run "
+            "`make jars`"
         )
     raise UsageError(
         f"[engine] runner = {runner}: no job server; `make jars` brings one, or name its jar: {VARIABLES[runner]}=PATH"
@@ -77,13 +78,19 @@ def _made(runner: str) -> Path:
 
 
 def home(runner: str) -> Path:
-    """Where an engine's own programs are, of which clusters are started: with Spark's, `make jars` brings its jars; Flink's come when they are asked for."""
+    """Where an engine's own programs are, of which clusters are started.
+
+    `make jars` brings Spark's with its job server; Flink's come when they are asked for.
+    """
     name, _, version = _PROGRAMS[runner].partition("==")
     return folder() / f"{name}-{version}" / ("pyspark" if runner == "spark" else "pyflink")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Bring the job servers of these runners (none named: of all), and say which they are; with "--clusters" also what clusters are started of."""
+    """Bring the job servers of these runners (none named: of all), and say which they are.
+
+    With "--clusters" also bring what clusters are started of.
+    """
     for runner in [runner for runner in arguments if runner != "--clusters"] or list(_RUNNERS):
         if "--clusters" in arguments:
             _install(_PROGRAMS[runner], home(runner).parent)

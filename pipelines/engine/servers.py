@@ -1,4 +1,6 @@
-"""Job servers: programs beside a command that take its pipelines to an engine. They end with this process, however that ends.
+"""Job servers: programs beside a command that take its pipelines to an engine.
+
+They end with this process, however it ends.
 
 Beam would start them too, but what it starts outlives a killed parent, and its handler of Ctrl-C can wait for itself.
 """

@@ -160,7 +160,10 @@ def test_a_full_disk_is_a_line_that_says_what_to_do(
 ) -> None:
     verb(raising(OSError(errno.ENOSPC, "No space left on device", "/runs/x")))
     assert main(["try"]) == 1
-    line = r"altalign: /runs/x: no space left on the device \([\d,]+ bytes free\); make room and run the same command again, it continues\n"
+    line = (
+        r"altalign: /runs/x: no space left on the device \([\d,]+ bytes free\); make room and run the same command "
+        r"again, it continues\n"
+    )
     assert re.fullmatch(line, capsys.readouterr().err)
 
 
@@ -168,7 +171,10 @@ def test_a_defect_of_ours_is_a_line_that_says_so_and_debug_shows_it(
     verb: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     verb(raising(ZeroDivisionError("ours\nand more")))
-    said = "altalign: ZeroDivisionError: ours; a defect of altalign, or a file of the run was changed by hand; please report it with what --debug shows\n"
+    said = (
+        "altalign: ZeroDivisionError: ours; a defect of altalign, or a file of the run was changed by hand; please "
+        "report it with what --debug shows\n"
+    )
     assert main(["try"]) == 1
     assert capsys.readouterr().err == said
     assert main(["try", "--debug"]) == 1
@@ -191,7 +197,8 @@ def test_help_and_wrong_usage_load_nothing_heavy() -> None:
 import contextlib, io, sys
 from altalign.cli import VERBS, main
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-    for arguments in [[], ["--version"], ["no-verb"], *([verb, "--help"] for verb in VERBS), *([verb] for verb in VERBS), ["status", "nowhere"]]:
+    of_verbs = [*([verb, "--help"] for verb in VERBS), *([verb] for verb in VERBS)]
+    for arguments in [[], ["--version"], ["no-verb"], *of_verbs, ["status", "nowhere"]]:
         try:
             code = main(arguments)
         except SystemExit as end:  # argparse

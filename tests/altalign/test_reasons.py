@@ -10,9 +10,15 @@ from altalign.reasons import KEPT, REASONS, DropReason, Stage, drop_where, reaso
 # The contract's table, in its order.
 CONTRACT = {
     "extract": "record_broken alt_missing alt_empty url_invalid",
-    "judge": "url_invalid text_empty text_too_short text_too_long text_on_too_many_images text_has_rare_ngram image_has_too_many_texts pair_repeated",
-    "fetch": "not_in_archive http_status http_timeout http_unreachable http_broken http_too_large http_opt_out http_refused",
-    "image": "image_undecodable image_damaged image_too_many_pixels image_too_small image_too_elongated image_blocked image_nsfw",
+    "judge": (
+        "url_invalid text_empty text_too_short text_too_long text_on_too_many_images text_has_rare_ngram "
+        "image_has_too_many_texts pair_repeated"
+    ),
+    "fetch": "not_in_archive http_status http_timeout http_unreachable http_broken http_too_large http_opt_out http_refused",  # noqa: E501
+    "image": (
+        "image_undecodable image_damaged image_too_many_pixels image_too_small image_too_elongated image_blocked "
+        "image_nsfw"
+    ),
     "decontaminate": "near_duplicate_of_test_image near_duplicate_in_pool",
 }
 RULES = list(REASONS[Stage.JUDGE])

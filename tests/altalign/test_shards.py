@@ -1,4 +1,6 @@
-"""The shard format: what is written is read back, by us, by tarfile and by GNU tar; the bytes depend on the samples alone."""
+"""The shard format: what is written is read back, by us, by tarfile and by GNU tar; the bytes depend on the samples
+alone.
+"""
 
 import hashlib
 import io

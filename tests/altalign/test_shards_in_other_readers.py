@@ -1,4 +1,4 @@
-"""A shard of ours is opened by webdataset, Hugging Face `datasets` and open_clip's data loader, with none of our code."""
+"""webdataset, Hugging Face `datasets` and open_clip's data loader open a shard of ours without our code."""
 
 import hashlib
 import io
@@ -26,7 +26,9 @@ CAPTIONS = [
 
 
 def write_shard(path: Path, formats: list[str]) -> list[tuple[bytes, dict[str, Any]]]:
-    """Eight samples with real images of the formats in turn; the first six without a page, as from a table, the rest with one."""
+    """Eight samples with real images of the formats in turn; the first six without a page, as from a table, the rest
+    with one.
+    """
     pairs = []
     with path.open("wb") as file:
         writer = ShardWriter(file)

@@ -1,4 +1,6 @@
-"""`altalign audit` on a small run: what it prints and writes, its exit codes, what it refuses; and how a curation ends with it."""
+"""`altalign audit` on a small run: what it prints and writes, its exit codes, what it refuses; and how a curation ends
+with it.
+"""
 
 import hashlib
 import json

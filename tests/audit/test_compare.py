@@ -24,7 +24,9 @@ OTHER = ("--set", "text.words_at_most=4", "--set", "image.short_side_above_px=22
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of one pool: `a`, `b` of other settings, `bare` as `b` without dropped rows; and `less`, of a part of the pool."""
+    """Runs of one pool: `a`, `b` of other settings, `bare` as `b` without dropped rows; and `less`, of a part of the
+    pool.
+    """
     folder = tmp_path_factory.mktemp("compared")
     write_input(folder)
     more = {
@@ -142,8 +144,8 @@ def test_without_dropped_rows_it_says_what_cannot_be_told(folder: Path, capsys: 
     said = printed(capsys, folder / "a", folder / "bare")
     assert "kept -> dropped, or not in its pool" in said
     assert (
-        "B has [audit] keep_dropped = false, so it is unknown why it dropped a pair or if it saw it; its counts are exact"
-        in said
+        "B has [audit] keep_dropped = false, so it is unknown why it dropped a pair or if it saw it; its counts are "
+        "exact" in said
     )
 
 

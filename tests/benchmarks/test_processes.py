@@ -46,7 +46,10 @@ def test_memory_is_that_of_the_whole_tree(tmp_path: Path):
 @needs_proc
 def test_pages_of_a_mapped_file_are_resident_and_yet_left_out(tmp_path: Path):
     (tmp_path / "mapped").write_bytes(b"1" * 100_000_000)
-    code = f"import mmap, os\nm = mmap.mmap(os.open('mapped', os.O_RDONLY), 0, prot=mmap.PROT_READ)\nsum(m[::4096])\n{BURN}"
+    code = (
+        "import mmap, os\nm = mmap.mmap(os.open('mapped', os.O_RDONLY), 0, "
+        f"prot=mmap.PROT_READ)\nsum(m[::4096])\n{BURN}"
+    )
     figures, _ = measure(python(code), tmp_path)
     assert figures["peak_bytes"] > 100e6 > figures["peak_unmapped_bytes"]
 

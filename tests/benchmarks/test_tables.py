@@ -57,5 +57,5 @@ def test_a_part_is_shown_as_figures_targets_and_origin(tmp_path: Path, monkeypat
 | CPU, of polars' | at most 0.6 | 0.457 | |
 | x | y | 3 | **missed** |
 
-2027-01-02, 2 cores (a CPU), 25 GB. Others kept more than a quarter of the cores busy in 1 of 6 runs. python 3.11.7, polars 2.1.0."""
+2027-01-02, 2 cores (a CPU), 25 GB. Others kept more than a quarter of the cores busy in 1 of 6 runs. python 3.11.7, polars 2.1.0."""  # noqa: E501
     )

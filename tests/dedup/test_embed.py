@@ -1,4 +1,6 @@
-"""Coefficients and vectors against plain whole numbers; what mirrors, brightness and copies do to them; the same bytes on other CPUs."""
+"""Coefficients and vectors against plain whole numbers; what mirrors, brightness and copies do to them; the same bytes
+on other CPUs.
+"""
 
 import hashlib
 import json
@@ -411,7 +413,7 @@ def test_every_machine_has_these_bytes() -> None:
 
 @pytest.mark.machines
 def test_the_simplest_cpu_has_the_same_bytes(tmp_path: Path) -> None:
-    """Kernels compiled for a CPU without vector units beyond the first, NumPy's own switched off, another BLAS kernel."""
+    """Kernels compiled for a CPU with the first vector units alone, NumPy's own switched off, another BLAS kernel."""
     root = Path(__file__).parents[2]
     numpys = np._core._multiarray_umath
     dispatched = " ".join(name for name in numpys.__cpu_dispatch__ if numpys.__cpu_features__.get(name))

@@ -8,7 +8,9 @@ TOP = 2**64 - 1
 
 
 def spread(size: int, seed: int = 0) -> dict[int, int]:
-    """Entries as a good hash function has them, among them hashes alike in their low 56 bits, and some of which these are all 0."""
+    """Entries as a good hash function has them, among them hashes alike in their low 56 bits, and some of which these
+    are all 0.
+    """
     rng = np.random.default_rng(seed)
     entries = dict.fromkeys(
         [k << 56 for k in range(1, 256, 2)] + [k << 56 | 12_345 for k in range(0, 256, 2)] + [TOP, 2**63], 7

@@ -1,4 +1,6 @@
-"""Pixels to vectors on real images: copies that must be found, pairs that people labelled, and what this descriptor is known to miss."""
+"""Pixels to vectors on real images: copies that must be found, pairs that people labelled, and what this descriptor is
+known to miss.
+"""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,6 @@
-"""Centroids, clusters, pairs and groups do not depend on the CPU, on the BLAS kernels NumPy has, or on its own dispatch."""
+"""Centroids, clusters, pairs and groups do not depend on the CPU, on the BLAS kernels NumPy has, or on its own
+dispatch.
+"""
 
 import hashlib
 import os

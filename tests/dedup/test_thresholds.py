@@ -194,7 +194,9 @@ def test_a_histogram_without_the_nearest_pairs_is_that_of_the_others(found: list
 
 
 def test_many_copies_in_the_pool_do_not_level_the_line() -> None:
-    """A tenth of a test side of few images is in the pool: without what decoys do not account for, the line is that of the others."""
+    """A tenth of a test side of few images is in the pool: without what decoys do not account for, the line is that of
+    the others.
+    """
     rng = np.random.default_rng(8)
     unrelated, of_decoys = (0.5 + 0.5 * (1 - rng.random(800) ** 0.25) for _ in range(2))
     copies = np.full(60, 0.991)

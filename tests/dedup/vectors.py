@@ -43,7 +43,9 @@ def pairs_by_loops(block: np.ndarray, tests: np.ndarray, above: float) -> list[t
 
 
 def pairs_by_matrix(block: np.ndarray, tests: np.ndarray, above: float) -> list[tuple[int, int]]:
-    """The same of more vectors: whole numbers below 2**53 are exact in float64, and what is near the threshold is left to loops."""
+    """The same of more vectors: whole numbers below 2**53 are exact in float64, and what is near the threshold is left
+    to loops.
+    """
     right, norms = tests.astype(np.float64).T, np.linalg.norm(tests.astype(np.float64), axis=1)
     found = []
     for i, row in enumerate(block.astype(np.float64)):

@@ -1,4 +1,6 @@
-"""Reads a demo web in the plainest way, to check what it holds: no code of ours but the index, and the rules of a curation as loops."""
+"""Reads a demo web in the plainest way, to check what it holds: no code of ours but the index, and the rules of a
+curation as loops.
+"""
 
 import gzip
 import io
@@ -106,7 +108,9 @@ def ngrams(caption: str) -> tuple[list[str], list[object]]:
 def judge(
     pool: list[Pair], *, vocabulary_size: int, texts_per_image_at_most: int
 ) -> tuple[list[Pair], Counter[str], int]:
-    """The pairs that the text rules keep, the number of each reason for a drop, and the count from which an n-gram is in the vocabulary."""
+    """The pairs that the text rules keep, the number of each reason for a drop, and the count from which an n-gram is
+    in the vocabulary.
+    """
     counts = Counter(ngram for pair in pool for ngram in ngrams(pair.caption)[1])
     least = sorted(counts.values(), reverse=True)[vocabulary_size - 1]
     images, texts = defaultdict(set), defaultdict(set)

@@ -69,7 +69,8 @@ from altalign.demo import draw, scenes
 rng, digest = random.Random(1), hashlib.sha256()
 for form in draw._ENCODINGS:
     for _ in range(12):
-        digest.update(draw.encode(draw.draw(scenes.random_scene(rng), rng.randint(224, 320), rng.randint(224, 320), rng), form))
+        image = draw.draw(scenes.random_scene(rng), rng.randint(224, 320), rng.randint(224, 320), rng)
+        digest.update(draw.encode(image, form))
 print(digest.hexdigest())
 """
 

@@ -18,8 +18,9 @@ from altalign.errors import UsageError
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     folder = tmp_path_factory.mktemp("served")
     archive = Archive(folder / "demo-0.warc.gz")
-    archive.response("http://a.example/page.html", chunked(gzip.compress(b"a page " * 400, mtime=0), 7), "text/html; charset=utf-8",
-                     headers=("Content-Encoding: gzip", "Transfer-Encoding: chunked"))  # fmt: skip
+    headers = ("Content-Encoding: gzip", "Transfer-Encoding: chunked")
+    body = chunked(gzip.compress(b"a page " * 400, mtime=0), 7)
+    archive.response("http://a.example/page.html", body, "text/html; charset=utf-8", headers=headers)
     archive.response("https://a.example/photo?id=1&size=large", b"\xff\xd8first", "image/jpeg")
     archive.response("https://a.example/photo?id=1&size=large", b"later", "image/jpeg")
     archive.response(

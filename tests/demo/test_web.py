@@ -1,4 +1,6 @@
-"""The whole demo web, written once; its bytes are golden, for runs and reports are compared over time with what they said of it."""
+"""The whole demo web, written once; its bytes are golden, for runs and reports are compared over time with what they
+said of it.
+"""
 
 import csv
 import hashlib
@@ -124,10 +126,12 @@ def test_every_reason_that_pages_can_have_occurs_and_about_half_of_the_pairs_are
     share = by_image.pop("kept") / (len(pool) + sum(dropped.values()))
     assert set(dropped) == {"alt_missing", "alt_empty", "url_invalid"}
     assert set(by_text) == {
-        "text_too_short", "text_too_long", "text_on_too_many_images", "text_has_rare_ngram", "image_has_too_many_texts", "pair_repeated",
+        "text_too_short", "text_too_long", "text_on_too_many_images", "text_has_rare_ngram", "image_has_too_many_texts",
+        "pair_repeated",
     }  # fmt: skip
     assert set(by_image) == {
-        "not_in_archive", "image_undecodable", "image_damaged", "image_too_many_pixels", "image_too_small", "image_too_elongated",
+        "not_in_archive", "image_undecodable", "image_damaged", "image_too_many_pixels", "image_too_small",
+        "image_too_elongated",
     }  # fmt: skip
     assert min((dropped + by_text).values()) > 60
     assert least == 2

@@ -1,4 +1,6 @@
-"""The guide to adding a filter is true: its steps, applied to a copy of the repository, add the rule, and its commands run there."""
+"""The guide to adding a filter is true: its steps, applied to a copy of the repository, add the rule, and its commands
+run there.
+"""
 
 import os
 import re
@@ -37,7 +39,9 @@ COMMANDS = {
 
 
 def apply(block: Block, folder: Path) -> None:
-    """Make the changes of a block: the lines of each hunk that are not new stand in its file once, and its lines that are not old replace them."""
+    """Make the changes of a block: the lines of each hunk that are not new stand in its file once, and its lines that
+    are not old replace them.
+    """
     for section in re.split(r"^\+\+\+ ", block.text, flags=re.MULTILINE)[1:]:
         name, *hunks = re.split(r"\n@@\n", section.rstrip("\n"))
         path = folder / name

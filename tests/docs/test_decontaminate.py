@@ -1,4 +1,6 @@
-"""The guide to decontamination: the list of the paper's test sets is one that a run takes, from folders as they are published and conversions as shown.
+"""The guide to decontamination.
+
+The list of the paper's test sets is one that a run takes, from folders as they are published and conversions as shown.
 
 Its commands run with those of the other documents, in `test_docs`.
 """

@@ -1,4 +1,6 @@
-"""The guide to fetching from the web is true: its server runs in a process of its own, its other commands beside it, in order."""
+"""The guide to fetching from the web is true: its server runs in a process of its own, its other commands beside it, in
+order.
+"""
 
 import os
 import re
@@ -85,10 +87,14 @@ def test_the_commands_run_beside_the_server_and_print_what_the_guide_says(folder
 
 def test_every_option_of_img2dataset_is_in_the_table() -> None:
     """Those of `img2dataset.download` of version 1.47.0."""
-    options = """url_list image_size output_folder processes_count resize_mode resize_only_if_bigger upscale_interpolation downscale_interpolation
-        encode_quality encode_format skip_reencode output_format input_format url_col caption_col bbox_col thread_count number_sample_per_shard extract_exif
-        save_additional_columns timeout enable_wandb wandb_project oom_shard_count compute_hash verify_hash distributor subjob_size retries
-        disable_all_reencoding min_image_size max_image_area max_aspect_ratio incremental_mode max_shard_retry user_agent_token
+    options = """url_list image_size output_folder processes_count resize_mode resize_only_if_bigger
+    upscale_interpolation downscale_interpolation
+        encode_quality encode_format skip_reencode output_format input_format url_col caption_col bbox_col thread_count
+        number_sample_per_shard extract_exif
+        save_additional_columns timeout enable_wandb wandb_project oom_shard_count compute_hash verify_hash distributor
+        subjob_size retries
+        disable_all_reencoding min_image_size max_image_area max_aspect_ratio incremental_mode max_shard_retry
+        user_agent_token
         disallowed_header_directives"""
     text = (ROOT / "docs" / "guides" / "fetch-from-the-web.md").read_text(encoding="utf-8")
     table = text[text.index("| img2dataset | altalign |") :]

@@ -1,4 +1,6 @@
-"""Machines, hours and cost in the guide to Dataflow: the table is what its own formulas give, of constants of the code and figures of the measurements."""
+"""Machines, hours and cost in the guide to Dataflow: the table is what its own formulas give, of constants of the code
+and figures of the measurements.
+"""
 
 import math
 import re

@@ -1,4 +1,6 @@
-"""The guide to reading shards is true: its blocks of other people's readers run on a finished run of the demo web (`make test-readers`)."""
+"""The guide to reading shards is true: its blocks of other people's readers run on a finished run of the demo web
+(`make test-readers`).
+"""
 
 import os
 import re
@@ -68,7 +70,8 @@ def test_a_block_of_the_guide_runs_and_prints_what_it_says(finished: Path, block
     else:
         if not OLDER_WEBDATASET.is_dir():
             pytest.skip(
-                f"{OLDER_WEBDATASET} is not there; `make test-readers` puts the webdataset there that open_clip asks for"
+                f"{OLDER_WEBDATASET} is not there; `make test-readers` puts the webdataset there that open_clip asks "
+                "for"
             )
         python, dash_m, module, *arguments = shlex.split(block.text.replace("\\\n", " "))
         assert (python, dash_m, module) == ("python", "-m", "open_clip_train.main")

@@ -1,4 +1,6 @@
-"""The joint counts that a run leaves for its audit, held against plain loops over the reference's rows; and what sums over them say of other thresholds."""
+"""The joint counts that a run leaves for its audit, held against plain loops over the reference's rows; and what sums
+over them say of other thresholds.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -55,7 +57,9 @@ def read(run: Path, name: str) -> list[dict[str, Any]]:
 
 
 def rarest_of(outcome: Outcome, facts: Tables) -> int:
-    """The log2 of the smallest count of the caption's n-grams; 0 of one that is rare, 255 where there is no table or no n-gram."""
+    """The log2 of the smallest count of the caption's n-grams; 0 of one that is rare, 255 where there is no table or no
+    n-gram.
+    """
     if facts.vocabulary is None or not outcome.candidate.ngrams:
         return 255
     return min(
@@ -65,7 +69,9 @@ def rarest_of(outcome: Outcome, facts: Tables) -> int:
 
 
 def assert_pairs(run: Path, facts: Tables, curation: Curation) -> None:
-    """audit/pairs_joint.parquet, by a set of all pairs of image and caption to which only thresholds, or nothing, object."""
+    """audit/pairs_joint.parquet, by a set of all pairs of image and caption to which only thresholds, or nothing,
+    object.
+    """
 
     def above(count: int | None) -> int:
         return 0 if count is None else count if count < 1024 else 1024 + log2_in_8_bits(count)
@@ -106,7 +112,9 @@ def assert_failed(run: Path, curation: Curation) -> None:
 
 
 def assert_reconciled(run: Path) -> None:
-    """The first rules that hold of audit/failed.parquet add up to counts.parquet; and both to audit/outcome_joint.parquet."""
+    """The first rules that hold of audit/failed.parquet add up to counts.parquet; and both to
+    audit/outcome_joint.parquet.
+    """
     firsts, counts = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for row in read(run, "failed"):
         firsts[row["stage"], row["source"], row["failed"][0] if row["failed"] else KEPT] += row["rows"]

@@ -1,4 +1,6 @@
-"""Strikes a process at a step of a run, whichever process of which engine it is: when it is about to give a unit's file its name.
+"""Strikes a process at a step of a run, whichever process of which engine it is.
+
+When it is about to give a unit's file its name.
 
 A test writes what it wants as empty files in a folder: `SIGKILL@tables+merged` sends the first process that comes so
 far in step "tables/merged" this signal, once; `HOLD@…` lets it wait there until the file `go` appears; `DEFECT@…`

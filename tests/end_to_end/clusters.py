@@ -1,4 +1,6 @@
-"""Real clusters on this machine: Spark's master and two workers, Flink's job manager and a task manager, and a pool of Python workers.
+"""Real clusters on this machine.
+
+Spark's master and two workers, Flink's job manager and a task manager, and a pool of Python workers.
 
 All of them listen at free ports of loopback. Each is a session of its own, ends with us, and is stopped in the reverse
 of the order in which it was started.
@@ -154,7 +156,9 @@ def spark(folder: Path, pool: int, *, cores: Sequence[int] = (1, 1)) -> Iterator
 
 @contextmanager
 def flink(folder: Path, pool: int) -> Iterator[Cluster]:
-    """A job manager and a task manager of two slots, which is started anew when it is killed, as whoever keeps a real cluster does."""
+    """A job manager and a task manager of two slots, which is started anew when it is killed, as whoever keeps a real
+    cluster does.
+    """
     with flink_manager(folder, _RESTARTS) as (address, manager), ExitStack() as stack:
         command = [
             *_flink(folder, "-Xmx640m", "-XX:MaxDirectMemorySize=300m"),
@@ -273,7 +277,9 @@ def running(command: list[str], log: Path, environment: Mapping[str, str]) -> It
 def wait_for(
     what: str, is_there: Callable[[], Any], programs: list[Program], *, within_s: float = STARTS_WITHIN_S
 ) -> None:
-    """Ask until it is there; a program that ends meanwhile, or a time that is over, is an error with the last words of all."""
+    """Ask until it is there; a program that ends meanwhile, or a time that is over, is an error with the last words of
+    all.
+    """
     end = time.monotonic() + within_s
     while not is_there():
         ended = [program for program in programs if program.process.poll() is not None]
@@ -306,7 +312,9 @@ def _parents() -> dict[int, int]:
 
 
 def of_environment(word: str) -> dict[int, str]:
-    """The processes that have this in their environment, but those that have ended and wait for their parent; with their commands."""
+    """The processes that have this in their environment, but those that have ended and wait for their parent; with
+    their commands.
+    """
     found = {}
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):

@@ -1,4 +1,6 @@
-"""A pool with copies of test images, a run of it that is made once a process, and its copies as they were after a stage; for the tests of decontamination."""
+"""A pool with copies of test images, a run of it that is made once a process, and its copies as they were after a
+stage; for the tests of decontamination.
+"""
 
 import io
 import random

@@ -1,4 +1,6 @@
-"""Runs on a disk that is always too small, until it is not: `unshare -m python -m tests.end_to_end.filling FOLDER SEED POINTS KIND`.
+"""Runs on a disk that is always too small, until it is not.
+
+`unshare -m python -m tests.end_to_end.filling FOLDER SEED POINTS KIND`.
 
 In a mount namespace of its own, so that no mount stays behind. A tmpfs of a few pages (or files, as KIND says) over
 what is on it; each time a run fails on it, it grows by a seeded part of what the whole run takes, but never so far that

@@ -1,4 +1,6 @@
-"""Pools of candidates as the files that a run reads: tables of every form, tars and web archives, with small pictures in them."""
+"""Pools of candidates as the files that a run reads: tables of every form, tars and web archives, with small pictures
+in them.
+"""
 
 import csv
 import gzip
@@ -129,7 +131,9 @@ def picture_of(sha256: str) -> Picture:
 
 @dataclass(frozen=True)
 class Part:
-    """One [[input]] of one file: candidates in its order; of an archive also (URL, name of the picture) of its images, after the pages.
+    """One [[input]] of one file.
+
+    Candidates in its order; of an archive also (URL, name of the picture) of its images, after the pages.
 
     `form` is the ending of the file's name; "images.parquet" is a table with a column of bytes.
     """
@@ -210,7 +214,7 @@ _HELD: Mapping[str, Callable[[Candidate, bool], Candidate]] = {
 
 
 def placed(parts: Sequence[Part]) -> tuple[list[Candidate], dict[str, Picture]]:
-    """All candidates with their input positions, and the picture of each identity: of several the first in input order."""
+    """All candidates with their input positions, and the first picture of each identity in input order."""
     candidates: list[Candidate] = []
     found: dict[str, Picture] = {}
     for part in parts:
@@ -374,7 +378,9 @@ def records(path: Path) -> Iterator[tuple[str, str, bytes]]:
 
 @cache
 def handbooks() -> tuple[list[Candidate], dict[str, Picture]]:
-    """Candidates of both books, their URLs joined as text (all are plain relative ones), and their images as Pillow sees them."""
+    """Candidates of both books, their URLs joined as text (all are plain relative ones), and their images as Pillow
+    sees them.
+    """
     candidates, images = [], {}
     for path in sorted((Path(__file__).parents[2] / "examples" / "handbook").glob("*.warc.gz")):
         for url, content_type, body in records(path):

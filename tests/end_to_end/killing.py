@@ -1,4 +1,6 @@
-"""Ends runs at chosen points and continues them: `python -m tests.end_to_end.killing FOLDER SEED SIGNAL[,SIGNAL…]:POINTS …`, a line of JSON a point.
+"""Ends runs at chosen points and continues them.
+
+`python -m tests.end_to_end.killing FOLDER SEED SIGNAL[,SIGNAL…]:POINTS …`, a line of JSON a point.
 
 A point is a number of changes to the file system (open to write, rename, delete, make or remove a folder), so that the
 same points come on any machine, whatever its speed. Just before such a change the process sends itself the signal; of a
@@ -28,7 +30,9 @@ COMMAND = ["curate", "config.toml", "--set", "engine.workers=2"]
 
 
 def on_changes(act: Callable[[int, str, str], None]) -> None:
-    """Call `act` before every change to a file with its number, what it is and the path; for the rest of this process's life."""
+    """Call `act` before every change to a file with its number, what it is and the path; for the rest of this process's
+    life.
+    """
     number = 0
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
@@ -48,7 +52,9 @@ def on_changes(act: Callable[[int, str, str], None]) -> None:
 
 
 def forked(folder: Path, work: Callable[[], int], log: str) -> int:
-    """Do work in a child with `folder` as its working directory and temp files in `folder/temp`; its exit code, negative for a signal."""
+    """Do work in a child with `folder` as its working directory and temp files in `folder/temp`; its exit code,
+    negative for a signal.
+    """
     child = os.fork()
     if child == 0:
         code = 99
@@ -125,7 +131,10 @@ def chosen(stages: list[str], points: int, seed: int) -> list[int]:
 
 
 def ended(new: Path, point: int, number: signal.Signals, log: str) -> int:
-    """Run in a folder and send the run a signal at a change; the exit code. `point` there says where it was, `stage` how far, and `children` what it had."""
+    """Run in a folder and send the run a signal at a change; the exit code.
+
+    `point` there says where it was, `stage` how far, and `children` what it had.
+    """
     stage = ""
 
     def act(change: int, event: str, path: str) -> None:

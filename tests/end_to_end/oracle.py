@@ -314,7 +314,9 @@ def assert_tables(run: Path, facts: Tables, settings: Settings) -> None:
 
 
 def assert_joint(run: Path, facts: Tables, curation: Curation) -> None:
-    """audit/text_joint.parquet: rows by source, words, log2 of the rarest n-gram, images per text, texts per image, has_identity."""
+    """audit/text_joint.parquet: rows by source, words, log2 of the rarest n-gram, images per text, texts per image,
+    has_identity.
+    """
 
     def above(count: int | None) -> int:
         return 0 if count is None else count if count < 1024 else 1024 + log2_in_8_bits(count)

@@ -86,7 +86,7 @@ def write_input(folder: Path, *, rows: int = 600, seed: int = 7) -> Path:
 
 
 def _write_tests(folder: Path, pictures: list[bytes]) -> None:
-    """A test set: a picture as the pool has it, one that is flat, another one's smaller copy, and what is no picture."""
+    """A test set: a picture of the pool, a flat one, a smaller copy of another one, and what is no picture."""
     folder.mkdir(exist_ok=True)
     (folder / "same.img").write_bytes(pictures[PATTERNED[0]])
     (folder / "flat.png").write_bytes(pictures[FLAT])

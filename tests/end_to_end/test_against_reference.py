@@ -1,4 +1,6 @@
-"""The pipeline, run as a user runs it, equals the plain reference: every verdict, value, count, table and row of a shard."""
+"""The pipeline, run as a user runs it, equals the plain reference: every verdict, value, count, table and row of a
+shard.
+"""
 
 import re
 from collections import Counter
@@ -166,7 +168,9 @@ def test_generated_pools_end_as_in_the_reference(tmp_path: Path, number: int):
 
 
 def nasty_parts() -> list[Part]:
-    """Thousands of rows in every form, from strategies: images shared by all inputs, hosts that differ, broken lines, a page of every fault."""
+    """Thousands of rows in every form, from strategies: images shared by all inputs, hosts that differ, broken lines, a
+    page of every fault.
+    """
     tables_of = [table for table, _, _ in generated()]
     captions = drawn(nasty_captions(), 600)
     names = list(pictures())

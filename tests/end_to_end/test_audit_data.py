@@ -1,4 +1,6 @@
-"""What stages write for the audit beside their work: strings of what the tables know by hash, and samples; held against plain loops over the whole."""
+"""What stages write for the audit beside their work: strings of what the tables know by hash, and samples; held against
+plain loops over the whole.
+"""
 
 import hashlib
 import io
@@ -143,7 +145,9 @@ Sized = dict[str, int]  # bytes as found by image_id
 
 
 def images_of_steps(folder: Path, sources: set[str]) -> dict[str, Sized]:
-    """By plain loops, the images of rows of these sources after each stage from judge on: from what stages dropped and the shards have."""
+    """By plain loops, the images of rows of these sources after each stage from judge on: from what stages dropped and
+    the shards have.
+    """
     run, sizes = folder / "run", {}
     for path in (run / "work" / "fetch" / "units").glob("*.parquet"):
         sizes |= {row["image_id"]: row["blob_bytes"] for row in pq.read_table(path).to_pylist()}

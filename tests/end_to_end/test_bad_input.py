@@ -1,4 +1,6 @@
-"""Bad input on real files, clause by clause: what costs one record, what stops the run, what is refused before any work."""
+"""Bad input on real files, clause by clause: what costs one record, what stops the run, what is refused before any
+work.
+"""
 
 import gzip
 import io
@@ -197,7 +199,8 @@ def test_one_bad_record_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.M
     ]
     (tmp_path / "pages.warc.gz").write_bytes(b"".join(members) + lying + cut[: len(cut) // 2])
     (tmp_path / "rows.csv").write_bytes(
-        b"url,caption\nhttps://p.example/0.jpg,a row that is read\none field\nhttps://p.example/1.jpg,caf\xe9 in Latin, which is no UTF-8\n"
+        b"url,caption\nhttps://p.example/0.jpg,a row that is read\none field\nhttps://p.example/1.jpg,caf\xe9 in "
+        b"Latin, which is no UTF-8\n"
     )
     (tmp_path / "rows.jsonl").write_bytes(
         b'{"url": "https://p.example/2.jpg", "caption": "a line of JSON"}\n{"url": \n[]\n'

@@ -1,4 +1,4 @@
-"""What can happen between two stages, or two writes: changed files, deletions cut short, lost counts, a moved folder."""
+"""Between two stages or writes: changed files, deletions cut short, lost counts, a moved folder."""
 
 import hashlib
 import json

@@ -1,4 +1,6 @@
-"""A calibration of a run from end to end: what it writes, that nobody is misled by it, that a curation takes it, and its mistakes in one line."""
+"""A calibration of a run from end to end: what it writes, that nobody is misled by it, that a curation takes it, and
+its mistakes in one line.
+"""
 
 import csv
 import io
@@ -71,7 +73,9 @@ def write_images(folder: Path, pool: list[bytes], tests: list[bytes]) -> None:
 
 @pytest.fixture(scope="module")
 def fetched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run up to `fetch`: unlike pictures, flat ones, the bytes of one test image, and the bytes of one picture thrice."""
+    """A run up to `fetch`: unlike pictures, flat ones, the bytes of one test image, and the bytes of one picture
+    thrice.
+    """
     folder = tmp_path_factory.mktemp("fetched")
     flat = [jpeg(np.full((64, 64 + i, 3), 40 * i, np.uint8)) for i in range(FLAT)]
     tests = [jpeg(blotches(10_000 + i)) for i in range(TESTS)]

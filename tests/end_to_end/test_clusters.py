@@ -1,4 +1,6 @@
-"""Clusters of Spark and Flink: the same bytes as the embedded run, whichever of their processes are killed, and nothing of them left in the run.
+"""Clusters of Spark and Flink.
+
+The same bytes as the embedded run, whichever of their processes are killed, and nothing of them left in the run.
 
 `make test-clusters` kills a JVM, the command, and a Python worker in a mapping and in a grouping step; `make
 test-clusters-all` one in every step, too.
@@ -195,7 +197,10 @@ def test_a_flink_cluster_without_a_restart_strategy_is_refused_before_any_work(
             _, said = run.communicate(timeout=TAKES_AT_MOST_S)
     assert run.returncode == 2
     assert re.fullmatch(
-        r'altalign: -- --flink_master=\S+: the cluster has no restart strategy.*"restart-strategy.type: fixed-delay".*\n',
+        (
+            r'altalign: -- --flink_master=\S+: the cluster has no restart strategy.*"restart-strategy.type: '
+            r'fixed-delay".*\n'
+        ),
         said,
     )
     assert not (folder / "run").exists()
@@ -239,7 +244,10 @@ def test_a_pool_of_workers_that_is_not_there_ends_the_run_in_one_line(
     *progress, line = said.splitlines()
     assert [more for more in progress if not more.startswith("extract: 0 of 3 units")] == []
     assert re.fullmatch(
-        r"altalign: run: no worker has begun within 15 s; look whether \w+ has free machines, .*; run/log has what the job server said",
+        (
+            r"altalign: run: no worker has begun within 15 s; look whether \w+ has free machines, .*; run/log has what "
+            r"the job server said"
+        ),
         line,
     )
     assert list((folder / "temp").iterdir()) == []

@@ -1,4 +1,6 @@
-"""Near-duplicates of test images: found whatever form the test set has, and nothing else is; decided by plain loops over all buckets."""
+"""Near-duplicates of test images: found whatever form the test set has, and nothing else is; decided by plain loops
+over all buckets.
+"""
 
 import io
 import itertools

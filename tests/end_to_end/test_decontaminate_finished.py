@@ -1,4 +1,6 @@
-"""`altalign decontaminate` on a finished run: a test set more; what cannot be done leaves it whole, and what is lost of it is made anew or named."""
+"""`altalign decontaminate` on a finished run: a test set more; what cannot be done leaves it whole, and what is lost of
+it is made anew or named.
+"""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""A disk, or the number of files it can hold, that is too small in every stage: said so, no half file, and the same bytes once there is room."""
+"""A disk, or the number of files it can hold, that is too small in every stage: said so, no half file, and the same
+bytes once there is room.
+"""
 
 import json
 import re
@@ -21,7 +23,9 @@ POINTS = 10
 def failures(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, list[dict[str, Any]]]:
-    """What a run said each time, on a disk that grew; of a tmpfs too small in bytes, and of one that can hold too few files."""
+    """What a run said each time, on a disk that grew; of a tmpfs too small in bytes, and of one that can hold too few
+    files.
+    """
     folder = tmp_path_factory.mktemp("disk")
     skip_where_nothing_can_be_mounted(folder)
     write_input(folder, rows=120)
@@ -37,7 +41,10 @@ def test_a_disk_that_is_full_in_any_stage_is_one_line_and_the_run_continues_to_t
     kind, reports = failures
     *failed, finished, end = reports
     left = r"[\d,]+ bytes free" if kind == "pages" else "it holds as many files as it can"
-    line = rf"altalign: disk/run.*: no space left on the device.* \({left}\); make room and run the same command again, it continues\n"
+    line = (
+        rf"altalign: disk/run.*: no space left on the device.* \({left}\); make room and run the same command again, "
+        r"it continues\n"
+    )
     for report in failed:
         assert report["code"] == 1, report
         assert re.fullmatch(line, report["said"]), report

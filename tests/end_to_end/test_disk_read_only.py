@@ -1,4 +1,6 @@
-"""Folders that cannot be written, inputs that vanish or change under a run: said so, and the same bytes once that is put right."""
+"""Folders that cannot be written, inputs that vanish or change under a run: said so, and the same bytes once that is
+put right.
+"""
 
 import os
 import subprocess
@@ -36,7 +38,10 @@ def test_a_finished_run_on_a_read_only_disk_is_read_as_ever_and_not_written(fold
     environment = environ({"T": str(folder.parent / "temp")})
     done = subprocess.run(read_only(folder, script), env=environment, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if "│" not in line and "┃" not in line]
-    refused = "altalign: {}: cannot be written to (Read-only file system: {}); make it writable, or choose another [run] folder"
+    refused = (
+        "altalign: {}: cannot be written to (Read-only file system: {}); make it writable, or choose another [run] "
+        "folder"
+    )
     log = refused.format("run", "run/log/lock")
     assert lines[0] == "0", done
     assert lines[1].endswith("in run/shards")
@@ -53,7 +58,8 @@ def test_without_a_place_for_compiled_kernels_it_says_so_and_goes_on(folder: Pat
     done = subprocess.run(wanted, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(
-        f"neither {ROOT / 'altalign' / 'filters' / '__pycache__'} nor /proc/none/numba can be written, so kernels are compiled each time"
+        f"neither {ROOT / 'altalign' / 'filters' / '__pycache__'} nor /proc/none/numba can be written, so kernels are "
+        "compiled each time"
     )
     assert done.stderr.count("\n") == 1
     assert not list(folder.glob("altalign-kernels-*"))
@@ -103,9 +109,8 @@ def test_an_input_that_vanishes_or_changes_before_a_stage_stops_it_and_put_back_
     with monkeypatch.context() as patch:
         patch.setattr(curate, "run_stage", run_stage)
         said = fails(capsys, 1)
-    assert said.startswith(
-        f"{name}: {'gone since the run began; put it back' if is_gone else 'changed since the run began to read it; put the old file back'}"
-    )
+    what = "gone since the run began" if is_gone else "changed since the run began to read it"
+    assert said.startswith(f"{name}: {what}; put {'it' if is_gone else 'the old file'} back")
     aside.rename(file)
     assert main(["curate", "config.toml"]) == 0
     assert main(["curate", "config.toml", "--set", "run.folder=whole"]) == 0

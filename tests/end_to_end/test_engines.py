@@ -1,4 +1,6 @@
-"""Spark and Flink inside one process of Java: the same bytes as the embedded run, one readable line for trouble, nothing left behind by signals."""
+"""Spark and Flink inside one process of Java: the same bytes as the embedded run, one readable line for trouble,
+nothing left behind by signals.
+"""
 
 import os
 import re
@@ -86,11 +88,15 @@ def test_the_demo_and_the_handbooks_give_the_same_bytes_and_leave_no_temporary_f
 def _with_a_folder_for_temporary_files_of_its_own(
     folder: Path, runner: str, config: str
 ) -> subprocess.CompletedProcess[str]:
-    """Curate with an empty /tmp, which Java uses whatever TMPDIR says, and fail where something stays in it; where nothing can be mounted, with the usual one.
+    """Curate with an empty /tmp, which Java uses whatever TMPDIR says, and fail where something stays in it; where
+    nothing can be mounted, with the usual one.
 
     The folder is /mnt then, for it may lie in /tmp itself.
     """
-    script = 'mount --bind "$0" /mnt; mount -t tmpfs tmpfs /tmp; cd /mnt; TMPDIR=/tmp "$@"; code=$?; ls -A /tmp >left; exit $code'
+    script = (
+        'mount --bind "$0" /mnt; mount -t tmpfs tmpfs /tmp; cd /mnt; TMPDIR=/tmp "$@"; code=$?; ls -A /tmp >left; exit '
+        "$code"
+    )
     outside = not any(
         path.resolve().is_relative_to("/tmp")
         for path in (ROOT, Path(os.environ.get("ALTALIGN_JARS", "/")), Path.home())
@@ -146,7 +152,7 @@ def test_ended_by_signals_in_the_middle_of_units_it_continues_to_the_same_bytes_
 # Trouble --------------------------------------------------------------------------------------------------------------
 
 
-def test_trouble_of_a_unit_is_one_line_that_names_the_file_and_a_defect_one_that_names_the_unit_with_its_trace_in_a_file(
+def test_trouble_of_a_unit_is_a_line_that_names_the_file_and_a_defect_one_that_names_the_unit(
     embedded: Finished, tmp_path: Path, runner: str
 ) -> None:
     folder, wanted = embedded.input_in(tmp_path / "here"), tmp_path / "blows"
@@ -163,7 +169,10 @@ def test_trouble_of_a_unit_is_one_line_that_names_the_file_and_a_defect_one_that
     done = curate(folder, runner, environment=blows.environ(wanted))
     assert done.returncode == 1, done.stderr
     assert re.fullmatch(
-        r"altalign: run: tables/units failed: unit \d+: ZeroDivisionError: a defect that a test has made; run/log/trace.txt has the rest",
+        (
+            r"altalign: run: tables/units failed: unit \d+: ZeroDivisionError: a defect that a test has made; "
+            r"run/log/trace.txt has the rest"
+        ),
         line_of(done),
     )
     assert "in _strike" in (folder / "run" / "log" / "trace.txt").read_text(encoding="utf-8")

@@ -179,7 +179,10 @@ def write_hostile(folder: Path) -> None:
     ]
     lines = [*(json.dumps({"url": url, "caption": caption}) for url, caption in rows), '{"\x1b[2J": 1, "url"', "[]"]
     (folder / "rows.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    text = '[run]\nfolder = "run"\n[input]\nname = "\\u001b[7m hostile"\nkind = "table"\npaths = ["rows.jsonl"]\n[text]\nwords_at_least = 9\n'
+    text = (
+        '[run]\nfolder = "run"\n[input]\nname = "\\u001b[7m hostile"\nkind = "table"\npaths = '
+        '["rows.jsonl"]\n[text]\nwords_at_least = 9\n'
+    )
     (folder / "config.toml").write_text(text, encoding="utf-8")
 
 

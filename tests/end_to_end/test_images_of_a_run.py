@@ -1,4 +1,6 @@
-"""Archives and a run's own files that are lost, cut or changed while images are fetched and written, and a machine without memory."""
+"""Archives and a run's own files that are lost, cut or changed while images are fetched and written, and a machine
+without memory.
+"""
 
 import io
 import json

@@ -1,4 +1,5 @@
-"""A run that is ended by a signal, at points drawn by a seed over all stages, continues to the same bytes and leaves nothing behind.
+"""A run that is ended by a signal, at points drawn by a seed over all stages, continues to the same bytes and leaves
+nothing behind.
 
 `make test-kills` takes 100 points of SIGKILL and 30 of the others; here it is a sample of them.
 """
@@ -99,9 +100,8 @@ def test_a_signal_while_it_still_starts_is_a_line_too(tmp_path: Path, number: in
     wanted = [sys.executable, "-c", AT_AN_IMPORT, str(number), name]
     done = subprocess.run(wanted, cwd=tmp_path, env=environ(), capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
-    assert (
-        done.stderr
-        == f"altalign: interrupted{'' if name == 'SIGINT' else f' ({name})'}; run the same command again, it continues\n"
+    assert done.stderr == (
+        f"altalign: interrupted{'' if name == 'SIGINT' else f' ({name})'}; run the same command again, it continues\n"
     )
     assert not (tmp_path / "run").exists()
 

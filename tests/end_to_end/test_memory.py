@@ -23,7 +23,9 @@ def limited(folder: Path, limit: str, kilobytes: int, *args: str) -> subprocess.
 
 
 def address_space_for(folder: Path, free: int) -> int:
-    """Kilobytes for `ulimit -v` that leave so many bytes free once the command has started; what that takes differs, as with the size of the locale archive."""
+    """Kilobytes for `ulimit -v` that leave so many bytes free once the command has started; what that takes differs, as
+    with the size of the locale archive.
+    """
     limit = 900_000
     said = limited(folder, "-v", limit).stderr  # refuses, and says what is free
     left = int(said.split(" MB are free")[0].split()[-1].replace(",", "")) * MB

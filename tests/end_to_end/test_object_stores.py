@@ -1,4 +1,6 @@
-"""Whole runs in a real S3 server, and in an emulator of GCS: the same bytes as on a disk, also of runs that are killed and continued."""
+"""Whole runs in a real S3 server, and in an emulator of GCS: the same bytes as on a disk, also of runs that are killed
+and continued.
+"""
 
 import hashlib
 import json

@@ -1,4 +1,6 @@
-"""A run whose images are worked on by processes: the same bytes as with threads, one readable line for trouble, nothing left behind by signals."""
+"""A run whose images are worked on by processes: the same bytes as with threads, one readable line for trouble, nothing
+left behind by signals.
+"""
 
 import os
 import re
@@ -194,7 +196,10 @@ def test_trouble_in_a_process_is_said_as_in_a_thread(
     blows.want(wanted, {"write": blows.DEFECT})
     done = curate(folder, wanted)
     assert done.returncode == 1, done.stderr
-    what = r"altalign: run: write failed: unit \d+: ZeroDivisionError: a defect that a test has made; run/log/trace.txt has the rest"
+    what = (
+        r"altalign: run: write failed: unit \d+: ZeroDivisionError: a defect that a test has made; run/log/trace.txt "
+        r"has the rest"
+    )
     assert re.fullmatch(what, line_of(done.stderr)), done.stderr
     # where it was, in that process
     assert "in write_json" in (folder / "run" / "log" / "trace.txt").read_text(encoding="utf-8")

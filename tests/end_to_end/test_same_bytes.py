@@ -1,4 +1,6 @@
-"""The same input and settings give the same bytes: run again, one worker or four, either shuffle, Prism, stage by stage."""
+"""The same input and settings give the same bytes: run again, one worker or four, either shuffle, Prism, stage by
+stage.
+"""
 
 from pathlib import Path
 

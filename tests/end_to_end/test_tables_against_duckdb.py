@@ -35,7 +35,9 @@ def tables_by_sql(candidates: Sequence[Candidate], settings: Settings) -> Tables
 
 
 def repeated_words(rows: int, *, seed: int) -> list[Candidate]:
-    """Captions of words that fall off as words do, on images that fall off too; some captions are whole sentences seen before."""
+    """Captions of words that fall off as words do, on images that fall off too; some captions are whole sentences seen
+    before.
+    """
     rng = random.Random(seed)
     words = ["".join(rng.choices(_LETTERS, k=rng.randrange(1, 9))) for _ in range(4_000)]
     sentences = [_sentence(rng, words) for _ in range(300)]
@@ -62,7 +64,7 @@ def _rank(rng: random.Random, below: int) -> int:
 
 @pytest.mark.parametrize("vocabulary_size", [1_500, 10_000_000])
 def test_tables_of_20_000_rows_of_repeated_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vocabulary_size: int):
-    """Cut into seven units of three files and 64 partitions, with buffers so small that they overflow again and again."""
+    """Seven units of three files and 64 partitions, with buffers so small that they overflow again and again."""
     monkeypatch.setattr("altalign.pipelines.run.pool.ROWS_PER_UNIT", 3_000)
     monkeypatch.setattr("altalign.pipelines.stages.tables.ROWS_PER_PARTITION", 400)
     monkeypatch.setattr("altalign.dedup.spill.BUFFER_BYTES", 1 << 14)
@@ -83,7 +85,9 @@ def test_tables_of_20_000_rows_of_repeated_words(tmp_path: Path, monkeypatch: py
 @pytest.mark.everyday
 @pytest.mark.parametrize("vocabulary_size", [90, 317, 318, 767])
 def test_tables_of_both_handbooks(tmp_path: Path, vocabulary_size: int):
-    """At both sides of where the threshold becomes one, and beyond: 317 n-grams of two books occur twice or more, 766 in all."""
+    """At both sides of where the threshold becomes one, and beyond: 317 n-grams of two books occur twice or more, 766
+    in all.
+    """
     settings = Settings(vocabulary_size=vocabulary_size, images_per_text_at_most=1, texts_per_image_at_most=1)
     by_sql = tables_by_sql(handbooks()[0], settings)
     assert_tables(curate(tmp_path, HANDBOOKS, settings, "--until", "tables"), by_sql, settings)

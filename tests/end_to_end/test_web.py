@@ -1,4 +1,6 @@
-"""Runs whose images come from a web server: each failure has its reason, the order of arrival changes no byte, nothing is asked for twice."""
+"""Runs whose images come from a web server: each failure has its reason, the order of arrival changes no byte, nothing
+is asked for twice.
+"""
 
 import io
 import json

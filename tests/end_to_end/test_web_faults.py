@@ -1,4 +1,6 @@
-"""Runs from the web that are killed, cut off, out of disk or interrupted: they continue to the same bytes, and nothing in hand is asked for again."""
+"""Runs from the web that are killed, cut off, out of disk or interrupted: they continue to the same bytes, and nothing
+in hand is asked for again.
+"""
 
 import json
 import os
@@ -103,7 +105,9 @@ def reports(verb: str, folder: Path, server: WebServer) -> list[dict[str, Any]]:
 
 
 def test_a_request_that_a_kept_connection_has_lost_is_one_with_the_next(server: WebServer) -> None:
-    """Nobody can tell it from a connection that was closed while idle: it is asked again in the same try, and counted once."""
+    """Nobody can tell it from a connection that was closed while idle: it is asked again in the same try, and counted
+    once.
+    """
     urls = [server.url(f"/png/{number}?wait=0.02&lost") for number in range(4)]
     urls = [*urls[:2], server.url("/reset?lost"), *urls[2:]]
     settings = {

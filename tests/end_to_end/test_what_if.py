@@ -92,7 +92,9 @@ def picture(number: int) -> bytes:
 
 
 def write_pool(folder: Path, *, rows: int = 900) -> None:
-    """Captions of frequent and rare words on few images, in three files of two sources: pairs repeat in all of them, texts differ in case alone."""
+    """Captions of frequent and rare words on few images, in three files of two sources: pairs repeat in all of them,
+    texts differ in case alone.
+    """
     rng = random.Random(3)
     words = [f"w{number}" for number in range(60)]
     texts = [

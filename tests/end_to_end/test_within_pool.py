@@ -1,4 +1,6 @@
-"""`[dedup] within_pool`: whole runs over drawn pictures and their copies, and over real clip art against a comparison of all with all."""
+"""`[dedup] within_pool`: whole runs over drawn pictures and their copies, and over real clip art against a comparison
+of all with all.
+"""
 
 import io
 import json
@@ -82,7 +84,9 @@ def stored(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
 
 @cache
 def pictures() -> list[Picture]:
-    """60 pictures and copies of some: smaller, as JPEG, the same bytes; and flat ones, which are alike and no copies but by their bytes."""
+    """60 pictures and copies of some: smaller, as JPEG, the same bytes; and flat ones, which are alike and no copies
+    but by their bytes.
+    """
     found = []
     for number in range(60):
         image = drawn(number)

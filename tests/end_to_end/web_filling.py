@@ -1,4 +1,6 @@
-"""Fetches onto a disk that is always too small, until it is not: `unshare -m python -m tests.end_to_end.web_filling FOLDER LOG`.
+"""Fetches onto a disk that is always too small, until it is not.
+
+`unshare -m python -m tests.end_to_end.web_filling FOLDER LOG`.
 
 The disk grows by a few pages each time a run fails on it while it fetches. A line of JSON a failure, with what was in
 hand and how often each URL had been asked for by then (LOG is the server's), then one of how it ended.

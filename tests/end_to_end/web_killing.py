@@ -1,4 +1,6 @@
-"""Ends runs that fetch at chosen points and continues them: `python -m tests.end_to_end.web_killing VERB FOLDER LOG POINTS`, a line of JSON a point.
+"""Ends runs that fetch at chosen points and continues them.
+
+`python -m tests.end_to_end.web_killing VERB FOLDER LOG POINTS`, a line of JSON a point.
 
 `curate`: FOLDER holds a run until `judge`; a point is a number of writes to what grows, bytes of images, journals and
 log; by turns half of the write is done. `retry`: FOLDER holds a finished run, some of whose images could not be had and
@@ -26,7 +28,9 @@ RETRY = ["retry", "run", "--reason", "http_status"]
 
 
 def on_writes(act: Any) -> None:
-    """Call `act` before every write to what grows, with its number, the file and the data; for the rest of this process's life."""
+    """Call `act` before every write to what grows, with its number, the file and the data; for the rest of this
+    process's life.
+    """
     number, real = 0, local.GrowingFile.write
 
     def write(self: local.GrowingFile, data: bytes) -> None:

@@ -41,7 +41,9 @@ def slow_recalls(images: np.ndarray, texts: np.ndarray, owner: list[int], ks: tu
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Embeddings of whole numbers (products are exact, ties many), some not a number; every image has a caption, in any order."""
+    """Embeddings of whole numbers (products are exact, ties many), some not a number; every image has a caption, in any
+    order.
+    """
     images, more, width = draw(st.integers(1, 14)), draw(st.integers(0, 20)), draw(st.integers(1, 3))
     owner = draw(
         st.permutations([*range(images), *draw(st.lists(st.integers(0, images - 1), min_size=more, max_size=more))])

@@ -1,4 +1,6 @@
-"""The word rule once more, as one regular expression over classes of characters: the slow twin of altalign.filters.words.
+"""The word rule once more, as one regular expression over classes of characters.
+
+The slow twin of altalign.filters.words.
 
 Each visible character of the folded caption becomes a letter that names its class; classes come from unicodedata2 and
 fontTools alone, not from the frozen table.

@@ -15,7 +15,7 @@ from tests.shared_data import SHARED, needs_shared
 from tests.strategies import nasty_captions
 
 NASTY = (
-    "ab  \t\n\x00\x1c\x1f\x7f\x85\xa0\u2000\u2028\u3000e\u0301\u0323\u0307\u0f71\u0f72\u1100\u1161\u11a8é\u212b\uac00日\U0001f600"
+    "ab  \t\n\x00\x1c\x1f\x7f\x85\xa0\u2000\u2028\u3000e\u0301\u0323\u0307\u0f71\u0f72\u1100\u1161\u11a8é\u212b\uac00日\U0001f600"  # noqa: E501
     "\u200b\u00ad\ufeff\U0001d165\u09c7\u09be"
 )
 REFERENCES = [

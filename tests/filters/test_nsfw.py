@@ -1,4 +1,6 @@
-"""A small classifier, trained here in NumPy and written as ONNX, run for real; and every way its two files can be wrong."""
+"""A small classifier, trained here in NumPy and written as ONNX, run for real; and every way its two files can be
+wrong.
+"""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Every format as Pillow writes it, cut and overwritten, hostile headers, odd colour spaces, orientations, and what a shard stores."""
+"""Every format as Pillow writes it, cut and overwritten, hostile headers, odd colour spaces, orientations, and what a
+shard stores.
+"""
 
 import io
 import struct

@@ -18,7 +18,7 @@ from tests.shared_data import SHARED, needs_shared
 from tests.strategies import nasty_captions
 
 GOLDEN = tomllib.loads((Path(__file__).parents[1] / "cases" / "words.toml").read_text(encoding="utf-8"))["words"]
-NASTY = "aZ9_ '’-\u00e9\u0130\u212a\u212b\u023a\u1e9e\u00ad\u200b\u200d\u0301\ufe0f人々ー〇が\u3099กำ\u0e34ក\u17d2ཀཾ٣한ʼ\U0001d7d9\U00010400\U0001f642\U00020000"
+NASTY = "aZ9_ '’-\u00e9\u0130\u212a\u212b\u023a\u1e9e\u00ad\u200b\u200d\u0301\ufe0f人々ー〇が\u3099กำ\u0e34ក\u17d2ཀཾ٣한ʼ\U0001d7d9\U00010400\U0001f642\U00020000"  # noqa: E501
 SCRATCH = words.Scratch()
 GOLDEN_HASHES = {
     "dog": 0x0148C267E25A0791,

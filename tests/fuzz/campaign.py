@@ -1,4 +1,7 @@
-"""Fuzzes for a while with random seeds: `make fuzz SECONDS=… SEED=…`. Workers do it, who may die; what killed them is kept, and how to run it again."""
+"""Fuzzes for a while with random seeds: `make fuzz SECONDS=… SEED=…`.
+
+Workers do it, who may die; what killed them is kept, and how to run it again.
+"""
 
 import argparse
 import json
@@ -123,7 +126,8 @@ def main() -> int:
     for name, tally in totals.items():
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in tally.outcomes.most_common())
         sys.stdout.write(
-            f"{name:<16}{tally.inputs:>8}  {tally.slowest_s[0]:>6.2f} s  {tally.largest_mb[0]:>4} MB  {len(tally.findings):>5}  {outcomes}\n"
+            f"{name:<16}{tally.inputs:>8}  {tally.slowest_s[0]:>6.2f} s  {tally.largest_mb[0]:>4} MB  "
+            f"{len(tally.findings):>5}  {outcomes}\n"
         )
     return 1 if any(tally.findings for tally in totals.values()) else 0
 

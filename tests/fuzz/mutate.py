@@ -1,4 +1,6 @@
-"""Damages real inputs as disks, networks and people with bad intentions do; the same random numbers give the same damage."""
+"""Damages real inputs as disks, networks and people with bad intentions do; the same random numbers give the same
+damage.
+"""
 
 import re
 import struct

@@ -251,7 +251,9 @@ def _check_intact_records(
 
 
 def _check_coverage(every: list[records.Record | records.BrokenRecord], data: bytes, suffix: str) -> None:
-    """Between the end of a sound record and the next one there is nothing, or what is there was told: broken, or a record in the same member."""
+    """Between the end of a sound record and the next one there is nothing, or what is there was told: broken, or a
+    record in the same member.
+    """
     for one, other in pairwise([*every, None]):
         if not _has_own_place(one) or not (other is None or _has_own_place(other)):
             continue

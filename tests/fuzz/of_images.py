@@ -1,4 +1,7 @@
-"""The image judge under attack: every format, damaged anywhere. Bytes never raise; what is sound can be stored, and is sound then too."""
+"""The image judge under attack: every format, damaged anywhere.
+
+Bytes never raise; what is sound can be stored, and is sound then too.
+"""
 
 import io
 from functools import cache, partial

@@ -118,7 +118,7 @@ _PLAIN = b"""<!doctype html><html><head><base href="/b/"><meta charset="utf-8"><
 <table><tr><td><img data-src="3.webp" alt='a &amp; b'><p>x<img srcset="4.gif 1x, 5.gif 2x" alt=plain></table>
 <svg><image href=6/><title><img src=7 alt=seven></title>
 </svg><a><b><i><p></a><img src="http://x.example/\xc3\xbc?q=1#f" alt="\xe7\x8a\xac &eacute;"></b><select><option><img src=8 alt=8></select>
-<!-- <img src=9> --><textarea><img src=10></textarea><picture><source srcset=11><img src=' 12 ' alt="  "></picture><IMG SRC=13 ALT></body></html>"""
+<!-- <img src=9> --><textarea><img src=10></textarea><picture><source srcset=11><img src=' 12 ' alt="  "></picture><IMG SRC=13 ALT></body></html>"""  # noqa: E501
 
 
 @cache

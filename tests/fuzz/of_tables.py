@@ -1,4 +1,6 @@
-"""Tables under attack: CSV, TSV and JSON Lines against plain loops; Parquet against its own footer, row groups read alone and together."""
+"""Tables under attack: CSV, TSV and JSON Lines against plain loops; Parquet against its own footer, row groups read
+alone and together.
+"""
 
 import gzip
 import io

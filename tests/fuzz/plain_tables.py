@@ -1,4 +1,6 @@
-"""What a table of text holds, by its definition, in plain loops: every line is in a row, in a broken row, in the header, or blank."""
+"""What a table of text holds, by its definition, in plain loops: every line is in a row, in a broken row, in the
+header, or blank.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -90,7 +92,9 @@ def _lines(text: bytes, line_bytes: int) -> list[tuple[int, str | None]]:
 
 
 def _csv_record(lines: Sequence[str | None], line_bytes: int) -> tuple[list[str] | None, int]:
-    """Fields of the record that begins with the first line, and how many lines it has; one broken line where it is none."""
+    """Fields of the record that begins with the first line, and how many lines it has; one broken line where it is
+    none.
+    """
     fields, field, state, size = [], "", "start", 0
     for number, line in enumerate(lines):
         size += len(line or "")

@@ -45,7 +45,10 @@ class Everything:
 
 
 def everything(path: Path, settings: InputSettings) -> Everything:
-    """Read a file as a run does. What a user may see of it is an UnreadableError or a UsageError; all else is a defect of ours."""
+    """Read a file as a run does.
+
+    What a user may see of it is an UnreadableError or a UsageError; all else is a defect of ours.
+    """
     rows, broken, places = [], [], []
     try:
         read.check([str(path)], settings)
@@ -70,7 +73,10 @@ def check_message(error: AltalignError, path: Path) -> None:
 
 
 def read_in_two_ways(path: Path, settings: InputSettings) -> Everything:
-    """Read a file twice: as it is, and in stretches of three rows. Both must give the same, and so must the same once more."""
+    """Read a file twice: as it is, and in stretches of three rows.
+
+    Both must give the same, and so must the same once more.
+    """
     whole = everything(path, settings)
     with small_stretches():
         parts = everything(path, settings)

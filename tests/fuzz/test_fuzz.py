@@ -1,4 +1,6 @@
-"""Every reader and decoder against a few thousand damaged inputs, always the same ones; `make fuzz` takes others, for as long as it is let."""
+"""Every reader and decoder against a few thousand damaged inputs, always the same ones; `make fuzz` takes others, for
+as long as it is let.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Fuzzes one target with Atheris, which looks for inputs that reach new lines of Python: `python -m tests.fuzz.with_atheris TARGET FOLDER`.
+"""Fuzzes one target with Atheris, which looks for inputs that reach new lines of Python.
+
+`python -m tests.fuzz.with_atheris TARGET FOLDER`.
 
 Atheris is no dependency: `pip install atheris` into the environment first. What it passes over is native (Arrow,
 FastWARC, decoders, kernels); readers in Python (lines, records, tars, footers, Pillow's plug-ins) are what it is good

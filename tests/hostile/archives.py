@@ -44,12 +44,17 @@ def _page(url: str) -> bytes:
 
 def _headed(url: str, lines: str) -> bytes:
     """A response record with these lines instead of a Content-Length."""
-    head = f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: {url}/page\r\nContent-Type: application/http\r\n{lines}\r\n"
+    head = (
+        f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: {url}/page\r\nContent-Type: "
+        f"application/http\r\n{lines}\r\n"
+    )
     return head.encode() + PAGE + b"\r\n\r\n"
 
 
 def _zstd_frame(data: bytes, *, dictionary: bool = False, window: int = 0) -> bytes:
-    """A zstd frame of one raw block, by hand: it may need a dictionary that is not there, or a window of 2^`window` bytes."""
+    """A zstd frame of one raw block, by hand: it may need a dictionary that is not there, or a window of 2^`window`
+    bytes.
+    """
     descriptor = bytes([(0x00 if window else 0x20 | 0x40) | dictionary])
     size = (len(data) - 256).to_bytes(2, "little")
     head = (

@@ -11,7 +11,9 @@ BROKEN: Mapping[str, int] = {"record_broken": 1}
 
 @dataclass(frozen=True)
 class Case:
-    """A bad file and its outcome. Good records stand before and after what is bad in it: its neighbours, which are kept.
+    """A bad file and its outcome.
+
+    Good records stand before and after what is bad in it: its neighbours, which are kept.
 
     Attributes:
         name: of the case, its file, and the `source` of its pairs.

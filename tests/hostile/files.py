@@ -43,7 +43,9 @@ def between(
     pack: Callable[[bytes], bytes] | None = None,
     end: str = "",
 ) -> Case:
-    """A case of lines or members between good ones: `form` is csv, tsv, jsonl or tar, whose name the file's ends in, and then in `end`."""
+    """A case of lines or members between good ones: `form` is csv, tsv, jsonl or tar, whose name the file's ends in,
+    and then in `end`.
+    """
 
     def build() -> bytes:
         data = form(name, hostile)
@@ -95,7 +97,8 @@ def gzip_bomb(head: bytes, megabytes: int, tail: bytes = b"", *, byte: bytes = b
 def record_bomb(url: str, head: bytes, megabytes: int, *, byte: bytes = b"\0") -> bytes:
     """A record of an HTTP response in one gzip member: a head and so many equal bytes."""
     length = f"Content-Length: {len(head) + (megabytes << 20)}\r\n\r\n"
-    start = f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: {url}\r\nContent-Type: application/http\r\n{length}".encode()
+    target = f"WARC-Type: response\r\nWARC-Target-URI: {url}\r\n"
+    start = f"WARC/1.0\r\n{target}Content-Type: application/http\r\n{length}".encode()
     return gzip_bomb(start + head, megabytes, b"\r\n\r\n", byte=byte)
 
 

@@ -50,7 +50,9 @@ def _footer(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
 
 
 def _rows_changed(which: set[int], value: int) -> Callable[[bytes], bytes]:
-    """A footer in which some of its counts say something else: 0 the file's rows, 1 and 3 the columns' values, 5 the row group's rows."""
+    """A footer in which some of its counts say something else: 0 the file's rows, 1 and 3 the columns' values, 5 the
+    row group's rows.
+    """
     old, new = _varint(2 * ROWS), _varint(2 * value if value >= 0 else -2 * value - 1)
 
     def change(footer: bytes) -> bytes:
@@ -268,7 +270,10 @@ _FILES = [
         "column-of-lists",
         "A nested column",
         lambda: written(pa.table({"url": ["x"], "caption": [["a", "b"]]})),
-        "column caption is of type list<element: string>, where strings are meant; name another column or convert this one",
+        (
+            "column caption is of type list<element: string>, where strings are meant; name another column or convert "
+            "this one"
+        ),
         exit_code=2,
     ),
     _file(
@@ -289,7 +294,10 @@ _FILES = [
         "column-of-images-as-text",
         "Images in a column of strings",
         lambda: written(pa.table({"url": ["x"], "caption": ["y"], "image": ["z"]})),
-        "column image is of type string, where bytes (or a struct whose field bytes holds them) are meant; name another column",
+        (
+            "column image is of type string, where bytes (or a struct whose field bytes holds them) are meant; name "
+            "another column"
+        ),
         settings=IMAGES,
         exit_code=2,
     ),

@@ -287,7 +287,10 @@ _JSON = [
         jsonl,
         "json-lines-of-types",
         "Captions that are a number, a list and true",
-        b'{"url": "http://a/", "caption": 7}\n{"url": "http://a/", "caption": ["a"]}\n{"url": "http://a/", "caption": true}\n',
+        (
+            b'{"url": "http://a/", "caption": 7}\n{"url": "http://a/", "caption": ["a"]}\n{"url": "http://a/", '
+            b'"caption": true}\n'
+        ),
         dropped={"record_broken": 3},
         error="caption is no string but …",
     ),
@@ -341,7 +344,10 @@ _JSON = [
         "A JSON list over many lines instead of JSON Lines",
         ".json",
         lambda: json.dumps([{"url": "x", "caption": "y"}] * 2, indent=1).encode(),
-        "not the name of a table; it should end in .parquet, .csv, .tsv or .jsonl, the last three also in .gz or .zst after that",
+        (
+            "not the name of a table; it should end in .parquet, .csv, .tsv or .jsonl, the last three also in .gz or "
+            ".zst after that"
+        ),
         exit_code=2,
     ),
     _file(

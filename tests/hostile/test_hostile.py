@@ -90,7 +90,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     )
     if ran.returncode:
         pytest.fail(
-            f"{ran.stdout}{ran.stderr}\nTo find the file: python -m tests.hostile.make FOLDER NAME, and altalign curate there."
+            f"{ran.stdout}{ran.stderr}\nTo find the file: python -m tests.hostile.make FOLDER NAME, and altalign "
+            "curate there."
         )
     return Finished(
         ran.returncode,

@@ -14,7 +14,10 @@ from fontTools.unicodedata import script
 
 # Unicode 16.0, property White_Space. Neither U+001C to U+001F nor U+200B are in it, though str.split() breaks at the
 # former.
-WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+WHITE_SPACE = (
+    "\t\n\v\f\r "
+    "\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
 ZERO_WIDTH_SPACE = "\u200b"
 WITHOUT_SPACES = {"Hani", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"}
 

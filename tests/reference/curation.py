@@ -62,7 +62,9 @@ class Candidate:
 
 
 def url_without_fragment(url: str | None) -> str | None:
-    """The URL as written, without white space at its ends and without fragment; None where it is no http(s) URL of WHATWG."""
+    """The URL as written, without white space at its ends and without fragment; None where it is no http(s) URL of
+    WHATWG.
+    """
     trimmed = (url or "").strip(WHITE_SPACE)
     try:
         scheme = ada_url.URL(trimmed).protocol
@@ -73,7 +75,10 @@ def url_without_fragment(url: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that decide a verdict, with the defaults of section 2. `nsfw_at_or_above` None: no model, rule off."""
+    """The settings that decide a verdict, with the defaults of section 2.
+
+    `nsfw_at_or_above` None: no model, rule off.
+    """
 
     words_at_least: int = 3
     words_at_most: int = 20
@@ -182,7 +187,10 @@ def _threshold(counts: Mapping[str, int], size: int) -> int | None:
 
 @dataclass
 class Outcome:
-    """What became of a candidate in one stage. `reason` None: kept. `images_per_text` and `texts_per_image` only where above the limit."""
+    """What became of a candidate in one stage.
+
+    `reason` None: kept. `images_per_text` and `texts_per_image` only where above the limit.
+    """
 
     candidate: Candidate
     stage: Stage
@@ -268,7 +276,9 @@ def _drop_repeated(outcomes: Iterable[Outcome]) -> None:
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What is known of an image's bytes. `format` None: no known one. Size None: unknown. `damaged` is known only of what was decoded.
+    """What is known of an image's bytes.
+
+    `format` None: no known one. Size None: unknown. `damaged` is known only of what was decoded.
 
     `hashes` are those that could be computed: SHA-256 and MD5 of any bytes, PDQ of a decoded image.
     """
@@ -306,7 +316,9 @@ StageCounts = Counter[tuple[str, str, str]]
 
 @dataclass
 class Curation:
-    """A finished run: `counts` by (stage, source, reason), dropped rows of all stages, kept rows in order of (image_id, key)."""
+    """A finished run: `counts` by (stage, source, reason), dropped rows of all stages, kept rows in order of (image_id,
+    key).
+    """
 
     received: Counter[tuple[str, str]] = field(default_factory=Counter)
     counts: StageCounts = field(default_factory=Counter)
@@ -359,7 +371,8 @@ def images_in_hand(candidates: Iterable[Candidate]) -> dict[str, str]:
 def reconcile(
     counts: Mapping[tuple[str, str, str], int], received: Mapping[tuple[str, str], int] | None = None
 ) -> list[str]:
-    """Every place where counts by (stage, source, reason) do not add up, as a line each; `received` is by (stage, source).
+    """Every place where counts by (stage, source, reason) do not add up, as a line each; `received` is by (stage,
+    source).
 
     A stage that counts nothing at all did not take place, and is passed over.
     """

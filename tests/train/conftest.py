@@ -1,4 +1,6 @@
-"""Tests of training calculate on one thread: sums are then the same in a child process, and two tests at once do not fight for two cores."""
+"""Tests of training calculate on one thread: sums are then the same in a child process, and two tests at once do not
+fight for two cores.
+"""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,7 @@
-"""One of several processes that compute a loss and gradients together: `python ranked.py RANK RANKS FOLDER`. What it finds goes to FOLDER/RANK.pt."""
+"""One of several processes that compute a loss and gradients together: `python ranked.py RANK RANKS FOLDER`.
+
+What it finds goes to FOLDER/RANK.pt.
+"""
 
 import sys
 from datetime import timedelta
@@ -59,7 +62,9 @@ def loss_of(sizes: tuple[int, ...], rank: int, settings: dict[str, Any], group: 
 def steps_of(
     sizes: tuple[int, ...], rank: int, chunk: int, frozen: tuple[str, ...], group: Any = None
 ) -> dict[str, Any]:
-    """Three steps down the gradient: what each said, the last one's gradients, the state after it, and how often gradients were summed over ranks."""
+    """Three steps down the gradient: what each said, the last one's gradients, the state after it, and how often
+    gradients were summed over ranks.
+    """
     model = small_model(group=2)
     for part in frozen:
         model.get_submodule(part).requires_grad_(requires_grad=False)

@@ -1,4 +1,7 @@
-"""Two towers of a few weights with all that makes accumulation hard: batch norm, dropout, a learned temperature. And pairs for them."""
+"""Two towers of a few weights with all that makes accumulation hard: batch norm, dropout, a learned temperature.
+
+And pairs for them.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Self

@@ -1,4 +1,6 @@
-"""Training from settings to an evaluated model: interrupted and continued, on other numbers of processes, and told what is wrong."""
+"""Training from settings to an evaluated model: interrupted and continued, on other numbers of processes, and told what
+is wrong.
+"""
 
 import hashlib
 import json

@@ -66,7 +66,10 @@ def retry_after(request: Request) -> list[str]:
 
 
 async def flaky(request: Request, client: Client, state: State) -> None:
-    """`/flaky/NAME?codes=429,reset,503`: at each request what is next, then a picture. `hang`, `reset`, `close` and `cut` are no codes."""
+    """`/flaky/NAME?codes=429,reset,503`: at each request what is next, then a picture.
+
+    `hang`, `reset`, `close` and `cut` are no codes.
+    """
     codes = request.text("codes").split(",")
     state.seen[request.target] += 1
     if state.seen[request.target] > len(codes):
@@ -97,7 +100,9 @@ async def redirect(request: Request, client: Client, state: State) -> None:
 
 
 async def redirect_to(request: Request, client: Client, _: State) -> None:
-    """`/redirect-to?url=URL&code=302`: a redirect to any address, whose bytes are sent as they are; without `url` to none."""
+    """`/redirect-to?url=URL&code=302`: a redirect to any address, whose bytes are sent as they are; without `url` to
+    none.
+    """
     location = [f"Location: {request.text('url')}"] if request.all("url") else []
     await client.respond(int(request.text("code", "302")), b"elsewhere", *location, *more(request))
 
@@ -115,7 +120,9 @@ async def html(request: Request, client: Client, _: State) -> None:
 
 
 async def encoded(request: Request, client: Client, _: State) -> None:
-    """`/encoded/gzip`, `/encoded/deflate`, `/encoded/raw-deflate`, `/encoded/x-gzip`, `/encoded/identity`: a picture in a content encoding."""
+    """`/encoded/gzip`, `/encoded/deflate`, `/encoded/raw-deflate`, `/encoded/x-gzip`, `/encoded/identity`: a picture in
+    a content encoding.
+    """
     squeeze: dict[str, Callable[[bytes], bytes]] = {
         "gzip": gzip.compress,
         "x-gzip": gzip.compress,

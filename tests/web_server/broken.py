@@ -129,7 +129,9 @@ async def large(request: Request, client: Client, _: State) -> None:
 
 
 async def endless(request: Request, client: Client, _: State) -> None:
-    """`/endless/head`, `/endless/header`, `/endless/continue`, `/endless/body`, `/endless/chunks`, `/endless/trailers`, `/endless/extension`."""
+    """`/endless/head`, `/endless/header`, `/endless/continue`, `/endless/body`, `/endless/chunks`, `/endless/trailers`,
+    `/endless/extension`.
+    """
     begin, again = {
         "head": (b"HTTP/1.1 200 OK\r\n", b"X-Header: " + b"x" * 100 + b"\r\n"),
         "header": (b"HTTP/1.1 200 OK\r\nX-Header: ", b"x" * 1_000),
@@ -155,7 +157,9 @@ def zeros(encoding: str, size: int) -> bytes:
 
 
 async def bomb(request: Request, client: Client, _state: State) -> None:
-    """`/bomb/gzip?bytes=N&layers=1`: a body that grows to 200 MB or N bytes when it is decompressed; packed several times over with more layers."""
+    """`/bomb/gzip?bytes=N&layers=1`: a body that grows to 200 MB or N bytes when it is decompressed; packed several
+    times over with more layers.
+    """
     body, layers = (
         zeros(request.rest, int(request.number_of("bytes", 200_000_000))),
         int(request.number_of("layers", 1)),
@@ -184,7 +188,7 @@ async def dies(request: Request, client: Client, _: State) -> None:
 
 
 async def refuses_reuse(request: Request, client: Client, _: State) -> None:
-    """`/refuses-reuse/NAME`: a picture; the second request of a connection is not answered, and the connection closed."""
+    """`/refuses-reuse/NAME`: a picture; at the second request of a connection it is closed without an answer."""
     if client.requests > 1:
         client.close()
     await client.respond(200, picture(request.rest), *more(request))

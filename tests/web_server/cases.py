@@ -1,4 +1,6 @@
-"""What becomes of an answer: each kind of answer of the server, and what is made of it. The tables of docs/reference/bad-responses.md.
+"""What becomes of an answer: each kind of answer of the server, and what is made of it.
+
+The tables of docs/reference/bad-responses.md.
 
 `python -m tests.web_server.cases` prints them.
 """
@@ -68,7 +70,8 @@ class Case:
         """In a few words, for the table."""
         if self.reason is None:
             return "in hand, of the second try" if self.tries == 2 else "in hand"
-        return f"`{self.reason}`{f' {self.code}' if self.reason is STATUS else ''}{', tried again' if self.is_tried_again else ''}"
+        code = f" {self.code}" if self.reason is STATUS else ""
+        return f"`{self.reason}`{code}{', tried again' if self.is_tried_again else ''}"
 
 
 def _status(code: int, about: str) -> Case:

@@ -24,7 +24,9 @@ class LeftError(Exception):
 
 
 class Log:
-    """Lines of JSON in a file, appended whole; times are of the monotonic clock, which all processes of a machine share."""
+    """Lines of JSON in a file, appended whole; times are of the monotonic clock, which all processes of a machine
+    share.
+    """
 
     def __init__(self, path: Path):
         self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)

@@ -1,4 +1,4 @@
-"""Pictures that are made of their names: small PNGs of 240 x 240 pixels, no two alike, with the standard library alone."""
+"""Pictures made of their names: PNGs of 240 x 240 pixels, no two alike, by the standard library alone."""
 
 import hashlib
 import struct

@@ -55,7 +55,8 @@ async def serve_client(state: State, reader: asyncio.StreamReader, writer: async
             state.requests += 1
             request = parsed(received, state.requests)
             state.log.write(
-                "request", number=request.number, connection=connection, method=request.method, host=request.host, target=request.target,
+                "request", number=request.number, connection=connection, method=request.method, host=request.host,
+                target=request.target,
                 headers=request.headers, address=address,
             )  # fmt: skip
             client.bytes_sent, is_whole = 0, False
@@ -93,7 +94,10 @@ def refusing() -> socket.socket:
 
 
 def full() -> list[socket.socket]:
-    """A port whose queue is full: whoever connects waits for an answer. The listening socket, and those that fill it."""
+    """A port whose queue is full: whoever connects waits for an answer.
+
+    The listening socket, and those that fill it.
+    """
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen(0)

@@ -38,7 +38,9 @@ def decode(data: bytes) -> Pixels:
 def training_pixels(
     data: bytes, *, resize_px: int, crop_px: int, flip: bool, seed: int, epoch: int, key: str
 ) -> torch.Tensor:
-    """What a tower sees of a pair in training: uint8 (3, crop_px, crop_px), of which the channel changes fastest in memory.
+    """What a tower sees of a pair in training: uint8 (3, crop_px, crop_px).
+
+    The channel changes fastest in memory.
 
     Raises:
         UndecodableError: as `decode`.
@@ -56,7 +58,10 @@ def evaluation_pixels(data: bytes, *, resize_px: int, crop_px: int) -> torch.Ten
 
 
 def resize(image: Pixels, side_px: int) -> torch.Tensor:
-    """A square of RGB pixels, bilinear with antialias: uint8 (3, side, side). Differs from Pillow's by one level at most, in 2/3 of its time."""
+    """A square of RGB pixels, bilinear with antialias: uint8 (3, side, side).
+
+    Differs from Pillow's by one level at most, in 2/3 of its time.
+    """
     batch = torch.from_numpy(image).permute(2, 0, 1)[None]  # memory stays as it is: channels last
     return torch.nn.functional.interpolate(batch, size=(side_px, side_px), mode="bilinear", antialias=True)[0]
 

@@ -1,4 +1,6 @@
-"""The index of a training run: where in the shards each pair is that is trained on, and each that is held out; 48 bytes a pair.
+"""The index of a training run: where in the shards each pair is, trained on or held out.
+
+A pair takes 48 bytes.
 
 One pass over the side-cars writes it, a shard in memory at a time. Files of `RUN/index`: for each source `pairs-N.bin`,
 in the order of the runs, their shards and rows; `held_out.bin`; and `index.json`, last of all: an index without it is
@@ -99,7 +101,9 @@ class Runs:
 
 
 def build(folder: str, runs: Runs, *, held_out: float, pairs: int) -> dict[str, Any]:
-    """Make the index in a folder, or leave it where it is of these manifests and choices already; gives what is in its index.json.
+    """Make the index in a folder, or leave it where it is of these manifests and choices already.
+
+    Returns what is in its index.json.
 
     Args:
         folder: local; one process writes there.
@@ -143,7 +147,10 @@ def is_held_out(image_ids: npt.NDArray[np.uint64], share: float) -> npt.NDArray[
 
 
 def captions(runs: Runs, *, held_out: float, last_key: str) -> Iterator[list[str]]:
-    """Captions of the pairs that are not held out and whose key is not above `last_key` ("": all), a shard at a time, in the order of the runs."""
+    """Captions of the pairs that are not held out, up to `last_key` ("": all), a shard at a time.
+
+    Runs come in their order.
+    """
     for _, table in _sidecars(runs, ["key", "image_id", "caption"]):
         keys, images = _hashes(table["key"]), _hashes(table["image_id"])
         takes = ~is_held_out(images[:, 0], held_out)
@@ -153,7 +160,10 @@ def captions(runs: Runs, *, held_out: float, last_key: str) -> Iterator[list[str
 
 
 def nth_key(files: Sequence[str], n: int) -> tuple[bytes, int]:
-    """The n-th smallest key of the pairs of some files (n from 1 to all of them), and how many pairs of this very key are among the n smallest."""
+    """The n-th smallest key of the pairs of some files, n from 1 to all of them.
+
+    Returns too how many pairs of this very key are among the n smallest.
+    """
     counts = np.zeros(1 << _BUCKETS, np.int64)
     shift = np.uint64(64 - _BUCKETS)
     for chunk in _chunks(files):
@@ -202,7 +212,8 @@ def _manifest(folder: str) -> tuple[str, list[Shard]]:
         raise damaged(folder, path, f"no manifest of shards: {type(error).__name__} {error}") from None
     if version != SCHEMA_VERSION:
         raise UsageError(
-            f"{path}: schema_version {version}, and this altalign reads {SCHEMA_VERSION}; curate again, or use the altalign that wrote it"
+            f"{path}: schema_version {version}, and this altalign reads {SCHEMA_VERSION}; curate again, or use the "
+            "altalign that wrote it"
         )
     return sha256(data).hexdigest(), shards
 

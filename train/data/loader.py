@@ -1,4 +1,6 @@
-"""Batches of one process, read and decoded by processes of its own, in an order that depends on neither how many these are nor how many train.
+"""Batches of one process, read and decoded by processes of its own.
+
+Their order depends on neither how many these are nor how many train.
 
 A global batch is what the sampler has under its number; rank r of R has its pairs r * N // R … (r + 1) * N // R - 1.
 Workers make pieces of that, and the batch is put together here.
@@ -115,7 +117,9 @@ def batches(
     undecodable: Callable[[Undecodable], None],
     pinned: bool = False,
 ) -> Generator[Batch, None, None]:
-    """This rank's share of the global batches `first_batch` … `after_batch` - 1 (None: without end). Closing the iterator ends the workers.
+    """This rank's share of the global batches `first_batch` … `after_batch` - 1 (None: without end).
+
+    Closing the iterator ends the workers.
 
     Args:
         samples: what the numbers of the sampler are of.
@@ -137,7 +141,8 @@ def batches(
     """
     if sampler.size < ranks:
         raise UsageError(
-            f"[loop] global_batch = {sampler.size:,}, and {ranks:,} processes train: some would have no pair; give more, or start fewer"
+            f"[loop] global_batch = {sampler.size:,}, and {ranks:,} processes train: some would have no pair; give "
+            "more, or start fewer"
         )
     maker = _Maker(samples, sampler.order, sampler.size, tokenizer, settings, seed)
     local = -(-sampler.size // ranks)
@@ -164,7 +169,9 @@ def batches(
 
 
 def ahead(batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
-    """The same batches, each put together by a thread while the one before is trained on: copying gigabytes takes a second that a GPU need not wait.
+    """The same batches, each put together by a thread while the one before is trained on.
+
+    Copying gigabytes takes a second that a GPU need not wait.
 
     Closing it closes them. What they read is then of that thread alone.
     """
@@ -179,7 +186,10 @@ def ahead(batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]
 
 
 def log_undecodable(folder: str) -> Callable[[Undecodable], None]:
-    """Adds a line to undecodable.jsonl of a local folder for each that is not there already: after a resume some batches come again."""
+    """Adds a line to undecodable.jsonl of a local folder for each pair that has none there.
+
+    After a resume some batches come again.
+    """
     path, known = storage.join(folder, _UNDECODABLE), set(_lines(folder))
 
     def add(found: Undecodable) -> None:
@@ -256,7 +266,8 @@ class _Maker(Dataset[Any]):
                     lost.append((key, self._samples.shard_of(row), str(error)))
                 if attempt == _SPARES_AT_MOST:
                     raise UnreadableError(
-                        f"{lost[-1][1]}: {key}: {lost[-1][2]}; so were {attempt} others that were to take its place: what is wrong with the shards?"
+                        f"{lost[-1][1]}: {key}: {lost[-1][2]}; so were {attempt} others that were to take its place: "
+                        "what is wrong with the shards?"
                     )
                 numbers[place] = self._order.spare(
                     int(numbers[place]), piece.batch * self._size + piece.first + place, attempt
@@ -291,7 +302,10 @@ def _made_here(maker: _Maker, pieces: Iterator[_Piece]) -> "Generator[tuple[_Pie
 def _made_by_workers(
     maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of_batch: int
 ) -> "Generator[tuple[_Piece, _Made], None, None]":
-    """Pieces in order, made by processes that a server forks, which has neither threads nor a GPU: forking this process might deadlock."""
+    """Pieces in order, made by processes that a server forks.
+
+    The server has neither threads nor a GPU: forking this process might deadlock.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["altalign.train.data.loader"])
     ahead = max(_AHEAD, -(-pieces_of_batch // workers))  # a batch is made while another is trained on
@@ -323,7 +337,10 @@ def _made_by_workers(
 
 
 def _end(running: Any) -> None:
-    """Ends the workers of an iterator of DataLoader. Not by deleting it: tracebacks hold it. One that does not end hears no SIGTERM."""
+    """Ends the workers of an iterator of DataLoader.
+
+    Not by deleting it: tracebacks hold it. One that does not end hears no SIGTERM.
+    """
     running._shutdown_workers()
     children.end(running._workers)
 
@@ -343,7 +360,9 @@ def _as_it_is(one: Any) -> Any:
 
 
 def _begin_worker(_: int) -> None:
-    """Signals that end the command are for the process that trains: it ends its workers itself, and they end where it was killed.
+    """Ignore the signals that end the command: they are for the process that trains.
+
+    It ends its workers itself, and they end where it was killed.
 
     Torch's own watch is on the server that forked a worker, and the server lives for as long as any worker does.
     """
@@ -363,7 +382,8 @@ def _checked(one: "tuple[_Piece, _Made | _Failed]") -> "tuple[_Piece, _Made]":
 def _worker_ended(error: Exception) -> AltalignError:
     words = next(iter(str(error).splitlines()), "").rstrip(". ")
     return AltalignError(
-        f"a process that reads and decodes pairs has ended ({words}); is memory or /dev/shm full? fewer [data] workers need less"
+        f"a process that reads and decodes pairs has ended ({words}); is memory or /dev/shm full? fewer [data] workers "
+        "need less"
     )
 
 

@@ -1,4 +1,6 @@
-"""The order of training: an endless stream of draws, each position of it a pure function of the seed and the sizes and weights of the sources.
+"""The order of training: an endless stream of draws.
+
+Each position of it is a pure function of the seed and of the sizes and weights of the sources.
 
 No order is ever in memory: permutations are keyed bijections that are computed where they are asked. An epoch is as
 many draws as the drawn sources have pairs. Of these each source gets its quota, the same in every epoch, in slots that
@@ -76,7 +78,10 @@ def _round(half: Words, keys: Words, number: int) -> Words:
 
 
 def quotas(sizes: Sequence[int], weights: Sequence[float], draws: int) -> list[int]:
-    """How many of `draws` each source gets: in proportion to its weight, rounded by the largest remainder; of equal ones the first."""
+    """How many of `draws` each source gets: in proportion to its weight, rounded by the largest remainder.
+
+    Of equal remainders the first source wins.
+    """
     exact = [Fraction(weight) for weight in weights]
     shares = [draws * weight / sum(exact) for weight in exact]
     whole = [int(share) for share in shares]
@@ -108,20 +113,25 @@ class Order:
         self.epoch_draws = sum(size for size, weight in zip(sizes, given, strict=True) if weight)
         if not self.epoch_draws:
             raise UsageError(
-                "no pair to train on; give other [data] runs, a smaller held_out, or weights above 0 to sources with pairs"
+                "no pair to train on; give other [data] runs, a smaller held_out, or weights above 0 to sources with "
+                "pairs"
             )
         counts = quotas(sizes, given, self.epoch_draws)
         for name, weight, count in zip(sources, given, counts, strict=True):
             if weight and not count:
                 raise UsageError(
-                    f"[data] source_weights: {name} = {weight} gives it none of an epoch's {self.epoch_draws:,} draws; give more, or 0"
+                    f"[data] source_weights: {name} = {weight} gives it none of an epoch's {self.epoch_draws:,} draws; "
+                    "give more, or 0"
                 )
         self._sizes, self._quotas = np.array(sizes, np.int64), np.array(counts, np.int64)
         self._ends = np.cumsum(self._sizes)
         self._quota_ends = np.cumsum(self._quotas)
 
     def draws(self, first: int, after: int) -> tuple[Numbers, Numbers]:
-        """The draws at positions first … after - 1: numbers of pairs, and how often the source of each had been gone through before, both int64."""
+        """The draws at positions first … after - 1: int64 numbers of pairs, and of rounds.
+
+        A round says how often the source of a pair had been gone through before.
+        """
         positions = np.arange(first, after, dtype=np.int64)
         epochs, slots = positions // self.epoch_draws, positions % self.epoch_draws
         size = np.full(len(positions), self.epoch_draws, np.uint64)
@@ -136,7 +146,10 @@ class Order:
         return (self._ends - self._sizes)[source] + places, rounds
 
     def spare(self, pair: int, position: int, attempt: int) -> int:
-        """The pair, of the same source, that is taken in place of one that cannot be decoded: a pure function of seed, place in the run and attempt."""
+        """The pair of the same source that takes the place of one that cannot be decoded.
+
+        It is a pure function of seed, place in the run and attempt.
+        """
         source = int(np.searchsorted(self._ends, pair, side="right"))
         size = int(self._sizes[source])
         return int(self._ends[source]) - size + int(keyed(self.seed, _SPARES, position, attempt)[0]) % size
@@ -158,7 +171,10 @@ def _weights(sources: Mapping[str, int], weights: Mapping[str, float]) -> list[f
 
 
 class Sampler:
-    """Global batches in the order of the stream: batch n is its draws n * size … (n + 1) * size - 1, so that a batch may span epochs."""
+    """Global batches in the order of the stream: batch n is its draws n * size … (n + 1) * size - 1.
+
+    So a batch may span epochs.
+    """
 
     def __init__(self, order: Order, size: int):
         self.order, self.size = order, size
@@ -170,7 +186,10 @@ class Sampler:
 
 @dataclass(frozen=True)
 class Waiting:
-    """What `DistinctImages` knows before a batch: the next draw of the stream, and the pairs that wait with their epochs, oldest first."""
+    """What `DistinctImages` knows before a batch: the next draw of the stream, and the waiting pairs.
+
+    They stand with their epochs, oldest first.
+    """
 
     position: int
     pairs: list[int]
@@ -225,7 +244,8 @@ class DistinctImages:
                 break
             if position - before.position > 2 * self.order.epoch_draws + self.size:
                 raise UsageError(
-                    f"[data] same_image_once_a_batch: {len(found):,} images were found for a global batch of {self.size:,} pairs; "
+                    f"[data] same_image_once_a_batch: {len(found):,} images were found for a global batch of "
+                    f"{self.size:,} pairs; "
                     "lower [loop] global_batch, or turn it off"
                 )
             more = self.order.draws(position, position + max(self.size - len(found), 64))
@@ -243,7 +263,8 @@ class DistinctImages:
         )
         if len(after.pairs) > 2 * self.order.epoch_draws:
             raise UsageError(
-                f"[data] same_image_once_a_batch: {len(after.pairs):,} pairs wait, more than two epochs have: some images have more pairs than "
+                f"[data] same_image_once_a_batch: {len(after.pairs):,} pairs wait, more than two epochs have: some "
+                "images have more pairs than "
                 "an epoch has batches; lower [loop] global_batch, or turn it off"
             )
         if len(self._states) > self._KEPT:

@@ -1,4 +1,7 @@
-"""The pairs of a training run: which there are, and their bytes, one read of a tar each; and the pairs that are held out, image by image."""
+"""The pairs of a training run, and their bytes, one read of a tar each.
+
+Those that are held out come image by image.
+"""
 
 import os
 from collections import OrderedDict
@@ -28,7 +31,9 @@ class HeldOut(NamedTuple):
 
 
 class Samples:
-    """The pairs that are trained on, numbered source by source in the order of their names. Of several processes: each maps the index anew.
+    """The pairs that are trained on, numbered source by source in the order of their names.
+
+    Each of several processes maps the index anew.
 
     Attributes:
         runs: shards, and the digests of the manifests.
@@ -45,7 +50,9 @@ class Samples:
 
     @classmethod
     def open(cls, folder: str, runs: Sequence[str], *, held_out: float = 0.0, pairs: int = 0) -> "Samples":
-        """Open finished runs, with their index in a local folder, which is made where it is not there; raises as `Runs.open` and `index.build`.
+        """Open finished runs, with their index in a local folder, which is made where there is none.
+
+        Raises as `Runs.open` and `index.build`.
 
         With `held_out` = 1 all pairs of the runs are held out: a set for evaluation.
         """
@@ -79,7 +86,7 @@ class Samples:
         return [names[source] for source in np.searchsorted(self._ends, numbers, side="right")]
 
     def images_of(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """The first 64 bits of the `image_id` of each pair: two images that share them are one to whoever goes by this."""
+        """The first 64 bits of the `image_id` of each pair: images that share them count as one."""
         return self.pairs(numbers)["image_id"][:, 0].astype(np.uint64)
 
     def read(self, pairs: Pairs) -> list[tuple[bytes, str]]:
@@ -122,7 +129,10 @@ class Samples:
                 yield HeldOut(pairs[begin]["image_id"].tobytes().hex(), found[0][0], [caption for _, caption in found])
 
     def captions(self, at_most: int = 0) -> Iterator[list[str]]:
-        """Captions of the pairs that are trained on, in the order of the runs, a shard at a time; with `at_most` those of so many smallest keys."""
+        """Captions of the pairs that are trained on, in the order of the runs, a shard at a time.
+
+        With `at_most` those of so many smallest keys.
+        """
         last_key = self.facts["last_key"]
         if 0 < at_most < len(self):
             files = [storage.join(self._folder, source["file"]) for source in self.facts["sources"].values()]
@@ -146,7 +156,10 @@ def key_of(pair: np.void) -> str:
 
 
 class _Tars:
-    """Local tars stay open, those that were read last; objects are asked for ranges. Of one thread where files are local."""
+    """Local tars stay open, those that were read last; objects are asked for ranges.
+
+    Of one thread where files are local.
+    """
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()

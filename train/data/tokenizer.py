@@ -1,4 +1,6 @@
-"""WordPiece of the captions (section 5): trained on them, or taken from a file; the same bytes whenever the captions are the same.
+"""WordPiece of the captions (section 5), trained on them or taken from a file.
+
+The same captions give the same bytes.
 
 The trainer of `tokenizers` numbers continuing letters ("##a") in the order of a hash table that is seeded anew in each
 process, and breaks ties between merges by these numbers. So the alphabet is counted and numbered here first, and given
@@ -175,10 +177,12 @@ def _check(tokenizer: CaptionTokenizer, path: str) -> None:
     pieces, (ids,) = tokenizer.pieces("a b"), tokenizer.encode(["a b"])
     if len(pieces) < 3 or (pieces[0], pieces[-1]) != ("[CLS]", "[SEP]"):
         raise UsageError(
-            f"{path}: it makes {' '.join(pieces)!r} of 'a b', without [CLS] first or [SEP] last: the text tower reads [CLS]; add a post-processor"
+            f"{path}: it makes {' '.join(pieces)!r} of 'a b', without [CLS] first or [SEP] last: the text tower reads "
+            "[CLS]; add a post-processor"
         )
     padding = json.loads(tokenizer.text)["model"].get("vocab", {}).get("[PAD]")
     if padding != 0 or 0 in ids:
         raise UsageError(
-            f"{path}: [PAD] is {'not there' if padding is None else padding}, and captions are padded with 0; number it 0"
+            f"{path}: [PAD] is {'not there' if padding is None else padding}, and captions are padded with 0; number "
+            "it 0"
         )

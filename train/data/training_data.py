@@ -1,4 +1,7 @@
-"""What a run is trained on: its pairs, their order, and the tokenizer of their captions; made by rank 0, opened by all."""
+"""What a run is trained on: its pairs, their order, and the tokenizer of their captions.
+
+Rank 0 makes it, and all open it.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -35,7 +38,7 @@ class TrainingData:
         }
 
     def state(self, step: int) -> dict[str, Any]:
-        """What a checkpoint after `step` steps keeps of the data: their digests, and which pairs wait for a later batch."""
+        """What a checkpoint after `step` steps keeps of the data: digests, and the pairs that wait."""
         waiting = {"waiting": asdict(self.sampler.state(step))} if isinstance(self.sampler, DistinctImages) else {}
         return {"samples_seen": step * self.sampler.size, **self.lineage, **waiting}
 
@@ -69,7 +72,8 @@ def _opened(config: TrainConfig, say: Callable[[str], None]) -> TrainingData:
     size = config.loop.global_batch
     if size > order.epoch_draws:
         raise UsageError(
-            f"[loop] global_batch = {size:,}, and {order.epoch_draws:,} pairs to train on: one would be its own negative; give fewer"
+            f"[loop] global_batch = {size:,}, and {order.epoch_draws:,} pairs to train on: one would be its own "
+            "negative; give fewer"
         )
     sampler = DistinctImages(order, size, samples.images_of) if chosen.same_image_once_a_batch else Sampler(order, size)
     return TrainingData(samples, sampler, _tokenizer(config, samples, say))

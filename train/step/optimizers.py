@@ -1,4 +1,6 @@
-"""LAMB, LARS, AdamW and SGD over the parts of a dual encoder: which parameters decay, and whose step is scaled by their own norm, is said outright.
+"""LAMB, LARS, AdamW and SGD over the parts of a dual encoder.
+
+It is said outright which parameters decay, and whose step is scaled by their own norm.
 
 A parameter is of one kind: `norm` (scale or shift of a batch, layer or group norm), `bias` (of anything else) or
 `weight`. What is frozen is in no group. Of a group are, beside what torch keeps there: `param_names`, `part`, `kinds`,
@@ -84,7 +86,10 @@ def describe(optimizer: torch.optim.Optimizer) -> list[GroupRow]:
 
 
 def clip(model: nn.Module, norm: float) -> Tensor:
-    """Scale all gradients so that their norm together is not above `norm` (0: leave them); returns the norm that they had, (), on their device."""
+    """Scale all gradients so that their joint norm is at most `norm` (0: leave them).
+
+    Returns the norm that they had, (), on their device.
+    """
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     total = nn.utils.get_total_norm(gradients)
     if norm:
@@ -140,7 +145,9 @@ def _kind(name: str, norms: set[str]) -> Any:
 
 
 class _Stepped(torch.optim.Optimizer):
-    """What LAMB and LARS share: the walk over parameters that have gradients, as many at a time as scratch memory is meant for.
+    """What LAMB and LARS share: the walk over parameters that have gradients.
+
+    It takes as many at a time as scratch memory allows.
 
     `steps` of every group is the number of steps taken, the same in all: a parameter that got no gradient in some of
     them counts them all the same.
@@ -177,9 +184,12 @@ class _Stepped(torch.optim.Optimizer):
 
 
 class Lamb(_Stepped):
-    """LAMB: You et al. 2019 (arXiv 1904.00962), algorithm 2, with corrected moments, as in TensorFlow Addons; nothing is clipped.
+    """LAMB: You et al. 2019 (arXiv 1904.00962), algorithm 2, with corrected moments; nothing is clipped.
 
-    update = m / (sqrt(v) + epsilon) + weight_decay * w; w -= rate * |w| / |update| * update, the ratio 1 where a norm is 0 or in a group without trust.
+    The moments are corrected as in TensorFlow Addons.
+
+    update = m / (sqrt(v) + epsilon) + weight_decay * w; w -= rate * |w| / |update| * update, the ratio 1 where a norm
+    is 0 or in a group without trust.
     """
 
     def __init__(
@@ -212,7 +222,8 @@ class Lamb(_Stepped):
 class Lars(_Stepped):
     """LARS: You et al. 2017 (arXiv 1708.03888), algorithm 1.
 
-    velocity = momentum * velocity + rate * ratio * (g + weight_decay * w); w -= velocity, where ratio = 0.001 * |w| / (|g| + weight_decay * |w| + epsilon);
+    velocity = momentum * velocity + rate * ratio * (g + weight_decay * w); w -= velocity, where ratio = 0.001 * |w| /
+    (|g| + weight_decay * |w| + epsilon);
     1 where a norm is 0 or in a group without trust.
     """
 

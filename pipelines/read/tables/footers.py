@@ -37,7 +37,10 @@ class Chunk:
 
 
 class Chunks:
-    """Every column of every row group of a file, to be gone through as often as need be: 24 bytes each, for a footer may name a million."""
+    """Every column of every row group of a file, to be gone through as often as needed.
+
+    Each takes 24 bytes: a footer may name a million.
+    """
 
     def __init__(self, numbers: "array[int]"):
         # of each row group its rows and how many columns, then of each of these values, start and end
@@ -89,7 +92,8 @@ def check_pages(file: BinaryIO, found: Iterable[Chunk], columns: Collection[int]
             left = chunk.end + _SLACK_BYTES - at
             if not 0 <= page_bytes <= left:
                 raise pa.ArrowInvalid(
-                    f"a page of {page_bytes} bytes in column {chunk.column} of row group {chunk.group}, which has at most {left} left"
+                    f"a page of {page_bytes} bytes in column {chunk.column} of row group {chunk.group}, which has at "
+                    f"most {left} left"
                 )
             at += page_bytes
 
@@ -163,13 +167,19 @@ def _required(number: int | None) -> int:
 
 
 class _Thrift:
-    """A place in bytes of the compact protocol. What is read there raises IndexError where they break off, pa.ArrowInvalid where they are none."""
+    """A place in bytes of the compact protocol.
+
+    What is read there raises IndexError where they break off, pa.ArrowInvalid where they are none.
+    """
 
     def __init__(self, data: bytes):
         self.data, self.at = data, 0
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """Number and kind of each field of a struct; the value is to be read, or skipped, before the next one is asked for."""
+        """Number and kind of each field of a struct.
+
+        The value is to be read, or skipped, before the next one is asked for.
+        """
         name = 0
         while head := self.data[self.at]:
             self.at += 1

@@ -113,7 +113,9 @@ def opened(file: BinaryIO) -> Iterator[tuple[tarfile.TarFile, bool]]:
 
 
 def content(tar: tarfile.TarFile, member: tarfile.TarInfo, length: int) -> bytes:
-    """The first bytes of a member that is a regular file without holes; in pieces, for a tar may end long before its header says.
+    """The first bytes of a member that is a regular file without holes, in pieces.
+
+    A tar may end long before its header says.
 
     Raises:
         tarfile.ReadError: the tar ends first.

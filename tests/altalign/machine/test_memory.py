@@ -57,7 +57,8 @@ def test_a_machine_without_limits_has_what_is_available_and_what_can_be_swapped(
             {
                 "memory/a/memory.limit_in_bytes": "2000000000",
                 "memory/a/memory.usage_in_bytes": "900000000",
-                "memory/a/memory.stat": "cache 1\ninactive_file 7\ntotal_inactive_file 300000000\ntotal_active_file 100000000\n",
+                "memory/a/memory.stat": "cache 1\ninactive_file 7\n"
+                "total_inactive_file 300000000\ntotal_active_file 100000000\n",
                 "memory/a/b/memory.limit_in_bytes": "9223372036854771712",
                 "memory/a/b/memory.usage_in_bytes": "5",
             },
@@ -138,7 +139,10 @@ def test_large_pieces_wait_for_one_another_and_what_never_fits_is_refused(monkey
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems keep Arrow's own choice")
 @pytest.mark.parametrize(("given", "backend"), [({}, "jemalloc"), ({"ARROW_DEFAULT_MEMORY_POOL": "system"}, "system")])
 def test_arrow_keeps_its_pages_unless_the_user_chose_otherwise(given: dict[str, str], backend: str) -> None:
-    code = "from altalign.machine import startup; startup.prepare(); import pyarrow; print(pyarrow.default_memory_pool().backend_name)"
+    code = (
+        "from altalign.machine import startup; startup.prepare(); import pyarrow; "
+        "print(pyarrow.default_memory_pool().backend_name)"
+    )
     environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"} | given
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert (ran.stdout.strip(), ran.stderr) == (backend, "")

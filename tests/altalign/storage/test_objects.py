@@ -557,7 +557,10 @@ def test_a_run_is_held_by_one_command_of_all_machines(
 
 def test_a_killed_command_of_this_machine_holds_nothing(s3: Server) -> None:
     run = f"{s3.url}/run"
-    code = "import os, signal, sys; from altalign import storage\nwith storage.locked(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)"
+    code = (
+        "import os, signal, sys; from altalign import storage\nwith storage.locked(sys.argv[1]): os.kill(os.getpid(), "
+        "signal.SIGKILL)"
+    )
     assert run_python(code, run) == -signal.SIGKILL
     assert len(all_names(s3)) == 1
     assert storage.holder(run) is None
@@ -570,7 +573,10 @@ def test_a_killed_command_of_another_machine_holds_until_its_lease_ends(
     s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = f"{s3.url}/run"
-    code = "import os, signal, sys; from altalign import storage\nwith storage.locked(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)"
+    code = (
+        "import os, signal, sys; from altalign import storage\nwith storage.locked(sys.argv[1]): os.kill(os.getpid(), "
+        "signal.SIGKILL)"
+    )
     assert run_python(code, run) == -signal.SIGKILL
     monkeypatch.setenv("ALTALIGN_CACHE", str(tmp_path / "another machine"))
     with pytest.raises(UsageError, match="another command is at work"), storage.locked(run):
@@ -631,15 +637,24 @@ TROUBLE: dict[str, tuple[dict[str, str | None], str]] = {
     "no bucket": ({}, "there is no bucket absent at ENDPOINT; make it, or give another"),
     "a wrong secret": (
         {"AWS_SECRET_ACCESS_KEY": "wrong"},
-        "access denied at ENDPOINT (…); look whether the credentials are right, and may list, read, write and delete there",
+        (
+            "access denied at ENDPOINT (…); look whether the credentials are right, and may list, read, write and "
+            "delete there"
+        ),
     ),
     "a wrong key": (
         {"AWS_ACCESS_KEY_ID": "wrong"},
-        "access denied at ENDPOINT (…); look whether the credentials are right, and may list, read, write and delete there",
+        (
+            "access denied at ENDPOINT (…); look whether the credentials are right, and may list, read, write and "
+            "delete there"
+        ),
     ),
     "no credentials": (
         {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
-        "access denied at ENDPOINT (…); no credentials are in the environment; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+        (
+            "access denied at ENDPOINT (…); no credentials are in the environment; set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+        ),
     ),
     "another region": (
         {"AWS_REGION": "eu-west-1"},
@@ -647,7 +662,10 @@ TROUBLE: dict[str, tuple[dict[str, str | None], str]] = {
     ),
     "an endpoint that does not answer": (
         {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"},
-        "the store at ENDPOINT does not answer (…); look at the network and AWS_ENDPOINT_URL, and run the same command again",
+        (
+            "the store at ENDPOINT does not answer (…); look at the network and AWS_ENDPOINT_URL, and run the same "
+            "command again"
+        ),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Checks of a run: all hold of one that is whole, and each kind of damage is found by the check that is there for it."""
+"""Checks of a run: all hold of a whole one, and each kind of damage is found by the check that is there for it."""
 
 import json
 import random
@@ -189,7 +189,10 @@ def test_a_flipped_byte_in_a_caption(run: Path) -> None:
     flip(shard(run), shard(run).read_bytes().index(row["caption"].encode() + b"\0"))
     runs.seal(run)
     assert failing(run) == {
-        "members": f"shards/00001.tar: {row['key']}: its .txt is not the caption of the side-car; `altalign curate` with --rerun write makes it anew"
+        "members": (
+            f"shards/00001.tar: {row['key']}: its .txt is not the caption of the side-car; `altalign curate` with "
+            "--rerun write makes it anew"
+        )
     }
 
 

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.runs
 def test_a_block_list_that_is_gone_cannot_be_asked_and_fails_nothing(run: Path) -> None:
     runs.set_in_config(run, "blocked_hashes", '["gone.txt"]')
     assert not_asked(run) == {
-        "image_blocked": "[image] blocked_hashes: gone.txt: No such file or directory; run this in the folder that the run was made in, with the list"
+        "image_blocked": (
+            "[image] blocked_hashes: gone.txt: No such file or directory; run this in the folder that the run was made "
+            "in, with the list"
+        )
     }
     assert failing(run) == {}
 
@@ -40,7 +43,8 @@ def test_an_image_that_there_is_no_memory_for_is_not_asked(run: Path, monkeypatc
     monkeypatch.setattr(pixels, "decode", short_of_memory)
     rows = runs.rows_of(run, "00000")
     why = [
-        f"shards/00000.tar: {row['key']}: no memory to decode its image (needs 5 GB), so no image rule was checked; run it with more memory"
+        f"shards/00000.tar: {row['key']}: no memory to decode its image (needs 5 GB), so no image rule was checked; "
+        "run it with more memory"
         for row in rows
     ]
     assert failing(run) == {}

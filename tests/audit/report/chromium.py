@@ -26,10 +26,13 @@ class Tab:
         return self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
     def outside(self) -> list[str]:
-        """Elements that stick out of the window to the right, but for what scrolls by itself or is hidden for all but screen readers."""
+        """Elements that stick out of the window to the right, but for what scrolls by itself or is hidden for all but
+        screen readers.
+        """
         return self.page.evaluate(
             """[...document.querySelectorAll('body *')]
-            .filter((e) => e.checkVisibility() && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+            .filter((e) => e.checkVisibility() && e.getBoundingClientRect().right > document.documentElement.clientWidth
+            + 1)
             .filter((e) => !e.closest('.scroll, pre, .card, thead')).map((e) => `${e.tagName}.${e.className}`)"""
         )
 

@@ -1,4 +1,6 @@
-"""Every number of a report against plain loops over the candidates of a small run, and what other thresholds keep against judging them anew."""
+"""Every number of a report against plain loops over the candidates of a small run, and what other thresholds keep
+against judging them anew.
+"""
 
 import json
 import random
@@ -156,7 +158,8 @@ def test_thresholds_part_what_they_part(found: Numbers):
     """No bin before "above 200 px" has what is kept; none from "below 3" on; and so on."""
     by_key = {each.key: each for each in found.distributions}
     for key, number, is_kept_after in (
-        ("words", 0, True), ("words", 1, False), ("rarest", 0, True), ("images_per_text", 0, False), ("texts_per_image", 0, False),
+        ("words", 0, True), ("words", 1, False), ("rarest", 0, True), ("images_per_text", 0, False),
+        ("texts_per_image", 0, False),
         ("ngram_count", 0, True), ("short_side", 0, True), ("aspect", 0, False), ("cosine", 0, False),
     ):  # fmt: skip
         bins, at = by_key[key].bins, by_key[key].thresholds[number].at
@@ -252,7 +255,9 @@ def limits_at(found: what_if.WhatIf, moved: dict[str, int]) -> Limits:
 
 
 def rerun(pool: list[Candidate], limits: Limits) -> tuple[int, int, int]:
-    """What judge keeps; what there is before decontamination; and how much of that decontamination of the run has seen and kept, or has not seen."""
+    """What judge keeps; what there is before decontamination; and how much of that decontamination of the run has seen
+    and kept, or has not seen.
+    """
     judged = [each for each in pool if not each.extract and not each.judged(limits)]
     there = [each for each in judged if each.is_fetched and not each.image(limits)]
     unseen = [each for each in there if each.of_size(OWN)]
@@ -422,9 +427,12 @@ def test_rules_that_are_ours_are_counted(pool: list[Candidate], found: Numbers):
 
 
 OPTIONAL = (
-    "audit/failed.parquet", "audit/pairs_joint.parquet", "audit/outcome_joint.parquet", "audit/samples.parquet", "audit/frequent.parquet",
-    "audit/edge_ngrams.parquet", "audit/hosts.parquet", "audit/scripts.parquet", "audit/near_duplicates/similarity.parquet",
-    "audit/near_duplicates/gallery.parquet", "audit/near_duplicates/found.json", "audit/text_joint.parquet", "audit/image_joint.parquet",
+    "audit/failed.parquet", "audit/pairs_joint.parquet", "audit/outcome_joint.parquet", "audit/samples.parquet",
+    "audit/frequent.parquet",
+    "audit/edge_ngrams.parquet", "audit/hosts.parquet", "audit/scripts.parquet",
+    "audit/near_duplicates/similarity.parquet",
+    "audit/near_duplicates/gallery.parquet", "audit/near_duplicates/found.json", "audit/text_joint.parquet",
+    "audit/image_joint.parquet",
     "audit/image_values.parquet", "audit/histograms.json", "audit/funnel.parquet",
 )  # fmt: skip
 

@@ -56,7 +56,8 @@ def test_the_policy_has_the_hashes_of_what_is_in_the_page(found: Numbers):
         kind: base64.b64encode(hashlib.sha256(block[0].encode()).digest()).decode() for kind, block in blocks.items()
     }
     assert policy[1].replace("&#39;", "'") == (
-        f"default-src 'none'; script-src 'sha256-{hashes['script']}'; style-src 'sha256-{hashes['style']}'; img-src data:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src 'sha256-{hashes['script']}'; style-src 'sha256-{hashes['style']}'; img-src "
+        "data:; base-uri 'none'; form-action 'none'"
     )
     assert " style=" not in re.sub(r"<(script|style).*?</\1>", "", said, flags=re.DOTALL)
 
@@ -258,9 +259,9 @@ def test_links_lead_to_the_web_alone(url: str | None, is_link: bool):  # noqa: F
 
 
 def test_shares_that_are_not_nothing_and_not_all_do_not_look_so():
-    assert [page_text.share(part, 10_000_000).replace("\u2009", " ") for part in (0, 1, 1_000, 50_000, 5_000_000, 9_999_999, 10_000_000)] == [
-        "0.0 %", "< 0.01 %", "0.01 %", "0.50 %", "50.0 %", "> 99.9 %", "100.0 %",
-    ]  # fmt: skip
+    parts = (0, 1, 1_000, 50_000, 5_000_000, 9_999_999, 10_000_000)
+    shares = ["0.0 %", "< 0.01 %", "0.01 %", "0.50 %", "50.0 %", "> 99.9 %", "100.0 %"]
+    assert [page_text.share(part, 10_000_000).replace("\u2009", " ") for part in parts] == shares
     assert page_text.share(0, 0) == ""
 
 

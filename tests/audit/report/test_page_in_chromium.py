@@ -1,4 +1,6 @@
-"""The report as its reader has it: in a real browser, on a phone and a desktop, by keyboard, in print, and full of what strangers wrote."""
+"""The report as its reader has it: in a real browser, on a phone and a desktop, by keyboard, in print, and full of what
+strangers wrote.
+"""
 
 import random
 from collections.abc import Iterator
@@ -61,13 +63,16 @@ def test_it_loads_in_silence_and_fits(chromium: Any, report: tuple[Numbers, Path
 def test_numbers_of_the_run_beside_the_papers_are_not_broken(chromium: Any, report: tuple[Numbers, Path]):
     with opened(chromium, report[1], width=390) as tab:
         lines = tab.page.evaluate(
-            "[...document.querySelectorAll('.fidelity td:nth-child(3) bdi')].map((each) => each.getClientRects().length)"
+            "[...document.querySelectorAll('.fidelity td:nth-child(3) bdi')].map((each) => "
+            "each.getClientRects().length)"
         )
         words = tab.page.evaluate(
-            "[...document.querySelectorAll('.fidelity td:nth-child(3) bdi')].map((each) => each.innerText.split(/\\s/).length)"
+            "[...document.querySelectorAll('.fidelity td:nth-child(3) bdi')].map((each) => "
+            "each.innerText.split(/\\s/).length)"
         )
         assert tab.page.evaluate(
-            "document.querySelector('.scroll:has(.fidelity)').scrollWidth <= document.querySelector('.scroll:has(.fidelity)').clientWidth"
+            "document.querySelector('.scroll:has(.fidelity)').scrollWidth <= "
+            "document.querySelector('.scroll:has(.fidelity)').clientWidth"
         )
         assert len(lines) == len(report[0].fidelity.rules)
         assert all(of_lines <= of_words for of_lines, of_words in zip(lines, words, strict=True))
@@ -80,13 +85,18 @@ def test_the_policy_lets_nothing_in_and_nothing_out(chromium: Any, report: tuple
             const blocked = [];
             document.addEventListener('securitypolicyviolation', (event) => blocked.push(event.effectiveDirective));
             const image = new Image(); image.src = 'https://stranger.example/x.png'; document.body.append(image);
-            const script = document.createElement('script'); script.textContent = 'window.ran = 1'; document.body.append(script);
-            const style = document.createElement('style'); style.textContent = 'body { display: none }'; document.head.append(style);
-            const button = document.createElement('button'); button.setAttribute('onclick', 'window.ran = 2'); document.body.append(button); button.click();
-            const frame = document.createElement('iframe'); frame.src = 'https://stranger.example/'; document.body.append(frame);
+            const script = document.createElement('script'); script.textContent = 'window.ran = 1';
+            document.body.append(script);
+            const style = document.createElement('style'); style.textContent = 'body { display: none }';
+            document.head.append(style);
+            const button = document.createElement('button'); button.setAttribute('onclick', 'window.ran = 2');
+            document.body.append(button); button.click();
+            const frame = document.createElement('iframe'); frame.src = 'https://stranger.example/';
+            document.body.append(frame);
             const asked = await fetch('https://stranger.example/').then(() => 'answered', () => 'refused');
             await new Promise((resolve) => setTimeout(resolve, 200));
-            return { ran: window.ran ?? null, asked, hidden: getComputedStyle(document.body).display, blocked: blocked.sort() };
+            return { ran: window.ran ?? null, asked, hidden: getComputedStyle(document.body).display, blocked:
+            blocked.sort() };
             }"""
         )
         assert found["ran"] is None
@@ -182,7 +192,10 @@ def test_nsfw_pictures_are_blurred_until_asked_for(chromium: Any, tmp_path: Path
     )
     _, path = written(run)
     with opened(chromium, path) as tab:
-        blurs = "[...document.querySelectorAll('#samples-kept-kept .picture img')].map((e) => getComputedStyle(e).filter !== 'none')"
+        blurs = (
+            "[...document.querySelectorAll('#samples-kept-kept .picture img')].map((e) => getComputedStyle(e).filter "
+            "!== 'none')"
+        )
         assert tab.page.evaluate(blurs) == [False, True, True, False]
         tab.page.get_by_role("button", name="Show (NSFW score)").first.press("Enter")
         assert tab.page.evaluate(blurs) == [False, False, True, False]
@@ -235,18 +248,25 @@ def test_without_scripts_every_number_is_in_a_table(chromium: Any, report: tuple
 
 
 def test_it_is_told_to_those_who_do_not_see_it(chromium: Any, report: tuple[Numbers, Path]):
-    """Landmarks, one first heading and no level left out, a name for everything that can be used or scrolls, headers in every table."""
+    """Landmarks, one first heading and no level left out, a name for everything that can be used or scrolls, headers in
+    every table.
+    """
     with opened(chromium, report[1]) as tab:
         for role in ("banner", "navigation", "main"):
             assert tab.page.get_by_role(role).count() == 1
         levels = tab.page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((e) => Number(e.tagName[1]))")
         assert levels.count(1) == 1
         assert all(after - before <= 1 for before, after in pairwise(levels))
-        unnamed = """[...document.querySelectorAll('input, button, [role=region], [role=img], section, aside, nav, summary')]
-            .filter((e) => !(e.ariaLabel || e.labels?.length || e.innerText || document.getElementById(e.getAttribute('aria-labelledby'))))
+        unnamed = """[...document.querySelectorAll('input, button, [role=region], [role=img], section, aside, nav,
+        summary')]
+            .filter((e) => !(e.ariaLabel || e.labels?.length || e.innerText ||
+            document.getElementById(e.getAttribute('aria-labelledby'))))
             .map((e) => e.outerHTML.slice(0, 99))"""
         assert tab.page.evaluate(unnamed) == []
-        headless = "[...document.querySelectorAll('table')].filter((e) => !e.querySelector('th[scope=col]') || !e.querySelector('th[scope=row]') && e.rows.length > 2)"
+        headless = (
+            "[...document.querySelectorAll('table')].filter((e) => !e.querySelector('th[scope=col]') || "
+            "!e.querySelector('th[scope=row]') && e.rows.length > 2)"
+        )
         assert tab.page.evaluate(f"{headless}.length") == 0
         assert (
             tab.page.evaluate("[...document.querySelectorAll('img')].filter((e) => !e.hasAttribute('alt')).length") == 0
@@ -380,7 +400,8 @@ def test_what_strangers_wrote_does_nothing_but_stand_there(chromium: Any, hostil
     with opened(chromium, hostile, width=width) as tab:
         tab.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
         tab.page.evaluate(
-            "for (const e of document.querySelectorAll('body *')) for (const type of ['mouseover', 'focus', 'error', 'load']) e.dispatchEvent(new Event(type))"
+            "for (const e of document.querySelectorAll('body *')) for (const type of ['mouseover', 'focus', 'error', "
+            "'load']) e.dispatchEvent(new Event(type))"
         )
         assert tab.page.evaluate("window.ran ?? null") is None
         assert tab.page.title().startswith("Audit of ")
@@ -391,7 +412,10 @@ def test_what_strangers_wrote_does_nothing_but_stand_there(chromium: Any, hostil
             )
             == 0
         )
-        attributes = "[...document.querySelectorAll('*')].filter((e) => !e.closest('.uplot')).flatMap((e) => e.getAttributeNames())"
+        attributes = (
+            "[...document.querySelectorAll('*')].filter((e) => !e.closest('.uplot')).flatMap((e) => "
+            "e.getAttributeNames())"
+        )
         assert [name for name in tab.page.evaluate(attributes) if name.startswith("on") or name == "style"] == []
         links = tab.page.evaluate("[...document.querySelectorAll('a')].map((e) => [e.getAttribute('href'), e.rel])")
         assert all(

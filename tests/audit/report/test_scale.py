@@ -1,4 +1,6 @@
-"""The report of a run of 100 million candidates: the files that it reads are bounded, whatever the pool has, and so are its memory and its size."""
+"""The report of a run of 100 million candidates: the files that it reads are bounded, whatever the pool has, and so are
+its memory and its size.
+"""
 
 import json
 import random

@@ -22,7 +22,10 @@ def test_a_job_server_is_the_one_that_is_named_else_the_one_that_was_made(
 ) -> None:
     with pytest.raises(
         UsageError,
-        match=rf"runner = {runner}: no job server; `make jars` brings one, or name its jar: {jars.VARIABLES[runner]}=PATH",
+        match=(
+            rf"runner = {runner}: no job server; `make jars` brings one, or name its jar: "
+            rf"{jars.VARIABLES[runner]}=PATH"
+        ),
     ):
         jars.find(runner)
     made = tmp_path / "jars" / f"{runner}-job-server-2.62.0.jar"

@@ -15,7 +15,10 @@ from altalign.errors import AltalignError
 from altalign.pipelines.engine.servers import Server, serving
 
 PATIENCE_S = 60
-LISTENS = "import socket, sys, time; s = socket.create_server(('localhost', int(sys.argv[1]))); print('here', flush=True); time.sleep(600)"
+LISTENS = (
+    "import socket, sys, time; s = socket.create_server(('localhost', int(sys.argv[1]))); print('here', flush=True); "
+    "time.sleep(600)"
+)
 
 
 def server(program: str) -> Server:
@@ -64,7 +67,8 @@ def test_a_server_ends_with_a_killed_parent(tmp_path: Path) -> None:
         import sys
         sys.path.insert(0, {str(Path(__file__).parents[3])!r})
         from altalign.pipelines.engine.servers import Server, serving
-        with serving(Server("s", lambda port: [sys.executable, "-c", {LISTENS!r}, str(port)], 20.0), {str(tmp_path / "log")!r}) as endpoint:
+        listens = Server("s", lambda port: [sys.executable, "-c", {LISTENS!r}, str(port)], 20.0)
+        with serving(listens, {str(tmp_path / "log")!r}) as endpoint:
             print(endpoint, flush=True)
             sys.stdin.read()
     """

@@ -1,4 +1,6 @@
-"""What a tower sees of an image: the pixels that curation saw, resized as Pillow would, cropped and flipped by seed, epoch and key alone."""
+"""What a tower sees of an image: the pixels that curation saw, resized as Pillow would, cropped and flipped by seed,
+epoch and key alone.
+"""
 
 import io
 

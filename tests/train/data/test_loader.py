@@ -1,4 +1,6 @@
-"""Batches: the same pairs and pixels whatever the number of workers and ranks, from wherever a run goes on; nothing is skipped in silence."""
+"""Batches: the same pairs and pixels whatever the number of workers and ranks, from wherever a run goes on; nothing is
+skipped in silence.
+"""
 
 import json
 import multiprocessing

@@ -1,4 +1,6 @@
-"""The order of training: permutations are permutations, quotas are exact, positions alone decide, an image is once in a batch."""
+"""The order of training: permutations are permutations, quotas are exact, positions alone decide, an image is once in a
+batch.
+"""
 
 import itertools
 from collections import Counter

@@ -1,4 +1,6 @@
-"""The index of a training run: which pairs are trained on and held out, by hashes alone; what is read is what was written."""
+"""The index of a training run: which pairs are trained on and held out, by hashes alone; what is read is what was
+written.
+"""
 
 import json
 import pickle

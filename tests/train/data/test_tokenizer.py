@@ -1,4 +1,6 @@
-"""WordPiece of the captions: [CLS] and [SEP] are really there, and the same captions give the same bytes in whatever process."""
+"""WordPiece of the captions: [CLS] and [SEP] are really there, and the same captions give the same bytes in whatever
+process.
+"""
 
 import json
 import os
@@ -16,7 +18,10 @@ from altalign.train.data.tokenizer import SPECIAL, CaptionTokenizer
 from altalign.train.settings import TokenizerSettings
 
 ROOT = Path(__file__).parents[3]
-SENTENCE = "red green blue kite kites flying flown over under the a hill hills sea café naïve Ärger STRASSE 日本 語 don't n°5 №7 🙂 e\u0301t\u0301"
+SENTENCE = (
+    "red green blue kite kites flying flown over under the a hill hills sea café naïve Ärger STRASSE 日本 語 don't n°5 №7 "  # noqa: E501
+    "🙂 e\u0301t\u0301"
+)
 WORDS = SENTENCE.split()
 CAPTIONS = [" ".join(WORDS[(number * step + step) % len(WORDS)] for step in range(1, 9)) for number in range(400)]
 

@@ -111,7 +111,10 @@ def mapped(tower: ImageTower) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def towers() -> dict[str, Any]:
-    """Ours with either padding, and transformers' of the same weights. Half the channels of B0: at a quarter its first block has a skip that theirs lacks."""
+    """Ours with either padding, and transformers' of the same weights.
+
+    Half the channels of B0: at a quarter its first block has a skip that theirs lacks.
+    """
     settings = {"width": 0.5, "depth": 0.3}
     ours = {
         padding: randomised(ImageTower(image_settings(padding=padding, **settings))) for padding in ("same", "keras")

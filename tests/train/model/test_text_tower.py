@@ -139,6 +139,7 @@ def test_weights_of_another_vocabulary_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         tower(weights=path)
     assert str(caught.value) == (
-        f"[text_tower] weights: {path}: not this tower's weights (of another shape: embeddings.word_embeddings.weight 60x32 for 50x32); "
+        f"[text_tower] weights: {path}: not this tower's weights (of another shape: embeddings.word_embeddings.weight "
+        "60x32 for 50x32); "
         "give a file of the same architecture, or change the settings"
     )

@@ -24,7 +24,10 @@ def step(model: Any, batch: Any, chunk: int, **settings: Any) -> StepResult:
 
 
 def at_once(model: Any, batch: Any, chunk: int) -> torch.Tensor:
-    """The loss of the batch in one graph, written plainly; only dropout and batch norm are a chunk's. Leaves its gradients."""
+    """The loss of the batch in one graph, written plainly; only dropout and batch norm are a chunk's.
+
+    Leaves its gradients.
+    """
     model.zero_grad()
     encoded = []
     for start in range(0, len(batch.keys), chunk):
@@ -38,7 +41,9 @@ def at_once(model: Any, batch: Any, chunk: int) -> torch.Tensor:
 
 
 def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], relative: float = 1e-9) -> None:
-    """Each parameter's gradient is, as a whole, as close as this; those that are zero but for rounding (a shift before a norm) to that."""
+    """Each parameter's gradient is, as a whole, as close as this; those that are zero but for rounding (a shift before
+    a norm) to that.
+    """
     assert found.keys() == expected.keys()
     rounding = 1e-14 * sum(gradient.norm() for gradient in expected.values())
     for name, gradient in expected.items():
@@ -63,7 +68,9 @@ def test_the_gradient_of_chunks_is_that_of_the_batch(statistics: str, chunk: int
 
 @pytest.mark.parametrize("statistics", ["ghost", "frozen"])
 def test_without_dropout_chunks_are_nothing_but_memory(statistics: str) -> None:
-    """Ghost groups of a chunk's size, or fixed statistics: the full batch in one forward has the same gradients and statistics."""
+    """Ghost groups of a chunk's size, or fixed statistics: the full batch in one forward has the same gradients and
+    statistics.
+    """
     whole, chunked = (small_model(statistics=statistics, group=4, dropout=0.0) for _ in range(2))
     batch = pairs(16)
     assert step(whole, batch, 16).loss == pytest.approx(step(chunked, batch, 4).loss, rel=1e-12)

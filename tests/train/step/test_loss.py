@@ -94,7 +94,9 @@ def test_one_pair_alone_costs_nothing() -> None:
 @pytest.mark.parametrize("sigma", [0.01, 0.001])
 @pytest.mark.parametrize("negatives", [1.0, 0.5])
 def test_small_temperatures_overflow_nowhere(sigma: float, negatives: float) -> None:
-    """Opposite pairs: the match has the least logit there is, the others the greatest; exp of their difference is no float32."""
+    """Opposite pairs: the match has the least logit there is, the others the greatest; exp of their difference is no
+    float32.
+    """
     images = functional.normalize(torch.ones(8, 4) + 1e-3 * torch.arange(32).reshape(8, 4), dim=1).requires_grad_()
     texts = (-images).detach()
     texts[3:] *= -1
