@@ -182,12 +182,9 @@ GALLERY = AuditTable(
     "audit/near_duplicates/gallery.parquet",
     pa.schema(
         [
-            (
-                "kind",
-                pa.string(),
-                # `just above`: of all pairs above the threshold those nearest to it; `just below`: not above it, of a
-                # sample; `dropped`: a sample.
-            ),
+            # `just above`: of all pairs above the threshold those nearest to it; `just below`: not above it, of a
+            # sample; `dropped`: a sample.
+            ("kind", pa.string()),
             ("similarity", pa.float64()),  # The cosine; 1 where the bytes are the same.
             ("shares_bucket", pa.bool_()),  # Whether the two images share a bucket.
             ("image_id", pa.string()),  # The image of the pool.

@@ -118,7 +118,8 @@ def written(text: str, parts: Mapping[str, Table]) -> str:
     places = [place["name"] for place in PART.finditer(text)]
     if sorted(places) != sorted(parts):
         raise ValueError(
-            f"generated parts {sorted(parts)}, places for {sorted(places)}; a place is <!-- generated: NAME -->, then <!-- end -->"
+            f"generated parts {sorted(parts)}, places for {sorted(places)}; a place is <!-- generated: NAME -->, then "
+            "<!-- end -->"
         )
     return PART.sub(lambda place: f"{place['begin']}\n{markdown(parts[place['name']])}\n{place['end']}", text)
 
@@ -296,7 +297,10 @@ def reasons_table(stage: Stage) -> Table:
 
 
 def functions() -> dict[str, list[str]]:
-    """Where rules drop: name of a reason -> "path: function" of each function that calls drop_where (or one of its name) with it."""
+    """Where rules drop: name of a reason -> "path: function" of each function that drops with it.
+
+    Such a function calls drop_where, or one of its name.
+    """
     found: dict[str, list[str]] = {}
     for path in (path for folder in ("filters", "pipelines") for path in sorted((ROOT / folder).rglob("*.py"))):
         for function in (
@@ -360,7 +364,10 @@ def messages_tables() -> dict[str, Table]:
 
 
 def checks_table() -> Table:
-    """Checks of a finished run: name, what is looked at, what makes it right where it fails; those of rules in one row."""
+    """Checks of a finished run: name, what is looked at, and what to do where it fails.
+
+    Those of rules share a row.
+    """
     rows: dict[tuple[str, str], list[str]] = {}
     for name, (things, repair) in import_module("altalign.audit.checks").ABOUT.items():
         what = things.replace("(s)", "s")
