@@ -55,8 +55,9 @@ def compare(run: Path, peer: Path) -> dict[str, Any]:
               union all select image_url, caption, 0 from read_parquet('{kept}/*.parquet');
             create view theirs as select url, text, verdict::int verdict from read_parquet('{peer}');
             create temp table uneven as
-              select h, sum(n) n from (select hash(url, text, verdict) h, 1 n from ours union all select hash(url, text,
-              verdict), -1 from theirs)
+              select h, sum(n) n from (
+                select hash(url, text, verdict) h, 1 n from ours
+                union all select hash(url, text, verdict), -1 from theirs)
               group by h having sum(n) <> 0
             """
         )

@@ -400,8 +400,8 @@ def duckdb_tables(
         sql.register("rows", rows)
         sql.execute("""create table ngrams as select ngram, count(*) as n from (
             select word as ngram from words union all
-            select word || ' ' || lead(word) over (partition by row order by position) from words) where ngram is not
-            null group by ngram""")
+            select word || ' ' || lead(word) over (partition by row order by position) from words)
+            where ngram is not null group by ngram""")
         kth = sql.execute(
             "select n from ngrams order by n desc limit 1 offset ?", [settings.vocabulary_size - 1]
         ).fetchone()

@@ -95,8 +95,8 @@ def test_the_policy_lets_nothing_in_and_nothing_out(chromium: Any, report: tuple
             document.body.append(frame);
             const asked = await fetch('https://stranger.example/').then(() => 'answered', () => 'refused');
             await new Promise((resolve) => setTimeout(resolve, 200));
-            return { ran: window.ran ?? null, asked, hidden: getComputedStyle(document.body).display, blocked:
-            blocked.sort() };
+            const hidden = getComputedStyle(document.body).display;
+            return { ran: window.ran ?? null, asked, hidden, blocked: blocked.sort() };
             }"""
         )
         assert found["ran"] is None
@@ -257,8 +257,8 @@ def test_it_is_told_to_those_who_do_not_see_it(chromium: Any, report: tuple[Numb
         levels = tab.page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((e) => Number(e.tagName[1]))")
         assert levels.count(1) == 1
         assert all(after - before <= 1 for before, after in pairwise(levels))
-        unnamed = """[...document.querySelectorAll('input, button, [role=region], [role=img], section, aside, nav,
-        summary')]
+        unnamed = """[...document.querySelectorAll(
+                'input, button, [role=region], [role=img], section, aside, nav, summary')]
             .filter((e) => !(e.ariaLabel || e.labels?.length || e.innerText ||
             document.getElementById(e.getAttribute('aria-labelledby'))))
             .map((e) => e.outerHTML.slice(0, 99))"""
