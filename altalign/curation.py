@@ -126,8 +126,8 @@ class FetchSettings(Settings):
     """Further tries after status 429 or 5xx, a timeout, an unreachable host or a broken answer. Pauses between them
     grow, or are as `Retry-After` says. A host that has never answered gets one, and half the time to begin."""
     unit_deadline_s: Annotated[float, Field(ge=0)] = 0.0
-    """Seconds that the images of one unit (4,096 at most) may take; what has not come by then is `http_timeout`. `0`:
-    as long as its size, tries and pace need."""
+    """Seconds that the images of one unit (4,096 at most) may take; what has not come by then is `http_timeout`, or
+    `http_not_asked`. `0`: as long as its size, tries and pace need, and up to an hour more while images come."""
     bytes_at_most: Annotated[Positive, Fetch] = 20_000_000
     """Bytes of a body, decompressed. More: `http_too_large`."""
     bytes_in_flight_at_most: Positive = 512_000_000

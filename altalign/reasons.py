@@ -65,6 +65,8 @@ class DropReason(StrEnum):
     """The final status is not 200, or there were more than 10 redirects."""
     HTTP_TIMEOUT = "http_timeout"
     """Slower than `fetch.timeout_s`, or not there when its unit ran out of time (`fetch.unit_deadline_s`)."""
+    HTTP_NOT_ASKED = "http_not_asked"
+    """Never asked for: its host was given up or wanted to be left alone, or its unit ran out of time."""
     HTTP_UNREACHABLE = "http_unreachable"
     """DNS, connection or TLS failed."""
     HTTP_BROKEN = "http_broken"
@@ -113,6 +115,7 @@ REASONS: Mapping[Stage, tuple[DropReason, ...]] = {
         DropReason.NOT_IN_ARCHIVE,
         DropReason.HTTP_STATUS,
         DropReason.HTTP_TIMEOUT,
+        DropReason.HTTP_NOT_ASKED,
         DropReason.HTTP_UNREACHABLE,
         DropReason.HTTP_BROKEN,
         DropReason.HTTP_TOO_LARGE,
@@ -134,7 +137,12 @@ REASONS: Mapping[Stage, tuple[DropReason, ...]] = {
 
 # Failures that a later try may mend. Final answers are not asked for again: a status other than 429 and 5xx, an opt-out
 # and a refusal.
-PASSING = (DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE, DropReason.HTTP_BROKEN)
+PASSING = (
+    DropReason.HTTP_NOT_ASKED,
+    DropReason.HTTP_TIMEOUT,
+    DropReason.HTTP_UNREACHABLE,
+    DropReason.HTTP_BROKEN,
+)
 
 
 def drop_where(mask: pa.BooleanArray, reason: DropReason) -> Verdict:

@@ -40,6 +40,9 @@ _MEASURED: dict[str, str] = {
     DropReason.HTTP_TIMEOUT: (
         "it did not arrive in time, [fetch] timeout_s = {config.fetch.timeout_s}, retries = {config.fetch.retries}"
     ),
+    DropReason.HTTP_NOT_ASKED: (
+        "never asked for: its host was given up, or wanted to be left alone; altalign retry asks for it"
+    ),
     DropReason.HTTP_UNREACHABLE: "DNS, connection or TLS failed, [fetch] retries = {config.fetch.retries}",
     DropReason.HTTP_BROKEN: "the answer was reset, cut, empty or misencoded, [fetch] retries = {config.fetch.retries}",
     DropReason.HTTP_TOO_LARGE: "[fetch] bytes_at_most = {config.fetch.bytes_at_most}",

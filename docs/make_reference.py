@@ -42,6 +42,7 @@ GIVEN_ELSEWHERE = {
     DropReason.NOT_IN_ARCHIVE: "pipelines/stages/fetch_from_files.py: fetch_images",
     DropReason.HTTP_STATUS: "pipelines/web/asking/fetching.py: Fetching._answered",
     DropReason.HTTP_TIMEOUT: "pipelines/web/asking/schedule.py: Schedule._run",
+    DropReason.HTTP_NOT_ASKED: "pipelines/web/asking/fetching.py: _unless_not_asked",
     DropReason.HTTP_UNREACHABLE: "pipelines/web/http/transport.py: _failed",
     DropReason.HTTP_BROKEN: "pipelines/web/http/transport.py: _failed",
     DropReason.HTTP_TOO_LARGE: "pipelines/web/http/transport.py: Transport._body",

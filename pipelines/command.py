@@ -42,7 +42,10 @@ def retry(argv: Sequence[str]) -> int:
         prog="altalign retry",
         description="Ask again for the images of a run that could not be fetched from the web, then finish the run "
         "anew. What was fetched is not asked for again, and log/fetch/ keeps the history.",
-        epilog=f"Without --reason: http_status of 429 and 5xx, http_timeout, http_unreachable, http_broken. {_TO_BEAM}",
+        epilog=(
+            "Without --reason: http_status of 429 and 5xx, http_not_asked, http_timeout, http_unreachable, "
+            f"http_broken. {_TO_BEAM}"
+        ),
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run")
     parser.add_argument(

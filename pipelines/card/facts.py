@@ -57,6 +57,7 @@ MEANINGS: Mapping[DropReason, str] = {
     DropReason.NOT_IN_ARCHIVE: "no input holds the image",
     DropReason.HTTP_STATUS: "the server's answer was another status than 200",
     DropReason.HTTP_TIMEOUT: "the server took longer (seconds)",
+    DropReason.HTTP_NOT_ASKED: "a host that was given up before its turn",
     DropReason.HTTP_UNREACHABLE: "no server was reached",
     DropReason.HTTP_BROKEN: "the server's answer was broken",
     DropReason.HTTP_TOO_LARGE: "more bytes",

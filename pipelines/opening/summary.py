@@ -13,7 +13,12 @@ from altalign.reasons import PASSING, DropReason, Stage
 from altalign.stages import STAGES
 from altalign.terminal import shown
 
-_UNREACHED = (DropReason.HTTP_UNREACHABLE, DropReason.HTTP_TIMEOUT, DropReason.HTTP_REFUSED)
+_UNREACHED = (
+    DropReason.HTTP_UNREACHABLE,
+    DropReason.HTTP_TIMEOUT,
+    DropReason.HTTP_NOT_ASKED,
+    DropReason.HTTP_REFUSED,
+)
 
 
 def print_summary(run: Run, out: Console) -> None:
@@ -42,9 +47,11 @@ def print_summary(run: Run, out: Console) -> None:
 
     if _nobody_answered(run, counts):
         warn("no host has answered: look whether this machine has a network, and names, and no proxy between")
-    if passing := sum(counts.dropped(Stage.FETCH).get(reason, 0) for reason in PASSING):
+    fetched = counts.dropped(Stage.FETCH)
+    if passing := {reason: fetched[reason] for reason in PASSING if fetched.get(reason)}:
+        of_reasons = ", ".join(f"{reason} {rows:,}" for reason, rows in passing.items())
         repair = f"altalign retry {shown(run.folder)}"
-        warn(f"{many(passing, 'pair')} may come another time ({', '.join(PASSING)}): {repair}")
+        warn(f"{many(sum(passing.values()), 'pair')} may come another time ({of_reasons}): {repair}")
     facts = storage.read_json(run.path("summary.json"))
     if not storage.exists(run.path("manifest.json")):
         to_do = ", ".join(stage for stage in STAGES if not run.is_done(stage))

@@ -14,7 +14,10 @@ CONTRACT = {
         "url_invalid text_empty text_too_short text_too_long text_on_too_many_images text_has_rare_ngram "
         "image_has_too_many_texts pair_repeated"
     ),
-    "fetch": "not_in_archive http_status http_timeout http_unreachable http_broken http_too_large http_opt_out http_refused",  # noqa: E501
+    "fetch": (
+        "not_in_archive http_status http_timeout http_not_asked http_unreachable http_broken http_too_large "
+        "http_opt_out http_refused"
+    ),
     "image": (
         "image_undecodable image_damaged image_too_many_pixels image_too_small image_too_elongated image_blocked "
         "image_nsfw"

@@ -177,7 +177,8 @@ def test_what_failed_is_asked_for_again_and_the_run_is_as_if_it_had_come_at_once
     assert main(["retry", "run"]) == 0
     said = capsys.readouterr()
     assert "8 images of " in said.err
-    assert "to ask for again: http_status 429 and 5xx, http_timeout, http_unreachable, http_broken" in said.err
+    reasons = "http_status 429 and 5xx, http_not_asked, http_timeout, http_unreachable, http_broken"
+    assert f"to ask for again: {reasons}" in said.err
     came, *failed = last_line(said.err).removeprefix("8 asked again: ").split(", ")
     assert (came, sorted(failed)) == ("4 came", ["1 http_status 503", "1 http_unreachable", "2 http_broken"])
     assert "pairs of" in said.out
@@ -213,7 +214,7 @@ def test_what_is_final_is_asked_for_again_only_by_name(
     capsys.readouterr()
     assert main(["retry", "run"]) == 0
     assert (
-        "nothing to retry: no image of the run failed for http_status 429 and 5xx, http_timeout"
+        "nothing to retry: no image of the run failed for http_status 429 and 5xx, http_not_asked, http_timeout"
         in capsys.readouterr().err
     )
     assert len(server.requests()) == requests

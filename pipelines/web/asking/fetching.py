@@ -161,7 +161,7 @@ class Fetching:
                 code = task.request.status
             if task.worker is not None:
                 task.worker.cancel()
-            self._end(task, Trouble(DropReason.HTTP_TIMEOUT, detail, code))
+            self._end(task, Trouble(_unless_not_asked(task, DropReason.HTTP_TIMEOUT), detail, code))
 
     # Who may be asked -------------------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class Fetching:
                 return
             if rules.delay_s:
                 host.slow_down(rules.delay_s)
-                task.call.wait_for(now + FUSE_S + len(host.waiting) * rules.delay_s)
+                task.call.wait_for(now + FUSE_S + (len(host.waiting) + len(host.waiting_again)) * rules.delay_s)
             if not rules.allow(target.url):
                 self._end(task, Trouble(DropReason.HTTP_OPT_OUT, f"{target.robots.url} disallows it"))
                 return
@@ -241,7 +241,7 @@ class Fetching:
             host.is_known = True
             self._network.answered((request.address or "", request.target.port))
         if isinstance(brought, Answer):
-            host.answered()
+            host.answered(now)
             self._answered(host, task, request, brought)
             return
         trouble = Trouble(brought.reason, brought.detail, request.status)
@@ -250,7 +250,7 @@ class Fetching:
             self._failed(host, task, request, trouble, is_counted=False)
         elif brought.reason not in _NO_ANSWER:
             if request.status is not None:
-                host.answered()
+                host.answered(now)
             self._failed(host, task, request, trouble)
         elif task.is_probe or not (brought.is_certain or await self._is_there(host)):
             if not task.is_ended:
@@ -273,7 +273,12 @@ class Fetching:
         self, host: Host, task: Task, request: Request, trouble: Trouble, *, is_certain: bool, now: float
     ) -> None:
         is_given_up = host.failed(
-            now, task.asked_s, trouble, patience_s=0.9 * self._settings.timeout_s, is_certain=is_certain
+            now,
+            task.asked_s,
+            trouble,
+            patience_s=0.9 * self._settings.timeout_s,
+            is_certain=is_certain,
+            is_first_try=not task.counted,
         )
         self._failed(host, task, request, trouble)
         if is_given_up:
@@ -287,6 +292,8 @@ class Fetching:
             self._came(task, Rules.parse(answer.body, self._token) if status == 200 else Rules())
         elif status == 200:
             self.schedule.came(len(answer.body))
+            if isinstance(task, ImageTask):
+                task.call.wait_for(self._loop.time() + FUSE_S)
             self._end(task, None, answer.body, request)
         else:
             trouble = Trouble(DropReason.HTTP_STATUS, f"status {status}", status)
@@ -353,13 +360,14 @@ class Fetching:
 
     def _clear(self, host: Host) -> None:
         """Ends the tasks that wait for a host in vain."""
-        now, waiting = self._loop.time(), list(host.waiting)
-        host.waiting.clear()
-        ending = [(task, _left_alone(host, task, now)) for task in waiting]
-        host.waiting.extend(task for task, trouble in ending if trouble is None)
-        for task, trouble in ending:
-            if trouble is not None:
-                self._end(task, trouble)
+        now = self._loop.time()
+        for waiting in (host.waiting, host.waiting_again):
+            ending = [(task, _left_alone(host, task, now)) for task in waiting]
+            waiting.clear()
+            waiting.extend(task for task, trouble in ending if trouble is None)
+            for task, trouble in ending:
+                if trouble is not None:
+                    self._end(task, trouble)
 
     def _end(
         self, task: Task, trouble: Trouble | None, body: bytes | None = None, request: Request | None = None
@@ -409,11 +417,17 @@ def _left_alone(host: Host, task: Task, now: float) -> Trouble | None:
     """Why a host cannot be asked in time for a task; None if it can."""
     if host.is_given_up(now) and host.trouble is not None:
         said = f"{host.name} was given up after {host.failures} failures in a row, the last: {host.trouble.detail}"
-        return Trouble(host.trouble.reason, f"not asked: {said}")
+        return Trouble(_unless_not_asked(task, host.trouble.reason), said)
     pause = host.pace.pause
     if pause is not None and host.pace.paused_until_s >= task.ends_s:
-        return Trouble(pause.reason, f"not asked: {host.name} wants to be left alone ({pause.detail})", pause.http_code)
+        said = f"{host.name} wants to be left alone ({pause.detail})"
+        return Trouble(_unless_not_asked(task, pause.reason), said, pause.http_code)
     return None
+
+
+def _unless_not_asked(task: Task, reason: DropReason) -> DropReason:
+    """This reason; but `http_not_asked` of a task that has not been asked once."""
+    return reason if task.tries or task.began_s else DropReason.HTTP_NOT_ASKED
 
 
 def unit_deadline_s(settings: FetchSettings, hosts: list[str]) -> float:

@@ -18,7 +18,7 @@ class HostQueue:
 
     def add(self, host: Host, now: float) -> None:
         """Puts a host into a list, if it needs a place and has none, or one that is too late."""
-        if not host.waiting or not host.has_room:
+        if not host.is_wanted or not host.has_room:
             return
         ready_s = host.ready_s()
         if host.is_listed and ready_s >= host.listed_s:
@@ -55,7 +55,7 @@ class HostQueue:
         while hosts:
             host = hosts.popleft()
             host.is_listed = False
-            if host.is_doubtful == is_doubtful and host.waiting and host.has_room and host.ready_s() <= now:
+            if host.is_doubtful == is_doubtful and host.is_wanted and host.has_room and host.ready_s() <= now:
                 return host
             self.add(host, now)  # to another list, if to any
         return None

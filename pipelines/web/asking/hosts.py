@@ -3,6 +3,7 @@
 Pure: time is an argument. Times are seconds of a monotonic clock, except for dates that servers write.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from altalign.pipelines.web.asking.tasks import Task
     from altalign.pipelines.web.http.target import Target
 
-FAILURES_AT_MOST = 5  # in a row, over at least the time of one try: then a host is given up for a while
+# Failures in a row, over at least the time of one try, before a host is given up for a while. One of which many URLs
+# hang is given more, so that it is given up once in a million rows of failures that are chance.
+FAILURES_AT_MOST, FAILURES_AT_MOST_BY_CHANCE = 5, 20
+CHANCE = 1e-6
 GIVEN_UP_S = 60.0  # the first time, then twice as long each time
 GIVEN_UP_S_AT_MOST = 960.0
 REMEMBERED_S = 120.0  # how long a host is remembered after its last failure
@@ -76,10 +80,15 @@ class Host:
         pace: how often it may be asked, shared with its other ports.
         connections_at_most: how many requests may be under way.
         waiting: what to ask it, in order.
+        waiting_again: what was asked and brought nothing; its turn comes once nothing else is waiting.
         running: how many requests are under way.
         unsettled: how many requests failed without it being clear yet whether the host is to blame.
         is_known: whether it has ever answered.
-        failures: how many requests in a row got no answer of any kind.
+        answers, answered_s: how many requests got an answer, and when the last one did.
+        lost: how many requests got none although others did meanwhile or later.
+        failures: how many requests, made since the last answer, got no answer of any kind; `first_tries`: how many of
+            them were a URL's first. Requests made before the last answer say nothing: of many under way, those that
+            hang are the ones that are left.
         failing_since_s, first_failed_s: when the first of these requests was made, and when it failed.
         failed_s, trouble: when the last failure was, and what it was.
         probe_s: when a failing host may be asked again.
@@ -92,10 +101,15 @@ class Host:
     pace: Pace
     connections_at_most: int
     waiting: "deque[Task]" = field(default_factory=deque)
+    waiting_again: "deque[Task]" = field(default_factory=deque)
     running: int = 0
     unsettled: int = 0
     is_known: bool = False
+    answers: int = 0
+    answered_s: float = float("-inf")
+    lost: int = 0
     failures: int = 0
+    first_tries: int = 0
     failing_since_s: float = 0.0
     first_failed_s: float = 0.0
     failed_s: float = 0.0
@@ -119,7 +133,23 @@ class Host:
     @property
     def has_room(self) -> bool:
         """Whether another request may be made at the same time."""
+        if self.is_known:
+            return self.running < (1 if self.failures >= FAILURES_AT_MOST else self.connections_at_most)
         return self.running + self.unsettled < (1 if self.failures > 1 or self.unsettled else self.connections_at_most)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether something waits for it."""
+        return bool(self.waiting or self.waiting_again)
+
+    @property
+    def failures_at_most(self) -> int:
+        """How many failures in a row are more than chance, by the share of requests that were lost so far."""
+        if not self.is_known:
+            return FAILURES_AT_MOST
+        share = (self.lost + 0.2) / (self.lost + self.answers + 1)  # 0.2 of one request before there are any
+        by_chance = 1 + math.ceil(math.log(CHANCE) / math.log(share))
+        return min(max(by_chance, FAILURES_AT_MOST), FAILURES_AT_MOST_BY_CHANCE)
 
     def ready_s(self) -> float:
         """The time of the next request, at the earliest."""
@@ -131,7 +161,7 @@ class Host:
 
     def is_forgettable(self, now: float) -> bool:
         """Whether it can be forgotten: it is idle, and no pause has to be kept."""
-        is_idle = not self.waiting and not self.running and not self.unsettled
+        is_idle = not self.is_wanted and not self.running and not self.unsettled
         remembered_s = self.failed_s + REMEMBERED_S if self.failures else 0.0
         return is_idle and now >= max(self.pace.due_s, self.pace.paused_until_s, self.given_up_until_s, remembered_s)
 
@@ -141,21 +171,51 @@ class Host:
             self.pace.interval_s = delay_s
             self.pace.at_once = self.connections_at_most = 1
 
+    def put(self, task: "Task", *, first: bool = False) -> None:
+        """Queues a task: in front, or behind those that were not asked more often."""
+        if first:
+            self.waiting.appendleft(task)
+        else:
+            (self.waiting_again if task.counted else self.waiting).append(task)
+
+    def take(self) -> "Task | None":
+        """The next task that has not ended meanwhile; None if there is none."""
+        for waiting in (self.waiting, self.waiting_again):
+            while waiting:
+                task = waiting.popleft()
+                if not task.is_ended:
+                    return task
+        return None
+
     def begin(self, now: float) -> None:
         """Notes that a request is made."""
         self.running += 1
         self.pace.begin(now)
 
-    def answered(self) -> None:
+    def answered(self, now: float) -> None:
         """Notes an answer, whatever it says."""
         self.is_known = True
-        self.failures = self.times_given_up = 0
+        self.answers, self.answered_s = self.answers + 1, now
+        self.lost += self.failures
+        self.failures = self.first_tries = self.times_given_up = 0
         self.probe_s = self.given_up_until_s = 0.0
 
-    def failed(self, now: float, began: float, trouble: Trouble, *, patience_s: float, is_certain: bool) -> bool:
+    def failed(
+        self,
+        now: float,
+        began: float,
+        trouble: Trouble,
+        *,
+        patience_s: float,
+        is_certain: bool,
+        is_first_try: bool = True,
+    ) -> bool:
         """Notes a request without an answer; returns whether the host is given up now.
 
-        That is after `FAILURES_AT_MOST` failures or, if it has never answered, when a second try fails as well.
+        That is after `failures_at_most` failures in a row. A host that has answered is asked for another URL after the
+        first failure, for those that were under way together may have been unlucky together; and while URLs wait that
+        were never asked, first tries alone count. A host that has never answered is given up as well when a second try
+        fails.
 
         Args:
             now: when the request failed.
@@ -163,20 +223,29 @@ class Host:
             trouble: how it failed.
             patience_s: a host that has failed for less time is not given up.
             is_certain: whether it is certain that there is no such host.
+            is_first_try: whether its URL had not been asked before.
         """
         if self.is_given_up(now):
             return False
+        if began < self.answered_s:
+            self.lost += 1
+            return False
         if not self.failures:
             self.failing_since_s, self.first_failed_s = began, now
-        is_probed = self.is_silent and began >= self.first_failed_s
+        is_asked_again = began >= self.first_failed_s
+        is_silent = self.is_silent
         self.failures += 1
+        self.first_tries += is_first_try
         self.failed_s, self.trouble = now, trouble
-        is_long = (is_probed or self.failures >= FAILURES_AT_MOST) and now - self.failing_since_s >= patience_s
+        in_a_row = self.first_tries if self.waiting else self.failures
+        is_many = in_a_row >= self.failures_at_most
+        is_enough = is_asked_again or is_many if is_silent else is_asked_again and is_many
+        is_long = is_enough and now - self.failing_since_s >= patience_s
         if is_long or (is_certain and self.failures > 1):
             self.given_up_until_s = now + min(GIVEN_UP_S * 2**self.times_given_up, GIVEN_UP_S_AT_MOST)
             self.times_given_up = min(self.times_given_up + 1, 10)
             return True
-        if self.failures > 1:
+        if self.failures > (FAILURES_AT_MOST - 1 if self.is_known else 1):
             self.probe_s = now + min(PROBED_AFTER_S * 2 ** min(self.failures - 2, 10), PROBED_AFTER_S_AT_MOST)
         return False
 

@@ -122,7 +122,7 @@ class Schedule:
 
     def put(self, host: Host, task: Task, *, first: bool = False) -> None:
         """Queues a task at its host."""
-        host.waiting.appendleft(task) if first else host.waiting.append(task)
+        host.put(task, first=first)
         self._queue.add(host, self._loop.time())
         self.wake()
 
@@ -197,13 +197,13 @@ class Schedule:
     def _claim(self, now: float) -> Claim | None:
         """The next request, which counts as under way from now on; None if nothing may be asked now."""
         while self._may_ask() and (host := self._next(now)) is not None:
-            task = next_live(host)
+            task = host.take()
             if task is None:
                 continue
             is_doubtful = host.is_doubtful
             host.begin(now)
             self._network.asked()
-            request = task.request = self._requester.request(task, keeps_alive=bool(host.waiting))
+            request = task.request = self._requester.request(task, keeps_alive=host.is_wanted)
             task.is_doubtful, task.holds_slot, task.is_probe = is_doubtful, not is_doubtful, self._network.is_away
             task.seen, task.seen_s = 0, now
             self.slots += task.holds_slot
@@ -348,15 +348,6 @@ class _Limit:
         else:
             self.is_over = True
             self.worker.cancel()
-
-
-def next_live(host: Host) -> Task | None:
-    """Takes the next task of a host that has not ended meanwhile; None if there is none."""
-    while host.waiting:
-        task = host.waiting.popleft()
-        if not task.is_ended:
-            return task
-    return None
 
 
 def _so_far(request: Request, timeout_s: float) -> str:

@@ -41,7 +41,7 @@ class Call:
         self._outgoing: list[Delivery] = []
 
     def wait_for(self, ends_s: float) -> None:
-        """Extends the end of a call with a fuse, up to `ends_s_at_most`, because a host must be asked slowly."""
+        """Extends the end of a call with a fuse up to `ends_s_at_most`: images come, or a host must be asked slowly."""
         if self.is_fuse:
             self.ends_s = max(self.ends_s, min(ends_s, self.ends_s_at_most))
 

@@ -7,6 +7,7 @@ import threading
 import time
 import tracemalloc
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -781,9 +782,20 @@ def test_what_has_not_come_by_a_units_deadline_can_be_tried_again() -> None:
             while client.load().running:  # the loop is about to end them
                 time.sleep(0.001)
     assert responses[0].body == IMAGE
-    assert {responses[n].reason for n in range(1, 21)} == {DropReason.HTTP_TIMEOUT}
+    reasons = Counter((responses[n].reason, len(responses[n].tries)) for n in range(1, 21))
+    assert reasons == {(DropReason.HTTP_TIMEOUT, 1): 2, (DropReason.HTTP_NOT_ASKED, 0): 18}
     assert {responses[n].detail for n in range(1, 21)} == {"not come within the unit's 0.5 s"}
-    assert sorted(len(responses[n].tries) for n in range(1, 21)) == [0] * 18 + [1, 1]
+
+
+def test_a_host_of_which_some_urls_hang_gives_every_good_image() -> None:
+    """Real connections: those that hang come to hold all eight, and end together."""
+    paths = [f"/slow/{n}" if n % 20 == 7 else f"/image/{n}" for n in range(400)]
+    with Server({path: [HANG] if "slow" in path else script(200, IMAGE) for path in paths}) as server:
+        urls = [server.url(path) for path in paths]
+        settings = settings_of(server.port, timeout_s=0.5, retries=1, connections_per_host=8)
+        found = fetch(urls, settings)
+    assert {found[url].body for url in urls if "image" in url} == {IMAGE}
+    assert {found[url].reason for url in urls if "slow" in url} == {DropReason.HTTP_TIMEOUT}
 
 
 @pytest.mark.faults

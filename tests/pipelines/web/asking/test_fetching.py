@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
@@ -16,6 +17,7 @@ from altalign.reasons import DropReason
 from tests.pipelines.web.asking.virtual import EPOCH_S, VirtualLoop, Web, answer, play, settings_of
 
 Site = Callable[[Request], Awaitable[Answer]]
+NOT_ASKED = DropReason.HTTP_NOT_ASKED
 TIMEOUT, UNREACHABLE, STATUS = DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE, DropReason.HTTP_STATUS
 
 
@@ -153,9 +155,10 @@ def test_one_hanging_host_with_a_fifth_of_the_images_costs_little_more_than_one_
     played = play(web, urls_of("a", 400) + urls_of("b", 400) + urls_of("hang", 200), settings_of(timeout_s=10))
     assert played.ended_s < 12
     assert len(web.asked("hang")) <= 8
-    unasked = [response for response in played.responses if response.reason == TIMEOUT and not response.tries]
+    unasked = [response for response in played.responses if response.reason == NOT_ASKED]
     assert len(unasked) >= 190
-    assert unasked[0].detail.startswith("not asked: hang was given up after ")
+    assert not any(response.tries for response in unasked)
+    assert unasked[0].detail.startswith("hang was given up after ")
 
 
 @pytest.mark.parametrize("honour_robots", [True, False])
@@ -166,12 +169,34 @@ def test_a_host_that_has_never_answered_gets_one_more_try_that_is_shorter(*, ima
     played = play(web, urls_of("hang", images), settings_of(honour_robots=honour_robots, timeout_s=5, retries=4))
     assert played.ended_s < 5 + 2 + 2.5 + 0.2
     assert max(Counter(url for _, url in web.robots_log + web.log).values()) <= 2
-    assert {response.reason for response in played.responses} == {TIMEOUT}
+    assert {response.reason for response in played.responses if response.tries or honour_robots} == {TIMEOUT}
+    assert {response.reason for response in played.responses} <= {TIMEOUT, NOT_ASKED}
     assert [round(each.seconds, 1) for each in played.responses[0].tries] == (
         [] if honour_robots else [5.0] if images == 300 else [5.0, 2.5]
     )
     if honour_robots:
         assert played.responses[0].detail == "robots.txt: no answer of 192.0.2.4 within 2.5 s"
+
+
+@pytest.mark.parametrize("connections", [2, 8, 16])
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.2])
+def test_a_host_that_answers_is_not_given_up_for_urls_that_hang(share: float, connections: int) -> None:
+    """Every good image comes, in at most one and a half times the time that the hanging tries take together."""
+    count, seconds, timeout_s = 3_000, 0.01, 2.0
+    hang = set(random.Random(3).sample(range(count), round(count * share)))
+
+    async def site(request: Request) -> Answer:
+        number = int(request.target.url.rpartition("/")[2])
+        return await (hanging if number in hang else good(seconds))(request)
+
+    web = web_of(a=site)
+    settings = settings_of(connections_per_host=connections, timeout_s=timeout_s, retries=1)
+    played = play(web, urls_of("a", count), settings)
+    assert {response.number for response in played.responses if response.reason is None} == set(range(count)) - hang
+    tries = sum(int(url.rpartition("/")[2]) in hang for _, url in web.log)
+    without_s = seconds * (count - len(hang)) / connections
+    assert played.ended_s <= 1.5 * tries * timeout_s / connections + without_s
+    assert all(response.tries for response in played.responses)  # each was asked
 
 
 def later_hanging(answers: int) -> Site:
@@ -264,7 +289,7 @@ def test_a_port_where_nobody_listens_is_given_up_and_asked_again_later(monkeypat
     monkeypatch.setattr(hosts, "GIVEN_UP_S", 5.0)
     web = web_of(a=good(1.0), dead=refusing)
     played = play(web, urls_of("dead", 500) + urls_of("a", 400), settings_of(timeout_s=4, connections_per_host=8))
-    assert {response.reason for response in played.responses if response.number < 500} == {UNREACHABLE}
+    assert {response.reason for response in played.responses if response.number < 500} == {UNREACHABLE, NOT_ASKED}
     assert len(web.asked("dead")) < 40
     assert played.fetching.given_up() == ("dead",) or played.ended_s > 9
 
@@ -289,7 +314,8 @@ def test_a_name_that_is_not_there_is_looked_up_a_few_times_only() -> None:
 
     web = web_of(lost=site, a=good())
     played = play(web, urls_of("lost", 300) + urls_of("a", 10), settings_of())
-    assert Counter(response.reason for response in played.responses) == {UNREACHABLE: 300, None: 10}
+    assert {response.reason for response in played.responses if response.number < 300} == {UNREACHABLE, NOT_ASKED}
+    assert all(response.reason is None for response in played.responses if response.number >= 300)
     assert len(web.asked("lost")) <= 16
     assert played.ended_s < 5
 
@@ -401,7 +427,8 @@ def test_who_asks_for_more_time_than_a_unit_has_is_not_waited_for() -> None:
     assert played.ended_s < 20
     assert len(web.asked("a")) <= 2
     failed = [response for response in played.responses if response.number < 100]
-    assert {(response.reason, response.http_code) for response in failed} == {(STATUS, 429)}
+    assert {(response.reason, response.http_code) for response in failed} == {(STATUS, 429), (NOT_ASKED, 429)}
+    assert all((response.reason == STATUS) == bool(response.tries) for response in failed)
     assert (
         sum("wants to be left alone (status 429, Retry-After 86,400 s)" in response.detail for response in failed) >= 98
     )
@@ -451,7 +478,7 @@ def test_a_crawl_delay_is_waited_for_up_to_an_hour(images: int, come: int) -> No
     played = play(web_of(a=site), urls_of("a", images), settings_of(honour_robots=True))
     counts = Counter(response.reason for response in played.responses)
     assert counts[None] == pytest.approx(come, rel=0.2)
-    assert counts[None] + counts[TIMEOUT] == images
+    assert counts[None] + counts[NOT_ASKED] == images
 
 
 # Robots ---------------------------------------------------------------------------------------------------------------

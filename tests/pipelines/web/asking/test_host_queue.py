@@ -67,7 +67,7 @@ def test_a_host_that_answers_again_does_not_wait_for_the_end_of_its_pause() -> N
         host.failed(0.0, 0.0, GONE, patience_s=1e9, is_certain=False)
     queue.add(host, 0.0)
     assert queue.due(0.0) == pytest.approx(8.0)
-    host.answered()
+    host.answered(0.5)
     queue.add(host, 0.5)
     assert take(queue, 0.5) == "a"
     assert queue.due(9.0) == float("inf")
@@ -106,7 +106,7 @@ def test_whoever_may_be_asked_is_found_and_nobody_else(
             host.running -= 1
             host.failed(now, now, GONE, patience_s=1e9, is_certain=False)
         elif move == "answer":
-            host.answered()
+            host.answered(now)
         elif move == "more":
             host.waiting.append(TASK)
         elif move == "wait":

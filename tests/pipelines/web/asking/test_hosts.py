@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from altalign.pipelines.web.asking import hosts
 from altalign.pipelines.web.asking.hosts import Host, Pace, Trouble, backoff_s, retry_after_s
+from altalign.pipelines.web.asking.tasks import Task
+from altalign.pipelines.web.http.target import Target
 from altalign.reasons import DropReason
 
 GONE = Trouble(DropReason.HTTP_UNREACHABLE, "Connection refused")
@@ -76,7 +78,7 @@ def test_a_host_that_is_given_up_again_is_so_for_longer_until_it_answers() -> No
         lasted.append(host.given_up_until_s - now)
         now = host.given_up_until_s
     assert lasted == [60, 120, 240, 480, 960, 960, 960, 960]
-    host.answered()
+    host.answered(now)
     assert not host.is_doubtful
     while not host.failed(now, now - 20, GONE, patience_s=10, is_certain=False):
         now += 1
@@ -102,7 +104,8 @@ def test_a_host_that_never_answered_is_given_up_when_a_try_after_a_failure_fails
         refuses_at_once.failed(now, now, GONE, patience_s=9, is_certain=False) for now in (1.0, 2.0, 9.9, 10.0)
     ] == [False] * 3 + [True]
     known = host_of()
-    known.answered()
+    for _ in range(100):
+        known.answered(0.0)
     assert [
         known.failed(now, now - 9, GONE, patience_s=9, is_certain=False) for now in (10.0, 20.0, 30.0, 40.0, 50.0)
     ] == [False] * 4 + [True]
@@ -122,7 +125,7 @@ def test_a_host_that_fails_is_asked_once_at_a_time_after_growing_pauses() -> Non
     assert pauses == [0, 0.5, 1, 2, 4, 8, 10, 10, 10]
     host.running = 1
     assert not host.has_room
-    host.answered()
+    host.answered(100.0)
     assert host.has_room
     assert host.ready_s() < 100
 
@@ -176,3 +179,53 @@ def test_retry_after_is_seconds_or_a_date(said: str, date: str, seconds: float |
 def test_any_text_may_be_a_retry_after(said: str, date: str) -> None:
     found = retry_after_s(said, date, 1_000_000.0)
     assert found is None or 0 <= found <= hosts.RETRY_AFTER_S_AT_MOST
+
+
+def test_failures_of_requests_made_before_the_last_answer_say_nothing_of_the_host() -> None:
+    """Of many under way, those that hang are the ones that are left."""
+    host = host_of(at_once=16)
+    host.answered(5.0)
+    assert not any(host.failed(20.0, 4.9, GONE, patience_s=1, is_certain=False) for _ in range(50))
+    assert (host.failures, host.lost, host.is_doubtful) == (0, 50, False)
+
+
+def test_requests_that_were_under_way_together_do_not_give_up_a_host_that_has_answered() -> None:
+    host = host_of(at_once=16)
+    for _ in range(100):
+        host.answered(5.0)
+    assert not any(host.failed(20.0, 10.0, GONE, patience_s=1, is_certain=False) for _ in range(16))
+    assert host.has_room
+    assert host.failed(31.0, 21.0, GONE, patience_s=1, is_certain=False)
+
+
+def test_a_host_of_which_many_urls_hang_is_given_more_failures() -> None:
+    allowed = []
+    for lost_of_a_hundred in (0, 2, 20, 90):
+        host = host_of()
+        for number in range(100):
+            host.answered(float(number)) if number >= lost_of_a_hundred else host.failed(
+                0.0, 0.0, GONE, patience_s=1e9, is_certain=False
+            )
+        allowed.append(host.failures_at_most)
+    assert allowed == [5, 5, 10, 20]
+
+
+def test_urls_that_were_asked_in_vain_wait_for_those_that_were_not() -> None:
+    host, tasks = host_of(), [Task(Target.parse(f"http://a.test/{number}")) for number in range(4)]
+    tasks[0].counted = 1
+    for task in tasks:
+        host.put(task)
+    tasks[2].is_ended = True
+    assert [host.take() for _ in range(4)] == [tasks[1], tasks[3], tasks[0], None]
+
+
+def test_only_first_tries_give_up_a_host_while_urls_wait_that_were_never_asked() -> None:
+    host = host_of()
+    for _ in range(100):
+        host.answered(0.0)
+    host.put(Task(Target.parse("http://a.test/new")))
+    fails = {"patience_s": 1, "is_certain": False}
+    assert not any(
+        host.failed(now, now - 9, GONE, is_first_try=False, **fails) for now in (10.0, 20.0, 30.0, 40.0, 50.0)
+    )
+    assert [host.failed(now, now - 9, GONE, **fails) for now in (60.0, 70.0, 80.0, 90.0, 100.0)] == [False] * 4 + [True]
