@@ -60,7 +60,7 @@ class DropReason(StrEnum):
     names the pair that stays."""
 
     NOT_IN_ARCHIVE = "not_in_archive"
-    """No archive, tar or table of the run holds the image."""
+    """No archive, tar or table of the run holds the image, where `fetch.source` looks for it."""
     HTTP_STATUS = "http_status"
     """The final status is not 200, or there were more than 10 redirects."""
     HTTP_TIMEOUT = "http_timeout"

@@ -26,6 +26,10 @@ class ReadBy:
     stage: str
 
 
+# Endings of files that hold data.
+_DATA = (".parquet", ".csv", ".tsv", ".jsonl", ".ndjson", ".tar", ".warc", ".wat", ".gz", ".zst", ".arrow")
+
+
 class Settings(BaseModel):
     """Base of every settings class."""
 
@@ -94,6 +98,8 @@ def stage_of(cls: type[BaseModel], name: str) -> str | None:
 
 
 def _read(path: Path | str) -> dict[str, Any]:
+    if Path(path).suffix.lower() in _DATA:
+        raise UsageError(f"{path}: data, where a settings file (TOML) is meant; name it in [input] paths of one")
     try:
         is_remote = storage.is_remote(str(path))
         data = storage.read_bytes(str(path)) if is_remote else Path(path).read_bytes()

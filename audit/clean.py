@@ -1,10 +1,10 @@
 """`altalign clean RUN`: deletes intermediate files (work/). Shards, dropped rows, tables and counts stay."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 from altalign import storage
+from altalign.arguments import Parser
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import UsageError
 from altalign.stages import own_files
@@ -14,7 +14,7 @@ from altalign.terminal import shown
 def main(argv: Sequence[str]) -> int:
     """Deletes RUN/work of a finished run."""
     about = "Delete the intermediate files of a finished run (RUN/work). A rerun then starts from the input again."
-    parser = argparse.ArgumentParser(prog="altalign clean", description=about)
+    parser = Parser(prog="altalign clean", description=about)
     parser.add_argument("run", metavar="RUN", help="folder of a run")
     unfinished = "also delete them in an unfinished run, which then starts over"
     parser.add_argument("--unfinished", action="store_true", help=unfinished)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from altalign import storage
+from altalign.arguments import Parser
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.machine import startup
@@ -28,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
         "The exit code is 1 if a check fails (0 if one could not be asked). "
         "With two runs: show what differs, and which pairs changed their verdict."
     )
-    parser = argparse.ArgumentParser(prog="altalign audit", description=about)
+    parser = Parser(prog="altalign audit", description=about)
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("other", metavar="RUN_B", nargs="?", help="another run to compare RUN with")
     parser.add_argument(

@@ -1,8 +1,8 @@
 """`altalign explain RUN --url U / --text T / --key K`: shows what happened to a pair in every stage."""
 
-import argparse
 from collections.abc import Sequence
 
+from altalign.arguments import Parser
 from altalign.audit.run_folder import RunFolder
 from altalign.machine import startup
 from altalign.stages import own_files
@@ -10,7 +10,7 @@ from altalign.stages import own_files
 
 def main(argv: Sequence[str]) -> int:
     """Finds a pair and says what happened to it."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="altalign explain",
         description="Show what happened to a pair in every stage of a run, with the measured values.",
     )

@@ -1,10 +1,10 @@
 """`altalign status RUN`: shows how far a run is. It reads nothing but the run's files."""
 
-import argparse
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from altalign import storage, terminal
+from altalign.arguments import Parser
 from altalign.audit.run_folder import RunFolder
 from altalign.stages import finished_units, own_files
 from altalign.terminal import shown
@@ -15,7 +15,7 @@ MOST = 8  # reasons, and hosts, to name
 def main(argv: Sequence[str]) -> int:
     """Prints the state of every stage."""
     about = "Show how far a run is: units, rows, failures and time left, read from its files."
-    parser = argparse.ArgumentParser(prog="altalign status", description=about)
+    parser = Parser(prog="altalign status", description=about)
     parser.add_argument("run", metavar="RUN", help="folder of a run")
     folder = parser.parse_args(argv).run
     with own_files(folder):

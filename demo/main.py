@@ -1,17 +1,17 @@
 """`altalign demo DIR [--serve]`: write the demo web; serve it on loopback."""
 
-import argparse
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from altalign.arguments import Parser
 from altalign.errors import UsageError
 
 
 def main(argv: Sequence[str]) -> int:
     """Write the demo web where there is none yet, and serve it if asked."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="altalign demo",
         description=(
             "Write a small web of drawn pictures and their captions, as WARC files, from a seed and without a network."

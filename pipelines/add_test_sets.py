@@ -30,5 +30,4 @@ def add(config: CurateConfig, flags: list[str]) -> int:
             curate.run_step(run, curate.TEST_IMAGES, pipeline_options)
         if not reopen.is_settled(run, rerun="", is_restart=False):
             curate.finish(run, reopen.open_run(run, rerun="", is_restart=False), pipeline_options)
-    curate.show(run)
-    return 0
+    return curate.show(run)

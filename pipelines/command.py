@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from altalign import cli, storage, terminal
+from altalign.arguments import Parser
 from altalign.errors import UsageError
 from altalign.machine import memory, startup
 from altalign.stages import STAGES, damaged, own_files
@@ -33,12 +34,13 @@ def main(argv: Sequence[str]) -> int:
         # Beam, kernels and codecs take most of a second
         from altalign.pipelines import curate
 
-    return curate.curate(config, arguments, flags) or (0 if arguments.dry_run else _reported(config))
+    code = curate.curate(config, arguments, flags)
+    return code if arguments.dry_run else _reported(config) or code
 
 
 def retry(argv: Sequence[str]) -> int:
     """Ask again for images that could not be fetched, and finish the run anew."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="altalign retry",
         description="Ask again for the images of a run that could not be fetched from the web, then finish the run "
         "anew. What was fetched is not asked for again, and log/fetch/ keeps the history.",
@@ -62,21 +64,23 @@ def retry(argv: Sequence[str]) -> int:
     _check_reasons(reasons)
     config = _fitted(_config_of_run(arguments.run, arguments.set))
     if config.fetch.source != "web":
-        raise UsageError(
-            f'{config.run.folder}: [fetch] source = "{config.fetch.source}": its images were in hand, '
-            "so that there is nothing to ask for again"
+        terminal.stderr().print(
+            f"{terminal.shown(config.run.folder)}: nothing to retry: its images were in hand, not on the web",
+            soft_wrap=True,
         )
+        return 0
     _check_work(config.run.folder)
 
     with startup.imports():
         from altalign.pipelines import retry as of_run
 
-    return of_run.retry(config, reasons, flags) or _reported(config)
+    code = of_run.retry(config, reasons, flags)
+    return _reported(config) or code
 
 
 def decontaminate(argv: Sequence[str]) -> int:
     """Add test sets to a run, and finish it anew without their near-duplicates."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="altalign decontaminate",
         description="Add test sets to a run: near-duplicates of their images go, and the shards are written anew. "
         "Nothing is fetched or judged again.",
@@ -91,12 +95,13 @@ def decontaminate(argv: Sequence[str]) -> int:
     with startup.imports():
         from altalign.pipelines import add_test_sets
 
-    return add_test_sets.add(config, flags) or _reported(config)
+    code = add_test_sets.add(config, flags)
+    return _reported(config) or code
 
 
 def calibrate(argv: Sequence[str]) -> int:
     """Measure the search for near-duplicates on a run's own images, and choose its threshold."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="altalign calibrate",
         description="Measure on a run's own images which copies of test images the search finds and how often it is "
         "wrong, and choose the threshold. OUT can then be named as [decontaminate] calibration. The run is left as it "
@@ -259,7 +264,7 @@ def _parted(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     own, flags = _parted(argv)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="altalign curate",
         description="Curate image/alt-text pairs into training shards. Run again, it continues where it stopped.",
         epilog=_TO_BEAM,

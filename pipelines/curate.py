@@ -8,7 +8,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from altalign import storage, terminal
-from altalign.curation import CurateConfig, InputSettings
+from altalign.curation import CurateConfig
 from altalign.machine import processes
 from altalign.pipelines.engine.jobs import check_marks, create, pipeline, started
 from altalign.pipelines.engine.map_units import MapUnits
@@ -16,7 +16,7 @@ from altalign.pipelines.engine.options import check_places, options, threads
 from altalign.pipelines.engine.unit_errors import raised
 from altalign.pipelines.evidence import of_judge
 from altalign.pipelines.near import index, learned, test_images, within_pool
-from altalign.pipelines.opening import reopen, summary
+from altalign.pipelines.opening import inputs, reopen, summary
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.grounds import Grounds
 from altalign.pipelines.opening.plan import print_plan
@@ -81,25 +81,20 @@ def curate(config: CurateConfig, arguments: argparse.Namespace, flags: list[str]
     pipeline_options = options(config.engine, flags)
     check_places(config)
     run = find_run(config, config_path=str(arguments.config))
+    wants_images = config.fetch.source == "archive" and STAGES.index(arguments.until) >= STAGES.index("fetch")
+    if wants_images and not run.is_done("fetch"):
+        inputs.check_images(run)
     if arguments.dry_run:
         print_plan(run, terminal.stdout())
         return 0
     reopen.check_folder(run)
-    wants_images = config.fetch.source == "archive" and STAGES.index(arguments.until) >= STAGES.index("fetch")
-    if wants_images and not any(_holds_images(settings) for settings in config.input):
-        terminal.stderr().print(
-            "no input holds images, so every pair will end as not_in_archive; "
-            'fetch.source = "web" fetches them, --until judge stops before that',
-            soft_wrap=True,
-        )
     with own_files(run.folder):
         is_settled = reopen.is_settled(run, rerun=arguments.rerun, is_restart=arguments.restart)
     if not is_settled:
         with storage.locked(run.folder), own_files(run.folder):
             grounds = reopen.open_run(run, rerun=arguments.rerun, is_restart=arguments.restart)
             finish(run, grounds, pipeline_options, until=arguments.until)
-    show(run)
-    return 0
+    return show(run)
 
 
 def finish(
@@ -117,16 +112,12 @@ def finish(
         storage.delete_units([run.path("work")])
 
 
-def show(run: Run) -> None:
-    """Check a finished run, and print what there is."""
+def show(run: Run) -> int:
+    """Check a finished run, and print what there is; returns 1 if it is finished and nothing is left, else 0."""
     with own_files(run.folder):
         if run.is_done(STAGES[-1]):
             reopen.check_finished(run)
-        summary.print_summary(run, terminal.stdout())
-
-
-def _holds_images(settings: InputSettings) -> bool:
-    return settings.kind in ("warc", "webdataset") or bool(settings.image_column)
+        return 0 if summary.print_summary(run, terminal.stdout()) else 1
 
 
 def run_stage(run: Run, stage: str, grounds: Grounds, pipeline_options: PipelineOptions) -> None:

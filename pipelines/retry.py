@@ -46,8 +46,7 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
         curate.finish(run, grounds, pipeline_options)
     if said:
         terminal.stderr().print(said, soft_wrap=True)
-    curate.show(run)
-    return 0
+    return curate.show(run)
 
 
 def is_wanted(outcome: Outcome, reasons: Sequence[str]) -> bool:

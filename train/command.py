@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from altalign.arguments import Parser
 from altalign.errors import AltalignError, UsageError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _trouble_named() -> Iterator[None]:
 
 
 def _parser(verb: str, description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"altalign {verb}", description=description)
+    parser = Parser(prog=f"altalign {verb}", description=description)
     parser.add_argument("config", metavar="CONFIG", help="a settings file (TOML) of training")
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting; repeatable"

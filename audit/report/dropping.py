@@ -1,15 +1,10 @@
 """What was dropped: the funnel, and every reason with the rules that hold at the same time."""
 
-import ast
-import inspect
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, reduce
-from itertools import pairwise
-from typing import Any
 
-from altalign import reasons
+from altalign import reason_words
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
 from altalign.audit_tables import FAILED_ROWS, FUNNEL, AuditTable
@@ -196,34 +191,9 @@ def _of_stage(
 
     def dropped_for(name: str) -> Reason:
         both = (holding[name, name], only[name]) if is_known else (None, None)
-        return Reason(name, _told(config, name), rows[name], *both)
+        return Reason(name, reason_words.told(config, name), rows[name], *both)
 
     overlap = [[holding[one, other] for other in names] for one in names] if is_known else []
     silent = [reason.value for reason in REASONS[stage] if reason.value not in names]
     told = [dropped_for(name) for name in names]
     return StageReasons(stage.value, sum(rows.values()), rows[KEPT], told, silent, overlap)
-
-
-@cache
-def about() -> dict[str, str]:
-    """The docstring of each reason, by its name."""
-    tree = ast.parse(inspect.getsource(reasons))
-    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DropReason")
-    found = {}
-    for statement, below in pairwise(body):
-        match statement, below:
-            case ast.Assign(value=ast.Constant(value=str(name))), ast.Expr(value=ast.Constant(value=str(said))):
-                found[name] = " ".join(said.split())
-    return found
-
-
-def _told(config: CurateConfig, reason: str) -> str:
-    """The sentence about a rule, with the value of the first setting that it names filled in."""
-    words = about().get(reason, "").split("`")
-    for number, word in enumerate(words):
-        if number % 2 and "." in word:
-            value: Any = reduce(getattr, word.split("."), config)
-            is_count = isinstance(value, int) and not isinstance(value, bool)
-            words[number] = f"{word} = {value:_}" if is_count else f"{word} = {value}"
-            break
-    return "`".join(words)

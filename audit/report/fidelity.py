@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from altalign.audit.report import files
-from altalign.audit.report.dropping import Rows, about
+from altalign.audit.report.dropping import Rows
 from altalign.audit.run_folder import RunFolder
 from altalign.curation import CurateConfig
+from altalign.reason_words import about
 from altalign.reasons import REASONS, DropReason, Stage
 
 Mark = Literal["same", "stricter", "looser", "other", "off"]

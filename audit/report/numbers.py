@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from altalign import __version__, storage
+from altalign import __version__, reason_words, storage
 from altalign.audit.checks import findings
 from altalign.audit.checks.findings import Check
 from altalign.audit.report import distributions, dropping, fidelity, files, galleries, most_frequent, what_if
 from altalign.audit.run_folder import RunFolder
+from altalign.counts import Counts
 from altalign.reasons import KEPT, Stage
 
 
@@ -55,6 +56,7 @@ class Numbers:
     fidelity: fidelity.Fidelity
     run: RunFacts
     settings: str
+    took_most: str
 
     @property
     def failed(self) -> list[Check]:
@@ -127,6 +129,7 @@ def gather(run: RunFolder, checks: Sequence[Check]) -> Numbers:
         fidelity=fidelity.of_run(run, counts),
         run=_facts(run, rows),
         settings=_settings(run),
+        took_most=reason_words.told_of_most(Counts(counts), run.config),
     )
 
 

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from altalign import storage
+from altalign import reason_words, storage
 from altalign.counts import Counts
 from altalign.pipelines.files import parquet
 from altalign.pipelines.near import within_pool
@@ -21,8 +21,11 @@ _UNREACHED = (
 )
 
 
-def print_summary(run: Run, out: Console) -> None:
-    """Print received and kept pairs and every reason, stage by stage; then where the result is."""
+def print_summary(run: Run, out: Console) -> bool:
+    """Print received and kept pairs and every reason, stage by stage; then where the result is.
+
+    Returns False if the run is finished and nothing is left.
+    """
     counts, stages = final_counts(run)
     out.print(shown(run.folder), soft_wrap=True)
     table = Table()
@@ -61,10 +64,11 @@ def print_summary(run: Run, out: Console) -> None:
         line = f"{many(facts['pairs'], 'pair')} of {size}, in {shown(run.path('shards'))}"
         out.print(line, highlight=False, soft_wrap=True)
     else:
-        dropped = [(rows, stage, reason) for stage in stages for reason, rows in counts.dropped(stage).items()]
-        rows, stage, reason = max(dropped, default=(0, "", ""))
-        most = f", most of it dropped by {stage} as {reason} ({rows:,})" if rows else ""
-        warn(f"nothing is left of the pool{most}: no shards were written; `altalign explain` says why for any pair")
+        most = reason_words.told_of_most(counts, run.config)
+        why = f"; {most}" if most else ""
+        warn(f"nothing is left of the pool{why}. No shards were written; `altalign explain` says why for any pair")
+        return False
+    return True
 
 
 def final_counts(run: Run) -> tuple[Counts, list[Stage]]:

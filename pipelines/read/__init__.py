@@ -11,11 +11,11 @@ from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines.read.found import Found
 from altalign.pipelines.read.pages import warc, wat
-from altalign.pipelines.read.pages.warc import image_bytes
+from altalign.pipelines.read.pages.warc import image_bytes, look_for_images
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.read.tars import webdataset
 
-__all__ = ["Found", "check", "image_bytes", "is_direct", "read"]
+__all__ = ["Found", "check", "image_bytes", "is_direct", "look_for_images", "read"]
 
 
 def check(paths: Sequence[str], settings: InputSettings) -> None:
@@ -34,6 +34,8 @@ def check(paths: Sequence[str], settings: InputSettings) -> None:
             raise UsageError(f"{path}: a folder, where a file is meant; {repair}")
         if kind == "missing":
             raise UsageError(f"{path}: no such file")
+        if settings.kind != "table" and table.is_named_as_table(path):
+            raise UsageError(f'{path}: a table by its name, and kind = "{settings.kind}"; set kind = "table"')
         if settings.kind == "table":
             try:
                 table.check(path, settings)

@@ -11,9 +11,9 @@ from typing import cast
 
 import pyarrow as pa
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.counts import FailedCounts
-from altalign.errors import AltalignError, UnreadableError
+from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.filters import identity
 from altalign.machine import interrupts
 from altalign.pipelines import read
@@ -26,6 +26,7 @@ from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.stages import image_places
 from altalign.reasons import DropReason, Stage
 from altalign.schema import BROKEN, CANDIDATE, DROPPED
+from altalign.terminal import shown
 
 # measured on the books in examples/: docs/concepts/where-the-time-goes.md
 SECONDS_PER_BYTE = 30e-9
@@ -143,8 +144,31 @@ def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
     return parquet.table({**ids, **columns, "source": source, "stage": Stage.EXTRACT.value}, DROPPED)
 
 
+def _check_empty(run: Run) -> None:
+    """Name the files that hold nothing.
+
+    Raises:
+        UsageError: all files of an input do.
+    """
+    for number, settings in enumerate(run.config.input):
+        files = [file for file in run.files if file.of == number]
+        empty = [file.path for file in files if _is_empty(run.facts_of(EXTRACTED, file.name))]
+        if not empty:
+            continue
+        others = f" and {len(empty) - 1:,} more" * (len(empty) > 1)
+        said = f"{empty[0]}{others}: no row, record or page in it (0 bytes, or a header alone)"
+        if len(empty) == len(files):
+            raise UsageError(f"{said}; nothing comes of input {settings.source}: name other [input] paths")
+        terminal.stderr().print(shown(said), soft_wrap=True)
+
+
+def _is_empty(facts: ExtractFacts) -> bool:
+    return not facts.counts and not facts.places
+
+
 def conclude(run: Run) -> None:
     """Write `dropped/extract/`: every broken record, and of the rest the rows with the smallest keys."""
+    _check_empty(run)
     pool.write_size(run)
     if not run.config.audit.keep_dropped:
         return

@@ -95,7 +95,7 @@ CLAUSES: dict[str, list[str]] = {
     "before any work": ["end_to_end/test_errors.py: test_an_error_says_what_is_wrong_where_the_value_and_what_to_do"],
     # What is no error, and what is.
     "a file with no rows or no bytes is no error": [
-        f"{HERE}: test_files_without_rows_or_bytes_are_no_error",
+        f"{HERE}: test_files_without_rows_or_bytes_are_named",
         f"{TABLE}: test_files_of_no_bytes_are_no_error",
     ],
     "blank lines are no rows": [f"{HERE}: test_blank_lines_are_no_rows"],
@@ -108,7 +108,7 @@ CLAUSES: dict[str, list[str]] = {
         f"{WARC}: test_of_a_truncated_archive_only_the_cut_record_is_lost",
     ],
     "a WARC record without a URL is broken": [COSTS],
-    "a pool that leaves nothing ends well": [f"{HERE}: test_files_without_rows_or_bytes_are_no_error"],
+    "a pool that leaves nothing ends well": [f"{HERE}: test_a_run_of_which_nothing_is_left_names_the_reason_and_fails"],
     # A run folder made from other settings, or from files that changed since.
     "other settings are refused, the difference named with the first stage that reads it": [
         "The run folder: its stages were made with other settings",
@@ -393,21 +393,44 @@ def test_a_parquet_page_that_is_damaged_names_its_file(folder: Path, capsys: pyt
         .replace("input/*.parquet", "input/part-0.parquet"),
         encoding="utf-8",
     )
-    assert "input/part-0.parquet" in fails(capsys, 1)
+    assert "input/part-0.parquet" in fails(capsys, 1, "--until", "judge")
 
 
 # Nothing, and hardly anything -----------------------------------------------------------------------------------------
 
 
-def test_files_without_rows_or_bytes_are_no_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "text" / "some.csv").write_text("url,caption\n", encoding="utf-8")
+def test_files_without_rows_or_bytes_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "text" / "header.csv").write_text("url,caption\n", encoding="utf-8")
     (folder / "text" / "none.csv").write_bytes(b"")
-    for path in (folder / "input").iterdir():
-        pq.write_table(pq.read_table(path).slice(0, 0), path)
     assert main(["curate", "config.toml"]) == 0
-    assert "nothing is left of the pool" in capsys.readouterr().out
-    assert (folder / "run" / "manifest.json").is_file()
+    said = "text/header.csv and 1 more: no row, record or page in it (0 bytes, or a header alone)"
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("content", ["no rows", "no bytes"])
+def test_an_input_of_which_all_files_are_empty_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    for path in (folder / "input").iterdir():
+        if content == "no rows":
+            pq.write_table(pq.read_table(path).slice(0, 0), path)
+        else:
+            path.write_bytes(b"")
+    said = fails(capsys, 2)
+    assert "no row, record or page in it (0 bytes, or a header alone); nothing comes of input" in said
     assert not list((folder / "run").glob("shards/*"))
+
+
+def test_a_run_of_which_nothing_is_left_names_the_reason_and_fails(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Most rows may go elsewhere: what counts is the share of what a stage received."""
+    assert main(["curate", "config.toml", "--set", "image.short_side_above_px=5000"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "nothing is left of the pool; image dropped" in said
+    assert "as image_too_small (image.short_side_above_px = 5_000)" in said
+    assert "Nothing was kept" in (folder / "run" / "report.html").read_text(encoding="utf-8")
+    assert (folder / "run" / "manifest.json").is_file()
 
 
 @pytest.mark.everyday

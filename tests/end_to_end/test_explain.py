@@ -279,3 +279,10 @@ def test_a_reader_that_has_seen_enough_is_no_error(folder: Path) -> None:
             check=False,
         )
         assert ended.stderr == "0\n"
+
+
+def test_there_is_nothing_to_retry_where_images_were_in_hand(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = tree(folder / "run")
+    assert main(["retry", str(folder / "run")]) == 0
+    assert "nothing to retry: its images were in hand, not on the web" in " ".join(capsys.readouterr().err.split())
+    assert tree(folder / "run") == before

@@ -532,12 +532,11 @@ _FILES = [
     ),
     Case(
         "file-of-nothing",
-        "A file without a byte, which is no error",
+        "A file without a byte beside one with some",
         "warc",
         ".warc.gz",
         lambda: b"",
-        before=False,
-        after=False,
+        beside=lambda: warc("file-of-nothing"),
     ),
 ]
 

@@ -31,6 +31,8 @@ class Case:
         exit_code: of a run on the file alone without `skip_unreadable`; of 1 the run stops at this file, of 2 before
         any work.
         settings: more lines of the `[[input]]`.
+        beside: the bytes of a good file of the same input, where its own file holds nothing: an input of nothing is
+        refused.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Case:
     error: str = ""
     exit_code: int = 0
     settings: str = ""
+    beside: Callable[[], bytes] | None = None
 
     @property
     def file(self) -> str:

@@ -4,6 +4,7 @@
 one case by hand; `python -m tests.hostile.make --table` prints the tables of docs/reference/bad-input.md.
 """
 
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,15 +34,22 @@ def every() -> list[Case]:
     return [case for cases in CASES.values() for case in cases]
 
 
+def _paths(case: Case) -> str:
+    names = [case.file, *([f"beside-{case.file}"] if case.beside else [])]
+    return json.dumps([f"input/{name}" for name in names])
+
+
 def write(folder: Path, cases: Sequence[Case], *, skip_unreadable: bool) -> Path:
     """The files of these cases and a config that reads each as an input of its own; returns the config's path."""
     (folder / "input").mkdir(parents=True)
     (folder / "input" / "neighbours.warc.gz").write_bytes(neighbours(case.name for case in cases))
     for case in cases:
         (folder / "input" / case.file).write_bytes(case.build())
+        if case.beside:
+            (folder / "input" / f"beside-{case.file}").write_bytes(case.beside())
     skip = f"skip_unreadable = {str(skip_unreadable).lower()}\n"
     inputs = [
-        f'[[input]]\nname = "{case.name}"\nkind = "{case.kind}"\npaths = ["input/{case.file}"]\n{case.settings}{skip}'
+        f'[[input]]\nname = "{case.name}"\nkind = "{case.kind}"\npaths = {_paths(case)}\n{case.settings}{skip}'
         for case in cases
     ]
     config = [

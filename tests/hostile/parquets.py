@@ -148,21 +148,19 @@ _ROWS = [
     ),
     Case(
         "table-of-no-rows",
-        "A table without rows, which is no error",
+        "A table without rows beside one with some",
         "table",
         ".parquet",
         lambda: written(parquet("x").slice(0, 0)),
-        before=False,
-        after=False,
+        beside=lambda: written(parquet("table-of-no-rows")),
     ),
     Case(
         "table-of-no-bytes",
-        "A file without a byte, which is no error",
+        "A file without a byte beside one with some",
         "table",
         ".parquet",
         lambda: b"",
-        before=False,
-        after=False,
+        beside=lambda: written(parquet("table-of-no-bytes")),
     ),
 ]
 

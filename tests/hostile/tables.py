@@ -159,7 +159,7 @@ _CSV = [
         "A table with semicolons",
         ".csv",
         lambda: csv("csv-of-semicolons", header=b"url;caption\n"),
-        'no column "url" (url_column); did you mean url;caption?',
+        "its columns are separated by ';', where .csv has a comma and .tsv a tab; convert it",
         exit_code=2,
     ),
     _file(
@@ -182,7 +182,7 @@ _CSV = [
         "A plain table called `.gz`",
         ".csv.gz",
         lambda: csv("csv-gz-that-is-plain"),
-        "cannot be read as CSV (…)",
+        "not gzip by its first bytes: rename it to csv-gz-that-is-plain.csv",
     ),
     _file(
         "csv-gz-with-junk",

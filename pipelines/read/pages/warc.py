@@ -6,17 +6,24 @@ not one that is not in the archive. A place's URL is serialised as pages give th
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import islice
 from typing import BinaryIO
 
 from fastwarc.warc import WarcRecordType
 
 from altalign import storage
+from altalign.errors import UnreadableError
+from altalign.filters.image_headers import sniff
 from altalign.pipelines.read.found import Found, Gatherer, readable
 from altalign.pipelines.read.pages import image_elements
 from altalign.pipelines.read.pages.body import BodyError, decoded
 from altalign.pipelines.read.pages.records import BrokenRecord, Http, Record, first_record, records
 
 IMAGE_BYTES = 256 << 20  # of a body; what is beyond is cut off, and then no decoder takes the rest for an image
+LOOKED_AT = 1_000  # records of an archive, in search of an image
+# types of bodies that may be images, by their first bytes
+_ANY_TYPES = ("", "application/octet-stream", "binary/octet-stream")
+_FIRST_BYTES = 64
 _PAGE_TYPES = ("text/html", "application/xhtml+xml")
 _HTTP_BYTES = 1 << 20  # so much more than its body may a page's payload be: chunk sizes
 # of a page that was copied because it may be asked for as an image: enough to see that it is none
@@ -54,6 +61,32 @@ def image_bytes(path: str, offset: int, opened: BinaryIO | None = None) -> bytes
     with readable(path, "WARC"), nullcontext(opened) if opened else storage.open_read(path) as file:
         record = first_record(file, offset, IMAGE_BYTES)
         return None if record is None else _image(record)
+
+
+def look_for_images(path: str) -> tuple[int, bool]:
+    """Looks at the first records of an archive: how many, and whether one of them may be an image.
+
+    An archive that cannot be read may hold anything: reading it raises the error.
+    """
+    looked_at = 0
+    try:
+        for record in islice(records(path, lambda *_: _FIRST_BYTES), LOOKED_AT):
+            looked_at += 1
+            if isinstance(record, Record) and _is_success(record) and _may_be_image(record):
+                return looked_at, True
+    except UnreadableError:
+        return looked_at, True
+    return looked_at, False
+
+
+def _may_be_image(record: Record) -> bool:
+    content_type = record.http.content_type if record.http else ""
+    is_encoded = record.http is not None and bool(record.http.transfer_encoding or record.http.content_encoding)
+    return (
+        content_type.startswith("image/")
+        or sniff(record.payload) is not None
+        or (content_type in _ANY_TYPES and is_encoded)
+    )
 
 
 def _bytes_to_keep(kind: WarcRecordType, http: Http | None, can_be_read_again: bool) -> int:  # noqa: FBT001 - a callback

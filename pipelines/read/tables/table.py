@@ -42,6 +42,8 @@ _FORMS: dict[str, Form] = {
     **{".parquet": "parquet", ".pq": "parquet"},
     **{".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"},
 }
+_DELIMITERS = ";\t|,"
+_GZIP = b"\x1f\x8b"
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
 _OBJECTS_CHECKED = 1_000
 # how many columns a message compares with a wrong name and shows, and how many characters of each
@@ -61,6 +63,15 @@ def form_of(path: str) -> Form:
         endings = "it should end in .parquet, .csv, .tsv or .jsonl, the last three also in .gz or .zst after that"
         raise UsageError(f"{path}: not the name of a table; {endings}")
     return form
+
+
+def is_named_as_table(path: str) -> bool:
+    """Whether the name of a file is that of a table."""
+    try:
+        form_of(path)
+    except UsageError:
+        return False
+    return True
 
 
 def is_direct(path: str, settings: InputSettings) -> bool:
@@ -346,6 +357,9 @@ def _check_names(path: str, settings: InputSettings, names: Sequence[str], what:
             if setting in needed:
                 there = ", ".join(map(_shown, names[:_NAMES_SHOWN]))
                 raise UsageError(f"{path}: {setting} is empty; name a column, there are {there}")
+        elif name not in names and len(names) == 1 and (other := next((c for c in _DELIMITERS if c in names[0]), "")):
+            what = f"its columns are separated by {other!r}, where .csv has a comma and .tsv a tab"
+            raise UsageError(f"{path}: {what}; convert it")
         elif name not in names:
             near = difflib.get_close_matches(name, names[:_NAMES_COMPARED], 3) or names[:_NAMES_SHOWN]
             hint = f"; did you mean {' or '.join(map(_shown, near))}?" if near else ""
@@ -380,5 +394,16 @@ def _is_empty(path: str) -> bool:
 
 def _open(path: str) -> BinaryIO:
     """A table of text, decompressed."""
-    file, compression = storage.open_read(path), _COMPRESSIONS.get(PurePath(path).suffix.lower())
+    name = PurePath(path)
+    file, compression = storage.open_read(path), _COMPRESSIONS.get(name.suffix.lower())
+    begins = file.read(len(_GZIP))
+    file.seek(0)
+    meant = ""
+    if begins == _GZIP and compression is None:
+        meant = f"gzip by its first bytes: rename it to {name.name}.gz"
+    if begins != _GZIP and compression == "gzip" and begins.isascii() and begins.decode("ascii").isprintable():
+        meant = f"not gzip by its first bytes: rename it to {name.stem}"
+    if meant:
+        file.close()
+        unreadable(path, meant)
     return decompressed(file, compression) if compression else file

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from altalign import reason_words
 from altalign.audit.report import dropping, fidelity, numbers, what_if
 from altalign.audit.report.numbers import Numbers
 from altalign.audit.report.sliders import NO_LIMIT
@@ -111,7 +112,7 @@ def test_every_reason_is_told_with_the_value_of_its_setting(found: Numbers):
     assert told["text_too_short"] == "Fewer words than `text.words_at_least = 3`."
     assert "`text.vocabulary_size = 341`" in told["text_has_rare_ngram"]
     config = RunFolder.open(found.folder).config
-    assert all(dropping._told(config, reason.value).endswith(".") for reason in DropReason)  # pyright: ignore[reportPrivateUsage]
+    assert all(reason_words.told(config, reason.value).endswith(".") for reason in DropReason)
 
 
 # Distributions -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,60 @@
+"""Reasons in words: what each means, the setting that it is held against, and which took most of a run."""
+
+import ast
+import inspect
+from functools import cache, reduce
+from itertools import pairwise
+from typing import Any
+
+from altalign import reasons
+from altalign.counts import Counts
+from altalign.curation import CurateConfig
+
+
+@cache
+def about() -> dict[str, str]:
+    """The docstring of each reason, by its name."""
+    tree = ast.parse(inspect.getsource(reasons))
+    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DropReason")
+    found = {}
+    for statement, below in pairwise(body):
+        match statement, below:
+            case ast.Assign(value=ast.Constant(value=str(name))), ast.Expr(value=ast.Constant(value=str(said))):
+                found[name] = " ".join(said.split())
+    return found
+
+
+def setting(reason: str) -> str:
+    """The first setting that a reason's docstring names, such as "text.words_at_least"; empty where it names none."""
+    return next((word for word in about().get(reason, "").split("`")[1::2] if "." in word), "")
+
+
+def told(config: CurateConfig, reason: str) -> str:
+    """The sentence about a reason, with the value of its setting filled in."""
+    name, said = setting(reason), about().get(reason, "")
+    return said.replace(f"`{name}`", f"`{valued(config, name)}`", 1) if name else said
+
+
+def valued(config: CurateConfig, name: str) -> str:
+    """A setting with its value, such as "text.words_at_least = 3"."""
+    value: Any = reduce(getattr, name.split("."), config)
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    return f"{name} = {value:_}" if is_count else f"{name} = {value}"
+
+
+def told_of_most(counts: Counts, config: CurateConfig) -> str:
+    """The reason that took the largest share of what its stage received, with its setting; empty where none did.
+
+    Shares are of a stage, because the first stages receive most: pages lose most rows as alt_empty, and what is left of
+    them all as not_in_archive.
+    """
+    shares = [
+        (rows / counts.received(stage), rows, stage, reason)
+        for stage in counts.stages()
+        for reason, rows in counts.dropped(stage).items()
+    ]
+    if not shares:
+        return ""
+    _, rows, stage, reason = max(shares, key=lambda each: each[:2])
+    by = f" ({valued(config, name)})" if (name := setting(reason)) else ""
+    return f"{stage.value} dropped {rows:,} of {counts.received(stage):,} as {reason}{by}"
