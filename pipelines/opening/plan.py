@@ -1,9 +1,13 @@
 """The plan of a run: what would be read and done, printed before any work."""
 
+import json
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 
 from altalign import storage
+from altalign.curation import CurateConfig
 from altalign.errors import UnreadableError
 from altalign.pipelines import read
 from altalign.pipelines.files import parquet
@@ -11,6 +15,7 @@ from altalign.pipelines.opening.grounds import resolved
 from altalign.pipelines.opening.summary import many
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run.units import ROWS_PER_UNIT, InputFile, Run
+from altalign.settings import flatten
 from altalign.stages import STAGES
 from altalign.terminal import lines_shown, shown
 
@@ -46,6 +51,10 @@ def print_plan(run: Run, out: Console) -> None:
         files = len({path for part in of_set for path in part.paths})
         counted = f"{many(files, 'file')} in {many(len(of_set), 'unit')}"
         out.print(f"test set {shown(test_set.name)}: {counted}, {shown(test_set.path)}", soft_wrap=True)
+    out.print("settings that are not the defaults:")
+    for name, value in _not_defaults(run.config):
+        out.print(f"  {name} = {shown(json.dumps(value, ensure_ascii=False))}", highlight=False, soft_wrap=True)
+    out.print("all settings:")
     out.print(lines_shown(resolved(run.config)), soft_wrap=True)
     done = [stage for stage in STAGES if run.is_done(stage)]
     to_do = [stage for stage in STAGES if stage not in done]
@@ -64,6 +73,16 @@ def print_plan(run: Run, out: Console) -> None:
         )
     more = " and the images" if run.config.fetch.source == "web" else ""
     out.print(f"disk: about {needed / 1e9:,.2f} GB{more} in {shown(run.folder)}; free there: {there}", soft_wrap=True)
+
+
+def _not_defaults(config: CurateConfig) -> list[tuple[str, Any]]:
+    """The settings but those of inputs and the run's folder, where they are not the defaults."""
+    default = CurateConfig.from_values({"input": {"paths": ["-"]}}, where="the defaults")
+    here, there = (
+        dict(flatten(settings.model_dump(mode="json", exclude={"input": True, "run": {"folder"}})))
+        for settings in (config, default)
+    )
+    return [(name, value) for name, value in here.items() if name not in there or there[name] != value]
 
 
 def _rows_in_place(run: Run, file: InputFile) -> int | None:

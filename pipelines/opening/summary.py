@@ -106,7 +106,7 @@ def _of_decontamination(run: Run) -> list[str]:
     if facts["flat_test_images"]:
         found.append(f"flat test images: {facts['flat_test_images']:,}, found by their bytes alone")
     if facts["clusters"] < (wanted := run.config.decontaminate.clusters):
-        found.append(f"{facts['clusters']:,} clusters instead of {wanted:,} (each needs 64 images)")
+        found.append(f"{many(facts['clusters'], 'cluster')} instead of {wanted:,} (each needs 64 images)")
     if facts["images_without_a_bucket"]:
         stay, images = ("stay" if facts["require_bucket"] else "go"), many(facts["images_without_a_bucket"], "image")
         share_none = f"{images} above the threshold share none with a test image, and {stay}"

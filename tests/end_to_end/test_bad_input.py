@@ -324,11 +324,14 @@ def test_a_changed_engine_is_no_other_setting(folder: Path) -> None:
 
 
 def test_a_dry_run_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["curate", "config.toml", "--dry-run"]) == 0
+    assert main(["curate", "config.toml", "--dry-run", "--set", "text.words_at_most=33"]) == 0
     said = capsys.readouterr().out
     assert "input/part-1.parquet" in said
     assert "test set tests: 3 files in 1 unit, tests" in said
-    assert "words_at_least = 3" in said
+    changed, _, every = said.partition("all settings:")
+    assert "  text.words_at_most = 33\n" in changed
+    assert "words_at_least" not in changed
+    assert "words_at_least = 3" in every
     assert not (folder / "run").exists()
 
 
