@@ -21,11 +21,11 @@ from altalign.schema import COUNTS
 from tests.end_to_end.runs import write_input
 
 
-def curated(folder: Path, *args: str, rows: int = 600) -> Path:
-    """A finished run of the small input, in `folder`; returns the run's folder."""
+def curated(folder: Path, *args: str, rows: int = 600, code: int = 0) -> Path:
+    """A finished run of the small input, in `folder`, that ended with this exit code; returns the run's folder."""
     write_input(folder, rows=rows)
     with chdir(folder):
-        assert main(["curate", "config.toml", *args]) == 0
+        assert main(["curate", "config.toml", *args]) == code
     return folder / "run"
 
 

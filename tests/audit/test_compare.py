@@ -19,6 +19,7 @@ from tests.audit import runs
 from tests.end_to_end.runs import write_input
 
 pytestmark = pytest.mark.runs
+PART = "{kind = 'table', paths = ['input/part-0.parquet'], page_url_column = 'page', image_column = 'image'}"
 OTHER = ("--set", "text.words_at_most=4", "--set", "image.short_side_above_px=225", "--set", "text.vocabulary_size=200")
 
 
@@ -33,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "a": (),
         "b": OTHER,
         "bare": (*OTHER, "--set", "audit.keep_dropped=false"),
-        "less": ("--set", 'input=[{kind="table",paths=["text/*.csv"]}]'),
+        "less": ("--set", f"input=[{PART}, {{kind = 'table', paths = ['text/*.csv']}}]"),
     }
     for name, sets in more.items():
         with chdir(folder):

@@ -392,7 +392,8 @@ def test_a_url_is_one_of_http_where_a_whatwg_parser_says_so(tmp_path: Path):
 
 
 def test_a_pool_that_leaves_nothing_is_counted_as_in_the_reference(tmp_path: Path):
-    check(tmp_path, [Part("a", "parquet", [Candidate("x", "a dog and a cat")]), Part("b", "csv", [])], Settings())
+    rows = [Candidate("x", "a dog and a cat")]
+    check(tmp_path, [Part("a", "images.parquet", rows), Part("b", "csv", rows)], Settings())
 
 
 # Real captions and pages ----------------------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ from tests.web_server.running import WebServer
 
 pytestmark = pytest.mark.runs
 
+EMPTY = 1  # the exit code of a run that keeps nothing
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
@@ -171,9 +173,8 @@ def test_prism_changes_no_byte(whole: tuple[Path, list[Asked]], tmp_path: Path, 
 def test_what_hangs_is_a_timeout(server: WebServer, folder: Path) -> None:
     targets = ("/slow-head", "/drip", "/drip-head", "/stall", "/endless/head", "/endless/continue")
     write_web_input(folder, server, [Asked(server.url(target)) for target in targets])
-    assert (
-        main(["curate", "config.toml", "--set", "fetch.timeout_s=0.5", "--set", "fetch.bytes_at_most=2_000_000"]) == 0
-    )
+    limits = ("--set", "fetch.timeout_s=0.5", "--set", "fetch.bytes_at_most=2_000_000")
+    assert main(["curate", "config.toml", *limits]) == EMPTY
     found = dropped(folder / "run")
     assert {found[server.url(target)][0] for target in targets[:4]} == {"http_timeout"}
     assert {found[server.url(target)][0] for target in targets[4:]} <= {"http_timeout", "http_broken"}
@@ -182,7 +183,7 @@ def test_what_hangs_is_a_timeout(server: WebServer, folder: Path) -> None:
 
 def test_what_is_not_there_when_the_time_of_its_unit_is_over_is_a_timeout(server: WebServer, folder: Path) -> None:
     write_web_input(folder, server, [Asked(server.url(f"/stall?n={number}")) for number in range(5)])
-    assert main(["curate", "config.toml", "--set", "fetch.unit_deadline_s=0.3"]) == 0
+    assert main(["curate", "config.toml", "--set", "fetch.unit_deadline_s=0.3"]) == EMPTY
     assert {reason for reason, _ in dropped(folder / "run").values()} == {"http_timeout"}
 
 
@@ -270,13 +271,13 @@ def test_other_image_rules_ask_for_nothing_again_and_other_rules_of_fetching_for
     assert main(["curate", "config.toml"]) == 0
     first, requests = tree(folder / "run"), len(server.requests())
     assert main(["curate", "config.toml", "--set", "image.short_side_above_px=300"]) == 2
-    assert main(["curate", "config.toml", "--set", "image.short_side_above_px=300", "--rerun"]) == 0
+    assert main(["curate", "config.toml", "--set", "image.short_side_above_px=300", "--rerun"]) == EMPTY
     assert len(server.requests()) == requests
     assert {reason for reason, _ in dropped(folder / "run").values()} == {"image_too_small", "http_status"}
     assert main(["curate", "config.toml", "--rerun"]) == 0
     assert tree(folder / "run") == first
     assert len(server.requests()) == requests
-    assert main(["curate", "config.toml", "--set", "fetch.bytes_at_most=10", "--rerun"]) == 0
+    assert main(["curate", "config.toml", "--set", "fetch.bytes_at_most=10", "--rerun"]) == EMPTY
     assert {reason for reason, _ in dropped(folder / "run").values()} == {"http_too_large", "http_status"}
     assert sorted(asked_for(server, since=requests)) == sorted(each.url for each in asked)
     assert main(["curate", "config.toml", "--restart"]) == 0

@@ -67,7 +67,7 @@ def test_every_rule_of_text_and_pixels_that_a_run_can_be_asked_about_is_asked() 
 
 
 def test_a_run_that_leaves_nothing_passes(tmp_path: Path) -> None:
-    assert failing(runs.curated(tmp_path, "--set", "text.words_at_least=20", rows=120)) == {}
+    assert failing(runs.curated(tmp_path, "--set", "text.words_at_least=20", rows=120, code=1)) == {}
 
 
 def test_without_dropped_rows_they_are_not_asked_for(tmp_path: Path) -> None:
