@@ -51,6 +51,8 @@ class InputSettings(Settings):
     """Table: column of the image's bytes. Parquet only."""
     page_url_column: str = ""
     """Table: column of the page's URL."""
+    keep_columns: list[str] = Field(default_factory=list)
+    """Table and WebDataset (keys of `.json`): columns that pairs keep, in `extra` of side-cars, `KEY.json` and dropped rows."""
     decode_entities: bool = False
     """Table and WebDataset: decode `&amp;` and the like in captions, once. Pages and WAT are always decoded."""
     skip_unreadable: bool = False

@@ -6,8 +6,8 @@ DROPPED, SAMPLE, COUNTS and FAILED is its line in docs/reference/files.md (`make
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
-RULES_VERSION = "2 (Unicode 16.0)"  # raised by whatever changes which samples survive, their order or their bytes
+SCHEMA_VERSION = 2
+RULES_VERSION = "3 (Unicode 16.0)"  # raised by whatever changes which samples survive, their order or their bytes
 
 # What a reader found in one stretch of an input file, in input order. `reason` is the verdict of extract (null keeps),
 # `failed` every rule of it that holds.
@@ -18,10 +18,15 @@ EXTRACTED = pa.schema(
         ("image_identity", pa.string()),
         ("caption", pa.string()),
         ("page_url", pa.string()),
+        ("source_key", pa.string()),
+        ("extra", pa.string()),
         ("reason", pa.string()),
         ("failed", pa.list_(pa.string())),
     ]
 )
+
+# The strings of a candidate, which every stage hands on as they are.
+STRINGS = ("image_url", "caption", "page_url", "source_key", "extra")
 
 # A candidate of the pool: cleaned caption (never null), URL trimmed and without its fragment where it is valid.
 CANDIDATE = pa.schema([field for field in EXTRACTED if field.name not in ("reason", "failed")])
@@ -45,6 +50,10 @@ DROPPED = pa.schema(
         ("image_url", pa.string()),  # Absolute and without fragment where it is valid, else as written.
         ("caption", pa.string()),  # Cleaned; empty where there is no alt-text.
         ("page_url", pa.string()),  # The page that shows the image, where known.
+        # The name of the row in its input: `FILE#ROW` of a table (rows from 0), in a tar the members' name up to the
+        # first dot; null in web archives.
+        ("source_key", pa.string()),
+        ("extra", pa.string()),  # The values of `[[input]] keep_columns`, a JSON object; null where none are kept.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
         ("stage", pa.string()),  # The stage that dropped it.
         ("reason", pa.string()),  # The first rule that holds.
@@ -77,6 +86,10 @@ SAMPLE = pa.schema(
         ("image_url", pa.string()),  # Null where a table has none.
         ("caption", pa.string()),  # As in KEY.txt.
         ("page_url", pa.string()),  # Null where it is not known.
+        # The name of the row in its input: `FILE#ROW` of a table (rows from 0), in a tar the members' name up to the
+        # first dot; null in web archives.
+        ("source_key", pa.string()),
+        ("extra", pa.string()),  # The values of `[[input]] keep_columns`, a JSON object; null where none are kept.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
         ("width", pa.int32()),  # Pixels of the stored image.
         ("height", pa.int32()),  # The same.

@@ -3,7 +3,7 @@
 A sample is three members in this order: KEY.<image's extension>, KEY.txt (the caption, UTF-8, no newline at the end)
 and KEY.json (the side-car's row as one line of UTF-8 JSON, keys in the order of `SAMPLE`, no newline). A URL that is
 null is "" in the JSON: Hugging Face `datasets` takes a key's type from the first five samples, and fails where those
-are null and a later one is not.
+are null and a later one is not. So is a null `source_key`; `extra`, a string in the side-car, is an object here.
 
 The bytes depend on the samples alone: USTAR headers have a fixed time, owner and mode, and two zero blocks end the
 tar. Names are far below 100 bytes and images below 8 GiB, so no extended header is ever needed.
@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from altalign import extras
 from altalign.schema import SAMPLE
 
 # The extension of each image format. JPEG is jpg, which every reader knows (open_clip reads jpg, png, jpeg and webp).
@@ -38,7 +39,7 @@ _BLOCK = tarfile.BLOCKSIZE
 _HELD_BYTES = 1 << 20  # bytes held before they are written
 _MODIFIED_S = 315_532_800  # 1980-01-01, the oldest time every archiver takes without a warning
 _MEMBER_BYTES_BELOW = 8**11  # 8 GiB: a USTAR header has 11 octal digits for the size
-_NULLABLE = ("image_url", "page_url")  # no other column of a sample is ever null
+NULLABLE = ("image_url", "page_url", "source_key", "extra")  # no other column of a sample is ever null
 _KEY = re.compile(r"[0-9a-f]{32}")
 _COLUMNS = tuple(SAMPLE.names)
 _AS_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -83,14 +84,14 @@ class ShardWriter:
 
         Args:
             image: the bytes to store.
-            row: the columns of `SAMPLE`; `tar_offset` and `tar_bytes` are overwritten here, and an empty URL becomes
-                null.
+            row: the columns of `SAMPLE`; `tar_offset` and `tar_bytes` are overwritten here, and an empty string
+                becomes null where a column may be null.
 
         Returns:
             The side-car's row, in the order of `SAMPLE`.
 
         Raises:
-            ValueError: the row has other columns than `SAMPLE`, or a null outside the URLs; its key is not 32 hex
+            ValueError: the row has other columns than `SAMPLE`, or a null outside `NULLABLE`; its key is not 32 hex
                 digits; its format is unknown; its text is not Unicode (a lone surrogate); or the image has 8 GiB or
                 more. Nothing is written then.
         """
@@ -206,16 +207,21 @@ def _in_order(row: Mapping[str, Any], *, tar_offset: int, tar_bytes: int) -> dic
     if row.keys() != set(_COLUMNS):
         differ = sorted(row.keys() ^ set(_COLUMNS))
         raise ValueError(f"a sample has the columns {', '.join(_COLUMNS)}; these differ: {', '.join(differ)}")
-    row = {name: row[name] or None if name in _NULLABLE else row[name] for name in _COLUMNS}
-    unknown = [name for name, value in row.items() if value is None and name not in _NULLABLE]
+    row = {name: row[name] or None if name in NULLABLE else row[name] for name in _COLUMNS}
+    unknown = [name for name, value in row.items() if value is None and name not in NULLABLE]
     if unknown:
         raise ValueError(f"{row['key']}: {', '.join(unknown)} must not be null")
     return row
 
 
+def as_json(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The object of KEY.json for a side-car's row."""
+    strings = {name: row[name] or "" for name in NULLABLE}
+    return {**row, **strings, "extra": json.loads(row["extra"] or "{}")}
+
+
 def _json(row: Mapping[str, Any]) -> bytes:
-    row = {name: row[name] or "" if name in _NULLABLE else row[name] for name in row}
-    return _AS_JSON.encode(row).encode()
+    return _AS_JSON.encode(as_json(row)).encode()
 
 
 def _member(name: str, content: bytes) -> bytes:
@@ -259,4 +265,5 @@ def _sample(members: list[tuple[str, bytes]]) -> Sample:
     columns = json.loads(row)
     if tuple(columns) != _COLUMNS:
         raise ValueError(f"{json_name}: its keys are not the columns of a side-car")
-    return Sample(image, txt.decode(), {**columns, **{name: columns[name] or None for name in _NULLABLE}})
+    columns["extra"] = extras.encode(columns["extra"]) if columns["extra"] else None
+    return Sample(image, txt.decode(), {**columns, **{name: columns[name] or None for name in NULLABLE}})

@@ -122,8 +122,9 @@ def _hint(run: RunFolder) -> str:
 
 
 def _pair(row: dict[str, Any]) -> list[str]:
-    columns = ("caption", "image_url", "page_url", "source", "key", "image_id")
-    return [f"{name.removesuffix('_url'):<9} {row[name]}" for name in columns if row[name] is not None]
+    columns = ("caption", "image_url", "page_url", "source", "source_key", "extra", "key", "image_id")
+    found = ((name, row.get(name)) for name in columns)  # runs of an earlier schema lack some
+    return [f"{name.removesuffix('_url'):<10} {value}" for name, value in found if value is not None]
 
 
 def _kept(row: dict[str, Any]) -> list[str]:

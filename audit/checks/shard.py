@@ -24,11 +24,10 @@ from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.machine import ahead, interrupts
 from altalign.reasons import DropReason
 from altalign.schema import SAMPLE
-from altalign.shards import EXTENSIONS
+from altalign.shards import EXTENSIONS, NULLABLE, as_json
 
 _ROWS = 1_024  # rows of a side-car that are Python objects at a time
 _COLUMNS = tuple(SAMPLE.names)
-_NULLABLE = ("image_url", "page_url")
 
 
 @dataclass
@@ -102,7 +101,7 @@ def _sidecar(run: RunFolder, found: Found) -> pa.Table | None:
     except OSError as error:
         found.findings.fails("side_cars", f"{name}: {error.strerror}")
     else:
-        nulls = [column for column in _COLUMNS if column not in _NULLABLE and rows[column].null_count]
+        nulls = [column for column in _COLUMNS if column not in NULLABLE and rows[column].null_count]
         if not nulls:
             found.rows, found.by_source = len(rows), Counter(map(str, rows["source"].to_pylist()))
             return rows
@@ -213,9 +212,8 @@ def _wrong_members(members: list[Member], row: dict[str, Any]) -> str:
         return f"its image is at byte {image_member.offset} with {len(image_member.content)}, {said}"
     if text.content != row["caption"].encode():
         return "its .txt is not the caption of the side-car"
-    wanted_json = {column: row[column] or "" if column in _NULLABLE else row[column] for column in _COLUMNS}
     try:
-        columns = json.loads(written.content)
+        wanted_json, columns = as_json(row), json.loads(written.content)
     except (ValueError, RecursionError):
         return "its .json is not JSON"
     if columns != wanted_json or tuple(columns) != _COLUMNS:

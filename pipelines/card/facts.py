@@ -16,6 +16,8 @@ COLUMNS = {
     "caption": "The alt-text, cleaned; as in KEY.txt",
     "page_url": "The page that shows the image; null where that is not known",
     "source": "The input that the pair is of",
+    "source_key": "The name of the row in its input, where it has one",
+    "extra": "Columns of the input that were kept, a JSON object; null where there are none",
     "width": "Pixels of the stored image",
     "height": "The same",
     "format": "Of the stored image",

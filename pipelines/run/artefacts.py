@@ -17,7 +17,7 @@ from altalign import storage
 from altalign.audit_tables import IMAGE_JOINT, IMAGE_VALUES, OUTCOME_JOINT
 from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.run.units import Facts, Marks, Run, Unit
-from altalign.schema import SAMPLE
+from altalign.schema import SAMPLE, STRINGS
 
 
 class Files:
@@ -175,9 +175,7 @@ SURVIVOR = pa.schema(
     [
         ("key", pa.binary(16)),
         ("image_id", pa.binary(16)),
-        ("image_url", pa.string()),
-        ("caption", pa.string()),
-        ("page_url", pa.string()),
+        *((name, pa.string()) for name in STRINGS),
         ("file", pa.int32()),
         ("row", pa.int64()),
         ("words", pa.int32()),

@@ -13,6 +13,9 @@ from altalign.pipelines.files import parquet
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run.artefacts import EXTRACTED, Extracted, PoolUnit
 from altalign.pipelines.run.units import ROWS_PER_UNIT, Run
+from altalign.schema import CANDIDATE
+
+_TEXTS = ("image_identity", "caption")
 
 
 def units(run: Run) -> list[PoolUnit]:
@@ -90,16 +93,29 @@ def check_unchanged(run: Run, file: int) -> None:
         )
 
 
-def candidates(run: Run, unit: PoolUnit) -> Iterator[pa.RecordBatch]:
-    """Yields the candidates of a unit as batches of `schema.CANDIDATE`, in order."""
+def candidates(run: Run, unit: PoolUnit, *, texts_alone: bool = False) -> Iterator[pa.RecordBatch]:
+    """Yields the candidates of a unit as batches of `schema.CANDIDATE`, in order.
+
+    With `texts_alone`, only `image_identity` and `caption` need be there, and have their values.
+    """
     file, direct = unit["file"], unit["direct"]
     settings = run.config.input[run.files[file].of]
     if direct:
         check_unchanged(run, file)
-    columns = table.columns(settings) if direct else None
+    if direct:
+        columns = table.text_columns(settings) if texts_alone else table.columns(settings)
+    else:
+        columns = _TEXTS if texts_alone else CANDIDATE.names
+    row = unit["row"]
     for batch in parquet.read_row_groups(path(run, file, direct=direct), unit["first"], unit["last"], columns):
         interrupts.check()
-        yield table.candidates(batch, settings) if direct else batch
+        if not direct:
+            yield batch
+        elif texts_alone:
+            yield table.texts(batch, settings)
+        else:
+            yield table.candidates(batch, settings, run.files[file].path, row)
+        row += batch.num_rows
     if direct:
         check_unchanged(run, file)
 

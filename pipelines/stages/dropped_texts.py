@@ -14,10 +14,9 @@ from altalign.filters import identity
 from altalign.pipelines.files import parquet
 from altalign.pipelines.stages.text_measures import Measured
 from altalign.reasons import REASONS, Stage
-from altalign.schema import DROPPED
+from altalign.schema import DROPPED, STRINGS
 
 _REASONS = [reason.value for reason in REASONS[Stage.JUDGE]]
-_STRINGS = ("image_url", "caption", "page_url")  # as candidates have them
 _NUMBERS = ("words", "images_per_text", "texts_per_image")  # as they were measured
 
 
@@ -54,13 +53,13 @@ class Judged:
 
     def to_arrow(self, source: str, rows: npt.NDArray[np.int64]) -> pa.Table:
         """Rows by their numbers, all of them dropped, of schema `DROPPED`."""
-        texts = self.candidates.select(list(_STRINGS)).take(rows)
+        texts = self.candidates.select(list(STRINGS)).take(rows)
         is_known = cast(pa.BooleanArray, self.candidates["image_identity"].is_valid().take(rows))
         codes = self.failed.indices.take(rows)
         columns: dict[str, Any] = {
             "key": identity.hexed(identity.rows_of(self.keys, rows)),
             "image_id": identity.hexed(identity.rows_of(self.image_ids, rows), is_known),
-            **{name: texts[name] for name in _STRINGS},
+            **{name: texts[name] for name in STRINGS},
             **{name: getattr(self.measured, name).take(rows) for name in _NUMBERS},
             "reason": pa.array([next(iter(reasons), None) for reasons in self.combinations], pa.string()).take(codes),
             "failed": self.failed.dictionary.take(codes),

@@ -25,7 +25,7 @@ from altalign.pipelines.run.artefacts import EXTRACTED, Extracted, ExtractFacts,
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.stages import image_places
 from altalign.reasons import DropReason, Stage
-from altalign.schema import BROKEN, CANDIDATE, DROPPED
+from altalign.schema import BROKEN, CANDIDATE, DROPPED, STRINGS
 from altalign.terminal import shown
 
 # measured on the books in examples/: docs/concepts/where-the-time-goes.md
@@ -139,7 +139,7 @@ def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
     rows = rows.combine_chunks()
     identities, captions = (parquet.strings(rows, name) for name in ("image_identity", "caption"))
     image_ids, keys = identity.ids(identities, cast(pa.StringArray, captions.fill_null("")))
-    columns = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url", "reason", "failed")}
+    columns = {name: rows[name].combine_chunks() for name in (*STRINGS, "reason", "failed")}
     ids = {"key": identity.hexed(keys), "image_id": identity.hexed(image_ids, identities.is_valid())}
     return parquet.table({**ids, **columns, "source": source, "stage": Stage.EXTRACT.value}, DROPPED)
 

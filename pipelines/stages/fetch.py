@@ -40,6 +40,7 @@ from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch_from_files, fetch_from_web
 from altalign.pipelines.web.kept.fetch_progress import WebWatch
 from altalign.reasons import REASONS, Stage, reasons_of
+from altalign.schema import STRINGS
 
 SECONDS_PER_IMAGE = 1e-3  # docs/concepts/where-the-time-goes.md; web-size images take three times that
 
@@ -119,7 +120,7 @@ def _joined(
     image_of: npt.NDArray[np.int64],
 ) -> pa.Table:
     """One row a candidate: its text, what was measured of its image, and the verdict; `image_of`: numbers of images."""
-    text = {name: rows[name].combine_chunks() for name in ("image_url", "caption", "page_url", "words", "rarest_log2")}
+    text = {name: rows[name].combine_chunks() for name in (*STRINGS, "words", "rarest_log2")}
     ids = {name: identity.hexed(arrays.ids_of(rows[name])) for name in ("key", "image_id")}
     measured = measuring.columns([outcome.measured for outcome in outcomes])
     of_image = {

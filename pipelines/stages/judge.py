@@ -56,7 +56,7 @@ from altalign.pipelines.stages.dropped_texts import Judged
 from altalign.pipelines.stages.image_places import PLACE, as_bytes, first_of_each, in_order
 from altalign.pipelines.stages.text_measures import Measured, Tables, measure
 from altalign.reasons import DropReason, Stage, Verdict, reasons_of
-from altalign.schema import DROPPED
+from altalign.schema import DROPPED, STRINGS
 
 ROWS_PER_PARTITION = 200_000
 SURVIVORS, OTHERS, PLACES = range(3)  # kinds of slices; others: `pairs_joint.PAIR` of rows that only thresholds drop
@@ -140,7 +140,7 @@ def _survivors(
     """Rows of `SURVIVOR` for the candidates of these numbers, whose ids are given."""
     rows = candidates.take(kept)
     columns = {
-        **{name: rows[name] for name in ("image_url", "caption", "page_url")},
+        **{name: rows[name] for name in STRINGS},
         **{"key": _as_binary(keys), "image_id": _as_binary(image_ids)},
         "file": pa.repeat(pa.scalar(file, pa.int32()), len(kept)),
         "row": pa.array(first_row + kept, pa.int64()),
@@ -233,7 +233,7 @@ def _write_repeated(run: Run, name: str, rows: pa.Table) -> None:
     key = identity.hexed(arrays.ids_of(rows["key"]))
     reason = DropReason.PAIR_REPEATED.value
     columns = {
-        **{column: rows[column] for column in ("image_url", "caption", "page_url", "words")},
+        **{column: rows[column] for column in (*STRINGS, "words")},
         **{"key": key, "image_id": identity.hexed(arrays.ids_of(rows["image_id"])), "kept_key": key},
         **{"source": pool.sources(run, rows["file"]), "stage": Stage.JUDGE.value, "reason": reason},
         "failed": pa.array([[reason]] * len(rows), pa.list_(pa.string())),

@@ -76,7 +76,7 @@ def count(run: Run, unit: PoolUnit) -> CountFacts:
         kinds = (*KINDS, "images")  # of the source of the unit's file
         numbers = (*range(len(KINDS)), len(KINDS) + sources(run).index(run.source_of(unit["file"])))
         into = {kind: _flush_to(spill, buckets, number) for kind, number in zip(kinds, numbers, strict=True)}
-        for batch in pool.candidates(run, unit):
+        for batch in pool.candidates(run, unit, texts_alone=True):
             histogram = _add(histogram, _count_batch(batch, buffers, into))
         buffers.ngrams.finish(into["ngrams"], into["hot"])
         buffers.texts.finish(into["texts"])

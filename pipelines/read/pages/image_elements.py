@@ -137,9 +137,9 @@ def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     verdict, failed = reasons_of(every)
     image_url = pc.coalesce(url, pa.array([image.written for image in found], pa.string()))
     page_url = pa.array([row[1] for row in rows], pa.string())
-    return pa.record_batch(
-        [image_url, url, caption, page_url, verdict.dictionary_decode(), failed.dictionary_decode()], schema=EXTRACTED
-    )
+    none = pa.nulls(len(found), pa.string())  # pages name no rows, and have no columns to keep
+    verdicts = verdict.dictionary_decode(), failed.dictionary_decode()
+    return pa.record_batch([image_url, url, caption, page_url, none, none, *verdicts], schema=EXTRACTED)
 
 
 def _first_of_set(value: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Literal
 
 import orjson
 
+from altalign import extras
 from altalign.pipelines.read.found import LINE_BYTES
 
 Form = Literal["csv", "tsv", "jsonl"]
@@ -27,9 +28,10 @@ _BOM = "\ufeff"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The values of the wanted columns, None where a JSON object lacks one."""
+    """The values of the wanted columns, None where a JSON object lacks one, and of kept ones (`extras.encode`)."""
 
     values: tuple[str | None, ...]
+    extra: str | None  # None: no columns are kept
     size: int  # bytes in the file, at least
 
 
@@ -144,22 +146,25 @@ def names_of_first_objects(file: BinaryIO, objects: int, wanted: Sequence[str]) 
     return names, seen
 
 
-def rows(file: BinaryIO, form: Form, columns: Sequence[str]) -> Iterator[Row | Bad]:
-    """Yields the rows of a file in order; it has all `columns` ("" gives None)."""
+def rows(file: BinaryIO, form: Form, columns: Sequence[str], keep: Sequence[str]) -> Iterator[Row | Bad]:
+    """Yields the rows of a file in order; it has all `columns` ("" gives None), and those to `keep`."""
     if form == "jsonl":
-        yield from _json_rows(_Lines(file), columns)
+        yield from _json_rows(_Lines(file), columns, keep)
         return
     names: list[str] | None = None
     places: list[int | None] = []
+    kept: dict[str, int] = {}
     for offset, fields, size in _fields(_Lines(file), form):
         if isinstance(fields, str):
             yield Bad(offset, fields)
         elif names is None:
             names, places = fields, [fields.index(name) if name else None for name in columns]
+            kept = {name: fields.index(name) for name in keep}
         elif len(fields) != len(names):
             yield Bad(offset, f"{len(fields)} fields, where the header has {len(names)}")
         else:
-            yield Row(tuple(None if place is None else fields[place] for place in places), size)
+            extra = extras.encode({name: fields[place] for name, place in kept.items()}) if kept else None
+            yield Row(tuple(None if place is None else fields[place] for place in places), extra, size)
 
 
 def _fields(lines: _Lines, form: Literal["csv", "tsv"]) -> Iterator[tuple[int, list[str] | str, int]]:
@@ -195,16 +200,16 @@ def _tsv_fields(lines: _Lines) -> Iterator[tuple[int, list[str] | str, int]]:
             yield offset, line.removesuffix("\n").removesuffix("\r").split("\t"), len(line)
 
 
-def _json_rows(lines: _Lines, columns: Sequence[str]) -> Iterator[Row | Bad]:
+def _json_rows(lines: _Lines, columns: Sequence[str], keep: Sequence[str]) -> Iterator[Row | Bad]:
     while (entry := lines.next()) is not None:
         offset, line = entry
         if isinstance(line, Bad):
             yield line
         elif line and not line.isspace():
-            yield _json_row(offset, line, columns)
+            yield _json_row(offset, line, columns, keep)
 
 
-def _json_row(offset: int, line: str, columns: Sequence[str]) -> Row | Bad:
+def _json_row(offset: int, line: str, columns: Sequence[str], keep: Sequence[str]) -> Row | Bad:
     value = _parse(line)
     if isinstance(value, _NotJson):
         return Bad(offset, f"no JSON: {value.error}")
@@ -214,7 +219,8 @@ def _json_row(offset: int, line: str, columns: Sequence[str]) -> Row | Bad:
     for name, each in zip(columns, values, strict=True):
         if not (each is None or isinstance(each, str)):
             return Bad(offset, f"{name} is no string but {type(each).__name__}")
-    return Row(values, len(line))
+    extra = extras.encode({name: value.get(name) for name in keep}) if keep else None
+    return Row(values, extra, len(line))
 
 
 @dataclass(frozen=True)

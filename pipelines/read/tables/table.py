@@ -32,7 +32,7 @@ from altalign.pipelines.read.found import (
     readable,
     unreadable,
 )
-from altalign.pipelines.read.tables import footers, lines
+from altalign.pipelines.read.tables import footers, kept_columns, lines
 from altalign.schema import CANDIDATE, IMAGE_PLACE
 from altalign.terminal import shown
 
@@ -42,6 +42,7 @@ _FORMS: dict[str, Form] = {
     **{".parquet": "parquet", ".pq": "parquet"},
     **{".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"},
 }
+_COLUMN_SETTINGS = ("url_column", "caption_column", "page_url_column", "image_column")
 _DELIMITERS = ";\t|,"
 _GZIP = b"\x1f\x8b"
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
@@ -81,6 +82,11 @@ def is_direct(path: str, settings: InputSettings) -> bool:
 
 def columns(settings: InputSettings) -> list[str]:
     """The columns that `candidates` needs, each once."""
+    return list(dict.fromkeys([*text_columns(settings), *settings.keep_columns]))
+
+
+def text_columns(settings: InputSettings) -> list[str]:
+    """The columns that `texts` needs, each once."""
     return list(dict.fromkeys(name for name in _wanted(settings) if name))
 
 
@@ -130,12 +136,13 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
     if _is_empty(path):
         return
     gatherer = Gatherer(path, lambda rows: kept(from_columns(*string_columns(rows), settings=settings)))
+    file_name = _file_name(path)
     with readable(path, form.upper()), _open(path) as file:
-        for row in lines.rows(file, form, _wanted(settings)):
+        for number, row in enumerate(lines.rows(file, form, _wanted(settings), settings.keep_columns)):
             if isinstance(row, lines.Bad):
                 gatherer.broken(row.offset, row.error)
             else:
-                gatherer.row(row.values, size=row.size)
+                gatherer.row((*row.values, f"{file_name}#{number}", row.extra), size=row.size)
             if gatherer.full:
                 yield gatherer.take()
     yield gatherer.take()
@@ -152,23 +159,60 @@ def row_groups(path: str, settings: InputSettings) -> list[int]:
         return parquet.rows_of_groups(table)
 
 
-def candidates(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch:
+def candidates(batch: pa.RecordBatch, settings: InputSettings, path: str, first_row: int) -> pa.RecordBatch:
     """The candidates in rows of a Parquet table.
 
     Args:
         batch: n rows with `columns(settings)`.
         settings: which column is what, and whether captions still hold character references.
+        path: the table.
+        first_row: the number of the first of these rows in it.
 
     Returns:
         `schema.CANDIDATE`, n rows: cleaned captions, and trimmed URLs, without their fragment where they are valid.
     """
-    none = pa.nulls(batch.num_rows, pa.string())
+    source_key = pc.binary_join_element_wise(
+        pa.scalar(_file_name(path)),
+        pa.array(np.arange(first_row, first_row + batch.num_rows)).cast(pa.string()),
+        "#",  # between them
+    )
+    extra = kept_columns.as_json(batch, settings.keep_columns)
+    return from_columns(*_texts(batch, settings), source_key, extra, settings=settings)
+
+
+def texts(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch:
+    """The same without names and kept columns: these are null."""
+    none = _nulls(batch.num_rows)
+    return from_columns(*_texts(batch, settings), none, none, settings=settings)
+
+
+def _texts(batch: pa.RecordBatch, settings: InputSettings) -> tuple[pa.StringArray, pa.StringArray, pa.StringArray]:
+    none = _nulls(batch.num_rows)
     url, caption, page_url = (_strings(batch.column(name)) if name else none for name in _wanted(settings))
-    return from_columns(url, caption, urls.valid_utf8(page_url), settings=settings)
+    return url, caption, urls.valid_utf8(page_url)
+
+
+def _nulls(rows: int) -> pa.StringArray:
+    return cast(pa.StringArray, pa.nulls(rows, pa.string()))
+
+
+def _file_name(path: str) -> str:
+    return shown_name(PurePath(path).name)
+
+
+def shown_name(name: str) -> str:
+    """A name that may not be UTF-8, as text."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def from_columns(
-    url: pa.StringArray, caption: pa.StringArray, page_url: pa.StringArray, *, settings: InputSettings
+    url: pa.StringArray,
+    caption: pa.StringArray,
+    page_url: pa.StringArray,
+    source_key: pa.StringArray,
+    extra: pa.StringArray,
+    *,
+    settings: InputSettings,
 ) -> pa.RecordBatch:
     """`schema.CANDIDATE` from columns as they were found."""
     caption = cast(pa.StringArray, caption.fill_null(""))
@@ -176,7 +220,8 @@ def from_columns(
         caption = captions.decode_entities(caption)
     image_url, is_valid = urls.table_urls(url)
     identity = _only_where(is_valid, image_url)
-    return pa.record_batch([image_url, identity, captions.clean(caption), page_url], schema=CANDIDATE)
+    columns = [image_url, identity, captions.clean(caption), page_url, source_key, extra]
+    return pa.record_batch(columns, schema=CANDIDATE)
 
 
 def in_hand(plain: pa.RecordBatch, sha256_hex: Sequence[str | None]) -> pa.RecordBatch:
@@ -228,27 +273,23 @@ def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
         rows, names = sum(parquet.rows_of_groups(table)), columns(settings)
         _check_pages(path, table, _check_parquet(path, table, settings), [*names, settings.image_column])
         if not settings.image_column:
-            batches = table.iter_batches(STRETCH_ROWS, columns=names, use_threads=False)
+            batches, row = table.iter_batches(STRETCH_ROWS, columns=names, use_threads=False), 0
             for batch in parquet.exactly(batches, rows):
-                yield as_found(candidates(batch, settings))
+                yield as_found(candidates(batch, settings, path, row))
+                row += batch.num_rows
             return
         row, with_images = 0, [*names, _image_path(table, settings)]
         batches = table.iter_batches(_rows_a_batch(table), columns=with_images, use_threads=False)
         for batch in parquet.exactly(batches, rows):
             image = _binary(batch.column(settings.image_column))
             has_bytes = np.asarray(pc.binary_length(image).fill_null(0)) > 0
-            yield _found_in_hand(batch, image, has_bytes, row, settings)
+            yield _found_in_hand(candidates(batch, settings, path, row), image, has_bytes, row)
             row += batch.num_rows
 
 
 def _found_in_hand(
-    batch: pa.RecordBatch,
-    image: pa.BinaryArray,
-    has_bytes: npt.NDArray[np.bool_],
-    first_row: int,
-    settings: InputSettings,
+    plain: pa.RecordBatch, image: pa.BinaryArray, has_bytes: npt.NDArray[np.bool_], first_row: int
 ) -> Found:
-    plain = candidates(batch, settings)
     hashed = [
         sha256(image[row].as_buffer()).hexdigest() if has_bytes[row] and not known else None
         for row, known in enumerate(plain["image_identity"].is_valid().to_pylist())
@@ -295,8 +336,8 @@ def _only_where(mask: npt.NDArray[np.bool_], texts: pa.StringArray) -> pa.String
 
 
 def string_columns(rows: Sequence[tuple[Any, ...]]) -> list[pa.StringArray]:
-    """The columns of rows (URL, caption, page URL)."""
-    values = zip(*rows, strict=True) if rows else ([], [], [])
+    """The columns of rows (URL, caption, page URL, name, extra)."""
+    values = zip(*rows, strict=True) if rows else [[]] * 5
     return [cast(pa.StringArray, pa.array(list(column), pa.string())) for column in values]
 
 
@@ -308,11 +349,14 @@ def _check_parquet(path: str, table: pq.ParquetFile, settings: InputSettings) ->
     """`check` for an open table; returns its column chunks."""
     chunks, schema = _checked_chunks(path, table), table.schema_arrow
     _check_names(path, settings, schema.names, "column")
-    for name in columns(settings):
+    for name in text_columns(settings):
         kind = schema.field(name).type
         if not _is_text(kind):
             what = f"column {name} is of type {kind}, where strings are meant"
             raise UsageError(f"{path}: {what}; name another column or convert this one")
+    for name in settings.keep_columns:
+        if kept_columns.has_bytes(schema.field(name).type):
+            raise UsageError(f"{path}: column {name} (keep_columns) holds bytes, which JSON cannot; leave it out")
     if settings.image_column:
         _check_bytes(path, schema, settings.image_column)
     return chunks
@@ -351,8 +395,8 @@ def _check_pages(path: str, table: pq.ParquetFile, chunks: footers.Chunks, names
 
 def _check_names(path: str, settings: InputSettings, names: Sequence[str], what: str) -> None:
     needed = ["caption_column"] if settings.image_column else ["url_column", "caption_column"]
-    for setting in ("url_column", "caption_column", "page_url_column", "image_column"):
-        name = getattr(settings, setting)
+    by_setting = [(name, getattr(settings, name)) for name in _COLUMN_SETTINGS]
+    for setting, name in [*by_setting, *(("keep_columns", name) for name in settings.keep_columns)]:
         if not name:
             if setting in needed:
                 there = ", ".join(map(_shown, names[:_NAMES_SHOWN]))

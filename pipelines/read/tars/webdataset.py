@@ -1,11 +1,12 @@
 """WebDataset tars (.tar, .tar.gz, .tar.zst): neighbouring members with the same name up to the first dot are a sample.
 
-A sample gives its first image member, the caption from `.txt` or else from `.json`, and the `url` from `.json`. No more
+A sample gives its first image member, the caption from `.txt` or else from `.json`, and from `.json` the `url` and the
+values that are kept. Its name is its `source_key`. No more
 of a member is read than a limit: an image is cut there, as one in a web archive is; a longer text breaks its sample.
 """
 
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
@@ -15,7 +16,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign import storage
+from altalign import extras, storage
 from altalign.curation import InputSettings
 from altalign.pipelines.read.found import (
     LINE_BYTES,
@@ -44,6 +45,8 @@ class _SampleError(ValueError):
 
 @dataclass(slots=True)
 class _Sample:
+    name: str = ""
+    extra: str | None = None
     url: str | None = None
     caption: str | None = None
     caption_of_json: str | None = None
@@ -65,7 +68,7 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
         samples: list[_Sample] = []
         broken: list[tuple[str, int, str]] = []
         size = 0
-        for offset, sample in _samples(path, file):
+        for offset, sample in _samples(path, file, settings.keep_columns):
             if isinstance(sample, str):
                 broken.append((path, offset, sample))
             elif sample.extensions:
@@ -77,17 +80,17 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
         yield _found(samples, broken, file, settings)
 
 
-def _samples(path: str, file: BinaryIO) -> Iterator[tuple[int, _Sample | str]]:
+def _samples(path: str, file: BinaryIO, keep: Sequence[str]) -> Iterator[tuple[int, _Sample | str]]:
     """Yields offset and content of each sample, or what is wrong with it."""
     behind: list[str] = []
     try:
         with tar_members.opened(file) as (tar, is_compressed):
-            for _, members in groupby(_members(tar, behind), key=itemgetter(0)):
-                offset, sample, error, others = -1, _Sample(), "", []
+            for name, members in groupby(_members(tar, behind), key=itemgetter(0)):
+                offset, sample, error, others = -1, _Sample(name), "", []
                 for _, extension, member in members:
                     offset = member.offset if offset < 0 else offset
                     try:
-                        is_used = _add(sample, tar, member, extension.lower(), is_compressed=is_compressed)
+                        is_used = _add(sample, tar, member, extension.lower(), keep, is_compressed=is_compressed)
                         if member.isfile() and not is_used:
                             others.append(member.name)
                     except _SampleError as problem:
@@ -117,7 +120,13 @@ def _members(tar: tarfile.TarFile, behind: list[str]) -> Iterator[tuple[str, str
 
 
 def _add(
-    sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, extension: str, *, is_compressed: bool
+    sample: _Sample,
+    tar: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    extension: str,
+    keep: Sequence[str],
+    *,
+    is_compressed: bool,
 ) -> bool:
     """Add a member to its sample; returns whether samples have such members."""
     if extension not in _READ or not member.isfile():
@@ -148,6 +157,7 @@ def _add(
     if not isinstance(value, dict):
         raise _SampleError(f"{member.name}: {type(value).__name__}, where an object is meant")
     sample.url, sample.caption_of_json = (_text(member.name, value, name) for name in ("url", "caption"))
+    sample.extra = extras.encode({name: value.get(name) for name in keep}) if keep else None
     return True
 
 
@@ -162,7 +172,10 @@ def _found(
     samples: list[_Sample], broken: list[tuple[str, int, str]], file: BinaryIO, settings: InputSettings
 ) -> Found:
     captions = [sample.caption_of_json if sample.caption is None else sample.caption for sample in samples]
-    texts = [(sample.url, caption, None) for sample, caption in zip(samples, captions, strict=True)]
+    texts = [
+        (sample.url, caption, None, table.shown_name(sample.name), sample.extra)
+        for sample, caption in zip(samples, captions, strict=True)
+    ]
     plain = table.from_columns(*table.string_columns(texts), settings=settings)
     is_known, has_image = plain["image_identity"].is_valid().to_pylist(), [sample.length > 0 for sample in samples]
     hashes: list[str | None] = [
@@ -196,4 +209,4 @@ def _split(name: str) -> tuple[str, str]:
     """The name of a member's sample, with its folders, and the extension."""
     folder, _, base = name.rpartition("/")
     stem, _, extension = base.partition(".")
-    return f"{folder}/{stem}", extension
+    return f"{folder}/{stem}" if folder else stem, extension

@@ -1,0 +1,26 @@
+"""The column `extra`: kept columns of the input as one JSON object, in one spelling."""
+
+import json
+import math
+from typing import Any
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
+
+
+def encode(value: Any) -> str:
+    """A value as JSON on one line: numbers that JSON lacks (NaN, infinities) as null, other types as their text."""
+    try:
+        return _ENCODER.encode(value)
+    except ValueError:
+        return _ENCODER.encode(_finite(value))
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: _finite(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_finite(each) for each in value]
+    return value
