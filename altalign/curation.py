@@ -52,11 +52,26 @@ class InputSettings(Settings):
     page_url_column: str = ""
     """Table: column of the page's URL."""
     keep_columns: list[str] = Field(default_factory=list)
-    """Table and WebDataset (keys of `.json`): columns that pairs keep, in `extra` of side-cars, `KEY.json` and dropped rows."""
+    """Table, and WebDataset (keys of `.json`): columns that pairs keep as `extra`, in shards and in dropped rows."""
     decode_entities: bool = False
     """Table and WebDataset: decode `&amp;` and the like in captions, once. Pages and WAT are always decoded."""
     skip_unreadable: bool = False
     """Count a file that cannot be read as one `record_broken` instead of stopping."""
+
+    @field_validator("keep_columns")
+    @classmethod
+    def _kept_once(cls, names: list[str]) -> list[str]:
+        if wrong := next((name for name in names if not name or names.count(name) > 1), None):
+            raise ValueError(f'"{wrong}" is named twice; name it once')
+        if "" in names:
+            raise ValueError('"" is no name of a column; leave it out')
+        return names
+
+    @model_validator(mode="after")
+    def _has_columns(self) -> Self:
+        if self.keep_columns and self.kind in ("warc", "wat"):
+            raise ValueError(f'keep_columns: kind = "{self.kind}" has no columns; leave it out')
+        return self
 
     @property
     def source(self) -> str:

@@ -50,11 +50,11 @@ DROPPED = pa.schema(
         ("image_url", pa.string()),  # Absolute and without fragment where it is valid, else as written.
         ("caption", pa.string()),  # Cleaned; empty where there is no alt-text.
         ("page_url", pa.string()),  # The page that shows the image, where known.
+        ("source", pa.string()),  # `[[input]] name`, or its kind.
         # The name of the row in its input: `FILE#ROW` of a table (rows from 0), in a tar the members' name up to the
         # first dot; null in web archives.
         ("source_key", pa.string()),
         ("extra", pa.string()),  # The values of `[[input]] keep_columns`, a JSON object; null where none are kept.
-        ("source", pa.string()),  # `[[input]] name`, or its kind.
         ("stage", pa.string()),  # The stage that dropped it.
         ("reason", pa.string()),  # The first rule that holds.
         ("failed", pa.list_(pa.string())),  # Every rule of the stage that holds.
@@ -86,11 +86,11 @@ SAMPLE = pa.schema(
         ("image_url", pa.string()),  # Null where a table has none.
         ("caption", pa.string()),  # As in KEY.txt.
         ("page_url", pa.string()),  # Null where it is not known.
+        ("source", pa.string()),  # `[[input]] name`, or its kind.
         # The name of the row in its input: `FILE#ROW` of a table (rows from 0), in a tar the members' name up to the
         # first dot; null in web archives.
         ("source_key", pa.string()),
         ("extra", pa.string()),  # The values of `[[input]] keep_columns`, a JSON object; null where none are kept.
-        ("source", pa.string()),  # `[[input]] name`, or its kind.
         ("width", pa.int32()),  # Pixels of the stored image.
         ("height", pa.int32()),  # The same.
         # Of the stored image: `jpeg`; with `portable = false` also `png`, `webp`, `gif`, `avif`, `bmp`, `tiff`.

@@ -1,4 +1,4 @@
-"""`altalign explain RUN --url U / --text T / --key K`: shows what happened to a pair in every stage."""
+"""`altalign explain RUN --url U`, `--text`, `--key`, `--source-key`: shows what happened to a pair in every stage."""
 
 from collections.abc import Sequence
 
@@ -19,12 +19,17 @@ def main(argv: Sequence[str]) -> int:
     wanted.add_argument("--url", help="the image's URL")
     wanted.add_argument("--text", help="the caption")
     wanted.add_argument("--key", help="the pair's key, or its image_id: 32 hex digits")
+    wanted.add_argument(
+        "--source-key", metavar="NAME", help="its name in the input: FILE#ROW of a table, or the sample of a tar"
+    )
     arguments = parser.parse_args(argv)
     with own_files(arguments.run):
         run = RunFolder.open(arguments.run)
         with startup.imports():
             from altalign.audit import find_pairs  # Arrow and kernels: half a second, which --help need not wait for
 
-        matches, what = find_pairs.wanted(url=arguments.url, text=arguments.text, key=arguments.key)
+        matches, what = find_pairs.wanted(
+            url=arguments.url, text=arguments.text, key=arguments.key, source_key=arguments.source_key
+        )
         find_pairs.tell(run, matches, what)
     return 0

@@ -64,7 +64,7 @@ _MEASURED: dict[str, str] = {
 }
 
 
-def wanted(*, url: str | None, text: str | None, key: str | None) -> tuple[pc.Expression, str]:
+def wanted(*, url: str | None, text: str | None, key: str | None, source_key: str | None) -> tuple[pc.Expression, str]:
     """The condition that rows must match, and its description; exactly one argument is given.
 
     Raises:
@@ -78,6 +78,8 @@ def wanted(*, url: str | None, text: str | None, key: str | None) -> tuple[pc.Ex
     if url is not None:
         found = urls.table_urls(pa.array([_utf8(url, "--url")]))[0][0].as_py()
         return pc.field("image_url").isin([found, url]), f"image_url {found!r}"
+    if source_key is not None:
+        return pc.field("source_key") == _utf8(source_key, "--source-key"), f"source_key {source_key!r}"
     caption = captions.clean(pa.array([_utf8(text or "", "--text")]))[0].as_py()
     return pc.field("caption") == caption, f"caption {caption!r}"
 
@@ -123,8 +125,9 @@ def _hint(run: RunFolder) -> str:
 
 def _pair(row: dict[str, Any]) -> list[str]:
     columns = ("caption", "image_url", "page_url", "source", "source_key", "extra", "key", "image_id")
-    found = ((name, row.get(name)) for name in columns)  # runs of an earlier schema lack some
-    return [f"{name.removesuffix('_url'):<10} {value}" for name, value in found if value is not None]
+    labels = ("caption", "image", "page", "source", "name", "extra", "key", "image_id")
+    found = zip(labels, map(row.get, columns), strict=True)  # runs of an earlier schema lack some
+    return [f"{label:<9} {value}" for label, value in found if value is not None]
 
 
 def _kept(row: dict[str, Any]) -> list[str]:

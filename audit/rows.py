@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
@@ -32,3 +33,5 @@ def _rows(run: RunFolder, folder: str, matches: pc.Expression) -> Iterator[dict[
                 yield from ({**row, "in": f"{folder}/{name}"} for row in rows.filter(matches).to_pylist())
             except UnicodeDecodeError as error:
                 raise UnreadableError(f"{path}: cannot be read as Parquet ({error})") from error
+            except pa.ArrowInvalid as error:  # a column that it does not have
+                raise UnreadableError(f"{path}: written by an earlier altalign ({error}); curate again") from error

@@ -136,6 +136,8 @@ def _row(number: int, image: bytes) -> dict[str, Any]:
         "image_url": url,
         "caption": caption,
         "page_url": None,
+        "source_key": None,
+        "extra": None,
         "source": "web",
     }
     sizes = {

@@ -38,6 +38,8 @@ class Card:
     caption: str
     image_url: str | None
     page_url: str | None
+    source_key: str | None
+    extra: str | None
     key: str | None
     failed: list[str]
     measured: list[tuple[str, str]]
@@ -109,6 +111,8 @@ def _card(run: RunFolder, row: dict[str, Any]) -> Card:
         row["caption"] or "",
         row["image_url"],
         row["page_url"],
+        row["source_key"],
+        row["extra"],
         row["key"],
         failed,
         list(_measured(row)),

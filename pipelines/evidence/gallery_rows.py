@@ -84,7 +84,7 @@ def _smallest(firsts: Hashes) -> Hashes:
 
 def smallest_keys(rows: pa.Table, most: int) -> pa.Table:
     """For each reason up to `most` rows with the smallest keys, sorted by reason, key and page."""
-    ordered = rows.sort_by([(name, "ascending") for name in ("reason", "key", "page_url", "image_url")])
+    ordered = rows.sort_by([(name, "ascending") for name in ("reason", "key", "page_url", "image_url", "source_key")])
     starts = np.flatnonzero(_is_new(ordered, "reason"))
     rank = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.r_[starts, len(ordered)]))
     return ordered.filter(pa.array(rank < most))

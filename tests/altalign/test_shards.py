@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from altalign import extras
 from altalign.key import sample_key
 from altalign.schema import SAMPLE
 from altalign.shards import (
@@ -31,6 +32,7 @@ from altalign.shards import (
 )
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
+JSON = st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), TEXT), st.lists, max_leaves=4)
 COUNT = st.integers(0, 2**31 - 1)
 SAMPLES = st.tuples(
     st.binary(max_size=2000),
@@ -42,6 +44,8 @@ SAMPLES = st.tuples(
             "caption": TEXT,
             "page_url": st.one_of(st.none(), TEXT),
             "source": TEXT,
+            "source_key": st.one_of(st.none(), TEXT),
+            "extra": st.one_of(st.none(), st.dictionaries(TEXT, JSON, min_size=1).map(extras.encode)),
             "width": COUNT,
             "height": COUNT,
             "format": st.sampled_from(sorted(EXTENSIONS)),
@@ -63,6 +67,8 @@ def row(caption: str = "a red kite over the hill", image: bytes = b"bytes", **va
         "caption": caption,
         "page_url": None,
         "source": "warc",
+        "source_key": None,
+        "extra": None,
         "width": 320,
         "height": 240,
         "format": "jpeg",
@@ -127,7 +133,7 @@ def test_the_same_samples_give_the_same_bytes() -> None:
     # raise SCHEMA_VERSION with it
     assert (
         hashlib.sha256(written(pairs)[0]).hexdigest()
-        == "e66e7de71f84ee47acbfe577cec786e4a9bc832bc063dc4c9ad08b26be9da499"
+        == "a7ad307d8003f66b555d0efe19ebbc30724b5939bd4ac69bdc9ce513c0cd14a3"
     )
 
 
@@ -138,7 +144,8 @@ def test_members_and_headers_are_those_of_tarfile() -> None:
     again = io.BytesIO()
     with tarfile.open(fileobj=again, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for (image, each), found in zip(pairs, rows, strict=True):
-            dumped = json.dumps({**found, "page_url": ""}, ensure_ascii=False, separators=(",", ":")).encode()
+            row_of_json = {**found, "page_url": "", "source_key": "", "extra": {}}
+            dumped = json.dumps(row_of_json, ensure_ascii=False, separators=(",", ":")).encode()
             for suffix, content in (
                 (extension(each["format"]), image),
                 ("txt", each["caption"].encode()),
@@ -186,9 +193,9 @@ def test_the_file_is_only_appended_to() -> None:
     assert [sample.image for sample in samples(io.BytesIO(pipe.data))] == [b"image"]
 
 
-def test_an_empty_url_is_none() -> None:
-    data, rows, _ = written([(b"", row(image_url="", page_url=""))])
-    assert (rows[0]["image_url"], rows[0]["page_url"]) == (None, None)
+def test_an_empty_url_or_name_is_none() -> None:
+    data, rows, _ = written([(b"", row(image_url="", page_url="", source_key=""))])
+    assert [rows[0][name] for name in ("image_url", "page_url", "source_key")] == [None] * 3
     assert next(samples(io.BytesIO(data))).row == rows[0]
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from altalign import extras
 from altalign.key import image_id, sample_key
 from altalign.shards import EXTENSIONS, ShardWriter
 
@@ -45,6 +47,8 @@ def write_shard(path: Path, formats: list[str]) -> list[tuple[bytes, dict[str, A
                 "caption": caption,
                 "page_url": None if number < 6 else "https://example.org/",
                 "source": "warc",
+                "source_key": f"a.csv#{number}",
+                "extra": extras.encode({"id": number, "license": "CC0"}),
                 "width": 40,
                 "height": 30,
                 "format": kind,
@@ -60,7 +64,7 @@ def write_shard(path: Path, formats: list[str]) -> list[tuple[bytes, dict[str, A
 
 def in_json(row: dict[str, Any]) -> dict[str, Any]:
     """The side-car's row as the tar's JSON has it."""
-    return {name: "" if value is None else value for name, value in row.items()}
+    return {name: "" if value is None else value for name, value in row.items()} | {"extra": json.loads(row["extra"])}
 
 
 @pytest.mark.filterwarnings(

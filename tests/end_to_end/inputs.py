@@ -126,6 +126,8 @@ def picture_of(sha256: str) -> Picture:
     return next(picture for picture in pictures().values() if picture.sha256 == sha256)
 
 
+KEPT = 'ключ "'  # the column that every table and tar keeps
+
 # Candidates into files ------------------------------------------------------------------------------------------------
 
 
@@ -217,9 +219,10 @@ def placed(parts: Sequence[Part]) -> tuple[list[Candidate], dict[str, Picture]]:
     """All candidates with their input positions, and the first picture of each identity in input order."""
     candidates: list[Candidate] = []
     found: dict[str, Picture] = {}
-    for part in parts:
-        for candidate in part.held():
-            candidates.append(replace(candidate, position=len(candidates)))
+    for number, part in enumerate(parts):
+        for row, candidate in enumerate(part.held()):
+            named = {"source_key": _name(number, part, row), "extra": _extra(part, row)}
+            candidates.append(replace(candidate, position=len(candidates), **named))
             if candidate.identity is not None and candidate.image_sha256 is not None:
                 found.setdefault(candidate.identity, picture_of(candidate.image_sha256))
         for url, name in part.archived:
@@ -227,11 +230,28 @@ def placed(parts: Sequence[Part]) -> tuple[list[Candidate], dict[str, Picture]]:
     return candidates, found
 
 
+def _file(number: int, part: Part) -> str:
+    return f"input-{number:03d}.{part.form}"
+
+
+def _name(number: int, part: Part, row: int) -> str | None:
+    of_kind = {"table": f"{_file(number, part)}#{row}", "webdataset": f"{row:06d}"}
+    return of_kind.get(part.kind)
+
+
+def _extra(part: Part, row: int) -> str | None:
+    """What an input keeps of `KEPT`: numbers, and text as CSV and TSV have it."""
+    if part.kind == "warc":
+        return None
+    value = f'"{row}"' if part.form in ("csv", "csv.gz", "tsv") else row
+    return f'{{"ключ \\"":{value}}}'
+
+
 def write_parts(folder: Path, parts: Sequence[Part]) -> list[dict[str, Any]]:
     """Write one file a part; returns the [[input]] of each."""
     inputs = []
     for number, part in enumerate(parts):
-        path = folder / f"input-{number:03d}.{part.form}"
+        path = folder / _file(number, part)
         rows = part.held()
         path.write_bytes(_CONTENT[part.form](rows, part))
         tables = {
@@ -245,6 +265,7 @@ def write_parts(folder: Path, parts: Sequence[Part]) -> list[dict[str, Any]]:
                 "kind": part.kind,
                 "paths": [path.name],
                 **decodes,
+                **({} if part.kind == "warc" else {"keep_columns": [KEPT]}),
                 **(tables if part.kind == "table" else {}),
             }
         )
@@ -256,7 +277,7 @@ def _parquet(rows: list[Candidate], part: Part) -> bytes:
         "caption": pa.array([row.caption_raw for row in rows], pa.string() if len(rows) % 2 else pa.large_string()),
         "url": pa.array([row.image_url for row in rows], pa.string()).dictionary_encode(),
         "page": pa.array([row.page_url for row in rows], pa.string()),
-        "more": pa.array(range(len(rows)), pa.int64()),
+        KEPT: pa.array(range(len(rows)), pa.int64()),
     }
     if part.form == "images.parquet":
         columns["image"] = pa.array(
@@ -270,25 +291,29 @@ def _parquet(rows: list[Candidate], part: Part) -> bytes:
 def _csv(rows: list[Candidate], _: Part) -> bytes:
     file = io.StringIO(newline="")
     writer = csv.writer(file)
-    writer.writerow(["page", "url", "caption"])
-    for row in rows:
-        writer.writerow(
-            ["one", "field", "too", "many"] if row.broken else [row.page_url or "", row.image_url, row.caption_raw]
-        )
+    writer.writerow(["page", "url", "caption", KEPT])
+    for number, row in enumerate(rows):
+        fields = [row.page_url or "", row.image_url, row.caption_raw, number]
+        writer.writerow(["one", "field", "too", "many", "!"] if row.broken else fields)
     return file.getvalue().encode()
 
 
 def _tsv(rows: list[Candidate], _: Part) -> bytes:
     lines = [
-        "one field" if row.broken else "\t".join([row.page_url or "", row.image_url or "", row.caption_raw or ""])
-        for row in rows
+        "one field"
+        if row.broken
+        else "\t".join([row.page_url or "", row.image_url or "", row.caption_raw or "", str(number)])
+        for number, row in enumerate(rows)
     ]
-    return "".join(line + "\n" for line in ["page\turl\tcaption", *lines]).encode()
+    return "".join(line + "\n" for line in [f"page\turl\tcaption\t{KEPT}", *lines]).encode()
 
 
 def _jsonl(rows: list[Candidate], _: Part) -> bytes:
-    every = {"page": None, "url": None, "caption": None}  # the keys have to be somewhere
-    objects = [{"url": row.image_url, "caption": row.caption_raw, "page": row.page_url} for row in rows]
+    every = dict.fromkeys(("page", "url", "caption", KEPT))  # the keys have to be somewhere
+    objects = [
+        {"url": row.image_url, "caption": row.caption_raw, "page": row.page_url, KEPT: number}
+        for number, row in enumerate(rows)
+    ]
     lines = [
         '{"url": ' if row.broken else json.dumps({**every, **each}, ensure_ascii=n % 2 == 0)
         for n, (row, each) in enumerate(zip(rows, objects, strict=True))
@@ -301,7 +326,7 @@ def _tar(rows: list[Candidate], _: Part) -> bytes:
     with tarfile.open(fileobj=file, mode="w") as tar:
         for number, row in enumerate(rows):
             in_json = {} if number % 2 else {"caption": row.caption_raw}
-            members = {"json": json.dumps({"url": row.image_url, **in_json}).encode()}
+            members = {"json": json.dumps({"url": row.image_url, KEPT: number, **in_json}).encode()}
             if number % 2 and row.caption_raw is not None:
                 members["txt"] = row.caption_raw.encode()
             if row.image_sha256 is not None:

@@ -34,6 +34,8 @@ COLUMNS = (
     "caption",
     "page_url",
     "source",
+    "source_key",
+    "extra",
     "stage",
     "reason",
     "failed",
@@ -113,7 +115,7 @@ def dropped_row(outcome: Outcome, facts: ImageFacts | None) -> dict[str, Any]:
     )
     if outcome.stage is not Stage.EXTRACT:
         measured |= {"words": outcome.words}
-    own = {"page_url": outcome.candidate.page_url, "source": outcome.candidate.source, "stage": outcome.stage.value}
+    own = {name: getattr(outcome.candidate, name) for name in ("page_url", "source", "source_key", "extra")}
     same = {
         name: getattr(outcome, name)
         for name in ("key", "image_id", "image_url", "caption", "kept_key", "images_per_text", "texts_per_image")
@@ -122,6 +124,7 @@ def dropped_row(outcome: Outcome, facts: ImageFacts | None) -> dict[str, Any]:
         **dict.fromkeys(COLUMNS),
         **same,
         **own,
+        "stage": outcome.stage.value,
         "reason": str(outcome.reason),
         "failed": [str(reason) for reason in outcome.failed],
         **measured,
@@ -147,7 +150,10 @@ def _hashable(value: Any) -> Any:
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
-KEPT_COLUMNS = ("image_id", "key", "image_url", "caption", "page_url", "source", "words", "found_sha256")
+KEPT_COLUMNS = (
+    *("image_id", "key", "image_url", "caption", "page_url", "source", "source_key", "extra", "words"),
+    "found_sha256",
+)
 
 
 def assert_dropped(run: Path, stage: Stage, expected: Iterable[Mapping[str, Any]]) -> None:
@@ -205,6 +211,8 @@ def assert_finished(run: Path, curation: Curation, images: Mapping[str, Picture]
             o.caption,
             o.candidate.page_url or None,
             o.candidate.source,
+            o.candidate.source_key,
+            o.candidate.extra,
             o.words,
             images[o.identity or ""].sha256,
         )

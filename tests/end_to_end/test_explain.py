@@ -94,7 +94,8 @@ def test_the_measured_value_stands_beside_the_setting(folder: Path, capsys: pyte
 
 def test_a_kept_pair_names_its_shard(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sample = pq.read_table(folder / "run" / "shards" / "00001.parquet").to_pylist()[0]
-    for args in (("--key", sample["key"]), ("--key", sample["image_id"]), ("--text", f"  {sample['caption']} ")):
+    by = ("--key", sample["key"]), ("--key", sample["image_id"]), ("--text", f"  {sample['caption']} ")
+    for args in (*by, ("--source-key", sample["source_key"])):
         assert "shards/00001.tar" in explain(capsys, folder, *args)
 
 

@@ -214,6 +214,8 @@ def row(image: bytes, caption: str) -> dict[str, object]:
     texts = {
         "image_url": None,
         "page_url": None,
+        "source_key": None,
+        "extra": None,
         "caption": caption,
         "source": "test",
         "format": "jpeg",

@@ -38,6 +38,8 @@ class Candidate:
     kind: str = "table"
     decode_entities: bool = False
     broken: bool = False
+    source_key: str | None = None
+    extra: str | None = None
 
     @cached_property
     def caption(self) -> str:

@@ -97,6 +97,8 @@ def _row(pair: Pair) -> dict[str, Any]:
         "image_url": pair.url,
         "caption": pair.caption,
         "page_url": None,
+        "source_key": None,
+        "extra": None,
         "source": pair.source,
         "width": 24,
         "height": 20,

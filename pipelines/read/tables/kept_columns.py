@@ -14,7 +14,7 @@ _CONTROL = r"[\x00-\x1f]"  # characters that JSON names by their numbers
 
 
 def as_json(batch: pa.RecordBatch, names: Sequence[str]) -> pa.StringArray:
-    """n objects with the values of these columns, as `extras.encode` writes them; n nulls where there are no names."""
+    """N objects with the values of these columns, as `extras.encode` writes them; n nulls where there are no names."""
     if not names:
         return cast(pa.StringArray, pa.nulls(batch.num_rows, pa.string()))
     parts: list[Any] = []
@@ -32,12 +32,12 @@ def has_bytes(kind: pa.DataType) -> bool:
     return any(is_kind(kind) for is_kind in is_bytes) or any(of_fields)
 
 
-def _values(column: "pa.Array[Any]") -> "pa.Array[Any]":
+def _values(column: Any) -> Any:
     """The values of a column as JSON, null for null."""
     if pa.types.is_dictionary(column.type):
-        column = cast(Any, column).dictionary_decode()
+        column = column.dictionary_decode()
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        text = _quoted(urls.valid_utf8(cast(pa.StringArray, column.cast(pa.string()))))
+        text = _quoted(urls.valid_utf8(column.cast(pa.string())))
     elif pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):
         text = column.cast(pa.string())
     else:
@@ -45,13 +45,13 @@ def _values(column: "pa.Array[Any]") -> "pa.Array[Any]":
     return pc.coalesce(text, pa.scalar("null"))
 
 
-def _quoted(texts: pa.StringArray) -> "pa.Array[Any]":
+def _quoted(texts: pa.StringArray) -> Any:
     escaped: Any = texts
     for plain, written in (("\\", "\\\\"), ('"', '\\"')):
         escaped = pc.replace_substring(escaped, plain, written)
     quoted = pc.binary_join_element_wise(pa.scalar('"'), escaped, pa.scalar('"'), "")
     data = texts.buffers()[2]
-    if data is None or not (np.frombuffer(data, np.uint8) < 0x20).any():  # one look at the bytes of all
+    if data is None or not (np.frombuffer(memoryview(data), np.uint8) < 0x20).any():  # one look at the bytes of all
         return quoted
     is_odd: Any = pc.fill_null(pc.match_substring_regex(texts, _CONTROL), pa.scalar(value=False))
     odd = pa.array([extras.encode(text) for text in texts.filter(is_odd).to_pylist()], pa.string())

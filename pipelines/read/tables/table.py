@@ -171,11 +171,8 @@ def candidates(batch: pa.RecordBatch, settings: InputSettings, path: str, first_
     Returns:
         `schema.CANDIDATE`, n rows: cleaned captions, and trimmed URLs, without their fragment where they are valid.
     """
-    source_key = pc.binary_join_element_wise(
-        pa.scalar(_file_name(path)),
-        pa.array(np.arange(first_row, first_row + batch.num_rows)).cast(pa.string()),
-        "#",  # between them
-    )
+    numbers: Any = pa.array(np.arange(first_row, first_row + batch.num_rows)).cast(pa.string())
+    source_key = pc.binary_join_element_wise(pa.scalar(_file_name(path)), numbers, "#")
     extra = kept_columns.as_json(batch, settings.keep_columns)
     return from_columns(*_texts(batch, settings), source_key, extra, settings=settings)
 

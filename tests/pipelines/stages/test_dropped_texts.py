@@ -27,7 +27,9 @@ def batch_of(rows: int, share: float, seed: int) -> tuple[Judged, list[dict[str,
     identities = [url if url and i % 5 else None for i, url in enumerate(urls)]
     captions = [f"caption {i} 画" * (i % 4) for i in range(rows)]
     page_urls = [None if i % 2 else f"http://p.example/{i}" for i in range(rows)]
-    columns = [pa.array(column, pa.string()) for column in (urls, identities, captions, page_urls)]
+    names = [f"part.parquet#{i}" for i in range(rows)]
+    extras = [f'{{"id":{i}}}' for i in range(rows)]
+    columns = [pa.array(column, pa.string()) for column in (urls, identities, captions, page_urls, names, extras)]
     words, counts = rng.integers(0, 40, rows, np.int32), rng.integers(0, 3, (2, rows)) * 11
     ids = rng.integers(0, 256, (2, rows, 16), np.uint8)
     nullable = [pa.array(each, pa.int64(), mask=each == 0) for each in counts]
@@ -45,6 +47,8 @@ def batch_of(rows: int, share: float, seed: int) -> tuple[Judged, list[dict[str,
         found |= {
             "caption": captions[i],
             "page_url": page_urls[i],
+            "source_key": names[i],
+            "extra": extras[i],
             "source": "mine",
             "stage": "judge",
             "reason": reasons[0],

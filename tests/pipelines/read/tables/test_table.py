@@ -58,10 +58,21 @@ def test_a_table_of_text_is_read_in_any_format_and_compression(tmp_path, form, c
             "image_identity": "http://a/1",
             "caption": 'one, "two" three',
             "page_url": None,
+            "source_key": f"{path.name}#0",
+            "extra": None,
             "reason": None,
             "failed": [],
         },
-        {"image_url": "", "image_identity": None, "caption": "four", "page_url": None, "reason": None, "failed": []},
+        {
+            "image_url": "",
+            "image_identity": None,
+            "caption": "four",
+            "page_url": None,
+            "source_key": f"{path.name}#1",
+            "extra": None,
+            "reason": None,
+            "failed": [],
+        },
     ]
 
 
@@ -236,11 +247,12 @@ def test_any_type_of_string_is_read_from_parquet(tmp_path, kind):
         {"image_url": "no url", "image_identity": None, "caption": "", "page_url": ""},
         {"image_url": None, "image_identity": None, "caption": "<", "page_url": "p"},
     ]
-    batch = table.candidates(
-        pq.read_table(path, columns=table.columns(wanted)).combine_chunks().to_batches()[0], wanted
-    )
+    rows = [{**row, "source_key": f"table.parquet#{number}", "extra": None} for number, row in enumerate(rows)]
+    (found,) = pq.read_table(path, columns=table.columns(wanted)).combine_chunks().to_batches()
+    batch = table.candidates(found, wanted, str(path), 0)
     assert batch.schema == CANDIDATE
     assert batch.to_pylist() == rows
+    assert table.texts(found, wanted).to_pylist() == [{**row, "source_key": None} for row in rows]
     assert read_all(path, page_url_column="page", decode_entities=True)[0] == [
         {**row, "reason": None, "failed": []} for row in rows
     ]
@@ -256,7 +268,7 @@ def test_bytes_of_parquet_that_are_no_utf8_become_replacement_characters():
     raw = pa.array([b"ok", b"a\xff", None, b"b"])
     broken = pa.Array.from_buffers(pa.string(), 4, raw.buffers(), raw.null_count)
     batch = pa.record_batch(dict.fromkeys(("url", "caption", "page"), broken.slice(1)))
-    found = table.candidates(batch, an_input(page_url_column="page"))
+    found = table.candidates(batch, an_input(page_url_column="page"), "a.parquet", 0)
     assert found["caption"].to_pylist() == ["a\ufffd", "", "b"]
     assert found["image_url"].to_pylist() == found["page_url"].to_pylist() == ["a\ufffd", None, "b"]
 
