@@ -50,20 +50,24 @@ help:
 
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit("altalign needs Python 3.11, 3.12 or 3.13; this is " + sys.version.split()[0] + ": give PYTHON=…") if not (3, 11) <= sys.version_info[:2] <= (3, 13) else None'
+	@echo "installing uv into $(CACHE)/uv" >&2
 	@$(PYTHON) -m venv $(CACHE)/uv
 	@$(CACHE)/uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.9'
 
 # Stamps: an environment is made anew only when the lock file changed. Bytecode at once: where Python writes none itself, every
 # start would compile for longer than it works.
 $(VENV)/.curate: $(UV) pyproject.toml uv.lock
+	@echo "installing altalign into $(VENV): about 0.6 GB, once" >&2
 	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --inexact
 	@touch $@
 
 $(VENV)/.train: $(UV) pyproject.toml uv.lock
+	@echo "installing altalign with torch into $(VENV): about 5.5 GB, once" >&2
 	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --inexact --extra train
 	@touch $@ $(VENV)/.curate
 
 $(VENV)/.dev: $(UV) pyproject.toml uv.lock
+	@echo "installing what development and tests need into $(VENV): about 6 GB, once" >&2
 	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --group dev
 	@touch $@ $(VENV)/.curate $(VENV)/.train
 

@@ -45,7 +45,7 @@ OUTPUTS = {
     ),
 }
 # in work/: what rests on no later stage than fetch, and stays when those are run anew
-OF_FETCHED = ("test_images", "lessons")
+OF_FETCHED = ("test_images", "augmented")
 _WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written anew whenever the first is not there
 
 _UNIT = re.compile(r"\d+(-\d+)*")  # names of units; done.json, and what a file system or an editor leaves, are none

@@ -43,7 +43,7 @@ def main() -> int:
     arguments = parser.parse_args()
     parts = [part(*file.split("=")) for file in arguments.files]
     begin = time.process_time()
-    learned = lesson(parts)
+    learned = training(parts)
     figures = {"learn_s": time.process_time() - begin}
     for each in parts:
         describe(each, learned, arguments.folder)
@@ -58,7 +58,7 @@ def part(name: str, path: str, learned: str, copied: str) -> Part:
     return Part(name, images, thumbnails, np.flatnonzero(~dct_coefficients(thumbnails)[1]), int(learned), int(copied))
 
 
-def lesson(parts: list[Part]) -> Map:
+def training(parts: list[Part]) -> Map:
     """The map that is learned from the first images of all parts."""
     originals = np.concatenate([each.thumbnails[each.places[: each.learned]] for each in parts])
     copies = [

@@ -262,7 +262,7 @@ def learn_map(
     Raises:
         ValueError: fewer than two originals, no copies, or arrays that do not fit one another.
     """
-    _check_lesson(originals, copies, copy_of, dimensions)
+    _check_training(originals, copies, copy_of, dimensions)
     mean, total = _scatter(originals.astype(np.float64))
     changes = copies.astype(np.float64) - originals[copy_of]
     within = changes.T @ changes / len(changes)
@@ -271,7 +271,7 @@ def learn_map(
     return Map(np.rint(mean).astype(np.int32), matrix)
 
 
-def _check_lesson(originals: np.ndarray, copies: np.ndarray, copy_of: np.ndarray, dimensions: int) -> None:
+def _check_training(originals: np.ndarray, copies: np.ndarray, copy_of: np.ndarray, dimensions: int) -> None:
     _check_coefficients("originals", originals)
     _check_coefficients("copies", copies)
     if len(originals) < 2 or not 1 <= len(copies) < _EXACT_ROWS_AT_MOST:

@@ -88,7 +88,7 @@ CONSTANTS = (
     ),
     (
         "altalign.pipelines.near.learned",
-        "LESSON_IMAGES",
+        "TRAINING_IMAGES",
         "images of the run that the map is learned from, with 28 copies each",
     ),
     ("altalign.dedup.clusters", "SAMPLES_PER_CLUSTER", "images of the run for each cluster"),

@@ -61,7 +61,7 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
     "decontaminate": (
         [
             TEST_IMAGES,
-            each(artefacts.LESSONS, learned.plan_lessons, learned.make_copies),
+            each(artefacts.AUGMENTED, learned.plan_copies, learned.make_copies),
             each(artefacts.LEARNED, learned.plan, learned.learn),
             each(artefacts.INDEX, index.plan, index.build),
             each(artefacts.FOUND, decontaminate.plan_found, decontaminate.find),

@@ -25,7 +25,9 @@ def settle(package: Path = Path(__file__).parents[1]) -> None:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "numba")
     told = os.environ.get("NUMBA_CACHE_DIR")
     places = [*([Path(told)] if told else []), package / "filters" / "__pycache__", home]
-    if any(_can_write(place) for place in places):
+    if (found := next(filter(_can_write, places), None)) is not None:
+        if next(found.rglob("*.nbi"), None) is None:
+            sys.stderr.write("compiling kernels, once for this installation: about 20 s\n")
         return
     try:
         folder = tempfile.mkdtemp(prefix="altalign-kernels-")

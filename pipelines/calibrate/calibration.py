@@ -41,7 +41,7 @@ from altalign.settings import flatten, stage_of
 from altalign.stages import STAGES, own_files
 
 POOL = 20_000  # images of the pool that are searched for
-SAMPLE_AT_LEAST = 2 * learned.LESSONS_AT_LEAST
+SAMPLE_AT_LEAST = 2 * learned.TRAINING_IMAGES_AT_LEAST
 COPIES_OF_PX = 256  # short side that copies are made of, at least
 COPIES, COPIES_PER_UNIT = Marks("copies", Facts), 20
 MIRRORED = "mirrored"  # a copy that no map is shown: the view of that name finds it, or nothing does
@@ -199,9 +199,9 @@ def _find(run: Run, wanted: Wanted, scratch: Run) -> Findings:
             f"{run.folder}: {len(sample)} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn "
             "from and to measure on"
         )
-    lessons, measured = sample[: len(sample) // 2], sample[len(sample) // 2 :]
+    training, measured = sample[: len(sample) // 2], sample[len(sample) // 2 :]
     of_copies = _copies(run, scratch, [pool.places[i] for i in sample])
-    calibration = _learned(run, pool.features[lessons], of_copies[: len(lessons)])
+    calibration = _learned(run, pool.features[training], of_copies[: len(training)])
     buckets = Buckets(
         calibration.centroids, settings.nearest_clusters, settings.bucket_clusters if settings.require_bucket else 0
     )
@@ -215,7 +215,9 @@ def _find(run: Run, wanted: Wanted, scratch: Run) -> Findings:
     above = threshold(fitted, test_images=len(tests.numbers), views=views, budget=wanted.false_positives)
     calibration = replace(calibration, similarity_above=above)
 
-    inside, anyhow = _cosines_of_copies(calibration, pool.features[measured], of_copies[len(lessons) :], buckets, views)
+    inside, anyhow = _cosines_of_copies(
+        calibration, pool.features[measured], of_copies[len(training) :], buckets, views
+    )
     names = list(TRANSFORMS) * len(measured)
     labelled = (
         labelled_pairs.measure(wanted.pairs, wanted.images, run.config, calibration, buckets) if wanted.pairs else None
@@ -229,7 +231,7 @@ def _find(run: Run, wanted: Wanted, scratch: Run) -> Findings:
         pool_images=len(pool.places),
         flat_pool_images=pool.flat,
         repeated_images=int(sample[-1]) + 1 - len(sample),
-        lessons=len(lessons) if calibration.map else 0,
+        training_images=len(training) if calibration.map else 0,
         copied=len(measured),
         transforms=names,
         cosines=inside,

@@ -41,7 +41,7 @@ class Findings:
         pool_images: that were searched for.
         flat_pool_images: passed over on the way, having no embedding.
         repeated_images: passed over for copies, having the bytes of an image before them.
-        lessons: images whose copies the map was learned from; 0 without a map.
+        training_images: images whose copies the map was learned from; 0 without a map.
         copied: images whose copies were looked for.
         transforms: of each copy.
         cosines: of each copy with its original; nan where it has no embedding, or they share no bucket.
@@ -64,7 +64,7 @@ class Findings:
     pool_images: int
     flat_pool_images: int
     repeated_images: int
-    lessons: int
+    training_images: int
     copied: int
     transforms: Sequence[str]
     cosines: np.ndarray
@@ -115,7 +115,7 @@ class Findings:
         """For `calibration.json`: whole numbers as they are, others to six digits."""
         return {
             "clusters": len(self.calibration.centroids),
-            "lessons": self.lessons,
+            "training_images": self.training_images,
             "copied": self.copied,
             "pool_images": self.pool_images,
             "flat_pool_images": self.flat_pool_images,
@@ -280,8 +280,8 @@ def _many(count: int, one: str, more: str = "") -> str:
 
 def show(findings: Findings, out: str, console: Console) -> None:
     """Recall by transform, the worst first; then what else is to be known."""
-    lessons = f"{findings.lessons:,} images taught the map; " if findings.lessons else ""
-    console.print(f"{lessons}copies of {findings.copied:,} others were looked for:")
+    trained = f"{findings.training_images:,} training images made the map; " if findings.training_images else ""
+    console.print(f"{trained}copies of {findings.copied:,} others were looked for:")
     table = Table()
     table.add_column("copies")
     for name in ("found", "of", "recall", "95 % interval"):

@@ -20,20 +20,23 @@ from altalign.pipelines.near.test_images import features_of
 from altalign.pipelines.read.found import batch
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.artefacts import (
-    LESSON,
-    LESSONS,
+    AUGMENTED,
+    AUGMENTED_ROW,
     ONLY,
+    Augmented,
+    AugmentedFacts,
+    AugmentedUnit,
     Fetched,
     LearnedFacts,
-    Lesson,
-    LessonFacts,
-    LessonUnit,
 )
 from altalign.pipelines.run.units import WORK_VERSION, Run, Unit
 
-LESSON_IMAGES, LESSONS_PER_UNIT = 340, 20  # images that a map is learned from: the design was measured with so many
-LESSONS_AT_LEAST = 32  # ours; of fewer, a map would be fitted to their accidents
-LESSON_SHORT_SIDE_PX = 128
+TRAINING_IMAGES, TRAINING_IMAGES_PER_UNIT = (
+    340,
+    20,
+)  # images that a map is learned from: the design was measured with so many
+TRAINING_IMAGES_AT_LEAST = 32  # ours; of fewer, a map would be fitted to their accidents
+TRAINING_SHORT_SIDE_PX = 128
 
 
 def is_wanted(run: Run) -> bool:
@@ -52,7 +55,7 @@ def sample(run: Run) -> Iterator[tuple[str, int, npt.NDArray[np.int16]]]:
             yield name, number, features[number]
 
 
-def plan_lessons(run: Run) -> list[LessonUnit]:
+def plan_copies(run: Run) -> list[AugmentedUnit]:
     """The units that copy images for the map to learn from, and are not finished.
 
     There are none where the embedder has no map, or a calibration brings it.
@@ -60,29 +63,29 @@ def plan_lessons(run: Run) -> list[LessonUnit]:
     is_learned = measuring.hooks_of(run.config).embedder.is_mapped and not run.config.decontaminate.calibration
     if not (is_wanted(run) and is_learned):
         return []
-    chosen = [(name, number) for name, number, _ in islice(sample(run), LESSON_IMAGES)]
+    chosen = [(name, number) for name, number, _ in islice(sample(run), TRAINING_IMAGES)]
     rows = {name: Fetched(run, name).kept_images().to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}
-    units = list[LessonUnit]()
-    for begin in range(0, len(chosen), LESSONS_PER_UNIT):
-        some = [(name, rows[name][number]) for name, number in chosen[begin : begin + LESSONS_PER_UNIT]]
+    units = list[AugmentedUnit]()
+    for begin in range(0, len(chosen), TRAINING_IMAGES_PER_UNIT):
+        some = [(name, rows[name][number]) for name, number in chosen[begin : begin + TRAINING_IMAGES_PER_UNIT]]
         places = [(name, row["blob_offset"], row["blob_bytes"]) for name, row in some]
         rests_on = digest([WORK_VERSION, [row["found_sha256"] for _, row in some]])
-        units.append(LessonUnit(name=f"{begin // LESSONS_PER_UNIT:05d}", images=places, digest=rests_on))
-    return test_images.not_there(run, LESSONS, units)
+        units.append(AugmentedUnit(name=f"{begin // TRAINING_IMAGES_PER_UNIT:05d}", images=places, digest=rests_on))
+    return test_images.not_there(run, AUGMENTED, units)
 
 
-def make_copies(run: Run, unit: LessonUnit) -> LessonFacts:
+def make_copies(run: Run, unit: AugmentedUnit) -> AugmentedFacts:
     """Write the coefficients of images and of their copies."""
     made: list[tuple[bytes, int | None]] = []
     for number, (name, offset, size) in enumerate(unit["images"]):
         interrupts.check()
-        made += _lesson(Fetched(run, name).image(offset, size), number)
-    parquet.write(Lesson(run, unit["name"]).rows, pa.Table.from_batches([batch(made, LESSON)]), LESSON)
-    return LessonFacts(unit["digest"], len(unit["images"]))
+        made += _augmented(Fetched(run, name).image(offset, size), number)
+    parquet.write(Augmented(run, unit["name"]).rows, pa.Table.from_batches([batch(made, AUGMENTED_ROW)]), AUGMENTED_ROW)
+    return AugmentedFacts(unit["digest"], len(unit["images"]))
 
 
-def _lesson(data: bytes, number: int) -> Iterator[tuple[bytes, int | None]]:
-    original = pixels.decode(data, pixels_at_most=2**62, colour=True, short_side_px=LESSON_SHORT_SIDE_PX).pixels
+def _augmented(data: bytes, number: int) -> Iterator[tuple[bytes, int | None]]:
+    original = pixels.decode(data, pixels_at_most=2**62, colour=True, short_side_px=TRAINING_SHORT_SIDE_PX).pixels
     if original is None:
         return
     views = [original, *(copy for _, copy in copies.copies_of(original))]
@@ -100,8 +103,8 @@ def learn(run: Run, _: Unit) -> LearnedFacts:
     """Learn the map and the clusters, or take those of a calibration; write them to `audit/near_duplicates/`."""
     named = run.config.decontaminate.calibration
     calibration = calibration_files.named(named, measuring.hooks_of(run.config).embedder) if named else _learned(run)
-    lessons = sum(facts.images for _, facts in run.all_facts(LESSONS)) if calibration.map and not named else 0
-    facts = LearnedFacts(len(calibration.centroids), lessons)
+    training_images = sum(facts.images for _, facts in run.all_facts(AUGMENTED)) if calibration.map and not named else 0
+    facts = LearnedFacts(len(calibration.centroids), training_images)
     calibration_files.save(outputs.near_duplicates(run), calibration, facts.to_json())
     return facts
 
@@ -135,14 +138,14 @@ def learned_map(run: Run) -> embed.Map:
     Where there are too few of them, it is one that takes the lowest frequencies as they are.
     """
     originals, changed, copy_of = [], [], []
-    for name in run.finished(LESSONS.step):
-        table = parquet.read_table(Lesson(run, name).rows)
+    for name in run.finished(AUGMENTED.step):
+        table = parquet.read_table(Augmented(run, name).rows)
         rows, of = features_of(table["features"]), table["copy_of"].combine_chunks()
         is_original = of.is_null().to_numpy(zero_copy_only=False)
         copy_of.append(np.cumsum(is_original)[~is_original] - 1 + sum(map(len, originals)))
         originals.append(rows[is_original])
         changed.append(rows[~is_original])
-    if sum(map(len, originals)) < LESSONS_AT_LEAST:
+    if sum(map(len, originals)) < TRAINING_IMAGES_AT_LEAST:
         unchanged = np.eye(embed.DIMENSIONS, embed.COEFFICIENTS, dtype=np.int32)
         return embed.Map(np.zeros(embed.COEFFICIENTS, np.int32), unchanged)
     return embed.learn_map(np.concatenate(originals), np.concatenate(changed), np.concatenate(copy_of))

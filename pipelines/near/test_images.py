@@ -21,15 +21,15 @@ from altalign.pipelines.read.found import batch
 from altalign.pipelines.run.artefacts import (
     TEST_IMAGE,
     TESTS,
-    LessonFacts,
-    LessonUnit,
+    AugmentedFacts,
+    AugmentedUnit,
     TestFacts,
     TestPart,
     TestUnit,
 )
 from altalign.pipelines.run.units import WORK_VERSION, Marks, Run
 
-U = TypeVar("U", TestUnit, LessonUnit)
+U = TypeVar("U", TestUnit, AugmentedUnit)
 
 
 def parts(run: Run) -> list[test_sets.Part]:
@@ -97,7 +97,7 @@ def features_of(column: "pa.ChunkedArray[Any]") -> npt.NDArray[np.int16]:
     return np.frombuffer(b"".join(values), np.int16).reshape(len(values), -1) if values else np.zeros((0, 1), np.int16)
 
 
-def not_there(run: Run, marks: Marks[TestFacts] | Marks[LessonFacts], units: list[U]) -> list[U]:
+def not_there(run: Run, marks: Marks[TestFacts] | Marks[AugmentedFacts], units: list[U]) -> list[U]:
     """The units that are not finished. Deletes the marks of units that have changed, or are no longer planned."""
     digests = {unit["name"]: unit["digest"] for unit in units}
     for name, facts in run.all_facts(marks):

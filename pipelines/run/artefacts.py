@@ -428,7 +428,7 @@ TEST_IMAGE = pa.schema(
 )
 TEST_NAME = pa.schema([TEST_IMAGE.field("test_set"), TEST_IMAGE.field("test_image")])
 # copy_of is null for an original, which comes before its copies
-LESSON = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])
+AUGMENTED_ROW = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])
 
 
 class TestUnit(Unit):
@@ -438,7 +438,7 @@ class TestUnit(Unit):
     digest: str
 
 
-class LessonUnit(Unit):
+class AugmentedUnit(Unit):
     """Images whose copies teach the map: unit, offset and bytes of each; and a digest of what they rest on."""
 
     images: list[tuple[str, int, int]]
@@ -456,7 +456,7 @@ class TestFacts(Facts):
 
 
 @dataclass(frozen=True)
-class LessonFacts(Facts):
+class AugmentedFacts(Facts):
     """How many images were copied, and the digest of their unit."""
 
     digest: str
@@ -468,7 +468,7 @@ class LearnedFacts(Facts):
     """How many clusters were found, and how many images the map was learned from."""
 
     clusters: int
-    lessons: int
+    training_images: int
 
 
 @dataclass(frozen=True)
@@ -481,8 +481,8 @@ class IndexFacts(Facts):
 
 ONLY = "00000"  # name of the unit of a step that has one
 TESTS = Marks("test_images", TestFacts)
-LESSONS = Marks("lessons", LessonFacts)
-LEARNED = Marks("decontaminate/learned", LearnedFacts)
+AUGMENTED = Marks("augmented", AugmentedFacts)
+LEARNED = Marks("decontaminate/map", LearnedFacts)
 INDEX = Marks("decontaminate/index", IndexFacts)
 
 
@@ -497,14 +497,14 @@ class TestPart(Files):
         return self.path("parquet")
 
 
-class Lesson(Files):
+class Augmented(Files):
     """The features of images and of their copies."""
 
-    step = LESSONS.step
+    step = AUGMENTED.step
 
     @property
     def rows(self) -> str:
-        """Parquet of `LESSON`."""
+        """Parquet of `AUGMENTED_ROW`."""
         return self.path("parquet")
 
 
@@ -597,7 +597,7 @@ class DropFacts(Facts):
     funnel: list[list[Any]]
 
 
-FOUND = Marks("decontaminate/found", FoundFacts)
+FOUND = Marks("decontaminate/search", FoundFacts)
 CELLS = Marks("decontaminate/cells", CellFacts)
 COMPARED = Marks("decontaminate/compared", CompareFacts)
 JOINED = Marks("decontaminate/joined", JoinFacts)

@@ -42,6 +42,7 @@ class Watch:
 
     def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
         self._run, self._step, self._console = run, step, console
+        self._name = step.removesuffix("/units")  # of a stage with one step that counts, or with one that ends it
         self._rows: dict[str, int] = {unit["name"]: _rows_of(unit) for unit in units}
         self.stop = threading.Event()
         self._seen: set[str] = set()
@@ -79,7 +80,7 @@ class Watch:
         finished, elapsed = self._finished(), time.monotonic() - self._begin
         rows = sum(self._rows[name] for name in finished)
         left = (len(self._rows) - len(finished)) * elapsed / max(1, len(finished - self._before))
-        parts = [f"{self._step}: {len(finished)} of {len(self._rows)} units"]
+        parts = [f"{self._name}: {len(finished)} of {len(self._rows)} units"]
         parts += [f"{rows:,} rows" if rows else "", self._speed(finished)]
         parts.append(f"{elapsed:.1f} s" if self.stop.is_set() else f"about {left:.0f} s left")
         if not self.stop.is_set() and self._has_failed():
@@ -98,7 +99,7 @@ class Watch:
             progress.TimeRemainingColumn(),
         )
         with progress.Progress(*columns, console=self._console) as bar:
-            task = bar.add_task(self._step, total=len(self._rows), speed="")
+            task = bar.add_task(self._name, total=len(self._rows), speed="")
             is_over = False
             while not is_over:
                 is_over = self.stop.wait(LOOK_EVERY_S)

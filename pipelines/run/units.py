@@ -14,7 +14,7 @@ from altalign.curation import CurateConfig
 from altalign.machine import interrupts
 from altalign.stages import STAGES, damaged, finished_units
 
-WORK_VERSION = 5  # of the layout of work/: a run that another version began is refused
+WORK_VERSION = 6  # of the layout of work/: a run that another version began is refused
 
 ROWS_PER_UNIT = 500_000
 IMAGES_PER_UNIT = 4_096

@@ -307,7 +307,7 @@ def test_features_without_a_value_are_refused() -> None:
 # The learned map ------------------------------------------------------------------------------------------------------
 
 
-def lesson(count: int = 60, copies: int = 5, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def training(count: int = 60, copies: int = 5, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Images, and copies in which two frequencies change at random and the others a little."""
     random = np.random.default_rng(seed)
     originals = dct_coefficients(smooth(count, seed))[0]
@@ -318,9 +318,9 @@ def lesson(count: int = 60, copies: int = 5, seed: int = 1) -> tuple[np.ndarray,
 
 
 def test_a_map_looks_away_from_what_copies_change() -> None:
-    originals, copies, copy_of = lesson()
+    originals, copies, copy_of = training()
     learned = learn_map(originals, copies, copy_of)
-    unseen, unseen_copies, unseen_of = lesson(seed=9)
+    unseen, unseen_copies, unseen_of = training(seed=9)
     before = cosines_of(unseen_copies, unseen[unseen_of])
     after = cosines_of(learned.embed(unseen_copies), learned.embed(unseen)[unseen_of])
     assert np.median(before) < 0.9
@@ -329,7 +329,7 @@ def test_a_map_looks_away_from_what_copies_change() -> None:
 
 
 def test_rows_are_the_discriminants_of_images_against_copies() -> None:
-    originals, copies, copy_of = lesson(300)
+    originals, copies, copy_of = training(300)
     learned = learn_map(originals, copies, copy_of)
     assert learned.matrix.shape == (64, 192)
     assert np.abs(learned.matrix).max() == 2**24
@@ -348,7 +348,7 @@ def test_rows_are_the_discriminants_of_images_against_copies() -> None:
 
 
 def test_a_map_does_not_depend_on_the_order_of_images() -> None:
-    originals, copies, copy_of = lesson()
+    originals, copies, copy_of = training()
     random = np.random.default_rng(0)
     order, shuffled = random.permutation(len(originals)), random.permutation(len(copies))
     learned = learn_map(originals, copies, copy_of)
@@ -375,8 +375,8 @@ def test_two_images_and_copies_that_change_nothing_are_enough_for_a_map() -> Non
         ({"dimensions": 193}, "1 to 192 dimensions, not 193"),
     ],
 )
-def test_a_lesson_that_does_not_fit_is_refused(change: dict[str, object], words: str) -> None:
-    originals, copies, copy_of = lesson()
+def test_training_images_that_do_not_fit_is_refused(change: dict[str, object], words: str) -> None:
+    originals, copies, copy_of = training()
     with pytest.raises(ValueError, match=words):
         learn_map(**{"originals": originals, "copies": copies, "copy_of": copy_of, **change})  # type: ignore[arg-type]
 

@@ -63,7 +63,7 @@ def scene(seed: int) -> Image.Image:
 TESTS = [scene(number) for number in range(6)]
 OTHERS = 60
 FLAT = Image.new("RGB", (240, 240), (200, 30, 30))
-LESSONS = 40  # enough to learn a map, and quick
+AUGMENTED = 40  # enough to learn a map, and quick
 
 
 def planted(*kinds: str) -> set[str]:
@@ -103,7 +103,7 @@ def _write(folder: Path) -> None:
 def _curated(folder: Path) -> Path:
     _write(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learned, "LESSON_IMAGES", LESSONS)
+        patch.setattr(learned, "TRAINING_IMAGES", AUGMENTED)
         patch.chdir(folder)
         curate("--set", "engine.workers=1")
     return folder
@@ -118,7 +118,7 @@ def curated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(curated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory: pool, test set and config, and no run."""
-    monkeypatch.setattr(learned, "LESSON_IMAGES", LESSONS)
+    monkeypatch.setattr(learned, "TRAINING_IMAGES", AUGMENTED)
     for path in curated.iterdir():
         if path.name != "run":
             (tmp_path / path.name).symlink_to(path)

@@ -128,7 +128,7 @@ def test_what_is_written_holds_what_was_measured(fetched: Path, calibrated: Path
     assert sorted(path.name for path in calibrated.iterdir()) == FILES
     assert (facts["pool_images"], facts["flat_pool_images"]) == (POOL + 1, FLAT)
     assert (facts["test_sets"], facts["flat_test_images"]) == ({"mine": TESTS + 1}, 1)
-    assert (facts["lessons"], facts["copied"]) == (32, 32)
+    assert (facts["training_images"], facts["copied"]) == (32, 32)
     # a pair of the same bytes is no false positive
     assert facts["test_images_found"]["comparisons"] == (POOL + 1) * TESTS - 1
     assert facts["false_positives_expected"] <= facts["false_positives_at_most"] == 1e-3
@@ -282,7 +282,7 @@ def test_phash_is_calibrated_without_a_map(
         name for name in FILES if not name.startswith("map")
     ]
     facts = facts_of(folder / "calibrated")
-    assert (facts["embedder"], facts["is_mapped"], facts["lessons"]) == ("phash", False, 0)
+    assert (facts["embedder"], facts["is_mapped"], facts["training_images"]) == ("phash", False, 0)
     assert facts["recall"]["jpeg 75"]["found"] > 24
     capsys.readouterr()
     # dct again

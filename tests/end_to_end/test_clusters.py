@@ -32,9 +32,9 @@ STEPS = [
     "test_images",
     "fetch/gathered",
     "fetch/units",
-    "lessons",
+    "augmented",
 ]
-STEPS += [f"decontaminate/{step}" for step in ("learned", "index", "found", "units")] + ["write"]
+STEPS += [f"decontaminate/{step}" for step in ("map", "index", "search", "units")] + ["write"]
 
 TAKES_AT_MOST_S = 1_200  # watchdogs
 REACHED_WITHIN_S = 300

@@ -295,7 +295,7 @@ def cosine_is_above(a: list[int], b: list[int], above: float) -> bool:
 def test_a_calibration_of_a_run_gives_the_same_verdicts(curated: Path, judged: Path) -> None:
     curate("--until", "decontaminate", "--set", f"decontaminate.calibration={curated}/run/audit/near_duplicates")
     assert tree(judged / "run" / "dropped") == tree(curated / "run" / "dropped")
-    assert not (judged / "run" / "work" / "lessons").exists()
+    assert not (judged / "run" / "work" / "augmented").exists()
 
 
 def test_what_is_learned_and_found_does_not_depend_on_workers_nor_on_how_many_images_are_searched_for_at_a_time(
@@ -401,7 +401,7 @@ def test_planted_copies_of_clip_art_go_and_unrelated_clip_art_stays(
         (tmp_path / "tests" / f"{number}.jpg").write_bytes(data)
     (tmp_path / "config.toml").write_text(CONFIG, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(learned, "LESSON_IMAGES", 100)
+    monkeypatch.setattr(learned, "TRAINING_IMAGES", 100)
     curate("--until", "decontaminate", "--set", "image.short_side_above_px=100")
     found = names(dropped(tmp_path / "run"))
     recall = {kind: sum(name.startswith(f"{kind}-") for name in found) / len(tests) for kind in kinds}

@@ -88,8 +88,8 @@ def test_a_test_set_is_never_lost_in_silence(fetched: Path, capsys: pytest.Captu
     assert "the run has a test set of that name (tests/more); give another name" in failure(
         capsys, 2, "decontaminate", "run", "--test-set", "more=tests"
     )
-    lessons = {
-        path: path.stat().st_mtime_ns for path in (fetched / "run" / "work" / "lessons").iterdir() if path.is_file()
+    copies = {
+        path: path.stat().st_mtime_ns for path in (fetched / "run" / "work" / "augmented").iterdir() if path.is_file()
     }
     said = failure(capsys, 2, "curate", "config.toml", "--set", 'decontaminate.test_sets=["tests/*.png"]')
     assert (
@@ -98,7 +98,7 @@ def test_a_test_set_is_never_lost_in_silence(fetched: Path, capsys: pytest.Captu
     capsys.readouterr()
     curate("--set", 'decontaminate.test_sets=["tests/*.png"]', "--rerun")
     assert "near-duplicates of more are no longer looked for: these settings do not name it" in capsys.readouterr().err
-    assert {path: path.stat().st_mtime_ns for path in lessons} == lessons  # what the pool teaches is learned once
+    assert {path: path.stat().st_mtime_ns for path in copies} == copies  # what the pool teaches is learned once
 
 
 def test_a_finished_run_stays_whole_when_a_test_image_cannot_be_read(

@@ -343,7 +343,7 @@ def test_of_clip_art_hardly_a_copy_is_lost_and_none_is_invented(
 ) -> None:
     """In cells of 300, where 15,000 are usual: fewer images share one, so more could be lost."""
     monkeypatch.setattr(cells, "IMAGES_PER_CELL", 300)
-    monkeypatch.setattr(learned, "LESSON_IMAGES", 40)
+    monkeypatch.setattr(learned, "TRAINING_IMAGES", 40)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.toml").write_text(CLIP_ART, encoding="utf-8")
     assert main(["curate", "config.toml"]) == 0

@@ -143,7 +143,7 @@ class WebWatch(progress.Watch):
 
     def _parts(self) -> list[str]:
         totals, elapsed = self._statistics.totals, time.monotonic() - self._begin
-        units = f"{self._step}: {len(self._finished())} of {len(self._rows)} units"
+        units = f"{self._name}: {len(self._finished())} of {len(self._rows)} units"
         done, left = f"{units}, {totals.ended:,} of {self._images:,} images", self._seconds_left(totals)
         end = "time left unknown" if left is None else f"about {left} s left"
         if self.stop.is_set():
@@ -180,7 +180,7 @@ class WebWatch(progress.Watch):
             TimeRemainingColumn(),
         )
         bar, said = Progress(*columns, console=self._console), Text()
-        task = bar.add_task(self._step, total=self._images, speed="")
+        task = bar.add_task(self._name, total=self._images, speed="")
         with Live(Group(bar, said), console=self._console):
             is_over = False
             while not is_over:

@@ -299,7 +299,7 @@ def findings() -> Findings:
         pool_images=10_000,
         flat_pool_images=7,
         repeated_images=0,
-        lessons=100,
+        training_images=100,
         copied=4,
         transforms=names,
         cosines=np.array([0.99, 0.98, 0.97, 0.96, 0.95, 0.2, np.nan, 0.9]),

@@ -29,13 +29,13 @@ def calibration(*, is_mapped: bool = True) -> Calibration:
 @pytest.mark.parametrize("is_mapped", [True, False])
 def test_what_is_written_is_read(tmp_path: Path, *, is_mapped: bool) -> None:
     whole = calibration(is_mapped=is_mapped)
-    calibration_files.save(str(tmp_path / "c"), whole, {"lessons": 340})
+    calibration_files.save(str(tmp_path / "c"), whole, {"training_images": 340})
     again = calibration_files.named(str(tmp_path / "c"), embedders.load(whole.embedder))
     assert (again.embedder, again.similarity_above) == (whole.embedder, 0.93)
     assert (again.centroids == whole.centroids).all()
     features = np.random.default_rng(1).integers(-900, 900, (5, embed.COEFFICIENTS), np.int16)
     assert (again.vectors(features) == whole.vectors(features)).all()
-    assert storage.read_json(str(tmp_path / "c" / calibration_files.FILE))["lessons"] == 340
+    assert storage.read_json(str(tmp_path / "c" / calibration_files.FILE))["training_images"] == 340
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == sorted(
         Path(path).name for path in calibration_files.files_of("c") if is_mapped or "map" not in path
     )

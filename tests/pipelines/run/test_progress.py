@@ -46,7 +46,7 @@ def test_elsewhere_than_on_a_terminal_there_is_one_plain_line_at_the_end(tmp_pat
     with progress.watched(run, "judge/units", UNITS, Console(file=file, width=20)):
         finish(run, 0, 1, 2)
     (line,) = file.getvalue().splitlines()  # not folded at the width
-    assert line.startswith("judge/units: 3 of 3 units, 3,000 rows")
+    assert line.startswith("judge: 3 of 3 units, 3,000 rows")
     assert line.endswith(" s")
     assert "\x1b" not in line
 
@@ -72,10 +72,10 @@ def test_lines_come_while_a_step_is_at_work(tmp_path: Path, monkeypatch: pytest.
         assert file.is_there.wait(PATIENCE_S)
         finish(run, 1)
     first, *_, last = file.getvalue().splitlines()
-    assert first.startswith("judge/units: 1 of 3 units, 1,000 rows, ")
+    assert first.startswith("judge: 1 of 3 units, 1,000 rows, ")
     assert "rows/s" not in first  # of an earlier attempt
     assert first.endswith(" s left")
-    assert last.startswith("judge/units: 2 of 3 units, 2,000 rows, ")
+    assert last.startswith("judge: 2 of 3 units, 2,000 rows, ")
     assert "rows/s" in last
 
 
@@ -84,7 +84,7 @@ def test_units_of_no_rows_and_marks_of_other_units_are_not_counted_as_rows(tmp_p
     finish(run, 0, 77)
     with progress.watched(run, "judge/units", [{"name": "00000"}, {"name": "00001"}], Console(file=file)):
         pass
-    assert file.getvalue().startswith("judge/units: 1 of 2 units, ")
+    assert file.getvalue().startswith("judge: 1 of 2 units, ")
     assert "rows" not in file.getvalue()
 
 
@@ -94,7 +94,7 @@ def test_a_terminal_has_a_bar(tmp_path: Path, units: list[Unit]) -> None:
     with progress.watched(run, "judge/units", units, Console(file=file, force_terminal=True, width=120)):
         finish(run, 0)
     text = file.getvalue()
-    assert "judge/units" in text
+    assert "judge " in text
     assert f"1/{len(units)}" in text
 
 

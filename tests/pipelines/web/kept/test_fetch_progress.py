@@ -53,7 +53,7 @@ def test_the_last_line_and_the_file_have_all_that_units_said(tmp_path: Path) -> 
         says(run, 1, count=50, failed=3, hosts={"slow.example": 3})
         says(run, 1, count=100, failed=5, hosts={"slow.example": 5}, broken=2)
     (line,) = file.getvalue().splitlines()
-    assert line.startswith("fetch/units: 2 of 3 units, 200 of 300 images, ")
+    assert line.startswith("fetch: 2 of 3 units, 200 of 300 images, ")
     assert ", 92.5% fetched, 185.0 MB, http_timeout 15, most failures: slow.example 14, a.example 1, " in line
     assert line.endswith(" s")
     found = progress_file(run)
@@ -80,7 +80,7 @@ def test_lines_come_while_units_are_under_way(tmp_path: Path, monkeypatch: pytes
         assert file.is_there.wait(PATIENCE_S)
     first, *_, last = file.getvalue().splitlines()
     assert first.endswith("left") or first.endswith("unknown")
-    assert last.startswith("fetch/units: 0 of 3 units, 40 of 300 images, ")
+    assert last.startswith("fetch: 0 of 3 units, 40 of 300 images, ")
 
 
 def test_before_anything_has_come_the_time_left_is_not_known(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_files_of_others_and_damaged_ones_do_no_harm(tmp_path: Path) -> None:
     storage.write_json(run.path("log", "fetch", "99999-00000_stats.json"), {"count": 5, "images": 5})
     with progress.watched(run, "fetch/units", UNITS, Console(file=file), WebWatch):
         pass
-    assert file.getvalue().startswith("fetch/units: 0 of 3 units, 0 of 300 images, ")
+    assert file.getvalue().startswith("fetch: 0 of 3 units, 0 of 300 images, ")
 
 
 def test_what_is_taken_away_from_totals_is_not_in_them() -> None:
