@@ -1,6 +1,8 @@
 "use strict";
-// Shows blurred pictures on request, opens the gallery that a link leads to, and marks the reader's section in the menu.
+// Shows blurred pictures on request, opens the gallery that a link leads to, copies commands, and marks the reader's section
+// in the menu.
 (() => {
+  document.documentElement.dataset.scripts = "on";
   for (const button of document.querySelectorAll(".reveal")) {
     button.addEventListener("click", () => {
       const isShown = button.parentElement.classList.toggle("shown");
@@ -15,10 +17,23 @@
 
   const opened = () => {
     const target = location.hash && document.getElementById(location.hash.slice(1));
-    if (target instanceof HTMLDetailsElement) target.open = true;
+    if (!(target instanceof HTMLDetailsElement)) return;
+    if (target.hidden) FIND.showAll();
+    target.open = true;
+    target.scrollIntoView();
   };
+  FIND.start();
   addEventListener("hashchange", opened);
   opened();
+
+  // Where the browser forbids the clipboard, the command is selected, so that a key copies it.
+  document.addEventListener("click", async ({ target }) => {
+    if (!(target instanceof HTMLButtonElement && target.classList.contains("copy"))) return;
+    const command = target.previousElementSibling;
+    const copied = await navigator.clipboard?.writeText(command.textContent).then(() => true, () => false);
+    if (!copied) getSelection().selectAllChildren(command);
+    target.textContent = copied ? "Copied" : "Selected: press Ctrl+C";
+  });
 
   const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
   const here = () => {
