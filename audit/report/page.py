@@ -28,7 +28,7 @@ _CARDS_AT_MOST = (
 )  # of each gallery, tried until the page fits; kept pairs have twice as many
 _HERE = Path(__file__).parent
 _CHARTS = "uPlot-1.6.32"
-_SCRIPTS = (f"{_CHARTS}.iife.min.js", "charts.js", "what_if.js", "find.js", "page.js")
+_SCRIPTS = (f"{_CHARTS}.iife.min.js", "charts.js", "what_if.js", "find.js", "cards.js", "page.js")
 _STYLES = (f"{_CHARTS}.min.css", "page.css")
 
 

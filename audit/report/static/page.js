@@ -1,15 +1,6 @@
 "use strict";
-// Shows blurred pictures on request, opens the gallery that a link leads to, copies commands, and marks the reader's section
-// in the menu.
+// Blurs all pictures, opens the gallery that a link leads to, and marks the reader's section in the menu.
 (() => {
-  document.documentElement.dataset.scripts = "on";
-  for (const button of document.querySelectorAll(".reveal")) {
-    button.addEventListener("click", () => {
-      const isShown = button.parentElement.classList.toggle("shown");
-      button.setAttribute("aria-pressed", String(isShown));
-      button.textContent = isShown ? "Blur again" : "Show (NSFW score)";
-    });
-  }
   const blur = document.getElementById("blur-all");
   blur?.addEventListener("click", () => blur.setAttribute("aria-pressed", String(document.getElementById("galleries").classList.toggle("blurred"))));
 
@@ -25,15 +16,6 @@
   FIND.start();
   addEventListener("hashchange", opened);
   opened();
-
-  // Where the browser forbids the clipboard, the command is selected, so that a key copies it.
-  document.addEventListener("click", async ({ target }) => {
-    if (!(target instanceof HTMLButtonElement && target.classList.contains("copy"))) return;
-    const command = target.previousElementSibling;
-    const copied = await navigator.clipboard?.writeText(command.textContent).then(() => true, () => false);
-    if (!copied) getSelection().selectAllChildren(command);
-    target.textContent = copied ? "Copied" : "Selected: press Ctrl+C";
-  });
 
   const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
   const here = () => {
