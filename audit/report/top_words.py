@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from altalign import storage
 from altalign.audit import run_parquet
 from altalign.audit.run_folder import RunFolder
@@ -117,12 +119,19 @@ def _sample(run: RunFolder, *folder: str) -> Iterator[str]:
     """Captions of the files of a folder, but for repeated pairs, which have files of their own."""
     names = [name for name in storage.names(run.path(*folder), ".parquet") if not name.startswith("repeated-")]
     paths = [run.path(*folder, names[number]) for number in run_parquet.spread(len(names), GROUPS_AT_MOST)]
+    of_file = GROUPS_AT_MOST // max(1, len(paths))
     for path in paths:
-        groups = list(run_parquet.row_groups(path, ["caption"], at_most=GROUPS_AT_MOST // len(paths)))
-        for rows in groups:
-            column: Any = rows["caption"]
-            wanted = run_parquet.spread(len(rows), CAPTIONS_AT_MOST // (len(paths) * len(groups)))
+        most = CAPTIONS_AT_MOST // len(paths)
+        groups = [
+            _thinned(rows["caption"], most) for rows in run_parquet.row_groups(path, ["caption"], at_most=of_file)
+        ]
+        for captions in groups:
             try:
-                yield from (caption or "" for caption in column.take(wanted).to_pylist())
+                yield from (caption or "" for caption in _thinned(captions, most // len(groups)).to_pylist())
             except UnicodeDecodeError as error:
                 raise UnreadableError(f"{path}: cannot be read as Parquet (a string is not UTF-8)") from error
+
+
+def _thinned(captions: Any, at_most: int) -> Any:
+    """These captions (an Arrow column), or so many at even distances."""
+    return captions.take(pa.array(run_parquet.spread(len(captions), at_most), pa.int64()))

@@ -92,6 +92,14 @@ def test_without_dropped_rows_the_page_says_why_there_are_no_words(tmp_path: Pat
     assert b"so their words are unknown" in page.html(found)
 
 
+def test_files_without_rows_have_no_words(tmp_path: Path) -> None:
+    run = report_run.write(tmp_path, report_run.candidates(100))
+    report_run.write_captions(run, [], [])
+    found = numbers.gather(RunFolder.open(str(run)), PASSED).words
+    assert found is not None
+    assert (found.kept.captions, found.kept.words, found.dropped.bigrams) == (0, [], [])
+
+
 def test_a_caption_that_is_no_text_names_its_file(tmp_path: Path) -> None:
     run = report_run.write(tmp_path, report_run.candidates(100))
     broken = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
