@@ -166,6 +166,17 @@ FUNNEL = AuditTable(
     ),
 )
 
+DROPPED_IMAGES = AuditTable(
+    "audit/dropped_images.parquet",
+    pa.schema(
+        [
+            ("stage", pa.string()),  # `fetch`, `image` or `decontaminate`: extract and the text rules drop pairs.
+            ("reason", pa.string()),  # The reason, which all rows of an image have in common.
+            ("images", pa.int64()),  # Distinct images.
+        ]
+    ),
+)
+
 SIMILARITY = AuditTable(
     "audit/near_duplicates/similarity.parquet",
     pa.schema(

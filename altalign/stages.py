@@ -36,6 +36,7 @@ OUTPUTS = {
         "shards",
         "audit/failed.parquet",
         "audit/funnel.parquet",
+        "audit/dropped_images.parquet",
         "audit/samples.parquet",
         "counts.parquet",
         "summary.json",

@@ -36,13 +36,18 @@ def main(argv: Sequence[str]) -> int:
         "--json", action="store_true", help="print the checks, or the differences, as JSON and write nothing"
     )
     parser.add_argument("--shards", type=_positive, default=None, metavar="N", help="read at most N shards (all)")
+    parser.add_argument(
+        "--page", metavar="FILE", help="with two runs: also write FILE, an HTML page that shows the pairs with pictures"
+    )
     arguments = parser.parse_args(argv)
+    if arguments.page is not None and arguments.other is None:
+        raise UsageError("--page is for two runs; the page of one run is RUN/report.html, which is always written")
     if arguments.other is not None:
         if arguments.shards:
             raise UsageError("--shards is for the checks of one run; leave it out to compare two runs")
         from altalign.audit import compare
 
-        return compare.main(arguments.run, arguments.other, as_json=arguments.json)
+        return compare.main(arguments.run, arguments.other, as_json=arguments.json, page=arguments.page)
     with own_files(arguments.run):
         run = _finished(arguments.run)
         checks = _checks(run, arguments.shards) if arguments.json else write(run, shards_at_most=arguments.shards)

@@ -1,4 +1,7 @@
-"""`altalign audit RUN_A RUN_B`: settings that differ, counts side by side, and pairs whose verdict changed."""
+"""`altalign audit RUN_A RUN_B`: settings that differ, counts side by side, and pairs whose verdict changed.
+
+It prints all that, or writes it as a page with pictures, too.
+"""
 
 import json
 import sys
@@ -10,7 +13,7 @@ from rich.table import Table
 
 from altalign import storage, terminal
 from altalign.audit import compare_pairs, run_parquet
-from altalign.audit.compare_pairs import ABSENT_NAME, Joined
+from altalign.audit.compare_pairs import ABSENT_NAME, Example, Joined
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError, UsageError
 from altalign.reasons import KEPT, REASONS, Stage
@@ -20,6 +23,7 @@ from altalign.stages import own_files
 from altalign.terminal import shown
 
 CAPTION_AT_MOST = 100  # characters of a caption that are printed
+EXAMPLES, EXAMPLES_OF_PAGE = 3, 12  # pairs of each change: printed, and on the page
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,10 @@ class Side:
         return "not in its pool" if self.keeps_dropped else "dropped, or not in its pool"
 
 
-def main(run_a: str, run_b: str, *, as_json: bool = False) -> int:
+def main(run_a: str, run_b: str, *, as_json: bool = False, page: str | None = None) -> int:
     """Compares two finished runs and prints what differs; returns 0 whatever that is.
+
+    `page` is where it writes the same with pictures, as one HTML file.
 
     Raises:
         UsageError: a folder is not a finished run.
@@ -80,12 +86,17 @@ def main(run_a: str, run_b: str, *, as_json: bool = False) -> int:
     """
     sides = Side.of(run_a), Side.of(run_b)
     with own_files(run_a), own_files(run_b):
-        joined = compare_pairs.join([side.run for side in sides], max(sum(side.counts.values()) for side in sides))
+        rows = max(sum(side.counts.values()) for side in sides)
+        joined = compare_pairs.join([side.run for side in sides], rows, EXAMPLES_OF_PAGE if page else EXAMPLES)
+        if page:
+            storage.write_bytes(page, _page(*sides, joined))
     if as_json:
         json.dump(_as_json(*sides, joined), sys.stdout, indent=2)  # ASCII, so it is safe on a terminal
         sys.stdout.write("\n")
     else:
         _print(*sides, joined)
+        if page:
+            sys.stdout.write(f"page: {shown(page)}\n")
     return 0
 
 
@@ -167,10 +178,27 @@ def _as_json(a: Side, b: Side, joined: Joined) -> dict[str, Any]:
         "examples": [
             {"from": _verdict(each.before, a), "to": _verdict(each.after, b)}
             | {"key": each.key, "caption": each.caption, "image_url": each.image_url}
-            for each in joined.examples
+            for each in _first(joined.examples)
         ],
         "notes": notes(a, b),
     }
+
+
+def _page(a: Side, b: Side, joined: Joined) -> bytes:
+    from altalign.audit.report import comparison  # templates and decoders, which a terminal need not wait for
+
+    return comparison.html(
+        comparison.Compared(
+            folders=[side.run.folder for side in (a, b)],
+            settings=settings_that_differ(a, b),
+            counts=counts_side_by_side(a, b),
+            totals={name: (a.summary.get(name, 0), b.summary.get(name, 0)) for name in ("pairs", "images", "bytes")},
+            changes=[change for change in _named(joined, a, b) if change[0] != change[1]],
+            examples=[(_verdict(each.before, a), _verdict(each.after, b), each) for each in joined.examples],
+            notes=notes(a, b),
+            pixels_at_most=max(int(side.settings.get("image.pixels_at_most", 0)) for side in (a, b)),
+        )
+    )
 
 
 def _print(a: Side, b: Side, joined: Joined) -> None:
@@ -240,7 +268,14 @@ def _print_changes(a: Side, b: Side, joined: Joined) -> None:
     for (before, after), number in sorted(changes, key=lambda change: (-change[1], change[0])):
         pairs, change = "pair" if number == 1 else "pairs", f"{_verdict(before, a)} -> {_verdict(after, b)}"
         out.print(f"{number:,} {pairs}: {shown(change)}", style="bold", soft_wrap=True)
-        for each in joined.examples:
-            if (each.before, each.after) == (before, after):
-                cut = each.caption[:CAPTION_AT_MOST] + ("…" if len(each.caption) > CAPTION_AT_MOST else "")
-                out.print(f"  {each.key} {shown(cut)}", soft_wrap=True)
+        for each in _first([each for each in joined.examples if (each.before, each.after) == (before, after)]):
+            cut = each.caption[:CAPTION_AT_MOST] + ("…" if len(each.caption) > CAPTION_AT_MOST else "")
+            out.print(f"  {each.key} {shown(cut)}", soft_wrap=True)
+
+
+def _first(examples: list[Example]) -> list[Example]:
+    """The first `EXAMPLES` of each change."""
+    by_change: dict[tuple[str, str], list[Example]] = {}
+    for each in examples:
+        by_change.setdefault((each.before, each.after), []).append(each)
+    return [each for of_change in by_change.values() for each in of_change[:EXAMPLES]]

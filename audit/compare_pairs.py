@@ -26,7 +26,6 @@ from altalign.reasons import KEPT, DropReason, Stage
 
 ROWS_AT_ONCE = 1 << 21  # in a range of keys, on average: 300 MB while it is merged
 RANGES_AT_MOST = 512  # files open at the same time
-EXAMPLES = 3  # pairs of each change, those with the smallest keys
 ABSENT, ABSENT_NAME = 0, "absent"  # the verdict of a pair that a run does not have
 
 _STAGES = tuple(stage.value for stage in Stage if stage is not Stage.EXTRACT)
@@ -38,13 +37,22 @@ _DIGITS[[*b"0123456789abcdef"]] = np.arange(16)
 
 
 class Example(NamedTuple):
-    """A pair that changed its verdict."""
+    """A pair that changed its verdict; `image` is where a run that kept it stored its image, None if none did."""
 
     before: str
     after: str
     key: str
     caption: str
     image_url: str | None
+    image: "Place | None"
+
+
+class Place(NamedTuple):
+    """Where the bytes of an image are: a tar, and offset and length in it."""
+
+    tar: str
+    offset: int
+    length: int
 
 
 @dataclass
@@ -55,12 +63,13 @@ class Joined:
     examples: list[Example] = field(default_factory=list)
 
 
-def join(runs: Sequence[RunFolder], rows: int) -> Joined:
+def join(runs: Sequence[RunFolder], rows: int, examples: int) -> Joined:
     """Joins two runs.
 
     Args:
         runs: both runs, finished.
         rows: roughly how many rows the larger one has.
+        examples: how many pairs of each change are named, those with the smallest keys.
 
     Raises:
         UnreadableError: a file of a run is damaged.
@@ -72,7 +81,8 @@ def join(runs: Sequence[RunFolder], rows: int) -> Joined:
         names, tally, found = list(verdicts), np.zeros(len(verdicts) ** 2, np.int64), dict[int, list[_Found]]()
         for place in range(1 << bits):
             interrupts.check()
-            _merge([_range(Path(folder), number, place) for number in range(2)], tally, found, len(names))
+            both = [_range(Path(folder), number, place) for number in range(2)]
+            _merge(both, tally, found, len(names), examples)
         pairs: dict[tuple[str, str], int] = {}
         for cell in np.flatnonzero(tally).tolist():
             before, after = divmod(cell, len(names))
@@ -163,7 +173,9 @@ class _Found(NamedTuple):
     file: int
 
 
-def _merge(both: list[Records], tally: npt.NDArray[np.int64], found: dict[int, list[_Found]], names: int) -> None:
+def _merge(
+    both: list[Records], tally: npt.NDArray[np.int64], found: dict[int, list[_Found]], names: int, examples: int
+) -> None:
     """Adds the pairs of a range to `tally` by both verdicts, int64[names * names], and the first changes to `found`."""
     records, of = np.concatenate(both), np.repeat(np.arange(2, dtype=np.uint8), [len(each) for each in both])
     if not len(records):
@@ -184,24 +196,31 @@ def _merge(both: list[Records], tally: npt.NDArray[np.int64], found: dict[int, l
     counted = np.bincount(cells, minlength=len(tally))
     tally += counted
     for cell in np.flatnonzero(counted).tolist():
-        wanted = EXAMPLES - len(found.get(cell, []))
+        wanted = examples - len(found.get(cell, []))
         if cell // names != cell % names and wanted > 0:
-            for row in firsts[np.flatnonzero(cells == cell)[:wanted]].tolist():
+            for number in np.flatnonzero(cells == cell)[:wanted].tolist():
+                end = firsts[number + 1] if number + 1 < len(firsts) else len(records)
+                # the smallest verdict is KEPT, if a run kept the pair: then the file has its image, too
+                row = int(firsts[number] + np.argmin(records["verdict"][firsts[number] : end]))
                 key = f"{int(records['high'][row]):016x}{int(records['low'][row]):016x}"
                 found.setdefault(cell, []).append(_Found(key, int(of[row]), int(records["file"][row])))
 
 
 def _examples(files: list[list[str]], found: dict[int, list[_Found]], names: list[str]) -> list[Example]:
-    """Reads the captions and URLs of the pairs that were found."""
+    """Reads the captions and URLs of the pairs that were found, and where their images are."""
     wanted: dict[str, set[str]] = {}
     for each in (each for of_cell in found.values() for each in of_cell):
         wanted.setdefault(files[each.run][each.file], set()).add(each.key)
-    told: dict[str, tuple[str, str | None]] = {}
+    told: dict[str, tuple[str, str | None, Place | None]] = {}
     for path, keys in wanted.items():
-        for rows in run_parquet.row_groups(path, ["key", "caption", "image_url"]):
+        is_side_car = path.split("/")[-2] == "shards"
+        columns = ["key", "caption", "image_url", *(["tar_offset", "tar_bytes"] if is_side_car else [])]
+        for rows in run_parquet.row_groups(path, columns):
             is_wanted: Any = pc.is_in(rows["key"], value_set=pa.array(sorted(keys)))
             for row in rows.filter(is_wanted).to_pylist():
-                told[row["key"]] = row["caption"] or "", row["image_url"]
+                tar = f"{path.removesuffix('.parquet')}.tar"
+                image = Place(tar, row["tar_offset"], row["tar_bytes"]) if is_side_car else None
+                told[row["key"]] = row["caption"] or "", row["image_url"], image
     return [
         Example(names[cell // len(names)], names[cell % len(names)], each.key, *told[each.key])
         for cell, of_cell in sorted(found.items())

@@ -1,6 +1,7 @@
 """Writes the README's picture, docs/images/report.png, from the report of the demo: `make curate`, then run this.
 
-Chromium draws the page. The picture keeps its head, the funnel and the reasons of `judge`, without their samples.
+Chromium draws the page. The picture keeps its head with the strip of pictures, the funnel, and the reasons of `judge`
+without their samples.
 """
 
 import shutil
@@ -12,7 +13,7 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).parents[1]
 REPORT, PICTURE = ROOT / "runs/demo/report.html", ROOT / "docs/images/report.png"
 HIDDEN = """
-    nav, .eyebrow, .know, .note, .examples, main > section:not(#funnel, #reasons),
+    nav, .eyebrow, .know, .note, .examples, .strip .label:has(bdi), main > section:not(#funnel, #reasons),
     #reasons > :not(#reasons-title, #reasons-judge, #reasons-judge + *) { display: none !important }
     .page, header.top, section, h2, h3 { margin-bottom: 0 !important; padding-bottom: 6px !important }
     section { margin-top: 16px !important; padding-top: 16px !important }
@@ -21,7 +22,7 @@ HIDE = "css => { const sheet = new CSSStyleSheet(); sheet.replaceSync(css); docu
 
 
 def main() -> None:
-    """Write the picture, in 64 colours: a third of the bytes, and no eye sees it."""
+    """Write the picture, in 256 colours: few bytes, and no eye sees it."""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = chromium.new_page(viewport={"width": 960, "height": 600}, reduced_motion="reduce", color_scheme="light")
@@ -30,7 +31,7 @@ def main() -> None:
         page.screenshot(path=PICTURE, full_page=True)
         chromium.close()
     with Image.open(PICTURE) as drawn:
-        drawn.convert("RGB").quantize(64).save(PICTURE, optimize=True)
+        drawn.convert("RGB").quantize(256).save(PICTURE, optimize=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,26 @@
-"""Thumbnails for descriptors: 32 x 32 means of gray, exact in integers, so that every machine has the same."""
+"""Thumbnails for descriptors: 32 x 32 means of gray, exact in integers, so that every machine has the same.
+
+And thumbnails for people, as WebP.
+"""
+
+import io
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
+from PIL import Image
 
 SIDE_PX = 32
+WEBP_SIDE_PX, WEBP_QUALITY = 192, 75  # of a thumbnail for people: its long side, and its quality
+
+
+def webp(decoded: npt.NDArray[np.uint8]) -> bytes:
+    """Pixels (uint8[height, width, 3]) as WebP, the long side at most 192 px."""
+    image = Image.fromarray(decoded)
+    image.thumbnail((WEBP_SIDE_PX, WEBP_SIDE_PX), Image.Resampling.BOX)
+    file = io.BytesIO()
+    image.save(file, "WEBP", quality=WEBP_QUALITY)
+    return file.getvalue()
 
 
 def thumbnail(gray: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

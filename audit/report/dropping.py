@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from altalign import reason_words
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
-from altalign.audit_tables import FAILED_ROWS, FUNNEL, AuditTable
+from altalign.audit_tables import DROPPED_IMAGES, FAILED_ROWS, FUNNEL, AuditTable
 from altalign.curation import CurateConfig
 from altalign.errors import UnreadableError
 from altalign.reasons import KEPT, REASONS, Stage
@@ -48,6 +48,7 @@ class Reason:
         name: the reason.
         about: the rule in a sentence, with its setting and value between backticks.
         rows: how many rows it dropped: it is the first rule that holds for them.
+        images: how many distinct images these are; None for rules that drop pairs, or if the run did not count them.
         holds: how many rows it holds for, first or not; None if the run did not count that.
         only: how many rows no other rule of the stage holds for; None likewise.
     """
@@ -55,6 +56,7 @@ class Reason:
     name: str
     about: str
     rows: int
+    images: int | None
     holds: int | None
     only: int | None
 
@@ -156,10 +158,14 @@ def _sum(counts: Rows, names: list[str], of: Stage, of_reason: str | None) -> tu
 
 def of_stages(run: RunFolder, counts: Rows) -> list[StageReasons]:
     """The reasons of every stage."""
-    combinations = _combinations(run)
-    if combinations is None:
-        return [_of_stage(run.config, stage, counts, None) for stage in Stage]
-    return [_of_stage(run.config, stage, counts, combinations.get(stage.value, {})) for stage in Stage]
+    combinations, images = _combinations(run), dropped_images(run)
+    found = [None if combinations is None else combinations.get(stage.value, {}) for stage in Stage]
+    return [_of_stage(run.config, stage, counts, images, each) for stage, each in zip(Stage, found, strict=True)]
+
+
+def dropped_images(run: RunFolder) -> dict[tuple[str, str], int]:
+    """Distinct images that were dropped, by stage and reason; empty if the run did not count them."""
+    return {(row["stage"], row["reason"]): row["images"] for row in files.rows(run, DROPPED_IMAGES) or []}
 
 
 def _combinations(run: RunFolder) -> dict[str, Counter[tuple[str, ...]]] | None:
@@ -174,7 +180,11 @@ def _combinations(run: RunFolder) -> dict[str, Counter[tuple[str, ...]]] | None:
 
 
 def _of_stage(
-    config: CurateConfig, stage: Stage, counts: Rows, combinations: Mapping[tuple[str, ...], int] | None
+    config: CurateConfig,
+    stage: Stage,
+    counts: Rows,
+    images: Mapping[tuple[str, str], int],
+    combinations: Mapping[tuple[str, ...], int] | None,
 ) -> StageReasons:
     rows: Counter[str] = Counter()
     for (of, _, reason), count in counts.items():
@@ -191,7 +201,7 @@ def _of_stage(
 
     def dropped_for(name: str) -> Reason:
         both = (holding[name, name], only[name]) if is_known else (None, None)
-        return Reason(name, reason_words.told(config, name), rows[name], *both)
+        return Reason(name, reason_words.told(config, name), rows[name], images.get((stage.value, name)), *both)
 
     overlap = [[holding[one, other] for other in names] for one in names] if is_known else []
     silent = [reason.value for reason in REASONS[stage] if reason.value not in names]

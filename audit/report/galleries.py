@@ -4,8 +4,9 @@ The run chose them by a hash of their content.
 """
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from altalign.audit.report import files
@@ -15,6 +16,7 @@ from altalign.reasons import KEPT, REASONS, Stage
 
 PICTURES_AT_MOST = 19_000_000  # bytes of data URIs, which keep the page under 25 MB
 _KINDS = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
+STRIP = 8  # pictures of a row at the top of the page
 ABOVE, BELOW, GONE = "just above", "just below", "dropped"  # kinds of audit/near_duplicates/gallery.parquet
 
 
@@ -38,6 +40,7 @@ class Card:
     caption: str
     image_url: str | None
     page_url: str | None
+    source: str
     source_key: str | None
     extra: str | None
     key: str | None
@@ -49,12 +52,43 @@ class Card:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Samples of one reason of a stage, or of the kept pairs; `rows` is how many there are in all."""
+    """Samples of one reason of a stage, or of the kept pairs.
+
+    Attributes:
+        stage: its name, or `kept`.
+        reason: its name, or `kept`.
+        rows: how many pairs there are in all.
+        images: how many distinct images these have; None if it is not known.
+        cards: some of the pairs, each of another image if there are images.
+    """
 
     stage: str
     reason: str
     rows: int
+    images: int | None
     cards: list[Card]
+
+    @property
+    def is_of_images(self) -> bool:
+        """Whether each card has an image of its own: a rule on images dropped it, or it was kept."""
+        return self.stage in (KEPT, Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE)
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A card of the strip at the top, with the gallery that it comes from."""
+
+    stage: str
+    reason: str
+    card: Card
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Pictures for the top of the page."""
+
+    kept: list[Shot]
+    dropped: list[Shot]
 
 
 @dataclass(frozen=True)
@@ -78,20 +112,46 @@ class Galleries:
     samples: list[Gallery] | None
     near: dict[str, list[Near]] | None
 
+    @property
+    def strip(self) -> Strip:
+        """Up to `STRIP` kept and dropped pictures; of dropped ones, those of every reason take turns."""
+        shots = [
+            [Shot(each.stage, each.reason, card) for card in each.cards if _may_stand_at_the_top(card)]
+            for each in self.samples or []
+        ]
+        kept = [shot for of_gallery in shots for shot in of_gallery if shot.stage == KEPT]
+        others = [of_gallery for of_gallery in shots if of_gallery and of_gallery[0].stage != KEPT]
+        turns = [shot for turn in zip_longest(*others) for shot in turn if shot]
+        return Strip(kept[:STRIP], turns[:STRIP])
 
-def of_run(run: RunFolder, counts: dict[tuple[str, str], int]) -> Galleries:
+    @property
+    def sources(self) -> list[str]:
+        """The sources of all samples, sorted."""
+        return sorted({card.source for each in self.samples or [] for card in each.cards})
+
+
+def _may_stand_at_the_top(card: Card) -> bool:
+    return card.picture is not None and card.picture.is_shown and not card.is_nsfw
+
+
+def of_run(
+    run: RunFolder, counts: Mapping[tuple[str, str], int], images: Mapping[tuple[str, str], int | None]
+) -> Galleries:
     """Reads the galleries of a run.
 
     Args:
         run: the run, finished.
         counts: rows by stage and reason, as in counts.parquet.
+        images: distinct images that were dropped, by stage and reason, and those that were kept.
     """
-    found = Galleries(_samples(run, counts), _near(run))
+    found = Galleries(_samples(run, counts, images), _near(run))
     fit(found)
     return found
 
 
-def _samples(run: RunFolder, counts: dict[tuple[str, str], int]) -> list[Gallery] | None:
+def _samples(
+    run: RunFolder, counts: Mapping[tuple[str, str], int], images: Mapping[tuple[str, str], int | None]
+) -> list[Gallery] | None:
     rows = files.rows(run, SAMPLES)
     if rows is None:
         return None
@@ -99,8 +159,9 @@ def _samples(run: RunFolder, counts: dict[tuple[str, str], int]) -> list[Gallery
     for row in rows:
         by_reason.setdefault((row["stage"], row["reason"]), []).append(_card(run, row))
     named = [(KEPT, KEPT), *((stage.value, reason.value) for stage in Stage for reason in REASONS[stage])]
-    totals = counts | {(KEPT, KEPT): counts.get((Stage.DECONTAMINATE.value, KEPT), 0)}
-    return [Gallery(*name, totals.get(name, 0), by_reason[name]) for name in named if name in by_reason]
+    totals = {**counts, (KEPT, KEPT): counts.get((Stage.DECONTAMINATE.value, KEPT), 0)}
+    there = [name for name in named if name in by_reason]
+    return [Gallery(*name, totals.get(name, 0), images.get(name), by_reason[name]) for name in there]
 
 
 def _card(run: RunFolder, row: dict[str, Any]) -> Card:
@@ -111,6 +172,7 @@ def _card(run: RunFolder, row: dict[str, Any]) -> Card:
         row["caption"] or "",
         row["image_url"],
         row["page_url"],
+        row["source"] or "",
         row["source_key"],
         row["extra"],
         row["key"],
@@ -174,13 +236,14 @@ def _picture(data: bytes | None) -> Picture | None:
 
 
 def fit(found: Galleries, at_most: int = PICTURES_AT_MOST) -> None:
-    """Shows pictures while there is room: the first of every gallery, then the second of each, and so on."""
+    """Shows pictures while there is room: the strip, the first of every gallery, the second of each, and so on."""
     pairs = [[(each.image, each.test) for each in of_kind] for of_kind in (found.near or {}).values()]
     rows: list[list[tuple[Picture | None, ...]]] = [
         *([(card.picture,) for card in gallery.cards] for gallery in found.samples or []),
         *pairs,
     ]
-    left = at_most
+    strip = found.strip
+    left = at_most - _bytes([shot.card.picture for shot in (*strip.kept, *strip.dropped)])
     for number in range(max(map(len, rows), default=0)):
         for row in rows:
             left = _take(row[number], left) if number < len(row) else left
@@ -188,8 +251,13 @@ def fit(found: Galleries, at_most: int = PICTURES_AT_MOST) -> None:
 
 def _take(pictures: Sequence[Picture | None], left: int) -> int:
     """Shows all of these pictures, or none if they do not fit; returns the bytes that are left."""
-    there = [picture for picture in pictures if picture]
-    needed = sum(4 * -(-len(picture.data) // 3) + 30 for picture in there)
-    for picture in there:
-        picture.is_shown = needed <= left
+    needed = _bytes(pictures)
+    for picture in pictures:
+        if picture:
+            picture.is_shown = needed <= left
     return left - needed if needed <= left else left
+
+
+def _bytes(pictures: Sequence[Picture | None]) -> int:
+    """How many bytes the data URIs of these pictures take."""
+    return sum(4 * -(-len(picture.data) // 3) + 30 for picture in pictures if picture)

@@ -8,7 +8,7 @@ from typing import Any
 from altalign import __version__, reason_words, storage
 from altalign.audit.checks import findings
 from altalign.audit.checks.findings import Check
-from altalign.audit.report import distributions, dropping, fidelity, files, galleries, most_frequent, what_if
+from altalign.audit.report import distributions, dropping, fidelity, files, galleries, most_frequent, top_words, what_if
 from altalign.audit.run_folder import RunFolder
 from altalign.counts import Counts
 from altalign.reasons import KEPT, Stage
@@ -52,6 +52,7 @@ class Numbers:
     what_if: what_if.WhatIf
     galleries: galleries.Galleries
     frequent: most_frequent.Frequent
+    words: top_words.TopWords | None
     checks: Sequence[Check]
     fidelity: fidelity.Fidelity
     run: RunFacts
@@ -82,7 +83,7 @@ class Numbers:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """The content of `audit/report.json`: the numbers of the page, without times and untrusted strings."""
+        """The content of `audit/report.json`: the numbers of the page that no other file has, without times."""
         told = ("setting", "stops", "at", "disabled")
         moved = {slider.key: {name: getattr(slider, name) for name in told} for slider in self.what_if.sliders}
         own = what_if.yields(self.what_if, {}) if self.what_if.judge is not None else None
@@ -100,6 +101,7 @@ class Numbers:
                 f"{each.stage}/{each.reason}": {"rows": each.rows, "shown": len(each.cards)}
                 for each in self.galleries.samples or []
             },
+            "words": asdict(self.words) if self.words else None,
             "fidelity": asdict(self.fidelity),
         }
 
@@ -114,17 +116,20 @@ def gather(run: RunFolder, checks: Sequence[Check]) -> Numbers:
     rows: Counter[tuple[str, str]] = Counter()
     for (stage, _, reason), count in counts.items():
         rows[stage, reason] += count
+    funnel = dropping.funnel(run, counts)
+    images = {**dropping.dropped_images(run), (KEPT, KEPT): funnel[-1].images}
     return Numbers(
         folder=run.folder,
         generator=files.generator(run),
-        funnel=dropping.funnel(run, counts),
+        funnel=funnel,
         stages=dropping.of_stages(run, counts),
         distributions=distributions.of_run(run),
         what_if=what_if.of_run(
             run, kept_by_judge=rows[Stage.JUDGE.value, KEPT], kept_at_the_end=rows[Stage.DECONTAMINATE.value, KEPT]
         ),
-        galleries=galleries.of_run(run, dict(rows)),
+        galleries=galleries.of_run(run, rows, images),
         frequent=most_frequent.of_run(run),
+        words=top_words.of_run(run, rows),
         checks=checks,
         fidelity=fidelity.of_run(run, counts),
         run=_facts(run, rows),

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -27,7 +28,7 @@ _CARDS_AT_MOST = (
 )  # of each gallery, tried until the page fits; kept pairs have twice as many
 _HERE = Path(__file__).parent
 _CHARTS = "uPlot-1.6.32"
-_SCRIPTS = (f"{_CHARTS}.iife.min.js", "charts.js", "what_if.js", "page.js")
+_SCRIPTS = (f"{_CHARTS}.iife.min.js", "charts.js", "what_if.js", "find.js", "cards.js", "page.js")
 _STYLES = (f"{_CHARTS}.min.css", "page.css")
 
 
@@ -120,7 +121,8 @@ def _pictures(found: Galleries) -> int:
 def _shown(found: Galleries) -> Iterator[Any]:
     cards = (card.picture for gallery in found.samples or [] for card in gallery.cards)
     sides = (side for of_kind in (found.near or {}).values() for near in of_kind for side in (near.image, near.test))
-    yield from (picture for picture in (*cards, *sides) if picture and picture.is_shown)
+    strip = (shot.card.picture for shot in (*found.strip.kept, *found.strip.dropped))
+    yield from (picture for picture in (*cards, *sides, *strip) if picture and picture.is_shown)
 
 
 @cache
@@ -143,6 +145,8 @@ def environment() -> Environment:
         "breakable": breakable,
         "lines": lines,
         "plain": plain,
+        "link": page_text.link,
+        "quoted": quoted,
     }
     environment.globals |= {"share": page_text.share, "heat": heat}
     return environment
@@ -175,6 +179,11 @@ def url(value: str | None, at_most: int = page_text.URL_AT_MOST) -> Markup:
     if not target:
         return label
     return Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>').format(target, label)
+
+
+def quoted(value: str) -> str:
+    """A word of a command for a shell; one that is not printable is shown as it is elsewhere, and names nothing."""
+    return shlex.quote(page_text.shown(value, page_text.LINK_AT_MOST).text)
 
 
 def code(value: str) -> Markup:

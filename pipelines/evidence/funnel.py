@@ -1,9 +1,10 @@
-"""Images and bytes at each step of a run, for each source and for all sources together.
+"""Images and bytes at each step of a run, for each source and for all sources together; and images by drop reason.
 
 An image that two sources have counts for each of them, and once in all: totals are counted by themselves, and are no
 sums of the sources. All rows of an image are in one fetch unit, so the numbers of units add up.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
-from altalign.audit_tables import FUNNEL
+from altalign.audit_tables import DROPPED_IMAGES, FUNNEL
+from altalign.pipelines.files import parquet
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts import DECONTAMINATED, EXTRACTED, FETCHED
+from altalign.pipelines.run.artefacts import DECONTAMINATED, EXTRACTED, FETCHED, first_of_each_image
 from altalign.pipelines.run.units import Run
 from altalign.reasons import Stage
 
@@ -50,8 +52,17 @@ def renamed(entries: Iterable[Entry], *, step: str, to: str) -> list[Entry]:
     return [[to, *entry[1:]] for entry in entries if entry[0] == step]
 
 
+def dropped_images(stage: Stage, rows: pa.Table) -> list[list[Any]]:
+    """Stage, reason and number of distinct images of the rows that a stage drops.
+
+    The rows are sorted by image_id, and those of an image have the same reason.
+    """
+    reasons = rows.take(first_of_each_image(rows))["reason"]
+    return [[stage.value, reason, images] for reason, images in sorted(parquet.tally(reasons))]
+
+
 def write(run: Run, *, tars: int, samples: Iterable[Mapping[str, int]]) -> None:
-    """Write `audit/funnel.parquet`: every step, for all sources together and for each.
+    """Write `audit/funnel.parquet`, every step for all sources and for each, and `audit/dropped_images.parquet`.
 
     Args:
         run: whose units are finished, those of shards too.
@@ -62,10 +73,21 @@ def write(run: Run, *, tars: int, samples: Iterable[Mapping[str, int]]) -> None:
     amounts: Amounts = {(step, source): _none_yet(step) for step in STEPS for source in sources}
     for entry in _entries(run, tars, samples):
         _add(amounts, *entry)
+    gone, is_known = Counter[tuple[str, str]](), True
+    for marks in (FETCHED, DECONTAMINATED):
+        for _, facts in run.all_facts(marks):
+            for entry in facts.funnel:
+                _add(amounts, *entry)
+            is_known = is_known and facts.dropped_images is not None
+            for stage, reason, images in facts.dropped_images or ():
+                gone[stage, reason] += images
     for source in sources:  # all of these images are in the shards
         amounts[SHARDS, source][0] = amounts[Stage.DECONTAMINATE.value, source][0]
     rows = [dict(zip(FUNNEL.schema.names, (*of, *amount), strict=True)) for of, amount in amounts.items()]
     outputs.write_audit(run, FUNNEL, rows)
+    if is_known:
+        told = [{"stage": stage, "reason": reason, "images": gone[stage, reason]} for stage, reason in sorted(gone)]
+        outputs.write_audit(run, DROPPED_IMAGES, told)
 
 
 def _none_yet(step: str) -> list[int | None]:
@@ -86,9 +108,6 @@ def _entries(run: Run, tars: int, samples: Iterable[Mapping[str, int]]) -> Itera
     found = storage.read_json(run.path("tables", "over_captioned_images.json"))
     for source, images in ((None, found["distinct"]), *found["distinct_by_source"].items()):
         yield [Stage.EXTRACT.value, source, images, None]
-    for marks in (FETCHED, DECONTAMINATED):
-        for _, facts in run.all_facts(marks):
-            yield from facts.funnel
     yield [SHARDS, None, None, tars]
     for of_shard in samples:
         for source, size in of_shard.items():

@@ -4,7 +4,6 @@ Rows that the text rules drop are chosen by their keys while they are judged. La
 a hash: there the first rows are a sample. Rows whose image was fetched have a thumbnail.
 """
 
-import io
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,11 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from PIL import Image
 
 from altalign import storage
 from altalign.audit_tables import SAMPLES
-from altalign.filters import pixels
+from altalign.filters import pixels, thumbnails
 from altalign.machine import interrupts
 from altalign.pipelines.files import parquet
 from altalign.pipelines.images.measuring import enough_memory
@@ -37,7 +35,6 @@ from altalign.schema import DROPPED
 
 PER_REASON = 24
 OF_KEPT = 48
-SIDE_PX, QUALITY = 192, 75  # of a thumbnail: long side, and quality of WebP
 
 Numbers = npt.NDArray[np.int64]  # int64[n], rising numbers of rows
 Hashes = npt.NDArray[np.uint64]  # uint64[n]
@@ -239,18 +236,10 @@ def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:
 
     None for an image that cannot be decoded, or has more than `pixels_at_most` pixels.
     """
-    with enough_memory(None, data, colour=True, pixels_at_most=pixels_at_most, short_side_px=SIDE_PX):
-        decoded = pixels.decode(data, pixels_at_most=pixels_at_most, colour=True, short_side_px=SIDE_PX).pixels
-    return None if decoded is None else thumbnail(decoded)
-
-
-def thumbnail(decoded: npt.NDArray[np.uint8]) -> bytes:
-    """Pixels (uint8[height, width, 3]) as WebP, the long side at most 192 px."""
-    image = Image.fromarray(decoded)
-    image.thumbnail((SIDE_PX, SIDE_PX), Image.Resampling.BOX)
-    file = io.BytesIO()
-    image.save(file, "WEBP", quality=QUALITY)
-    return file.getvalue()
+    side = thumbnails.WEBP_SIDE_PX
+    with enough_memory(None, data, colour=True, pixels_at_most=pixels_at_most, short_side_px=side):
+        decoded = pixels.decode(data, pixels_at_most=pixels_at_most, colour=True, short_side_px=side).pixels
+    return None if decoded is None else thumbnails.webp(decoded)
 
 
 def places_of(

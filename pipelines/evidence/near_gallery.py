@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from altalign.audit_tables import GALLERY, SIMILARITY
+from altalign.filters import thumbnails
 from altalign.machine import interrupts
 from altalign.pipelines.evidence import gallery_rows
 from altalign.pipelines.files import parquet
@@ -115,4 +116,4 @@ def test_thumbnails(run: Run, wanted: set[int]) -> dict[int, bytes]:
 
 def thumbnail(data: bytes) -> bytes:
     """An image as WebP, upright and on white, its long side at most 192 px; a black pixel where it cannot be shown."""
-    return gallery_rows.picture(data, pixels_at_most=2**62) or gallery_rows.thumbnail(np.zeros((1, 1, 3), np.uint8))
+    return gallery_rows.picture(data, pixels_at_most=2**62) or thumbnails.webp(np.zeros((1, 1, 3), np.uint8))

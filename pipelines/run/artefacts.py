@@ -307,6 +307,7 @@ class FetchFacts(Facts):
         failed: rows by every rule that holds.
         pictures: image_id, offset and bytes of some dropped images, for the galleries.
         funnel: step, source, images and bytes, for the report.
+        dropped_images: stage, reason and how many distinct images were dropped; None in marks of older versions.
         hosts: how many images of the sample each host has, how many were fetched, and how many were kept.
     """
 
@@ -315,6 +316,7 @@ class FetchFacts(Facts):
     failed: Rows
     pictures: list[list[Any]]
     funnel: list[list[Any]]
+    dropped_images: Rows | None
     hosts: Mapping[str, tuple[int, int, int]]
 
 
@@ -589,12 +591,13 @@ class DropUnit(Unit):
 
 @dataclass(frozen=True)
 class DropFacts(Facts):
-    """How many rows stay, counts, and the funnel's entries."""
+    """How many rows stay, counts, the funnel's entries, and dropped images as in `FetchFacts`."""
 
     kept: int
     counts: Rows
     failed: Rows
     funnel: list[list[Any]]
+    dropped_images: Rows | None
 
 
 FOUND = Marks("decontaminate/search", FoundFacts)

@@ -196,7 +196,7 @@ def drop(run: Run, unit: DropUnit) -> DropFacts:
             if stage == Stage.IMAGE and reason == KEPT:
                 failed_counts.add_rows(Stage.DECONTAMINATE, source, [], rows)
         of_images = funnel.renamed(unit["funnel"], step=Stage.IMAGE, to=Stage.DECONTAMINATE)
-        return DropFacts(unit["kept"], **failed_counts.facts(), funnel=of_images)
+        return DropFacts(unit["kept"], **failed_counts.facts(), funnel=of_images, dropped_images=[])
     stays = np.ones(unit["kept"], np.bool_)
     stays[dropped["row"].to_numpy()] = False
     left, files = Fetched(run, name).rows().filter(pa.array(stays)), Decontaminated(run, name)
@@ -209,7 +209,8 @@ def drop(run: Run, unit: DropUnit) -> DropFacts:
         outputs.write_dropped(outputs.dropped(run, Stage.DECONTAMINATE, name), Stage.DECONTAMINATE, dropped)
     arrays.save(files.rows, np.flatnonzero(stays))
     of_images = funnel.of_images(Stage.DECONTAMINATE.value, left, sizes="blob_bytes")
-    return DropFacts(int(stays.sum()), **failed_counts.facts(), funnel=of_images)
+    gone = funnel.dropped_images(Stage.DECONTAMINATE, dropped)
+    return DropFacts(int(stays.sum()), **failed_counts.facts(), funnel=of_images, dropped_images=gone)
 
 
 def _nearest(run: Run, name: str) -> Near:

@@ -165,6 +165,7 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
             *funnel.of_images(Stage.FETCH.value, seen, sizes="blob_bytes"),
             *funnel.of_images(Stage.IMAGE.value, kept, sizes="blob_bytes"),
         ],
+        dropped_images=[*funnel.dropped_images(Stage.FETCH, missing), *funnel.dropped_images(Stage.IMAGE, dropped)],
         hosts=image_hosts.count(*(parquet.values(of_images, name) for name in names), one_in=unit["one_in"]),
     )
 

@@ -1,7 +1,10 @@
 """Two runs side by side: settings, counts, and the verdicts of pairs, against a join by a plain dictionary."""
 
+import base64
+import io
 import json
 import re
+import shlex
 from collections import Counter
 from contextlib import chdir
 from pathlib import Path
@@ -10,16 +13,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from altalign.audit import compare, compare_pairs
 from altalign.cli import main as altalign
 from altalign.errors import AltalignError, DamagedError, UsageError
 from altalign.schema import DROPPED
 from tests.audit import runs
+from tests.audit.report.chromium import WIDTHS, browser, opened
 from tests.end_to_end.runs import write_input
 
 pytestmark = pytest.mark.runs
-PART = "{kind = 'table', paths = ['input/part-0.parquet'], page_url_column = 'page', image_column = 'image'}"
 OTHER = ("--set", "text.words_at_most=4", "--set", "image.short_side_above_px=225", "--set", "text.vocabulary_size=200")
 
 
@@ -34,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "a": (),
         "b": OTHER,
         "bare": (*OTHER, "--set", "audit.keep_dropped=false"),
-        "less": ("--set", f"input=[{PART}, {{kind = 'table', paths = ['text/*.csv']}}]"),
+        "less": ("--set", 'input=[{kind="table",paths=["input/part-0.parquet"],image_column="image"}]'),
     }
     for name, sets in more.items():
         with chdir(folder):
@@ -236,3 +240,77 @@ def test_keys_of_one_first_half_are_told_apart(
         ("judge: text_empty", "judge: text_too_short"): 1,
         ("judge: text_too_short", "judge: text_empty"): 1,
     }
+
+
+# The page -------------------------------------------------------------------------------------------------------------
+
+
+def paged(folder: Path, path: Path, *more: str) -> str:
+    with chdir(folder):
+        assert altalign(["audit", "a", "b", "--page", str(path), *more]) == 0
+    return path.read_text(encoding="utf-8")
+
+
+def test_the_page_has_every_change_and_a_picture_of_each_pair_that_a_run_kept(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = paged(folder, tmp_path / "compared.html")
+    assert capsys.readouterr().out.endswith(f"page: {tmp_path / 'compared.html'}\n")
+    a, b = verdicts(folder / "a"), verdicts(folder / "b")
+    absent = "not in its pool"
+    changes = Counter((a.get(key, absent), b.get(key, absent)) for key in {*a, *b})
+    shown = 0
+    for (before, after), number in changes.items():
+        if before != after:
+            shown += min(number, 12)
+            count = f"{number:,} pair{'s' * (number != 1)}; {min(number, 12)} shown"
+            assert f"{before} → {after} " in said
+            assert count in said
+            if "kept" in (before, after):
+                block = said.split(f"{before} → {after} ")[1].split("</ul>")[0]
+                assert block.count("data:image/webp;base64,") == min(number, 12)
+            else:
+                assert "data:image" not in said.split(f"{before} → {after} ")[1].split("</ul>")[0]
+    assert said.count('<li class="card">') == shown
+    for picture in re.findall('data:image/webp;base64,([^"]*)', said):
+        assert max(Image.open(io.BytesIO(base64.b64decode(picture))).size) <= 192
+    assert "text.words_at_most" in said
+
+
+def test_the_page_changes_nothing_of_what_is_printed(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chdir(folder):
+        before = printed(capsys, Path("a"), Path("b"))
+        found = compared(capsys, Path("a"), Path("b"))
+    paged(folder, tmp_path / "compared.html")
+    assert capsys.readouterr().out == f"{before}page: {tmp_path / 'compared.html'}\n"
+    paged(folder, tmp_path / "compared.html", "--json")
+    assert json.loads(capsys.readouterr().out) == found
+
+
+def test_a_page_is_for_two_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with chdir(folder):
+        assert altalign(["audit", "a", "--page", "compared.html"]) == 2
+    assert "--page is for two runs" in capsys.readouterr().err
+    assert not (folder / "compared.html").exists()
+
+
+@pytest.mark.browser
+def test_the_page_is_quiet_and_fits_and_its_commands_name_both_runs(folder: Path, tmp_path: Path) -> None:
+    """With a caption of a stranger in it, which does nothing."""
+    both = [runs.copied(folder / name, tmp_path / name) for name in "ab"]
+    row = {"key": "0" * 32, "stage": "judge", "reason": "text_too_long", "caption": "<script>window.ran = 1</script>"}
+    pq.write_table(pa.Table.from_pylist([row], DROPPED), both[1] / "dropped" / "judge" / "more.parquet")
+    path = tmp_path / "compared.html"
+    assert altalign(["audit", *map(str, both), "--page", str(path)]) == 0
+    with browser() as chromium:
+        for width in WIDTHS:
+            with opened(chromium, path, width=width, ready="html[data-scripts=on]") as tab:
+                tab.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+                assert (tab.complaints, tab.requests) == ([], [path.as_uri()])
+                assert (tab.overflow(), tab.outside()) == (0, [])
+                assert tab.page.evaluate("window.ran ?? null") is None
+                card = tab.page.locator(".card", has_text="window.ran = 1")
+                commands = [shlex.split(each) for each in card.locator(".command code").all_inner_texts()]
+                assert commands == [["altalign", "explain", str(run), "--key", "0" * 32] for run in both]

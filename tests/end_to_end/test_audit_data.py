@@ -236,3 +236,15 @@ def test_a_run_says_on_what_it_was_made(embedded: Finished) -> None:
     facts = json.loads((embedded.folder / "run" / "run.json").read_text(encoding="utf-8"))
     assert re.fullmatch(r"\w+ \w+, \d+ cores(, \d+ GB)?, Python 3\.\d+\.\d+", facts["machine"])
     assert facts["machine"] in (embedded.folder / "run" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.everyday
+def test_dropped_images_are_those_of_the_dropped_rows(embedded: Finished) -> None:
+    run = embedded.folder / "run"
+    found: dict[tuple[str, str], set[str]] = {}
+    for stage in (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE):
+        for row in read_dropped(run, stage):
+            found.setdefault((stage.value, row["reason"]), set()).add(row["image_id"])
+    told = {(row["stage"], row["reason"]): row["images"] for row in rows_of(run, "dropped_images")}
+    assert told == {name: len(images) for name, images in found.items()}
+    assert len(told) > 2

@@ -1,13 +1,6 @@
 "use strict";
-// Shows blurred pictures on request, opens the gallery that a link leads to, and marks the reader's section in the menu.
+// Blurs all pictures, opens the gallery that a link leads to, and marks the reader's section in the menu.
 (() => {
-  for (const button of document.querySelectorAll(".reveal")) {
-    button.addEventListener("click", () => {
-      const isShown = button.parentElement.classList.toggle("shown");
-      button.setAttribute("aria-pressed", String(isShown));
-      button.textContent = isShown ? "Blur again" : "Show (NSFW score)";
-    });
-  }
   const blur = document.getElementById("blur-all");
   blur?.addEventListener("click", () => blur.setAttribute("aria-pressed", String(document.getElementById("galleries").classList.toggle("blurred"))));
 
@@ -15,8 +8,12 @@
 
   const opened = () => {
     const target = location.hash && document.getElementById(location.hash.slice(1));
-    if (target instanceof HTMLDetailsElement) target.open = true;
+    if (!(target instanceof HTMLDetailsElement)) return;
+    if (target.hidden) FIND.showAll();
+    target.open = true;
+    target.scrollIntoView();
   };
+  FIND.start();
   addEventListener("hashchange", opened);
   opened();
 

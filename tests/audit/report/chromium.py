@@ -56,8 +56,10 @@ def browser() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(chromium: Any, path: Path, *, width: int = 1440, **context: Any) -> Iterator[Tab]:
-    """A page of a file, once its scripts have run."""
+def opened(
+    chromium: Any, path: Path, *, width: int = 1440, ready: str = "html[data-what-if=ready]", **context: Any
+) -> Iterator[Tab]:
+    """A page of a file, once its scripts have run: `ready` is then in it."""
     within = chromium.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce", **context)
     tab = Tab(within.new_page())
     tab.page.on(
@@ -71,6 +73,6 @@ def opened(chromium: Any, path: Path, *, width: int = 1440, **context: Any) -> I
     tab.page.on("dialog", lambda dialog: (tab.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
     tab.page.goto(path.as_uri())
     if context.get("java_script_enabled", True):
-        tab.page.wait_for_selector("html[data-what-if=ready]", state="attached")
+        tab.page.wait_for_selector(ready, state="attached")
     yield tab
     within.close()

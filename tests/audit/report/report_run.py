@@ -306,6 +306,9 @@ FUNNEL = {
 }
 
 
+DROPPED_IMAGES = {"image_too_small": 17, "image_undecodable": 1}
+
+
 def of_source(amount: int | None, source: str) -> int | None:
     """Images or bytes of one of the two sources, which share some."""
     return amount if amount is None else amount * {"web": 3, "table": 2}[source] // 4
@@ -326,6 +329,8 @@ def _write_funnel(run: Path, images: int) -> None:
             )
     names = {"step": pa.string(), "source": pa.string(), "images": pa.int64(), "bytes": pa.int64()}
     pq.write_table(pa.Table.from_pylist(rows, pa.schema(list(names.items()))), run / "audit/funnel.parquet")
+    gone = [{"stage": "image", "reason": reason, "images": n} for reason, n in DROPPED_IMAGES.items()]
+    pq.write_table(pa.Table.from_pylist(gone), run / "audit/dropped_images.parquet")
 
 
 def _bounded(value: int, limit: int) -> int:
@@ -432,6 +437,13 @@ def write_samples(run: Path, rows: list[dict[str, Any]]) -> None:
     )
 
 
+def write_captions(run: Path, kept: list[str], dropped: list[str]) -> None:
+    """The captions of side-cars, and of what the text rules dropped, one file each."""
+    for folder, captions in (("shards", kept), ("dropped/judge", dropped)):
+        (run / folder).mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"caption": pa.array(captions, pa.string())}), run / folder / "000000-00000.parquet")
+
+
 def _write_strings(run: Path, pool: list[Candidate], limits: Limits) -> None:
     rows = [sample("kept", "kept", number, picture=picture(number), width=300, height=240) for number in range(4)]
     seen = set()
@@ -444,6 +456,7 @@ def _write_strings(run: Path, pool: list[Candidate], limits: Limits) -> None:
                 for more in range(2)
             ]
     write_samples(run, rows)
+    write_captions(run, ["a red boat", "a blue boat", "a red boat on the sea"], ["click here", "logo"])
     pq.write_table(
         pa.table(
             {

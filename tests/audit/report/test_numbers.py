@@ -434,7 +434,7 @@ OPTIONAL = (
     "audit/near_duplicates/similarity.parquet",
     "audit/near_duplicates/gallery.parquet", "audit/near_duplicates/found.json", "audit/text_joint.parquet",
     "audit/image_joint.parquet",
-    "audit/image_values.parquet", "audit/histograms.json", "audit/funnel.parquet",
+    "audit/image_values.parquet", "audit/histograms.json", "audit/funnel.parquet", "audit/dropped_images.parquet",
 )  # fmt: skip
 
 

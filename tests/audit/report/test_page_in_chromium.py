@@ -3,6 +3,7 @@ strangers wrote.
 """
 
 import random
+import shlex
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -167,7 +168,7 @@ def test_galleries_open_by_keyboard_and_show_pictures(chromium: Any, report: tup
     with opened(chromium, report[1]) as tab:
         gallery = tab.page.locator("#samples-judge-text_too_short")
         assert not gallery.locator(".card").first.is_visible()
-        gallery.locator("summary").press("Enter")
+        gallery.locator("> summary").press("Enter")
         assert gallery.locator(".card").first.is_visible()
         image = tab.page.locator("#samples-kept-kept img").first
         assert image.evaluate("async (e) => { e.loading = 'eager'; await e.decode(); return e.naturalWidth }") == 96
@@ -178,6 +179,139 @@ def test_galleries_open_by_keyboard_and_show_pictures(chromium: Any, report: tup
         tab.page.locator("#reasons a", has_text="samples").first.press("Enter")
         # the page opens it once it is told of the new address
         tab.page.locator("#samples-extract-record_broken .card").first.wait_for(state="visible")
+
+
+@pytest.fixture(scope="module")
+def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with pictures of kept and dropped pairs, of two sources."""
+    run = report_run.write(tmp_path_factory.mktemp("a run"), report_run.candidates(400))
+    rows = [sample("kept", "kept", number, picture=picture(number)) for number in range(10)]
+    rows[3] |= {"caption": "Rotes Boot, verstreut", "source": "table"}
+    rows += [
+        sample("judge", "text_too_short", number, caption=f"Boot {number}", source="table") for number in range(20, 22)
+    ]
+    for first, reason in ((30, "image_too_small"), (40, "image_too_elongated")):
+        rows += [sample("image", reason, first + number, picture=picture(number)) for number in range(5)]
+    rows.append(sample("extract", "record_broken", 50, key=None, image_url=None, caption=None))
+    report_run.write_samples(run, rows)
+    return written(run)[1]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_kept_and_dropped_pictures_stand_right_under_the_headline(chromium: Any, pictured: Path, width: int):
+    with opened(chromium, pictured, width=width) as tab:
+        kept, dropped = tab.page.locator(".strip").all()
+        assert (kept.locator("img").count(), dropped.locator("img").count()) == (8, 8)
+        assert kept.bounding_box()["y"] < 300
+        labels = dropped.locator(".label").all_inner_texts()
+        assert labels == ["image_too_small", "image_too_elongated"] * 4
+        assert dropped.locator("a").first.get_attribute("href") == "#samples-image-image_too_small"
+        dropped.locator("a").first.click()
+        tab.page.locator("#samples-image-image_too_small .card").first.wait_for(state="visible")
+        assert_quiet(tab, pictured)
+
+
+def cards(tab: Tab) -> list[str]:
+    """The captions of all cards that can be seen."""
+    return [each.inner_text() for each in tab.page.locator(".samples .caption").all() if each.is_visible()]
+
+
+def test_a_card_is_picture_and_caption_until_its_details_are_asked_for(chromium: Any, pictured: Path):
+    with opened(chromium, pictured, width=390) as tab:
+        card = tab.page.locator("#samples-kept-kept .card").first
+        assert card.inner_text().split() == ["a", "red", "boat", "0", "Details"]
+        card.locator("summary").press("Enter")
+        assert "https://img.example/0.jpg" in card.inner_text()
+        assert card.get_by_role("button", name="Copy explain command").is_visible()
+        assert_quiet(tab, pictured)
+
+
+@pytest.mark.everyday
+def test_the_explain_command_is_copied_as_a_shell_needs_it(chromium: Any, pictured: Path):
+    wanted = ["altalign", "explain", str(pictured.parent), "--key", f"{0:032x}"]
+    with opened(chromium, pictured, permissions=["clipboard-read", "clipboard-write"]) as tab:
+        card = tab.page.locator("#samples-kept-kept .card").first
+        card.locator("summary").click()
+        card.get_by_role("button", name="Copy explain command").click()
+        card.get_by_role("button", name="Copied").wait_for()
+        assert shlex.split(tab.page.evaluate("navigator.clipboard.readText()")) == wanted
+        assert tab.page.locator("#samples-extract-record_broken .copy").count() == 0  # it has no key and no URL
+        assert tab.complaints == []
+
+
+def test_where_the_clipboard_is_refused_the_command_is_selected(chromium: Any, pictured: Path):
+    with opened(chromium, pictured) as tab:
+        tab.page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+        card = tab.page.locator("#samples-kept-kept .card").first
+        card.locator("summary").click()
+        card.get_by_role("button", name="Copy explain command").click()
+        card.get_by_role("button", name="Selected").wait_for()
+        assert tab.page.evaluate("getSelection().toString()") == card.locator(".command code").inner_text()
+
+
+@pytest.mark.everyday
+def test_samples_are_found_by_text_reason_and_source(chromium: Any, pictured: Path):
+    with opened(chromium, pictured, width=390) as tab:
+        text, reason, source = (tab.page.get_by_label(name, exact=True) for name in ("Text", "Reason", "Source"))
+        found = tab.page.locator("#find-found")
+        before = cards(tab)
+        assert len(before) == 10
+        text.fill("BOOT")  # whatever its case, at the beginning of a word, and in galleries that were closed
+        assert cards(tab) == ["Rotes Boot, verstreut", "Boot 20", "Boot 21"]
+        assert found.inner_text() == "3 of the 23 samples on this page"
+        text.fill("reut")
+        assert cards(tab) == []
+        text.fill("boot 21")
+        assert cards(tab) == ["Boot 21"]
+        text.fill("img.example/31.jpg")  # details are searched, folded or not
+        assert cards(tab) == ["a red boat 31"]
+        text.fill("")
+        source.select_option("table")
+        assert cards(tab) == ["Rotes Boot, verstreut", "Boot 20", "Boot 21"]
+        reason.select_option("text_too_short")
+        assert cards(tab) == ["Boot 20", "Boot 21"]
+        tab.page.get_by_role("button", name="Show all").press("Enter")
+        assert cards(tab) == before
+        assert "23 samples on this page" in found.inner_text()
+        assert_quiet(tab, pictured)
+
+
+def test_a_link_to_samples_that_a_search_has_hidden_shows_them(chromium: Any, pictured: Path):
+    with opened(chromium, pictured) as tab:
+        tab.page.get_by_label("Text", exact=True).fill("verstreut")
+        tab.page.locator(".strip a[href='#samples-image-image_too_small']").first.click()
+        tab.page.locator("#samples-image-image_too_small .card").first.wait_for(state="visible")
+        assert tab.page.get_by_label("Text", exact=True).input_value() == ""
+
+
+def test_pairs_and_images_are_told_apart(chromium: Any, report: tuple[Numbers, Path]):
+    found, path = report
+    (rows,) = [each.rows for stage in found.stages for each in stage.reasons if each.name == "image_too_small"]
+    with opened(chromium, path) as tab:
+        said = tab.page.locator("#samples-image-image_too_small > summary").inner_text()
+        assert f"{rows:,} pairs, 17 images; 2 shown, one an image" in said
+        assert "1 pair" not in tab.page.locator("#samples-judge-text_too_short > summary").inner_text()
+        row = tab.page.locator("#reasons tr", has_text="image_too_small").first
+        assert row.locator("td").all_inner_texts()[:2] == [f"{rows:,}", "17"]
+
+
+# Small screens -------------------------------------------------------------------------------------------------------
+
+
+def test_on_a_phone_no_bar_is_cut_and_no_row_is_tall_and_blank(chromium: Any, report: tuple[Numbers, Path]):
+    with opened(chromium, report[1], width=390) as tab:
+        tab.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+        cut = """[...document.querySelectorAll('.bar')].filter((bar) => bar.getBoundingClientRect().right >
+            bar.closest('.scroll').getBoundingClientRect().right + 1).length"""
+        assert tab.page.evaluate(cut) == 0
+        wide = """[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth + 1)
+            .map((e) => e.querySelector("table").className || e.ariaLabel)"""
+        assert set(tab.page.evaluate(wide)) <= {"matrix"}
+        blank = """[...document.querySelectorAll('.stacked tbody tr')].filter((row) => {
+            const texts = [...row.cells].map((cell) => cell.getBoundingClientRect()).filter((box) => box.height);
+            return row.getBoundingClientRect().height > texts.reduce((sum, box) => sum + box.height, 0) + 40;
+        }).length"""
+        assert tab.page.evaluate(blank) == 0
 
 
 def test_nsfw_pictures_are_blurred_until_asked_for(chromium: Any, tmp_path: Path):
@@ -227,6 +361,12 @@ def test_a_failed_check_is_a_red_line_at_the_top(chromium: Any, tmp_path: Path):
         )
         assert red > 2 * max(green, blue)
         assert "323 words" in tab.page.locator("#checks tbody tr").first.inner_text()
+        passed = tab.page.locator("#checks-passed")
+        assert passed.locator("summary").inner_text() == "2 checks passed"
+        assert not passed.locator("tbody tr").first.is_visible()
+        passed.locator("summary").press("Enter")
+        assert passed.locator("tbody tr").count() == 2
+        assert passed.locator("tbody tr").first.is_visible()
 
 
 def test_it_prints(chromium: Any, report: tuple[Numbers, Path]):
@@ -259,7 +399,7 @@ def test_it_is_told_to_those_who_do_not_see_it(chromium: Any, report: tuple[Numb
         assert all(after - before <= 1 for before, after in pairwise(levels))
         unnamed = """[...document.querySelectorAll(
                 'input, button, [role=region], [role=img], section, aside, nav, summary')]
-            .filter((e) => !(e.ariaLabel || e.labels?.length || e.innerText ||
+            .filter((e) => !(e.ariaLabel || e.labels?.length || e.textContent.trim() ||
             document.getElementById(e.getAttribute('aria-labelledby'))))
             .map((e) => e.outerHTML.slice(0, 99))"""
         assert tab.page.evaluate(unnamed) == []

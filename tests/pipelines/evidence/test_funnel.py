@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.pipelines.evidence import funnel
+from altalign.reasons import Stage
 
 SIZES = (0, 7, 500, 2**40)
 ROWS = st.lists(st.tuples(st.integers(0, len(SIZES) - 1), st.sampled_from(["web", "a table", "ü"])))
@@ -37,3 +38,14 @@ def test_an_image_counts_in_each_of_its_sources_and_once_in_all(rows: list[tuple
     assert funnel.renamed(entries, step="image", to="decontaminate") == funnel.of_images(
         "decontaminate", whole, sizes="size"
     )
+
+
+@given(of_images=st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["image_too_small", "image_damaged"]))))
+def test_an_image_is_dropped_once_however_many_pairs_have_it(of_images: list[tuple[int, str]]):
+    rows = [(f"{image:04d}", reason) for image, (pairs, reason) in enumerate(of_images) for _ in range(pairs)]
+    table = pa.table(
+        [pa.array([row[column] for row in rows], pa.string()) for column in range(2)], ["image_id", "reason"]
+    )
+    reasons = sorted({reason for _, reason in of_images})
+    expected = [["image", reason, sum(of == reason for _, of in of_images)] for reason in reasons]
+    assert funnel.dropped_images(Stage.IMAGE, table) == expected
