@@ -28,14 +28,18 @@ def main(argv: Sequence[str]) -> int:
 
     from altalign.curation import CurateConfig
 
-    config = _fitted(CurateConfig.load(arguments.config, arguments.set))
+    config = fitted(CurateConfig.load(arguments.config, arguments.set))
 
     with startup.imports():
         # Beam, kernels and codecs take most of a second
         from altalign.pipelines import curate
 
-    code = curate.curate(config, arguments, flags)
-    return code if arguments.dry_run else _reported(config) or code
+    wanted = curate.Wanted(arguments.until, arguments.rerun, arguments.restart, flags)
+    if arguments.dry_run:
+        curate.plan(config, wanted, config_path=str(arguments.config))
+        return 0
+    code = curate.show(curate.curate(config, wanted, config_path=str(arguments.config)))
+    return _reported(config) or code
 
 
 def retry(argv: Sequence[str]) -> int:
@@ -62,7 +66,7 @@ def retry(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(own)
     reasons = [reason.strip() for named in arguments.reason for reason in named.split(",")]
     _check_reasons(reasons)
-    config = _fitted(_config_of_run(arguments.run, arguments.set))
+    config = fitted(_config_of_run(arguments.run, arguments.set))
     if config.fetch.source != "web":
         terminal.stderr().print(
             f"{terminal.shown(config.run.folder)}: nothing to retry: its images were in hand, not on the web",
@@ -156,7 +160,7 @@ def calibrate(argv: Sequence[str]) -> int:
 def _with_test_sets(arguments: argparse.Namespace) -> "CurateConfig":
     """The settings of a run that still has its `work/`, with the test sets of a command line."""
     test_sets = [_test_set(named, arguments.image_column) for named in arguments.test_set]
-    config = _fitted(_config_of_run(arguments.run, arguments.set, test_sets))
+    config = fitted(_config_of_run(arguments.run, arguments.set, test_sets))
     _check_work(config.run.folder)
     return config
 
@@ -244,7 +248,7 @@ def _config_of_run(folder: str, overrides: Sequence[str], test_sets: Sequence[di
     return CurateConfig.from_values(values, where="--test-set")
 
 
-def _fitted(config: "CurateConfig") -> "CurateConfig":
+def fitted(config: "CurateConfig") -> "CurateConfig":
     """The settings with as many workers as there is memory for; prints a line where these are fewer."""
     there = memory.free()
     fitted = memory.fitted(config, there)
