@@ -5,19 +5,21 @@ They are read before anything heavy is imported, so that --help and a wrong sett
 
 import argparse
 import difflib
+import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from altalign import cli, storage, terminal
 from altalign.arguments import Parser
-from altalign.errors import UsageError
+from altalign.errors import AltalignError, UsageError
 from altalign.machine import memory, startup
 from altalign.stages import STAGES, damaged, own_files
 
 if TYPE_CHECKING:
     from altalign.curation import CurateConfig
+    from altalign.pipelines.run.progress import Progress
 
 _TO_BEAM = "Flags after -- go to Beam."
 
@@ -28,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
 
     from altalign.curation import CurateConfig
 
-    config = fitted(CurateConfig.load(arguments.config, arguments.set))
+    config = _fitted(CurateConfig.load(arguments.config, arguments.set))
 
     with startup.imports():
         # Beam, kernels and codecs take most of a second
@@ -40,6 +42,30 @@ def main(argv: Sequence[str]) -> int:
         return 0
     code = curate.show(curate.curate(config, wanted, config_path=str(arguments.config)))
     return _reported(config) or code
+
+
+def curated(
+    config: "CurateConfig",
+    *,
+    where: str,
+    rerun: str | None,
+    is_restart: bool,
+    progress: "bool | Callable[[Progress], None]",
+) -> str:
+    """Run, or continue, a curation for a Python program; errors name the settings by `where`. Returns the run's folder.
+
+    Raises:
+        AltalignError: nothing is left of the pool.
+    """
+    with startup.imports():
+        from altalign.pipelines import curate
+
+    shown = progress if callable(progress) else None if progress else terminal.into(io.StringIO())
+    wanted = curate.Wanted(rerun=rerun, is_restart=is_restart, shown=shown)
+    run = curate.curate(_fitted(config), wanted, config_path=where)
+    if nothing_left := curate.check(run):
+        raise AltalignError(f"{run.folder}: {nothing_left}")
+    return run.folder
 
 
 def retry(argv: Sequence[str]) -> int:
@@ -66,7 +92,7 @@ def retry(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(own)
     reasons = [reason.strip() for named in arguments.reason for reason in named.split(",")]
     _check_reasons(reasons)
-    config = fitted(_config_of_run(arguments.run, arguments.set))
+    config = _fitted(_config_of_run(arguments.run, arguments.set))
     if config.fetch.source != "web":
         terminal.stderr().print(
             f"{terminal.shown(config.run.folder)}: nothing to retry: its images were in hand, not on the web",
@@ -160,7 +186,7 @@ def calibrate(argv: Sequence[str]) -> int:
 def _with_test_sets(arguments: argparse.Namespace) -> "CurateConfig":
     """The settings of a run that still has its `work/`, with the test sets of a command line."""
     test_sets = [_test_set(named, arguments.image_column) for named in arguments.test_set]
-    config = fitted(_config_of_run(arguments.run, arguments.set, test_sets))
+    config = _fitted(_config_of_run(arguments.run, arguments.set, test_sets))
     _check_work(config.run.folder)
     return config
 
@@ -248,7 +274,7 @@ def _config_of_run(folder: str, overrides: Sequence[str], test_sets: Sequence[di
     return CurateConfig.from_values(values, where="--test-set")
 
 
-def fitted(config: "CurateConfig") -> "CurateConfig":
+def _fitted(config: "CurateConfig") -> "CurateConfig":
     """The settings with as many workers as there is memory for; prints a line where these are fewer."""
     there = memory.free()
     fitted = memory.fitted(config, there)

@@ -84,12 +84,13 @@ def of_run(run: RunFolder, counts: dict[tuple[str, str], int]) -> Galleries:
         run: the run, finished.
         counts: rows by stage and reason, as in counts.parquet.
     """
-    found = Galleries(_samples(run, counts), _near(run))
+    found = Galleries(samples(run, counts), _near(run))
     fit(found)
     return found
 
 
-def _samples(run: RunFolder, counts: dict[tuple[str, str], int]) -> list[Gallery] | None:
+def samples(run: RunFolder, counts: dict[tuple[str, str], int]) -> list[Gallery] | None:
+    """The kept pairs and those of each reason, in the order of stages; None if the run has no file for them."""
     rows = files.rows(run, SAMPLES)
     if rows is None:
         return None
