@@ -5,6 +5,7 @@ are those of the commands, as exceptions of `altalign.errors`; nothing is printe
 the caller's: no exit, and no handler of signals but that of Ctrl-C, in the main thread, while a function works.
 """
 
+import logging
 import os
 import threading
 import warnings
@@ -123,12 +124,21 @@ def _report(folder: str) -> None:
         raise AltalignError("\n".join(map(str, wrong)))
 
 
+def _is_for_users(record: logging.LogRecord) -> bool:
+    """Whether a message of the root logger is not Beam's, which speaks to those who build pipelines."""
+    return "apache_beam" not in record.pathname
+
+
 @contextmanager
 def _at_work() -> Iterator[None]:
-    """Around what a command does: Ctrl-C ends it cleanly, and its processes end with it."""
+    """Around what a command does: Ctrl-C ends it cleanly, its processes end with it, and Beam does not talk."""
     with _ONE_AT_A_TIME, interrupts.handled(in_a_call=True):
         with startup.imports():
             from altalign.machine import processes
+        root, of_beam = logging.getLogger(), logging.getLogger("apache_beam")
+        before = of_beam.level
+        root.addFilter(_is_for_users)
+        of_beam.setLevel(logging.CRITICAL)
         try:
             yield
         except OSError as error:
@@ -136,4 +146,6 @@ def _at_work() -> Iterator[None]:
                 raise
             raise full from error
         finally:
+            root.removeFilter(_is_for_users)
+            of_beam.setLevel(before)
             processes.OF_COMMAND.close()
