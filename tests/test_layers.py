@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "eval": {"altalign", "eval"},
     "train": {"altalign", "eval", "filters", "train"},
 }
-# The functions of Python programs call the rooms, as the command line does by their names; nothing of ours imports them.
+# What Python programs call: its functions import the rooms, as the command line does by their names.
 FACE = ROOT / "altalign" / "python.py"
 MAY_CALL = {"altalign", "pipelines", "audit"}
 HEAVY = {
