@@ -105,7 +105,7 @@ class Explanation:
         what: what was looked up.
         kept: how many pairs were kept.
         dropped: how many were dropped.
-        rows: the first `MOST` of them, kept ones first: rows of side-cars, or dropped rows; `in` names the file.
+        rows: the first 20 of them, kept ones first: rows of side-cars, or dropped rows; `in` names the file.
         told: what happened to each of these, line by line.
     """
 
