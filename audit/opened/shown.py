@@ -70,7 +70,7 @@ def text(run: RunFolder) -> str:
         return "\n".join([f"{terminal.shown(run.folder)}: not finished", *_stages(run)])
     table = Table("after", *(Column(name, justify="right") for name in _COLUMNS), box=None, pad_edge=False)
     for cells in _funnel(dropping.funnel(run, dropping.counted(run))):
-        table.add_row(*cells)
+        table.add_row(*(cell.replace("\u2009", " ") for cell in cells))  # thin spaces are for pages
     console.print(table)
     lines = [f"{terminal.shown(run.folder)}: finished", *out.getvalue().splitlines()]
     return "\n".join(line.rstrip() for line in lines)
