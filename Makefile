@@ -3,6 +3,7 @@ PYTHON ?= python3
 CONFIG ?= configs/demo.toml
 RUNNER ?=
 FLAGS ?=
+EXTRAS ?=
 CACHE ?= .cache
 UV := $(CACHE)/uv/bin/uv
 VENV := .venv
@@ -46,7 +47,7 @@ help:
 	@echo "make jars               job servers of Spark and Flink, for engine.runner = spark or flink"
 	@echo "make bench-engines      the text stages on Prism, Spark and Flink, beside Spark SQL (6 minutes)"
 	@echo "make bench-gpu          training steps on a GPU, with whatever torch PYTHON has: no uv, no network (10 minutes)"
-	@echo "make setup              .venv/bin/altalign, from uv.lock"
+	@echo "make setup              .venv/bin/altalign, from uv.lock; EXTRAS=nsfw,open_clip with the packages of these extras"
 
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit("altalign needs Python 3.11, 3.12 or 3.13; this is " + sys.version.split()[0] + ": give PYTHON=…") if not (3, 11) <= sys.version_info[:2] <= (3, 13) else None'
@@ -68,10 +69,13 @@ $(VENV)/.train: $(UV) pyproject.toml uv.lock
 
 $(VENV)/.dev: $(UV) pyproject.toml uv.lock
 	@echo "installing what development and tests need into $(VENV): about 6 GB, once" >&2
-	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --group dev
+	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --inexact --group dev
 	@touch $@ $(VENV)/.curate $(VENV)/.train
 
+# EXTRAS=nsfw,open_clip brings the packages of these extras too, which stay; pyproject.toml has all of them.
+COMMA := ,
 setup: $(VENV)/.curate
+	@$(if $(EXTRAS),$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --inexact $(addprefix --extra ,$(subst $(COMMA), ,$(EXTRAS))))
 setup-dev: $(VENV)/.dev
 
 demo-web/README.md: $(VENV)/.curate

@@ -12,6 +12,14 @@
 Error text has one form: what is wrong, where, the value, what to do.
 """
 
+from altalign import __version__
+
+
+def bring(extra: str) -> str:
+    """What brings the packages of an extra, for errors: no index of packages has altalign, so a wheel is a file."""
+    wheel = f"altalign-{__version__}-py3-none-any.whl"
+    return f"`make setup EXTRAS={extra}` brings it in a checkout, `pip install '{wheel}[{extra}]'` elsewhere"
+
 
 class AltalignError(Exception):
     """The command failed."""

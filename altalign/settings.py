@@ -4,6 +4,7 @@ A setting that a stage of the pipeline reads says so: `Annotated[int, ReadBy("ju
 refusal of a run folder that other settings made, rest on that alone.
 """
 
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class Settings(BaseModel):
         Raises:
             UsageError: naming every mistake, one a line.
         """
-        return cls._checked(values, where, [])
+        return cls._checked(_plain(values, where), where, [])
 
     @classmethod
     def _checked(cls, values: Mapping[str, Any], where: str, overridden: Sequence[tuple[str, ...]]) -> Self:
@@ -62,6 +63,22 @@ class Settings(BaseModel):
         except ValidationError as error:
             sentences = [sentence(cls, values, where, overridden, mistake) for mistake in error.errors()]
             raise UsageError("\n".join(sentences)) from None
+
+
+def _plain(values: Any, where: str) -> Any:
+    """Values of a Python program as TOML would give them: tuples are lists, and paths are text.
+
+    Raises:
+        UsageError: a name is no text; in errors of pydantic it would look like a place in a list.
+    """
+    if isinstance(values, (list, tuple)):
+        return [_plain(entry, where) for entry in values]
+    if not isinstance(values, Mapping):
+        return os.fspath(values) if isinstance(values, os.PathLike) else values
+    for name in values:
+        if not isinstance(name, str):
+            raise UsageError(f"{where}: {name!r} is no name of a setting; give text, as in a settings file")
+    return {name: _plain(value, f"{where} {name}") for name, value in values.items()}
 
 
 def dump(values: Mapping[str, Any]) -> str:

@@ -34,10 +34,16 @@ def stderr() -> "Console":
     return _console(sys.stderr)
 
 
+def into(text: io.StringIO) -> "Console":
+    """A console for a text that is shown later, or by nobody."""
+    return _console(text)
+
+
 def _console(file: TextIO) -> "Console":
     from rich.console import Console  # takes a tenth of a second, for which help and errors need not wait
 
-    return Console(file=file, markup=False, highlight=False, emoji=False)
+    # in a notebook, too, lines of text
+    return Console(file=file, markup=False, highlight=False, emoji=False, force_jupyter=False)
 
 
 def open_streams() -> None:

@@ -48,14 +48,27 @@ def main(argv: Sequence[str]) -> int:
         from altalign.audit import compare
 
         return compare.main(arguments.run, arguments.other, as_json=arguments.json, page=arguments.page)
-    with own_files(arguments.run):
-        run = _finished(arguments.run)
-        checks = _checks(run, arguments.shards) if arguments.json else write(run, shards_at_most=arguments.shards)
+    run, checks = checked(arguments.run, shards_at_most=arguments.shards, is_written=not arguments.json)
     if arguments.json:
         sys.stdout.write(json.dumps({"run": run.folder, **_told(checks)}, indent=2) + "\n")
     else:
         _say(run, checks)
     return _exit_code(checks)
+
+
+def checked(folder: str, *, shards_at_most: int | None, is_written: bool) -> "tuple[RunFolder, list[Check]]":
+    """Checks a finished run, and writes its report where that is wanted.
+
+    Raises:
+        UsageError: it is no finished run.
+        DamagedError: a file of the run cannot be read.
+    """
+    with own_files(folder):
+        run = RunFolder.open(folder)
+        run.check_finished("there is nothing to report yet")
+        if is_written:
+            return run, write(run, shards_at_most=shards_at_most)
+        return run, _checks(run, shards_at_most)
 
 
 def after_curation(folder: str) -> int:
@@ -64,17 +77,32 @@ def after_curation(folder: str) -> int:
     An error in writing the report is only printed, for the shards are whole; a check that fails gives exit code 1.
     """
     try:
-        with own_files(folder):
-            run = RunFolder.open(folder)
-            if not run.is_finished:
-                return 0
-            checks = _written(run) or write(run, shards_at_most=SHARDS_AFTER_A_CURATION)
-    except (AltalignError, OSError, MemoryError) as error:
-        said, repair = shown(str(error) or "out of memory"), f"`altalign audit {shown(folder)}` tries again"
-        sys.stderr.write(f"altalign: no report was written: {said}; the run is whole, and {repair}\n")
+        found = reported(folder)
+    except NOT_WRITTEN as error:
+        sys.stderr.write(f"altalign: {said_of_no_report(folder, error)}\n")
         return 0
-    _say(run, checks)
-    return _exit_code(checks)
+    if found is None:
+        return 0
+    _say(*found)
+    return _exit_code(found[1])
+
+
+NOT_WRITTEN = (AltalignError, OSError, MemoryError)  # what `reported` may raise: the run is whole nevertheless
+
+
+def reported(folder: str) -> "tuple[RunFolder, list[Check]] | None":
+    """The run and the checks of its report, which is written where there is none; None of an unfinished run."""
+    with own_files(folder):
+        run = RunFolder.open(folder)
+        if not run.is_finished:
+            return None
+        return run, _written(run) or write(run, shards_at_most=SHARDS_AFTER_A_CURATION)
+
+
+def said_of_no_report(folder: str, error: BaseException) -> str:
+    """Why no report was written, in a line."""
+    said, repair = shown(str(error) or "out of memory"), f"`altalign audit {shown(folder)}` tries again"
+    return f"no report was written: {said}; the run is whole, and {repair}"
 
 
 def write(run: RunFolder, *, shards_at_most: int | None) -> "list[Check]":
@@ -90,14 +118,6 @@ def write(run: RunFolder, *, shards_at_most: int | None) -> "list[Check]":
     storage.write_bytes(run.path(NUMBERS), (json.dumps(found.to_json(), indent=1) + "\n").encode())
     storage.write_bytes(run.path(PAGE), page.html(found))
     return checks
-
-
-def _finished(folder: str) -> RunFolder:
-    run = RunFolder.open(folder)
-    if not run.is_finished:
-        repair = "`altalign status` shows how far it is, `altalign curate` finishes it"
-        raise UsageError(f"{run.folder}: not finished, so there is nothing to report yet; {repair}")
-    return run
 
 
 def _checks(run: RunFolder, shards_at_most: int | None) -> "list[Check]":
@@ -133,7 +153,7 @@ def _say(run: RunFolder, checks: "Sequence[Check]") -> None:
     from altalign.audit.checks.findings import failed, not_asked, summed_up
 
     for check in (*failed(checks), *not_asked(checks)):
-        sys.stdout.write(f"{check.result} {shown(check.name)}: {shown(check.detail)}\n")
+        sys.stdout.write(f"{shown(str(check))}\n")
     sys.stdout.write(f"report: {shown(run.path(PAGE))} ({summed_up(checks)})\n")
 
 

@@ -3,19 +3,20 @@
 It prints all that, or writes it as a page with pictures, too.
 """
 
+import io
 import json
 import sys
-import tomllib
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+from rich.console import Console
 from rich.table import Table
 
 from altalign import storage, terminal
 from altalign.audit import compare_pairs, run_parquet
 from altalign.audit.compare_pairs import ABSENT_NAME, Example, Joined
 from altalign.audit.run_folder import RunFolder
-from altalign.errors import UnreadableError, UsageError
 from altalign.reasons import KEPT, REASONS, Stage
 from altalign.schema import COUNTS
 from altalign.settings import flatten
@@ -45,14 +46,8 @@ class Side:
         """
         with own_files(folder):
             run = RunFolder.open(folder)
-            if not run.is_finished:
-                repair = "run the same `altalign curate` again to finish it, then compare"
-                raise UsageError(f"{folder}: not finished; {repair}")
-            manifest, path = storage.read_json(run.path("manifest.json")), run.path("config.toml")
-            try:
-                settings = dict(flatten(tomllib.loads(storage.read_bytes(path).decode())))
-            except ValueError as error:
-                raise UnreadableError(f"{path}: not TOML: {error}") from None
+            run.check_finished("there is nothing to compare yet")
+            manifest, settings = storage.read_json(run.path("manifest.json")), dict(flatten(run.settings))
             versions = {
                 "altalign": run.facts.get("altalign"),
                 **{name: manifest.get(name) for name in ("rules_version", "schema_version")},
@@ -75,28 +70,87 @@ class Side:
         return "not in its pool" if self.keeps_dropped else "dropped, or not in its pool"
 
 
+_SETTINGS = pa.schema([(name, pa.string()) for name in ("name", "a", "b")])
+_COUNTS = pa.schema([("stage", pa.string()), ("reason", pa.string()), ("a", pa.int64()), ("b", pa.int64())])
+_VERDICTS = pa.schema([("from", pa.string()), ("to", pa.string()), ("pairs", pa.int64())])
+_EXAMPLES = pa.schema([(name, pa.string()) for name in ("from", "to", "key", "caption", "image_url")])
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """What differs between two runs."""
+
+    a: Side
+    b: Side
+    joined: Joined
+
+    @classmethod
+    def of(cls, run_a: str, run_b: str, *, examples: int = EXAMPLES) -> "Comparison":
+        """Compares two finished runs; `examples` is how many pairs of each change are looked up.
+
+        Raises:
+            UsageError: a folder is not a finished run.
+            DamagedError: a file of a run cannot be read.
+        """
+        sides = Side.of(run_a), Side.of(run_b)
+        with own_files(run_a), own_files(run_b):
+            rows = max(sum(side.counts.values()) for side in sides)
+            return cls(*sides, compare_pairs.join([side.run for side in sides], rows, examples))
+
+    @property
+    def settings(self) -> pa.Table:
+        """Settings and versions that differ: name, and both values as JSON."""
+        return pa.Table.from_pylist(self.to_json()["settings"], _SETTINGS)
+
+    @property
+    def counts(self) -> pa.Table:
+        """Rows of both runs by stage and reason."""
+        return pa.Table.from_pylist(self.to_json()["counts"], _COUNTS)
+
+    @property
+    def verdicts(self) -> pa.Table:
+        """Number of pairs by their verdict in both runs; changes first, largest first."""
+        return pa.Table.from_pylist(self.to_json()["verdicts"], _VERDICTS)
+
+    @property
+    def examples(self) -> pa.Table:
+        """Some pairs of each change of verdict."""
+        return pa.Table.from_pylist(self.to_json()["examples"], _EXAMPLES)
+
+    def write_page(self, path: str) -> None:
+        """Writes all of it with pictures, as one HTML file."""
+        with own_files(self.a.run.folder), own_files(self.b.run.folder):
+            storage.write_bytes(path, _page(self.a, self.b, self.joined))
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, as `altalign audit RUN_A RUN_B --json` prints it."""
+        return _as_json(self.a, self.b, self.joined)
+
+    def show(self, out: Console) -> None:
+        """Prints all of it."""
+        _print(self.a, self.b, self.joined, out)
+
+    def __repr__(self) -> str:
+        text = io.StringIO()
+        self.show(terminal.into(text))
+        return text.getvalue().rstrip()
+
+
 def main(run_a: str, run_b: str, *, as_json: bool = False, page: str | None = None) -> int:
-    """Compares two finished runs and prints what differs; returns 0 whatever that is.
+    """Compares two finished runs and prints what differs; returns 0 whatever that is. Raises as `Comparison.of`.
 
     `page` is where it writes the same with pictures, as one HTML file.
-
-    Raises:
-        UsageError: a folder is not a finished run.
-        DamagedError: a file of a run cannot be read.
     """
-    sides = Side.of(run_a), Side.of(run_b)
-    with own_files(run_a), own_files(run_b):
-        rows = max(sum(side.counts.values()) for side in sides)
-        joined = compare_pairs.join([side.run for side in sides], rows, EXAMPLES_OF_PAGE if page else EXAMPLES)
-        if page:
-            storage.write_bytes(page, _page(*sides, joined))
+    found = Comparison.of(run_a, run_b, examples=EXAMPLES_OF_PAGE if page else EXAMPLES)
+    if page:
+        found.write_page(page)
     if as_json:
-        json.dump(_as_json(*sides, joined), sys.stdout, indent=2)  # ASCII, so it is safe on a terminal
+        json.dump(found.to_json(), sys.stdout, indent=2)  # ASCII, so it is safe on a terminal
         sys.stdout.write("\n")
     else:
-        _print(*sides, joined)
-        if page:
-            sys.stdout.write(f"page: {shown(page)}\n")
+        found.show(terminal.stdout())
+    if page and not as_json:
+        sys.stdout.write(f"page: {shown(page)}\n")
     return 0
 
 
@@ -201,8 +255,7 @@ def _page(a: Side, b: Side, joined: Joined) -> bytes:
     )
 
 
-def _print(a: Side, b: Side, joined: Joined) -> None:
-    out = terminal.stdout()
+def _print(a: Side, b: Side, joined: Joined, out: Console) -> None:
     for name, side in (("A", a), ("B", b)):
         out.print(f"{name}: {shown(side.run.folder)}", soft_wrap=True)
     differ = settings_that_differ(a, b)
@@ -223,8 +276,8 @@ def _print(a: Side, b: Side, joined: Joined) -> None:
     out.print(table)
     totals = ((name, a.summary.get(name, 0), b.summary.get(name, 0)) for name in ("pairs", "images", "bytes"))
     out.print("; ".join(f"{before:,} {name}, then {after:,}" for name, before, after in totals), soft_wrap=True)
-    _print_stages(a, b, joined)
-    _print_changes(a, b, joined)
+    _print_stages(a, b, joined, out)
+    _print_changes(a, b, joined, out)
     for note in notes(a, b):
         out.print(note, soft_wrap=True)
 
@@ -238,7 +291,7 @@ def _table(*texts: str, numbers: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def _print_stages(a: Side, b: Side, joined: Joined) -> None:
+def _print_stages(a: Side, b: Side, joined: Joined, out: Console) -> None:
     """Prints a matrix of pairs by the stage that drops them: in A (rows) and in B (columns)."""
     order = [KEPT, *reversed([str(stage) for stage in Stage]), ABSENT_NAME]
     met = {name.partition(":")[0] for names in joined.pairs for name in names}
@@ -253,14 +306,12 @@ def _print_stages(a: Side, b: Side, joined: Joined) -> None:
         cells = [pairs.get((before, after)) for after in columns]
         if any(cells):
             table.add_row(shown(_verdict(before, a)), *("" if number is None else f"{number:,}" for number in cells))
-    out = terminal.stdout()
     out.print("pairs by the stage that drops them (or kept), in A (rows) and in B (columns)")
     out.print(table)
 
 
-def _print_changes(a: Side, b: Side, joined: Joined) -> None:
+def _print_changes(a: Side, b: Side, joined: Joined, out: Console) -> None:
     """Prints every change of verdict, largest first, each with some pairs."""
-    out = terminal.stdout()
     changes = [(names, number) for names, number in joined.pairs.items() if names[0] != names[1]]
     if not changes:
         out.print("no pair changed its verdict")

@@ -1,6 +1,7 @@
-"""Finds pairs of a run by URL, caption or key, and prints what happened to each in every stage."""
+"""Finds pairs of a run by URL, caption or key, and says what happened to each in every stage."""
 
-import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import ada_url
@@ -12,13 +13,15 @@ from altalign import storage
 from altalign.audit import rows, tries
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import NotFoundError, UnreadableError, UsageError
-from altalign.filters import captions, urls, words
+from altalign.machine import startup
 from altalign.reasons import DropReason, Stage
 from altalign.terminal import shown
 
 STAGES = tuple(Stage)
 MOST = 20
 _WIDTH = max(len(stage.value) for stage in STAGES)
+
+# Kernels are imported where they are needed, a third of a second: a pair is looked up by its key without them.
 
 # The measured value and the setting that it was compared with; "{row[...]}" and "{config...}" are filled in.
 _MEASURED: dict[str, str] = {
@@ -65,16 +68,20 @@ _MEASURED: dict[str, str] = {
 
 
 def wanted(*, url: str | None, text: str | None, key: str | None, source_key: str | None) -> tuple[pc.Expression, str]:
-    """The condition that rows must match, and its description; exactly one argument is given.
+    """The condition that rows must match, and its description.
 
     Raises:
-        UsageError: the key is not 32 hex digits.
+        UsageError: more or less than one argument is given, or the key is not 32 hex digits.
     """
+    if sum(given is not None for given in (url, text, key, source_key)) != 1:
+        raise UsageError("a pair is looked up by its url, its text, its key or its source_key; give one of the four")
     if key is not None:
         digits = key.strip().lower()
         if len(digits) != 32 or set(digits) - set("0123456789abcdef"):
             raise UsageError(f"--key {key}: not 32 hex digits; give the key or the image_id of a pair")
         return (pc.field("key") == digits) | (pc.field("image_id") == digits), f"key or image_id {digits}"
+    with startup.imports():
+        from altalign.filters import captions, urls
     if url is not None:
         found = urls.table_urls(pa.array([_utf8(url, "--url")]))[0][0].as_py()
         return pc.field("image_url").isin([found, url]), f"image_url {found!r}"
@@ -92,24 +99,62 @@ def _utf8(text: str, option: str) -> str:
     return text
 
 
-def tell(run: RunFolder, matches: pc.Expression, what: str) -> None:
-    """Prints what happened to the pairs that match, or to the first `MOST` of them.
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """What happened to the pairs that were looked up; as a string, what `altalign explain` prints.
+
+    Attributes:
+        what: what was looked up.
+        kept: how many pairs were kept.
+        dropped: how many were dropped.
+        rows: the first 20 of them, kept ones first: rows of side-cars, or dropped rows; `in` names the file.
+        told: what happened to each of these, line by line.
+    """
+
+    what: str
+    kept: int
+    dropped: int
+    rows: list[dict[str, Any]]
+    told: list[list[str]]
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        for number, lines in enumerate(self.told):
+            yield from ([""] if number else [])
+            yield from map(shown, lines)
+        if (more := self.kept + self.dropped - len(self.rows)) > 0:
+            yield ""
+            of_all = f"({self.kept:,} kept, {self.dropped:,} dropped in all)"
+            yield shown(f"… and {more:,} more pairs with {self.what} {of_all}")
+
+
+def explain(
+    run: RunFolder,
+    *,
+    url: str | None = None,
+    text: str | None = None,
+    key: str | None = None,
+    source_key: str | None = None,
+) -> Explanation:
+    """Says what happened to the pairs of a URL, a caption, a key or a name in the input.
 
     Raises:
-        NotFoundError: no pair matches.
+        NotFoundError: there is none.
+        UsageError: as `wanted`.
     """
-    blocks, found = [], {"kept": 0, "dropped": 0}
+    matches, what = wanted(url=url, text=text, key=key, source_key=source_key)
+    first, told, found = list[dict[str, Any]](), list[list[str]](), {"kept": 0, "dropped": 0}
     for verdict, matching in (("kept", rows.samples(run, matches)), ("dropped", rows.dropped(run, matches))):
         for row in matching:
             found[verdict] += 1
-            if len(blocks) < MOST:
-                blocks.append([*(_kept(row) if verdict == "kept" else _dropped(run, row)), *_tries(run, row)])
-    if not blocks:
+            if len(first) < MOST:
+                first.append(row)
+                told.append([*(_kept(row) if verdict == "kept" else _dropped(run, row)), *_tries(run, row)])
+    if not first:
         raise NotFoundError(f"{run.folder}: nothing found with {what}{_hint(run)}")
-    sys.stdout.write("\n".join("".join(f"{shown(line)}\n" for line in block) for block in blocks))
-    if (more := sum(found.values()) - len(blocks)) > 0:
-        said = f"… and {more:,} more pairs with {what} ({found['kept']:,} kept, {found['dropped']:,} dropped in all)"
-        sys.stdout.write(f"\n{shown(said)}\n")
+    return Explanation(what, **found, rows=first, told=told)
 
 
 def _hint(run: RunFolder) -> str:
@@ -202,6 +247,8 @@ def _no_url(url: str | None) -> str:
 
 def _rare_ngrams(run: RunFolder, caption: str) -> str:
     """The unigrams and bigrams of a caption that are outside the vocabulary."""
+    with startup.imports():
+        from altalign.filters import words
     path = run.path("tables", "vocabulary.npy")
     try:
         table = np.load(storage.mappable(path), mmap_mode="r")

@@ -1,5 +1,6 @@
 """A run folder for its readers: the facts of run.json, settings, paths. Needs neither Beam nor the inputs."""
 
+import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,21 @@ class RunFolder:
             raise damaged(folder, storage.join(folder, "run.json"), "no stages are in it")
         return cls(folder.rstrip("/") or "/", facts)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The content of config.toml, each time anew; another version may have written it.
+
+        Raises:
+            DamagedError: it is missing, or not TOML.
+        """
+        path = self.path("config.toml")
+        try:
+            return tomllib.loads(storage.read_bytes(path).decode())
+        except FileNotFoundError:
+            raise damaged(self.folder, path, "it is not there") from None
+        except ValueError as error:
+            raise damaged(self.folder, path, f"not TOML: {error}") from None
+
     @cached_property
     def config(self) -> "CurateConfig":
         """The resolved settings of the run.
@@ -47,10 +63,8 @@ class RunFolder:
         from altalign.curation import CurateConfig  # a tenth of a second, which `status` need not wait for
 
         path = self.path("config.toml")
-        if not storage.exists(path):
-            raise damaged(self.folder, path, "it is not there")
         try:
-            return CurateConfig.load(path)
+            return CurateConfig.from_values(self.settings, where=path)
         except UsageError as error:
             why = str(error).split("\n")[0].removeprefix(path).lstrip(": ")
             raise damaged(self.folder, path, why) from None
@@ -63,3 +77,13 @@ class RunFolder:
     def is_finished(self) -> bool:
         """Whether the run has finished: it has a manifest."""
         return storage.exists(self.path("manifest.json"))
+
+    def check_finished(self, so: str) -> None:
+        """Refuse a run that is not finished; `so` says what follows from that.
+
+        Raises:
+            UsageError: it is not.
+        """
+        if not self.is_finished:
+            repair = "`altalign status` shows how far it is, `altalign curate` finishes it"
+            raise UsageError(f"{self.folder}: not finished, so {so}; {repair}")

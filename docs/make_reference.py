@@ -23,7 +23,11 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from altalign import audit_tables, curation, errors, reasons
+from altalign import audit_tables, curation, errors, python, reasons
+from altalign.audit.compare import Comparison
+from altalign.audit.find_pairs import Explanation
+from altalign.audit.opened.run import Run
+from altalign.audit.opened.shown import Gallery
 from altalign.audit_tables import AuditTable
 from altalign.curation import LARGEST, CurateConfig
 from altalign.reasons import REASONS, DropReason, Stage
@@ -395,6 +399,62 @@ def constants_table() -> Table:
     ]
 
 
+def calls_table(owner: Any, names: Iterable[str], prefix: str = "") -> Table:
+    """Functions of a module, or members of a class: how each is called, and its docstring without what it raises."""
+    rows = []
+    for name in names:
+        member = inspect.getattr_static(owner, name)
+        call = f"{prefix}{name}{parameters(member) if inspect.isfunction(member) else ''}"
+        rows.append([f"`{call}`", " ".join(described(inspect.getdoc(member) or ""))])
+    return [["Call", "What it does"], *rows]
+
+
+def parameters(function: Callable[..., Any]) -> str:
+    """The parameters of a function in parentheses, with their defaults."""
+    shown = inspect.signature(function).parameters.values()
+    bare = [each.replace(annotation=inspect.Parameter.empty) for each in shown if each.name != "self"]
+    return str(inspect.Signature(bare))
+
+
+def described(docstring: str) -> Iterator[str]:
+    """The sentences of a docstring, then its arguments, then what it gives; what it raises is left to the errors."""
+    text, *parts = re.split(r"\n\n(?=(?:Args|Returns|Raises):\n)", docstring)
+    yield " ".join(text.split())
+    for part in parts:
+        title, _, rest = part.partition("\n")
+        if title == "Args:":
+            arguments = [" ".join(each.split()) for each in re.split(r"\n {4}(?=\w)", f"\n{rest}") if each.strip()]
+            yield " ".join(re.sub(r"^(\w+): ", r"`\1`: ", each) for each in arguments)
+        if title == "Returns:":
+            yield f"Returns {rest.strip()[0].lower()}{' '.join(rest.split())[1:]}"
+
+
+def attributes_table(cls: type) -> Table:
+    """The attributes that a class's docstring names."""
+    _, _, named = (inspect.getdoc(cls) or "").partition("Attributes:\n")
+    found = re.findall(r"^ {4}(\w+): ((?:.+\n?)(?: {8}.+\n?)*)", named, re.MULTILINE)
+    return [["Attribute", "What it is"], *([f"`.{name}`", sentence(told)] for name, told in found)]
+
+
+def sentence(text: str) -> str:
+    """Text in one line that begins with a capital."""
+    words = " ".join(text.split())
+    return words[0].upper() + words[1:]
+
+
+def python_tables() -> dict[str, Table]:
+    """What Python programs call, and what they get."""
+    of_comparison = [name for name, member in vars(Comparison).items() if isinstance(member, property)]
+    of_run = [name for name in vars(Run) if not name.startswith("_") and name != "open"]
+    return {
+        "functions": calls_table(python, ("open", "curate", "audit"), "altalign."),
+        "run": calls_table(Run, of_run, "."),
+        "comparison": calls_table(Comparison, of_comparison, "."),
+        "explanation": attributes_table(Explanation),
+        "gallery": attributes_table(Gallery),
+    }
+
+
 def path_of(module: ModuleType) -> str:
     """Where a module's file is, from the repository's root; packages are links in altalign/."""
     return Path(str(module.__file__)).resolve().relative_to(ROOT).as_posix()
@@ -407,6 +467,7 @@ DOCUMENTS: Mapping[str, Callable[[], dict[str, Table]]] = {
     "docs/reference/files.md": lambda: {heading: schema_table(*source) for heading, source in SCHEMAS.items()},
     "docs/reference/errors.md": lambda: {"errors": errors_table(), **messages_tables()},
     "docs/reference/checks.md": lambda: {"checks": checks_table(), "not asked": not_asked_table()},
+    "docs/reference/python.md": python_tables,
     "docs/concepts/scale.md": lambda: {"constants": constants_table()},
 }
 

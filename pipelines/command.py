@@ -5,19 +5,21 @@ They are read before anything heavy is imported, so that --help and a wrong sett
 
 import argparse
 import difflib
+import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from altalign import cli, storage, terminal
 from altalign.arguments import Parser
-from altalign.errors import UsageError
+from altalign.errors import AltalignError, UsageError
 from altalign.machine import memory, startup
 from altalign.stages import STAGES, damaged, own_files
 
 if TYPE_CHECKING:
     from altalign.curation import CurateConfig
+    from altalign.pipelines.run.progress import Progress
 
 _TO_BEAM = "Flags after -- go to Beam."
 
@@ -34,8 +36,36 @@ def main(argv: Sequence[str]) -> int:
         # Beam, kernels and codecs take most of a second
         from altalign.pipelines import curate
 
-    code = curate.curate(config, arguments, flags)
-    return code if arguments.dry_run else _reported(config) or code
+    wanted = curate.Wanted(arguments.until, arguments.rerun, arguments.restart, flags)
+    if arguments.dry_run:
+        curate.plan(config, wanted, config_path=str(arguments.config))
+        return 0
+    code = curate.show(curate.curate(config, wanted, config_path=str(arguments.config)))
+    return _reported(config) or code
+
+
+def curated(
+    config: "CurateConfig",
+    *,
+    where: str,
+    rerun: str | None,
+    is_restart: bool,
+    progress: "bool | Callable[[Progress], None]",
+) -> str:
+    """Run, or continue, a curation for a Python program; errors name the settings by `where`. Returns the run's folder.
+
+    Raises:
+        AltalignError: nothing is left of the pool.
+    """
+    with startup.imports():
+        from altalign.pipelines import curate
+
+    shown = progress if callable(progress) else None if progress else terminal.into(io.StringIO())
+    wanted = curate.Wanted(rerun=rerun, is_restart=is_restart, shown=shown)
+    run = curate.curate(_fitted(config), wanted, config_path=where)
+    if nothing_left := curate.check(run):
+        raise AltalignError(f"{run.folder}: {nothing_left}")
+    return run.folder
 
 
 def retry(argv: Sequence[str]) -> int:

@@ -1,6 +1,5 @@
 """`altalign curate CONFIG` turns image/alt-text pairs into audited shards; `PIPELINE` lists all its steps in order."""
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -76,29 +75,53 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
 }
 
 
-def curate(config: CurateConfig, arguments: argparse.Namespace, flags: list[str]) -> int:
-    """Run or continue a curation; `arguments` come from `altalign.pipelines.command`, `flags` go to Beam."""
-    pipeline_options = options(config.engine, flags)
-    check_places(config)
-    run = find_run(config, config_path=str(arguments.config))
-    wants_images = config.fetch.source == "archive" and STAGES.index(arguments.until) >= STAGES.index("fetch")
-    if wants_images and not run.is_done("fetch"):
-        inputs.check_images(run)
-    if arguments.dry_run:
-        print_plan(run, terminal.stdout())
-        return 0
+class Wanted(NamedTuple):
+    """What is wanted of a curation beside its settings."""
+
+    until: str = STAGES[-1]  # the last stage to run
+    rerun: str | None = None  # the first stage to run anew; "": the first whose settings or files changed
+    is_restart: bool = False
+    flags: Sequence[str] = ()  # for Beam
+    shown: progress.Shown | None = None  # None: on standard error
+
+
+def curate(config: CurateConfig, wanted: Wanted, *, config_path: str) -> Run:
+    """Run or continue a curation; errors name `config_path`."""
+    pipeline_options, run = _checked(config, wanted, config_path)
     reopen.check_folder(run)
     with own_files(run.folder):
-        is_settled = reopen.is_settled(run, rerun=arguments.rerun, is_restart=arguments.restart)
+        is_settled = reopen.is_settled(run, rerun=wanted.rerun, is_restart=wanted.is_restart)
     if not is_settled:
         with storage.locked(run.folder), own_files(run.folder):
-            grounds = reopen.open_run(run, rerun=arguments.rerun, is_restart=arguments.restart)
-            finish(run, grounds, pipeline_options, until=arguments.until)
-    return show(run)
+            grounds = reopen.open_run(run, rerun=wanted.rerun, is_restart=wanted.is_restart)
+            finish(run, grounds, pipeline_options, until=wanted.until, shown=wanted.shown)
+    return run
+
+
+def plan(config: CurateConfig, wanted: Wanted, *, config_path: str) -> None:
+    """Print what a curation would do."""
+    _, run = _checked(config, wanted, config_path)
+    print_plan(run, terminal.stdout())
+
+
+def _checked(config: CurateConfig, wanted: Wanted, config_path: str) -> tuple[PipelineOptions, Run]:
+    """Beam's options and the run, where both are as they can be; nothing is written."""
+    pipeline_options = options(config.engine, list(wanted.flags))
+    check_places(config)
+    run = find_run(config, config_path=config_path)
+    wants_images = config.fetch.source == "archive" and STAGES.index(wanted.until) >= STAGES.index("fetch")
+    if wants_images and not run.is_done("fetch"):
+        inputs.check_images(run)
+    return pipeline_options, run
 
 
 def finish(
-    run: Run, grounds: Mapping[str, Grounds], pipeline_options: PipelineOptions, *, until: str = STAGES[-1]
+    run: Run,
+    grounds: Mapping[str, Grounds],
+    pipeline_options: PipelineOptions,
+    *,
+    until: str = STAGES[-1],
+    shown: progress.Shown | None = None,
 ) -> None:
     """Run the stages that are not done, up to `until`. The caller has opened the run and holds its lock."""
     with storage.temporary(run.work("temporary")):
@@ -106,7 +129,7 @@ def finish(
             with started(run, pipeline_options):
                 for stage in STAGES[: STAGES.index(until) + 1]:
                     if not run.is_done(stage):
-                        run_stage(run, stage, grounds[stage], pipeline_options)
+                        run_stage(run, stage, grounds[stage], pipeline_options, shown)
     if run.is_done(STAGES[-1]) and not run.config.run.keep_work:
         reopen.check_finished(run)
         storage.delete_units([run.path("work")])
@@ -114,31 +137,42 @@ def finish(
 
 def show(run: Run) -> int:
     """Check a finished run, and print what there is; returns 1 if it is finished and nothing is left, else 0."""
+    nothing_left = check(run)
     with own_files(run.folder):
-        if run.is_done(STAGES[-1]):
-            reopen.check_finished(run)
-        return 0 if summary.print_summary(run, terminal.stdout()) else 1
+        summary.print_summary(run, terminal.stdout(), nothing_left)
+    return 1 if nothing_left else 0
 
 
-def run_stage(run: Run, stage: str, grounds: Grounds, pipeline_options: PipelineOptions) -> None:
+def check(run: Run) -> str:
+    """Check the files of a finished run; returns a sentence on why nothing is left, empty where something is."""
+    with own_files(run.folder):
+        if not run.is_done(STAGES[-1]):
+            return ""
+        reopen.check_finished(run)
+        return summary.nothing_left(run)
+
+
+def run_stage(
+    run: Run, stage: str, grounds: Grounds, pipeline_options: PipelineOptions, shown: progress.Shown | None
+) -> None:
     """Run all pipelines of a stage, then its conclusion, and write its mark last."""
     steps, conclude = PIPELINE[stage]
     with recording(run, stage, grounds):
         for step in steps:
-            run_step(run, step, pipeline_options)
+            run_step(run, step, pipeline_options, shown)
     outputs.counts_of(run).reconcile(outputs.counted_stages(run, and_now=stage))
     conclude(run)
     if stage != STAGES[-1]:  # the manifest is the last one's mark
         storage.write_json(run.mark(stage, "done"), {})
 
 
-def run_step(run: Run, step: Step, pipeline_options: PipelineOptions) -> None:
+def run_step(run: Run, step: Step, pipeline_options: PipelineOptions, shown: progress.Shown | None = None) -> None:
     """Run one Beam pipeline over the units that are not finished."""
     units = step.plan(run)
     if not units:
         return
     name = step.marks.step
-    watched = progress.watched(run, name, units, terminal.stderr(), step.watch(run))
+    watched = progress.watched(run, name, units, shown or terminal.stderr(), step.watch(run))
     of_processes = processes.OF_COMMAND.used(_processes_for(run, step, units))
     with watched, raised(run, name), of_processes, pipeline(run, name, pipeline_options) as built:
         _ = built | "NameUnits" >> create(run, units) | "RunStep" >> step.transform(run)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -50,6 +51,15 @@ def test_a_wheel_holds_all_of_our_modules_below_one_name(wheel: Path) -> None:
         names = archive.namelist()
     assert {name.partition("/")[0] for name in names} == {"altalign", "altalign-0.1.0.dist-info"}
     assert {name for name in names if name.endswith(".py")} == FILES
+
+
+def test_a_wheel_has_the_extras_of_the_project(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        metadata = archive.read("altalign-0.1.0.dist-info/METADATA").decode()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert {
+        line.partition(": ")[2].replace("-", "_") for line in metadata.splitlines() if "Provides-Extra" in line
+    } == {*extras}
 
 
 def test_an_sdist_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None:

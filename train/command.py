@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from altalign.arguments import Parser
-from altalign.errors import AltalignError, UsageError
+from altalign.errors import AltalignError, UsageError, bring
 
 if TYPE_CHECKING:
     from altalign.train.settings import TrainConfig
@@ -93,8 +93,5 @@ def _settings(arguments: argparse.Namespace) -> "TrainConfig":
     config = TrainConfig.load(arguments.config, arguments.set)
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        raise UsageError(
-            f"training needs {', '.join(missing)}, not installed here: pip install 'altalign[train]' (in a checkout: "
-            "make train)"
-        )
+        raise UsageError(f"training needs {', '.join(missing)}, not installed here; {bring('train')}")
     return config

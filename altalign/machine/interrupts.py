@@ -19,6 +19,7 @@ _ASKED: list[int] = []
 _ASKED_AT: list[float] = []
 _HANDLED = threading.Event()
 _DEFERRED = threading.Event()
+_IN_A_CALL = threading.Event()
 _ONE_ASKING_S = 1.0  # a terminal and a launcher may both pass on one Ctrl-C
 _THREAD = threading.local()  # `given_up`: of the work that this thread does a part of
 
@@ -85,7 +86,7 @@ def _ask(number: int, _frame: FrameType | None) -> None:
         return
     if _DEFERRED.is_set() and time.monotonic() - _ASKED_AT[0] < _ONE_ASKING_S:
         return
-    if _ASKED:
+    if _ASKED and not _IN_A_CALL.is_set():
         os.write(2, b"altalign: ended at once; run the same command again, it continues\n")
         os._exit(128 + number)
     _ASKED.append(number)
@@ -93,18 +94,22 @@ def _ask(number: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def handled(*, to_the_end: bool = False) -> Iterator[None]:
+def handled(*, to_the_end: bool = False, in_a_call: bool = False) -> Iterator[None]:
     """Handle the signals that end a command, but those that its caller ignores, as nohup does.
 
-    Inside another such block nothing changes.
+    Inside another such block, and outside the main thread, nothing changes.
 
-    With `to_the_end`, of the process's life: what comes after the block ends it without a word.
+    With `to_the_end`, of the process's life: what comes after the block ends it without a word. With `in_a_call`, the
+    process is somebody's program: Ctrl-C alone is handled, and no signal ends the process.
     """
     if threading.current_thread() is not threading.main_thread() or _HANDLED.is_set():
         yield
         return
-    before = {number: handler for number in ENDING if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+    numbers = ENDING[:1] if in_a_call else ENDING
+    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
     _HANDLED.set()
+    if in_a_call:
+        _IN_A_CALL.set()
     try:
         for number in before:
             signal.signal(number, _ask)
@@ -113,5 +118,6 @@ def handled(*, to_the_end: bool = False) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if to_the_end else handler)
         _HANDLED.clear()
+        _IN_A_CALL.clear()
         _ASKED.clear()
         _ASKED_AT.clear()

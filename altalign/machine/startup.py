@@ -3,10 +3,13 @@
 import gc
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from altalign.machine import kernel_cache, memory
+
+_OURS = threading.Event()  # the process: a command, or one of its processes
 
 
 def prepare() -> None:
@@ -14,14 +17,21 @@ def prepare() -> None:
 
     NumPy's BLAS starts no threads of its own: units have theirs.
     """
+    _OURS.set()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     memory.prepare()
 
 
 @contextmanager
 def imports() -> Iterator[None]:
-    """Around heavy imports: nothing is collected meanwhile, for modules are no garbage, and never looked at again."""
+    """Around heavy imports: nothing is collected meanwhile, for modules are no garbage, and never looked at again.
+
+    In somebody's process, whose garbage is not ours to keep, the place of kernels alone is settled.
+    """
     kernel_cache.settle()
+    if not _OURS.is_set():
+        yield
+        return
     was_enabled = gc.isenabled()
     gc.disable()
     try:

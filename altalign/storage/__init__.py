@@ -12,12 +12,15 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 from altalign.errors import UnreadableError, UsageError
 from altalign.storage import local
 from altalign.storage.local import full_disk, is_forbidden, is_full_disk, is_partial
 from altalign.storage.stamp import Growing, Stamp
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 __all__ = ["Growing", "Stamp", "full_disk", "is_forbidden", "is_full_disk", "is_partial"]
 
@@ -151,6 +154,11 @@ def read_json(path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UnreadableError(f"{path}: not a JSON object but {value!r:.40}")
     return value
+
+
+def in_arrow(path: str) -> "tuple[FileSystem, str]":
+    """Arrow's file system of a path, and the path as that has it: for what scans files lazily."""
+    return _at(path).in_arrow(path)
 
 
 def mappable(path: str) -> str:

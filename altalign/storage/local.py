@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from glob import glob
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Literal, TypeVar
 from uuid import uuid4
 
 from altalign.errors import FullDiskError, UsageError
 from altalign.machine import interrupts
 from altalign.storage.stamp import Growing, Stamp
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -72,6 +75,13 @@ def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]
 def read_bytes(path: str) -> bytes:
     """A whole file."""
     return Path(path).read_bytes()
+
+
+def in_arrow(path: str) -> "tuple[FileSystem, str]":
+    """That of the machine; the path stays the same wherever the process goes."""
+    from pyarrow.fs import LocalFileSystem  # a tenth of a second, which most commands need not wait for
+
+    return LocalFileSystem(), absolute(path)
 
 
 def mappable(path: str) -> str:

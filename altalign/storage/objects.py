@@ -113,6 +113,12 @@ def read_bytes(path: str) -> bytes:
     return clients.get(path)
 
 
+def in_arrow(path: str) -> tuple[pafs.FileSystem, str]:
+    """The client of its bucket."""
+    place = Place.of(path)
+    return place.client, place.name
+
+
 def mappable(path: str) -> str:
     """A copy of this machine."""
     found = stamp(path)

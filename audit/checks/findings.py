@@ -30,6 +30,9 @@ class Check:
         """The result in a word or two."""
         return "not asked" if self.passed is None else "passed" if self.passed else "FAILED"
 
+    def __str__(self) -> str:
+        return f"{self.result} {self.name}: {self.detail}"
+
 
 def failed(checks: Iterable[Check]) -> list[Check]:
     """The checks that failed."""

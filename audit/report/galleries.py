@@ -144,14 +144,15 @@ def of_run(
         counts: rows by stage and reason, as in counts.parquet.
         images: distinct images that were dropped, by stage and reason, and those that were kept.
     """
-    found = Galleries(_samples(run, counts, images), _near(run))
+    found = Galleries(samples(run, counts, images), _near(run))
     fit(found)
     return found
 
 
-def _samples(
+def samples(
     run: RunFolder, counts: Mapping[tuple[str, str], int], images: Mapping[tuple[str, str], int | None]
 ) -> list[Gallery] | None:
+    """The kept pairs and those of each reason, in the order of stages; None if the run has no file for them."""
     rows = files.rows(run, SAMPLES)
     if rows is None:
         return None

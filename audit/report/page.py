@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from altalign.audit.report import page_text
 from altalign.audit.report.galleries import Galleries
-from altalign.audit.report.numbers import Numbers
+
+if TYPE_CHECKING:  # it brings kernels, which templates need not wait for
+    from altalign.audit.report.numbers import Numbers
 
 TEXT_AT_MOST = 5_000_000  # bytes of the page without pictures
 _CARDS_AT_MOST = (
@@ -32,7 +34,7 @@ _SCRIPTS = (f"{_CHARTS}.iife.min.js", "charts.js", "what_if.js", "find.js", "car
 _STYLES = (f"{_CHARTS}.min.css", "page.css")
 
 
-def html(numbers: Numbers) -> bytes:
+def html(numbers: "Numbers") -> bytes:
     """The whole page in UTF-8, with fewer cards if it would be too large."""
     script, style, found = joined(_SCRIPTS), joined(_STYLES), b""
     for cards in _CARDS_AT_MOST:
@@ -72,7 +74,7 @@ def _inline(value: object) -> Markup:
     return Markup(said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
-def _data(numbers: Numbers) -> dict[str, Any]:
+def _data(numbers: "Numbers") -> dict[str, Any]:
     """The data that the scripts draw and add up."""
     charts = {
         each.key: {

@@ -17,7 +17,7 @@ from apache_beam.runners.runner import PipelineResult
 
 from altalign import terminal
 from altalign.curation import CurateConfig, EngineSettings
-from altalign.errors import AltalignError, UsageError
+from altalign.errors import AltalignError, UsageError, bring
 from altalign.pipelines.files.digests import files_named
 from altalign.pipelines.run.units import Run
 
@@ -112,10 +112,7 @@ def _check_valid(where: str, flags: list[str]) -> None:
         from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
         from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401 - a job cannot be made without
     except ImportError as error:
-        raise UsageError(
-            f"{where}: Beam is here without Google Cloud ({error}): `make google-cloud`, or pip install "
-            "'altalign[dataflow]'"
-        ) from None
+        raise UsageError(f"{where}: Beam is here without Google Cloud ({error}); {bring('dataflow')}") from None
     # as of a dry run, for no bucket is to be asked yet
     asked = PipelineOptions(["--runner=DataflowRunner", "--dry_run=True", *flags])
     validator = PipelineOptionsValidator(asked, DataflowRunner())

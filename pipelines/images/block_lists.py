@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from altalign import storage
-from altalign.errors import UsageError
+from altalign.errors import UsageError, bring
 from altalign.filters.blocked import BlockList
 
 
@@ -19,8 +19,8 @@ def load_block_lists(paths: Sequence[str]) -> BlockList:
     block_list = BlockList.parse((path, _text(path)) for path in paths)
     if len(block_list.pdq) and importlib.util.find_spec("pdqhash") is None:
         raise UsageError(
-            f"[image] blocked_hashes lists {len(block_list.pdq)} PDQ hashes and the package pdqhash is missing: pip "
-            "install 'altalign[pdq]'"
+            f"[image] blocked_hashes lists {len(block_list.pdq)} PDQ hashes and the package pdqhash is missing; "
+            f"{bring('pdq')}"
         )
     return block_list
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from altalign.dedup import embed
-from altalign.errors import AltalignError, UsageError
+from altalign.errors import AltalignError, UsageError, bring
 from altalign.filters.model_inputs import ModelInput, prepare
 from altalign.pipelines.images import onnx
 
@@ -256,7 +256,7 @@ def _where(name: str) -> str:
 
 def _require(package: str, where: str, *, extra: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise UsageError(f"{where}: the package {package} is missing: pip install 'altalign[{extra}]'")
+        raise UsageError(f"{where}: the package {package} is missing; {bring(extra)}")
 
 
 def _said(error: BaseException) -> str:

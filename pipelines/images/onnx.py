@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from altalign.errors import UsageError
+from altalign.errors import UsageError, bring
 from altalign.filters import nsfw
 
 
@@ -38,9 +38,7 @@ def load_nsfw(path: str) -> NsfwModel:
         UsageError: either file is missing or wrong, they do not fit each other, or the package onnxruntime is missing.
     """
     if importlib.util.find_spec("onnxruntime") is None:
-        raise UsageError(
-            f"[image.nsfw] model = {path!r} and the package onnxruntime is missing: pip install 'altalign[nsfw]'"
-        )
+        raise UsageError(f"[image.nsfw] model = {path!r} and the package onnxruntime is missing; {bring('nsfw')}")
     if Path(path).suffix != ".onnx" or not Path(path).is_file():
         raise UsageError(
             f"[image.nsfw] model = {path!r}: no such file of the name *.onnx; give a path relative to the working "

@@ -21,10 +21,10 @@ _UNREACHED = (
 )
 
 
-def print_summary(run: Run, out: Console) -> bool:
+def print_summary(run: Run, out: Console, nothing_left: str) -> None:
     """Print received and kept pairs and every reason, stage by stage; then where the result is.
 
-    Returns False if the run is finished and nothing is left.
+    `nothing_left` is the sentence on why there is none.
     """
     counts, stages = final_counts(run)
     out.print(shown(run.folder), soft_wrap=True)
@@ -55,20 +55,25 @@ def print_summary(run: Run, out: Console) -> bool:
         of_reasons = ", ".join(f"{reason} {rows:,}" for reason, rows in passing.items())
         repair = f"altalign retry {shown(run.folder)}"
         warn(f"{many(sum(passing.values()), 'pair')} may come another time ({of_reasons}): {repair}")
-    facts = storage.read_json(run.path("summary.json"))
     if not storage.exists(run.path("manifest.json")):
         to_do = ", ".join(stage for stage in STAGES if not run.is_done(stage))
         out.print(f"not finished: {to_do} to do; run without --until to go on")
-    elif facts["pairs"]:
+    elif nothing_left:
+        warn(nothing_left)
+    else:
+        facts = storage.read_json(run.path("summary.json"))
         size = f"{many(facts['images'], 'image')}, {facts['bytes'] / 1e6:,.1f} MB"
         line = f"{many(facts['pairs'], 'pair')} of {size}, in {shown(run.path('shards'))}"
         out.print(line, highlight=False, soft_wrap=True)
-    else:
-        most = reason_words.told_of_most(counts, run.config)
-        why = f"; {most}" if most else ""
-        warn(f"nothing is left of the pool{why}. No shards were written; `altalign explain` says why for any pair")
-        return False
-    return True
+
+
+def nothing_left(run: Run) -> str:
+    """A sentence on why nothing is left of the pool of a finished run; empty where something is."""
+    if storage.read_json(run.path("summary.json"))["pairs"]:
+        return ""
+    most = reason_words.told_of_most(final_counts(run)[0], run.config)
+    why = f"; {most}" if most else ""
+    return f"nothing is left of the pool{why}. No shards were written; `altalign explain` says why for any pair"
 
 
 def final_counts(run: Run) -> tuple[Counts, list[Stage]]:

@@ -1,14 +1,15 @@
 """Progress of long work, read from the marks of units: the same on any engine and any machine that sees the run."""
 
+import io
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import cast
+from typing import NamedTuple, cast
 
 from rich.console import Console
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.errors import AltalignError
 from altalign.pipelines.run.units import Run, Unit
 
@@ -16,21 +17,42 @@ LINE_EVERY_S = 30.0
 LOOK_EVERY_S = 0.5
 
 
+class Progress(NamedTuple):
+    """How far a step of a curation is."""
+
+    step: str
+    units_finished: int
+    units: int
+    rows_finished: int
+    rows: int  # 0: not known before
+    seconds: float  # of this attempt
+
+
+# Where progress is shown; or what is told of it instead, in a thread, twice a second.
+Shown = Console | Callable[[Progress], None]
+
+
 @contextmanager
 def watched(
-    run: Run, step: str, units: Sequence[Unit], console: Console, kind: "type[Watch] | None" = None
+    run: Run, step: str, units: Sequence[Unit], shown: Shown, kind: "type[Watch] | None" = None
 ) -> Iterator[None]:
     """Show how many of a step's units are finished: on a terminal a bar, else a line every 30 s and one at the end."""
-    watch = (kind or Watch)(run, step, units, console)
+    console = shown if isinstance(shown, Console) else terminal.into(io.StringIO())
+    watches = [(kind or Watch)(run, step, units, console)]
+    if not isinstance(shown, Console):
+        watches.append(Telling(run, step, units, shown))
     plan = {"units": len(units), "rows": sum(map(_rows_of, units))}
     storage.write_json(run.work(step, "plan", "plan.json"), plan)
-    thread = threading.Thread(target=watch.look, daemon=True)
-    thread.start()
+    threads = [threading.Thread(target=watch.look, daemon=True) for watch in watches]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
-        watch.stop.set()
-        thread.join()
+        for watch in watches:
+            watch.stop.set()
+        for thread in threads:
+            thread.join()
 
 
 def _rows_of(unit: Unit) -> int:
@@ -105,3 +127,20 @@ class Watch:
                 is_over = self.stop.wait(LOOK_EVERY_S)
                 finished = self._finished()
                 bar.update(task, completed=len(finished), speed=self._speed(finished))
+
+
+class Telling(Watch):
+    """Tells a function of the caller's. An error in it ends the telling, and no more."""
+
+    def __init__(self, run: Run, step: str, units: Sequence[Unit], tell: Callable[[Progress], None]):
+        super().__init__(run, step, units, terminal.into(io.StringIO()))
+        self._tell = tell
+
+    def look(self) -> None:
+        """Tell how far the step is until told to stop, and how it ended."""
+        is_over = False
+        while not is_over:
+            is_over = self.stop.wait(LOOK_EVERY_S)
+            finished, seconds = self._finished(), time.monotonic() - self._begin
+            rows = sum(self._rows[name] for name in finished)
+            self._tell(Progress(self._step, len(finished), len(self._rows), rows, sum(self._rows.values()), seconds))

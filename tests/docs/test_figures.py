@@ -1,6 +1,7 @@
 """Figures and lists in the documents are those of the code: versions, targets, times, marks, defaults, rooms."""
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from altalign.cli import VERBS
 from altalign.errors import UsageError
 from altalign.pipelines.images import embedders
 from tests.docs.blocks import ROOT
-from tests.docs.test_docs import DOCUMENTS, named, prose, settings_rows, table_under
+from tests.docs.test_docs import DOCUMENTS, SOURCES, named, prose, settings_rows, table_under
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -120,3 +121,27 @@ def test_what_the_readme_says_is_missing_is_missing() -> None:
     assert "the embedder `run:TRAINING_RUN` is refused" in README
     with pytest.raises(UsageError, match="cannot be an embedder yet"):
         embedders.load("run:runs/first")
+
+
+def test_setup_brings_the_extras_that_are_named() -> None:
+    plan = ["make", "-n", "-C", str(ROOT), "setup", "EXTRAS=nsfw,open_clip"]
+    said = subprocess.run(plan, capture_output=True, text=True, check=True).stdout
+    assert "--inexact --extra nsfw --extra open_clip\n" in said
+
+
+def test_every_extra_that_is_named_is_one_and_nobody_is_told_to_install_from_an_index() -> None:
+    """No index of packages has altalign."""
+    extras = set(PROJECT["project"]["optional-dependencies"])
+    texts = {named(path): path.read_text(encoding="utf-8") for path in (*DOCUMENTS, *SOURCES)}
+    of_make = {
+        extra
+        for text in texts.values()
+        for extras in re.findall(r"EXTRAS=([\w,]+)", text)
+        for extra in extras.split(",")
+    }
+    of_code = {extra for text in texts.values() for extra in re.findall(r'\bbring\("(\w+)"\)', text)}
+    assert of_make | of_code <= extras
+    assert of_make
+    assert [
+        name for name, text in texts.items() if re.search(r"pip install ['\"]?altalign(?!-)|altalign\[\w", text)
+    ] == []

@@ -1,5 +1,5 @@
-"""The guide to reading shards is true: its blocks of other people's readers run on a finished run of the demo web
-(`make test-readers`).
+"""The guides to reading shards and runs are true: their blocks of other people's readers run on a finished run of the
+demo web (`make test-readers`).
 """
 
 import os
@@ -15,7 +15,8 @@ from tests import made_once
 from tests.docs.blocks import ROOT, Block, blocks, prints
 
 NOTE = "run by make test-readers"
-BLOCKS = [block for block in blocks(ROOT / "docs" / "guides" / "read-the-shards.md") if block.note == NOTE]
+GUIDES = [ROOT / "docs" / "guides" / name for name in ("read-the-shards.md", "use-it-from-python.md")]
+BLOCKS = [block for guide in GUIDES for block in blocks(guide) if block.note == NOTE]
 
 # The webdataset that open_clip's trainer asks for, beside the newer one of the environment; `make test-readers` puts it
 # there.

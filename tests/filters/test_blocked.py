@@ -97,12 +97,12 @@ def test_files_are_read_and_missing_ones_named(tmp_path: Path) -> None:
 def test_pdq_hashes_without_their_package_stop_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "list").write_text("pdq:" + "0" * 64)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"pip install 'altalign\[pdq\]'"):
+    with pytest.raises(UsageError, match=r"`make setup EXTRAS=pdq` brings"):
         load_block_lists([str(tmp_path / "list")])
 
 
 def test_a_re_encoded_image_is_found_by_its_pdq_hash_and_others_are_not() -> None:
-    pytest.importorskip("pdqhash", reason="PDQ needs the extra altalign[pdq]")
+    pytest.importorskip("pdqhash", reason="PDQ needs the extra pdq")
     source = photograph(1)
     block_list = BlockList.parse([("list", pdq_line(np.asarray(source)))])
     side = block_list.short_side_px
@@ -120,13 +120,13 @@ def test_without_pixels_a_pdq_list_cannot_be_asked() -> None:
 
 
 def test_flat_images_have_no_pdq_hash_to_speak_of() -> None:
-    pytest.importorskip("pdqhash", reason="PDQ needs the extra altalign[pdq]")
+    pytest.importorskip("pdqhash", reason="PDQ needs the extra pdq")
     flat = np.full((300, 300), 120, np.uint8)
     assert asked(BlockList.parse([("list", pdq_line(flat))]), b"", flat) is False
 
 
 def test_the_distance_of_31_is_found_and_32_is_not() -> None:
-    pytest.importorskip("pdqhash", reason="PDQ needs the extra altalign[pdq]")
+    pytest.importorskip("pdqhash", reason="PDQ needs the extra pdq")
     pixels = np.asarray(photograph(3))
     bits = np.unpackbits(pdq(pixels)[0].astype(">u8").view(np.uint8))
     for flipped, expected in ((PDQ_DISTANCE_AT_MOST, True), (PDQ_DISTANCE_AT_MOST + 1, False)):
@@ -136,7 +136,7 @@ def test_the_distance_of_31_is_found_and_32_is_not() -> None:
 
 
 def test_the_hex_form_is_that_of_the_reference() -> None:
-    pdqhash = pytest.importorskip("pdqhash", reason="PDQ needs the extra altalign[pdq]")
+    pdqhash = pytest.importorskip("pdqhash", reason="PDQ needs the extra pdq")
     pixels = np.asarray(photograph(4))
     bits, _ = pdqhash.compute(pixels)
     assert pdq_line(pixels) == f"pdq:{int(''.join(map(str, bits)), 2):064x}"

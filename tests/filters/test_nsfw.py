@@ -14,7 +14,7 @@ from altalign.filters import nsfw
 from altalign.pipelines.images.onnx import load_nsfw
 
 onnx = pytest.importorskip("onnx", reason="writes the test's model")
-pytest.importorskip("onnxruntime", reason="the classifier needs the extra altalign[nsfw]")
+pytest.importorskip("onnxruntime", reason="the classifier needs the extra nsfw")
 
 MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.25, 0.3]
 TOML = """
@@ -173,5 +173,5 @@ def test_files_that_are_missing_or_no_model_are_named(model: Path) -> None:
 
 def test_without_onnxruntime_the_command_stops(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"pip install 'altalign\[nsfw\]'"):
+    with pytest.raises(UsageError, match=r"`make setup EXTRAS=nsfw` brings"):
         load_nsfw(str(model))

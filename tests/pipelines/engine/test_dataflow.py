@@ -104,7 +104,7 @@ def test_flags_that_beam_does_not_know_are_refused() -> None:
 def test_beam_without_google_cloud_is_refused_with_what_brings_it() -> None:
     with pytest.raises(
         UsageError,
-        match=r"Beam is here without Google Cloud \(.*\): `make google-cloud`, or pip install 'altalign\[dataflow\]'",
+        match=r"Beam is here without Google Cloud \(.*\); `make setup EXTRAS=dataflow` brings",
     ):
         options(ENGINE, FLAGS)
 

@@ -38,14 +38,14 @@ def test_lists_without_pdq_hashes_need_no_package(tmp_path: Path, monkeypatch: p
     assert len(load_block_lists([])) == 0
     (tmp_path / "pdq").write_text(f"{PDQ}\n")
     with pytest.raises(
-        UsageError, match=r"1 PDQ hashes and the package pdqhash is missing: pip install 'altalign\[pdq\]'"
+        UsageError, match=r"1 PDQ hashes and the package pdqhash is missing; `make setup EXTRAS=pdq` brings"
     ):
         load_block_lists([str(tmp_path / "list"), str(tmp_path / "pdq")])
 
 
 @pytest.mark.parametrize("name", ["list", "model.onnx"])
 def test_a_run_with_a_missing_file_is_refused_before_any_work(tmp_path: Path, name: str) -> None:
-    pytest.importorskip("onnxruntime", reason="the classifier needs the extra altalign[nsfw]")
+    pytest.importorskip("onnxruntime", reason="the classifier needs the extra nsfw")
     path = str(tmp_path / name)
     with pytest.raises(UsageError, match=name):
         found_with(tmp_path, {"nsfw": {"model": path}} if name.endswith(".onnx") else {"blocked_hashes": [path]})

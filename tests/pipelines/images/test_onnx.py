@@ -15,20 +15,20 @@ def test_a_model_without_its_package_says_what_to_install_whatever_the_file(monk
         importlib.util, "find_spec", lambda name, *rest: None if name == "onnxruntime" else real(name, *rest)
     )
     with pytest.raises(
-        UsageError, match=r"model = 'any\.onnx' and the package onnxruntime is missing: pip install 'altalign\[nsfw\]'"
+        UsageError, match=r"model = 'any\.onnx' and the package onnxruntime is missing; `make setup EXTRAS=nsfw` brings"
     ):
         load_nsfw("any.onnx")
 
 
 def test_a_folder_of_the_name_of_a_model_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime", reason="the classifier needs the extra altalign[nsfw]")
+    pytest.importorskip("onnxruntime", reason="the classifier needs the extra nsfw")
     (tmp_path / "model.onnx").mkdir()
     with pytest.raises(UsageError, match=r"no such file of the name \*\.onnx"):
         load_nsfw(str(tmp_path / "model.onnx"))
 
 
 def test_a_model_without_its_toml_names_the_toml(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime", reason="the classifier needs the extra altalign[nsfw]")
+    pytest.importorskip("onnxruntime", reason="the classifier needs the extra nsfw")
     (tmp_path / "model.onnx").write_bytes(b"not looked at yet")
     with pytest.raises(UsageError, match=r"model\.toml: no such settings file"):
         load_nsfw(str(tmp_path / "model.onnx"))

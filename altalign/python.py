@@ -1,0 +1,151 @@
+"""What Python programs call: `altalign.open`, `altalign.curate` and `altalign.audit`.
+
+As `altalign.cli` does, it imports what a function needs when it is called, and so may reach above the contract. Errors
+are those of the commands, as exceptions of `altalign.errors`; nothing is printed but progress, and the process stays
+the caller's: no exit, and no handler of signals but that of Ctrl-C, in the main thread, while a function works.
+"""
+
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, overload
+
+from altalign.errors import AltalignError, UsageError
+from altalign.machine import interrupts, startup
+from altalign.storage import full_disk
+
+if TYPE_CHECKING:
+    from altalign.audit.checks import Check
+    from altalign.audit.compare import Comparison
+    from altalign.audit.opened.run import Run
+    from altalign.pipelines.run.progress import Progress
+
+Folder = str | os.PathLike[str]
+
+_ONE_AT_A_TIME = threading.Lock()  # the processes beside us are one command's
+
+
+def open(run: Folder) -> "Run":  # noqa: A001 - as in gzip and tarfile
+    """Open a run folder: local, `s3://BUCKET/…` or `gs://BUCKET/…`. Reads one small file.
+
+    Raises:
+        UsageError: there is no such folder, or it is not a run.
+        DamagedError: run.json is damaged.
+        StoreError: its object store does not answer.
+    """
+    from altalign.audit.opened.run import Run
+
+    return Run.open(os.fspath(run))
+
+
+def curate(
+    config: Folder | Mapping[str, Any],
+    *,
+    rerun: bool | str = False,
+    restart: bool = False,
+    progress: "bool | Callable[[Progress], None]" = True,
+) -> "Run":
+    """Run a curation, or continue it, and write its report: `altalign curate`.
+
+    Args:
+        config: the path of a settings file (TOML), or a dict of its sections: `{"input": {"paths": […]}, …}`.
+        rerun: run anew the first stage whose settings or files changed, and what follows; or the stage of this name.
+        restart: run everything anew.
+        progress: whether progress goes to standard error, as of the command; or a function to be told of it, which is
+            called twice a second from another thread.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        UsageError: a setting is wrong, or the folder holds a run of other settings or files and `rerun` is not given.
+        AltalignError: whatever else the command would fail with, in its words: nothing is left of the pool, a check
+            fails, the disk is full.
+    """
+    from altalign.curation import CurateConfig
+    from altalign.pipelines import command
+    from altalign.stages import STAGES
+
+    if isinstance(rerun, str) and rerun not in STAGES:
+        raise UsageError(f"rerun = {rerun!r}: no such stage (there are: {', '.join(STAGES)})")
+    anew = rerun if isinstance(rerun, str) else "" if rerun else None
+    with _at_work():
+        if isinstance(config, Mapping):
+            where, settings = "settings", CurateConfig.from_values(config, where="settings")
+        else:
+            where, settings = os.fspath(config), CurateConfig.load(os.fspath(config))
+        folder = command.curated(settings, where=where, rerun=anew, is_restart=restart, progress=progress)
+        _report(folder)
+    return open(folder)
+
+
+@overload
+def audit(run: Folder) -> "list[Check]": ...
+@overload
+def audit(run: Folder, other: Folder) -> "Comparison": ...
+def audit(run: Folder, other: Folder | None = None) -> "list[Check] | Comparison":
+    """Check a finished run and write its report, or compare two finished runs: `altalign audit`.
+
+    Returns:
+        The checks, which may have failed; of two runs, what differs.
+
+    Raises:
+        UsageError: a folder is no finished run.
+        DamagedError: a file of a run cannot be read.
+    """
+    with _at_work():
+        if other is None:
+            from altalign.audit import command
+
+            return command.checked(os.fspath(run), shards_at_most=None, is_written=True)[1]
+        from altalign.audit.compare import Comparison
+
+        return Comparison.of(os.fspath(run), os.fspath(other))
+
+
+def _report(folder: str) -> None:
+    """Write the report of a run that has none yet; a warning where that cannot be done, for the run is whole.
+
+    Raises:
+        AltalignError: a check fails.
+    """
+    from altalign.audit import command
+    from altalign.audit.checks.findings import failed
+
+    try:
+        found = command.reported(folder)
+    except command.NOT_WRITTEN as error:
+        warnings.warn(command.said_of_no_report(folder, error), stacklevel=3)
+        return
+    if found and (wrong := failed(found[1])):
+        raise AltalignError("\n".join(map(str, wrong)))
+
+
+def _is_for_users(record: logging.LogRecord) -> bool:
+    """Whether a message of the root logger is not Beam's, which speaks to those who build pipelines."""
+    return "apache_beam" not in record.pathname
+
+
+@contextmanager
+def _at_work() -> Iterator[None]:
+    """Around what a command does: Ctrl-C ends it cleanly, its processes end with it, and Beam does not talk."""
+    with _ONE_AT_A_TIME, interrupts.handled(in_a_call=True):
+        with startup.imports():
+            from altalign.machine import processes
+        root, of_beam = logging.getLogger(), logging.getLogger("apache_beam")
+        before = of_beam.level
+        root.addFilter(_is_for_users)
+        of_beam.setLevel(logging.CRITICAL)
+        try:
+            yield
+        except OSError as error:
+            if (full := full_disk(error, error.filename or "")) is None:
+                raise
+            raise full from error
+        finally:
+            root.removeFilter(_is_for_users)
+            of_beam.setLevel(before)
+            processes.OF_COMMAND.close()
