@@ -221,7 +221,7 @@ def test_wrong_use_is_an_error_of_the_project_in_one_line(finished: Run, tmp_pat
         (lambda: altalign.open("ftp://x/y"), "no kind of storage that is known"),
         (lambda: finished.dropped("text_to_short"), "text_to_short: no such reason (did you mean text_too_short?)"),
         (lambda: finished.gallery("text_to_short"), "text_to_short: no such reason (did you mean text_too_short?)"),
-        (lambda: finished.explain(), "give one of the three"),
+        (lambda: finished.explain(), "give one of the four"),
         (lambda: finished.explain(key="12"), "12: not 32 hex digits"),
         (lambda: altalign.audit("nowhere"), "nowhere: no such run folder"),
         (lambda: altalign.audit(finished, "nowhere"), "nowhere: no such run folder"),
