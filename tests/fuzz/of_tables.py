@@ -21,6 +21,7 @@ from altalign.filters import captions
 from altalign.pipelines import read
 from altalign.pipelines.files import parquet
 from altalign.pipelines.read.tables import table
+from altalign.schema import CANDIDATE
 from tests.fuzz import plain_tables
 from tests.fuzz.mutate import mutate
 from tests.fuzz.target import Everything, Target, check_message, read_in_two_ways
@@ -297,9 +298,7 @@ def _check_parquet(path: Path, _original: bytes) -> str:
         f"read once: {whole.error!r}; straight from row groups: {direct.error!r}"
     )
     if not whole.error:
-        same = [
-            {name: row[name] for name in ("image_url", "image_identity", "caption", "page_url")} for row in whole.rows
-        ]
+        same = [{name: row[name] for name in CANDIDATE.names} for row in whole.rows]
         assert same == direct.rows, "row groups read alone give other rows"
     in_hand = read_in_two_ways(path, _IMAGES)
     if not in_hand.error:
@@ -315,23 +314,22 @@ def _direct(path: Path) -> Everything:
         groups = table.row_groups(str(path), _TEXT)
         apart: list[dict[str, Any]] = []
         for number, rows in enumerate(groups):
-            group = _candidates(path, number, number)
+            group = _candidates(path, number, number, first_row=len(apart))
             assert len(group) == rows, f"row group {number}: {len(group)} rows, where the footer says {rows}"
             apart += group
-        assert not groups or apart == _candidates(path, 0, len(groups) - 1)
+        assert not groups or apart == _candidates(path, 0, len(groups) - 1, first_row=0)
     except (UnreadableError, UsageError) as error:
         check_message(error, path)
         return Everything([], [], [], f"{type(error).__name__}: {error}")
     return Everything(apart, [], [])
 
 
-def _candidates(path: Path, first: int, last: int) -> list[dict[str, Any]]:
-    batches = [
-        table.candidates(batch, _TEXT)
-        for batch in parquet.read_row_groups(str(path), first, last, table.columns(_TEXT))
-    ]
-    for batch in batches:
-        batch.validate(full=True)
+def _candidates(path: Path, first: int, last: int, *, first_row: int) -> list[dict[str, Any]]:
+    batches = list[pa.RecordBatch]()
+    for batch in parquet.read_row_groups(str(path), first, last, table.columns(_TEXT)):
+        batches.append(table.candidates(batch, _TEXT, str(path), first_row))
+        first_row += batch.num_rows
+        batches[-1].validate(full=True)
     return [row for batch in batches for row in batch.to_pylist()]
 
 

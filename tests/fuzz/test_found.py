@@ -98,7 +98,7 @@ def test_numbers_that_a_damaged_dictionary_does_not_have_make_a_table_unreadable
     with pytest.raises(UnreadableError, match=r"a\.parquet: cannot be read as Parquet"):
         read_all(path)
     with pytest.raises(UnreadableError, match=r"a\.parquet: cannot be read as Parquet"):
-        [table.candidates(batch, TABLE) for batch in parquet.read_row_groups(str(path), 0, 0, ["url", "caption"])]
+        [table.texts(batch, TABLE) for batch in parquet.read_row_groups(str(path), 0, 0, ["url", "caption"])]
 
 
 def test_a_page_that_claims_two_gigabytes_is_refused_before_memory_is_taken_for_it(tmp_path):
@@ -118,7 +118,7 @@ def test_a_page_that_claims_two_gigabytes_is_refused_before_memory_is_taken_for_
 
 
 def rows_of(text: bytes, form: lines.Form = "csv") -> list[lines.Row | lines.Bad]:
-    return list(lines.rows(io.BytesIO(text), form, ["url", "caption"]))
+    return list(lines.rows(io.BytesIO(text), form, ["url", "caption"], keep=()))
 
 
 def test_quotes_that_never_close_have_no_file_read_once_a_line(monkeypatch):
