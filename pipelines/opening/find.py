@@ -19,6 +19,8 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     Raises:
         UsageError: no file matches, a file lacks a column that settings name, or a list or a model cannot be read.
     """
+    if not config.run.folder:
+        raise UsageError(f'{config_path} [run] folder: not set; name where the run is written, as folder = "runs/mine"')
     _check(config.run.folder, f"{config_path} [run] folder")
     files: list[InputFile] = []
     for number, settings in enumerate(config.input):

@@ -78,9 +78,9 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
         UsageError: its finished stages rest on other settings or files.
     """
     grounds = grounds_of(run.config, run.files)
-    if is_restart:
-        forget(run, STAGES[0])
     facts = {} if is_restart else _facts(run)
+    if not facts and storage.exists(run.path("run.json")):
+        forget(run, STAGES[0])
     recorded: dict[str, Any] = facts.get("stages", {})
     first = _first_anew(run, facts, grounds, rerun)
     if first:
@@ -160,7 +160,14 @@ def _facts(run: Run) -> dict[str, Any]:
     stages = facts.get("stages", {})
     if not isinstance(stages, dict) or not all(_has(stage, "digest", "reads") for stage in stages.values()):
         raise damaged(run.folder, run.path("run.json"), "no stages are in it")
-    return facts
+    return {} if _has_read_nothing(run, stages) else facts
+
+
+def _has_read_nothing(run: Run, stages: Mapping[str, Any]) -> bool:
+    """Whether earlier tries read no row: then their settings and files bind nobody."""
+    if stages.keys() != {STAGES[0]} or run.is_done(STAGES[0]):
+        return False
+    return not any(facts.counts or facts.places for _, facts in run.all_facts(EXTRACTED))
 
 
 def _first_anew(run: Run, facts: Mapping[str, Any], grounds: Mapping[str, Grounds], rerun: str | None) -> str | None:

@@ -424,6 +424,16 @@ def test_an_input_of_which_all_files_are_empty_is_refused(
     assert not list((folder / "run").glob("shards/*"))
 
 
+@pytest.mark.parametrize(("content", "code"), [(b"", 2), (b"PAR1 and no more", 1)], ids=["empty", "broken"])
+def test_a_try_that_read_nothing_does_not_bind_the_folder(folder: Path, content: bytes, code: int) -> None:
+    (folder / "wrong.parquet").write_bytes(content)
+    of_the_first = ("--set", 'input=[{kind="table",paths=["wrong.parquet"]}]', "--until", "judge")
+    assert main(["curate", "config.toml", *of_the_first]) == code
+    assert main(["curate", "config.toml", "--until", "judge"]) == 0
+    assert main(["curate", "config.toml", *of_the_first]) == 2  # what has read something does
+    assert main(["curate", "config.toml"]) == 0
+
+
 def test_a_run_of_which_nothing_is_left_names_the_reason_and_fails(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
