@@ -46,7 +46,18 @@ TEST_IMAGES = each(artefacts.TESTS, test_images.plan, test_images.read)
 
 # The whole curation, in order: the steps of each stage, and what concludes it once all its units are finished.
 PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
-    "extract": ([each(artefacts.EXTRACTED, extract.plan, extract.extract, seconds=extract.seconds)], extract.conclude),
+    "extract": (
+        [
+            each(
+                artefacts.EXTRACTED,
+                extract.plan,
+                extract.extract,
+                watch=lambda _: extract.Watch,
+                seconds=extract.seconds,
+            )
+        ],
+        extract.conclude,
+    ),
     "tables": ([Step(artefacts.COUNTED, pool.units, tables.Count)], tables.conclude),
     "judge": ([Step(artefacts.JUDGED, pool.units, judge.Judge)], of_judge.conclude),
     "fetch": (

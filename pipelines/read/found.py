@@ -23,6 +23,7 @@ class Found:
     rows: pa.RecordBatch  # schema.EXTRACTED
     broken: pa.RecordBatch  # schema.BROKEN
     places: pa.RecordBatch  # schema.IMAGE_PLACE
+    read: int = 0  # about how many bytes of the file are read so far, as they lie there; 0: not known
 
 
 class Gatherer:
@@ -33,6 +34,7 @@ class Gatherer:
 
     def __init__(self, path: str, finish: Callable[[Sequence[tuple[Any, ...]]], pa.RecordBatch]):
         self._path, self._finish = path, finish
+        self.read = 0  # as in `Found`; the reader knows
         self._start()
 
     def _start(self) -> None:
@@ -65,7 +67,8 @@ class Gatherer:
 
     def take(self) -> Found:
         """Everything gathered since the last take."""
-        found = Found(self._finish(self._rows), batch(self._broken, BROKEN), batch(self._places, IMAGE_PLACE))
+        parts = self._finish(self._rows), batch(self._broken, BROKEN), batch(self._places, IMAGE_PLACE)
+        found = Found(*parts, self.read)
         self._start()
         return found
 

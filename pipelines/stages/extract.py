@@ -5,8 +5,10 @@ passes read its row groups. Every other file is read once; its candidates, the p
 dropped rows stay in work/.
 """
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from typing import cast
 
 import pyarrow as pa
@@ -20,7 +22,7 @@ from altalign.pipelines import read
 from altalign.pipelines.evidence.gallery_rows import smallest_keys
 from altalign.pipelines.files import parquet
 from altalign.pipelines.read.tables import table
-from altalign.pipelines.run import outputs, pool
+from altalign.pipelines.run import outputs, pool, progress
 from altalign.pipelines.run.artefacts import EXTRACTED, Extracted, ExtractFacts, FileUnit
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.stages import image_places
@@ -31,6 +33,7 @@ from altalign.terminal import shown
 # measured on the books in examples/: docs/concepts/where-the-time-goes.md
 SECONDS_PER_BYTE = 30e-9
 SIZES_ASKED = 100  # the sizes of so many files stand for all
+SECONDS_BETWEEN_NOTES = 2.0  # of how far a file is read
 SAMPLE_PER_REASON = 1_000  # dropped rows that are kept: those of the smallest keys, the same whatever the units were
 
 Stamp = list[int | str]  # tells whether an input file has changed
@@ -79,6 +82,7 @@ def _extract_direct(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
 def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
     settings, source, files = run.config.input[file.of], run.source_of(file.number), Extracted(run, file.name)
     failed_counts, sample = FailedCounts(), _Sample()
+    reading = _Reading(run, file.name)
     found_places = image_places.Collected(
         file.number, plain=image_places.Kind.ROW if settings.kind == "table" else image_places.Kind.RECORD
     )
@@ -88,6 +92,7 @@ def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
         images = stack.enter_context(storage.write(files.images))
         for found in read.read(file.path, settings):
             interrupts.check()
+            reading.note(found.read)
             rows = pa.Table.from_batches([found.rows])
             verdict = parquet.strings(found.rows, "reason")
             failed_counts.add(Stage.EXTRACT, pa.repeat(pa.scalar(source), len(rows)), found.rows["failed"])
@@ -115,6 +120,44 @@ def _skip_file(run: Run, file: InputFile, stamp: Stamp, error: UnreadableError) 
     broken = pa.record_batch([[file.path], [0], [str(error)]], schema=BROKEN)
     parquet.write(Extracted(run, file.name).broken, _broken_rows(broken, source), DROPPED)
     return ExtractFacts(stamp, direct=False, row_groups=[], places=None, broken=1, **failed_counts.facts())
+
+
+class _Reading:
+    """Notes, for whoever watches, how far a file is read."""
+
+    def __init__(self, run: Run, name: str):
+        self._path, self._noted_at = _reading(run, name), time.monotonic()
+
+    def note(self, read: int) -> None:
+        """Write it down, now and then."""
+        if read and time.monotonic() >= self._noted_at + SECONDS_BETWEEN_NOTES:
+            self._noted_at = time.monotonic()
+            storage.write_json(self._path, {"read": read})
+
+
+def _reading(run: Run, name: str) -> str:
+    return run.work(EXTRACTED.step, "reading", f"{name}.json")
+
+
+class Watch(progress.Watch):
+    """Shows the bytes of few, large files: a unit is a whole file."""
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        files = [file for file in self._run.files if file.name in self._rows]
+        if len(files) > SIZES_ASKED:
+            return {}
+        stamps = storage.stamps([file.path for file in files])
+        return {file.name: stamp.size for file, stamp in zip(files, stamps, strict=True)}
+
+    def _speed(self, finished: set[str]) -> str:
+        with suppress(OSError, AltalignError):  # whoever reads the file reports it
+            sizes = self._sizes
+            notes = {name: _reading(self._run, name) for name in sizes.keys() - finished}
+            read = sum(sizes[name] for name in finished & sizes.keys())
+            read += sum(storage.read_json(path).get("read", 0) for path in notes.values())
+            return f"{read / 1e6:,.1f} of {sum(sizes.values()) / 1e6:,.1f} MB" if sizes else ""
+        return ""
 
 
 class _Sample:

@@ -38,6 +38,7 @@ def read(path: str) -> Iterator[Found]:
     """
     gatherer = Gatherer(path, image_elements.verdicts)
     for record in records(path, _bytes_to_keep):
+        gatherer.read = record.offset
         if isinstance(record, BrokenRecord):
             gatherer.broken(record.offset, record.error)
         elif _is_success(record):

@@ -190,7 +190,12 @@ def _found(
         pa.array([None if sample.data is not None else sample.length for sample in in_hand], pa.int64()),
         pa.array([sample.data for sample in in_hand], pa.large_binary()),
     ]
-    return Found(kept(rows), batch(broken, BROKEN), pa.record_batch(places, schema=IMAGE_PLACE))
+    return Found(
+        kept(rows),
+        batch(broken, BROKEN),
+        pa.record_batch(places, schema=IMAGE_PLACE),
+        0 if file.closed else file.tell(),
+    )
 
 
 def _sha256(sample: _Sample, file: BinaryIO) -> str:
