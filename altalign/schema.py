@@ -7,7 +7,7 @@ DROPPED, SAMPLE, COUNTS and FAILED is its line in docs/reference/files.md (`make
 import pyarrow as pa
 
 SCHEMA_VERSION = 1
-RULES_VERSION = "2 (Unicode 16.0)"  # raised by whatever changes which samples survive, their order or their bytes
+RULES_VERSION = "3 (Unicode 16.0)"  # raised by whatever changes which samples survive, their order or their bytes
 
 # What a reader found in one stretch of an input file, in input order. `reason` is the verdict of extract (null keeps),
 # `failed` every rule of it that holds.
