@@ -122,7 +122,7 @@ class ImageSettings(Settings):
     pixels_at_most: Annotated[Positive, Fetch] = 178_956_970  # ours: Pillow's own limit against decompression bombs
     """More pixels: `image_too_many_pixels`; such an image is never decoded."""
     blocked_hashes: Annotated[list[str], Fetch] = Field(default_factory=list)
-    """Files of hashes: `image_blocked`."""
+    """Files of hashes of images (SHA-256, SHA-1, MD5, PDQ), one a line: `image_blocked`."""
     nsfw: Annotated[NsfwSettings, Fetch] = NsfwSettings()
 
 
@@ -152,15 +152,19 @@ class FetchSettings(Settings):
     threads: Positive = 64
     """Requests that are being answered at a time, in one process. Waiting for a host's turn takes none."""
     honour_opt_out: Annotated[bool, Fetch] = True
-    """Respect `X-Robots-Tag` (noai, noimageai, noindex, noimageindex) and `tdm-reservation: 1`: `http_opt_out`."""
+    """Respect headers of answers: `X-Robots-Tag` (noai, noimageai, noindex, noimageindex), `tdm-reservation: 1`,
+    `Content-Usage: train-ai=n` and `Content-Signal: ai-train=no`. Else: `http_opt_out`."""
     honour_robots: Annotated[bool, Fetch] = True
-    """Respect robots.txt: `http_opt_out`."""
+    """Respect robots.txt, its lines `Content-Usage` and `Content-Signal` among them. Else: `http_opt_out`."""
     connections_per_host: Positive = 8
     """Requests to one host at a time, in one process; a cluster of N processes may have N times as many."""
     requests_per_host_s: Annotated[float, Field(gt=0)] = 20.0
     """Requests to one host a second, in one process."""
     blocked_domains: Annotated[list[str], Fetch] = Field(default_factory=list)
     """Files of domains, one a line, that are never asked, nor those below them: `http_refused`."""
+    blocked_urls: Annotated[list[str], Fetch] = Field(default_factory=list)
+    """Files of hashes of URLs (SHA-256, SHA-1 or MD5), one a line; their images are neither asked for nor decoded,
+    wherever they are: `url_blocked`."""
     ports: Annotated[list[Port], Fetch] = Field(default_factory=lambda: [80, 443])
     """Ports that may be reached, each 1 to 65535. Another: `http_refused`."""
     allow_addresses: Annotated[list[str], Fetch] = Field(default_factory=list)

@@ -77,6 +77,8 @@ class DropReason(StrEnum):
     """A header (`fetch.honour_opt_out`) or robots.txt (`fetch.honour_robots`) forbids it."""
     HTTP_REFUSED = "http_refused"
     """Address, port or scheme is not allowed, or one of `fetch.blocked_domains`."""
+    URL_BLOCKED = "url_blocked"
+    """A file of `fetch.blocked_urls` lists the hash of its URL, or of one that it redirects to; it is not asked for."""
 
     IMAGE_UNDECODABLE = "image_undecodable"
     """The first bytes are of no known image format: SVG, HTML, nothing at all."""
@@ -121,6 +123,7 @@ REASONS: Mapping[Stage, tuple[DropReason, ...]] = {
         DropReason.HTTP_TOO_LARGE,
         DropReason.HTTP_OPT_OUT,
         DropReason.HTTP_REFUSED,
+        DropReason.URL_BLOCKED,
     ),
     Stage.IMAGE: (
         DropReason.IMAGE_UNDECODABLE,

@@ -51,6 +51,7 @@ _MEASURED: dict[str, str] = {
     DropReason.HTTP_TOO_LARGE: "[fetch] bytes_at_most = {config.fetch.bytes_at_most}",
     DropReason.HTTP_OPT_OUT: "a header or robots.txt opts out, [fetch] honour_opt_out, honour_robots",
     DropReason.HTTP_REFUSED: "refused by [fetch] ports, allow_addresses or blocked_domains",
+    DropReason.URL_BLOCKED: "the hash of its URL is in a file of [fetch] blocked_urls",
     DropReason.IMAGE_UNDECODABLE: "its first bytes match no known image format",
     DropReason.IMAGE_DAMAGED: "the image is cut or corrupt",
     DropReason.IMAGE_TOO_MANY_PIXELS: "{size}, [image] pixels_at_most = {config.image.pixels_at_most}",

@@ -52,6 +52,7 @@ GIVEN_ELSEWHERE = {
     DropReason.HTTP_TOO_LARGE: "pipelines/web/http/transport.py: Transport._body",
     DropReason.HTTP_OPT_OUT: "pipelines/web/asking/fetching.py: Fetching._check",
     DropReason.HTTP_REFUSED: "pipelines/web/asking/fetching.py: Fetching._admit",
+    DropReason.URL_BLOCKED: "pipelines/stages/fetch.py: _blocked",
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "pipelines/stages/decontaminate.py: _dropped",
     DropReason.NEAR_DUPLICATE_IN_POOL: "pipelines/stages/decontaminate.py: _dropped",
 }

@@ -1,9 +1,9 @@
-"""Block lists: hashes of images that must not be in a data set. Pure: reads lists from text, and looks images up.
+"""Block lists: hashes of images, or of URLs, that must not be in a data set. Pure: reads lists from text, and looks up.
 
 A list has one hash per line, in hex of either case; `#` begins a comment, and blank lines are ignored. The length tells
-hashes of the bytes as found: SHA-256 has 64 digits, MD5 has 32. A PDQ hash, which also has 64 digits, is written `pdq:`
-and the digits; `sha256:` and `md5:` are allowed likewise. This gives prefixes to a list of PDQ hashes alone:
-`sed 's/^/pdq:/' list > list-with-prefixes`.
+hashes of bytes (an image as found, or a URL): SHA-256 has 64 digits, SHA-1 has 40, MD5 has 32. A PDQ hash, which also
+has 64 digits and is of an image alone, is written `pdq:` and the digits; `sha256:`, `sha1:` and `md5:` are allowed
+likewise. This gives prefixes to a list of PDQ hashes alone: `sed 's/^/pdq:/' list > list-with-prefixes`.
 """
 
 import hashlib
@@ -27,7 +27,8 @@ PDQ_QUALITY_AT_LEAST = 50
 PDQ_SHORT_SIDE_PX = 512
 
 _LINE = re.compile(r"(?:(?P<kind>[a-z0-9]+):)?\s*(?P<digits>[0-9a-f]+)")
-_DIGITS = {"sha256": 64, "md5": 32, "pdq": 64}
+_DIGITS = {"sha256": 64, "sha1": 40, "md5": 32, "pdq": 64}
+_BY_LENGTH = {64: "sha256", 40: "sha1", 32: "md5"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,18 +36,19 @@ class BlockList:
     """The hashes of all lists of a run.
 
     Attributes:
-        sha256: hashes of the bytes as found, each 64 lower-case hex digits.
-        md5: the same, each 32 digits.
+        sha256: hashes of bytes, each 64 lower-case hex digits.
+        sha1, md5: the same, each 40 and 32 digits.
         pdq: uint64[hashes, 4].
     """
 
     sha256: frozenset[str] = frozenset()
+    sha1: frozenset[str] = frozenset()
     md5: frozenset[str] = frozenset()
     pdq: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty((0, 4), np.uint64))
 
     @classmethod
-    def parse(cls, texts: Iterable[tuple[str, str]]) -> "BlockList":
-        """Read lists, each given as (name for errors, its text).
+    def parse(cls, texts: Iterable[tuple[str, str]], *, of_urls: bool = False) -> "BlockList":
+        """Read lists, each given as (name for errors, its text); those of URLs have no PDQ hashes.
 
         Raises:
             UsageError: a line is no hash; the message names list and line.
@@ -56,13 +58,21 @@ class BlockList:
             for number, line in enumerate(text.splitlines(), start=1):
                 entry = line.partition("#")[0].strip().lower()
                 if entry:
-                    kind, digits = _hash(entry, where=f"{name} line {number}")
+                    kind, digits = _hash(entry, where=f"{name} line {number}", of_urls=of_urls)
                     found[kind].add(digits)
         pdq = np.array([_from_hex(digits) for digits in sorted(found["pdq"])], np.uint64).reshape(-1, 4)
-        return cls(frozenset(found["sha256"]), frozenset(found["md5"]), pdq)
+        return cls(frozenset(found["sha256"]), frozenset(found["sha1"]), frozenset(found["md5"]), pdq)
 
     def __len__(self) -> int:
-        return len(self.sha256) + len(self.md5) + len(self.pdq)
+        return len(self.sha256) + len(self.sha1) + len(self.md5) + len(self.pdq)
+
+    def names(self, data: bytes, *, sha256: str = "") -> bool:
+        """Whether a hash of these bytes is listed; `sha256` is theirs where it is known already."""
+        return (
+            (bool(self.sha256) and (sha256 or hashlib.sha256(data).hexdigest()) in self.sha256)
+            or (bool(self.sha1) and hashlib.sha1(data, usedforsecurity=False).hexdigest() in self.sha1)
+            or (bool(self.md5) and hashlib.md5(data, usedforsecurity=False).hexdigest() in self.md5)
+        )
 
     @property
     def short_side_px(self) -> int:
@@ -70,7 +80,7 @@ class BlockList:
         return PDQ_SHORT_SIDE_PX if len(self.pdq) else 0
 
     def blocks(self, *, data: bytes, found_sha256: str, pixels: npt.NDArray[np.uint8] | None) -> bool | None:
-        """Whether the list names an image.
+        """Whether the list names an image, by its bytes or by its pixels.
 
         Args:
             data: the image's bytes as found.
@@ -80,9 +90,7 @@ class BlockList:
         Returns:
             None if the bytes are not on the list and there are no pixels to compute a PDQ hash from.
         """
-        if found_sha256 in self.sha256:
-            return True
-        if self.md5 and hashlib.md5(data, usedforsecurity=False).hexdigest() in self.md5:
+        if self.names(data, sha256=found_sha256):
             return True
         if not len(self.pdq):
             return False
@@ -107,14 +115,17 @@ def _from_hex(digits: str) -> npt.NDArray[np.uint64]:
     return np.frombuffer(bytes.fromhex(digits), ">u8").astype(np.uint64)
 
 
-def _hash(entry: str, *, where: str) -> tuple[str, str]:
+def _hash(entry: str, *, where: str, of_urls: bool) -> tuple[str, str]:
     """Kind and digits of a line."""
-    wanted = "write 64 hex digits (SHA-256), 32 (MD5), or pdq: and 64 (PDQ)"
+    wanted = "write 64 hex digits (SHA-256), 40 (SHA-1)"
+    wanted += " or 32 (MD5)" if of_urls else ", 32 (MD5), or pdq: and 64 (PDQ)"
     match = _LINE.fullmatch(entry)
     if match is None:
         raise UsageError(f"{where}: {entry!r} is no hash; {wanted}")
     digits = match["digits"]
-    kind = match["kind"] or {64: "sha256", 32: "md5"}.get(len(digits), "")
+    kind = match["kind"] or _BY_LENGTH.get(len(digits), "")
+    if kind == "pdq" and of_urls:
+        raise UsageError(f"{where}: {entry!r} is a hash of pixels, and the list is one of URLs; {wanted}")
     if kind not in _DIGITS or len(digits) != _DIGITS[kind]:
         raise UsageError(f"{where}: {entry!r} has {len(digits)} hex digits{f' of {kind}' if kind else ''}; {wanted}")
     return kind, digits

@@ -65,6 +65,7 @@ ABOUT = {
         (
             *REASONS[Stage.JUDGE],
             DropReason.HTTP_TOO_LARGE,
+            DropReason.URL_BLOCKED,
             *(reason for reason in REASONS[Stage.IMAGE] if reason is not DropReason.IMAGE_NSFW),
         ),
         _OF_RULE,

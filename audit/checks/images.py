@@ -43,8 +43,7 @@ def check(data: bytes, row: dict[str, Any], rules: Rules, name: str) -> Findings
     if limits.blocked_hashes:
         findings.saw(DropReason.IMAGE_BLOCKED)
         is_as_found = digest == row["found_sha256"]
-        md5 = hashlib.md5(data, usedforsecurity=False).hexdigest() if is_as_found and rules.blocked.md5 else ""
-        if row["found_sha256"] in rules.blocked.sha256 or md5 in rules.blocked.md5:
+        if row["found_sha256"] in rules.blocked.sha256 or (is_as_found and rules.blocked.names(data, sha256=digest)):
             findings.fails(DropReason.IMAGE_BLOCKED, f"{where}: the hash of its image is in [image] blocked_hashes")
     return findings
 

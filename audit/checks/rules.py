@@ -3,7 +3,7 @@
 Tables are memory-mapped and searched directly, without the index that the pipeline uses.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from tokenize import TokenError
@@ -45,6 +45,7 @@ class Rules:
     run: RunFolder
     tables: Mapping[DropReason, Hashes | None]
     blocked: BlockList
+    blocked_urls: BlockList
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process maps the tables itself instead of receiving them."""
@@ -70,7 +71,10 @@ class Rules:
             except (UnreadableError, OSError) as error:
                 is_ours = isinstance(error, UnreadableError)
                 findings.fails(rule, str(error) if is_ours else f"{error.filename}: {error.strerror}")
-        return cls(run, tables, _block_list(run.config, findings))
+        image, fetch = run.config.image.blocked_hashes, run.config.fetch.blocked_urls
+        blocked = _block_list(image, DropReason.IMAGE_BLOCKED, "[image] blocked_hashes", findings)
+        urls = _block_list(fetch, DropReason.URL_BLOCKED, "[fetch] blocked_urls", findings)
+        return cls(run, tables, blocked, urls)
 
     @cached_property
     def sources_in_hand(self) -> frozenset[str]:
@@ -100,20 +104,20 @@ def _table(run: RunFolder, name: str) -> Hashes | None:
     return None if facts.get("all") is True else hashes
 
 
-def _block_list(config: CurateConfig, findings: Findings) -> BlockList:
-    """Reads the block lists of the settings; if one is missing, its check cannot be asked. PDQ hashes are left out."""
+def _block_list(paths: Sequence[str], rule: DropReason, setting: str, findings: Findings) -> BlockList:
+    """Reads the block lists of a setting; if one is missing, its rule cannot be asked. PDQ hashes are left out."""
     texts: list[tuple[str, str]] = []
-    for name in config.image.blocked_hashes:
+    for name in paths:
         try:
             texts.append((name, storage.read_bytes(name).decode()))
         except (OSError, UnicodeDecodeError) as error:
             said = (error.strerror if isinstance(error, OSError) else None) or "not text"
             repair = "run this in the folder that the run was made in, with the list"
-            findings.cannot_ask(DropReason.IMAGE_BLOCKED, f"[image] blocked_hashes: {name}: {said}; {repair}")
+            findings.cannot_ask(rule, f"{setting}: {name}: {said}; {repair}")
     try:
         return BlockList.parse(texts)
     except UsageError as error:
-        findings.cannot_ask(DropReason.IMAGE_BLOCKED, str(error))
+        findings.cannot_ask(rule, str(error))
         return BlockList()
 
 
@@ -180,6 +184,12 @@ def _check_identity(batch: pa.Table, rules: Rules, said: Said, findings: Finding
     is_other = ~_equal(cast(pa.StringArray, written.fill_null("")), cast(pa.StringArray, taken.fill_null("")))
     form = said(lambda _: "its URL is not in normal form: it has a fragment, or white space at an end")
     findings.rows("image_url", is_other, form)
+    if rules.config.fetch.blocked_urls:
+        listed, each = rules.blocked_urls, taken.to_pylist()
+        is_listed = np.array([bool(url) and listed.names(str(url).encode()) for url in each], bool)
+        findings.rows(
+            DropReason.URL_BLOCKED, is_listed, said(lambda _: "the hash of its URL is in [fetch] blocked_urls")
+        )
     unknown = np.array([source not in rules.sources for source in sources], bool)
     findings.rows("source", unknown, said(lambda row: f"source {sources[row]!r} is no [[input]] of config.toml"))
     identities = cast(pa.StringArray, pc.if_else(pa.array(is_valid), taken, _strings(batch, "found_sha256")))

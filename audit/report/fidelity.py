@@ -146,6 +146,7 @@ _WHY = {
     DropReason.IMAGE_UNDECODABLE: "An image that cannot be decoded is of no use for training.",
     DropReason.IMAGE_DAMAGED: "A damaged image is of no use for training.",
     DropReason.IMAGE_TOO_MANY_PIXELS: "Protects against decompression bombs.",
+    DropReason.URL_BLOCKED: "For legal and ethical block lists.",
     DropReason.IMAGE_BLOCKED: "For legal and ethical block lists.",
     DropReason.NEAR_DUPLICATE_IN_POOL: "Keeps one image of each group of near-duplicates.",
 }
@@ -155,15 +156,16 @@ def _ours(config: CurateConfig, counts: Rows) -> list[Ours]:
     rows = {(stage, reason.value): 0 for stage in Stage for reason in REASONS[stage]}
     for (stage, _, reason), count in counts.items():
         rows[Stage(stage), reason] = rows.get((Stage(stage), reason), 0) + count
-    ours = [reason for reason in DropReason if reason not in OF_PAPER and reason not in REASONS[Stage.FETCH]]
+    unfetched = [reason for reason in REASONS[Stage.FETCH] if reason is not DropReason.URL_BLOCKED]
+    ours = [reason for reason in DropReason if reason not in OF_PAPER and reason not in unfetched]
     why = about() | _WHY
     of_reason: Counter[str] = Counter()
     for (_, name), count in rows.items():
         of_reason[name] += count
     told = [Ours(reason.value, why[reason], of_reason[reason]) for reason in ours]
-    unfetched = sum(rows[Stage.FETCH, reason.value] for reason in REASONS[Stage.FETCH])
+    rows_unfetched = sum(rows[Stage.FETCH, reason.value] for reason in unfetched)
     about_them = "Images that could not be fetched; the paper does not say how many it lost."
-    told.append(Ours("not_in_archive, http_*", about_them, unfetched))
+    told.append(Ours("not_in_archive, http_*", about_them, rows_unfetched))
     if config.shards.portable or config.shards.resize_short_side_px:
         how = " and made smaller" if config.shards.resize_short_side_px else ""
         told.append(Ours("stored images", f"Every image is stored as JPEG{how}.", None))
@@ -189,7 +191,7 @@ def _warnings(config: CurateConfig, vocabulary: dict[str, object], near: dict[st
         yield f"{near['flat_test_images']:,} test images are flat (one colour): only exact copies of them were found."
     if vocabulary.get("all"):
         yield "The rare n-gram rule dropped nothing: the pool has fewer n-grams than the vocabulary holds."
-    honoured = {"X-Robots-Tag": config.fetch.honour_opt_out, "robots.txt": config.fetch.honour_robots}
+    honoured = {"Opt-out headers": config.fetch.honour_opt_out, "robots.txt": config.fetch.honour_robots}
     off = [name for name, is_on in honoured.items() if not is_on]
     if config.fetch.source == "web" and off:
         yield f"{' and '.join(off)} were not honoured while images were fetched."

@@ -65,6 +65,7 @@ MEANINGS: Mapping[DropReason, str] = {
     DropReason.HTTP_TOO_LARGE: "more bytes",
     DropReason.HTTP_OPT_OUT: "a header or robots.txt asks not to",
     DropReason.HTTP_REFUSED: "an address that may not be asked",
+    DropReason.URL_BLOCKED: "its URL is on a block list",
     DropReason.IMAGE_UNDECODABLE: "no known image format",
     DropReason.IMAGE_DAMAGED: "an image that does not decode whole",
     DropReason.IMAGE_TOO_MANY_PIXELS: "more pixels",

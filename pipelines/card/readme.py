@@ -198,7 +198,10 @@ def _method(facts: Facts) -> str:
     images = "the inputs themselves" if config.fetch.source == "archive" else "the web (HTTP)"
     honoured = [
         name
-        for name, is_on in (("X-Robots-Tag", config.fetch.honour_opt_out), ("robots.txt", config.fetch.honour_robots))
+        for name, is_on in (
+            ("opt-out headers", config.fetch.honour_opt_out),
+            ("robots.txt", config.fetch.honour_robots),
+        )
         if is_on
     ]
     asked = (

@@ -30,7 +30,7 @@ from altalign.pipelines.run.artefacts import (
     JudgedUnit,
 )
 from altalign.pipelines.run.units import Run
-from altalign.reasons import KEPT, Stage
+from altalign.reasons import KEPT, DropReason, Stage
 from altalign.schema import DROPPED
 
 PER_REASON = 24
@@ -243,14 +243,21 @@ def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:
 
 
 def places_of(
-    image_ids: Sequence[str], reasons: Sequence[str], offsets: Sequence[int], sizes: Sequence[int], *, units: int
+    image_ids: Sequence[str],
+    reasons: Sequence[str],
+    failed: Sequence[Sequence[str]],
+    offsets: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    units: int,
 ) -> list[list[Any]]:
     """image_id, offset and bytes of some dropped images, for the mark of a fetch unit.
 
-    All units together name enough images for each reason.
+    All units together name enough images for each reason. An image that a block list names has 0 bytes: nobody is to
+    see it, whatever else it was dropped for.
     """
     per_unit = -(-PER_REASON // max(1, units))
     return [
-        [image_ids[number], offsets[number], sizes[number]]
+        [image_ids[number], offsets[number], 0 if DropReason.IMAGE_BLOCKED in failed[number] else sizes[number]]
         for number in _first_of_images(image_ids, reasons, dict.fromkeys(reasons, per_unit))
     ]

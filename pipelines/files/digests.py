@@ -20,7 +20,7 @@ def content(path: str) -> str:
 
 
 def files_named(config: CurateConfig) -> list[str]:
-    """The files that measuring images uses: block lists, the NSFW model and its TOML, and those of an embedder."""
+    """The files that measuring images uses: a block list, the NSFW model and its TOML, and those of an embedder."""
     model = config.image.nsfw.model
     return [
         *config.image.blocked_hashes,

@@ -7,7 +7,7 @@ from altalign import storage
 from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from altalign.pipelines import read
-from altalign.pipelines.images import calibration_files, measuring
+from altalign.pipelines.images import block_lists, calibration_files, measuring
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.web.allowed.domains import Domains
@@ -31,6 +31,7 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         read.check(paths, settings)
         files += [InputFile(len(files) + i, path, number) for i, path in enumerate(paths)]
     hooks = measuring.hooks_of(config)
+    block_lists.of_urls(config.fetch)
     for test_set in config.decontaminate.named_sets:
         if storage.is_inside(config.run.folder, test_set.path):
             raise UsageError(

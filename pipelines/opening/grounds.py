@@ -39,7 +39,7 @@ def grounds_of(config: CurateConfig, files: Sequence[InputFile]) -> dict[str, Gr
         if stage is not None:
             reads[stage if stage in STAGES else "write"][name] = value
     reads["extract"]["files"] = [file.path for file in files]
-    for name in [*files_named(config), *config.fetch.blocked_domains]:
+    for name in [*files_named(config), *config.fetch.blocked_domains, *config.fetch.blocked_urls]:
         reads["fetch"][f"file {name}"] = content(name)
     for test_set in config.decontaminate.named_sets:
         stamps = list(test_sets.stamps(test_sets.parts(test_set)))

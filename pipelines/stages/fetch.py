@@ -24,7 +24,7 @@ from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.engine.map_units import MapUnits
 from altalign.pipelines.evidence import funnel, gallery_rows, image_hosts, image_joint, outcome_joint
 from altalign.pipelines.files import arrays, parquet
-from altalign.pipelines.images import measuring
+from altalign.pipelines.images import block_lists, measuring
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run import outputs, pool, progress
 from altalign.pipelines.run.artefacts import (
@@ -39,7 +39,7 @@ from altalign.pipelines.run.artefacts import (
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch_from_files, fetch_from_web
 from altalign.pipelines.web.kept.fetch_progress import WebWatch
-from altalign.reasons import REASONS, Stage, reasons_of
+from altalign.reasons import REASONS, DropReason, Stage, reasons_of
 from altalign.schema import STRINGS
 
 SECONDS_PER_IMAGE = 1e-3  # docs/concepts/where-the-time-goes.md; web-size images take three times that
@@ -89,16 +89,27 @@ def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
     rows = survivors(run, unit)
     first_rows = first_of_each_image(rows)
     of_images = rows.take(first_rows)
+    blocked = _blocked(run, of_images)
     with STRICT_PILLOW:
         match run.config.fetch.source:
             case "archive":
-                outcomes = fetch_from_files.fetch_images(run, unit, of_images)
+                is_left = pa.array([number not in blocked for number in range(len(of_images))], pa.bool_())
+                found = iter(fetch_from_files.fetch_images(run, unit, of_images.filter(is_left)))
+                outcomes = [blocked.get(number) or next(found) for number in range(len(of_images))]
             case "web":
-                outcomes = fetch_from_web.fetch_images(run, unit, of_images)
+                outcomes = fetch_from_web.fetch_images(run, unit, of_images, blocked)
             case unknown:
                 assert_never(unknown)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
     return _write(run, unit, _joined(run, rows, outcomes, _verdict(outcomes, run.config.image), image_of))
+
+
+def _blocked(run: Run, rows: pa.Table) -> dict[int, Outcome]:
+    """The numbers of the images whose URLs a block list names, each with its outcome."""
+    listed = block_lists.of_urls(run.config.fetch)
+    urls: list[Any] = rows["image_url"].to_pylist() if len(listed) else []
+    is_listed = (bool(url) and listed.names(url.encode()) for url in urls)
+    return {number: Outcome(DropReason.URL_BLOCKED) for number, listed in enumerate(is_listed) if listed}
 
 
 def _verdict(outcomes: Sequence[Outcome], config: ImageSettings) -> dict[str, "pa.Array[Any]"]:
@@ -153,7 +164,7 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
     files.write_evidence(image_joint.joint(seen), image_joint.values(seen), outcomes)
     files.write_features(_features(run, kept.take(first_of_each_image(kept))["features"]))
     files.write_rows(kept)
-    gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "blob_offset", "blob_bytes"))
+    gone = (parquet.values(dropped, name) for name in ("image_id", "reason", "failed", "blob_offset", "blob_bytes"))
     with_outcome = rows.append_column("has_come", has_come).append_column("is_kept", rows["reason"].is_null())
     of_images, names = with_outcome.take(first_of_each_image(rows)), ("image_id", "image_url", "has_come", "is_kept")
     return FetchFacts(

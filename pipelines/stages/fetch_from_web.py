@@ -1,6 +1,6 @@
 """Images from the web: asks for the images that no earlier try has fetched, measures them and notes their outcomes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -46,8 +46,8 @@ def opened(settings: FetchSettings) -> AbstractContextManager[client.Client]:
     return client.opened(settings.model_copy(update={"bytes_in_flight_at_most": at_most}))
 
 
-def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table) -> list[Outcome]:
-    """Fetch and measure the images of a unit, each a row of `PLACED_SURVIVOR`.
+def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int, Outcome]) -> list[Outcome]:
+    """Fetch and measure the images of a unit, each a row of `PLACED_SURVIVOR`, but for those that are `blocked`.
 
     Images without a URL are read from the input.
 
@@ -67,6 +67,7 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table) -> list[Outcome]:
         journal.opened(path, grounds(run, image_ids), measure) as kept,
         log.opened(run, unit["name"], image_ids, urls) as told,
     ):
+        kept.outcomes.update(blocked)  # no journal has them: with another list they may be asked for
         told.stats(kept.outcomes)
         missing = np.array([number not in kept.outcomes for number in range(len(urls))], bool)
         has_url = fetch_from_files.has_url(rows)
@@ -99,7 +100,10 @@ def _in_place(run: Run, rows: pa.Table, numbers: npt.NDArray[np.int64]) -> Itera
 def grounds(run: Run, image_ids: list[str]) -> journal.Grounds:
     """What the journal of a unit rests on: the images and what may be fetched of them; and how they are measured."""
     reads = storage.read_json(run.path("run.json")).get("stages", {}).get("fetch", {}).get("reads", {})
-    blocked = {f"file {name}" for name in run.config.fetch.blocked_domains}
-    of_web = {name: value for name, value in reads.items() if name in blocked or name.startswith("fetch.")}
-    of_images = {name: value for name, value in reads.items() if name not in of_web}
-    return journal.Grounds(asked=digest({"images": image_ids, **of_web}), measured=digest(of_images))
+    settings = run.config.fetch
+    domains, urls = ({f"file {name}" for name in names} for names in (settings.blocked_domains, settings.blocked_urls))
+    urls |= {"fetch.blocked_urls"}  # of no journal: an image in hand whose URL is listed now need not be asked for
+    of_web = {name for name in reads if name in domains or name.startswith("fetch.")} - urls
+    of_images = reads.keys() - of_web - urls
+    asked, measured = ({name: reads[name] for name in names} for names in (of_web, of_images))
+    return journal.Grounds(asked=digest({"images": image_ids, **asked}), measured=digest(measured))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from altalign.curation import FetchSettings
 from altalign.errors import AltalignError
 from altalign.machine import interrupts
+from altalign.pipelines.images import block_lists
 from altalign.pipelines.web.allowed.addresses import Addresses
 from altalign.pipelines.web.allowed.domains import Domains
 from altalign.pipelines.web.asking.budget import Budget
@@ -80,15 +81,16 @@ class Client:
         """Starts nothing before the context is entered.
 
         Args:
-            settings: `[fetch]`; `blocked_domains` are read here.
+            settings: `[fetch]`; `blocked_domains` and `blocked_urls` are read here.
             resolver: makes the resolver of host names.
             environment: replaces the other parts of the environment, for tests.
 
         Raises:
-            UsageError: a file of blocked domains cannot be read, or has a line that is not a domain.
+            UsageError: a block list cannot be read, or has a line that is neither domain nor hash.
         """
         self._settings, self._resolver, self._environment = settings, resolver, environment
         self._domains = Domains.load(settings.blocked_domains)
+        self._blocked_urls = block_lists.of_urls(settings)
         self._open_at_most = _open_at_most(settings.threads)
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
@@ -180,6 +182,7 @@ class Client:
         environment = self._environment(Environment(ask=transport.ask))
         fetching = Fetching(
             settings,
+            blocked_urls=self._blocked_urls,
             domains=self._domains,
             addresses=addresses,
             budget=budget,

@@ -16,7 +16,7 @@ CONTRACT = {
     ),
     "fetch": (
         "not_in_archive http_status http_timeout http_not_asked http_unreachable http_broken http_too_large "
-        "http_opt_out http_refused"
+        "http_opt_out http_refused url_blocked"
     ),
     "image": (
         "image_undecodable image_damaged image_too_many_pixels image_too_small image_too_elongated image_blocked "

@@ -43,17 +43,29 @@ def pdq_line(pixels: np.ndarray) -> str:
 
 
 def test_hashes_of_bytes_are_told_by_their_length() -> None:
-    text = f"# ours\n\n{SHA256.upper()}   # in capitals\n{'0' * 32}\nmd5:{'1' * 32}\nsha256: {'2' * 64}\r\n"
+    text = f"# ours\n\n{SHA256.upper()}   # in capitals\n{'0' * 32}\nmd5:{'1' * 32}\nsha256: {'2' * 64}\r\n{'3' * 40}"
     block_list = BlockList.parse([("list", text)])
     assert block_list.sha256 == {SHA256, "2" * 64}
     assert block_list.md5 == {"0" * 32, "1" * 32}
-    assert len(block_list) == 4
+    assert block_list.sha1 == {"3" * 40}
+    assert len(block_list) == 5
     assert asked(block_list, DATA) is True
     assert asked(block_list, b"another") is False
 
 
-def test_an_md5_is_found() -> None:
-    assert asked(BlockList.parse([("list", MD5)]), DATA) is True
+@pytest.mark.parametrize("kind", ["sha256", "sha1", "md5"])
+def test_each_hash_of_bytes_is_found(kind: str) -> None:
+    digits = hashlib.new(kind, DATA).hexdigest()
+    for line in (digits, digits.upper(), f"{kind}:{digits}"):
+        block_list = BlockList.parse([("list", line)])
+        assert asked(block_list, DATA) is True
+        assert (block_list.names(DATA), block_list.names(b"another")) == (True, False)
+
+
+def test_a_list_of_urls_has_no_hashes_of_pixels() -> None:
+    assert BlockList.parse([("list", SHA256)], of_urls=True).names(DATA)
+    with pytest.raises(UsageError, match=r"urls\.txt line 2: 'pdq:0.* is one of URLs; write .* or 32 \(MD5\)$"):
+        BlockList.parse([("urls.txt", f"{MD5}\npdq:{'0' * 64}\n")], of_urls=True)
 
 
 def test_no_lists_block_nothing() -> None:
@@ -67,8 +79,8 @@ def test_no_lists_block_nothing() -> None:
     [
         "0" * 63,
         "g" * 64,
-        "sha1:" + "0" * 40,
-        "0" * 40,
+        "sha1:" + "0" * 39,
+        "0" * 41,
         "pdq:" + "0" * 32,
         "md5:" + "0" * 64,
         "pdq:",

@@ -319,6 +319,17 @@ _OPT_OUTS = [
     _header("nofollow", "X-Robots-Tag: nofollow", "X-Robots-Tag: nofollow", None),
     _header("tdm-reserved", "tdm-reservation: 1", "tdm-reservation: 1", OPT_OUT),
     _header("tdm-not-reserved", "tdm-reservation: 0", "tdm-reservation: 0", None),
+    *(
+        _header(name, line, line, reason)
+        for name, line, reason in (
+            ("usage", "Content-Usage: train-ai=n, search=y", OPT_OUT),
+            ("usage-allowed", "Content-Usage: train-ai=y, search=n", None),
+            ("usage-of-older-drafts", "Content-Usage: bots=n", OPT_OUT),
+            ("usage-malformed", "Content-Usage: train-ai: n", None),
+            ("signal", "Content-Signal: search=yes, ai-train=no", OPT_OUT),
+            ("signal-input", "Content-Signal: ai-input=no", None),
+        )
+    ),
     Case("noai-on-an-error", "404 with X-Robots-Tag: noai", "/status/404?header=X-Robots-Tag:%20noai", STATUS, 404),
     _robots("none", "No robots.txt: 404"),
     _robots("forbidden", "robots.txt itself is forbidden: 403"),
@@ -348,6 +359,20 @@ _OPT_OUTS = [
         host="deny-pattern.robots.test",
         tries=0,
     ),
+    _robots("usage", "robots.txt allows everything, and has `Content-Usage: train-ai=n`", OPT_OUT, None),
+    _robots("usage-of-folder", "The same of a folder, and this is outside"),
+    Case(
+        "robots-usage-of-folder-inside",
+        "The same, and this is inside",
+        "/png/private/a",
+        OPT_OUT,
+        None,
+        host="usage-of-folder.robots.test",
+        tries=0,
+    ),
+    _robots("usage-search", "`Content-Usage: search=n, train-ai=y`"),
+    _robots("usage-malformed", "Lines of `Content-Usage` that cannot be read: as good as none"),
+    _robots("signal", "robots.txt has `Content-Signal: search=yes,ai-train=no`", OPT_OUT, None),
     _robots("no-newline", "robots.txt without an end of its last line", OPT_OUT, None),
     _robots("carriage-returns", "robots.txt with carriage returns alone", OPT_OUT, None),
     _robots("with-mark", "robots.txt with a byte order mark", OPT_OUT, None),

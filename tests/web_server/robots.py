@@ -30,6 +30,11 @@ TEXTS = {
     "late": COMMENT * 6_000 + DENY,  # behind 600 kB of comments: more than anybody has to read
     "soon": COMMENT * 4_000 + DENY,  # behind 400 kB
     "long-line": b"User-agent: *\nDisallow: /" + b"a" * 300_000 + b"\nDisallow: /\n",
+    "usage": b"User-agent: *\nAllow: /\nContent-Usage: train-ai=n\n",
+    "usage-of-folder": b"User-agent: *\nContent-Usage: /png/private train-ai=n\n",
+    "usage-malformed": b"User-agent: *\nContent-Usage: / train-ai: n\nContent-Usage: png train-ai=n\n",
+    "usage-search": b"User-agent: *\nContent-Usage: search=n, train-ai=y\n",
+    "signal": b"User-agent: *\nContent-Signal: search=yes,ai-train=no\nAllow: /\n",
     "crawl-delay": b"User-agent: *\nCrawl-delay: 0.5\nDisallow: /nothing\n",
     "crawl-delay-of-a-day": b"User-agent: *\nCrawl-delay: 86400\n",
 }

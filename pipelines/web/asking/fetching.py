@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from altalign.curation import FetchSettings
+from altalign.filters.blocked import BlockList
 from altalign.pipelines.web.allowed import robots
 from altalign.pipelines.web.allowed.addresses import Addresses
 from altalign.pipelines.web.allowed.domains import Domains
@@ -59,14 +60,19 @@ class Fetching:
         self,
         settings: FetchSettings,
         *,
+        blocked_urls: BlockList,
         domains: Domains,
         addresses: Addresses,
         budget: Budget,
         environment: Environment,
         open_at_most: int,
     ):
-        """Must be called in the loop. `open_at_most` limits the requests that are under way."""
+        """Must be called in the loop.
+
+        No redirect to one of `blocked_urls` is followed; `open_at_most` limits the requests that are under way.
+        """
         self._settings, self._domains, self._addresses, self._environment = settings, domains, addresses, environment
+        self._blocked_urls = blocked_urls
         self._loop = asyncio.get_running_loop()
         self._token = robots.product_token(settings.user_agent_sent)
         self._hosts = Hosts(settings.connections_per_host, settings.requests_per_host_s)
@@ -184,8 +190,8 @@ class Fetching:
             if rules.delay_s:
                 host.slow_down(rules.delay_s)
                 task.call.wait_for(now + FUSE_S + (len(host.waiting) + len(host.waiting_again)) * rules.delay_s)
-            if not rules.allow(target.url):
-                self._end(task, Trouble(DropReason.HTTP_OPT_OUT, f"{target.robots.url} disallows it"))
+            if rule := rules.against(target.url):
+                self._end(task, Trouble(DropReason.HTTP_OPT_OUT, f"{target.robots.url} forbids it ({rule})"))
                 return
         self.schedule.put(host, task, first=first)
 
@@ -225,10 +231,8 @@ class Fetching:
 
     def _check(self, answer: Answer) -> None:
         """Refuses an image whose headers opt out."""
-        if self._settings.honour_opt_out:
-            header = robots.opt_out(answer.headers["x-robots-tag"], answer.headers["tdm-reservation"], self._token)
-            if header:
-                raise RequestError(DropReason.HTTP_OPT_OUT, header)
+        if self._settings.honour_opt_out and (header := robots.opt_out(answer.headers, self._token)):
+            raise RequestError(DropReason.HTTP_OPT_OUT, header)
 
     def ask(self, request: Request) -> Awaitable[Answer]:
         """Makes a request, as `Requester` says."""
@@ -312,6 +316,8 @@ class Fetching:
             except TargetError as error:
                 reason = DropReason.HTTP_REFUSED if error.is_of_scheme else DropReason.HTTP_STATUS
                 trouble = Trouble(reason, f"redirect to {location[:200]!r}: {error}", answer.status)
+        if self._blocked_urls.names(task.target.url.encode()):
+            trouble = Trouble(DropReason.URL_BLOCKED, "redirect to a URL that a block list names", answer.status)
         if trouble is None:
             task.redirects += 1
             task.redirect_code = answer.status

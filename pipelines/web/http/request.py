@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from altalign.pipelines.web.allowed.robots import OPT_OUTS
 from altalign.pipelines.web.asking.budget import Share
 from altalign.pipelines.web.http.target import Target
 from altalign.reasons import DropReason
 
-HEADERS_READ = ("location", "retry-after", "date", "x-robots-tag", "tdm-reservation")
+HEADERS_READ = ("location", "retry-after", "date", *OPT_OUTS)
 
 
 class RequestError(Exception):

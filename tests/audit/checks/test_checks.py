@@ -35,7 +35,9 @@ def test_a_whole_run_passes_every_check_and_every_sample_is_asked(whole: Path) -
     rows, shards = runs.rows_of(whole), runs.names(whole)
     assert {name: check.detail for name, check in found.items() if not check.passed} == {}
     assert list(found) == [
-        str(name) for name in ABOUT if name not in (DropReason.HTTP_TOO_LARGE, DropReason.IMAGE_BLOCKED)
+        str(name)
+        for name in ABOUT
+        if name not in (DropReason.HTTP_TOO_LARGE, DropReason.URL_BLOCKED, DropReason.IMAGE_BLOCKED)
     ]
     of_samples = {
         *map(str, DropReason),

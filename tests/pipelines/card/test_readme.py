@@ -135,7 +135,7 @@ def test_rules_that_are_on_are_named_and_what_is_off_is_a_limit() -> None:
     assert rows["`near_duplicate_of_test_image`"][1:3] == ["0.5", "0.975"]
     assert rows["`image_nsfw`"][1:3] == ["0.5", "no number"]
     assert rows["`http_too_large`"][1:3] == ["20,000,000", "ours"]
-    assert "where X-Robots-Tag and robots.txt were respected" in on
+    assert "where opt-out headers and robots.txt were respected" in on
     assert not re.search("No classifier|No test set|Near-duplicates inside the data stay", on)
 
 

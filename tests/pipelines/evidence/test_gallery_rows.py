@@ -79,12 +79,19 @@ def test_a_sample_is_one_in_a_power_of_two_and_no_larger_than_wanted(population:
 def test_units_together_say_where_enough_images_of_each_reason_lie(units: int) -> None:
     ids = [hexed(number // 2) for number in range(100)]  # two captions an image
     reasons = ["small" if number // 2 % 2 else "damaged" for number in range(100)]
-    found = gallery_rows.places_of(ids, reasons, range(100), range(100), units=units)
+    found = gallery_rows.places_of(ids, reasons, [[]] * 100, range(100), range(100), units=units)
     per_reason = min(25, -(-gallery_rows.PER_REASON // max(1, units)))
     assert len(found) == 2 * per_reason
     assert len({image_id for image_id, _, _ in found}) == len(found)
     assert sum(reasons[offset] == "small" for _, offset, _ in found) == per_reason
     assert per_reason * max(1, units) >= gallery_rows.PER_REASON
+
+
+def test_an_image_that_a_list_names_is_sampled_without_its_bytes() -> None:
+    failed = [["image_too_small"], ["image_too_small", "image_blocked"], ["image_blocked"]]
+    reasons = [first for first, *_ in failed]
+    found = gallery_rows.places_of("abc", reasons, failed, [0, 5, 9], [5, 4, 7], units=1)
+    assert found == [["a", 0, 5], ["b", 5, 0], ["c", 9, 0]]
 
 
 def test_a_picture_is_small_upright_and_on_white() -> None:

@@ -254,6 +254,12 @@ FAILING: dict[str, tuple[list[Step], DropReason, int | None]] = {
         DropReason.HTTP_OPT_OUT,
         200,
     ),
+    "a preference against training": (
+        script(200, IMAGE, Content_Usage="search=y, train-ai=n"),
+        DropReason.HTTP_OPT_OUT,
+        200,
+    ),
+    "a signal against training": (script(200, IMAGE, Content_Signal="ai-train=no"), DropReason.HTTP_OPT_OUT, 200),
     "rights that are reserved": (script(200, IMAGE, TDM_Reservation="1"), DropReason.HTTP_OPT_OUT, 200),
 }
 
@@ -621,7 +627,16 @@ def test_a_robots_txt_that_forbids_nothing(robots: list[Step]) -> None:
 def test_a_robots_txt_that_forbids_the_image(robots: list[Step]) -> None:
     response, server = fetch_with_robots(robots)
     assert (response.reason, response.http_code, response.tries) == (DropReason.HTTP_OPT_OUT, None, ())
-    assert response.detail == f"{server.url('/robots.txt')} disallows it"
+    assert response.detail == f"{server.url('/robots.txt')} forbids it (Disallow)"
+    assert server.paths == {"/robots.txt": 1}
+
+
+@pytest.mark.parametrize("line", ["Content-Usage: / train-ai=n", "Content-Signal: search=yes,ai-train=no"])
+def test_a_robots_txt_that_opts_out_of_training_forbids_the_image(line: str) -> None:
+    robots = f"User-agent: *\nAllow: /\n{line}\n".encode()
+    response, server = fetch_with_robots(script(200, robots), honour_opt_out=False)
+    assert response.reason == DropReason.HTTP_OPT_OUT
+    assert response.detail == f"{server.url('/robots.txt')} forbids it ({line.partition(':')[0]})"
     assert server.paths == {"/robots.txt": 1}
 
 
@@ -662,7 +677,7 @@ def test_robots_txt_is_asked_for_once_an_origin_and_for_redirects_too() -> None:
 
 
 def test_opt_outs_are_only_honoured_where_the_settings_say_so() -> None:
-    steps = script(200, IMAGE, X_Robots_Tag="noai", tdm_reservation="1")
+    steps = script(200, IMAGE, X_Robots_Tag="noai", tdm_reservation="1", Content_Usage="train-ai=n")
     response, server = fetch_path(steps, honour_opt_out=False)
     assert (response.body, server.paths) == (IMAGE, {"/image": 1})
 

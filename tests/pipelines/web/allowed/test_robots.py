@@ -4,13 +4,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.pipelines.web.allowed.robots import BYTES_AT_MOST, DELAY_S_AT_MOST, OPPOSED, Rules, opt_out, product_token
+from altalign.pipelines.web.allowed.robots import (
+    BYTES_AT_MOST,
+    DELAY_S_AT_MOST,
+    OPPOSED,
+    OPT_OUTS,
+    Rules,
+    allows_training,
+    opt_out,
+    product_token,
+)
 
 US = "altalign"
 
 
 def allows(text: str | bytes, path: str) -> bool:
-    return Rules.parse(text.encode() if isinstance(text, str) else text, US).allow(f"http://a.test{path}")
+    return not against(text, path)
+
+
+def against(text: str | bytes, path: str) -> str:
+    return Rules.parse(text.encode() if isinstance(text, str) else text, US).against(f"http://a.test{path}")
+
+
+def opts_out(**headers: list[str]) -> str:
+    return opt_out({name: headers.get(name.replace("-", "_"), []) for name in OPT_OUTS}, US)
 
 
 @pytest.mark.parametrize(
@@ -99,14 +116,98 @@ def is_disallowed(values: list[str], token: str) -> bool:
     )
 )
 def test_a_tag_is_read_as_img2dataset_reads_it(values: list[str]) -> None:
-    assert bool(opt_out(values, [], US)) == is_disallowed(values, US)
+    assert bool(opts_out(x_robots_tag=values)) == is_disallowed(values, US)
 
 
 @pytest.mark.parametrize(
     ("value", "reserved"), [("1", True), (" 1 ", True), ("0", False), ("true", False), ("", False), ("11", False)]
 )
 def test_rights_are_reserved_by_a_one(value: str, *, reserved: bool) -> None:
-    assert opt_out([], [value], US) == ("tdm-reservation: 1" if reserved else "")
+    assert opts_out(tdm_reservation=[value]) == ("tdm-reservation: 1" if reserved else "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allows"),
+    [
+        ("Content-Usage", "train-ai=n", False),
+        ("Content-Usage", "train-ai=y, search=n", True),
+        ("Content-Usage", "search=n, ai-use=n", None),
+        ("Content-Usage", "", None),
+        # older drafts: every use, and generative training
+        ("Content-Usage", "bots=n", False),
+        ("Content-Usage", "bots=n, train-ai=y", True),
+        ("Content-Usage", "bots=n, train-ai=perhaps", False),
+        ("Content-Usage", "train-ai=y, train-genai=n", False),
+        ("Content-Usage", "train-genai=y", None),
+        # parameters say nothing, and the last of a key counts
+        ("Content-Usage", "train-ai=n;until=2030", False),
+        ("Content-Usage", "train-ai;allow=n, train-ai=y", True),
+        ("Content-Usage", "train-ai=n, train-ai=y", True),
+        ("Content-Usage", "train-ai=n, train-ai", None),
+        # malformed
+        ("Content-Usage", 'train-ai="n"', None),
+        ("Content-Usage", "train-ai=no", None),
+        ("Content-Usage", "train-ai: n", None),
+        ("Content-Usage", "=n", None),
+        ("Content-Usage", "?!, train-ai=n", False),
+        ("Content-Usage", " TRAIN-AI = N ", False),
+        ("Content-Signal", "search=yes, ai-train=no", False),
+        ("Content-Signal", "search=no,ai-input=no,ai-train=yes", True),
+        ("Content-Signal", "search=yes, ai-input=no", None),
+        ("Content-Signal", "ai-train=n", None),
+        ("Content-Signal", "train-ai=no", None),
+    ],
+)
+def test_what_a_preference_says_of_training(name: str, value: str, *, allows: bool | None) -> None:
+    assert allows_training(name, [value]) is allows
+    opts = f"{name}: {value.strip()}" if allows is False else ""
+    assert opts_out(**{name.lower().replace("-", "_"): [value]}) == opts
+
+
+def test_values_of_several_headers_are_one_dictionary() -> None:
+    assert opts_out(content_usage=["search=y", "train-ai=n"]) == "Content-Usage: search=y, train-ai=n"
+    assert opts_out(content_usage=["train-ai=n", "train-ai=y"]) == ""
+    assert opts_out(content_usage=["train-ai=y"], content_signal=["ai-train=no"]) == "Content-Signal: ai-train=no"
+
+
+@pytest.mark.parametrize(
+    ("text", "opposed"),
+    [
+        ("User-agent: *\nContent-Usage: train-ai=n\n", {"/", "/a", "/a/b", "/c"}),
+        ("User-agent: *\nAllow: /\nContent-Usage: /a train-ai=n\n", {"/a", "/a/b"}),
+        ("User-agent: *\nContent-Usage: / train-ai=n\nContent-Usage: /a/ train-ai=y\n", {"/", "/a", "/c"}),
+        ("User-agent: *\nContent-Usage: /a/ train-ai=y\nContent-Usage: / train-ai=n\n", {"/", "/a", "/c"}),
+        ("User-agent: *\nContent-Usage: / train-ai=n\nContent-Usage: /a search=y\n", {"/", "/a", "/a/b", "/c"}),
+        ("User-agent: *\nContent-Usage: /a train-ai=y\nContent-Usage: /a train-ai=n\n", {"/a", "/a/b"}),
+        ("User-agent: *\nContent-Usage: /*b$ train-ai=n\n", {"/a/b"}),
+        ("User-agent: *\n content-usage\t:\t/a\t train-ai=n # ours\n", {"/a", "/a/b"}),
+        ("User-agent: *\nContent-Signal: search=yes,ai-train=no\nAllow: /\n", {"/", "/a", "/a/b", "/c"}),
+        ("User-agent: *\nContent-Signal: /a ai-train=no\n", {"/a", "/a/b"}),
+        # each is asked for itself
+        ("User-agent: *\nContent-Signal: ai-train=no\nContent-Usage: train-ai=y\n", {"/", "/a", "/a/b", "/c"}),
+        ("User-agent: *\nDisallow: /a\nContent-Usage: /a train-ai=y\n", {"/a", "/a/b"}),
+        # they are rules of a group
+        ("User-agent: altalign\nAllow: /\n\nUser-agent: *\nContent-Usage: train-ai=n\n", set()),
+        ("User-agent: other\nContent-Usage: train-ai=n\n", set()),
+        ("Content-Usage: train-ai=n\nUser-agent: *\nAllow: /\n", set()),
+        # malformed
+        ("User-agent: *\nContent-Usage: a train-ai=n\nContent-Usage: /a\nContent-Usage:\n", set()),
+        ("User-agent: *\nContent-Usage train-ai=n\nContent-Usages: train-ai=n\n", set()),
+    ],
+)
+def test_preferences_of_a_robots_txt_are_rules_of_paths(text: str, opposed: set[str]) -> None:
+    assert {path for path in ("/", "/a", "/a/b", "/c") if not allows(text, path)} == opposed
+
+
+def test_the_rule_that_forbids_is_named() -> None:
+    lines = "User-agent: *\nDisallow: /a\nContent-Usage: /b train-ai=n\nContent-Signal: ai-train=no\n"
+    assert [against(lines, path) for path in ("/a", "/b", "/c")] == ["Disallow", "Content-Usage", "Content-Signal"]
+
+
+@given(text=st.text('cContent-UsageiglUser-agent: */\tryain=,;"\n', max_size=200))
+def test_any_preferences_are_read(text: str) -> None:
+    assert allows(f"User-agent: *\n{text}", "/a") in (True, False)
+    assert allows_training("Content-Usage", [text]) in (True, False, None)
 
 
 @pytest.mark.parametrize(

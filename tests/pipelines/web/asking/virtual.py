@@ -9,18 +9,17 @@ from queue import SimpleQueue
 from typing import Any
 
 from altalign.curation import FetchSettings
+from altalign.filters.blocked import BlockList
 from altalign.pipelines.web.allowed.addresses import Addresses
 from altalign.pipelines.web.allowed.domains import Domains
 from altalign.pipelines.web.asking.budget import Budget
 from altalign.pipelines.web.asking.fetching import Environment, Fetching, unit_deadline_s
 from altalign.pipelines.web.asking.tasks import Call, Delivery
-from altalign.pipelines.web.http.request import Answer, Request
+from altalign.pipelines.web.http.request import HEADERS_READ, Answer, Request
 from altalign.pipelines.web.http.target import Target
 from altalign.pipelines.web.kept.outcomes import Response
 
-NO_HEADERS: dict[str, list[str]] = {
-    name: [] for name in ("location", "retry-after", "date", "x-robots-tag", "tdm-reservation")
-}
+NO_HEADERS: dict[str, list[str]] = {name: [] for name in HEADERS_READ}
 EPOCH_S = 1_700_000_000.0
 
 
@@ -145,7 +144,13 @@ def play(
         addresses = Addresses(settings.ports, settings.allow_addresses)
         most = open_at_most or 8 * settings.threads
         fetching = Fetching(
-            settings, domains=Domains(), addresses=addresses, budget=budget, environment=environment, open_at_most=most
+            settings,
+            blocked_urls=BlockList(),
+            domains=Domains(),
+            addresses=addresses,
+            budget=budget,
+            environment=environment,
+            open_at_most=most,
         )
         call = Call(urls)
         hosts = [target.host for target in call.targets if isinstance(target, Target)]
