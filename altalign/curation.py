@@ -46,7 +46,7 @@ class InputSettings(Settings):
     url_column: str = "url"
     """Table: column of the image's URL; `""` where there is none."""
     caption_column: str = "caption"
-    """Table: column of the caption."""
+    """Table: column of the caption, or of lists of captions, each of which is a candidate."""
     image_column: str = ""
     """Table: column of the image's bytes. Parquet only."""
     page_url_column: str = ""

@@ -87,9 +87,8 @@ def _not_defaults(config: CurateConfig) -> list[tuple[str, Any]]:
 
 def _rows_in_place(run: Run, file: InputFile) -> int | None:
     """The rows of a table that is read in place; None for any other file, whose rows are not known yet."""
-    if not read.is_direct(file.path, run.config.input[file.of]):
-        return None
     try:
-        return sum(parquet.row_groups(file.path))
+        is_direct = read.is_direct(file.path, run.config.input[file.of])
+        return sum(parquet.row_groups(file.path)) if is_direct else None
     except UnreadableError:
         return None

@@ -51,7 +51,7 @@ class ExtractFacts(Facts):
 
     Attributes:
         stamp: size and time of change of the file, or its digest in the store, before it was read.
-        direct: whether the file is its own pool (a Parquet table without images).
+        direct: whether the file is its own pool (a Parquet table of one caption a row, without images).
         row_groups: rows of each row group of its pool.
         places: how many places of images it has; None where it has no images.
         broken: how many records could not be read.

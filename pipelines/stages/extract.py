@@ -1,8 +1,8 @@
 """Extract: input files -> the pool of candidates, with a verdict on every image element, record, line and row.
 
-One unit is one input file. A Parquet table without images is its own pool: here only its footer is read, and the text
-passes read its row groups. Every other file is read once; its candidates, the places of its images and a sample of its
-dropped rows stay in work/.
+One unit is one input file. A Parquet table of one caption a row, without images, is its own pool: here only its footer
+is read, and the text passes read its row groups. Every other file is read once; its candidates, the places of its
+images and a sample of its dropped rows stay in work/.
 """
 
 from collections.abc import Sequence

@@ -21,6 +21,7 @@ _TOO_LONG = f"longer than {LINE_BYTES >> 20} MiB"
 _LINES_AT_MOST = 1_000  # in a CSV row
 _PATIENCE = 16  # so many times over a file may be read in search of closing quotes
 _LINE_COST = 64  # reading a line again costs about as much as reading so many bytes
+_REPEATED_BYTES = 16 * LINE_BYTES  # a list of captions may repeat the URLs of its row up to so many bytes
 _NAMES_AT_MOST = 1_000  # JSON keys that are noted beside the wanted ones
 _BOM = "\ufeff"
 
@@ -144,10 +145,13 @@ def names_of_first_objects(file: BinaryIO, objects: int, wanted: Sequence[str]) 
     return names, seen
 
 
-def rows(file: BinaryIO, form: Form, columns: Sequence[str]) -> Iterator[Row | Bad]:
-    """Yields the rows of a file in order; it has all `columns` ("" gives None)."""
+def rows(file: BinaryIO, form: Form, columns: Sequence[str], *, many: str) -> Iterator[Row | Bad]:
+    """Yields the rows of a file in order; it has all `columns` ("" gives None).
+
+    A JSON object that has a list as its value of `many` is a row for each item.
+    """
     if form == "jsonl":
-        yield from _json_rows(_Lines(file), columns)
+        yield from _json_rows(_Lines(file), columns, many)
         return
     names: list[str] | None = None
     places: list[int | None] = []
@@ -195,26 +199,40 @@ def _tsv_fields(lines: _Lines) -> Iterator[tuple[int, list[str] | str, int]]:
             yield offset, line.removesuffix("\n").removesuffix("\r").split("\t"), len(line)
 
 
-def _json_rows(lines: _Lines, columns: Sequence[str]) -> Iterator[Row | Bad]:
+def _json_rows(lines: _Lines, columns: Sequence[str], many: str) -> Iterator[Row | Bad]:
     while (entry := lines.next()) is not None:
         offset, line = entry
         if isinstance(line, Bad):
             yield line
         elif line and not line.isspace():
-            yield _json_row(offset, line, columns)
+            yield from _rows_of_json(offset, line, columns, many)
 
 
-def _json_row(offset: int, line: str, columns: Sequence[str]) -> Row | Bad:
+def _rows_of_json(offset: int, line: str, columns: Sequence[str], many: str) -> Iterator[Row | Bad]:
+    """A row for each item of a list of captions, or for the one caption; a row that has none gives one too."""
     value = _parse(line)
     if isinstance(value, _NotJson):
-        return Bad(offset, f"no JSON: {value.error}")
+        yield Bad(offset, f"no JSON: {value.error}")
+        return
     if not isinstance(value, dict):
-        return Bad(offset, f"{type(value).__name__}, where an object is meant")
-    values = tuple(value.get(name) if name else None for name in columns)
+        yield Bad(offset, f"{type(value).__name__}, where an object is meant")
+        return
+    values = [value.get(name) if name else None for name in columns]
+    items = (value[many] or [None]) if isinstance(value.get(many), list) else [value.get(many)]
     for name, each in zip(columns, values, strict=True):
-        if not (each is None or isinstance(each, str)):
-            return Bad(offset, f"{name} is no string but {type(each).__name__}")
-    return Row(values, len(line))
+        wrong = next(
+            (one for one in (items if name == many else [each]) if not (one is None or isinstance(one, str))), ""
+        )
+        if wrong != "":
+            yield Bad(offset, f"{name} is no string but {type(wrong).__name__}")
+            return
+    of_each = sum(len(each) for name, each in zip(columns, values, strict=True) if name != many and each)
+    if len(items) * of_each > _REPEATED_BYTES:
+        yield Bad(offset, f"{len(items):,} captions, which would repeat {of_each:,} bytes of URLs each")
+        return
+    for item in items:
+        row = tuple(item if name == many else each for name, each in zip(columns, values, strict=True))
+        yield Row(row, of_each + len(item or ""))
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,8 @@ def test_tsv_has_no_quoting_and_lone_carriage_returns_stay(tmp_path):
         (b"[1, 2]", "list, where an object is meant"),
         (b"{", "no JSON"),
         (b'{"url": 1, "caption": "x"}', "url is no string but int"),
-        (b'{"url": "x", "caption": ["x"]}', "caption is no string but list"),
+        (b'{"url": "x", "caption": ["x", 1]}', "caption is no string but int"),
+        (b'{"url": ["x"], "caption": "x"}', "url is no string but list"),
         (b'{"a":' * 100_000, "no JSON"),
         (b"[" * 100_000, "no JSON"),
         (b'{"url": "x", "caption": ' + b"9" * 10_000 + b"}", "no"),
@@ -297,6 +298,65 @@ def test_images_in_hand_need_no_url_column(tmp_path):
     pq.write_table(pa.table({"caption": ["a"], "img": [b"one"]}), tmp_path / "table.parquet")
     rows, _, _ = read_all(tmp_path / "table.parquet", image_column="img", url_column="")
     assert rows[0]["image_identity"] == hashlib.sha256(b"one").hexdigest()
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(pa.string(), 2)])
+def test_each_caption_of_a_list_is_a_candidate(tmp_path, kind):
+    lists = [["a", "b"], ["c", None], ["a", "a"]]
+    lists += [] if pa.types.is_fixed_size_list(kind) else [None, [], ["d"]]  # in Parquet Arrow reads no fixed null
+    path = tmp_path / "table.parquet"
+    urls = [f"http://a/{number}" for number in range(len(lists))]
+    pq.write_table(pa.table({"caption": pa.array(lists, kind), "url": urls}), path, row_group_size=2)
+    read.check([str(path)], an_input())
+    assert not read.is_direct(str(path), an_input())
+    rows, broken, places = read_all(path)
+    assert (broken, places) == ([], [])
+    expected = [(url, caption or "") for url, each in zip(urls, lists, strict=True) for caption in each or [None]]
+    assert [(row["image_url"], row["caption"]) for row in rows] == expected
+
+
+def test_each_caption_of_a_json_list_is_a_candidate(tmp_path):
+    path = compress(
+        tmp_path / "table.jsonl.gz",
+        b'{"url": "http://a/1", "caption": ["a", null, "b"]}\n{"url": "http://a/2", "caption": []}\n'
+        b'{"url": "http://a/3", "caption": "c"}\n',
+    )
+    rows, broken, _ = read_all(path)
+    assert [(row["image_url"][-1], row["caption"]) for row in rows] == [
+        *zip("11123", ["a", "", "b", "", "c"], strict=True)
+    ]
+    assert not broken
+
+
+def test_an_image_with_a_list_of_captions_has_one_place_and_one_identity(tmp_path):
+    path = tmp_path / "table.parquet"
+    columns = {"url": [None, "http://a/", None], "text": [["a", "b"], ["c"], []], "img": [b"one", b"two", b"three"]}
+    pq.write_table(pa.table(columns), path)
+    rows, _, places = read_all(path, caption_column="text", image_column="img")
+    one, three = (hashlib.sha256(each).hexdigest() for each in (b"one", b"three"))
+    identities = [one, one, "http://a/", three]
+    assert [(row["image_identity"], row["caption"]) for row in rows] == [
+        *zip(identities, ["a", "b", "c", ""], strict=True)
+    ]
+    assert [(place["image_identity"], place["offset"]) for place in places] == [(one, 0), ("http://a/", 1), (three, 2)]
+
+
+def test_long_lists_of_captions_come_in_bounded_stretches(tmp_path):
+    path = tmp_path / "table.parquet"
+    lists = [[f"{row} {number}" for number in range(row * 7)] for row in range(300)]
+    pq.write_table(pa.table({"caption": lists, "url": [f"http://a/{row}" for row in range(300)]}), path)
+    stretches = [each.rows for each in read.read(str(path), an_input())]
+    assert max(each.num_rows for each in stretches) < found.STRETCH_ROWS + 300 * 7
+    assert pa.Table.from_batches(stretches)["caption"].to_pylist() == ["", *(each for some in lists for each in some)]
+
+
+def test_a_list_that_would_repeat_a_long_url_too_often_is_a_broken_row(tmp_path):
+    captions_of = ",".join(['"a"'] * 1_000)
+    line = '{"url": "http://a/' + "b" * 300_000 + '", "caption": [' + captions_of + "]}\n"
+    path = compress(tmp_path / "table.jsonl", line.encode() + b'{"url": "http://a/", "caption": "one"}\n')
+    _, broken, _ = read_all(path)
+    assert captions(path) == ["one"]
+    assert broken[0]["error"] == "1,000 captions, which would repeat 300,009 bytes of URLs each"
 
 
 def test_many_rows_come_in_bounded_stretches_without_loss(tmp_path):
