@@ -27,7 +27,7 @@ TIMES_INPUT = 3
 
 def print_plan(run: Run, out: Console) -> None:
     """Print for `--dry-run`: matched files, units, finished stages, resolved settings, and the disk that is needed."""
-    sizes = [stamp.size for stamp in storage.stamps([file.path for file in run.files])]
+    sizes = [stamp.size for stamp in run.stamps()]
     first = next((file.path for file in run.files), "")
     rows = list(storage.each(lambda file: _rows_in_place(run, file), run.files, of=first))
     out.print(f"{len(run.files)} input files, {sum(sizes) / 1e6:,.1f} MB")

@@ -70,6 +70,9 @@ class ExtractFacts(Facts):
 
 EXTRACTED = Marks("extract", ExtractFacts)
 
+# A file of a part of a folder: its name in the folder (bytes, as a file system has them) and its stamp.
+FOLDER_FILE = pa.schema([("name", pa.binary()), ("size", pa.int64()), ("time_ns", pa.int64()), ("digest", pa.string())])
+
 
 class Extracted(Files):
     """What `extract` leaves of an input file that is not its own pool."""
@@ -95,6 +98,11 @@ class Extracted(Files):
     def images(self) -> str:
         """The bytes of images that cannot be read at an offset of the input."""
         return self.path("images")
+
+    @property
+    def files(self) -> str:
+        """Of a part of a folder: its files. Parquet of `FOLDER_FILE`."""
+        return self.path("files.parquet")
 
     @property
     def places(self) -> str:
