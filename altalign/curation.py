@@ -39,44 +39,73 @@ class InputSettings(Settings):
 
     name: str = ""
     """The pairs' `source` in counts and side-cars; the kind where it is empty."""
-    kind: Literal["warc", "wat", "table", "webdataset"] = "warc"
-    """What the files are: web archives, their metadata files (WAT), tables, or WebDataset tars."""
+    kind: Literal["warc", "wat", "table", "webdataset", "folder"] = "warc"
+    """What `paths` are: web archives, their metadata files (WAT), tables, WebDataset tars, or folders of images."""
     paths: Annotated[list[str], Field(min_length=1)]
     """Globs, relative to the working directory. One that matches nothing is an error."""
     url_column: str = "url"
-    """Table: column of the image's URL; `""` where there is none."""
+    """Table: column of the image's URL; `""` where there is none. Folder: the same of a `.json` beside an image."""
     caption_column: str = "caption"
-    """Table: column of the caption."""
+    """Table: column of the caption, or of lists of captions, each of which is a candidate. Folder: the same of the
+    table of captions, or of a `.json` beside an image."""
     image_column: str = ""
     """Table: column of the image's bytes. Parquet only."""
     page_url_column: str = ""
     """Table: column of the page's URL."""
-    keep_columns: list[str] = Field(default_factory=list)
-    """Table, and WebDataset (keys of `.json`): columns that pairs keep as `extra`, in shards and in dropped rows."""
+    keep_columns: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """Columns (of `.json`: keys) that pairs keep as `extra`, in shards and in dropped rows. Pages have none."""
+    captions: str = ""
+    """Folder: a table of captions, with paths in the folder. `""`: captions are in the `.txt`, or else the `.json`, of
+    an image's name beside it."""
+    file_column: str = "file_name"
+    """Folder with a table of captions: column of the image's path in the folder."""
+    caption_pattern: str = ""
+    """Folder: a regular expression for whole paths in the folder, whose group `caption` is the caption; `_` and `-` in
+    it are spaces."""
     decode_entities: bool = False
-    """Table and WebDataset: decode `&amp;` and the like in captions, once. Pages and WAT are always decoded."""
+    """All but pages: decode `&amp;` and the like in captions, once. Pages and WAT are always decoded."""
     skip_unreadable: bool = False
     """Count a file that cannot be read as one `record_broken` instead of stopping."""
 
     @field_validator("keep_columns")
     @classmethod
     def _kept_once(cls, names: list[str]) -> list[str]:
-        if wrong := next((name for name in names if not name or names.count(name) > 1), None):
+        if wrong := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f'"{wrong}" is named twice; name it once')
-        if "" in names:
-            raise ValueError('"" is no name of a column; leave it out')
         return names
 
     @model_validator(mode="after")
     def _has_columns(self) -> Self:
-        if self.keep_columns and self.kind in ("warc", "wat"):
-            raise ValueError(f'keep_columns: kind = "{self.kind}" has no columns; leave it out')
+        if self.keep_columns and (self.kind in ("warc", "wat") or self.caption_pattern):
+            what = "a caption_pattern" if self.caption_pattern else f'kind = "{self.kind}"'
+            raise ValueError(f"keep_columns: {what} has no columns; leave it out")
         return self
 
     @property
     def source(self) -> str:
         """What the pairs of this input carry as `source`."""
         return self.name or self.kind
+
+    @property
+    def has_images(self) -> bool:
+        """Whether it holds images that may have no URL: it has them from tars, a folder or a column of bytes."""
+        return self.kind in ("webdataset", "folder") or bool(self.image_column)
+
+    @field_validator("caption_pattern")
+    @classmethod
+    def _pattern_has_a_caption(cls, value: str) -> str:
+        try:
+            if value and "caption" not in re.compile(value).groupindex:
+                raise ValueError(f'{value!r} has no group "caption"; write (?P<caption>…) around it')
+        except re.error as error:
+            raise ValueError(f"{value!r} is no regular expression ({error}); correct it") from None
+        return value
+
+    @model_validator(mode="after")
+    def _captions_are_in_one_place(self) -> Self:
+        if self.captions and self.caption_pattern:
+            raise ValueError("captions and caption_pattern are both given; captions come from one of them")
+        return self
 
 
 class TextSettings(Settings):

@@ -79,7 +79,7 @@ class Rules:
     @cached_property
     def sources_in_hand(self) -> frozenset[str]:
         """Sources whose rows may have image bytes instead of a URL."""
-        return frozenset(each.source for each in self.config.input if each.kind == "webdataset" or each.image_column)
+        return frozenset(each.source for each in self.config.input if each.has_images)
 
     @cached_property
     def sources(self) -> frozenset[str]:

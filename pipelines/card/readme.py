@@ -26,6 +26,7 @@ _KINDS = {
     "wat": "metadata of web archives (WAT)",
     "table": "a table",
     "webdataset": "WebDataset tars",
+    "folder": "folders of images",
 }
 _LAST = Stage.DECONTAMINATE.value
 _SAID = ("NSFW: off", "decontamination: off")  # notes that limits say in more words

@@ -22,11 +22,20 @@ _REPAIR = "repair or restore the file and run the same command again, it continu
 
 
 class Range(NamedTuple):
-    """A range of bytes in a file; where it has no length, only a reader of the format knows its end."""
+    """A range of bytes in a file; where it has no length, only a reader of the format knows its end.
+
+    A file with a stamp has to be as it was.
+    """
 
     path: str
     offset: int
     length: int | None
+    stamp: storage.Stamp | None = None
+
+
+def changed(path: str) -> UnreadableError:
+    """The error about an input file that is not as it was."""
+    return UnreadableError(f"{path}: changed since the run began to read it; put the old file back, or give --rerun")
 
 
 class Ranges:
@@ -65,14 +74,16 @@ class Ranges:
         """The bytes of a range that has a length.
 
         Raises:
-            UnreadableError: the file is missing, ends before the range does, or the disk fails.
+            UnreadableError: the file is missing, ends before the range does or is not as it was, or the disk fails.
         """
-        path, offset, length = wanted
+        path, offset, length, stamp = wanted
         assert length is not None
         try:
             file = self.opened(path)
             file.seek(offset)
             data = file.read(length)
+            if stamp is not None and storage.stamp(path) != stamp:
+                raise changed(path)
         except OSError as error:
             raise UnreadableError(f"{path}: cannot be read ({error.strerror or error}); {_REPAIR}") from error
         if len(data) != length:

@@ -1,14 +1,16 @@
 """Finding a run: its input files, and whether these fit the settings. Nothing is written."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from altalign import storage
-from altalign.curation import CurateConfig
+from altalign.curation import CurateConfig, InputSettings
 from altalign.errors import UsageError
 from altalign.pipelines import read
 from altalign.pipelines.images import block_lists, calibration_files, measuring
-from altalign.pipelines.read import test_sets
+from altalign.pipelines.read import folder, test_sets
+from altalign.pipelines.read.folder import Part
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.web.allowed.domains import Domains
 
@@ -27,9 +29,10 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         found = [path for pattern in settings.paths for path in _matching(pattern, config_path)]
         paths = sorted(dict.fromkeys(found))
         for path in paths:
-            _check_file(path, config.run.folder, f"{config_path} [input] paths")
+            _check_input(path, settings, config.run.folder, f"{config_path} [input] paths")
         read.check(paths, settings)
-        files += [InputFile(len(files) + i, path, number) for i, path in enumerate(paths)]
+        parts = [each for path in paths for each in _parts(path, settings)]
+        files += [InputFile(len(files) + i, path, number, part) for i, (path, part) in enumerate(parts)]
     hooks = measuring.hooks_of(config)
     block_lists.of_urls(config.fetch)
     for test_set in config.decontaminate.named_sets:
@@ -38,8 +41,8 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
                 f"[decontaminate] test_sets: {test_set.path}: the run's own folder {config.run.folder} is in it; "
                 "keep test set and run apart"
             )
-        for folder in sorted({storage.folder_of(path) for part in test_sets.parts(test_set) for path in part.paths}):
-            _check_apart(folder, config.run.folder, f"[decontaminate] test_sets: {folder}")
+        for each in sorted({storage.folder_of(path) for part in test_sets.parts(test_set) for path in part.paths}):
+            _check_apart(each, config.run.folder, f"[decontaminate] test_sets: {each}")
     if calibration := config.decontaminate.calibration:
         calibration_files.named(calibration, hooks.embedder)
         _check_apart(calibration, config.run.folder, f"[decontaminate] calibration = {calibration!r}")
@@ -79,10 +82,24 @@ def _check(path: str, where: str) -> None:
         raise UsageError(f"{where}: {error}") from None
 
 
-def _check_file(path: str, run_folder: str, where: str) -> None:
-    """Refuse a path that is no regular file, lies in the run's own folder, or has a name that cannot be printed."""
+def _parts(path: str, settings: InputSettings) -> Iterator[tuple[str, Part | None]]:
+    """The parts that an input's path is read in, each with a name: a file is one."""
+    if settings.kind != "folder":
+        yield path, None
+        return
+    for number, part in enumerate(folder.parts(path, settings)):
+        yield f"{path}#{number}", part
+
+
+def _check_input(path: str, settings: InputSettings, run_folder: str, where: str) -> None:
+    """Refuse a path that is no file, or no folder, lies in the run's folder, or has a name that cannot be printed."""
     kind = storage.kind(path)
-    if kind == "folder":
+    if settings.kind == "folder":
+        if kind != "folder":
+            raise UsageError(f'{where}: {path} is a file, and kind = "folder"; name the folder that it is in')
+        if storage.is_inside(run_folder, path):
+            raise UsageError(f"{where}: {path}: the run's own folder {run_folder} is in it; keep input and run apart")
+    elif kind == "folder":
         raise UsageError(f"{where}: {path} is a folder, where a file is meant; name its files, such as {path}/*")
     if kind == "other":
         raise UsageError(f"{where}: {path} is no regular file (a pipe or a device); write it to a file first")

@@ -39,7 +39,7 @@ def _spread(paths: Sequence[str]) -> list[str]:
 def _without_images(paths: Sequence[str], settings: InputSettings) -> str:
     """Why no image can come of an input; empty where one can."""
     match settings.kind:
-        case "webdataset":
+        case "webdataset" | "folder":
             return ""
         case "table":
             return "" if settings.image_column else "a table without [input] image_column"

@@ -27,7 +27,7 @@ TIMES_INPUT = 3
 
 def print_plan(run: Run, out: Console) -> None:
     """Print for `--dry-run`: matched files, units, finished stages, resolved settings, and the disk that is needed."""
-    sizes = [stamp.size for stamp in storage.stamps([file.path for file in run.files])]
+    sizes = [stamp.size for stamp in run.stamps()]
     first = next((file.path for file in run.files), "")
     rows = list(storage.each(lambda file: _rows_in_place(run, file), run.files, of=first))
     out.print(f"{len(run.files)} input files, {sum(sizes) / 1e6:,.1f} MB")
@@ -87,9 +87,8 @@ def _not_defaults(config: CurateConfig) -> list[tuple[str, Any]]:
 
 def _rows_in_place(run: Run, file: InputFile) -> int | None:
     """The rows of a table that is read in place; None for any other file, whose rows are not known yet."""
-    if not read.is_direct(file.path, run.config.input[file.of]):
-        return None
     try:
-        return sum(parquet.row_groups(file.path))
+        is_direct = read.is_direct(file.path, run.config.input[file.of])
+        return sum(parquet.row_groups(file.path)) if is_direct else None
     except UnreadableError:
         return None

@@ -236,7 +236,7 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def _changed_file(run: Run, facts: Mapping[str, Any]) -> str:
     """The first finished input file that has changed, in words; empty where there is none."""
     marks = dict(run.all_facts(EXTRACTED))
-    for file, stamp in zip(run.files, storage.stamps([file.path for file in run.files]), strict=True):
+    for file, stamp in zip(run.files, run.stamps(), strict=True):
         before = marks[file.name].stamp if file.name in marks else facts.get("files", {}).get(file.path)
         now = stamp.to_json()
         if before and before != now:

@@ -1,14 +1,16 @@
-"""Reads inputs: web archives, their metadata, tables and WebDataset tars, each as a stream of `Found`.
+"""Reads inputs: web archives, their metadata, tables, WebDataset tars and folders, each as a stream of `Found`.
 
 A broken record, line or row costs that one; a file that cannot be read at all is an `UnreadableError` with its name.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import assert_never
 
 from altalign import storage
 from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
+from altalign.pipelines.read import folder
 from altalign.pipelines.read.found import Found
 from altalign.pipelines.read.pages import warc, wat
 from altalign.pipelines.read.pages.warc import image_bytes, look_for_images
@@ -27,6 +29,10 @@ def check(paths: Sequence[str], settings: InputSettings) -> None:
         UsageError: a folder instead of a file, a missing file, a name without a known format, or a column that is
             missing or has the wrong type.
     """
+    if settings.kind == "folder":
+        with suppress(UnreadableError):
+            folder.check(paths, settings)
+        return
     for path in paths:
         kind = storage.kind(path)
         if kind == "folder":
@@ -64,5 +70,7 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
             return table.read(path, settings)
         case "webdataset":
             return webdataset.read(path, settings)
+        case "folder":
+            raise ValueError(f"{path}: a folder is read in parts, by folder.read")
         case _:
             assert_never(settings.kind)

@@ -13,6 +13,12 @@ from altalign.schema import BROKEN, CANDIDATE, EXTRACTED, IMAGE_PLACE
 STRETCH_ROWS = 8_192
 STRETCH_BYTES = 16 << 20
 LINE_BYTES = 16 << 20  # a line, a page or a JSON text beyond this is a broken record
+# names of images, also of formats that cannot be decoded: these have to be converted
+IMAGE_NAMES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".avif", ".bmp", ".dib", ".tif", ".tiff",
+    ".heic", ".heif", ".jp2", ".j2k", ".jxl", ".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".svg", ".ico", ".psd",
+)  # fmt: skip
+
 ADVICE = "; repair or remove the file, or set skip_unreadable = true"
 
 
@@ -54,9 +60,9 @@ class Gatherer:
         self._bytes += size
         self._things += 1
 
-    def broken(self, offset: int, error: str) -> None:
-        """Add a record that cannot be read."""
-        self._broken.append((self._path, offset, error))
+    def broken(self, offset: int, error: str, *, path: str = "") -> None:
+        """Add a record that cannot be read; `path` is its file where that is another."""
+        self._broken.append((path or self._path, offset, error))
         self._things += 1
 
     def place(self, identity: str, offset: int | None, length: int | None, data: bytes | None) -> None:

@@ -23,7 +23,7 @@ from altalign.curation import InputSettings, TestSet
 from altalign.errors import UnreadableError, UsageError
 from altalign.filters.image_headers import sniff
 from altalign.pipelines.files import parquet
-from altalign.pipelines.read.found import ADVICE, readable
+from altalign.pipelines.read.found import ADVICE, IMAGE_NAMES, readable
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.read.tars import tar_members
 
@@ -37,12 +37,6 @@ _ARCHIVE = re.compile(
     r"\.(zip|7z|rar|tar\.bz2|tbz2|tar\.xz|txz|arrow|feather|lmdb|mdb|tfrecords?|h5|hdf5)(\.?\d+|-\d+-of-\d+)?$",
     re.IGNORECASE,
 )
-
-# names of images, also of formats that cannot be decoded: these have to be converted
-_IMAGES = (
-    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".avif", ".bmp", ".dib", ".tif", ".tiff",
-    ".heic", ".heif", ".jp2", ".j2k", ".jxl", ".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".svg", ".ico", ".psd",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -194,7 +188,7 @@ def _strange(path: str) -> UnreadableError:
 
 
 def _is_image(path: str) -> bool:
-    if path.lower().endswith(_IMAGES):
+    if path.lower().endswith(IMAGE_NAMES):
         return True
     if _ARCHIVE.search(path):
         repair = "unpack it (or make Parquet of it), or take it out of the set"
@@ -281,7 +275,7 @@ def _images_of_tar(part: Part, path: str) -> Iterator[tuple[str, bytes]]:
                     if (
                         (member.issym() or member.islnk())
                         and not _is_hidden(member.name)
-                        and member.name.lower().endswith(_IMAGES)
+                        and member.name.lower().endswith(IMAGE_NAMES)
                     ):
                         links[_target(member)] = member.name
                     cast(Any, tar).members.clear()  # tarfile keeps all it has met
@@ -306,7 +300,7 @@ def _target(link: tarfile.TarInfo) -> str:
 
 def _image_of(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bytes | None:
     """The bytes of a member that is an image by its name or its first bytes."""
-    is_named = member.name.lower().endswith(_IMAGES)
+    is_named = member.name.lower().endswith(IMAGE_NAMES)
     if is_named and member.issparse():
         raise UnreadableError(
             f"{path}: {member.name}: an image that is stored with holes; make the tar anew without --sparse"

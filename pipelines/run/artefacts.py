@@ -51,7 +51,7 @@ class ExtractFacts(Facts):
 
     Attributes:
         stamp: size and time of change of the file, or its digest in the store, before it was read.
-        direct: whether the file is its own pool (a Parquet table without images).
+        direct: whether the file is its own pool (a Parquet table of one caption a row, without images).
         row_groups: rows of each row group of its pool.
         places: how many places of images it has; None where it has no images.
         broken: how many records could not be read.
@@ -69,6 +69,9 @@ class ExtractFacts(Facts):
 
 
 EXTRACTED = Marks("extract", ExtractFacts)
+
+# A file of a part of a folder: its name in the folder (bytes, as a file system has them) and its stamp.
+FOLDER_FILE = pa.schema([("name", pa.binary()), ("size", pa.int64()), ("time_ns", pa.int64()), ("digest", pa.string())])
 
 
 class Extracted(Files):
@@ -95,6 +98,11 @@ class Extracted(Files):
     def images(self) -> str:
         """The bytes of images that cannot be read at an offset of the input."""
         return self.path("images")
+
+    @property
+    def files(self) -> str:
+        """Of a part of a folder: its files. Parquet of `FOLDER_FILE`."""
+        return self.path("files.parquet")
 
     @property
     def places(self) -> str:

@@ -10,6 +10,7 @@ from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.machine import interrupts
 from altalign.pipelines.files import parquet
+from altalign.pipelines.files.ranges import changed
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run.artefacts import EXTRACTED, Extracted, PoolUnit
 from altalign.pipelines.run.units import ROWS_PER_UNIT, Run
@@ -66,14 +67,14 @@ def rows(run: Run) -> int:
 
 
 def stamp(run: Run, file: int) -> list[int | str]:
-    """Size and time of change of an input file, or its digest in the store.
+    """Size and time of change of an input file, or its digest in the store; of a part of a folder, of all its files.
 
     Raises:
         UnreadableError: the file is gone.
     """
-    path = run.files[file].path
+    path, part = run.files[file].path, run.files[file].part
     try:
-        return storage.stamp(path).to_json()
+        return (part.stamp if part else storage.stamp(path)).to_json()
     except FileNotFoundError:
         raise UnreadableError(
             f"{path}: gone since the run began; put it back and run the same command again, it continues"
@@ -88,9 +89,7 @@ def check_unchanged(run: Run, file: int) -> None:
     """
     source = run.files[file]
     if stamp(run, file) != run.facts_of(EXTRACTED, source.name).stamp:
-        raise UnreadableError(
-            f"{source.path}: changed since the run began to read it; put the old file back, or give --rerun"
-        )
+        raise changed(source.path)
 
 
 def candidates(run: Run, unit: PoolUnit, *, texts_alone: bool = False) -> Iterator[pa.RecordBatch]:
@@ -114,7 +113,8 @@ def candidates(run: Run, unit: PoolUnit, *, texts_alone: bool = False) -> Iterat
         elif texts_alone:
             yield table.texts(batch, settings)
         else:
-            yield table.candidates(batch, settings, run.files[file].path, row)
+            names = table.row_names(run.files[file].path, np.arange(row, row + batch.num_rows))
+            yield table.candidates(batch, settings, names)
         row += batch.num_rows
     if direct:
         check_unchanged(run, file)

@@ -12,6 +12,7 @@ from typing import Any, Generic, Self, TypedDict, TypeVar
 from altalign import storage
 from altalign.curation import CurateConfig
 from altalign.machine import interrupts
+from altalign.pipelines.read.folder import Part
 from altalign.stages import STAGES, damaged, finished_units
 
 WORK_VERSION = 6  # of the layout of work/: a run that another version began is refused
@@ -56,11 +57,12 @@ class Marks(Generic[F_co]):
 
 @dataclass(frozen=True, slots=True)  # there may be hundreds of thousands
 class InputFile:
-    """One input file: its number in input order, and which [[input]] names it."""
+    """One input file, or part of a folder: its number in input order, and which [[input]] names it."""
 
     number: int
     path: str
     of: int
+    part: Part | None = None
 
     @property
     def name(self) -> str:
@@ -87,6 +89,13 @@ class Run:
     def source_of(self, file: int) -> str:
         """The `source` of candidates from this input file."""
         return self.config.input[self.files[file].of].source
+
+    def stamps(self) -> Iterator[storage.Stamp]:
+        """The stamps of the input files, in order: as they are now, of a folder as it was when it was found."""
+        first = next((file.path for file in self.files if storage.is_remote(file.path)), "")
+        return storage.each(
+            lambda file: file.part.stamp if file.part else storage.stamp(file.path), self.files, of=first
+        )
 
     # Marks ------------------------------------------------------------------------------------------------------------
 

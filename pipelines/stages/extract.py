@@ -1,12 +1,13 @@
 """Extract: input files -> the pool of candidates, with a verdict on every image element, record, line and row.
 
-One unit is one input file. A Parquet table without images is its own pool: here only its footer is read, and the text
-passes read its row groups. Every other file is read once; its candidates, the places of its images and a sample of its
-dropped rows stay in work/.
+One unit is one input file, or a part of a folder. A Parquet table of one caption a row, without images, is its own
+pool: here only its footer is read, and the text passes read its row groups. Every other file is read once; its
+candidates, the places of its images and a sample of its dropped rows stay in work/.
 """
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import cast
@@ -21,9 +22,10 @@ from altalign.machine import interrupts
 from altalign.pipelines import read
 from altalign.pipelines.evidence.gallery_rows import smallest_keys
 from altalign.pipelines.files import parquet
+from altalign.pipelines.read import folder
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import outputs, pool, progress
-from altalign.pipelines.run.artefacts import EXTRACTED, Extracted, ExtractFacts, FileUnit
+from altalign.pipelines.run.artefacts import EXTRACTED, FOLDER_FILE, Extracted, ExtractFacts, FileUnit
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.stages import image_places
 from altalign.reasons import DropReason, Stage
@@ -47,10 +49,10 @@ def plan(run: Run) -> list[FileUnit]:
 def seconds(run: Run, units: Sequence[FileUnit]) -> float:
     """About how long the archives among these units take one core, by the sizes of the first of them; 0 for tables."""
     files = [run.files[unit["file"]] for unit in units]
-    paths = [file.path for file in files if run.config.input[file.of].kind != "table"]
+    archives = [file for file in files if run.config.input[file.of].kind != "table"]
     with suppress(OSError, AltalignError):  # reading a missing file reports it
-        sizes = [stamp.size for stamp in storage.stamps(paths[:SIZES_ASKED])]
-        return SECONDS_PER_BYTE * sum(sizes) * len(paths) / max(1, len(sizes))
+        sizes = [pool.stamp(run, file.number)[0] for file in archives[:SIZES_ASKED]]
+        return SECONDS_PER_BYTE * sum(map(int, sizes)) * len(archives) / max(1, len(sizes))
     return 0.0
 
 
@@ -82,15 +84,17 @@ def _extract_direct(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
 def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
     settings, source, files = run.config.input[file.of], run.source_of(file.number), Extracted(run, file.name)
     failed_counts, sample = FailedCounts(), _Sample()
-    reading = _Reading(run, file.name)
+    reading, kind = _Reading(run, file.name), image_places.Kind
     found_places = image_places.Collected(
-        file.number, plain=image_places.Kind.ROW if settings.kind == "table" else image_places.Kind.RECORD
+        file.number,
+        plain=kind.ROW if settings.kind == "table" else kind.RECORD,
+        ranged=kind.FILE if file.part else kind.RANGE,
     )
     with ExitStack() as stack:
         candidates = stack.enter_context(parquet.writing(files.pool, CANDIDATE))
         broken = stack.enter_context(parquet.writing(files.broken, DROPPED))
         images = stack.enter_context(storage.write(files.images))
-        for found in read.read(file.path, settings):
+        for found in _read_part(run, file, file.part) if file.part else read.read(file.path, settings):
             interrupts.check()
             reading.note(found.read)
             rows = pa.Table.from_batches([found.rows])
@@ -111,6 +115,20 @@ def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
         broken=failed_counts.counts().dropped(Stage.EXTRACT).get("record_broken", 0),
         **failed_counts.facts(),
     )
+
+
+def _read_part(run: Run, file: InputFile, part: folder.Part) -> Iterator[read.Found]:
+    """Read a part of a folder; its files are noted, so that nobody has to list them again."""
+    settings = run.config.input[file.of]
+    files = folder.files(part, settings)
+    columns = {
+        "name": [os.fsencode(each.name) for each in files],
+        "size": [each.stamp.size for each in files],
+        "time_ns": [each.stamp.time_ns for each in files],
+        "digest": [each.stamp.digest for each in files],
+    }
+    parquet.write(Extracted(run, file.name).files, parquet.table(columns, FOLDER_FILE), FOLDER_FILE)
+    yield from folder.read(part, files, settings)
 
 
 def _skip_file(run: Run, file: InputFile, stamp: Stamp, error: UnreadableError) -> ExtractFacts:
@@ -147,8 +165,7 @@ class Watch(progress.Watch):
         files = [file for file in self._run.files if file.name in self._rows]
         if len(files) > SIZES_ASKED:
             return {}
-        stamps = storage.stamps([file.path for file in files])
-        return {file.name: stamp.size for file, stamp in zip(files, stamps, strict=True)}
+        return {file.name: int(pool.stamp(self._run, file.number)[0]) for file in files}
 
     def _speed(self, finished: set[str]) -> str:
         with suppress(OSError, AltalignError):  # whoever reads the file reports it

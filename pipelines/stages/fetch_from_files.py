@@ -1,8 +1,9 @@
-"""Images of the input's own files: ranged reads of WARC, tar and Parquet files.
+"""Images of the input's own files: ranged reads of WARC and tar files, and of folders and Parquet files.
 
 Rows of Parquet tables are gathered first, in one pass over each table, so that no row group is read twice.
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, assert_never
@@ -146,7 +147,8 @@ def check_unchanged(run: Run, rows: pa.Table) -> None:
         UnreadableError: the error names the file.
     """
     for file in rows["place_file"].unique().drop_null().to_numpy().tolist():
-        pool.check_unchanged(run, file)
+        if run.files[file].part is None:  # a file of a folder is looked at when it is read
+            pool.check_unchanged(run, file)
 
 
 def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
@@ -155,6 +157,17 @@ def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
     @cache
     def gathered(file: int) -> npt.NDArray[np.void]:
         return Gathered(run, run.files[file].name).index()
+
+    @cache
+    def files_of(file: int) -> pa.Table:
+        return parquet.read_table(Extracted(run, run.files[file].name).files)
+
+    def whole_file(file: int, number: int, length: int) -> Range:
+        part = run.files[file].part
+        assert part is not None
+        entry = files_of(file).slice(number, 1).to_pylist()[0]
+        stamp = storage.Stamp(entry["size"], entry["time_ns"], entry["digest"])
+        return Range(storage.join(part.folder, os.fsdecode(entry["name"])), 0, length, stamp)
 
     def range_of(file: int | None, kind: int, offset: int, length: int) -> Range | None:
         if file is None:
@@ -170,6 +183,8 @@ def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
                 return Range(source.path, offset, length)
             case Kind.RECORD:
                 return Range(source.path, offset, None)
+            case Kind.FILE:
+                return whole_file(file, offset, length)
             case unknown:
                 assert_never(unknown)
 

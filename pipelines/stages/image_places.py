@@ -21,6 +21,7 @@ class Kind(IntEnum):
     RANGE = 1  # offset and length in the input file
     COPIED = 2  # offset and length in the blob that extract wrote beside the file's pool
     ROW = 3  # row of a Parquet table: gathered into a blob before images are fetched
+    FILE = 4  # a whole file: its number in a part of a folder
 
 
 # Ids are 16 bytes, which NumPy compares byte by byte: in the order of their hex.
@@ -39,10 +40,13 @@ def as_bytes(ids: npt.NDArray[np.uint8]) -> Ids:
 
 
 class Collected:
-    """Collects the places that a reader finds in one file; `plain` is the kind of those without a length."""
+    """Collects the places that a reader finds in one file.
 
-    def __init__(self, file: int, *, plain: Kind):
-        self._file, self._plain, self._copied, self._rows = file, plain, 0, 0
+    `plain` is the kind of those without a length, `ranged` of those with one.
+    """
+
+    def __init__(self, file: int, *, plain: Kind = Kind.RECORD, ranged: Kind = Kind.RANGE):
+        self._file, self._plain, self._ranged, self._copied, self._rows = file, plain, ranged, 0, 0
         self._parts: list[Places] = []
 
     def __len__(self) -> int:
@@ -55,7 +59,7 @@ class Collected:
         part["file"], part["row"] = self._file, np.arange(self._rows, self._rows + len(part))
         part["offset"] = found["offset"].fill_null(-1).to_numpy()
         part["length"] = found["length"].fill_null(-1).to_numpy()
-        part["kind"] = np.where(found["length"].is_valid().to_numpy(zero_copy_only=False), Kind.RANGE, self._plain)
+        part["kind"] = np.where(found["length"].is_valid().to_numpy(zero_copy_only=False), self._ranged, self._plain)
         for row in np.flatnonzero(found["bytes"].is_valid().to_numpy(zero_copy_only=False)).tolist():
             data = found["bytes"][row].as_buffer()
             images.write(data)

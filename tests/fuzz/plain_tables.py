@@ -52,8 +52,11 @@ def _json_rows(text: bytes, columns: Sequence[str], line_bytes: int) -> tuple[li
     kept, broken = [], []
     for offset, value in objects(text, line_bytes):
         values = tuple(value.get(column) if column else None for column in columns) if isinstance(value, dict) else (1,)
-        if all(each is None or isinstance(each, str) for each in values):
-            kept.append(values)
+        several = [values]
+        if len(values) > 1 and isinstance(values[1], list):  # the captions
+            several = [(values[0], caption, *values[2:]) for caption in values[1] or [None]]
+        if all(each is None or isinstance(each, str) for values in several for each in values):
+            kept += several
         else:
             broken.append(offset)
     return kept, broken

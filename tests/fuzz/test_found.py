@@ -118,7 +118,7 @@ def test_a_page_that_claims_two_gigabytes_is_refused_before_memory_is_taken_for_
 
 
 def rows_of(text: bytes, form: lines.Form = "csv") -> list[lines.Row | lines.Bad]:
-    return list(lines.rows(io.BytesIO(text), form, ["url", "caption"], keep=()))
+    return list(lines.rows(io.BytesIO(text), form, ["url", "caption"], many="caption", keep=()))
 
 
 def test_quotes_that_never_close_have_no_file_read_once_a_line(monkeypatch):

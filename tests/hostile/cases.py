@@ -20,7 +20,7 @@ class Case:
         about: what is bad.
         kind: of the input.
         suffix: of the file's name.
-        build: the file's bytes, the same each time.
+        build: the file's bytes, the same each time; of a folder, those of a tar of it.
         dropped: how many rows a run drops of the file, by reason. A file that cannot be read is one broken record where
         `skip_unreadable` is set.
         kept: captions that are kept beside those of the neighbours, one an image.
@@ -37,7 +37,7 @@ class Case:
 
     name: str
     about: str
-    kind: Literal["warc", "wat", "table", "webdataset"]
+    kind: Literal["warc", "wat", "table", "webdataset", "folder"]
     suffix: str
     build: Callable[[], bytes]
     dropped: Mapping[str, int] = field(default_factory=dict)

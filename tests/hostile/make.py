@@ -9,7 +9,19 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.hostile import addresses, archives, bodies, image_bombs, images, metadata, pages, parquets, tables, tars
+from tests.hostile import (
+    addresses,
+    archives,
+    bodies,
+    folders,
+    image_bombs,
+    images,
+    metadata,
+    pages,
+    parquets,
+    tables,
+    tars,
+)
 from tests.hostile.cases import Case
 from tests.hostile.files import neighbours
 
@@ -21,6 +33,7 @@ CASES: Mapping[str, Sequence[Case]] = {
     "Tars": tars.CASES,
     "Tables of text": tables.CASES,
     "Parquet": parquets.CASES,
+    "Folders": folders.CASES,
     "Captions and URLs": addresses.CASES,
     "Images": images.CASES,
     "Bombs in images": image_bombs.CASES,
@@ -44,7 +57,12 @@ def write(folder: Path, cases: Sequence[Case], *, skip_unreadable: bool) -> Path
     (folder / "input").mkdir(parents=True)
     (folder / "input" / "neighbours.warc.gz").write_bytes(neighbours(case.name for case in cases))
     for case in cases:
-        (folder / "input" / case.file).write_bytes(case.build())
+        path = folder / "input" / case.file
+        if case.kind == "folder":
+            path.mkdir()
+            folders.unpacked(case.build(), str(path))
+        else:
+            path.write_bytes(case.build())
         if case.beside:
             (folder / "input" / f"beside-{case.file}").write_bytes(case.beside())
     skip = f"skip_unreadable = {str(skip_unreadable).lower()}\n"

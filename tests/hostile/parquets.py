@@ -266,11 +266,11 @@ _FILES = [
     _file("parquet-of-nul", "1 MB of NUL", lambda: b"\0" * 1_000_000, "cannot be read as Parquet (…)"),
     _file(
         "column-of-lists",
-        "A nested column",
-        lambda: written(pa.table({"url": ["x"], "caption": [["a", "b"]]})),
+        "A column of lists of lists",
+        lambda: written(pa.table({"url": ["x"], "caption": [[["a"], ["b"]]]})),
         (
-            "column caption is of type list<element: string>, where strings are meant; name another column or convert "
-            "this one"
+            "column caption is of type list<element: list<element: string>>, where strings (or lists of them) are "
+            "meant; name another column or convert this one"
         ),
         exit_code=2,
     ),
@@ -285,7 +285,10 @@ _FILES = [
         "column-of-times",
         "A column of times",
         lambda: written(pa.table({"url": ["x"], "caption": pa.array([np.datetime64("2020-01-01", "us")])})),
-        "column caption is of type timestamp[us], where strings are meant; name another column or convert this one",
+        (
+            "column caption is of type timestamp[us], where strings (or lists of them) are meant; name another column "
+            "or convert this one"
+        ),
         exit_code=2,
     ),
     _file(

@@ -286,9 +286,9 @@ _JSON = [
     between(
         jsonl,
         "json-lines-of-types",
-        "Captions that are a number, a list and true",
+        "Captions that are a number, a list with a number and true",
         (
-            b'{"url": "http://a/", "caption": 7}\n{"url": "http://a/", "caption": ["a"]}\n{"url": "http://a/", '
+            b'{"url": "http://a/", "caption": 7}\n{"url": "http://a/", "caption": ["a", 7]}\n{"url": "http://a/", '
             b'"caption": true}\n'
         ),
         dropped={"record_broken": 3},

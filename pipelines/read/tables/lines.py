@@ -22,6 +22,7 @@ _TOO_LONG = f"longer than {LINE_BYTES >> 20} MiB"
 _LINES_AT_MOST = 1_000  # in a CSV row
 _PATIENCE = 16  # so many times over a file may be read in search of closing quotes
 _LINE_COST = 64  # reading a line again costs about as much as reading so many bytes
+_REPEATED_BYTES = 16 * LINE_BYTES  # a list of captions may repeat the URLs of its row up to so many bytes
 _NAMES_AT_MOST = 1_000  # JSON keys that are noted beside the wanted ones
 _BOM = "\ufeff"
 
@@ -32,6 +33,7 @@ class Row:
 
     values: tuple[str | None, ...]
     extra: str | None  # None: no columns are kept
+    number: int  # of the row in the table, from 0; one that cannot be read counts
     size: int  # bytes in the file, at least
 
 
@@ -146,25 +148,31 @@ def names_of_first_objects(file: BinaryIO, objects: int, wanted: Sequence[str]) 
     return names, seen
 
 
-def rows(file: BinaryIO, form: Form, columns: Sequence[str], keep: Sequence[str]) -> Iterator[Row | Bad]:
-    """Yields the rows of a file in order; it has all `columns` ("" gives None), and those to `keep`."""
+def rows(file: BinaryIO, form: Form, columns: Sequence[str], *, many: str, keep: Sequence[str]) -> Iterator[Row | Bad]:
+    """Yields the rows of a file in order; it has all `columns` ("" gives None), and those to `keep`.
+
+    A JSON object that has a list as its value of `many` is a row for each item.
+    """
     if form == "jsonl":
-        yield from _json_rows(_Lines(file), columns, keep)
+        yield from _json_rows(_Lines(file), columns, many, keep)
         return
     names: list[str] | None = None
     places: list[int | None] = []
     kept: dict[str, int] = {}
+    number = 0
     for offset, fields, size in _fields(_Lines(file), form):
-        if isinstance(fields, str):
-            yield Bad(offset, fields)
-        elif names is None:
+        if isinstance(fields, list) and names is None:
             names, places = fields, [fields.index(name) if name else None for name in columns]
             kept = {name: fields.index(name) for name in keep}
-        elif len(fields) != len(names):
-            yield Bad(offset, f"{len(fields)} fields, where the header has {len(names)}")
+            continue
+        if isinstance(fields, str):
+            yield Bad(offset, fields)
+        elif len(fields) != len(names or ()):
+            yield Bad(offset, f"{len(fields)} fields, where the header has {len(names or ())}")
         else:
             extra = extras.encode({name: fields[place] for name, place in kept.items()}) if kept else None
-            yield Row(tuple(None if place is None else fields[place] for place in places), extra, size)
+            yield Row(tuple(None if place is None else fields[place] for place in places), extra, number, size)
+        number += 1
 
 
 def _fields(lines: _Lines, form: Literal["csv", "tsv"]) -> Iterator[tuple[int, list[str] | str, int]]:
@@ -200,27 +208,48 @@ def _tsv_fields(lines: _Lines) -> Iterator[tuple[int, list[str] | str, int]]:
             yield offset, line.removesuffix("\n").removesuffix("\r").split("\t"), len(line)
 
 
-def _json_rows(lines: _Lines, columns: Sequence[str], keep: Sequence[str]) -> Iterator[Row | Bad]:
+def _json_rows(lines: _Lines, columns: Sequence[str], many: str, keep: Sequence[str]) -> Iterator[Row | Bad]:
+    number = 0
     while (entry := lines.next()) is not None:
         offset, line = entry
         if isinstance(line, Bad):
             yield line
+            number += 1
         elif line and not line.isspace():
-            yield _json_row(offset, line, columns, keep)
+            yield from _rows_of_json(offset, line, number, columns, many, keep)
+            number += 1
 
 
-def _json_row(offset: int, line: str, columns: Sequence[str], keep: Sequence[str]) -> Row | Bad:
+def _rows_of_json(
+    offset: int, line: str, number: int, columns: Sequence[str], many: str, keep: Sequence[str]
+) -> Iterator[Row | Bad]:
+    """A row for each item of a list of captions, or for the one caption; a row that has none gives one too."""
     value = _parse(line)
     if isinstance(value, _NotJson):
-        return Bad(offset, f"no JSON: {value.error}")
+        yield Bad(offset, f"no JSON: {value.error}")
+        return
     if not isinstance(value, dict):
-        return Bad(offset, f"{type(value).__name__}, where an object is meant")
-    values = tuple(value.get(name) if name else None for name in columns)
+        yield Bad(offset, f"{type(value).__name__}, where an object is meant")
+        return
+    values = [value.get(name) if name else None for name in columns]
+    items = (value[many] or [None]) if isinstance(value.get(many), list) else [value.get(many)]
     for name, each in zip(columns, values, strict=True):
-        if not (each is None or isinstance(each, str)):
-            return Bad(offset, f"{name} is no string but {type(each).__name__}")
+        wrong = next(
+            (one for one in (items if name == many else [each]) if not (one is None or isinstance(one, str))), ""
+        )
+        if wrong != "":
+            yield Bad(offset, f"{name} is no string but {type(wrong).__name__}")
+            return
     extra = extras.encode({name: value.get(name) for name in keep}) if keep else None
-    return Row(values, extra, len(line))
+    of_each = sum(len(each) for name, each in zip(columns, values, strict=True) if name != many and each)
+    of_each += len(extra or "")
+    if len(items) * of_each > _REPEATED_BYTES:
+        what = "URLs and kept columns" if extra else "URLs"
+        yield Bad(offset, f"{len(items):,} captions, which would repeat {of_each:,} bytes of {what} each")
+        return
+    for item in items:
+        row = tuple(item if name == many else each for name, each in zip(columns, values, strict=True))
+        yield Row(row, extra, number, of_each + len(item or ""))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Tables: Parquet, CSV, TSV and JSON Lines, the last three also compressed (.gz, .zst).
 
-Text passes read a Parquet table without images straight from its row groups (`is_direct`, `candidates`); every other
-table is read once, by `read`.
+Text passes read a Parquet table of one caption a row, without images, straight from its row groups (`is_direct`,
+`candidates`); every other table is read once, by `read`.
 """
 
 import difflib
@@ -76,8 +76,12 @@ def is_named_as_table(path: str) -> bool:
 
 
 def is_direct(path: str, settings: InputSettings) -> bool:
-    """Whether the text passes read this table's row groups: Parquet that is not empty, without images."""
-    return form_of(path) == "parquet" and not settings.image_column and not _is_empty(path)
+    """Whether the text passes read this table's row groups: Parquet without images, with one caption a row."""
+    if form_of(path) != "parquet" or settings.image_column or _is_empty(path):
+        return False
+    with parquet.reading(path) as table:
+        caption = table.schema_arrow.get_field_index(settings.caption_column)
+        return caption < 0 or not _is_list(table.schema_arrow.field(caption).type)
 
 
 def columns(settings: InputSettings) -> list[str]:
@@ -138,11 +142,11 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
     gatherer = Gatherer(path, lambda rows: kept(from_columns(*string_columns(rows), settings=settings)))
     file_name = _file_name(path)
     with readable(path, form.upper()), _open(path) as file:
-        for number, row in enumerate(lines.rows(file, form, _wanted(settings), settings.keep_columns)):
+        for row in lines.rows(file, form, _wanted(settings), many=settings.caption_column, keep=settings.keep_columns):
             if isinstance(row, lines.Bad):
                 gatherer.broken(row.offset, row.error)
             else:
-                gatherer.row((*row.values, f"{file_name}#{number}", row.extra), size=row.size)
+                gatherer.row((*row.values, f"{file_name}#{row.number}", row.extra), size=row.size)
             if gatherer.full:
                 yield gatherer.take()
     yield gatherer.take()
@@ -159,22 +163,25 @@ def row_groups(path: str, settings: InputSettings) -> list[int]:
         return parquet.rows_of_groups(table)
 
 
-def candidates(batch: pa.RecordBatch, settings: InputSettings, path: str, first_row: int) -> pa.RecordBatch:
+def candidates(batch: pa.RecordBatch, settings: InputSettings, names: pa.StringArray) -> pa.RecordBatch:
     """The candidates in rows of a Parquet table.
 
     Args:
         batch: n rows with `columns(settings)`.
         settings: which column is what, and whether captions still hold character references.
-        path: the table.
-        first_row: the number of the first of these rows in it.
+        names: of these rows (`row_names`).
 
     Returns:
         `schema.CANDIDATE`, n rows: cleaned captions, and trimmed URLs, without their fragment where they are valid.
     """
-    numbers: Any = pa.array(np.arange(first_row, first_row + batch.num_rows)).cast(pa.string())
-    source_key = pc.binary_join_element_wise(pa.scalar(_file_name(path)), numbers, "#")
     extra = kept_columns.as_json(batch, settings.keep_columns)
-    return from_columns(*_texts(batch, settings), source_key, extra, settings=settings)
+    return from_columns(*_texts(batch, settings), names, extra, settings=settings)
+
+
+def row_names(path: str, rows: npt.NDArray[np.int64]) -> pa.StringArray:
+    """The names of n rows (their numbers, from 0) of a table: `FILE#ROW`."""
+    numbers: Any = pa.array(rows).cast(pa.string())
+    return cast(pa.StringArray, pc.binary_join_element_wise(pa.scalar(_file_name(path)), numbers, "#"))
 
 
 def texts(batch: pa.RecordBatch, settings: InputSettings) -> pa.RecordBatch:
@@ -272,34 +279,79 @@ def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
         if not settings.image_column:
             batches, row = table.iter_batches(STRETCH_ROWS, columns=names, use_threads=False), 0
             for batch in parquet.exactly(batches, rows):
-                yield as_found(candidates(batch, settings, path, row))
-                row += batch.num_rows
+                for part in _stretches(batch, settings):
+                    each, row_of = _a_row_each(part, settings)
+                    yield as_found(candidates(each, settings, row_names(path, row + row_of)))
+                    row += part.num_rows
             return
         row, with_images = 0, [*names, _image_path(table, settings)]
         batches = table.iter_batches(_rows_a_batch(table), columns=with_images, use_threads=False)
         for batch in parquet.exactly(batches, rows):
-            image = _binary(batch.column(settings.image_column))
-            has_bytes = np.asarray(pc.binary_length(image).fill_null(0)) > 0
-            yield _found_in_hand(candidates(batch, settings, path, row), image, has_bytes, row)
-            row += batch.num_rows
+            for part in _stretches(batch, settings):
+                image = _binary(part.column(settings.image_column))
+                has_bytes = np.asarray(pc.binary_length(image).fill_null(0)) > 0
+                yield _found_in_hand(part, image, has_bytes, row, settings, path)
+                row += part.num_rows
 
 
 def _found_in_hand(
-    plain: pa.RecordBatch, image: pa.BinaryArray, has_bytes: npt.NDArray[np.bool_], first_row: int
+    batch: pa.RecordBatch,
+    image: pa.BinaryArray,
+    has_bytes: npt.NDArray[np.bool_],
+    first_row: int,
+    settings: InputSettings,
+    path: str,
 ) -> Found:
+    each, row_of = _a_row_each(batch.select(columns(settings)), settings)
+    plain = candidates(each, settings, row_names(path, first_row + row_of))
+    first = np.searchsorted(row_of, np.arange(batch.num_rows))  # of each row of the table, its first candidate
+    is_known = plain["image_identity"].is_valid().to_numpy(zero_copy_only=False)[first]
     hashed = [
-        sha256(image[row].as_buffer()).hexdigest() if has_bytes[row] and not known else None
-        for row, known in enumerate(plain["image_identity"].is_valid().to_pylist())
+        sha256(image[row].as_buffer()).hexdigest() if has_bytes[row] and not is_known[row] else None
+        for row in range(batch.num_rows)
     ]
-    rows = in_hand(plain, hashed)
+    rows = in_hand(plain, [hashed[row] for row in row_of.tolist()])
     at = np.flatnonzero(has_bytes)
     place = [
-        pc.take(rows["image_identity"], pa.array(at, pa.int64())),
+        pc.take(rows["image_identity"], pa.array(first[at], pa.int64())),
         pa.array(at + first_row, pa.int64()),
         pa.nulls(len(at), pa.int64()),
         pa.nulls(len(at), pa.large_binary()),
     ]
     return as_found(rows, pa.record_batch(place, schema=IMAGE_PLACE))
+
+
+def _stretches(batch: pa.RecordBatch, settings: InputSettings) -> Iterator[pa.RecordBatch]:
+    """The batch in parts of about `STRETCH_ROWS` captions, where rows have lists of them."""
+    lists: Any = batch.column(settings.caption_column)
+    if not _is_list(lists.type):
+        yield batch
+        return
+    stretch_of = np.cumsum(_lengths(lists)) // STRETCH_ROWS
+    starts = np.flatnonzero(np.diff(stretch_of, prepend=-1)).tolist()
+    for first, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
+        yield batch.slice(first, end - first)
+
+
+def _a_row_each(batch: pa.RecordBatch, settings: InputSettings) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+    """A row for each caption where rows have lists of them, and the row of `batch` that each was in, int64[n].
+
+    A row without any stays, with null.
+    """
+    lists: Any = batch.column(settings.caption_column)
+    if not _is_list(lists.type):
+        return batch, np.arange(batch.num_rows)
+    lengths = _lengths(lists)
+    row_of = np.repeat(np.arange(batch.num_rows), np.maximum(lengths, 1))
+    has_one = lengths[row_of] > 0
+    each = cast(Any, pc.list_flatten(lists)).take(pa.array(np.cumsum(has_one) - 1, pa.int64(), mask=~has_one))
+    at = batch.schema.get_field_index(settings.caption_column)
+    return batch.take(pa.array(row_of, pa.int64())).set_column(at, settings.caption_column, each), row_of
+
+
+def _lengths(lists: Any) -> npt.NDArray[np.int64]:
+    """How many captions each row of a column of lists has."""
+    return cast(Any, pc.list_value_length(lists)).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _rows_a_batch(table: pq.ParquetFile) -> int:
@@ -347,9 +399,11 @@ def _check_parquet(path: str, table: pq.ParquetFile, settings: InputSettings) ->
     chunks, schema = _checked_chunks(path, table), table.schema_arrow
     _check_names(path, settings, schema.names, "column")
     for name in text_columns(settings):
-        kind = schema.field(name).type
-        if not _is_text(kind):
-            what = f"column {name} is of type {kind}, where strings are meant"
+        kind: Any = schema.field(name).type
+        may_be_list = name == settings.caption_column
+        if not _is_text(kind.value_type if may_be_list and _is_list(kind) else kind):
+            meant = "strings (or lists of them) are meant" if may_be_list else "strings are meant"
+            what = f"column {name} is of type {kind}, where {meant}"
             raise UsageError(f"{path}: {what}; name another column or convert this one")
     for name in settings.keep_columns:
         if kept_columns.has_bytes(schema.field(name).type):
@@ -419,6 +473,10 @@ def _is_text(kind: pa.DataType) -> bool:
         kind = kind.value_type
     of_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
     return any(is_kind(kind) for is_kind in of_text)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

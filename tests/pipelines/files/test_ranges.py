@@ -106,3 +106,14 @@ def test_files_that_fit_are_opened_once_and_asked_for_from_the_first_range_on(
                 assert opened == paths[: ranges.AHEAD + 1]
             found.read(wanted)
     assert opened == paths
+
+
+def test_a_file_with_a_stamp_has_to_be_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "image"
+    path.write_bytes(b"one")
+    wanted = Range(str(path), 0, 3, storage.stamp(str(path)))
+    with Ranges([wanted]) as read:
+        assert read.read(wanted) == b"one"
+        os.utime(path, ns=(1, 1))
+        with pytest.raises(UnreadableError, match="image: changed since the run began to read it"):
+            read.read(wanted)

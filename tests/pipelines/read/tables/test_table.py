@@ -4,6 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -127,7 +128,8 @@ def test_tsv_has_no_quoting_and_lone_carriage_returns_stay(tmp_path):
         (b"[1, 2]", "list, where an object is meant"),
         (b"{", "no JSON"),
         (b'{"url": 1, "caption": "x"}', "url is no string but int"),
-        (b'{"url": "x", "caption": ["x"]}', "caption is no string but list"),
+        (b'{"url": "x", "caption": ["x", 1]}', "caption is no string but int"),
+        (b'{"url": ["x"], "caption": "x"}', "url is no string but list"),
         (b'{"a":' * 100_000, "no JSON"),
         (b"[" * 100_000, "no JSON"),
         (b'{"url": "x", "caption": ' + b"9" * 10_000 + b"}", "no"),
@@ -249,7 +251,7 @@ def test_any_type_of_string_is_read_from_parquet(tmp_path, kind):
     ]
     rows = [{**row, "source_key": f"table.parquet#{number}", "extra": None} for number, row in enumerate(rows)]
     (found,) = pq.read_table(path, columns=table.columns(wanted)).combine_chunks().to_batches()
-    batch = table.candidates(found, wanted, str(path), 0)
+    batch = table.candidates(found, wanted, table.row_names(str(path), np.arange(3)))
     assert batch.schema == CANDIDATE
     assert batch.to_pylist() == rows
     assert table.texts(found, wanted).to_pylist() == [{**row, "source_key": None} for row in rows]
@@ -268,7 +270,7 @@ def test_bytes_of_parquet_that_are_no_utf8_become_replacement_characters():
     raw = pa.array([b"ok", b"a\xff", None, b"b"])
     broken = pa.Array.from_buffers(pa.string(), 4, raw.buffers(), raw.null_count)
     batch = pa.record_batch(dict.fromkeys(("url", "caption", "page"), broken.slice(1)))
-    found = table.candidates(batch, an_input(page_url_column="page"), "a.parquet", 0)
+    found = table.texts(batch, an_input(page_url_column="page"))
     assert found["caption"].to_pylist() == ["a\ufffd", "", "b"]
     assert found["image_url"].to_pylist() == found["page_url"].to_pylist() == ["a\ufffd", None, "b"]
 
@@ -309,6 +311,65 @@ def test_images_in_hand_need_no_url_column(tmp_path):
     pq.write_table(pa.table({"caption": ["a"], "img": [b"one"]}), tmp_path / "table.parquet")
     rows, _, _ = read_all(tmp_path / "table.parquet", image_column="img", url_column="")
     assert rows[0]["image_identity"] == hashlib.sha256(b"one").hexdigest()
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(pa.string(), 2)])
+def test_each_caption_of_a_list_is_a_candidate(tmp_path, kind):
+    lists = [["a", "b"], ["c", None], ["a", "a"]]
+    lists += [] if pa.types.is_fixed_size_list(kind) else [None, [], ["d"]]  # in Parquet Arrow reads no fixed null
+    path = tmp_path / "table.parquet"
+    urls = [f"http://a/{number}" for number in range(len(lists))]
+    pq.write_table(pa.table({"caption": pa.array(lists, kind), "url": urls}), path, row_group_size=2)
+    read.check([str(path)], an_input())
+    assert not read.is_direct(str(path), an_input())
+    rows, broken, places = read_all(path)
+    assert (broken, places) == ([], [])
+    expected = [(url, caption or "") for url, each in zip(urls, lists, strict=True) for caption in each or [None]]
+    assert [(row["image_url"], row["caption"]) for row in rows] == expected
+
+
+def test_each_caption_of_a_json_list_is_a_candidate(tmp_path):
+    path = compress(
+        tmp_path / "table.jsonl.gz",
+        b'{"url": "http://a/1", "caption": ["a", null, "b"]}\n{"url": "http://a/2", "caption": []}\n'
+        b'{"url": "http://a/3", "caption": "c"}\n',
+    )
+    rows, broken, _ = read_all(path)
+    assert [(row["image_url"][-1], row["caption"]) for row in rows] == [
+        *zip("11123", ["a", "", "b", "", "c"], strict=True)
+    ]
+    assert not broken
+
+
+def test_an_image_with_a_list_of_captions_has_one_place_and_one_identity(tmp_path):
+    path = tmp_path / "table.parquet"
+    columns = {"url": [None, "http://a/", None], "text": [["a", "b"], ["c"], []], "img": [b"one", b"two", b"three"]}
+    pq.write_table(pa.table(columns), path)
+    rows, _, places = read_all(path, caption_column="text", image_column="img")
+    one, three = (hashlib.sha256(each).hexdigest() for each in (b"one", b"three"))
+    identities = [one, one, "http://a/", three]
+    assert [(row["image_identity"], row["caption"]) for row in rows] == [
+        *zip(identities, ["a", "b", "c", ""], strict=True)
+    ]
+    assert [(place["image_identity"], place["offset"]) for place in places] == [(one, 0), ("http://a/", 1), (three, 2)]
+
+
+def test_long_lists_of_captions_come_in_bounded_stretches(tmp_path):
+    path = tmp_path / "table.parquet"
+    lists = [[f"{row} {number}" for number in range(row * 7)] for row in range(300)]
+    pq.write_table(pa.table({"caption": lists, "url": [f"http://a/{row}" for row in range(300)]}), path)
+    stretches = [each.rows for each in read.read(str(path), an_input())]
+    assert max(each.num_rows for each in stretches) < found.STRETCH_ROWS + 300 * 7
+    assert pa.Table.from_batches(stretches)["caption"].to_pylist() == ["", *(each for some in lists for each in some)]
+
+
+def test_a_list_that_would_repeat_a_long_url_too_often_is_a_broken_row(tmp_path):
+    captions_of = ",".join(['"a"'] * 1_000)
+    line = '{"url": "http://a/' + "b" * 300_000 + '", "caption": [' + captions_of + "]}\n"
+    path = compress(tmp_path / "table.jsonl", line.encode() + b'{"url": "http://a/", "caption": "one"}\n')
+    _, broken, _ = read_all(path)
+    assert captions(path) == ["one"]
+    assert broken[0]["error"] == "1,000 captions, which would repeat 300,009 bytes of URLs each"
 
 
 def test_many_rows_come_in_bounded_stretches_without_loss(tmp_path):

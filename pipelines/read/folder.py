@@ -1,0 +1,379 @@
+"""Folders of images: every image is a candidate, or as many as it has captions.
+
+Captions are beside an image (`.txt`, or else `.json`), in a table of file names, or in the names themselves. Files are
+taken in the order of their names and cut into parts, which are units. Hidden files and folders are left out, links are
+followed.
+"""
+
+import hashlib
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, islice
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from altalign import extras, storage
+from altalign.curation import InputSettings
+from altalign.errors import UnreadableError, UsageError
+from altalign.filters import urls
+from altalign.pipelines.files import parquet
+from altalign.pipelines.read.found import IMAGE_NAMES, LINE_BYTES, Found, Gatherer, kept, unreadable
+from altalign.pipelines.read.pages.warc import IMAGE_BYTES
+from altalign.pipelines.read.tables import table
+from altalign.pipelines.read.tables.lines import parse_json
+from altalign.storage import Stamp
+from altalign.terminal import shown
+
+IMAGES_PER_PART = 16_384
+_BESIDE = (".txt", ".json")
+_NO_CAPTIONS = "_stats.json"  # img2dataset's, which says how its downloads went
+_GONE = Stamp(-1, 0)
+_PIECE_BYTES = 1 << 20
+_ROWS_LOOKED_AT = 1_000  # of a table of captions, in search of a file that is there
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The files of a folder whose names without extension are from `begin` on and before `end` (None: to the last).
+
+    `stamp` tells whether one of them, or the table of their captions, has changed.
+    """
+
+    folder: str
+    begin: str
+    end: str | None
+    stamp: Stamp
+
+    def has(self, stem: str) -> bool:
+        """Whether a name without extension belongs to it."""
+        return self.begin <= stem and (self.end is None or stem < self.end)
+
+
+class File(NamedTuple):
+    """A file of a folder: its name in it, with folders, and what tells that it has not changed."""
+
+    name: str
+    stamp: Stamp
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it has the name of an image."""
+        return _is_image(self.name)
+
+
+def parts(folder: str, settings: InputSettings) -> list[Part]:
+    """The parts of a folder, in the order of names, of about `IMAGES_PER_PART` images each.
+
+    Raises:
+        UsageError: it holds no image, or a folder in it cannot be read.
+    """
+    names = _names(Part(folder, "", None, _GONE), settings)
+    if not any(map(_is_image, names)):
+        there = f"{len(names):,} texts, such as {shown(names[0])}" if names else "no file of such a name"
+        raise UsageError(f"{folder}: no image in it ({there}); name a folder that holds .jpg, .png or other images")
+    firsts, images = [0], 0
+    for number, name in enumerate(names):
+        if images >= IMAGES_PER_PART and _stem(name) != _stem(names[number - 1]):
+            firsts.append(number)
+            images = 0
+        images += _is_image(name)
+    bounds = ["", *(_stem(names[first]) for first in firsts[1:]), None]
+    made = []
+    for number, first in enumerate(firsts):
+        of_part = names[first : firsts[number + 1] if number + 1 < len(firsts) else None]
+        stamp = _stamp(_files(folder, of_part), settings)
+        made.append(Part(folder, bounds[number] or "", bounds[number + 1], stamp))
+    return made
+
+
+def files(part: Part, settings: InputSettings) -> list[File]:
+    """The files of a part, in order: images and, where captions are beside them, those.
+
+    Raises:
+        UnreadableError: they are not those that the run began with.
+    """
+    found = list(_files(part.folder, _names(part, settings)))
+    if _stamp(found, settings) != part.stamp:
+        raise UnreadableError(f"{part.folder}: changed since the run began; run the same command again, it says how")
+    return found
+
+
+def check(folders: Sequence[str], settings: InputSettings) -> None:
+    """Refuse, before any work, a table of captions that does not fit.
+
+    Raises:
+        UsageError: it lacks a column, names no file that is there, or there are several folders.
+        UnreadableError: it is broken.
+    """
+    if not settings.captions:
+        return
+    if len(folders) > 1:
+        what = f"captions = {settings.captions!r} belongs to one folder, and paths name {len(folders)}"
+        raise UsageError(f"[input] {what}; give each an [[input]] of its own")
+    of_table = _of_table(settings)
+    if storage.kind(settings.captions) != "file":
+        raise UsageError(f"[input] captions = {settings.captions!r}: no such file; give the path of a table")
+    try:
+        table.check(settings.captions, of_table)
+    except UsageError as error:
+        raise UsageError(str(error).replace("url_column", "file_column")) from None
+    names = [name for name, _ in islice(_rows_of_table(settings), _ROWS_LOOKED_AT)]
+    if names and not any(storage.exists(storage.join(folders[0], posixpath.normpath(name))) for name in names):
+        raise UsageError(
+            f"{settings.captions}: none of its first {len(names):,} files is in {folders[0]}, such as "
+            f'{shown(names[0])}; column "{settings.file_column}" (file_column) has to hold paths inside that folder'
+        )
+
+
+def read(part: Part, of_part: Sequence[File], settings: InputSettings) -> Iterator[Found]:
+    """Yields the candidates of a part.
+
+    The place of an image is its number in `of_part` (`files`), as offset, and its length.
+
+    Raises:
+        UnreadableError: a file, or the table of captions, cannot be read.
+    """
+    gatherer = Gatherer(part.folder, partial(_finish, settings))
+    for number, url, captions in _samples(part, of_part, settings, gatherer):
+        file = of_part[number]
+        name = storage.join(part.folder, file.name)
+        try:
+            _check_name(file.name)
+            identity, sha256 = _identity(name, file.stamp, url)
+        except _BrokenError as error:
+            gatherer.broken(0, str(error), path=shown(name))
+        except OSError as error:
+            if not settings.skip_unreadable:
+                unreadable(name, f"cannot be read ({error.strerror or error})")
+            gatherer.broken(0, f"cannot be read ({error.strerror or error})", path=name)
+        else:
+            for caption, extra in captions:
+                size = len(url or "") + len(caption or "") + len(extra or "")
+                gatherer.row((url, caption, None, table.shown_name(file.name), extra, sha256), size=size)
+            if identity is not None and file.stamp.size:
+                gatherer.place(identity, number, min(file.stamp.size, IMAGE_BYTES), None)
+        if gatherer.full:
+            yield gatherer.take()
+    yield gatherer.take()
+
+
+class _BrokenError(ValueError):
+    """The file is a broken record."""
+
+
+_Caption = tuple[str | None, str | None]  # its text, and what is kept with it (`extra`)
+_Sample = tuple[int, str | None, Sequence[_Caption]]  # number of an image in its part, URL, captions
+_NONE: _Caption = (None, None)
+
+
+def _finish(settings: InputSettings, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    plain = table.from_columns(*table.string_columns([row[:5] for row in rows]), settings=settings)
+    return kept(table.in_hand(plain, [row[5] for row in rows]))
+
+
+def _identity(path: str, stamp: Stamp, url: str | None) -> tuple[str | None, str | None]:
+    """Identity of an image, and the SHA-256 of its bytes where it is that."""
+    if stamp == _GONE:
+        raise FileNotFoundError(2, "a link that leads nowhere", path)
+    if url is not None:
+        written, is_valid = urls.table_urls(pa.array([url], pa.string()))
+        if is_valid[0]:
+            return written[0].as_py(), None
+    if not stamp.size:  # which may be a pipe, that nobody writes to
+        return None, None
+    hashed, left = hashlib.sha256(), min(stamp.size, IMAGE_BYTES)
+    with storage.open_read(path) as file:
+        while left and (piece := file.read(min(left, _PIECE_BYTES))):
+            hashed.update(piece)
+            left -= len(piece)
+    return hashed.hexdigest(), hashed.hexdigest()
+
+
+# Captions -------------------------------------------------------------------------------------------------------------
+
+
+def _samples(part: Part, of_part: Sequence[File], settings: InputSettings, gatherer: Gatherer) -> Iterator[_Sample]:
+    """Yields every image; what is wrong with captions goes to the gatherer."""
+    if settings.caption_pattern:
+        for number, file in enumerate(of_part):
+            yield number, None, [(_caption_in(file.name, settings.caption_pattern), None)]
+    elif settings.captions:
+        captions: dict[str, list[_Caption]] = {file.name: [] for file in of_part}
+        for row, (name, caption) in enumerate(_rows_of_table(settings, gatherer if not part.begin else None)):
+            path = posixpath.normpath(name)
+            if path in captions:
+                captions[path].append(caption)
+            elif part.has(_stem(path)):
+                gatherer.broken(row, f"{shown(name)}: no such image in {part.folder}", path=settings.captions)
+        for number, file in enumerate(of_part):
+            yield number, None, captions[file.name] or [_NONE]
+    else:
+        for _, group in groupby(enumerate(of_part), key=lambda entry: _stem(entry[1].name)):
+            yield from _beside(part.folder, list(group), settings, gatherer)
+
+
+def _beside(
+    folder: str, group: Sequence[tuple[int, File]], settings: InputSettings, gatherer: Gatherer
+) -> Iterator[_Sample]:
+    """Yields the images of a name with the texts of that name; a text that is broken breaks them."""
+    url, extra, captions = None, None, dict[bool, Sequence[str | None]]()
+    images = [number for number, file in group if file.is_image]
+    for file in (file for _, file in group if not file.is_image):
+        path = storage.join(folder, file.name)
+        try:
+            if not images:
+                raise _BrokenError("a caption without an image of its name beside it")
+            is_text = file.name.lower().endswith(".txt")
+            content = _content(path, file)
+            if is_text:
+                captions[True] = [_text(content)]
+            else:
+                url, captions[False], extra = _of_json(content, settings)
+        except _BrokenError as error:
+            gatherer.broken(0, str(error), path=shown(path))
+            return
+    of_each = [(text, extra) for text in captions.get(True) or captions.get(False) or [None]]
+    yield from ((number, url, of_each) for number in images)
+
+
+def _content(path: str, file: File) -> bytes:
+    if file.stamp.size > LINE_BYTES:
+        raise _BrokenError(f"longer than {LINE_BYTES >> 20} MiB")
+    try:
+        return storage.read_bytes(path) if file.stamp.size else b""
+    except OSError as error:
+        raise _BrokenError(f"cannot be read ({error.strerror or error})") from None
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise _BrokenError(f"not UTF-8 (byte {error.start}); convert the file") from None
+
+
+def _of_json(content: bytes, settings: InputSettings) -> tuple[str | None, list[str | None], str | None]:
+    """URL, captions, and what is kept with them."""
+    try:
+        value = parse_json(content)
+    except ValueError as error:
+        raise _BrokenError(f"no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise _BrokenError(f"{type(value).__name__}, where an object is meant")
+    url, captions = value.get(settings.url_column), value.get(settings.caption_column)
+    captions = captions if isinstance(captions, list) else [captions]
+    for name, texts in ((settings.url_column, [url]), (settings.caption_column, captions)):
+        for text in texts:
+            if not (text is None or isinstance(text, str)):
+                raise _BrokenError(f"{name} is no string but {type(text).__name__}")
+    keep = settings.keep_columns
+    return url, captions, extras.encode({name: value.get(name) for name in keep}) if keep else None
+
+
+def _caption_in(name: str, pattern: str) -> str | None:
+    """The caption in a name, `_` and `-` as spaces; None where the pattern does not match the whole of it."""
+    found = re.fullmatch(pattern, name)
+    return found and re.sub("[_-]+", " ", found["caption"] or "")
+
+
+def _of_table(settings: InputSettings) -> InputSettings:
+    """Settings that read the table of captions: its files' names take the place of URLs."""
+    return InputSettings(
+        kind="table",
+        paths=[settings.captions],
+        url_column=settings.file_column,
+        caption_column=settings.caption_column,
+        keep_columns=settings.keep_columns,
+    )
+
+
+def _rows_of_table(settings: InputSettings, gatherer: Gatherer | None = None) -> Iterator[tuple[str, _Caption]]:
+    """Yields file and caption of every row; what cannot be read goes to the gatherer."""
+    for found in table.read(settings.captions, _of_table(settings)):
+        if gatherer is not None:
+            for record in found.broken.to_pylist():
+                gatherer.broken(record["offset"], record["error"], path=record["file"])
+        names, captions, kept_of = (parquet.values(found.rows, name) for name in ("image_url", "caption", "extra"))
+        for name, caption, extra in zip(names, captions, kept_of, strict=True):
+            yield name or "", (caption, extra)
+
+
+# Names ----------------------------------------------------------------------------------------------------------------
+
+
+def _names(part: Part, settings: InputSettings) -> list[str]:
+    """Names of the files of a part that count, in order: by name without extension, then by the whole name."""
+    endings = IMAGE_NAMES if settings.captions or settings.caption_pattern else (*IMAGE_NAMES, *_BESIDE)
+    below = _below_in_store(part.folder) if storage.is_remote(part.folder) else _below(part, "", [])
+    found = (
+        name
+        for name in below
+        if name.lower().endswith(endings) and not name.endswith(_NO_CAPTIONS) and part.has(_stem(name))
+    )
+    return sorted(found, key=lambda name: (_stem(name), name))
+
+
+def _below(part: Part, inside: str, above: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Yields the names below a folder of a disk; whole folders that do not belong to the part are left out."""
+    path = os.path.join(part.folder, inside)  # noqa: PTH118 - a million of them
+    try:
+        status = os.stat(path)  # noqa: PTH116
+        here = (status.st_dev, status.st_ino)
+        if here in above:  # a link to a folder that it is in
+            return
+        with os.scandir(path) as entries:
+            visible = [(entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        what = f"cannot be read ({error.strerror})"
+        raise UsageError(f"{shown(path)}: a folder of an input {what}; make it readable, or take it out") from None
+    for name, is_folder in visible:
+        below = f"{inside}{name}/"
+        if not is_folder:
+            yield f"{inside}{name}"
+        elif below[:-1] + "0" > part.begin and (part.end is None or below < part.end):  # "0" follows "/"
+            yield from _below(part, below, [*above, here])
+
+
+def _below_in_store(folder: str) -> Iterator[str]:
+    names = (path.removeprefix(f"{folder.rstrip('/')}/") for path in storage.files_below(folder))
+    return (name for name in names if not any(each.startswith(".") for each in name.split("/")))
+
+
+def _files(folder: str, names: Iterable[str]) -> Iterator[File]:
+    def stamp(name: str) -> Stamp:
+        try:
+            return storage.stamp(storage.join(folder, name))
+        except FileNotFoundError:
+            return _GONE
+
+    names = list(names)
+    return map(File, names, storage.each(stamp, names, of=folder))
+
+
+def _stamp(of_part: Iterable[File], settings: InputSettings) -> Stamp:
+    """The sum of sizes, and a digest of names and stamps; the table of captions belongs to it."""
+    size, digest = 0, hashlib.sha256()
+    if settings.captions:
+        digest.update(repr(storage.stamp(settings.captions).to_json()).encode())
+    for file in of_part:
+        size += max(0, file.stamp.size)
+        digest.update(f"{file.name}\0{file.stamp.to_json()}\0".encode("utf-8", "surrogateescape"))
+    return Stamp(size, 0, digest.hexdigest()[:32])
+
+
+def _check_name(name: str) -> None:
+    if not name.isprintable() or any("\ud800" <= character <= "\udfff" for character in name):
+        raise _BrokenError("a name that is not UTF-8 or holds control characters; rename the file")
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(IMAGE_NAMES)
+
+
+def _stem(name: str) -> str:
+    return posixpath.splitext(name)[0]
