@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from altalign.filters import thumbnails
 from altalign.filters.identity import image_hash
 from altalign.filters.words import folded, hash_of_bigram, hash_of_text, hash_of_word
 from altalign.pipelines.evidence import frequent_strings, gallery_rows
@@ -119,7 +120,7 @@ def test_samples_are_the_pairs_or_images_of_the_smallest_hashes_once(embedded: F
     for row in found:
         if row["picture"]:
             with Image.open(io.BytesIO(row["picture"])) as image:
-                assert (image.format, max(image.size) <= gallery_rows.SIDE_PX) == ("WEBP", True)
+                assert (image.format, max(image.size) <= thumbnails.WEBP_SIDE_PX) == ("WEBP", True)
 
 
 @pytest.mark.everyday
