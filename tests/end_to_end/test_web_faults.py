@@ -151,7 +151,7 @@ def test_killed_in_a_retry_a_run_continues_and_asks_for_nothing_that_it_has(serv
         (server.folder / f"late-{number}.png").write_bytes(picture(f"late {number}"))
     for report in reports("retry", folder, server):
         assert report["ended"] == -signal.SIGKILL, report
-        assert not any(report["continued"]), report
+        assert not any(report["continued"]), report["said"]
         assert not report["differs"], report
         assert not report["surplus"], report
         of_images = {url: times for url, times in report["requests"].items() if not url.endswith("/robots.txt")}
