@@ -26,12 +26,12 @@ from altalign.pipelines.read.found import IMAGE_NAMES, LINE_BYTES, Found, Gather
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.read.tables.lines import parse_json
+from altalign.pipelines.read.tars import side_cars
 from altalign.storage import Stamp
 from altalign.terminal import shown
 
 IMAGES_PER_PART = 16_384
 _BESIDE = (".txt", ".json")
-_NO_CAPTIONS = "_stats.json"  # img2dataset's, which says how its downloads went
 _GONE = Stamp(-1, 0)
 _PIECE_BYTES = 1 << 20
 _ROWS_LOOKED_AT = 1_000  # of a table of captions, in search of a file that is there
@@ -308,7 +308,7 @@ def _names(part: Part, settings: InputSettings) -> list[str]:
         if name >= part.begin  # decides most, at once
         and name.lower().endswith(endings)
         and part.has(_stem(name))
-        and not name.endswith(_NO_CAPTIONS)
+        and not name.endswith(side_cars.STATS)
     )
     return sorted(found, key=lambda name: (_stem(name), name))
 
