@@ -164,8 +164,8 @@ class FetchSettings(Settings):
     """
 
     source: Annotated[Literal["archive", "web"], Fetch] = "archive"
-    """Where images come from: the archives, tars and tables themselves, or HTTP. With `"web"`, images in hand that have
-    no URL are read where they are."""
+    """Where images come from: the inputs themselves, or HTTP. With `"web"`, images that tars, tables and folders hold
+    are read there, and those of web archives are fetched."""
     timeout_s: Annotated[float, Field(gt=0)] = 10.0
     """Seconds of one try, redirects and body included. Longer: `http_timeout`."""
     retries: Whole = 2

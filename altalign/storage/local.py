@@ -110,7 +110,7 @@ def exists(path: str) -> bool:
 
 def stamp(path: str) -> Stamp:
     """Size and time of a file."""
-    status = Path(path).stat()
+    status = os.stat(path)  # noqa: PTH116 - of a million files
     return Stamp(status.st_size, status.st_mtime_ns)
 
 

@@ -196,7 +196,9 @@ def _columns() -> str:
 def _method(facts: Facts) -> str:
     """What was done, stage by stage, with counts."""
     config = facts.config
-    images = "the inputs themselves" if config.fetch.source == "archive" else "the web (HTTP)"
+    in_hand = config.fetch.source == "archive" or any(each.has_images for each in config.input)
+    from_web = config.fetch.source == "web"
+    images = " and ".join(["the inputs themselves"] * in_hand + ["the web (HTTP)"] * from_web)
     honoured = [
         name
         for name, is_on in (

@@ -27,7 +27,11 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     files: list[InputFile] = []
     for number, settings in enumerate(config.input):
         found = [path for pattern in settings.paths for path in _matching(pattern, config_path)]
-        paths = sorted(dict.fromkeys(found))
+        paths = read.listed(found, settings)
+        if not paths:
+            raise UsageError(
+                f"{config_path} [input] paths: no tar in {', '.join(found)}; name a folder of tars, or the tars"
+            )
         for path in paths:
             _check_input(path, settings, config.run.folder, f"{config_path} [input] paths")
         read.check(paths, settings)

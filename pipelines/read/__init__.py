@@ -15,9 +15,22 @@ from altalign.pipelines.read.found import Found
 from altalign.pipelines.read.pages import warc, wat
 from altalign.pipelines.read.pages.warc import image_bytes, look_for_images
 from altalign.pipelines.read.tables import table
-from altalign.pipelines.read.tars import webdataset
+from altalign.pipelines.read.tars import side_cars, webdataset
 
-__all__ = ["Found", "check", "image_bytes", "is_direct", "look_for_images", "read"]
+__all__ = ["Found", "check", "image_bytes", "is_direct", "listed", "look_for_images", "may_be_empty", "read"]
+
+
+def listed(found: Sequence[str], settings: InputSettings) -> list[str]:
+    """The files, or folders of images, that an input reads of what its globs found: sorted, each once.
+
+    A folder stands for what is in it where the kind says so.
+    """
+    return side_cars.listed(found) if settings.kind == "webdataset" else sorted(dict.fromkeys(found))
+
+
+def may_be_empty(path: str, settings: InputSettings) -> bool:
+    """Whether it is as it should be that no candidate comes of a file: a side-car of images that all came."""
+    return settings.kind == "webdataset" and table.is_named_as_table(path)
 
 
 def check(paths: Sequence[str], settings: InputSettings) -> None:
@@ -40,13 +53,14 @@ def check(paths: Sequence[str], settings: InputSettings) -> None:
             raise UsageError(f"{path}: a folder, where a file is meant; {repair}")
         if kind == "missing":
             raise UsageError(f"{path}: no such file")
-        if settings.kind != "table" and table.is_named_as_table(path):
+        is_side_car = settings.kind == "webdataset" and side_cars.is_one(path)
+        if settings.kind != "table" and not is_side_car and table.is_named_as_table(path):
             raise UsageError(f'{path}: a table by its name, and kind = "{settings.kind}"; set kind = "table"')
-        if settings.kind == "table":
-            try:
+        with suppress(UnreadableError):
+            if settings.kind == "table":
                 table.check(path, settings)
-            except UnreadableError:
-                continue
+            elif is_side_car:
+                side_cars.check(path, settings)
 
 
 def is_direct(path: str, settings: InputSettings) -> bool:
@@ -69,7 +83,7 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
         case "table":
             return table.read(path, settings)
         case "webdataset":
-            return webdataset.read(path, settings)
+            return (side_cars if may_be_empty(path, settings) else webdataset).read(path, settings)
         case "folder":
             raise ValueError(f"{path}: a folder is read in parts, by folder.read")
         case _:

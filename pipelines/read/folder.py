@@ -26,12 +26,12 @@ from altalign.pipelines.read.found import IMAGE_NAMES, LINE_BYTES, Found, Gather
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.read.tables.lines import parse_json
+from altalign.pipelines.read.tars import side_cars
 from altalign.storage import Stamp
 from altalign.terminal import shown
 
 IMAGES_PER_PART = 16_384
 _BESIDE = (".txt", ".json")
-_NO_CAPTIONS = "_stats.json"  # img2dataset's, which says how its downloads went
 _GONE = Stamp(-1, 0)
 _PIECE_BYTES = 1 << 20
 _ROWS_LOOKED_AT = 1_000  # of a table of captions, in search of a file that is there
@@ -313,7 +313,10 @@ def _names(part: Part, settings: InputSettings) -> list[str]:
     found = (
         name
         for name in below
-        if name.lower().endswith(endings) and not name.endswith(_NO_CAPTIONS) and part.has(_stem(name))
+        if name >= part.begin  # decides most, at once
+        and name.lower().endswith(endings)
+        and part.has(_stem(name))
+        and not name.endswith(side_cars.STATS)
     )
     return sorted(found, key=lambda name: (_stem(name), name))
 
@@ -361,8 +364,10 @@ def _stamp(of_part: Iterable[File], settings: InputSettings) -> Stamp:
     if settings.captions:
         digest.update(repr(storage.stamp(settings.captions).to_json()).encode())
     for file in of_part:
-        size += max(0, file.stamp.size)
-        digest.update(f"{file.name}\0{file.stamp.to_json()}\0".encode("utf-8", "surrogateescape"))
+        now = file.stamp
+        size += max(0, now.size)
+        line = f"{file.name}\0{now.size}\0{now.time_ns}\0{now.digest}\0"
+        digest.update(line.encode("utf-8", "surrogateescape"))
     return Stamp(size, 0, digest.hexdigest()[:32])
 
 
@@ -376,4 +381,5 @@ def _is_image(name: str) -> bool:
 
 
 def _stem(name: str) -> str:
-    return posixpath.splitext(name)[0]
+    """A name of the folder without its ending."""
+    return name.rpartition(".")[0]

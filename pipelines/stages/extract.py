@@ -212,6 +212,7 @@ def _check_empty(run: Run) -> None:
     """
     for number, settings in enumerate(run.config.input):
         files = [file for file in run.files if file.of == number]
+        files = [file for file in files if not read.may_be_empty(file.path, settings)]
         empty = [file.path for file in files if _is_empty(run.facts_of(EXTRACTED, file.name))]
         if not empty:
             continue

@@ -15,11 +15,10 @@ import pyarrow as pa
 from apache_beam.pvalue import PCollection, PValue
 
 from altalign import storage
-from altalign.filters import identity
 from altalign.pipelines import read
 from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import pooled
-from altalign.pipelines.files import arrays, parquet
+from altalign.pipelines.files import parquet
 from altalign.pipelines.files.ranges import Range, Ranges
 from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Outcome
@@ -66,19 +65,20 @@ def plan_gather(run: Run) -> list[Unit]:
 def row_places(run: Run, name: str) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """Yields each table of images that a partition of survivors needs: its file number, and the rows, rising."""
     path = GroupedPartition(run, name).rows
-    for batch in parquet.read_whole(path, ["image_id", "image_url", "place_file", "place_kind", "place_offset"]):
+    for batch in parquet.read_whole(path, ["place_file", "place_kind", "place_offset"]):
         is_row = batch["place_kind"].to_numpy(zero_copy_only=False) == Kind.ROW
-        if run.config.fetch.source == "web":
-            is_row &= ~has_url(pa.Table.from_batches([batch]))
         places = (batch[name].to_numpy(zero_copy_only=False) for name in ("place_file", "place_offset"))
         files, rows = (place[is_row].astype(np.int64) for place in places)
         for file in np.unique(files).tolist():
             yield file, np.unique(rows[files == file])
 
 
-def has_url(rows: pa.Table) -> npt.NDArray[np.bool_]:
-    """Whether the identity of each image is its URL, bool[n]. Other images can only be read from the input."""
-    return (identity.image_ids(parquet.strings(rows, "image_url")) == arrays.ids_of(rows["image_id"])).all(axis=1)
+def in_hand(run: Run, rows: pa.Table) -> npt.NDArray[np.bool_]:
+    """Whether each image is in a tar, a table or a folder, bool[n]. Those of web archives have URLs, all of them."""
+    holds_images = np.array([settings.has_images for settings in run.config.input])
+    files = rows["place_file"].combine_chunks()
+    of = np.array([run.files[file].of for file in files.fill_null(0).to_numpy().tolist()], np.int64)
+    return files.is_valid().to_numpy(zero_copy_only=False) & holds_images[of]
 
 
 class Gather(beam.PTransform[Any, Any]):

@@ -49,11 +49,11 @@ def opened(settings: FetchSettings) -> AbstractContextManager[client.Client]:
 def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int, Outcome]) -> list[Outcome]:
     """Fetch and measure the images of a unit, each a row of `PLACED_SURVIVOR`, but for those that are `blocked`.
 
-    Images without a URL are read from the input.
+    Images of tars, tables and folders are read there.
 
     Raises:
         FullDiskError: no space is left for the images.
-        UnreadableError: an image without a URL is in a file that cannot be read.
+        UnreadableError: an image in hand is in a file that cannot be read.
     """
     urls: list[Any] = rows["image_url"].to_pylist()  # null where there is none
     image_ids: list[Any] = identity.hexed(arrays.ids_of(rows["image_id"])).to_pylist()
@@ -70,10 +70,10 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int
         kept.outcomes.update(blocked)  # no journal has them: with another list they may be asked for
         told.stats(kept.outcomes)
         missing = np.array([number not in kept.outcomes for number in range(len(urls))], bool)
-        has_url = fetch_from_files.has_url(rows)
-        for number, data in _in_place(run, rows, np.flatnonzero(missing & ~has_url)):
+        in_hand = fetch_from_files.in_hand(run, rows)
+        for number, data in _in_place(run, rows, np.flatnonzero(missing & in_hand)):
             kept.in_hand(number, data, measure(number, data))
-        wanted = np.flatnonzero(missing & has_url).tolist()
+        wanted = np.flatnonzero(missing & ~in_hand).tolist()
         with opened(run.config.fetch) as web:
             for response in web.fetch([urls[number] for number in wanted]):
                 interrupts.check()
@@ -93,7 +93,7 @@ def _in_place(run: Run, rows: pa.Table, numbers: npt.NDArray[np.int64]) -> Itera
     """Yields number and bytes of these images, read from the input."""
     own = rows.take(numbers)
     for number, data in zip(numbers.tolist(), fetch_from_files.image_bytes(run, own), strict=True):
-        yield number, data or b""  # such an image has its identity from its bytes, so there are some
+        yield number, data or b""  # an image in hand has a place, so there are bytes
     fetch_from_files.check_unchanged(run, own)
 
 

@@ -32,6 +32,7 @@ from tests.end_to_end.web_inputs import (
     tries,
     write_web_input,
 )
+from tests.pipelines.read.tars import img2dataset
 from tests.web_server.running import WebServer
 
 pytestmark = pytest.mark.runs
@@ -212,7 +213,7 @@ def test_nobody_is_asked_who_may_not_be(server: WebServer, folder: Path) -> None
 # Images in hand -------------------------------------------------------------------------------------------------------
 
 
-def test_images_in_hand_without_a_url_are_read_where_they_are(server: WebServer, folder: Path) -> None:
+def test_images_in_hand_are_read_where_they_are_and_the_others_fetched(server: WebServer, folder: Path) -> None:
     file = io.BytesIO()
     Image.new("RGB", (300, 300), (10, 20, 30)).save(file, "PNG")
     mine = file.getvalue()
@@ -230,10 +231,39 @@ def test_images_in_hand_without_a_url_are_read_where_they_are(server: WebServer,
     )
     before = len(server.requests())
     assert main(["curate", "config.toml"]) == 0
-    assert sorted(asked_for(server, since=before)) == [server.url("/png/of-the-web"), server.url("/status/404?in-hand")]
+    assert asked_for(server, since=before) == [server.url("/status/404?in-hand")]
     assert kept(folder / "run") == {None, server.url("/png/of-the-web")}
     assert dropped(folder / "run") == {server.url("/status/404?in-hand"): ("http_status", 404)}
     assert summary(folder / "run")["pairs"] == 3
+
+
+def test_what_img2dataset_failed_to_fetch_is_fetched_again_and_nothing_else(
+    server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (300, 300), (10, 20, 30)).save(file, "PNG")
+    came = [
+        img2dataset.Asked(server.url(f"/png/came-{number}"), f"a picture that came {number}", file.getvalue())
+        for number in (0, 1)
+    ]
+    failed = [
+        img2dataset.Asked(server.url("/png/then"), "a picture that comes now"),
+        img2dataset.Asked(server.url("/status/404?still"), "a picture that is gone"),
+    ]
+    img2dataset.write(folder / "laion", 0, [came[0], *failed])
+    img2dataset.write(folder / "laion", 1, [came[1]])
+    write_web_input(folder, server, [])
+    config = folder / "config.toml"
+    text = config.read_text(encoding="utf-8").replace('kind = "table"', 'kind = "webdataset"')
+    config.write_text(text.replace("input/*.parquet", "laion"), encoding="utf-8")
+    before = len(server.requests())
+    assert main(["curate", "config.toml"]) == 0
+    assert sorted(asked_for(server, since=before)) == [each.url for each in failed]
+    assert kept(folder / "run") == {came[0].url, came[1].url, failed[0].url}
+    assert dropped(folder / "run") == {failed[1].url: ("http_status", 404)}
+    assert "no row" not in capsys.readouterr().err
+    assert main(["curate", "config.toml", "--set", "fetch.source=archive", "--rerun"]) == 0
+    assert dropped(folder / "run") == {each.url: ("not_in_archive", None) for each in failed}
 
 
 # Run again ------------------------------------------------------------------------------------------------------------
