@@ -75,8 +75,13 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
 
 def _as_table(settings: InputSettings) -> InputSettings:
     """Settings that read a side-car: its status takes the place of a page's URL."""
-    decode = settings.decode_entities
-    return InputSettings(kind="table", paths=settings.paths, page_url_column="status", decode_entities=decode)
+    return InputSettings(
+        kind="table",
+        paths=settings.paths,
+        page_url_column="status",
+        keep_columns=settings.keep_columns,
+        decode_entities=settings.decode_entities,
+    )
 
 
 def _inside(folder: str) -> list[str]:
