@@ -42,14 +42,15 @@ class InputSettings(Settings):
     kind: Literal["warc", "wat", "table", "webdataset", "folder"] = "warc"
     """What `paths` are: web archives, their metadata files (WAT), tables, WebDataset tars, or folders of images."""
     paths: Annotated[list[str], Field(min_length=1)]
-    """Globs, relative to the working directory. One that matches nothing is an error."""
+    """Globs, relative to the working directory. One that matches nothing is an error. A folder stands for the images in
+    it (folder), its tars and img2dataset's side-cars (webdataset), or the data set saved there (table)."""
     url_column: str = "url"
     """Table: column of the image's URL; `""` where there is none. Folder: the same of a `.json` beside an image."""
     caption_column: str = "caption"
     """Table: column of the caption, or of lists of captions, each of which is a candidate. Folder: the same of the
     table of captions, or of a `.json` beside an image."""
     image_column: str = ""
-    """Table: column of the image's bytes. Parquet only."""
+    """Table: column of the image's bytes. Parquet and Arrow only."""
     page_url_column: str = ""
     """Table: column of the page's URL."""
     keep_columns: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)

@@ -14,7 +14,7 @@ from altalign.pipelines.read import folder
 from altalign.pipelines.read.found import Found
 from altalign.pipelines.read.pages import warc, wat
 from altalign.pipelines.read.pages.warc import image_bytes, look_for_images
-from altalign.pipelines.read.tables import table
+from altalign.pipelines.read.tables import arrow, table
 from altalign.pipelines.read.tars import side_cars, webdataset
 
 __all__ = ["Found", "check", "image_bytes", "is_direct", "listed", "look_for_images", "may_be_empty", "read"]
@@ -25,7 +25,13 @@ def listed(found: Sequence[str], settings: InputSettings) -> list[str]:
 
     A folder stands for what is in it where the kind says so.
     """
-    return side_cars.listed(found) if settings.kind == "webdataset" else sorted(dict.fromkeys(found))
+    if settings.kind == "webdataset":
+        return side_cars.listed(found)
+    if settings.kind == "table":
+        found = [
+            path for place in found for path in (arrow.listed(place) if storage.kind(place) == "folder" else [place])
+        ]
+    return sorted(dict.fromkeys(found))
 
 
 def may_be_empty(path: str, settings: InputSettings) -> bool:

@@ -20,7 +20,7 @@ class Kind(IntEnum):
     RECORD = 0  # offset of a WARC record in the input file
     RANGE = 1  # offset and length in the input file
     COPIED = 2  # offset and length in the blob that extract wrote beside the file's pool
-    ROW = 3  # row of a Parquet table: gathered into a blob before images are fetched
+    ROW = 3  # row of a table: gathered into a blob before images are fetched
     FILE = 4  # a whole file: its number in a part of a folder
 
 

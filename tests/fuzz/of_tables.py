@@ -353,6 +353,37 @@ def _check_images(path: Path, found: Everything) -> None:
     assert all(images.values())
 
 
+# Arrow ----------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _arrows() -> tuple[bytes, ...]:
+    found = []
+    for data in _parquets():
+        rows = pq.read_table(io.BytesIO(data))
+        for new, options in ((pa.ipc.new_stream, None), (pa.ipc.new_file, pa.ipc.IpcWriteOptions(compression="zstd"))):
+            file = io.BytesIO()
+            with new(file, rows.schema, options=options) as written:
+                written.write_table(rows, 15)
+            found.append(file.getvalue())
+    return tuple(found)
+
+
+def _make_arrow(rng: Random) -> tuple[bytes, bytes]:
+    original = rng.choice(_arrows())
+    tokens = (b"ARROW1", b"\xff\xff\xff\xff", bytes(8), b"\xff\xff\xff\x7f", b"url", b"caption", b"\x28\xb5\x2f\xfd")
+    return original, mutate(original, rng, tokens=tokens, others=_arrows())
+
+
+def _check_arrow(path: Path, _original: bytes) -> str:
+    if path.stat().st_size == 0:
+        return "empty"
+    whole, in_hand = read_in_two_ways(path, _TEXT), read_in_two_ways(path, _IMAGES)
+    if not in_hand.error:
+        _check_images(path, in_hand)
+    return f"{whole.outcome}, {in_hand.outcome}"
+
+
 TARGETS = {
     **{
         f"{form}{suffix}": Target(
@@ -362,4 +393,5 @@ TARGETS = {
         for suffix in ("", ".gz", ".zst")
     },
     "parquet": Target(".parquet", _make_parquet, _check_parquet),
+    "arrow": Target(".arrow", _make_arrow, _check_arrow),
 }

@@ -19,6 +19,7 @@ INPUTS = {
         "jsonl.gz": 40,
         "jsonl.zst": 40,
         "parquet": 350,
+        "arrow": 250,
     },
     "archives": {
         "warc": 120,

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.hostile import (
     addresses,
     archives,
+    arrows,
     bodies,
     folders,
     image_bombs,
@@ -33,6 +34,7 @@ CASES: Mapping[str, Sequence[Case]] = {
     "Tars": tars.CASES,
     "Tables of text": tables.CASES,
     "Parquet": parquets.CASES,
+    "Arrow": arrows.CASES,
     "Folders": folders.CASES,
     "Captions and URLs": addresses.CASES,
     "Images": images.CASES,

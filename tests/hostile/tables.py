@@ -345,8 +345,8 @@ _JSON = [
         ".json",
         lambda: json.dumps([{"url": "x", "caption": "y"}] * 2, indent=1).encode(),
         (
-            "not the name of a table; it should end in .parquet, .csv, .tsv or .jsonl, the last three also in .gz or "
-            ".zst after that"
+            "not the name of a table; it should end in .parquet, .arrow, .csv, .tsv or .jsonl, the last three also in "
+            ".gz or .zst after that"
         ),
         exit_code=2,
     ),

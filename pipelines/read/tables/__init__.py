@@ -1,1 +1,1 @@
-"""Tables: Parquet, CSV, TSV and JSON Lines."""
+"""Tables: Parquet, Arrow, CSV, TSV and JSON Lines."""

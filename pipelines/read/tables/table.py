@@ -1,4 +1,4 @@
-"""Tables: Parquet, CSV, TSV and JSON Lines, the last three also compressed (.gz, .zst).
+"""Tables: Parquet, Arrow, CSV, TSV and JSON Lines, the last three also compressed (.gz, .zst).
 
 Text passes read a Parquet table of one caption a row, without images, straight from its row groups (`is_direct`,
 `candidates`); every other table is read once, by `read`.
@@ -32,17 +32,18 @@ from altalign.pipelines.read.found import (
     readable,
     unreadable,
 )
-from altalign.pipelines.read.tables import footers, kept_columns, lines
+from altalign.pipelines.read.tables import arrow, caption_lists, footers, kept_columns, lines
 from altalign.schema import CANDIDATE, IMAGE_PLACE
 from altalign.terminal import shown
 
-Form = Literal["parquet", "csv", "tsv", "jsonl"]
+Form = Literal["parquet", "arrow", "csv", "tsv", "jsonl"]
 
 _FORMS: dict[str, Form] = {
-    **{".parquet": "parquet", ".pq": "parquet"},
+    **{".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow"},
     **{".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"},
 }
 _COLUMN_SETTINGS = ("url_column", "caption_column", "page_url_column", "image_column")
+_BINARY = ("parquet", "arrow")
 _DELIMITERS = ";\t|,"
 _GZIP = b"\x1f\x8b"
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
@@ -60,8 +61,10 @@ def form_of(path: str) -> Form:
     name = PurePath(path)
     compressed = name.suffix.lower() in _COMPRESSIONS
     form = _FORMS.get((PurePath(name.stem) if compressed else name).suffix.lower())
-    if form is None or (compressed and form == "parquet"):
-        endings = "it should end in .parquet, .csv, .tsv or .jsonl, the last three also in .gz or .zst after that"
+    if form is None or (compressed and form in _BINARY):
+        endings = (
+            "it should end in .parquet, .arrow, .csv, .tsv or .jsonl, the last three also in .gz or .zst after that"
+        )
         raise UsageError(f"{path}: not the name of a table; {endings}")
     return form
 
@@ -81,7 +84,7 @@ def is_direct(path: str, settings: InputSettings) -> bool:
         return False
     with parquet.reading(path) as table:
         caption = table.schema_arrow.get_field_index(settings.caption_column)
-        return caption < 0 or not _is_list(table.schema_arrow.field(caption).type)
+        return caption < 0 or not caption_lists.is_list(table.schema_arrow.field(caption).type)
 
 
 def columns(settings: InputSettings) -> list[str]:
@@ -102,14 +105,18 @@ def check(path: str, settings: InputSettings) -> None:
         UnreadableError: the file is broken.
     """
     form = form_of(path)
-    if form != "parquet" and settings.image_column:
-        what = f'image_column = "{settings.image_column}", but only Parquet tables hold images'
+    if form not in _BINARY and settings.image_column:
+        what = f'image_column = "{settings.image_column}", but only Parquet and Arrow tables hold images'
         raise UsageError(f"{path}: {what}; leave it empty and fetch the images by URL")
     if _is_empty(path):
         return
     if form == "parquet":
         with parquet.reading(path) as table:
             _check_parquet(path, table, settings)
+        return
+    if form == "arrow":
+        with arrow.reading(path) as table:
+            _check_schema(path, table.schema, settings)
         return
     with readable(path, form.upper()), _open(path) as file:
         if form == "jsonl":
@@ -132,9 +139,9 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
         UsageError: as `check`.
     """
     form = form_of(path)
-    if form == "parquet":
+    if form in _BINARY:
         if not _is_empty(path):
-            yield from _read_parquet(path, settings)
+            yield from (_read_parquet if form == "parquet" else _read_arrow)(path, settings)
         return
     check(path, settings)
     if _is_empty(path):
@@ -238,14 +245,19 @@ def in_hand(plain: pa.RecordBatch, sha256_hex: Sequence[str | None]) -> pa.Recor
 
 
 def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[tuple[int, bytes]]:
-    """Yields row and bytes of the images in these rows (rising numbers) of a Parquet table.
+    """Yields row and bytes of the images in these rows (rising numbers) of a Parquet or Arrow table.
 
-    Only row groups that hold such rows are read, each once.
+    Of Parquet only row groups that hold such rows are read, each once.
 
     Raises:
         UnreadableError: the file is broken.
     """
     wanted = np.fromiter(rows, np.int64)
+    if form_of(path) == "arrow":
+        with arrow.reading(path) as table:
+            stretches = (batch.column(0) for batch in table.stretches([settings.image_column]))
+            yield from _images_of(stretches, wanted, row=0)
+        return
     with parquet.reading(path) as table:
         rows_of_groups = parquet.rows_of_groups(table)
         starts = np.cumsum([0, *rows_of_groups])
@@ -253,12 +265,18 @@ def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[
             row, column_path = int(starts[number]), _image_path(table, settings)
             size = _rows_a_batch(table)
             batches = table.iter_batches(size, row_groups=[number], columns=[column_path], use_threads=False)
-            for batch in parquet.exactly(batches, rows_of_groups[number]):
-                column = _binary(batch.column(0))
-                first, last = np.searchsorted(wanted, [row, row + len(column)])
-                for each in wanted[first:last].tolist():
-                    yield each, cast(bytes, column[each - row].as_py())
-                row += len(column)
+            stretches = (batch.column(0) for batch in parquet.exactly(batches, rows_of_groups[number]))
+            yield from _images_of(stretches, wanted, row=row)
+
+
+def _images_of(columns: Iterable[Any], wanted: npt.NDArray[np.int64], *, row: int) -> Iterator[tuple[int, bytes]]:
+    """Yields the wanted rows of a column that comes in parts, from this row on."""
+    for part in columns:
+        column = _binary(part)
+        first, last = np.searchsorted(wanted, [row, row + len(column)])
+        for each in wanted[first:last].tolist():
+            yield each, cast(bytes, column[each - row].as_py())
+        row += len(column)
 
 
 def check_images(path: str, table: pq.ParquetFile, column: str) -> None:
@@ -277,32 +295,37 @@ def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
         rows, names = sum(parquet.rows_of_groups(table)), columns(settings)
         _check_pages(path, table, _check_parquet(path, table, settings), [*names, settings.image_column])
         if not settings.image_column:
-            batches, row = table.iter_batches(STRETCH_ROWS, columns=names, use_threads=False), 0
-            for batch in parquet.exactly(batches, rows):
-                for part in _stretches(batch, settings):
-                    each, row_of = _a_row_each(part, settings)
-                    yield as_found(candidates(each, settings, row_names(path, row + row_of)))
-                    row += part.num_rows
+            batches = table.iter_batches(STRETCH_ROWS, columns=names, use_threads=False)
+            yield from _found(path, parquet.exactly(batches, rows), settings)
             return
-        row, with_images = 0, [*names, _image_path(table, settings)]
+        with_images = [*names, _image_path(table, settings)]
         batches = table.iter_batches(_rows_a_batch(table), columns=with_images, use_threads=False)
-        for batch in parquet.exactly(batches, rows):
-            for part in _stretches(batch, settings):
-                image = _binary(part.column(settings.image_column))
-                has_bytes = np.asarray(pc.binary_length(image).fill_null(0)) > 0
-                yield _found_in_hand(part, image, has_bytes, row, settings, path)
-                row += part.num_rows
+        yield from _found(path, parquet.exactly(batches, rows), settings)
 
 
-def _found_in_hand(
-    batch: pa.RecordBatch,
-    image: pa.BinaryArray,
-    has_bytes: npt.NDArray[np.bool_],
-    first_row: int,
-    settings: InputSettings,
-    path: str,
-) -> Found:
-    each, row_of = _a_row_each(batch.select(columns(settings)), settings)
+def _read_arrow(path: str, settings: InputSettings) -> Iterator[Found]:
+    with arrow.reading(path) as table:
+        _check_schema(path, table.schema, settings)
+        images = [settings.image_column] if settings.image_column else []
+        yield from _found(path, table.stretches([*columns(settings), *images]), settings)
+
+
+def _found(path: str, batches: Iterable[pa.RecordBatch], settings: InputSettings) -> Iterator[Found]:
+    """What is in the rows of a table, which come in parts."""
+    row = 0
+    for part in (part for batch in batches for part in caption_lists.stretches(batch, settings.caption_column)):
+        if settings.image_column:
+            yield _found_in_hand(path, part, row, settings)
+        else:
+            each, row_of = caption_lists.a_row_each(part, settings.caption_column)
+            yield as_found(candidates(each, settings, row_names(path, row + row_of)))
+        row += part.num_rows
+
+
+def _found_in_hand(path: str, batch: pa.RecordBatch, first_row: int, settings: InputSettings) -> Found:
+    image = _binary(batch.column(settings.image_column))
+    has_bytes = np.asarray(pc.binary_length(image).fill_null(0)) > 0
+    each, row_of = caption_lists.a_row_each(batch.select(columns(settings)), settings.caption_column)
     plain = candidates(each, settings, row_names(path, first_row + row_of))
     first = np.searchsorted(row_of, np.arange(batch.num_rows))  # of each row of the table, its first candidate
     is_known = plain["image_identity"].is_valid().to_numpy(zero_copy_only=False)[first]
@@ -319,39 +342,6 @@ def _found_in_hand(
         pa.nulls(len(at), pa.large_binary()),
     ]
     return as_found(rows, pa.record_batch(place, schema=IMAGE_PLACE))
-
-
-def _stretches(batch: pa.RecordBatch, settings: InputSettings) -> Iterator[pa.RecordBatch]:
-    """The batch in parts of about `STRETCH_ROWS` captions, where rows have lists of them."""
-    lists: Any = batch.column(settings.caption_column)
-    if not _is_list(lists.type):
-        yield batch
-        return
-    stretch_of = np.cumsum(_lengths(lists)) // STRETCH_ROWS
-    starts = np.flatnonzero(np.diff(stretch_of, prepend=-1)).tolist()
-    for first, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
-        yield batch.slice(first, end - first)
-
-
-def _a_row_each(batch: pa.RecordBatch, settings: InputSettings) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-    """A row for each caption where rows have lists of them, and the row of `batch` that each was in, int64[n].
-
-    A row without any stays, with null.
-    """
-    lists: Any = batch.column(settings.caption_column)
-    if not _is_list(lists.type):
-        return batch, np.arange(batch.num_rows)
-    lengths = _lengths(lists)
-    row_of = np.repeat(np.arange(batch.num_rows), np.maximum(lengths, 1))
-    has_one = lengths[row_of] > 0
-    each = cast(Any, pc.list_flatten(lists)).take(pa.array(np.cumsum(has_one) - 1, pa.int64(), mask=~has_one))
-    at = batch.schema.get_field_index(settings.caption_column)
-    return batch.take(pa.array(row_of, pa.int64())).set_column(at, settings.caption_column, each), row_of
-
-
-def _lengths(lists: Any) -> npt.NDArray[np.int64]:
-    """How many captions each row of a column of lists has."""
-    return cast(Any, pc.list_value_length(lists)).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _rows_a_batch(table: pq.ParquetFile) -> int:
@@ -396,12 +386,18 @@ def _wanted(settings: InputSettings) -> tuple[str, str, str]:
 
 def _check_parquet(path: str, table: pq.ParquetFile, settings: InputSettings) -> footers.Chunks:
     """`check` for an open table; returns its column chunks."""
-    chunks, schema = _checked_chunks(path, table), table.schema_arrow
+    chunks = _checked_chunks(path, table)
+    _check_schema(path, table.schema_arrow, settings)
+    return chunks
+
+
+def _check_schema(path: str, schema: pa.Schema, settings: InputSettings) -> None:
+    """Refuse a table without the columns that settings name, or with others than they mean."""
     _check_names(path, settings, schema.names, "column")
     for name in text_columns(settings):
         kind: Any = schema.field(name).type
         may_be_list = name == settings.caption_column
-        if not _is_text(kind.value_type if may_be_list and _is_list(kind) else kind):
+        if not _is_text(kind.value_type if may_be_list and caption_lists.is_list(kind) else kind):
             meant = "strings (or lists of them) are meant" if may_be_list else "strings are meant"
             what = f"column {name} is of type {kind}, where {meant}"
             raise UsageError(f"{path}: {what}; name another column or convert this one")
@@ -410,7 +406,6 @@ def _check_parquet(path: str, table: pq.ParquetFile, settings: InputSettings) ->
             raise UsageError(f"{path}: column {name} (keep_columns) holds bytes, which JSON cannot; leave it out")
     if settings.image_column:
         _check_bytes(path, schema, settings.image_column)
-    return chunks
 
 
 def _check_bytes(path: str, schema: pa.Schema, column: str) -> None:
@@ -473,10 +468,6 @@ def _is_text(kind: pa.DataType) -> bool:
         kind = kind.value_type
     of_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
     return any(is_kind(kind) for is_kind in of_text)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

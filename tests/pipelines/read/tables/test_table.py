@@ -413,7 +413,7 @@ def test_settings_that_do_not_fit_are_refused(tmp_path):
         ("text.parquet", {"image_column": "imgae"}, "did you mean image"),
         ("text.parquet", {"caption_column": ""}, "caption_column is empty"),
         ("twice.csv", {}, "there 2 times"),
-        ("a.csv", {"image_column": "image"}, "only Parquet tables hold images"),
+        ("a.csv", {"image_column": "image"}, "only Parquet and Arrow tables hold images"),
         ("a.xls", {}, "should end in .parquet"),
         ("folder.csv", {}, "a folder, where a file is meant"),
         ("absent.csv", {}, "no such file"),

@@ -1,0 +1,93 @@
+"""Arrow IPC, as Hugging Face's `save_to_disk` leaves it: streams in a folder, which `state.json` lists.
+
+A file is mapped into memory, so that a record batch of any size costs what is read of it.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from altalign import storage
+from altalign.errors import UsageError
+from altalign.pipelines.read.found import STRETCH_ROWS, readable
+from altalign.terminal import shown
+
+_MAGIC = b"ARROW1"  # of the form with a footer; streams have none
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
+_ERRORS = (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, pa.ArrowIndexError, UnicodeDecodeError)
+_TIMES_AT_MOST = 1_000  # compressed buffers say how long they are; what is longer than so many times the file is a lie
+
+
+@dataclass(frozen=True)
+class Table:
+    """An open file: its schema, and its record batches."""
+
+    schema: pa.Schema
+    _batches: Iterator[pa.RecordBatch]
+
+    def stretches(self, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
+        """Yields these columns in parts of at most `STRETCH_ROWS` rows, and checks them.
+
+        Raises:
+            pa.ArrowInvalid: the file contradicts itself.
+        """
+        for batch in self._batches:
+            wanted = batch.select(list(columns))
+            wanted.validate(full=True)
+            for first in range(0, wanted.num_rows, STRETCH_ROWS):
+                yield wanted.slice(first, STRETCH_ROWS)
+
+
+@contextmanager
+def reading(path: str) -> Iterator[Table]:
+    """An open Arrow file.
+
+    Raises:
+        UnreadableError: it is none, is cut off, or contradicts itself.
+    """
+    with readable(path, "Arrow"), pa.memory_map(storage.mappable(path)) as file:
+        try:
+            if file.read(len(_MAGIC)) == _MAGIC:
+                of_file = pa.ipc.open_file(file)
+                yield Table(of_file.schema, map(of_file.get_batch, range(of_file.num_record_batches)))
+                return
+            file.seek(max(0, file.size() - len(_END)))
+            if file.read() != _END:
+                raise pa.ArrowInvalid("it ends without the mark of its end, as one that is cut does")
+            file.seek(0)
+            stream = pa.ipc.open_stream(file)
+            yield Table(stream.schema, iter(stream))
+        except _ERRORS as error:
+            raise pa.ArrowInvalid(str(error)) from error
+        except pa.ArrowMemoryError as error:
+            claimed = re.search(r"size (\d+)", str(error))
+            if claimed is None or int(claimed[1]) < _TIMES_AT_MOST * file.size():
+                raise
+            raise pa.ArrowInvalid(f"a buffer that says it has {int(claimed[1]):,} bytes") from error
+
+
+def listed(folder: str) -> Sequence[str]:
+    """The files of a data set that was saved to a folder, in order; of any other folder, the folder itself.
+
+    Raises:
+        UsageError: it holds several splits.
+        UnreadableError: what says which files there are is damaged.
+    """
+    splits: Any = storage.read_json(storage.join(folder, "dataset_dict.json")).get("splits")
+    if isinstance(splits, list) and splits:
+        names = ", ".join(shown(str(name)) for name in splits)
+        raise UsageError(
+            f"{folder}: a data set of splits ({names}); name one, such as {folder.rstrip('/')}/{splits[0]}"
+        )
+    entries: Any = storage.read_json(storage.join(folder, "state.json")).get("_data_files")
+    if not isinstance(entries, list):
+        return [folder]
+    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
+    if wrong := [name for name in names if not isinstance(name, str) or "/" in name]:
+        where = storage.join(folder, "state.json")
+        raise UsageError(f"{where}: {wrong[0]!r} is no name of a file; save the data set anew")
+    return [storage.join(folder, str(name)) for name in names]
