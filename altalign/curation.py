@@ -28,7 +28,7 @@ Port = Annotated[int, Field(ge=1, le=65_535)]
 class RunSettings(Settings):
     """Where a run is written."""
 
-    folder: str = ""
+    folder: Annotated[str, Field(min_length=0)] = ""  # with a length, it is also checked to be Unicode
     """Where the run is written: a local path, `s3://BUCKET/…` or `gs://BUCKET/…`. There is no default."""
     keep_work: bool = True
     """Keep `work/` after the run; `altalign clean` deletes it later."""

@@ -360,5 +360,5 @@ EVERY_REASON_OF_AN_ARCHIVE = {
     (stage.value, reason.value)
     for stage in STAGES[: STAGES.index(Stage.DECONTAMINATE)]
     for reason in REASONS[stage]
-    if not reason.startswith("http_") and reason is not DropReason.IMAGE_NSFW
+    if not reason.startswith("http_") and reason not in (DropReason.URL_BLOCKED, DropReason.IMAGE_NSFW)
 }
