@@ -1,6 +1,7 @@
 """NumPy arrays of a run: one file each, mapped into memory where they are large."""
 
 import io
+import threading
 from tokenize import TokenError
 from typing import Any
 
@@ -12,6 +13,9 @@ from altalign import storage
 from altalign.errors import UnreadableError
 
 Array = npt.NDArray[Any]  # of any shape; the caller knows the dtype
+
+# A header is parsed as Python, which in CPython 3.11 two threads may get wrong (SystemError, cpython issue 106905).
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def save(path: str, array: Array) -> None:
@@ -43,7 +47,8 @@ def mapped(path: str) -> Array:
 
 def _opened(source: Any, path: str, **how: Any) -> Array:
     try:
-        return np.load(source, allow_pickle=False, **how)
+        with _ONE_AT_A_TIME:
+            return np.load(source, allow_pickle=False, **how)
     except (ValueError, EOFError, SyntaxError, TokenError) as error:  # the header is a piece of Python
         raise UnreadableError(f"{path}: not a whole NumPy array") from error
 
