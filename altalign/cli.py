@@ -17,6 +17,7 @@ from altalign.machine import interrupts, startup
 from altalign.storage import full_disk
 
 VERBS = {
+    "init": ("altalign.pipelines.command:init", "write a first config for files that you have"),
     "curate": ("altalign.pipelines.command:main", "run a curation; run again, it continues where it stopped"),
     "retry": ("altalign.pipelines.command:retry", "fetch again what could not be fetched, then finish the run anew"),
     "decontaminate": ("altalign.pipelines.command:decontaminate", "add a test set to a run; its near-duplicates go"),

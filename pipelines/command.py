@@ -1,4 +1,4 @@
-"""Arguments and settings of `altalign curate`, `retry`, `decontaminate` and `calibrate`.
+"""Arguments and settings of `altalign init`, `curate`, `retry`, `decontaminate` and `calibrate`.
 
 They are read before anything heavy is imported, so that --help and a wrong setting answer at once.
 """
@@ -66,6 +66,41 @@ def curated(
     if nothing_left := curate.check(run):
         raise AltalignError(f"{run.folder}: {nothing_left}")
     return run.folder
+
+
+def init(argv: Sequence[str]) -> int:
+    """Write a first config for files that somebody has."""
+    parser = Parser(
+        prog="altalign init",
+        description="Look at files and folders, and write a commented config for them: what they are, which columns "
+        "are URLs and captions, and whether images are in hand or on the web.",
+    )
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="file, folder or glob; several are several inputs")
+    parser.add_argument("--to", metavar="CONFIG", type=Path, default=Path("altalign.toml"), help="(altalign.toml)")
+    parser.add_argument(
+        "--run", metavar="FOLDER", default="", help="the run's folder (runs/ and the first path's name)"
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.to.exists():
+        raise UsageError(f"{arguments.to}: is there already; give another file with --to, or remove it")
+
+    with startup.imports():
+        from altalign.pipelines.opening import first_config
+
+    name = arguments.paths[0].rstrip("/").rpartition("/")[2].partition(".")[0].strip("*?[]") or "mine"
+    text = first_config.first_config(arguments.paths, run_folder=arguments.run or f"runs/{name}")
+    try:
+        arguments.to.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{arguments.to}: cannot be written ({error.strerror}); give another file with --to") from None
+    out = terminal.stdout()
+    out.print(terminal.lines_shown(text), highlight=False, soft_wrap=True)
+    out.print(
+        f"written to {terminal.shown(str(arguments.to))}; run it: altalign curate {terminal.shown(str(arguments.to))}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 0
 
 
 def retry(argv: Sequence[str]) -> int:

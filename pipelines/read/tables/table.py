@@ -118,7 +118,7 @@ def check(path: str, settings: InputSettings) -> None:
         with arrow.reading(path) as table:
             _check_schema(path, table.schema, settings)
         return
-    with readable(path, form.upper()), _open(path) as file:
+    with readable(path, form.upper()), opened(path) as file:
         if form == "jsonl":
             names, objects = lines.names_of_first_objects(file, _OBJECTS_CHECKED, columns(settings))
             if objects:
@@ -148,7 +148,7 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
         return
     gatherer = Gatherer(path, lambda rows: kept(from_columns(*string_columns(rows), settings=settings)))
     file_name = _file_name(path)
-    with readable(path, form.upper()), _open(path) as file:
+    with readable(path, form.upper()), opened(path) as file:
         for row in lines.rows(file, form, _wanted(settings), many=settings.caption_column, keep=settings.keep_columns):
             if isinstance(row, lines.Bad):
                 gatherer.broken(row.offset, row.error)
@@ -482,7 +482,7 @@ def _is_empty(path: str) -> bool:
         return storage.stamp(path).size == 0
 
 
-def _open(path: str) -> BinaryIO:
+def opened(path: str) -> BinaryIO:
     """A table of text, decompressed."""
     name = PurePath(path)
     file, compression = storage.open_read(path), _COMPRESSIONS.get(name.suffix.lower())

@@ -1,0 +1,292 @@
+"""A first config for files that somebody has: what they are is guessed from names, schemas and first rows, and said."""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from altalign import storage
+from altalign.curation import CurateConfig, InputSettings
+from altalign.errors import UnreadableError, UsageError
+from altalign.pipelines import read
+from altalign.pipelines.files import parquet
+from altalign.pipelines.opening.find import find_run
+from altalign.pipelines.read import folder
+from altalign.pipelines.read.found import IMAGE_NAMES
+from altalign.pipelines.read.tables import arrow, lines, table
+from altalign.terminal import shown
+
+_ARCHIVES = (".warc", ".warc.gz", ".warc.zst")
+_METADATA = (".wat", ".wat.gz", ".warc.wat.gz")
+_TABLES = (".parquet", ".pq", ".arrow", ".csv", ".tsv", ".jsonl", ".ndjson")
+_ENDINGS = {
+    "wat": _METADATA,
+    "warc": _ARCHIVES,
+    "webdataset": (".tar", ".tar.gz", ".tgz", ".tar.zst"),
+    "table": (*_TABLES, *(f"{ending}{more}" for ending in _TABLES[3:] for more in (".gz", ".zst"))),
+}
+
+# names that columns have in data sets that people share, the most telling first; in lower case, without _, - and spaces
+_NAMES = {
+    "url_column": ("url", "imageurl", "imgurl", "imagelink", "link", "src", "thumbnailurl"),
+    "caption_column": (
+        *("caption", "captions", "alttext", "alt", "text", "texts", "title", "description", "sentence", "sentences"),
+        *("raw", "prompt", "captionreferencedescription"),
+    ),
+    "image_column": ("image", "jpg", "img", "png", "picture", "imagebytes", "bytes"),
+    "page_url_column": ("pageurl", "page", "sourceurl", "originalurl", "referrer", "foilurl"),
+    "file_column": ("filename", "file", "filepath", "path", "imagepath", "image", "img", "name"),
+}
+_OBJECTS = 1_000  # of JSON Lines, whose keys are columns
+_FILES_LISTED = 8
+
+
+@dataclass(frozen=True)
+class Guess:
+    """An input as it was guessed: its settings, each with what is said of it, and where its images are."""
+
+    settings: Mapping[str, Any]
+    said: Mapping[str, str]
+    images: Literal["in hand", "by URL", "archive"]  # the last: in web archives, also those of other inputs' URLs
+
+
+def first_config(paths: Sequence[str], *, run_folder: str) -> str:
+    """The text of a config for these files and folders.
+
+    Raises:
+        UsageError: nothing is there, or nothing that can be curated; the error says what there is.
+    """
+    guesses = [_guess(path.rstrip("/") or "/") for path in paths]
+    text = "\n".join(_lines(guesses, run_folder)) + "\n"
+    where = "the config that was guessed"
+    find_run(CurateConfig.from_values(tomllib.loads(text), where=where), config_path=where)
+    return text
+
+
+def _lines(guesses: Sequence[Guess], run_folder: str) -> list[str]:
+    found = [
+        "# Written by `altalign init`. What was guessed is said; change it where it is wrong.",
+        "# Try it without work: altalign curate THIS_FILE --dry-run. All settings: docs/reference/settings.md",
+        "",
+        "[run]",
+        f"folder = {_toml(run_folder)}",
+    ]
+    for guess in guesses:
+        found += ["", "[[input]]"]
+        for name, value in guess.settings.items():
+            line = f"{name} = {_toml(value)}"
+            found.append(f"{line:<40} # {guess.said[name]}" if name in guess.said else line)
+    found += ["", "[fetch]"]
+    where = {guess.images for guess in guesses}
+    if "by URL" in where and "archive" not in where:  # archives are there for the URLs of the others
+        rest = "; those in hand are read where they are" if "in hand" in where else ""
+        found += [
+            f'source = "web"                           # images are downloaded by URL{rest}',
+            '# user_agent = "altalign/VERSION (+https://example.org/our-crawl)"  # where you can be reached',
+        ]
+    else:
+        found.append('source = "archive"                       # images are in the inputs; "web" downloads the others')
+    return [
+        *found,
+        "",
+        "[text]                                   # ALIGN's rules; each is counted, with samples, in the report",
+        "words_at_least = 3",
+        "words_at_most = 20",
+        "",
+        "[image]",
+        "short_side_above_px = 200",
+        "",
+        "# [decontaminate]",
+        '# test_sets = ["data/coco/val2017"]      # near-duplicates of these images are dropped',
+    ]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str) and "\\" in value and "'" not in value:
+        return f"'{value}'"
+    return json.dumps(value, ensure_ascii=False)
+
+
+# What a path is -------------------------------------------------------------------------------------------------------
+
+
+def _guess(path: str) -> Guess:
+    storage.check(path)
+    kind = storage.kind(path)
+    if kind == "folder":
+        return _of_folder(path)
+    found = sorted(storage.find(path))
+    if not found:
+        raise UsageError(f"{path}: nothing is there; give files, folders or globs that exist")
+    of = _kind_of(found[0])
+    if of is None:
+        advice = "name the folder that it is in" if found[0].lower().endswith(IMAGE_NAMES) else "it has no known ending"
+        raise UsageError(f"{found[0]}: not the name of a web archive, a table or a tar; {advice}")
+    return _of_files(of, [path], found)
+
+
+def _kind_of(name: str) -> str | None:
+    return next((kind for kind, endings in _ENDINGS.items() if name.lower().endswith(endings)), None)
+
+
+def _of_folder(path: str) -> Guess:
+    """A saved data set, tars, web archives, images or tables, whichever is there first."""
+    splits: Any = storage.read_json(storage.join(path, "dataset_dict.json")).get("splits")
+    if isinstance(splits, list) and splits:
+        chosen = "train" if "train" in splits else str(splits[0])
+        guess = _of_folder(storage.join(path, chosen))
+        said = f"of the splits {', '.join(map(str, splits))}"
+        return Guess(guess.settings, {**guess.said, "paths": said}, guess.images)
+    saved = arrow.listed(path)
+    if list(saved) != [path]:
+        return _of_files("table", [path], saved, said="a data set saved by Hugging Face's save_to_disk")
+    names = storage.names(path)
+    for kind in ("webdataset", "wat", "warc"):
+        if some := [name for name in names if _kind_of(name) == kind]:
+            files = [storage.join(path, name) for name in some]
+            return _of_files(kind, [path] if kind == "webdataset" else _globs(path, kind, some), files)
+    try:
+        parts = folder.parts(path, InputSettings(kind="folder", paths=[path]))
+    except UsageError:
+        parts = []
+    if parts:
+        return _of_images(path, parts[0], [name for name in names if _kind_of(name) == "table"])
+    if some := [name for name in names if _kind_of(name) == "table"]:
+        return _of_files("table", _globs(path, "table", some), [storage.join(path, name) for name in some])
+    there = ", ".join(map(shown, sorted(storage.entries(path))[:_FILES_LISTED])) or "nothing"
+    raise UsageError(
+        f"{path}: no web archive, table, tar, image or saved data set in it ({there}); give the folder that holds them"
+    )
+
+
+def _globs(path: str, kind: str, names: Sequence[str]) -> list[str]:
+    """A glob for each ending that the files have."""
+    endings = [
+        next(end for end in sorted(_ENDINGS[kind], key=len, reverse=True) if name.lower().endswith(end))
+        for name in names
+    ]
+    written = [name[len(name) - len(end) :] for name, end in zip(names, endings, strict=True)]
+    return [storage.join(path, f"*{end}") for end in sorted(set(written))]
+
+
+def _of_files(kind: str, paths: list[str], files: Sequence[str], *, said: str = "") -> Guess:
+    count = f"{len(files):,} file{'s' * (len(files) > 1)}"
+    settings: dict[str, Any] = {"kind": kind, "paths": paths}
+    if kind == "table":
+        return _of_table(settings, {"kind": f"{said or 'a table'}: {count}"}, files[0])
+    if kind == "webdataset":
+        beside = [
+            path for path in read.listed(paths, InputSettings(kind="webdataset", paths=paths)) if path not in files
+        ]
+        failed = ', and side-cars of img2dataset: what failed is fetched with fetch.source = "web"' if beside else ""
+        return Guess(settings, {"kind": f"tars of samples: {count}{failed}"}, "in hand")
+    if kind == "wat":
+        return Guess(settings, {"kind": f"metadata of web archives, without images: {count}"}, "by URL")
+    try:
+        has_image = any(read.look_for_images(path)[1] for path in files[:_FILES_LISTED])
+    except UnreadableError:
+        has_image = True  # the run says what is wrong
+    about = "web archives that hold images" if has_image else "web archives of pages alone"
+    return Guess(settings, {"kind": f"{about}: {count}"}, "archive" if has_image else "by URL")
+
+
+def _of_table(settings: dict[str, Any], said: dict[str, str], path: str) -> Guess:
+    columns = _columns(path)
+    there = ", ".join(map(shown, list(columns)[:12]))
+    image = _column("image_column", [name for name, holds in columns.items() if holds == "bytes"], is_any=True)
+    texts = [name for name, holds in columns.items() if holds != "bytes"]
+    caption = _column("caption_column", texts)
+    url, page = (
+        _column(name, [each for each in texts if columns[each] == "text"]) for name in ("url_column", "page_url_column")
+    )
+    if not caption or not (url or image):
+        lacking = "captions" if not caption else "URLs or images"
+        raise UsageError(
+            f"{path}: no column is known to hold {lacking}, there are {there}; write the config by hand, and name them "
+            "in caption_column, url_column or image_column"
+        )
+    settings |= {"url_column": url, "caption_column": caption}
+    said["url_column"] = f"guessed by its name; there are {there}" if url else "none; images are known by their bytes"
+    said["caption_column"] = "guessed too" + (
+        ": lists, of which each caption is a candidate" * (columns[caption] == "texts")
+    )
+    if image:
+        settings["image_column"], said["image_column"] = image, "guessed by its type: images are in hand"
+    if page:
+        settings["page_url_column"] = page
+    return Guess(settings, said, "in hand" if image else "by URL")
+
+
+def _of_images(path: str, part: folder.Part, tables: Sequence[str]) -> Guess:
+    """A folder of images: captions are beside them, in a table in the folder, or in the names."""
+    files = folder.files(part, InputSettings(kind="folder", paths=[path]))
+    settings: dict[str, Any] = {"kind": "folder", "paths": [path]}
+    images = [file.name for file in files if file.is_image]
+    texts = sum(not file.is_image for file in files)
+    count = f"{len(images):,}{' and more' if part.end is not None else ''} images"
+    said = {"kind": f"a folder of {count}, {texts:,} texts beside them"}
+    for name in tables if not texts else ():
+        of_table = storage.join(path, name)
+        columns = _columns(of_table)
+        known = [each for each, holds in columns.items() if holds == "text"]
+        file, caption = _column("file_column", known), _column("caption_column", list(columns))
+        wanted = {"captions": of_table, "file_column": file, "caption_column": caption}
+        if file and caption:
+            try:
+                folder.check([path], InputSettings.model_validate({**settings, **wanted}))
+            except (UsageError, UnreadableError):
+                continue
+            return Guess({**settings, **wanted}, {**said, "captions": f"of {', '.join(columns)}"}, "in hand")
+    if not texts:
+        settings["caption_pattern"] = r"(.*/)?(?P<caption>[^/]+)\.\w+"
+        said["caption_pattern"] = f"no texts are beside them: names are captions, such as {shown(images[0])}"
+    return Guess(settings, said, "in hand")
+
+
+# Columns --------------------------------------------------------------------------------------------------------------
+
+
+def _column(setting: str, names: Sequence[str], *, is_any: bool = False) -> str:
+    """The column of the most telling name; empty where none is known (`is_any`: then the first)."""
+    plain = {re.sub(r"[\s_-]", "", name).lower(): name for name in reversed(names)}
+    known = next((plain[name] for name in _NAMES[setting] if name in plain), "")
+    return known or (names[0] if is_any and names else "")
+
+
+def _columns(path: str) -> dict[str, str]:
+    """The columns of a table, and what each holds: text, texts (lists of them) or bytes; others are left out."""
+    form = table.form_of(path)
+    if form == "parquet":
+        with parquet.reading(path) as file:
+            return _of_schema(file.schema_arrow)
+    if form == "arrow":
+        with arrow.reading(path) as opened:
+            return _of_schema(opened.schema)
+    with table.opened(path) as file:
+        if form == "jsonl":
+            return dict.fromkeys(sorted(lines.names_of_first_objects(file, _OBJECTS, [])[0]), "text")
+        header = lines.header(file, form)
+    return dict.fromkeys(header, "text") if isinstance(header, list) else {}
+
+
+def _of_schema(schema: pa.Schema) -> dict[str, str]:
+    found = {field.name: _holds(field.type) for field in schema}
+    return {name: holds for name, holds in found.items() if holds}
+
+
+def _holds(kind: Any) -> str:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return "texts" if _holds(kind.value_type) == "text" else ""
+    if pa.types.is_struct(kind):
+        at = kind.get_field_index("bytes")
+        return _holds(kind.field(at).type) if at >= 0 else ""
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "bytes"
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return "text" if is_text else ""

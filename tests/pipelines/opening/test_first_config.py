@@ -1,0 +1,138 @@
+"""`altalign init`: what files are is guessed and said, and the config runs."""
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from altalign.cli import main
+from tests.hostile.files import picture
+from tests.pipelines.read.pages import archives
+from tests.pipelines.read.tables.test_arrow import rows, saved
+from tests.pipelines.read.tars.img2dataset import Asked, write
+
+
+def _images(**texts: str) -> None:
+    Path("in").mkdir()
+    for number in range(3):
+        Path(f"in/a_red_dog {number}.png").write_bytes(picture(number))
+    for name, text in texts.items():
+        Path(f"in/{name}").write_text(text, encoding="utf-8")
+
+
+def _table(**columns: Any) -> None:
+    Path("in").mkdir()
+    pq.write_table(pa.table(columns), "in/part.parquet")
+
+
+def _lines(name: str, text: str) -> None:
+    Path("in").mkdir()
+    Path(f"in/{name}").write_text(text, encoding="utf-8")
+
+
+def _warc(*records: bytes) -> None:
+    Path("in").mkdir()
+    archives.write(Path("in/crawl.warc.gz"), records)
+
+
+COLUMNS = {"url_column": "URL", "caption_column": "TEXT"}
+# what is there, what of the input is guessed, where images come from
+CASES: dict[str, tuple[Callable[[], object], dict[str, Any], str]] = {
+    "a table of URLs": (
+        lambda: _table(ID=[1], TEXT=["a b c"], URL=["http://a/1"], page_url=["http://a/"]),
+        {"kind": "table", "paths": ["in/*.parquet"], **COLUMNS, "page_url_column": "page_url"},
+        "web",
+    ),
+    "a table of images and lists of captions": (
+        lambda: _table(sentences=[["a b c", "d e f"]], picture=[picture()]),
+        {"kind": "table", "url_column": "", "caption_column": "sentences", "image_column": "picture"},
+        "archive",
+    ),
+    "a CSV": (lambda: _lines("some.csv", "TEXT,URL\na b c,http://a/1\n"), {"paths": ["in/*.csv"], **COLUMNS}, "web"),
+    "JSON Lines": (
+        lambda: _lines("some.JSONL", json.dumps({"TEXT": ["a"], "URL": "http://a/1"})),
+        {"paths": ["in/*.JSONL"], **COLUMNS},
+        "web",
+    ),
+    "images with texts": (
+        lambda: _images(**{"a_red_dog 0.txt": "a red dog", "notes.csv": "file,caption\n"}),
+        {"kind": "folder", "paths": ["in"]},
+        "archive",
+    ),
+    "images with a table": (
+        lambda: _images(**{"captions.csv": "file,caption\na_red_dog 1.png,a dog\n", "other.csv": "a,b\n"}),
+        {"kind": "folder", "captions": "in/captions.csv", "file_column": "file", "caption_column": "caption"},
+        "archive",
+    ),
+    "images with telling names": (
+        _images,
+        {"kind": "folder", "caption_pattern": r"(.*/)?(?P<caption>[^/]+)\.\w+"},
+        "archive",
+    ),
+    "img2dataset": (
+        lambda: write(Path("in"), 0, [Asked("http://a/1", "a b c", picture()), Asked("http://a/2", "gone")]),
+        {"kind": "webdataset", "paths": ["in"]},
+        "archive",
+    ),
+    "a saved data set": (
+        lambda: saved(Path("in"), rows()),
+        {"kind": "table", "paths": ["in"], "url_column": "url", "caption_column": "caption", "image_column": "image"},
+        "archive",
+    ),
+    "a saved data set of splits": (
+        lambda: (
+            saved(Path("in/train"), rows()),
+            Path("in/dataset_dict.json").write_text('{"splits": ["test", "train"]}', encoding="utf-8"),
+        ),
+        {"kind": "table", "paths": ["in/train"]},
+        "archive",
+    ),
+    "web archives": (
+        lambda: _warc(archives.page(1), archives.image("http://a/1.png")),
+        {"kind": "warc", "paths": ["in/*.warc.gz"]},
+        "archive",
+    ),
+    "web archives of pages": (lambda: _warc(archives.page(1)), {"kind": "warc"}, "web"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_there_is_guessed_and_the_config_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make, guessed, source = CASES[case]
+    make()
+    assert main(["init", "in/"]) == 0
+    text = Path("altalign.toml").read_text(encoding="utf-8")
+    said = capsys.readouterr().out
+    assert said == f"{text}\nwritten to altalign.toml; run it: altalign curate altalign.toml\n"
+    config = tomllib.loads(text)
+    (found,) = config["input"]
+    assert {name: found[name] for name in guessed} == guessed
+    assert config["fetch"]["source"] == source
+    assert config["run"]["folder"] == "runs/in"
+    assert main(["curate", "altalign.toml", "--dry-run"]) == 0
+    assert not Path("runs").exists()
+
+
+def test_several_paths_are_several_inputs_and_a_folder_of_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _lines("some.csv", "caption,url\na b c,http://a/1\n")
+    archives.write(Path("in/crawl.warc.gz"), [archives.image("http://a/1")])
+    assert main(["init", "in/some.csv", "in/*.warc.gz", "--to", "both.toml", "--run", "there"]) == 0
+    config = tomllib.loads(Path("both.toml").read_text(encoding="utf-8"))
+    assert [each["kind"] for each in config["input"]] == ["table", "warc"]
+    assert (config["fetch"]["source"], config["run"]["folder"]) == ("archive", "there")
+    Path("empty/more").mkdir(parents=True)
+    capsys.readouterr()
+    assert main(["init", "empty"]) == 2
+    assert "empty: no web archive, table, tar, image or saved data set in it (more);" in capsys.readouterr().err
+    assert not Path("altalign.toml").exists()
