@@ -35,7 +35,7 @@ from altalign.pipelines import curate
 from altalign.pipelines.engine import dataflow
 from altalign.pipelines.engine.jobs import create, pipeline
 from altalign.pipelines.engine.options import check_places, options
-from altalign.pipelines.run import artefacts
+from altalign.pipelines.run import artefacts, progress
 from altalign.pipelines.run.units import InputFile, Run
 from tests.end_to_end.runs import CONFIG, write_input
 
@@ -267,7 +267,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         patch.setenv("NO_GCE_CHECK", "true")
         made, run_step = watch_jobs(patch), curate.run_step
 
-        def also_built(run: Run, step: curate.Step, given: PipelineOptions) -> None:
+        def also_built(run: Run, step: curate.Step, given: PipelineOptions, *shown: progress.Shown | None) -> None:
             runs = {step.marks.step: on_dataflow(run)}
             if step.marks.step == "fetch/units":
                 runs["from the web"] = on_dataflow(run, fetch=run.config.fetch.model_copy(update={"source": "web"}))
@@ -277,7 +277,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                     run_step(each, step, dry())
                 if step.plan(each):
                     found[name] = made.pop()
-            run_step(run, step, given)
+            run_step(run, step, given, *shown)
 
         patch.setattr(curate, "run_step", also_built)
         assert cli.main(["curate", "config.toml"]) == 0
