@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign.errors import CountsError
-from altalign.reasons import KEPT, REASONS, DropReason, Stage
+from altalign.reasons import KEPT, Stage, order_of
 from altalign.schema import COUNTS, FAILED
 
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
@@ -41,8 +41,11 @@ class Counts:
 
     def add_rows(self, stage: Stage, source: str, reason: str, rows: int) -> None:
         """Count rows of one reason."""
-        if reason != KEPT and reason not in REASONS[stage]:
-            raise _defect(f"counts: {stage.value} has no drop reason {str(reason)!r} ({rows} pairs of {source!r})")
+        try:
+            _order(stage.value, source, reason)
+        except ValueError:
+            why = f"{stage.value} has no drop reason {str(reason)!r} ({rows} pairs of {source!r})"
+            raise _defect(f"counts: {why}") from None
         if rows:
             self._rows[stage.value, source, str(reason)] += rows
 
@@ -81,7 +84,7 @@ class Counts:
         for (of, _, reason), n in self._rows.items():
             if of == stage.value and reason != KEPT:
                 rows[reason] += n
-        return {reason.value: rows[reason.value] for reason in REASONS[stage] if rows[reason.value]}
+        return {reason: rows[reason] for reason in sorted(rows, key=lambda reason: order_of(stage, reason))}
 
     def kept(self, stage: Stage) -> int:
         """Rows that a stage kept."""
@@ -206,8 +209,8 @@ def _table(entries: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(schema.names, entry, strict=True)) for entry in entries], schema)
 
 
-def _order(stage: str, source: str, reasons: str | Sequence[str]) -> tuple[int, str, list[int]]:
+def _order(stage: str, source: str, reasons: str | Sequence[str]) -> tuple[int, str, list[tuple[int, str]]]:
     """Sort key of a count: stages, then sources, then rules, each in their order; "kept" comes first."""
     of = Stage(stage)
     dropped = [] if reasons == KEPT else [reasons] if isinstance(reasons, str) else reasons
-    return list(Stage).index(of), source, [REASONS[of].index(DropReason(reason)) for reason in dropped]
+    return list(Stage).index(of), source, [order_of(of, reason) for reason in dropped]

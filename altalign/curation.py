@@ -20,6 +20,7 @@ Extract, Tables, Judge, Fetch, Decontaminate, Write = map(
 LARGEST = 2**63 - 1  # the largest integer of TOML, Arrow and Parquet
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+OWN_AT_MOST = 48  # verdicts are bits of 64, which the built-in rules share
 EMBEDDERS = {"dct": 0, "phash": 0, "open_clip": 2, "timm": 2, "onnx": 1, "run": 1}  # names after the colon
 _NO_ADDRESS = " (+URL of the project)"  # the part of a user agent that nobody has filled in
 Port = Annotated[int, Field(ge=1, le=65_535)]
@@ -109,6 +110,25 @@ class InputSettings(Settings):
         return self
 
 
+Own = dict[str, dict[str, Any]]  # settings of rules of a run's own, by the names of their functions
+
+
+def _check_own(filters: list[str], own: Own) -> None:
+    names = [entry.rpartition(":")[2] for entry in filters]
+    for entry in filters:
+        if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", entry, re.ASCII):
+            raise ValueError(
+                f'filters: "{entry}" names no function; give MODULE:FUNCTION, such as "my_rules:no_prices"'
+            )
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        raise ValueError(f'filters: two functions are named "{twice}", and so would be their reasons; rename one')
+    if len(filters) > OWN_AT_MOST:
+        raise ValueError(f"filters: {len(filters)} functions, and at most {OWN_AT_MOST} can be asked; join some")
+    if unknown := [name for name in own if name not in names]:
+        raise ValueError(f'own.{unknown[0]}: filters have no function "{unknown[0]}" (there are: {", ".join(names)})')
+
+
 class TextSettings(Settings):
     """Text-based filtering (section 3)."""
 
@@ -120,6 +140,16 @@ class TextSettings(Settings):
     """A text on more images: `text_on_too_many_images`."""
     vocabulary_size: Annotated[Positive, Tables] = 100_000_000
     """The most frequent unigrams and bigrams, counted together. An n-gram outside: `text_has_rare_ngram`."""
+    filters: Annotated[list[str], Judge] = Field(default_factory=list)
+    """Rules of your own, `"MODULE:FUNCTION"`: `own:FUNCTION`. The module is beside the settings file, or on the Python
+    path."""
+    own: Annotated[Own, Judge] = Field(default_factory=dict)
+    """Settings of your own rules: `[text.own.FUNCTION]`."""
+
+    @model_validator(mode="after")
+    def _own_rules_have_names(self) -> Self:
+        _check_own(self.filters, self.own)
+        return self
 
     @model_validator(mode="after")
     def _range_is_not_empty(self) -> Self:
@@ -153,7 +183,16 @@ class ImageSettings(Settings):
     """More pixels: `image_too_many_pixels`; such an image is never decoded."""
     blocked_hashes: Annotated[list[str], Fetch] = Field(default_factory=list)
     """Files of hashes of images (SHA-256, SHA-1, MD5, PDQ), one a line: `image_blocked`."""
+    filters: Annotated[list[str], Fetch] = Field(default_factory=list)
+    """Rules of your own, as those of `[text]`: `own:FUNCTION`."""
+    own: Annotated[Own, Fetch] = Field(default_factory=dict)
+    """Settings of your own rules: `[image.own.FUNCTION]`."""
     nsfw: Annotated[NsfwSettings, Fetch] = NsfwSettings()
+
+    @model_validator(mode="after")
+    def _own_rules_have_names(self) -> Self:
+        _check_own(self.filters, self.own)
+        return self
 
 
 class FetchSettings(Settings):

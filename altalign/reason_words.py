@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 from functools import cache, reduce
 from itertools import pairwise
 from typing import Any
@@ -9,6 +10,31 @@ from typing import Any
 from altalign import reasons
 from altalign.counts import Counts
 from altalign.curation import CurateConfig
+from altalign.reasons import OWN, REASONS, Stage, own_reason
+
+
+def of_stage(stage: Stage, config: CurateConfig) -> list[str]:
+    """The reasons of a stage in a run, those of its own rules last."""
+    return [*map(str, REASONS[stage]), *map(own_reason, _filters(stage, config))]
+
+
+def of_own(stage: Stage, config: CurateConfig) -> dict[str, str]:
+    """The reasons of a run's own rules, each with a sentence: where the rule is, and its settings."""
+    section = SECTIONS.get(stage, "")
+    own = getattr(config, section).own if section else {}
+    said = dict[str, str]()
+    for entry in _filters(stage, config):
+        name = entry.rpartition(":")[2]
+        given = "".join(f", {key} = {json.dumps(value)}" for key, value in own.get(name, {}).items())
+        said[own_reason(entry)] = f'[{section}] filters = ["{entry}"]{given}'
+    return said
+
+
+SECTIONS = {Stage.JUDGE: "text", Stage.IMAGE: "image"}  # whose `filters` a stage asks
+
+
+def _filters(stage: Stage, config: CurateConfig) -> list[str]:
+    return getattr(config, SECTIONS[stage]).filters if stage in SECTIONS else []
 
 
 @cache
@@ -31,8 +57,14 @@ def setting(reason: str) -> str:
 
 def told(config: CurateConfig, reason: str) -> str:
     """The sentence about a reason, with the value of its setting filled in."""
+    if reason.startswith(OWN):
+        return next((f"A rule of this run's own: {said[reason]}." for said in _own(config) if reason in said), "")
     name, said = setting(reason), about().get(reason, "")
     return said.replace(f"`{name}`", f"`{valued(config, name)}`", 1) if name else said
+
+
+def _own(config: CurateConfig) -> list[dict[str, str]]:
+    return [of_own(stage, config) for stage in SECTIONS]
 
 
 def valued(config: CurateConfig, name: str) -> str:

@@ -148,7 +148,26 @@ PASSING = (
 )
 
 
-def drop_where(mask: pa.BooleanArray, reason: DropReason) -> Verdict:
+OWN = "own:"  # begins the reasons of rules of a run's own
+
+
+def own_reason(name: str) -> str:
+    """The reason of a rule of a run's own, by the name of its function or its entry in `filters`."""
+    return OWN + name.rpartition(":")[2]
+
+
+def order_of(stage: Stage, reason: str) -> tuple[int, str]:
+    """The place of a reason in its stage: rules of a run's own follow the built-in ones, by name.
+
+    Raises:
+        ValueError: the stage has no such reason.
+    """
+    if reason.startswith(OWN) and stage in (Stage.JUDGE, Stage.IMAGE):
+        return len(REASONS[stage]), reason
+    return REASONS[stage].index(DropReason(reason)), ""
+
+
+def drop_where(mask: pa.BooleanArray, reason: str) -> Verdict:
     """Verdict of one rule: `reason` where `mask` holds, null elsewhere.
 
     Raises:
@@ -161,7 +180,7 @@ def drop_where(mask: pa.BooleanArray, reason: DropReason) -> Verdict:
     # All indices are 0; the bits of the mask serve as the validity bitmap.
     buffers = [mask.buffers()[1], pa.py_buffer(bytes(mask.offset + len(mask)))]
     indices = pa.Array.from_buffers(pa.int8(), len(mask), buffers, offset=mask.offset)
-    return pa.DictionaryArray.from_arrays(indices, pa.array([reason.value], pa.string()))
+    return pa.DictionaryArray.from_arrays(indices, pa.array([str(reason)], pa.string()))
 
 
 def reasons_of(verdicts: Sequence[Verdict]) -> tuple[Verdict, "pa.DictionaryArray[Any, Any]"]:
@@ -169,7 +188,7 @@ def reasons_of(verdicts: Sequence[Verdict]) -> tuple[Verdict, "pa.DictionaryArra
 
     Args:
         verdicts: at least one and at most 63, each of one rule (its dictionary has one reason), of the same length, in
-            the order of `REASONS`.
+            the order of `REASONS`, rules of a run's own last.
 
     Returns:
         The first verdict that is not null (dictionary<string>[n]), and all reasons that hold

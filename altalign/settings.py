@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -110,6 +110,8 @@ def stage_of(cls: type[BaseModel], name: str) -> str | None:
             raise KeyError(name)
         field = owner.model_fields[part.split("[")[0]]
         stage = next((mark.stage for mark in field.metadata if isinstance(mark, ReadBy)), stage)
+        if get_origin(field.annotation) is dict:  # what is below has names of its user's own
+            break
         owner = settings_of(field.annotation)
     return stage
 

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign import storage
+from altalign import reason_words, storage
 from altalign.audit import rows, tries
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import NotFoundError, UnreadableError, UsageError
 from altalign.machine import startup
-from altalign.reasons import DropReason, Stage
+from altalign.reasons import OWN, DropReason, Stage
 from altalign.terminal import shown
 
 STAGES = tuple(Stage)
@@ -212,6 +212,8 @@ def _said(run: RunFolder, reason: str, row: dict[str, Any]) -> str:
         return f"{_rare_ngrams(run, row['caption'])}, [text] vocabulary_size = {run.config.text.vocabulary_size}"
     if reason == DropReason.URL_INVALID:
         return _no_url(row["image_url"])
+    if reason.startswith(OWN):
+        return reason_words.of_own(Stage(row["stage"]), run.config)[reason]
     told = {"words": _many(row["words"], "word"), "size": _size(row), "cosine": _cosine(row)}
     return _MEASURED[reason].format(row=row, config=run.config, threshold=_threshold(run), **told)
 

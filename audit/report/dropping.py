@@ -10,7 +10,7 @@ from altalign.audit.run_folder import RunFolder
 from altalign.audit_tables import DROPPED_IMAGES, FAILED_ROWS, FUNNEL, AuditTable
 from altalign.curation import CurateConfig
 from altalign.errors import UnreadableError
-from altalign.reasons import KEPT, REASONS, Stage
+from altalign.reasons import KEPT, Stage
 from altalign.schema import COUNTS
 
 SOURCES_AT_MOST = 30
@@ -196,7 +196,8 @@ def _of_stage(
             holding.update({(one, other): count for other in failed})
         if len(failed) == 1:
             only[failed[0]] += count
-    names = [reason.value for reason in REASONS[stage] if rows[reason.value] or holding[reason.value, reason.value]]
+    known = reason_words.of_stage(stage, config)
+    names = [reason for reason in known if rows[reason] or holding[reason, reason]]
     is_known = combinations is not None
 
     def dropped_for(name: str) -> Reason:
@@ -204,6 +205,6 @@ def _of_stage(
         return Reason(name, reason_words.told(config, name), rows[name], images.get((stage.value, name)), *both)
 
     overlap = [[holding[one, other] for other in names] for one in names] if is_known else []
-    silent = [reason.value for reason in REASONS[stage] if reason.value not in names]
+    silent = [reason for reason in known if reason not in names]
     told = [dropped_for(name) for name in names]
     return StageReasons(stage.value, sum(rows.values()), rows[KEPT], told, silent, overlap)

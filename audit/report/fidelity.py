@@ -9,7 +9,7 @@ from altalign.audit.report import files
 from altalign.audit.report.dropping import Rows
 from altalign.audit.run_folder import RunFolder
 from altalign.curation import CurateConfig
-from altalign.reason_words import about
+from altalign.reason_words import about, of_own
 from altalign.reasons import REASONS, DropReason, Stage
 
 Mark = Literal["same", "stricter", "looser", "other", "off"]
@@ -163,6 +163,9 @@ def _ours(config: CurateConfig, counts: Rows) -> list[Ours]:
     for (_, name), count in rows.items():
         of_reason[name] += count
     told = [Ours(reason.value, why[reason], of_reason[reason]) for reason in ours]
+    for stage in Stage:
+        for reason, said in of_own(stage, config).items():
+            told.append(Ours(reason, f"A rule of this run's own: {said}.", of_reason[reason]))
     rows_unfetched = sum(rows[Stage.FETCH, reason.value] for reason in unfetched)
     about_them = "Images that could not be fetched; the paper does not say how many it lost."
     told.append(Ours("not_in_archive, http_*", about_them, rows_unfetched))

@@ -12,7 +12,8 @@ from typing import Any
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
 from altalign.audit_tables import GALLERY, SAMPLES
-from altalign.reasons import KEPT, REASONS, Stage
+from altalign.reason_words import of_stage
+from altalign.reasons import KEPT, Stage
 
 PICTURES_AT_MOST = 19_000_000  # bytes of data URIs, which keep the page under 25 MB
 _KINDS = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
@@ -159,7 +160,7 @@ def samples(
     by_reason: dict[tuple[str, str], list[Card]] = {}
     for row in rows:
         by_reason.setdefault((row["stage"], row["reason"]), []).append(_card(run, row))
-    named = [(KEPT, KEPT), *((stage.value, reason.value) for stage in Stage for reason in REASONS[stage])]
+    named = [(KEPT, KEPT), *((stage.value, reason) for stage in Stage for reason in of_stage(stage, run.config))]
     totals = {**counts, (KEPT, KEPT): counts.get((Stage.DECONTAMINATE.value, KEPT), 0)}
     there = [name for name in named if name in by_reason]
     return [Gallery(*name, totals.get(name, 0), images.get(name), by_reason[name]) for name in there]

@@ -16,6 +16,7 @@ from altalign import storage
 from altalign.curation import CurateConfig, InputSettings
 from altalign.pipelines.card.croissant import croissant
 from altalign.pipelines.card.facts import COLUMNS, MEANINGS, RULES, Facts, hub_licence, size_category
+from altalign.reason_words import of_own
 from altalign.reasons import KEPT, REASONS, DropReason, Stage
 from altalign.schema import RULES_VERSION, SAMPLE
 from altalign.terminal import shown
@@ -252,6 +253,8 @@ def _rules(facts: Facts) -> str:
                         f"{number:,}",
                     ]
                 )
+        for reason, said in of_own(stage, facts.config).items():
+            rows.append([f"{stage.value}: {said}", "", "ours", f"`{reason}`", f"{dropped.get(reason, 0):,}"])
     told = (
         "A pair is counted under the first rule that holds. Where the paper has no such rule, or no number, it is ours."
     )

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from altalign import storage
+from altalign import reason_words, storage
 from altalign.audit_tables import PAIRS_JOINT, TEXT_JOINT
 from altalign.filters import identity
 from altalign.pipelines.evidence import caption_scripts, frequent_strings, gallery_rows, pairs_joint
@@ -19,7 +19,7 @@ from altalign.pipelines.run import outputs, pool
 from altalign.pipelines.run.artefacts import GroupedPartition, JudgedUnit
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages.dropped_texts import Judged
-from altalign.reasons import REASONS, Stage, Verdict
+from altalign.reasons import Stage, Verdict
 from altalign.schema import DROPPED
 
 _FEW_BYTES = 1 << 20  # larger samples of a batch are thinned at once: one pair may have all rows of a batch
@@ -33,7 +33,7 @@ class Notes:
         self._one_in = _one_in(run)
         self._joint: list[JointCounts] = []
         self._scripts: Counter[tuple[str, str]] = Counter()
-        self._smallest = gallery_rows.Smallest(len(REASONS[Stage.JUDGE]))
+        self._smallest = gallery_rows.Smallest(len(reason_words.of_stage(Stage.JUDGE, run.config)))
         self._samples = [DROPPED.empty_table()]
 
     def add(

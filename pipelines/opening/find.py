@@ -12,6 +12,7 @@ from altalign.pipelines.images import block_lists, calibration_files, measuring
 from altalign.pipelines.read import folder, test_sets
 from altalign.pipelines.read.folder import Part
 from altalign.pipelines.run.units import InputFile, Run
+from altalign.pipelines.stages import own_rules
 from altalign.pipelines.web.allowed.domains import Domains
 
 
@@ -52,7 +53,9 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         _check_apart(calibration, config.run.folder, f"[decontaminate] calibration = {calibration!r}")
     if config.fetch.source == "web":
         Domains.load(config.fetch.blocked_domains)
-    return Run(config.run.folder, config, tuple(files))
+    run = Run(config.run.folder, config, tuple(files), own_rules.modules(config, config_path))
+    own_rules.check(run)
+    return run
 
 
 def _matching(pattern: str, config_path: str) -> list[str]:

@@ -13,7 +13,8 @@ from altalign.curation import CurateConfig
 from altalign.pipelines.files.digests import content, digest, files_named
 from altalign.pipelines.images import calibration_files
 from altalign.pipelines.read import test_sets
-from altalign.pipelines.run.units import WORK_VERSION, InputFile
+from altalign.pipelines.run.units import WORK_VERSION, InputFile, Module
+from altalign.pipelines.stages import own_rules
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.settings import dump, flatten, stage_of
 from altalign.stages import STAGES
@@ -29,7 +30,7 @@ class Grounds:
     digest: str
 
 
-def grounds_of(config: CurateConfig, files: Sequence[InputFile]) -> dict[str, Grounds]:
+def grounds_of(config: CurateConfig, files: Sequence[InputFile], modules: Sequence[Module] = ()) -> dict[str, Grounds]:
     """The grounds of every stage, in the order of stages."""
     reads: dict[str, dict[str, Any]] = {stage: {} for stage in STAGES}
     versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "work_version": WORK_VERSION}
@@ -41,6 +42,10 @@ def grounds_of(config: CurateConfig, files: Sequence[InputFile]) -> dict[str, Gr
     reads["extract"]["files"] = [file.path for file in files]
     for name in [*files_named(config), *config.fetch.blocked_domains, *config.fetch.blocked_urls]:
         reads["fetch"][f"file {name}"] = content(name)
+    for module in modules:
+        for stage, entries in (("judge", config.text.filters), ("fetch", config.image.filters)):
+            if any(entry.startswith(f"{module.name}:") for entry in entries):
+                reads[stage][f"module {module.name}"] = own_rules.digest(module)
     for test_set in config.decontaminate.named_sets:
         stamps = list(test_sets.stamps(test_sets.parts(test_set)))
         reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = digest(stamps)

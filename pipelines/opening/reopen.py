@@ -11,6 +11,7 @@ from altalign.errors import UsageError
 from altalign.pipelines.opening.grounds import OF_TEST_SET, Grounds, grounds_of, resolved
 from altalign.pipelines.run.artefacts import EXTRACTED
 from altalign.pipelines.run.units import Run
+from altalign.pipelines.stages import own_rules
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.stages import OF_FETCHED, OUTPUTS, STAGES, damaged
 
@@ -77,7 +78,7 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
     Raises:
         UsageError: its finished stages rest on other settings or files.
     """
-    grounds = grounds_of(run.config, run.files)
+    grounds = grounds_of(run.config, run.files, run.modules)
     facts = {} if is_restart else _facts(run)
     if not facts and storage.exists(run.path("run.json")):
         forget(run, STAGES[0])
@@ -113,6 +114,7 @@ def _machine() -> str:
 
 def _write_settings(run: Run) -> None:
     storage.write_bytes(run.path("config.toml"), resolved(run.config).encode())
+    own_rules.keep(run)
 
 
 def reopen(run: Run, stage: str) -> None:
@@ -134,7 +136,7 @@ def check_before(run: Run, stage: str) -> None:
     Raises:
         UsageError: such a stage rests on other settings or files.
     """
-    _first_anew(run, _facts(run), grounds_of(run.config, run.files), stage)
+    _first_anew(run, _facts(run), grounds_of(run.config, run.files, run.modules), stage)
 
 
 def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
@@ -147,7 +149,7 @@ def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
     """
     if is_restart or rerun or not run.is_done(STAGES[-1]):
         return False
-    if _first_anew(run, _facts(run), grounds_of(run.config, run.files), rerun) is not None:
+    if _first_anew(run, _facts(run), grounds_of(run.config, run.files, run.modules), rerun) is not None:
         return False
     left = run.work("temporary") if run.config.run.keep_work else run.path("work")
     is_tidy = storage.kind(left) == "missing"

@@ -7,7 +7,7 @@ sizes. A stage reads what it needs to know of the stage before it from marks; `a
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Generic, Self, TypedDict, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar
 
 from altalign import storage
 from altalign.curation import CurateConfig
@@ -70,13 +70,22 @@ class InputFile:
         return f"{self.number:06d}"
 
 
+class Module(NamedTuple):
+    """A module with rules of the run's own: its name, where it was found, and its source."""
+
+    name: str
+    path: str
+    source: str
+
+
 @dataclass(frozen=True)
 class Run:
-    """A run folder, its settings and its input files."""
+    """A run folder, its settings, its input files, and the modules with its own rules."""
 
     folder: str
     config: CurateConfig
     files: tuple[InputFile, ...]
+    modules: tuple[Module, ...] = ()
 
     def path(self, *parts: str) -> str:
         """A path inside the run."""

@@ -1,6 +1,6 @@
 """The rows that the text rules drop, as they go to `dropped/judge/`: most of what a large pool holds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,22 +13,25 @@ import pyarrow as pa
 from altalign.filters import identity
 from altalign.pipelines.files import parquet
 from altalign.pipelines.stages.text_measures import Measured
-from altalign.reasons import REASONS, Stage
+from altalign.reasons import Stage
 from altalign.schema import DROPPED, STRINGS
 
-_REASONS = [reason.value for reason in REASONS[Stage.JUDGE]]
 _NUMBERS = ("words", "images_per_text", "texts_per_image")  # as they were measured
 
 
 @dataclass(frozen=True)
 class Judged:
-    """n candidates, what was measured of them, all reasons that hold (`reasons_of`), and their ids (uint8[n, 16])."""
+    """n candidates, what was measured of them, all reasons that hold (`reasons_of`), and their ids (uint8[n, 16]).
+
+    `names` are all reasons of the stage, in order.
+    """
 
     candidates: pa.RecordBatch
     measured: Measured
     failed: "pa.DictionaryArray[Any, Any]"
     image_ids: np.ndarray
     keys: np.ndarray
+    names: Sequence[str]
 
     @cached_property
     def combinations(self) -> list[tuple[str, ...]]:
@@ -48,8 +51,9 @@ class Judged:
 
     @property
     def reasons(self) -> np.ndarray:
-        """The verdict of each dropped row, by its number in REASONS."""
-        return _first(self.combinations)[self.codes[self.dropped]]
+        """The verdict of each dropped row, by its number in `names`."""
+        first = [self.names.index(reasons[0]) if reasons else 0 for reasons in self.combinations]
+        return np.array(first, np.uint8)[self.codes[self.dropped]]
 
     def to_arrow(self, source: str, rows: npt.NDArray[np.int64]) -> pa.Table:
         """Rows by their numbers, all of them dropped, of schema `DROPPED`."""
@@ -65,10 +69,6 @@ class Judged:
             "failed": self.failed.dictionary.take(codes),
         }
         return parquet.table({**columns, "source": source, "stage": Stage.JUDGE.value}, DROPPED)
-
-
-def _first(combinations: list[tuple[str, ...]]) -> np.ndarray:
-    return np.array([_REASONS.index(reasons[0]) if reasons else 0 for reasons in combinations], np.uint8)
 
 
 class Writer:

@@ -18,7 +18,6 @@ from apache_beam.pvalue import PCollection, PValue
 from altalign import storage
 from altalign.audit_tables import IMAGE_JOINT, IMAGE_VALUES
 from altalign.counts import FailedCounts
-from altalign.curation import ImageSettings
 from altalign.filters import identity
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.engine.map_units import MapUnits
@@ -37,7 +36,7 @@ from altalign.pipelines.run.artefacts import (
     survivors,
 )
 from altalign.pipelines.run.units import Run
-from altalign.pipelines.stages import fetch_from_files, fetch_from_web
+from altalign.pipelines.stages import fetch_from_files, fetch_from_web, own_rules
 from altalign.pipelines.web.kept.fetch_progress import WebWatch
 from altalign.reasons import REASONS, DropReason, Stage, reasons_of
 from altalign.schema import STRINGS
@@ -101,7 +100,7 @@ def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
             case unknown:
                 assert_never(unknown)
     image_of = np.repeat(np.arange(len(first_rows)), np.diff(np.r_[first_rows, len(rows)]))
-    return _write(run, unit, _joined(run, rows, outcomes, _verdict(outcomes, run.config.image), image_of))
+    return _write(run, unit, _joined(run, rows, outcomes, _verdict(run, of_images, outcomes), image_of))
 
 
 def _blocked(run: Run, rows: pa.Table) -> dict[int, Outcome]:
@@ -112,9 +111,13 @@ def _blocked(run: Run, rows: pa.Table) -> dict[int, Outcome]:
     return {number: Outcome(DropReason.URL_BLOCKED) for number, listed in enumerate(is_listed) if listed}
 
 
-def _verdict(outcomes: Sequence[Outcome], config: ImageSettings) -> dict[str, "pa.Array[Any]"]:
+def _verdict(run: Run, rows: pa.Table, outcomes: Sequence[Outcome]) -> dict[str, "pa.Array[Any]"]:
     """`reason` and `failed` of each image: why it was not fetched, or what the image rules say of it."""
-    reason, failed = reasons_of(measuring.verdicts([outcome.measured for outcome in outcomes], config))
+    measured = [outcome.measured for outcome in outcomes]
+    columns = measuring.columns(measured)
+    sizes = pa.array([outcome.bytes for outcome in outcomes], pa.int64())
+    own = {"url": parquet.strings(rows, "image_url"), "bytes": sizes, **columns}
+    reason, failed = reasons_of([*measuring.verdicts(measured, run.config.image), *own_rules.of_images(run, own)])
     missing = pa.array([outcome.reason for outcome in outcomes], pa.string())
     missing_alone = pa.array([[outcome.reason] for outcome in outcomes], pa.list_(pa.string()))
     return {

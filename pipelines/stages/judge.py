@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection
 
-from altalign import storage
+from altalign import reason_words, storage
 from altalign.counts import FailedCounts, combinations
 from altalign.curation import CurateConfig
 from altalign.filters import identity, text
@@ -51,7 +51,7 @@ from altalign.pipelines.run.artefacts import (
     slices_of_places,
 )
 from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run, map_unit
-from altalign.pipelines.stages import dropped_texts
+from altalign.pipelines.stages import dropped_texts, own_rules
 from altalign.pipelines.stages.dropped_texts import Judged
 from altalign.pipelines.stages.image_places import PLACE, as_bytes, first_of_each, in_order
 from altalign.pipelines.stages.text_measures import Measured, Tables, measure
@@ -83,20 +83,21 @@ def verdicts(candidates: pa.RecordBatch, measured: Measured, config: CurateConfi
 def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
     """Judge the candidates of a unit: dropped ones go to dropped/, survivors to the unit's spill file."""
     source, row, tables = run.source_of(unit["file"]), unit["row"], Tables.of(run)
-    failed_counts, notes = FailedCounts(), Notes(run)
+    failed_counts, notes, names = FailedCounts(), Notes(run), reason_words.of_stage(Stage.JUDGE, run.config)
     survivors, others = [SURVIVOR.empty_table()], [np.zeros(0, pairs_joint.PAIR)]
     with ExitStack() as stack:
         path = outputs.dropped(run, Stage.JUDGE, unit["name"])
         dropped = stack.enter_context(dropped_texts.writing(path, source)) if run.config.audit.keep_dropped else None
         for batch in pool.candidates(run, unit):
             measured = measure(batch, tables, notes.seen)
-            verdict, failed = reasons_of(verdicts(batch, measured, run.config))
+            own = own_rules.of_texts(run, batch, measured, file=unit["file"], first_row=row)
+            verdict, failed = reasons_of([*verdicts(batch, measured, run.config), *own])
             image_ids, keys = identity.ids(parquet.strings(batch, "image_identity"), parquet.strings(batch, "caption"))
             for reasons, rows in combinations(failed):
                 if reasons:  # survivors are counted when they are grouped
                     failed_counts.add_rows(Stage.JUDGE, source, reasons, rows)
             if dropped is not None:
-                judged = Judged(batch, measured, failed, image_ids, keys)
+                judged = Judged(batch, measured, failed, image_ids, keys, names)
                 dropped.write(judged)
                 notes.add_dropped(judged, source)
             combination = combined(batch, measured)
