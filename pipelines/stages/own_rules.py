@@ -15,6 +15,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from altalign import storage
@@ -199,19 +200,16 @@ def of_images(run: Run, columns: Columns) -> list[Verdict]:
     if not asked:
         return []
     is_shown: Any = columns["width"].is_valid()
-    shown = {name: column.filter(is_shown) for name, column in columns.items()}
-    numbers = pa.array(range(len(is_shown))).filter(is_shown)
-    every = pa.array([False] * len(is_shown))
+    shown, rows = {name: column.filter(is_shown) for name, column in columns.items()}, is_shown.to_numpy(False)
 
     def said(row: int) -> str:
         return f"the image {shown['url'][row].as_py()!r}"
 
     verdicts = []
     for rule in asked:
-        mask = _mask(rule, shown, len(numbers), said)
-        full = every.to_numpy(zero_copy_only=False).copy()
-        full[numbers.to_numpy()] = mask.to_numpy(zero_copy_only=False)
-        verdicts.append(drop_where(pa.array(full), own_reason(rule.name)))
+        mask = np.zeros(len(rows), bool)
+        mask[rows] = _mask(rule, shown, int(rows.sum()), said).to_numpy(zero_copy_only=False)
+        verdicts.append(drop_where(pa.array(mask), own_reason(rule.name)))
     return verdicts
 
 

@@ -171,7 +171,7 @@ def test_a_python_worker_of_the_only_executor_killed_changes_no_byte(
     ):
         said = ended(begun(folder, cluster, "--until", "judge"))
     assert blows.wanted(struck_at) == []
-    # Mostly all tries of a task meet the dead worker, and Spark gives the job up; at times a later one has a new worker.
+    # Mostly all tries of a task meet the dead worker, and Spark gives the job up; at times a later one meets a new one.
     given_up = re.findall(r"([a-z/]+): Spark gave the job up \(RuntimeError: .+\); it is begun again\n", said)
     assert given_up in (["tables/units", "judge/units"], ["tables/units"], ["judge/units"], []), said
     done = altalign(folder, "curate", "config.toml")
