@@ -200,7 +200,8 @@ def of_images(run: Run, columns: Columns) -> list[Verdict]:
     if not asked:
         return []
     is_shown: Any = columns["width"].is_valid()
-    shown, rows = {name: column.filter(is_shown) for name, column in columns.items()}, is_shown.to_numpy(False)
+    shown = {name: column.filter(is_shown) for name, column in columns.items()}
+    rows = is_shown.to_numpy(zero_copy_only=False)
 
     def said(row: int) -> str:
         return f"the image {shown['url'][row].as_py()!r}"

@@ -60,7 +60,7 @@ def curate(
     folder: Path, inputs: list[dict[str, Any]], settings: Settings, *args: str, shards: Mapping[str, Any] | None = None
 ) -> Path:
     """Run the command in a folder that holds the inputs; returns the run's folder."""
-    text = {name: getattr(settings, name) for name in TextSettings.model_fields}
+    text = {name: getattr(settings, name) for name in TextSettings.model_fields if hasattr(settings, name)}
     image = {
         name: getattr(settings, name)
         for name in ("short_side_above_px", "aspect_ratio_below", "texts_per_image_at_most", "pixels_at_most")

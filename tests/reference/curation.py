@@ -102,7 +102,7 @@ class Settings:
             "blocked_hashes": frozenset(blocked_hashes),
             "nsfw_at_or_above": nsfw.drop_at_or_above if nsfw.model else None,
         }
-        return cls(**named)
+        return cls(**{name: value for name, value in named.items() if name not in ("filters", "own")})
 
 
 # Tables
