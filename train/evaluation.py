@@ -35,11 +35,12 @@ class Encoders:
         self._model, self._tokenizer, self._ranks = model, tokenizer, ranks
         self._autocast = autocast(config, ranks.device)
         chosen = config.evaluation
-        sizes = {
-            "resize_px": chosen.resize_px or config.data.resize_px,
-            "crop_px": chosen.crop_px or config.data.crop_px,
-        }
-        self.decode: Callable[[bytes], Tensor] = partial(augment.evaluation_pixels, **sizes)
+        self.decode: Callable[[bytes], Tensor] = partial(
+            augment.evaluation_pixels,
+            resize_px=chosen.resize_px or config.data.resize_px,
+            crop_px=chosen.crop_px or config.data.crop_px,
+            keep_aspect_ratio=chosen.keep_aspect_ratio,
+        )
 
     def encode_image(self, images: Tensor) -> Tensor:
         """Embeddings (n, d) of pixels (n, 3, h, w)."""

@@ -44,14 +44,24 @@ class DataSettings(Settings):
     """Train on exactly this many pairs, chosen by a hash: fewer are a subset of more (table 10). `0`: all."""
     source_weights: dict[str, AtLeast0] = Field(default_factory=dict)  # ours
     """Weights of sources by name, divided by their sum: shares of an epoch. Empty: in proportion to sizes."""
+    sampling: Literal["random", "sequential", "one_source"] = "random"
+    """Sources mixed at random, one after another in each epoch, or a global batch of one source each (ZeroVL, 3.1)."""
     same_image_once_a_batch: bool = False  # ours
     """A global batch has an image once: a pair of an image that is in it already waits for the next batch."""
     resize_px: Positive = 346
     """An image is resized to a square of this side; its aspect ratio is not kept."""
     crop_px: Positive = 289
     """Side of the random crop of that. Not above `resize_px`."""
+    crop_area_at_least: Share = 0.0
+    """Above 0: crop at random this share of the area or more, of an aspect ratio from 3:4 to 4:3, and resize that to
+    `crop_px` (ZeroVL, 2.2: 0.6). `0`: ALIGN's crop."""
     flip: bool = True
     """Flip half of the images from left to right."""
+    auto_augment: bool = False
+    """Augment by AutoAugment's policy of ImageNet (ZeroVL, section 5.1), as torchvision has it."""
+    word_corruption: Share = 0.0
+    """Share of a caption's words that are corrupted in training (ZeroVL, 2.2: 0.2): half of them masked, a tenth
+    replaced by others, the rest deleted."""
     workers: Annotated[Whole, Field(le=1024)] = 2  # ours
     """Processes that decode, per process that trains; `0`: that process itself. The order of samples stays the same."""
 
@@ -60,6 +70,11 @@ class DataSettings(Settings):
         if self.crop_px > self.resize_px:
             raise ValueError(
                 f"crop_px ({self.crop_px}) is above resize_px ({self.resize_px}); lower the one or raise the other"
+            )
+        if self.sampling != "random" and self.same_image_once_a_batch:
+            raise ValueError(
+                f'same_image_once_a_batch is true, and sampling = "{self.sampling}": it goes with "random" alone; '
+                "give one of both"
             )
         if self.source_weights and not sum(self.source_weights.values()):
             raise ValueError("source_weights are all 0: nothing would be drawn; give one source a weight above 0")
@@ -150,6 +165,13 @@ class LossSettings(Settings):
     """Learn the temperature (its logarithm, without weight decay or trust ratio)."""
     negatives: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the global batch's other pairs that are negatives (table 8: 1, 0.5, 0.25): the next in a circle."""
+    mixup: AtLeast0 = 0.0
+    """Coin-flipping mixup (ZeroVL, 3.2): alpha of Beta(alpha, alpha), of which a batch's lambda is drawn (0.1). `0`:
+    off."""
+    mixup_of: Literal["coin", "images", "texts"] = "coin"
+    """What is mixed: pixels of images, features of texts, or what a coin says at each step."""
+    mixup_group: Annotated[Positive, Field(ge=2)] = 16  # ours
+    """Pairs of the global batch that are mixed among each other: the first with the last, and so on."""
     block: Positive = 2048  # ours
     """Rows and columns of the logits that are in memory at a time."""
 
@@ -272,6 +294,8 @@ class EvaluationSettings(Settings):
     """Side of the square before the central crop. `0`: as in training."""
     crop_px: Whole = 0
     """Side of the central crop. `0`: as in training."""
+    keep_aspect_ratio: bool = False
+    """Resize the short side, and not to a square, before the central crop (ZeroVL)."""
     batch: Positive = 256
     """Images, or captions, that are encoded at a time."""
 
@@ -305,6 +329,17 @@ class TrainConfig(Settings):
                 f"[loop] chunk ({chunk}) is no multiple of [image_tower] ghost_group ({tower.ghost_group}); give a "
                 "multiple"
             )
+        if self.loss.mixup and self.loss.negatives < 1:
+            raise ValueError(
+                f"[loss] mixup = {self.loss.mixup:g} with negatives = {self.loss.negatives:g}: a partner may be no "
+                "candidate; give negatives = 1"
+            )
+        for name, size in (("chunk", chunk), ("global_batch", self.loop.global_batch)):
+            if self.loss.mixup and size % self.loss.mixup_group:
+                raise ValueError(
+                    f"[loop] {name} ({size}) is no multiple of [loss] mixup_group ({self.loss.mixup_group}); give a "
+                    "multiple"
+                )
         if any(chosen.kind == "held_out" for chosen in self.evaluation.retrieval) and not self.data.held_out:
             raise ValueError(
                 "[[evaluation.retrieval]] kind = held_out, and [data] held_out = 0: no pair is held out; give a share"

@@ -1,7 +1,7 @@
 """The dual encoder: two towers, linear layers after them where needed, the temperature (ALIGN sections 4.1, 5)."""
 
 import math
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -10,6 +10,9 @@ from torch.nn import functional
 from altalign.train.model.image_tower import ImageTower
 from altalign.train.model.text_tower import TextTower
 from altalign.train.settings import ImageTowerSettings, TextTowerSettings
+
+if TYPE_CHECKING:
+    from altalign.train.step.mixup import Mixup
 
 Part = Literal["image_tower", "image_projection", "text_tower", "text_projection", "temperature"]
 PARTS: tuple[Part, ...] = ("image_tower", "image_projection", "text_tower", "text_projection", "temperature")
@@ -80,10 +83,14 @@ class DualEncoder(nn.Module):
         return _at_length_1(self.text_features(tokens, mask))
 
     def forward(
-        self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor
+        self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor, mixup: "Mixup | None" = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings of images and of captions."""
-        return self.encode_image(images), self.encode_text(tokens, mask)
+        """Embeddings of images and of captions; one of both is mixed before it has length 1."""
+        if mixup is None:
+            return self.encode_image(images), self.encode_text(tokens, mask)
+        if mixup.of == "images":
+            return self.encode_image(mixup.mixed(images)), self.encode_text(tokens, mask)
+        return self.encode_image(images), _at_length_1(mixup.mixed(self.text_features(tokens, mask)))
 
     def checkpoint_activations(self) -> None:
         """Compute activations of both towers again instead of keeping them."""

@@ -23,6 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 from altalign.errors import UsageError
 from altalign.train.model import batch_norm
 from altalign.train.step.global_batch import GlobalBatch, Group, global_batch
+from altalign.train.step.loss import Mixed
+from altalign.train.step.mixup import Mixup
 
 if TYPE_CHECKING:
     from altalign.train.data.batches import Batch
@@ -35,7 +37,13 @@ class Loss(Protocol):
     """This process's part of the loss of the global batch: `contrastive_loss` with all but these bound."""
 
     def __call__(  # noqa: D102
-        self, images: torch.Tensor, texts: torch.Tensor, temperature: torch.Tensor, *, group: Group
+        self,
+        images: torch.Tensor,
+        texts: torch.Tensor,
+        temperature: torch.Tensor,
+        *,
+        targets: Mixed | None,
+        group: Group,
     ) -> torch.Tensor: ...
 
 
@@ -69,9 +77,11 @@ class Towers(nn.Module):
         self.parts = nn.ModuleDict({name: part for name, part in model.named_children() if name != "temperature"})
         self._model = (model,)  # in a tuple: not registered as a part
 
-    def forward(self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor) -> Embeddings:
+    def forward(
+        self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor, mixup: Mixup | None = None
+    ) -> Embeddings:
         """Encode images and texts."""
-        return self._model[0](images, tokens, mask)
+        return self._model[0](images, tokens, mask, mixup)
 
 
 # Buffers (running statistics) stay each rank's own. torch 2.15 has the option under a new name.
@@ -104,6 +114,7 @@ def gradients(
     loss: Loss,
     seed: int,
     step: int,
+    mixup: Mixup | None = None,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     group: Group = None,
 ) -> StepResult:
@@ -122,11 +133,12 @@ def gradients(
         loss: this process's part of the loss.
         seed: of the run.
         step: its number.
+        mixup: how pairs are mixed, in both passes; `chunk` and every rank's pairs are whole groups.
         autocast: the arithmetic of the towers; loss and embeddings are not in it.
         group: the ranks; default all.
     """
     passes = _Passes(
-        towers, model, batch, chunk, autocast, (seed, step), global_batch(len(batch.keys), _device(model), group)
+        towers, model, batch, chunk, mixup, autocast, (seed, step), global_batch(len(batch.keys), _device(model), group)
     )
     model.zero_grad(set_to_none=True)
     check_sync(model, passes.whole.sizes, chunk)
@@ -137,7 +149,8 @@ def gradients(
     images, texts = (torch.cat(parts).detach().requires_grad_() for parts in zip(*encoded, strict=True))
     value = model.temperature.value()
     temperature = value.detach().requires_grad_()
-    part = loss(images, texts, temperature, group=group)
+    targets = mixup.targets(images.detach()) if mixup is not None else None
+    part = loss(images, texts, temperature, targets=targets, group=group)
     part.backward()
     assert images.grad is not None and texts.grad is not None and temperature.grad is not None  # noqa: PT018 - for the type checker
     if fits:
@@ -172,6 +185,7 @@ class _Passes:
     model: "DualEncoder"
     batch: "Batch"
     chunk: int
+    mixup: Mixup | None
     autocast: Callable[[], AbstractContextManager[Any]]
     seed: tuple[int, int]  # of the run, and the step
     whole: GlobalBatch
@@ -186,7 +200,7 @@ class _Passes:
         held = self.batch.chunk(start, min(start + self.chunk, len(self.batch.keys))).to(_device(self.model))
         torch.manual_seed(chunk_seed(*self.seed, self.whole.first + start))
         with self.autocast(), batch_norm.collecting(self.model) if collects else nullcontext():
-            return towers(held.images, held.tokens, held.mask)
+            return towers(held.images, held.tokens, held.mask, self.mixup)
 
     def without_gradient(self) -> list[Embeddings]:
         """Pass 1."""
