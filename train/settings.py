@@ -22,6 +22,10 @@ Above0 = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
 Epsilon = Annotated[float, Field(ge=1e-30, le=LARGEST_FACTOR)]  # less is 0 in float32
 Factor = Annotated[float, Field(ge=0, le=100)]
 Path = Annotated[str, Field(min_length=1)]
+Architecture = Literal[
+    "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "l2",
+    "vit_ti16", "vit_s16", "vit_s32", "vit_b16", "vit_b32", "vit_l16",
+]  # fmt: skip
 
 
 class RunSettings(Settings):
@@ -99,14 +103,18 @@ class TokenizerSettings(Settings):
 
 
 class ImageTowerSettings(Settings):
-    """EfficientNet with global pooling, without the 1x1 convolution of its head (section 5)."""
+    """EfficientNet with global pooling, without the 1x1 convolution of its head (section 5), or ZeroVL's ViT."""
 
-    architecture: Literal["b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "l2"] = "l2"
-    """EfficientNet-B0 to B7, or L2 (the main model)."""
+    architecture: Architecture = "l2"
+    """EfficientNet-B0 to B7, or L2 (the main model); or a ViT by size and side of its patches (ZeroVL: `vit_b16`)."""
     width: Factor = 0.0
-    """Factor of the channels, in place of the architecture's own; `0`: its own. For small trials."""
+    """Factor of the channels, in place of the architecture's own; `0`: its own. For small trials. ViT: of its heads."""
     depth: Factor = 0.0
-    """Factor of the blocks of each stage, in place of the architecture's own; `0`: its own."""
+    """Factor of the blocks of each stage, in place of the architecture's own; `0`: its own. ViT: of its blocks."""
+    positions_px: Positive = 224
+    """ViT: side of the images that its positions are of. For another `crop_px` they are interpolated."""
+    token_drop: Share = 0.0
+    """ViT: share of an image's patches that training leaves out, drawn for each pair and step (ZeroVL, 4.2: 0.25)."""
     embedding_width: Whole = 0
     """Width of embeddings. `0`: the image tower's own (B7: 640, L2: 1,376); another adds a linear layer."""
     padding: Literal["same", "keras"] = "same"
@@ -125,6 +133,20 @@ class ImageTowerSettings(Settings):
     """A file of weights (safetensors) to start from. Empty: from scratch."""
     frozen: bool = False
     """Do not train this tower."""
+
+    @property
+    def is_vit(self) -> bool:
+        """Whether it is a ViT, which has patches and no batch norm."""
+        return self.architecture.startswith("vit_")
+
+    @model_validator(mode="after")
+    def _tokens_are_there_to_drop(self) -> Self:
+        if self.token_drop and not self.is_vit:
+            raise ValueError(
+                f'token_drop is {self.token_drop:g}, and architecture = "{self.architecture}" has no tokens; give 0, '
+                "or a ViT"
+            )
+        return self
 
 
 class TextTowerSettings(Settings):
@@ -324,7 +346,13 @@ class TrainConfig(Settings):
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
         tower, chunk = self.image_tower, self.loop.chunk
-        if tower.batch_norm == "ghost" and chunk % tower.ghost_group and chunk < self.loop.global_batch:
+        self._check_patches()
+        if (
+            not tower.is_vit
+            and tower.batch_norm == "ghost"
+            and chunk % tower.ghost_group
+            and chunk < self.loop.global_batch
+        ):
             raise ValueError(
                 f"[loop] chunk ({chunk}) is no multiple of [image_tower] ghost_group ({tower.ghost_group}); give a "
                 "multiple"
@@ -351,3 +379,19 @@ class TrainConfig(Settings):
                 "the other"
             )
         return self
+
+    def _check_patches(self) -> None:
+        if not self.image_tower.is_vit:
+            return
+        patch = int(self.image_tower.architecture[-2:])
+        sides = {
+            "[data] crop_px": self.data.crop_px,
+            "[evaluation] crop_px": self.evaluation.crop_px,
+            "[image_tower] positions_px": self.image_tower.positions_px,
+        }
+        for name, side in sides.items():
+            if side % patch:
+                raise ValueError(
+                    f"{name} ({side}) is no multiple of the patches of {self.image_tower.architecture} ({patch}); give "
+                    "a multiple"
+                )

@@ -104,7 +104,7 @@ class SmallModel(nn.Module):
         self.double().train()
 
     def forward(
-        self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor, mixup: Mixup | None = None
+        self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor, *, mixup: Mixup | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         seen = mixup.mixed(images.double()) if mixup and mixup.of == "images" else images
         texts = self.text_tower(tokens, mask)

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from altalign.train.model.image_tower import ImageTower
 from altalign.train.model.text_tower import TextTower
+from altalign.train.model.vision_transformer import VisionTower
 from altalign.train.settings import ImageTowerSettings, TextTowerSettings
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class DualEncoder(nn.Module):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # of the CPU alone, where weights are drawn
-            self.image_tower = ImageTower(image)
+            self.image_tower = VisionTower(image) if image.is_vit else ImageTower(image)
             self.text_tower = TextTower(text, vocabulary=vocabulary, tokens_at_most=tokens_at_most)
             own = self.image_tower.num_features
             self.width: int = image.embedding_width or own
@@ -83,14 +84,26 @@ class DualEncoder(nn.Module):
         return _at_length_1(self.text_features(tokens, mask))
 
     def forward(
-        self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor, mixup: "Mixup | None" = None
+        self,
+        images: torch.Tensor,
+        tokens: torch.Tensor,
+        mask: torch.Tensor,
+        *,
+        mixup: "Mixup | None" = None,
+        kept: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings of images and of captions; one of both is mixed before it has length 1."""
-        if mixup is None:
-            return self.encode_image(images), self.encode_text(tokens, mask)
-        if mixup.of == "images":
-            return self.encode_image(mixup.mixed(images)), self.encode_text(tokens, mask)
-        return self.encode_image(images), _at_length_1(mixup.mixed(self.text_features(tokens, mask)))
+        """Embeddings of images and of captions, in training.
+
+        `mixup` mixes pixels, or features of captions before they have length 1; `kept`, int64 (n, k), are the patches
+        that a ViT looks at.
+        """
+        mixes = mixup.of if mixup is not None else ""
+        seen = mixup.mixed(images) if mixup is not None and mixes == "images" else images
+        of_images = self.image_tower(seen) if kept is None else self.image_tower(seen, kept)
+        of_texts = self.text_features(tokens, mask)
+        if mixup is not None and mixes == "texts":
+            of_texts = mixup.mixed(of_texts)
+        return _at_length_1(self.image_projection(of_images)), _at_length_1(of_texts)
 
     def checkpoint_activations(self) -> None:
         """Compute activations of both towers again instead of keeping them."""

@@ -25,6 +25,7 @@ from altalign.train.model import batch_norm
 from altalign.train.step.global_batch import GlobalBatch, Group, global_batch
 from altalign.train.step.loss import Mixed
 from altalign.train.step.mixup import Mixup
+from altalign.train.step.token_drop import TokenDrop
 
 if TYPE_CHECKING:
     from altalign.train.data.batches import Batch
@@ -77,11 +78,9 @@ class Towers(nn.Module):
         self.parts = nn.ModuleDict({name: part for name, part in model.named_children() if name != "temperature"})
         self._model = (model,)  # in a tuple: not registered as a part
 
-    def forward(
-        self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor, mixup: Mixup | None = None
-    ) -> Embeddings:
-        """Encode images and texts."""
-        return self._model[0](images, tokens, mask, mixup)
+    def forward(self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor, **drawn: Any) -> Embeddings:
+        """Encode images and texts, with what is drawn for them."""
+        return self._model[0](images, tokens, mask, **drawn)
 
 
 # Buffers (running statistics) stay each rank's own. torch 2.15 has the option under a new name.
@@ -115,6 +114,7 @@ def gradients(
     seed: int,
     step: int,
     mixup: Mixup | None = None,
+    token_drop: TokenDrop | None = None,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     group: Group = None,
 ) -> StepResult:
@@ -133,12 +133,21 @@ def gradients(
         loss: this process's part of the loss.
         seed: of the run.
         step: its number.
+        token_drop: the patches that a ViT leaves out, in both passes.
         mixup: how pairs are mixed, in both passes; `chunk` and every rank's pairs are whole groups.
         autocast: the arithmetic of the towers; loss and embeddings are not in it.
         group: the ranks; default all.
     """
     passes = _Passes(
-        towers, model, batch, chunk, mixup, autocast, (seed, step), global_batch(len(batch.keys), _device(model), group)
+        towers,
+        model,
+        batch,
+        chunk,
+        mixup,
+        token_drop,
+        autocast,
+        (seed, step),
+        global_batch(len(batch.keys), _device(model), group),
     )
     model.zero_grad(set_to_none=True)
     check_sync(model, passes.whole.sizes, chunk)
@@ -186,6 +195,7 @@ class _Passes:
     batch: "Batch"
     chunk: int
     mixup: Mixup | None
+    token_drop: TokenDrop | None
     autocast: Callable[[], AbstractContextManager[Any]]
     seed: tuple[int, int]  # of the run, and the step
     whole: GlobalBatch
@@ -198,9 +208,12 @@ class _Passes:
     def encoded(self, towers: nn.Module, start: int, *, collects: bool) -> Embeddings:
         """Embeddings of the chunk that begins here, with its own random numbers; `collects` batch norm's sums."""
         held = self.batch.chunk(start, min(start + self.chunk, len(self.batch.keys))).to(_device(self.model))
+        drawn: dict[str, Any] = {} if self.mixup is None else {"mixup": self.mixup}
+        if self.token_drop is not None:
+            drawn["kept"] = self.token_drop.kept(held.keys, held.images)
         torch.manual_seed(chunk_seed(*self.seed, self.whole.first + start))
         with self.autocast(), batch_norm.collecting(self.model) if collects else nullcontext():
-            return towers(held.images, held.tokens, held.mask, self.mixup)
+            return towers(held.images, held.tokens, held.mask, **drawn)
 
     def without_gradient(self) -> list[Embeddings]:
         """Pass 1."""

@@ -13,7 +13,7 @@ from altalign.train.data.batches import Batch
 from altalign.train.model.dual_encoder import DualEncoder
 from altalign.train.ranks import Ranks
 from altalign.train.settings import TrainConfig
-from altalign.train.step import accumulation, mixup, optimizers, schedules
+from altalign.train.step import accumulation, mixup, optimizers, schedules, token_drop
 from altalign.train.step.loss import contrastive_loss
 
 
@@ -62,6 +62,7 @@ class Learner:
             seed=config.run.seed,
             step=number,
             mixup=mixup.drawn(config.loss, seed=config.run.seed, step=number),
+            token_drop=token_drop.drawn(config.image_tower, seed=config.run.seed, step=number),
             autocast=self._autocast,
         )
         if not result.is_finite:
