@@ -58,7 +58,7 @@ def form_of(path: str) -> Form:
     Raises:
         UsageError: the name has no ending of a table.
     """
-    name = PurePath(path)
+    name = PurePath(storage.name(path))
     compressed = name.suffix.lower() in _COMPRESSIONS
     form = _FORMS.get((PurePath(name.stem) if compressed else name).suffix.lower())
     if form is None or (compressed and form in _BINARY):
@@ -208,7 +208,7 @@ def _nulls(rows: int) -> pa.StringArray:
 
 
 def _file_name(path: str) -> str:
-    return shown_name(PurePath(path).name)
+    return shown_name(storage.name(path))
 
 
 def shown_name(name: str) -> str:
@@ -484,7 +484,7 @@ def _is_empty(path: str) -> bool:
 
 def opened(path: str) -> BinaryIO:
     """A table of text, decompressed."""
-    name = PurePath(path)
+    name = PurePath(storage.name(path))
     file, compression = storage.open_read(path), _COMPRESSIONS.get(name.suffix.lower())
     begins = file.read(len(_GZIP))
     file.seek(0)
