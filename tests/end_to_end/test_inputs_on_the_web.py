@@ -1,5 +1,6 @@
 """Runs whose inputs lie on a web server and on the Hugging Face Hub: a real server on loopback, which plays both."""
 
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,3 +49,10 @@ def test_a_run_is_the_same_wherever_its_inputs_are(web: Web, capsys: pytest.Capt
     said = fails(capsys, 2, "--set", "run.folder=remote")
     where = web.url("text/some.csv?download=true")
     assert said.startswith(f"remote: its stage extract was made with the file {where} of ")
+
+
+def test_a_first_config_is_guessed_of_what_is_on_the_web(web: Web) -> None:
+    assert main(["init", f"{HUB}/input", web.url("text/some.csv")]) == 0
+    paths = [each["paths"] for each in tomllib.loads(Path("altalign.toml").read_text(encoding="utf-8"))["input"]]
+    assert paths == [[f"{HUB}/input/*.parquet"], [web.url("text/some.csv")]]
+    assert main(["curate", "altalign.toml", "--dry-run"]) == 0

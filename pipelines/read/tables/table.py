@@ -299,7 +299,7 @@ def read_parquet(path: str, settings: InputSettings, *, named_by: str = "") -> I
     """
     with parquet.reading(path) as table:
         rows = sum(parquet.rows_of_groups(table))
-        names = list(dict.fromkeys([*columns(settings), *([named_by] if named_by else [])]))
+        names = list(dict.fromkeys(filter(None, [*columns(settings), named_by])))
         _check_pages(path, table, _check_parquet(path, table, settings), [*names, settings.image_column])
         if not settings.image_column:
             batches = table.iter_batches(STRETCH_ROWS, columns=names, use_threads=False)
