@@ -43,8 +43,9 @@ class InputSettings(Settings):
     kind: Literal["warc", "wat", "table", "webdataset", "folder"] = "warc"
     """What `paths` are: web archives, their metadata files (WAT), tables, WebDataset tars, or folders of images."""
     paths: Annotated[list[str], Field(min_length=1)]
-    """Globs, relative to the working directory. One that matches nothing is an error. A folder stands for the images in
-    it (folder), its tars and img2dataset's side-cars (webdataset), or the data set saved there (table)."""
+    """Globs, relative to the working directory, or in a store (`s3://`, `gs://`, `hf://`); or addresses of files
+    (`https://`). One that matches nothing is an error. A folder stands for the images in it (folder), its tars and
+    img2dataset's side-cars (webdataset), or the data set saved there (table)."""
     url_column: str = "url"
     """Table: column of the image's URL; `""` where there is none. Folder: the same of a `.json` beside an image."""
     caption_column: str = "caption"
