@@ -19,6 +19,7 @@ BatchSize = Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 AtLeast0 = Annotated[float, Field(ge=0, le=LARGEST_FACTOR)]
 Above0 = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
+Excluded = Literal["bias", "norm", "batch_norm"]
 Epsilon = Annotated[float, Field(ge=1e-30, le=LARGEST_FACTOR)]  # less is 0 in float32
 Factor = Annotated[float, Field(ge=0, le=100)]
 Path = Annotated[str, Field(min_length=1)]
@@ -169,11 +170,10 @@ class OptimizerSettings(Settings):
     """LAMB, LARS and AdamW: added to divisors."""
     momentum: Share = 0.9
     """SGD and LARS."""
-    # as COYO-ALIGN: batch norm alone
-    decay_excludes: list[Literal["bias", "norm"]] = Field(default_factory=lambda: ["norm"])
-    """Parameters without weight decay: biases; scales and shifts of norms. The temperature never decays."""
-    trust_excludes: list[Literal["bias", "norm"]] = Field(default_factory=list)
-    """LAMB and LARS: parameters whose step is not scaled by their own norm. The temperature's never is."""
+    decay_excludes: list[Excluded] = Field(default_factory=lambda: ["norm"])
+    """Parameters without weight decay: `bias`, `norm` (every norm), `batch_norm` alone. The temperature never decays."""
+    trust_excludes: list[Excluded] = Field(default_factory=list)
+    """LAMB and LARS: the same of parameters whose step is not scaled by their own norm. The temperature's never is."""
     clip_norm: AtLeast0 = 0.0  # the paper does not say
     """Scale gradients so that their norm together is not above this. `0`: off."""
     rate_factors: dict[

@@ -17,15 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from altalign import cli
+from altalign.machine.cores import cores
 from altalign.settings import dump
+from altalign.train import loop
+from altalign.train.ranks import Ranks
+from altalign.train.settings import TrainConfig
 from tests.train.run_folders import Pair, pairs, picture, write_run
 
 ROOT = Path(__file__).parents[2]
 STEPS = 8
 AT = random.Random(int(os.environ.get("ALTALIGN_KILLS_SEED", "1")))  # when runs are killed
 WATCHDOG_S = 300
+TORCHRUN = ("--standalone", "-m", "altalign", "train")
 
 
 def settings(folder: Path, **changed: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,8 +196,7 @@ def test_sigterm_saves_and_exits(uninterrupted: Path, curated: Path) -> None:
 @pytest.mark.trained
 def test_two_ranks_learn_what_one_does_and_are_evaluated_on_the_way(uninterrupted: Path, curated: Path) -> None:
     config = written(curated, loop={"evaluate_every": 4})
-    argv = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "altalign", "train", config]
-    process = started(argv)
+    process = started(["torch.distributed.run", "--nproc-per-node", "2", *TORCHRUN, config])
     out, said = process.communicate(timeout=WATCHDOG_S)
     assert process.returncode == 0, (out, said)
     evaluations = [line for line in every_line(curated) if "loss" not in line]
@@ -205,6 +210,59 @@ def test_two_ranks_learn_what_one_does_and_are_evaluated_on_the_way(uninterrupte
         json.loads((folder / "trained" / "eval" / "metrics.json").read_text()) for folder in (curated, uninterrupted)
     )
     assert evaluated["retrieval/held"]["captions"] == alone["retrieval/held"]["captions"]
+
+
+@pytest.mark.trained
+def test_two_ranks_drop_out_what_one_does_where_one_has_the_longest_caption(tmp_path: Path) -> None:
+    of = pairs(16)
+    of[3] = Pair(of[3].image, "caption " + "of a kite " * 5, of[3].url)
+    write_run(tmp_path / "curated", of)
+    changed = {
+        "data": {"held_out": 0.0},
+        "text_tower": {"dropout": 0.5},
+        "schedule": {"steps": 2, "warmup_steps": 1},
+        "evaluation": {"retrieval": []},
+    }
+    for name, ranks in (("one", 1), ("two", 2)):
+        config = written(tmp_path, run={"folder": str(tmp_path / name)}, **changed)
+        process = started(["torch.distributed.run", "--nproc-per-node", str(ranks), *TORCHRUN, config])
+        out, said = process.communicate(timeout=WATCHDOG_S)
+        assert process.returncode == 0, (out, said)
+    one, two = (
+        [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("one", "two")
+    )
+    assert two == pytest.approx(one, rel=1e-5)
+
+
+@pytest.mark.trained
+def test_shares_that_cut_a_group_of_batch_norm_are_refused(curated: Path) -> None:
+    config = written(curated, loop={"global_batch": 18})
+    process = started(["torch.distributed.run", "--nproc-per-node", "2", *TORCHRUN, config])
+    _, said = process.communicate(timeout=WATCHDOG_S)
+    assert process.returncode
+    assert (
+        "[loop] global_batch = 18 gives 2 processes shares of 9 pairs, no multiples of [image_tower] ghost_group (4); "
+        "give a multiple of 8" in said
+    )
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(0, cores()), (1, max(1, cores() - 1)), (100, 1)])
+def test_a_core_is_left_to_each_worker(
+    curated: Path, workers: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    chosen = TrainConfig.load(written(curated, data={"workers": workers}))
+    said = loop.take_threads(chosen, Ranks(0, 1, torch.device("cpu")))
+    try:
+        assert torch.get_num_threads() == threads
+        assert said.startswith(f"{threads} thread")
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        torch.set_num_threads(1)
+        assert loop.take_threads(chosen, Ranks(0, 1, torch.device("cpu"))).startswith("1 thread and")
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.trained

@@ -129,10 +129,8 @@ class Towers(nn.Module):
         self.temperature = nn.ParameterDict({"logarithm": nn.Parameter(torch.tensor(0.5))})
 
 
-NORMS = {f"image_tower.{number}.{name}" for number in (1, 2, 3) for name in ("weight", "bias")} | {
-    "text_tower.1.weight",
-    "text_tower.1.bias",
-}
+BATCH_NORMS = {f"image_tower.{number}.{name}" for number in (1, 2) for name in ("weight", "bias")}
+NORMS = BATCH_NORMS | {f"{norm}.{name}" for norm in ("image_tower.3", "text_tower.1") for name in ("weight", "bias")}
 BIASES = {"image_tower.0.bias", "text_tower.2.bias", "text_projection.bias"}
 TEMPERATURE = {"temperature.logarithm"}
 ALL = {name for name, _ in Towers().named_parameters()}
@@ -144,7 +142,15 @@ def names_where(optimizer: torch.optim.Optimizer, says: Callable[[dict[str, Any]
 
 @pytest.mark.parametrize("method", ["lamb", "lars", "adamw", "sgd"])
 @pytest.mark.parametrize(
-    ("excludes", "excluded"), [([], set()), (["bias"], BIASES), (["norm"], NORMS), (["bias", "norm"], BIASES | NORMS)]
+    ("excludes", "excluded"),
+    [
+        ([], set()),
+        (["bias"], BIASES),
+        (["norm"], NORMS),
+        (["batch_norm"], BATCH_NORMS),
+        (["bias", "norm"], BIASES | NORMS),
+        (["norm", "batch_norm"], NORMS),
+    ],
 )
 def test_what_decays_and_what_has_a_trust_ratio_is_as_the_settings_say(
     method: str, excludes: list[str], excluded: set[str]
@@ -200,7 +206,7 @@ def test_rows_say_what_happens_to_each_group() -> None:
     assert [(row.part, row.kinds, row.weight_decay, row.has_trust_ratio) for row in rows] == [
         ("image_tower", ("weight",), 1e-5, True),
         ("image_tower", ("bias",), 1e-5, False),
-        ("image_tower", ("norm",), 0.0, True),
+        ("image_tower", ("norm", "batch_norm"), 0.0, True),
         ("image_projection", ("weight",), 1e-5, True),
         ("text_tower", ("weight",), 1e-5, True),
         ("text_tower", ("bias",), 1e-5, False),
