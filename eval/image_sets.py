@@ -9,7 +9,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, BinaryIO
 
@@ -68,6 +68,15 @@ class ImageSet:
     def __iter__(self) -> Iterator[CaptionedImage]:
         for image, data in zip(self.images, self.read([image.place for image in self.images]), strict=True):
             yield CaptionedImage(data, image.captions, image.place.name)
+
+
+def with_captions(
+    images: Iterable[CaptionedImage], *, at_most: int = 0, repeated: bool = True
+) -> Iterator[CaptionedImage]:
+    """The images with the first `at_most` of their captions (0: all), each once where not `repeated`."""
+    for image in images:
+        captions = image.captions if repeated else list(dict.fromkeys(image.captions))
+        yield replace(image, captions=captions[: at_most or None])
 
 
 def parquet_set(
@@ -149,7 +158,7 @@ def _listed(
     images_at_most: int,
     patterns: Sequence[str],
 ) -> ImageSet:
-    """The set of chosen images, each at its first place and with the distinct captions of all its rows."""
+    """The set of chosen images, each at its first place and with the captions of all its rows."""
     images: dict[str, Listed] = {}
     left_out: Counter[str] = Counter()
     for identity, place, captions in rows:
@@ -159,8 +168,7 @@ def _listed(
         elif not captions:
             left_out[NO_CAPTION] += 1
         else:
-            listed = images.setdefault(identity, Listed(identity, place)).captions
-            listed += [caption for caption in captions if caption not in listed] if listed else captions
+            images.setdefault(identity, Listed(identity, place)).captions.extend(captions)
     if not images:
         why = ", ".join(f"{number:,} rows with {reason}" for reason, number in left_out.items()) or "no rows"
         raise UnreadableError(

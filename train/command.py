@@ -41,7 +41,8 @@ def main(argv: Sequence[str]) -> int:
 def evaluate(argv: Sequence[str]) -> int:
     """Evaluate a checkpoint of a training run."""
     parser = _parser(
-        "eval", "Evaluate the newest checkpoint of a training run: writes RUN/eval/metrics.json and prints a table."
+        "eval",
+        "Evaluate the newest checkpoint of a training run: writes RUN/eval/step-NNNNNNN/metrics.json, prints a table.",
     )
     parser.add_argument("--checkpoint", metavar="STEP", type=int, help="evaluate the checkpoint after this many steps")
     arguments = parser.parse_args(argv)

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from torch import Tensor
 
-from altalign import terminal
+from altalign import storage, terminal
 from altalign.errors import UsageError
 from altalign.eval import image_sets as sets
 from altalign.eval import results
@@ -83,32 +83,33 @@ class Evaluation:
     ) -> None:
         self._config, self._model, self._is_first = config, model, ranks.is_first
         self._encoders = Encoders(config, model, tokenizer, ranks)
-        self._sets = {chosen.name: _set(chosen, samples) for chosen in config.evaluation.retrieval}
+        self._sets = [(chosen, _set(chosen, samples)) for chosen in config.evaluation.retrieval]
 
     def of_model(self) -> Metrics:
         """Metrics of the model as it is now. A collective: all ranks call it."""
         was_training = self._model.training
         self._model.eval()
         try:
-            return {f"retrieval/{name}": self._searched(name, images) for name, images in self._sets.items()}
+            return {f"retrieval/{chosen.name}": self._searched(chosen, images) for chosen, images in self._sets}
         finally:
             self._model.train(was_training)
 
-    def _searched(self, name: str, images: Iterable[CaptionedImage]) -> dict[str, float]:
+    def _searched(self, of: RetrievalSettings, images: Iterable[CaptionedImage]) -> dict[str, float]:
         encoders, chosen = self._encoders, self._config
         found = retrieval(
-            images,
+            sets.with_captions(images, at_most=of.captions_at_most, repeated=of.repeated_captions),
             decode=encoders.decode,
             encode_image=encoders.encode_image,
             encode_text=encoders.encode_text,
             batch=chosen.evaluation.batch,
             threads=max(1, chosen.data.workers),
+            shared_captions=of.shared_captions,
         )
         if found.undecodable and self._is_first:
             first, *more = map(terminal.shown, found.undecodable)
-            others = f" and {len(more):,} more" if more else ""
+            lost = first + (f" and {len(more):,} more" if more else "")
             terminal.stderr().print(
-                f"{terminal.shown(name)}: cannot be decoded, left out: {first}{others}", style="yellow", soft_wrap=True
+                f"{terminal.shown(of.name)}: cannot be decoded, left out: {lost}", style="yellow", soft_wrap=True
             )
         return found.metrics
 
@@ -146,7 +147,7 @@ class _HeldOut:
 
 
 def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
-    """`altalign eval`: metrics of a checkpoint (default: the newest), to RUN/eval/metrics.json and as a table.
+    """`altalign eval`: metrics of a checkpoint (default: the newest), to RUN/eval/step-NNNNNNN and as a table.
 
     Raises:
         UsageError: no set is named, the run has no such checkpoint, or other settings than these.
@@ -187,9 +188,9 @@ def _checkpoint(config: TrainConfig, step: int | None) -> Path:
 
 
 def report(config: TrainConfig, step: int, metrics: Metrics) -> None:
-    """Write RUN/eval/metrics.json, and print the table."""
-    place = training_folder.path(config, "eval", "metrics.json")
-    results.write_metrics(place, {**metrics, "checkpoint": {"step": step}})
+    """Write the checkpoint's metrics, beside those of its other sets that are there, and print the table."""
+    place = training_folder.path(config, "eval", f"step-{step:07}", "metrics.json")
+    results.write_metrics(place, {**storage.read_json(place), **metrics, "checkpoint": {"step": step}})
     out = terminal.stdout()
     out.print(results.retrieval_table(metrics))
     out.print(f"step {step:,}; {terminal.shown(place)}", soft_wrap=True)

@@ -171,7 +171,7 @@ class OptimizerSettings(Settings):
     momentum: Share = 0.9
     """SGD and LARS."""
     decay_excludes: list[Excluded] = Field(default_factory=lambda: ["norm"])
-    """Parameters without weight decay: `bias`, `norm` (every norm), `batch_norm` alone. The temperature never decays."""
+    """Parameters without weight decay: `bias`, `norm` (every norm), `batch_norm`. The temperature never decays."""
     trust_excludes: list[Excluded] = Field(default_factory=list)
     """LAMB and LARS: the same of parameters whose step is not scaled by their own norm. The temperature's never is."""
     clip_norm: AtLeast0 = 0.0  # the paper does not say
@@ -251,6 +251,12 @@ class RetrievalSettings(Settings):
     """Parquet: column of the caption, or of a list of them. Rows of one image's bytes are one image."""
     images_at_most: Whole = 0
     """Take this many images, chosen by the hash of their identity. `0`: all."""
+    captions_at_most: Whole = 0
+    """Take the first so many captions of an image: with 5, MSCOCO's 5K test images have 25,000. `0`: all."""
+    repeated_captions: bool = True
+    """Take a caption as often as an image has it, as published protocols do. `false`: once."""
+    shared_captions: Literal["own", "all"] = "own"
+    """A caption that several images have is right for its `own` (published protocols), or for `all` of them."""
 
     @model_validator(mode="after")
     def _has_paths(self) -> Self:

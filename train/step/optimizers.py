@@ -3,8 +3,9 @@
 It is said outright which parameters decay, and whose step is scaled by their own norm.
 
 A parameter is of one kind: `batch_norm` (scale or shift of one), `norm` (of a layer or group norm), `bias` (of anything
-else) or `weight`. To exclude `norm` excludes batch norm too. What is frozen is in no group. Of a group are, beside what torch keeps there: `param_names`, `part`, `kinds`,
-`trust` (LAMB and LARS) and `factor`, which the loop multiplies the rate with.
+else) or `weight`. To exclude `norm` excludes batch norm too. What is frozen is in no group. Of a group are, beside what
+torch keeps there: `param_names`, `part`, `kinds`, `trust` (LAMB and LARS) and `factor`, which the loop multiplies the
+rate with.
 """
 
 import math
