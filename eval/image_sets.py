@@ -188,11 +188,11 @@ def _found(patterns: Sequence[str]) -> Iterator[str]:
         paths = sorted(storage.find(pattern))
         if not paths:
             repair = "give paths relative to the working directory, or globs"
-            raise UsageError(f"[[evaluation.retrieval]] paths: nothing is at {pattern!r}; {repair}")
+            raise UsageError(f"nothing is at {pattern!r}; {repair}")
         for path in paths:
             if storage.kind(path) == "folder":
                 repair = f"give its files, as a glob: {storage.join(path, '*')}"
-                raise UsageError(f"[[evaluation.retrieval]] paths: {path}: a folder; {repair}")
+                raise UsageError(f"{path}: a folder; {repair}")
             if path not in seen:
                 seen.add(path)
                 yield path
@@ -247,9 +247,7 @@ def _batches_of(path: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]
             if names.count(column) != 1:
                 wrong = "more than one" if column in names else "no"
                 given = ", ".join(names[:10])
-                raise UsageError(
-                    f"[[evaluation.retrieval]] {path}: {wrong} column {column!r} (there are {given}); name another"
-                )
+                raise UsageError(f"{path}: {wrong} column {column!r} (there are {given}); name another")
             _check_type(path, column, table.schema_arrow.field(column).type, is_image=number == 0)
         yield from table.iter_batches(batch_size=_ROWS, columns=list(columns), use_threads=False)
 
@@ -258,18 +256,14 @@ def _check_type(path: str, column: str, type_: pa.DataType, *, is_image: bool) -
     if is_image:
         of = type_.field("bytes").type if pa.types.is_struct(type_) and type_.get_field_index("bytes") >= 0 else type_
         if not (pa.types.is_binary(of) or pa.types.is_large_binary(of)):
-            raise UsageError(
-                f"[[evaluation.retrieval]] {path}: column {column!r} is {type_}, not bytes of images; "
-                "name another image_column"
-            )
+            raise UsageError(f"{path}: column {column!r} is {type_}, not bytes of images; name another image_column")
         return
     of = type_
     if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_dictionary(type_):
         of = type_.value_type
     if not (pa.types.is_string(of) or pa.types.is_large_string(of)):
         raise UsageError(
-            f"[[evaluation.retrieval]] {path}: column {column!r} is {type_}, not captions or lists of them; "
-            "name another caption_column"
+            f"{path}: column {column!r} is {type_}, not captions or lists of them; name another caption_column"
         )
 
 
@@ -353,8 +347,7 @@ def _run_rows(folder: str) -> Iterator[_Row]:
     manifest = storage.read_json(storage.join(folder, "manifest.json"))
     if not isinstance(manifest.get("shards"), list):
         raise UsageError(
-            f"[[evaluation.retrieval]] {folder}: no finished run (it has no manifest.json); "
-            "give the [run] folder of a curation, or finish it"
+            f"{folder}: no finished run (it has no manifest.json); give the [run] folder of a curation, or finish it"
         )
     for shard in manifest["shards"]:
         tar = storage.join(folder, "shards", shard["name"])

@@ -54,6 +54,41 @@ def evaluate(argv: Sequence[str]) -> int:
         return evaluation.evaluate(config, step=arguments.checkpoint)
 
 
+def encode(argv: Sequence[str]) -> int:
+    """Write embeddings of images and captions."""
+    parser = Parser(prog="altalign encode", description="Write the embeddings that a trained model makes, as Parquet.")
+    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
+    parser.add_argument(
+        "input", metavar="INPUT", help="a run folder, a folder of images, *.tar, *.parquet, or a .txt of captions"
+    )
+    parser.add_argument("out", metavar="OUT", help="a new folder")
+    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
+    parser.add_argument("--batch", metavar="N", type=_positive, default=256, help="images at a time (256)")
+    parser.add_argument("--image-column", metavar="NAME", default="image", help="of Parquet (image)")
+    parser.add_argument("--caption-column", metavar="NAME", default="caption", help="of Parquet (caption)")
+    arguments = parser.parse_args(argv)
+    _check_installed()
+
+    from altalign.train import encode
+
+    with _trouble_named():
+        return encode.encode(
+            arguments.run,
+            arguments.input,
+            arguments.out,
+            step=arguments.checkpoint,
+            batch=arguments.batch,
+            image_column=arguments.image_column,
+            caption_column=arguments.caption_column,
+        )
+
+
+def _positive(word: str) -> int:
+    if not word.isdecimal() or not int(word):
+        raise argparse.ArgumentTypeError(f"{word}: not a whole number above 0")
+    return int(word)
+
+
 @contextmanager
 def _trouble_named() -> Iterator[None]:
     """Around the work: torch says in words of its own that memory is full, of a GPU or of the machine.
@@ -92,7 +127,11 @@ def _settings(arguments: argparse.Namespace) -> "TrainConfig":
     from altalign.train.settings import TrainConfig  # pydantic, which --help need not wait for
 
     config = TrainConfig.load(arguments.config, arguments.set)
+    _check_installed()
+    return config
+
+
+def _check_installed() -> None:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise UsageError(f"training needs {', '.join(missing)}, not installed here; {bring('train')}")
-    return config

@@ -37,8 +37,16 @@ class RunSettings(Settings):
 class DataSettings(Settings):
     """What is trained on, and in which order (section 4.1)."""
 
-    runs: Annotated[list[Path], Field(min_length=1)] = Field(default_factory=lambda: ["runs/demo"])
-    """Finished run folders of `altalign curate`: local paths, `s3://…` or `gs://…`."""
+    runs: list[Path] = Field(default_factory=lambda: ["runs/demo"])
+    """Finished run folders of `altalign curate`: local paths, `s3://…` or `gs://…`. `[]`: tars and tables alone."""
+    tars: list[Path] = Field(default_factory=list)  # ours
+    """Globs of WebDataset tars of others: images with `.txt` or `.json`. They have no lineage, and are packed once."""
+    tables: list[Path] = Field(default_factory=list)  # ours
+    """Globs of Parquet tables of images and captions, likewise."""
+    image_column: str = "image"
+    """`tables`: column of the image's bytes."""
+    caption_column: str = "caption"
+    """`tables`: column of the caption, or of a list of them."""
     held_out: Share = 0.0  # ours
     """Share of the images, chosen by the hash of `image_id`, that training never sees: pairs for evaluation."""
     pairs: Whole = 0
@@ -62,6 +70,8 @@ class DataSettings(Settings):
             raise ValueError(
                 f"crop_px ({self.crop_px}) is above resize_px ({self.resize_px}); lower the one or raise the other"
             )
+        if not (self.runs or self.tars or self.tables):
+            raise ValueError("runs, tars and tables are empty; give what is to be trained on")
         if self.source_weights and not sum(self.source_weights.values()):
             raise ValueError("source_weights are all 0: nothing would be drawn; give one source a weight above 0")
         return self

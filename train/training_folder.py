@@ -181,6 +181,7 @@ def begin(config: TrainConfig, lineage: Mapping[str, Any], *, step: int, ranks: 
         "altalign": __version__,
         "versions": {**versions, "python": platform.python_version(), "cuda": torch.version.cuda},
         **lineage,
+        "without_lineage": [*config.data.tars, *config.data.tables],
         "attempts": [*before.get("attempts", []), attempt],
         "finished": None,
     }

@@ -158,8 +158,8 @@ def test_the_page_of_files_names_what_a_run_leaves_and_nothing_else(uninterrupte
     run = uninterrupted / "trained"
     left = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
     assert {name for name in left if not any(fnmatch(name, pattern) for pattern in patterns)} == set()
-    only_in_trouble = {"undecodable.jsonl", "log/not-finite-step-*-rank-R.json"}
-    assert {pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in left)} == only_in_trouble
+    only_sometimes = {"undecodable.jsonl", "packed/*", "log/not-finite-step-*-rank-R.json"}
+    assert {pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in left)} == only_sometimes
 
 
 @pytest.mark.trained
