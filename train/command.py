@@ -83,6 +83,33 @@ def encode(argv: Sequence[str]) -> int:
         )
 
 
+def export(argv: Sequence[str]) -> int:
+    """Write a trained model in another library's form."""
+    parser = Parser(
+        prog="altalign export", description="Write a trained model as another library opens it, open it and compare."
+    )
+    parser.add_argument("run", metavar="RUN", help="the folder of a training run")
+    parser.add_argument("folder", metavar="DIR", help="a new folder")
+    parser.add_argument("--to", required=True, choices=("align", "open_clip", "onnx", "timm"), help="the form")
+    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="the checkpoint after this many steps")
+    parser.add_argument("--resize-px", metavar="PX", type=_positive, help="side of the resized image, if another")
+    parser.add_argument("--crop-px", metavar="PX", type=_positive, help="side of its central crop, if another")
+    arguments = parser.parse_args(argv)
+    _check_installed()
+
+    from altalign.train.exchange import export
+
+    given = {"resize_px": arguments.resize_px, "crop_px": arguments.crop_px}
+    with _trouble_named():
+        return export.export(
+            arguments.run,
+            arguments.folder,
+            to=arguments.to,
+            step=arguments.checkpoint,
+            overrides={name: px for name, px in given.items() if px},
+        )
+
+
 def _positive(word: str) -> int:
     if not word.isdecimal() or not int(word):
         raise argparse.ArgumentTypeError(f"{word}: not a whole number above 0")

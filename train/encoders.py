@@ -1,11 +1,11 @@
 """A trained model as two functions, `encode_image` and `encode_text`, which evaluators know and programs load."""
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -83,8 +83,10 @@ class Trained:
     model: DualEncoder
 
 
-def trained(run: str, *, step: int | None = None) -> Trained:
+def trained(run: str, *, step: int | None = None, evaluation: Mapping[str, Any] | None = None) -> Trained:
     """The checkpoint of a run after `step` steps (None: the newest), on the CPU.
+
+    `evaluation` overrides settings of this section.
 
     Raises:
         UsageError: there is no such run, or no such checkpoint.
@@ -94,7 +96,9 @@ def trained(run: str, *, step: int | None = None) -> Trained:
         raise UsageError(f"{run}: no such training run; give the [run] folder of a training")
     place = checkpoints.chosen(run, step)
     values = tomllib.loads((place / "config.toml").read_text(encoding="utf-8"))
-    config = TrainConfig.from_values({**values, "run": {**values["run"], "folder": run}}, where=str(place))
+    values["run"]["folder"] = run
+    values["evaluation"].update(evaluation or {})
+    config = TrainConfig.from_values(values, where=str(place))
     words = tokenizer.read(str(place / "tokenizer.json"), tokens_at_most=config.tokenizer.tokens_at_most)
     model = model_of(without_weights(config), vocabulary=words.vocabulary)
     checkpoints.load_model(place, model)
