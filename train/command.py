@@ -45,12 +45,20 @@ def evaluate(argv: Sequence[str]) -> int:
         "Evaluate the newest checkpoint of a training run: writes RUN/eval/step-NNNNNNN/metrics.json, prints a table.",
     )
     parser.add_argument("--checkpoint", metavar="STEP", type=int, help="evaluate the checkpoint after this many steps")
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        default="",
+        help="another model on these sets: open_clip:DIR, open_clip:MODEL:FILE, a folder of AlignModel, a run",
+    )
     arguments = parser.parse_args(argv)
     config = _settings(arguments)
 
     from altalign.train import evaluation
 
     with _trouble_named():
+        if arguments.model:
+            return evaluation.evaluate_other(config, arguments.model)
         return evaluation.evaluate(config, step=arguments.checkpoint)
 
 

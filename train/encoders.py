@@ -22,18 +22,20 @@ from altalign.train.settings import TrainConfig
 from altalign.train.step.learner import autocast, model_of
 
 
+def sizes_of(config: TrainConfig) -> tuple[int, int]:
+    """Sides of the square that an image is resized to, and of its central crop, in evaluation."""
+    chosen, data = config.evaluation, config.data
+    return chosen.resize_px or data.resize_px, chosen.crop_px or data.crop_px
+
+
 class Encoders:
     """encode_image and encode_text of a model in evaluation mode; ranks share the work, and all get the result."""
 
     def __init__(self, config: TrainConfig, model: DualEncoder, tokenizer: CaptionTokenizer, ranks: Ranks) -> None:
         self._model, self._tokenizer, self._ranks = model, tokenizer, ranks
         self._autocast = autocast(config, ranks.device)
-        chosen = config.evaluation
-        sizes = {
-            "resize_px": chosen.resize_px or config.data.resize_px,
-            "crop_px": chosen.crop_px or config.data.crop_px,
-        }
-        self.decode: Callable[[bytes], Tensor] = partial(augment.evaluation_pixels, **sizes)
+        resize, crop = sizes_of(config)
+        self.decode: Callable[[bytes], Tensor] = partial(augment.evaluation_pixels, resize_px=resize, crop_px=crop)
 
     def encode_image(self, images: Tensor) -> Tensor:
         """Embeddings (n, d) of pixels (n, 3, h, w)."""
@@ -52,8 +54,11 @@ class Encoders:
         """The embeddings of all inputs. Ranks compute equally many; the last ranks overlap."""
         each = -(-number // self._ranks.ranks)
         first = min(self._ranks.rank * each, number - each)
+        was_training = self._model.training
+        self._model.eval()
         with self._autocast():
             own = encoded(slice(first, first + each))
+        self._model.train(was_training)
         if self._ranks.ranks == 1:
             return own
         parts = self._ranks.gathered(own)
@@ -81,6 +86,11 @@ class Trained:
     config: TrainConfig
     tokenizer: CaptionTokenizer
     model: DualEncoder
+
+    @property
+    def evaluation_sizes(self) -> tuple[int, int]:
+        """Sides of the square that an image is resized to, and of the crop that the model sees."""
+        return sizes_of(self.config)
 
 
 def trained(run: str, *, step: int | None = None, evaluation: Mapping[str, Any] | None = None) -> Trained:

@@ -1,5 +1,6 @@
 """Evaluates a training run while it trains, and its checkpoints afterwards, by two functions of the model."""
 
+import re
 from collections.abc import Iterable
 from typing import assert_never
 
@@ -13,11 +14,11 @@ from altalign.train import checkpoints, training_folder
 from altalign.train.data import tokenizer
 from altalign.train.data.index import Runs
 from altalign.train.data.samples import Samples
-from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.data.training_data import runs_of, samples_of
 from altalign.train.encoders import Encoders, without_weights
-from altalign.train.model.dual_encoder import DualEncoder
-from altalign.train.ranks import Ranks, joined
+from altalign.train.exchange import models
+from altalign.train.exchange.models import Model
+from altalign.train.ranks import joined
 from altalign.train.settings import RetrievalSettings, TrainConfig
 from altalign.train.step.learner import model_of
 
@@ -30,23 +31,17 @@ class Evaluation:
     def __init__(
         self,
         config: TrainConfig,
-        model: DualEncoder,
-        tokenizer: CaptionTokenizer,
+        encoders: Encoders | Model,
         samples: Samples | None,
-        ranks: Ranks,
+        *,
+        is_first: bool,
     ) -> None:
-        self._config, self._model, self._is_first = config, model, ranks.is_first
-        self._encoders = Encoders(config, model, tokenizer, ranks)
+        self._config, self._encoders, self._is_first = config, encoders, is_first
         self._sets = [(chosen, _set(chosen, samples)) for chosen in config.evaluation.retrieval]
 
     def of_model(self) -> Metrics:
         """Metrics of the model as it is now. A collective: all ranks call it."""
-        was_training = self._model.training
-        self._model.eval()
-        try:
-            return {f"retrieval/{chosen.name}": self._searched(chosen, images) for chosen, images in self._sets}
-        finally:
-            self._model.train(was_training)
+        return {f"retrieval/{chosen.name}": self._searched(chosen, images) for chosen, images in self._sets}
 
     def _searched(self, of: RetrievalSettings, images: Iterable[CaptionedImage]) -> dict[str, float]:
         encoders, chosen = self._encoders, self._config
@@ -122,16 +117,39 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
         model = model_of(without_weights(config), vocabulary=words.vocabulary)
         checkpoints.load_model(place, model)
         samples = ranks.first_then_others(lambda: samples_of(config)) if holds_out else None
-        metrics = Evaluation(config, model.to(ranks.device), words, samples, ranks).of_model()
+        encoders = Encoders(config, model.to(ranks.device), words, ranks)
+        metrics = Evaluation(config, encoders, samples, is_first=ranks.is_first).of_model()
         if ranks.is_first:
             report(config, checkpoints.state_of(place)["step"], metrics)
     return 0
 
 
+def evaluate_other(config: TrainConfig, model: str) -> int:
+    """`altalign eval CONFIG --model`: metrics of somebody else's model, to RUN/eval/NAME and as a table.
+
+    Raises:
+        UsageError: no set is named, or the model cannot be opened.
+    """
+    if not config.evaluation.retrieval:
+        raise UsageError("no [[evaluation.retrieval]] in the settings: there is nothing to evaluate on; add one")
+    holds_out = any(chosen.kind == "held_out" for chosen in config.evaluation.retrieval)
+    encoders = models.opened(model)
+    samples = samples_of(config) if holds_out else None
+    metrics = Evaluation(config, encoders, samples, is_first=True).of_model()
+    name = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
+    _report(training_folder.path(config, "eval", name, "metrics.json"), metrics, terminal.shown(model))
+    return 0
+
+
 def report(config: TrainConfig, step: int, metrics: Metrics) -> None:
-    """Write the checkpoint's metrics, beside those of its other sets that are there, and print the table."""
+    """Write a checkpoint's metrics, and print the table."""
     place = training_folder.path(config, "eval", f"step-{step:07}", "metrics.json")
-    results.write_metrics(place, {**storage.read_json(place), **metrics, "checkpoint": {"step": step}})
+    _report(place, {**metrics, "checkpoint": {"step": step}}, f"step {step:,}")
+
+
+def _report(place: str, metrics: Metrics, of: str) -> None:
+    """Write metrics beside those of other sets that are there, and print the table."""
+    results.write_metrics(place, {**storage.read_json(place), **metrics})
     out = terminal.stdout()
     out.print(results.retrieval_table(metrics))
-    out.print(f"step {step:,}; {terminal.shown(place)}", soft_wrap=True)
+    out.print(f"{of}; {terminal.shown(place)}", soft_wrap=True)

@@ -15,6 +15,7 @@ from altalign.train import checkpoints, evaluation, metrics, training_folder
 from altalign.train.data import loader
 from altalign.train.data.batches import Batch
 from altalign.train.data.training_data import TrainingData, prepared
+from altalign.train.encoders import Encoders
 from altalign.train.ranks import Ranks, joined, share
 from altalign.train.settings import TrainConfig
 from altalign.train.step.learner import Learner, NotFiniteError
@@ -33,7 +34,8 @@ def train(config: TrainConfig) -> int:
         threads = take_threads(config, ranks)
         data = prepared(config, ranks, say=say)
         learner = Learner(config, vocabulary=data.tokenizer.vocabulary, ranks=ranks)
-        evaluated = evaluation.Evaluation(config, learner.model, data.tokenizer, data.samples, ranks)
+        encoders = Encoders(config, learner.model, data.tokenizer, ranks)
+        evaluated = evaluation.Evaluation(config, encoders, data.samples, is_first=ranks.is_first)
         first = _restored(config, data, learner, ranks)
         if ranks.is_first:
             training_folder.begin(config, data.lineage, step=first, ranks=ranks.ranks, device=str(ranks.device))

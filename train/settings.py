@@ -118,7 +118,7 @@ class ImageTowerSettings(Settings):
     drop_path: Share = 0.0  # the paper does not say
     """Chance that a block of the last stage is skipped; it grows from 0 in proportion to depth."""
     weights: str = ""
-    """A file of weights (safetensors) to start from. Empty: from scratch."""
+    """Weights (safetensors) to start from: a file, or a folder of open_clip or AlignModel. Empty: from scratch."""
     frozen: bool = False
     """Do not train this tower."""
 
@@ -135,7 +135,7 @@ class TextTowerSettings(Settings):
     dropout: Share = 0.1
     """Of hidden states and attention, as in BERT."""
     weights: str = ""
-    """A file of weights (safetensors) to start from. Empty: from scratch."""
+    """Weights (safetensors) to start from: a file, or a folder of open_clip or AlignModel. Empty: from scratch."""
     frozen: bool = False
     """Do not train this tower."""
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from altalign import __version__, storage
 from altalign.train.encoders import Trained
-from altalign.train.exchange.target import sizes
 
 _OPENED = {
     "align": """from transformers import AlignModel, AutoProcessor
@@ -56,7 +55,7 @@ def lineage(of: Trained) -> dict[str, Any]:
 
 def _text(of: Trained, facts: Mapping[str, Any], to: str, notes: Sequence[str]) -> str:
     image, text = of.config.image_tower, of.config.text_tower
-    resize, crop = sizes(of)
+    resize, crop = of.evaluation_sizes
     numbers = sum(parameter.numel() for parameter in of.model.parameters())
     runs = [f"- `{folder}`: manifest.json has SHA-256 `{digest}`" for folder, digest in facts["manifests"].items()]
     runs += [f"- `{pattern}`: without lineage, for no curation has made it" for pattern in facts["without_lineage"]]

@@ -1,9 +1,5 @@
 """`altalign export RUN DIR --to …`: a trained model as other libraries open it, opened again there and compared."""
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +13,7 @@ from altalign.train import encoders
 from altalign.train.data.batches import padded
 from altalign.train.encoders import Trained
 from altalign.train.exchange import card, to_align, to_onnx, to_open_clip, to_timm
-from altalign.train.exchange.target import sizes
+from altalign.train.exchange.libraries import quiet
 
 TARGETS: dict[str, ModuleType] = {"align": to_align, "open_clip": to_open_clip, "onnx": to_onnx, "timm": to_timm}
 _CAPTIONS = 8  # that are compared
@@ -44,7 +40,7 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: dict[
     place = Path(folder)
     try:
         place.mkdir(parents=True)
-        with _quiet():
+        with quiet():
             notes = target.write(of, place)
             differences = _differences(of, target.reopen(of, place))
         worst = max(differences.values())
@@ -68,7 +64,7 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: dict[
 @torch.no_grad()
 def _differences(of: Trained, again: Any) -> dict[str, float]:
     """The largest difference of a number of an embedding, of images and of captions."""
-    pixels = _pixels(sizes(of)[1])
+    pixels = _pixels(of.evaluation_sizes[1])
     found = {"images": _apart(of.model.encode_image(pixels), again.encode_image(pixels))}
     if again.encode_text is not None:
         captions = _captions(of)
@@ -101,16 +97,3 @@ def _captions(of: Trained) -> list[str]:
     )
     lengths = [1 + number * of.tokenizer.tokens_at_most // (_CAPTIONS - 1) for number in range(_CAPTIONS)]
     return [" ".join(words[place] for place in row[:length]) for row, length in zip(drawn, lengths, strict=True)]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Libraries say nothing; what goes wrong comes as an error."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

@@ -26,12 +26,6 @@ class Reopened:
     encode_text: Callable[[list[str]], Tensor] | None
 
 
-def sizes(of: Trained) -> tuple[int, int]:
-    """Sides of the square that an image is resized to, and of the crop that the model sees, in evaluation."""
-    chosen, data = of.config.evaluation, of.config.data
-    return chosen.resize_px or data.resize_px, chosen.crop_px or data.crop_px
-
-
 def has_odd_side(px: int) -> bool:
     """Whether a map has an odd side on the way through the tower, where the two ways of padding differ."""
     for _ in range(STRIDED):

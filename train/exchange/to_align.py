@@ -9,8 +9,8 @@ from torch.nn import functional
 from transformers import AlignConfig, AlignModel, AlignProcessor, AutoTokenizer, EfficientNetImageProcessor
 
 from altalign.train.encoders import Trained
-from altalign.train.exchange import names
-from altalign.train.exchange.target import Reopened, has_odd_side, refuse, sizes, write_tokenizer
+from altalign.train.exchange.target import Reopened, has_odd_side, refuse, write_tokenizer
+from altalign.train.model import align_names
 from altalign.train.model.image_tower import FACTORS, HALF_OF_THE_RANGE
 from altalign.train.model.text_tower import FEED_FORWARD
 
@@ -25,7 +25,7 @@ def check(of: Trained) -> None:
     Raises:
         UsageError: naming it.
     """
-    tower, own, (_, px) = of.config.image_tower, of.model.image_tower.num_features, sizes(of)
+    tower, own, (_, px) = of.config.image_tower, of.model.image_tower.num_features, of.evaluation_sizes
     if of.model.width != own:
         raise refuse(
             of,
@@ -56,7 +56,7 @@ def write(of: Trained, folder: Path) -> list[str]:
     model = AlignModel(_config(of))
     model.load_state_dict(_state(of, model.state_dict()))
     model.save_pretrained(folder)
-    resize, crop = sizes(of)
+    resize, crop = of.evaluation_sizes
     processor = EfficientNetImageProcessor(
         size={"height": resize, "width": resize},
         do_center_crop=True,
@@ -98,7 +98,7 @@ def reopen(of: Trained, folder: Path) -> Reopened:
 def _config(of: Trained) -> AlignConfig:
     image, text = of.config.image_tower, of.config.text_tower
     width, depth = FACTORS[image.architecture]
-    _, px = sizes(of)
+    _, px = of.evaluation_sizes
     text_config: dict[str, Any] = {
         "vocab_size": of.tokenizer.vocabulary,
         "hidden_size": text.width,
@@ -130,7 +130,7 @@ def _config(of: Trained) -> AlignConfig:
 def _state(of: Trained, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Our weights by AlignModel's names. Positions beyond our captions, and the unused pooler, are zeros."""
     image, text = of.model.image_tower.state_dict(), of.model.text_tower.bert.state_dict()
-    found = {f"vision_model.{name}": image[own] for own, name in names.of_align(image).items()}
+    found = {f"vision_model.{name}": image[own] for own, name in align_names.of(image).items()}
     found |= {f"text_model.{name}": values for name, values in text.items()}
     found |= {f"text_projection.{name}": values for name, values in of.model.text_projection.state_dict().items()}
     found["temperature"] = of.model.temperature.value()

@@ -12,7 +12,7 @@ from altalign.errors import UsageError, bring
 from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import read
 from altalign.train.encoders import Trained
-from altalign.train.exchange.target import Reopened, sizes, write_tokenizer
+from altalign.train.exchange.target import Reopened, write_tokenizer
 
 TOLERANCE = 1e-4
 _OPSET = 17
@@ -23,7 +23,7 @@ class _Image(nn.Module):
 
     def __init__(self, of: Trained) -> None:
         super().__init__()
-        resize, self.side = sizes(of)
+        resize, self.side = of.evaluation_sizes
         self.first, self.model = (resize - self.side) // 2, of.model
 
     def forward(self, images: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def check(_of: Trained) -> None:
 
 def write(of: Trained, folder: Path) -> list[str]:
     """Write it; gives what its user should know."""
-    resize, crop = sizes(of)
+    resize, crop = of.evaluation_sizes
     tokens, _ = padded(of.tokenizer.encode(["a", "a b"]), of.tokenizer.tokens_at_most)
     _graph(_Image(of), torch.zeros(2, 3, resize, resize), "images", {0: "images"}, folder / "image.onnx")
     _graph(_Text(of), tokens, "tokens", {0: "captions", 1: "length"}, folder / "text.onnx")
@@ -81,7 +81,7 @@ def reopen(of: Trained, folder: Path) -> Reopened:
         for name in ("image", "text")
     )
     words = read(str(folder / "tokenizer.json"), tokens_at_most=of.tokenizer.tokens_at_most)
-    resize, crop = sizes(of)
+    resize, crop = of.evaluation_sizes
     first = (resize - crop) // 2
     after = resize - crop - first
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from altalign.errors import UsageError, bring
 from altalign.train.encoders import Trained
 from altalign.train.exchange import with_head
-from altalign.train.exchange.target import Reopened, refuse, sizes, write_tokenizer
+from altalign.train.exchange.target import Reopened, refuse, write_tokenizer
 from altalign.train.model.image_tower import HALF_OF_THE_RANGE
 
 TOLERANCE = 1e-5
@@ -47,7 +47,7 @@ def check(of: Trained) -> None:
 
 def write(of: Trained, folder: Path) -> list[str]:
     """Write it; gives what its user should know."""
-    resize, crop = sizes(of)
+    resize, crop = of.evaluation_sizes
     place = str(folder.resolve())
     settings = {
         "model_cfg": {

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from altalign.train.encoders import Trained
 from altalign.train.exchange import with_head
-from altalign.train.exchange.target import Reopened, sizes
+from altalign.train.exchange.target import Reopened
 from altalign.train.model.image_tower import HALF_OF_THE_RANGE
 
 TOLERANCE = 1e-5
@@ -23,7 +23,7 @@ def check(of: Trained) -> None:
 
 def write(of: Trained, folder: Path) -> list[str]:
     """Write it; gives what its user should know."""
-    resize, crop = sizes(of)
+    resize, crop = of.evaluation_sizes
     settings = {
         "architecture": with_head.name_of(of),
         "num_classes": of.model.width,

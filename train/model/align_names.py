@@ -20,7 +20,7 @@ _OTHER_STAGES = {
 }
 
 
-def of_align(names: Iterable[str]) -> dict[str, str]:
+def of(names: Iterable[str]) -> dict[str, str]:
     """AlignVisionModel's name of each name of an image tower's state; blocks are numbered through there."""
     names = list(names)
     blocks = sorted({tuple(map(int, name.split(".")[1:3])) for name in names if name.startswith("blocks.")})
