@@ -180,9 +180,11 @@ class OptimizerSettings(Settings):
     """LAMB, LARS and AdamW: added to divisors."""
     momentum: Share = 0.9
     """SGD and LARS."""
+    # COYO-ALIGN excludes batch norm alone, from both
     decay_excludes: list[Excluded] = Field(default_factory=lambda: ["norm"])
     """Parameters without weight decay: `bias`, `norm` (every norm), `batch_norm`. The temperature never decays."""
-    trust_excludes: list[Excluded] = Field(default_factory=list)
+    # by trial on the demo, docs/concepts/training.md; with a ratio, shifts that begin at 0 stay there
+    trust_excludes: list[Excluded] = Field(default_factory=lambda: ["norm"])
     """LAMB and LARS: the same of parameters whose step is not scaled by their own norm. The temperature's never is."""
     clip_norm: AtLeast0 = 0.0  # the paper does not say
     """Scale gradients so that their norm together is not above this. `0`: off."""

@@ -71,6 +71,12 @@ def test_a_folder_of_align_model_computes_what_ours_does(small: str, tmp_path: P
     )
 
 
+def test_at_the_papers_289_px_keras_padding_is_align_models(tmp_path: Path) -> None:
+    run = write_trained(tmp_path / "run", data={"resize_px": 346, "crop_px": 289})
+    facts = json.loads((exported(run, tmp_path / "align", "align") / "lineage.json").read_text())
+    assert facts["largest_differences"]["images"] <= 1e-5
+
+
 def test_the_card_says_where_a_model_comes_from_and_what_was_measured(small: str, tmp_path: Path) -> None:
     folder = exported(small, tmp_path / "align", "align")
     facts, card = json.loads((folder / "lineage.json").read_text()), (folder / "README.md").read_text()

@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AlignConfig, AlignModel
 
 from altalign import cli
 from altalign.errors import UsageError
 from altalign.settings import dump
 from altalign.train.encoders import opened, trained
 from altalign.train.exchange import models
+from altalign.train.model import align_names
 from altalign.train.model.image_tower import ImageTower
 from altalign.train.model.text_tower import TextTower
+from altalign.train.settings import ImageTowerSettings, TextTowerSettings
 from tests.train.run_folders import pairs, picture, write_run
 from tests.train.trained_folders import write_trained
 
@@ -66,6 +69,21 @@ def test_towers_begin_with_the_weights_of_a_folder_of_align_model(run: str, alig
     image, text = towers(run, align)
     check_same(image, trained(run).model.image_tower)
     check_same(text, trained(run).model.text_tower)  # whose table of positions is shorter
+
+
+def test_the_layout_of_coyo_aligns_converted_weights_fits_b7_and_bert_base() -> None:
+    with torch.device("meta"):
+        theirs = AlignModel(AlignConfig())  # whose defaults are COYO-ALIGN's sizes
+        image = ImageTower(ImageTowerSettings(architecture="b7", padding="keras"))
+        text = TextTower(TextTowerSettings(layers=12, width=768, heads=12), vocabulary=30_522, tokens_at_most=64)
+    shapes = {name: values.shape for name, values in theirs.state_dict().items()}
+    state = image.state_dict()
+    assert {f"vision_model.{name}": state[own].shape for own, name in align_names.of(state).items()} == {
+        name: shape for name, shape in shapes.items() if name.startswith("vision_model.")
+    }
+    for name, values in text.bert.state_dict().items():
+        expected = shapes[f"text_model.{name}"]  # of 512 positions, of which the first are taken
+        assert values.shape == (torch.Size([64, 768]) if "position" in name else expected)
 
 
 @needs_open_clip
