@@ -20,6 +20,7 @@ from altalign.train.model.image_tower import ImageTower
 from altalign.train.model.text_tower import TextTower
 from altalign.train.settings import ImageTowerSettings, TextTowerSettings
 from tests.train.run_folders import pairs, picture, write_run
+from tests.train.test_training_run import written
 from tests.train.trained_folders import write_trained
 
 pytestmark = pytest.mark.trained
@@ -170,6 +171,15 @@ def test_an_align_model_is_evaluated_beside_ours(run: str, align: str, tmp_path:
     assert cli.main(["eval", str(tmp_path / "eval.toml"), "--model", align]) == 0
     (place,) = (Path(run) / "eval").glob("*align*/metrics.json")
     assert json.loads(place.read_text())["retrieval/a"]["images"] == 10
+
+
+def test_another_model_is_evaluated_where_nothing_was_trained_and_training_may_begin_there(
+    align: str, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "curated", pairs(60, images=30))
+    config = written(tmp_path, schedule={"steps": 1, "warmup_steps": 1})
+    assert cli.main(["eval", config, "--model", align]) == 0
+    assert cli.main(["train", config]) == 0
 
 
 @needs_open_clip
