@@ -51,14 +51,14 @@ def encode(
         "run": run,
         "step": of.step,
         "model_sha256": storage.read_json(str(of.place / "manifest.json"))["model.safetensors"],
-        "images": tables.images,
-        "captions": tables.captions,
+        **tables.rows,
         "undecodable": left_out,
     }
     storage.write_json(storage.join(out, "encode.json"), facts)
     lost = f"; {len(left_out):,} images cannot be decoded: see encode.json" if left_out else ""
     terminal.stdout().print(
-        f"{tables.images:,} images and {tables.captions:,} captions in {terminal.shown(out)}{lost}", soft_wrap=True
+        f"{tables.rows['images']:,} images and {tables.rows['captions']:,} captions in {terminal.shown(out)}{lost}",
+        soft_wrap=True,
     )
     return 0
 
@@ -112,7 +112,7 @@ class _Tables:
             )
             for name, schema in self._schemas.items()
         }
-        self.images = self.captions = 0
+        self.rows = {"images": 0, "captions": 0}
 
     def add(self, name: str, image: Sequence[int | None], text: Sequence[str], vectors: torch.Tensor) -> None:
         """Append rows; vectors are (n, width)."""
@@ -124,7 +124,7 @@ class _Tables:
             pa.FixedSizeListArray.from_arrays(flat, type=schema.field("embedding").type),
         ]
         self._writers[name].write_table(pa.Table.from_arrays(columns, schema=schema))
-        setattr(self, name, getattr(self, name) + len(text))
+        self.rows[name] += len(text)
 
 
 def _encoded(model: Encoders, tables: _Tables, some: Sequence[CaptionedImage]) -> list[str]:
@@ -140,12 +140,12 @@ def _encoded(model: Encoders, tables: _Tables, some: Sequence[CaptionedImage]) -
             except UndecodableError:
                 lost.append(one.name)
                 continue
-            number = tables.images + len(names)
+            number = tables.rows["images"] + len(names)
             names.append(one.name)
         captions += one.captions
         owners += [number] * len(one.captions)
     if pixels:
-        numbers = list(range(tables.images, tables.images + len(names)))
+        numbers = [tables.rows["images"] + place for place in range(len(names))]
         tables.add("images", numbers, names, model.encode_image(torch.stack(pixels)))
     for first in range(0, len(captions), len(some)):
         part = slice(first, first + len(some))
