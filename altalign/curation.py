@@ -291,7 +291,7 @@ class DecontaminateSettings(Settings):
     of either), each a path or `{name = "coco", path = "…", image_column = "image"}`."""
     embedder: Annotated[str, Fetch] = "dct"
     """What describes an image while it is decoded: `dct`, `phash`, `open_clip:MODEL:CHECKPOINT`,
-    `timm:MODEL:CHECKPOINT` or `onnx:FILE`. `run:TRAINING_RUN` is refused so far."""
+    `timm:MODEL:CHECKPOINT`, `onnx:FILE`, or the newest checkpoint of `run:TRAINING_RUN`."""
     clusters: Positive = 4096
     """Clusters of k-means."""
     nearest_clusters: Positive = 10
@@ -319,6 +319,10 @@ class DecontaminateSettings(Settings):
     def embedder_files(self) -> list[str]:
         """The files named in `embedder`, on which results rest; for an ONNX file also the TOML beside it."""
         kind, *names = self.embedder.split(":", maxsplit=EMBEDDERS[self.embedder.split(":")[0]])
+        if kind == "run":  # what the manifest of its newest checkpoint has digests of
+            folder = Path(names[0], "checkpoints")
+            marks = sorted(folder.glob("step-*/manifest.json"), key=lambda mark: (len(str(mark)), mark))
+            return [str(marks[-1] if marks else folder / "step-0000000" / "manifest.json")]
         return [*names[-1:], *(str(Path(name).with_suffix(".toml")) for name in names if kind == "onnx")]
 
     @model_validator(mode="after")

@@ -53,8 +53,13 @@ def training_pixels(
 
 def evaluation_pixels(data: bytes, *, resize_px: int, crop_px: int) -> torch.Tensor:
     """What a tower sees in evaluation, the central crop: as `training_pixels`."""
+    return central(decode(data), resize_px=resize_px, crop_px=crop_px)
+
+
+def central(image: Pixels, *, resize_px: int, crop_px: int) -> torch.Tensor:
+    """The same of RGB pixels, uint8 (height, width, 3)."""
     first = (resize_px - crop_px) // 2
-    return resize(decode(data), resize_px)[:, first : first + crop_px, first : first + crop_px]
+    return resize(image, resize_px)[:, first : first + crop_px, first : first + crop_px]
 
 
 def resize(image: Pixels, side_px: int) -> torch.Tensor:
@@ -62,6 +67,8 @@ def resize(image: Pixels, side_px: int) -> torch.Tensor:
 
     Differs from Pillow's by one level at most, in 2/3 of its time.
     """
+    if not image.flags.writeable:  # Pillow's, which torch would warn of
+        image = image.copy()
     batch = torch.from_numpy(image).permute(2, 0, 1)[None]  # memory stays as it is: channels last
     return torch.nn.functional.interpolate(batch, size=(side_px, side_px), mode="bilinear", antialias=True)[0]
 

@@ -54,6 +54,11 @@ class CaptionTokenizer:
         """The word pieces of each caption, [CLS] first and [SEP] last, no more than `tokens_at_most`."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(captions))]
 
+    def words(self) -> list[str]:
+        """The pieces of the vocabulary that are whole words, in the order of their numbers."""
+        pieces = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
+        return [piece for piece, _ in pieces if not piece.startswith(_CONTINUES) and piece not in SPECIAL]
+
     def pieces(self, caption: str) -> list[str]:
         """The same as text, for people."""
         return self._tokenizer.encode(caption).tokens
