@@ -27,6 +27,8 @@ VERBS = {
     "audit": ("altalign.audit.command:main", "check a run and write its report; compare two runs"),
     "train": ("altalign.train.command:main", "train a dual encoder on shards; run again, it goes on"),
     "eval": ("altalign.train.command:evaluate", "measure a trained model: retrieval in both directions"),
+    "encode": ("altalign.train.command:encode", "write what a trained model makes of images and captions"),
+    "export": ("altalign.train.command:export", "write a trained model as other libraries open it"),
     "clean": ("altalign.audit.clean:main", "delete intermediate files (RUN/work)"),
     "demo": ("altalign.demo.main:main", "write the demo web; serve it on loopback"),
 }

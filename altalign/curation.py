@@ -43,8 +43,9 @@ class InputSettings(Settings):
     kind: Literal["warc", "wat", "table", "webdataset", "folder"] = "warc"
     """What `paths` are: web archives, their metadata files (WAT), tables, WebDataset tars, or folders of images."""
     paths: Annotated[list[str], Field(min_length=1)]
-    """Globs, relative to the working directory. One that matches nothing is an error. A folder stands for the images in
-    it (folder), its tars and img2dataset's side-cars (webdataset), or the data set saved there (table)."""
+    """Globs, relative to the working directory, or in a store (`s3://`, `gs://`, `hf://`); or addresses of files
+    (`https://`). One that matches nothing is an error. A folder stands for the images in it (folder), its tars and
+    img2dataset's side-cars (webdataset), or the data set saved there (table)."""
     url_column: str = "url"
     """Table: column of the image's URL; `""` where there is none. Folder: the same of a `.json` beside an image."""
     caption_column: str = "caption"
@@ -290,7 +291,7 @@ class DecontaminateSettings(Settings):
     of either), each a path or `{name = "coco", path = "…", image_column = "image"}`."""
     embedder: Annotated[str, Fetch] = "dct"
     """What describes an image while it is decoded: `dct`, `phash`, `open_clip:MODEL:CHECKPOINT`,
-    `timm:MODEL:CHECKPOINT` or `onnx:FILE`. `run:TRAINING_RUN` is refused so far."""
+    `timm:MODEL:CHECKPOINT`, `onnx:FILE`, or the newest checkpoint of `run:TRAINING_RUN`."""
     clusters: Positive = 4096
     """Clusters of k-means."""
     nearest_clusters: Positive = 10
@@ -318,6 +319,10 @@ class DecontaminateSettings(Settings):
     def embedder_files(self) -> list[str]:
         """The files named in `embedder`, on which results rest; for an ONNX file also the TOML beside it."""
         kind, *names = self.embedder.split(":", maxsplit=EMBEDDERS[self.embedder.split(":")[0]])
+        if kind == "run":  # what the manifest of its newest checkpoint has digests of
+            folder = Path(names[0], "checkpoints")
+            marks = sorted(folder.glob("step-*/manifest.json"), key=lambda mark: (len(str(mark)), mark))
+            return [str(marks[-1] if marks else folder / "step-0000000" / "manifest.json")]
         return [*names[-1:], *(str(Path(name).with_suffix(".toml")) for name in names if kind == "onnx")]
 
     @model_validator(mode="after")

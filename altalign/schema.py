@@ -52,7 +52,7 @@ DROPPED = pa.schema(
         ("page_url", pa.string()),  # The page that shows the image, where known.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
         # The name of the row in its input: `FILE#ROW` of a table (rows from 0), the image's path in a folder, in a tar
-        # the members' name up to the first dot; null in web archives.
+        # the members' name up to the first dot, in a side-car of img2dataset the `key`; null in web archives.
         ("source_key", pa.string()),
         ("extra", pa.string()),  # The values of `[[input]] keep_columns`, a JSON object; null where none are kept.
         ("stage", pa.string()),  # The stage that dropped it.
@@ -88,7 +88,7 @@ SAMPLE = pa.schema(
         ("page_url", pa.string()),  # Null where it is not known.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
         # The name of the row in its input: `FILE#ROW` of a table (rows from 0), the image's path in a folder, in a tar
-        # the members' name up to the first dot; null in web archives.
+        # the members' name up to the first dot, in a side-car of img2dataset the `key`; null in web archives.
         ("source_key", pa.string()),
         ("extra", pa.string()),  # The values of `[[input]] keep_columns`, a JSON object; null where none are kept.
         ("width", pa.int32()),  # Pixels of the stored image.

@@ -21,7 +21,9 @@ def main(argv: Sequence[str]) -> int:
     wanted.add_argument("--text", help="the caption")
     wanted.add_argument("--key", help="the pair's key, or its image_id: 32 hex digits")
     wanted.add_argument(
-        "--source-key", metavar="NAME", help="its name in the input: FILE#ROW of a table, or the sample of a tar"
+        "--source-key",
+        metavar="NAME",
+        help="its name in the input: FILE#ROW of a table, the path in a folder, or the sample of a tar",
     )
     arguments = parser.parse_args(argv)
     with own_files(arguments.run):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import ada_url
@@ -154,18 +155,27 @@ def explain(
                 first.append(row)
                 told.append([*(_kept(row) if verdict == "kept" else _dropped(run, row)), *_tries(run, row)])
     if not first:
-        raise NotFoundError(f"{run.folder}: nothing found with {what}{_hint(run)}")
+        raise NotFoundError(f"{run.folder}: nothing found with {what}{_hint(run, text=text, source_key=source_key)}")
     return Explanation(what, **found, rows=first, told=told)
 
 
-def _hint(run: RunFolder) -> str:
+def _hint(run: RunFolder, *, text: str | None, source_key: str | None) -> str:
     parts = []
     if not run.is_finished:
         parts.append("the run is not finished")
     if not run.config.audit.keep_dropped:
         parts.append("[audit] keep_dropped = false: dropped rows were not kept")
     parts.append("extract keeps only a sample of what it drops (no alt-text, no valid URL)")
-    parts.append("captions are compared after cleaning, and case counts")
+    if text is not None:
+        parts.append("captions are compared after cleaning, and case counts")
+    if source_key is not None:
+        has_name: Any = pc.field("source_key").is_valid()
+        named = next(chain(rows.samples(run, has_name), rows.dropped(run, has_name)), None)
+        parts.append(
+            f"names of this run are like {named['source_key']!r}"
+            if named
+            else "no pair of this run has a name, as those of pages have none; give --url or --text"
+        )
     return "; " + "; ".join(parts)
 
 

@@ -9,7 +9,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, BinaryIO
 
@@ -68,6 +68,15 @@ class ImageSet:
     def __iter__(self) -> Iterator[CaptionedImage]:
         for image, data in zip(self.images, self.read([image.place for image in self.images]), strict=True):
             yield CaptionedImage(data, image.captions, image.place.name)
+
+
+def with_captions(
+    images: Iterable[CaptionedImage], *, at_most: int = 0, repeated: bool = True
+) -> Iterator[CaptionedImage]:
+    """The images with the first `at_most` of their captions (0: all), each once where not `repeated`."""
+    for image in images:
+        captions = image.captions if repeated else list(dict.fromkeys(image.captions))
+        yield replace(image, captions=captions[: at_most or None])
 
 
 def parquet_set(
@@ -149,7 +158,7 @@ def _listed(
     images_at_most: int,
     patterns: Sequence[str],
 ) -> ImageSet:
-    """The set of chosen images, each at its first place and with the distinct captions of all its rows."""
+    """The set of chosen images, each at its first place and with the captions of all its rows."""
     images: dict[str, Listed] = {}
     left_out: Counter[str] = Counter()
     for identity, place, captions in rows:
@@ -159,8 +168,7 @@ def _listed(
         elif not captions:
             left_out[NO_CAPTION] += 1
         else:
-            listed = images.setdefault(identity, Listed(identity, place)).captions
-            listed += [caption for caption in captions if caption not in listed] if listed else captions
+            images.setdefault(identity, Listed(identity, place)).captions.extend(captions)
     if not images:
         why = ", ".join(f"{number:,} rows with {reason}" for reason, number in left_out.items()) or "no rows"
         raise UnreadableError(
@@ -180,11 +188,11 @@ def _found(patterns: Sequence[str]) -> Iterator[str]:
         paths = sorted(storage.find(pattern))
         if not paths:
             repair = "give paths relative to the working directory, or globs"
-            raise UsageError(f"[[evaluation.retrieval]] paths: nothing is at {pattern!r}; {repair}")
+            raise UsageError(f"nothing is at {pattern!r}; {repair}")
         for path in paths:
             if storage.kind(path) == "folder":
                 repair = f"give its files, as a glob: {storage.join(path, '*')}"
-                raise UsageError(f"[[evaluation.retrieval]] paths: {path}: a folder; {repair}")
+                raise UsageError(f"{path}: a folder; {repair}")
             if path not in seen:
                 seen.add(path)
                 yield path
@@ -239,9 +247,7 @@ def _batches_of(path: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]
             if names.count(column) != 1:
                 wrong = "more than one" if column in names else "no"
                 given = ", ".join(names[:10])
-                raise UsageError(
-                    f"[[evaluation.retrieval]] {path}: {wrong} column {column!r} (there are {given}); name another"
-                )
+                raise UsageError(f"{path}: {wrong} column {column!r} (there are {given}); name another")
             _check_type(path, column, table.schema_arrow.field(column).type, is_image=number == 0)
         yield from table.iter_batches(batch_size=_ROWS, columns=list(columns), use_threads=False)
 
@@ -250,18 +256,14 @@ def _check_type(path: str, column: str, type_: pa.DataType, *, is_image: bool) -
     if is_image:
         of = type_.field("bytes").type if pa.types.is_struct(type_) and type_.get_field_index("bytes") >= 0 else type_
         if not (pa.types.is_binary(of) or pa.types.is_large_binary(of)):
-            raise UsageError(
-                f"[[evaluation.retrieval]] {path}: column {column!r} is {type_}, not bytes of images; "
-                "name another image_column"
-            )
+            raise UsageError(f"{path}: column {column!r} is {type_}, not bytes of images; name another image_column")
         return
     of = type_
     if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_dictionary(type_):
         of = type_.value_type
     if not (pa.types.is_string(of) or pa.types.is_large_string(of)):
         raise UsageError(
-            f"[[evaluation.retrieval]] {path}: column {column!r} is {type_}, not captions or lists of them; "
-            "name another caption_column"
+            f"{path}: column {column!r} is {type_}, not captions or lists of them; name another caption_column"
         )
 
 
@@ -345,8 +347,7 @@ def _run_rows(folder: str) -> Iterator[_Row]:
     manifest = storage.read_json(storage.join(folder, "manifest.json"))
     if not isinstance(manifest.get("shards"), list):
         raise UsageError(
-            f"[[evaluation.retrieval]] {folder}: no finished run (it has no manifest.json); "
-            "give the [run] folder of a curation, or finish it"
+            f"{folder}: no finished run (it has no manifest.json); give the [run] folder of a curation, or finish it"
         )
     for shard in manifest["shards"]:
         tar = storage.join(folder, "shards", shard["name"])

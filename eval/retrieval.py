@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from altalign.errors import UnreadableError
 from altalign.eval.image_sets import CaptionedImage
 
 KS = (1, 5, 10)
+SharedCaptions = Literal["own", "all"]
 
 _SCORES = 1 << 24  # scores that are held, 64 MiB; more if one query has more candidates
 _NEVER = torch.iinfo(torch.int64).max  # rank of a query whose own candidates have no score
@@ -42,6 +43,7 @@ def retrieval(
     encode_text: Callable[[list[str]], Tensor],
     batch: int,
     threads: int = 1,
+    shared_captions: SharedCaptions = "own",
 ) -> Retrieval:
     """Encode a set and search it in both directions.
 
@@ -53,9 +55,11 @@ def retrieval(
         encode_text: turns n captions into embeddings (n, d) of length 1.
         batch: number of images, or captions, that are encoded at a time.
         threads: number of images that are decoded at a time.
+        shared_captions: a caption that several images have is right for its `own` image alone, or for `all` of them.
 
     Returns:
-        The metrics of `recalls` and `undecodable`, the number of images that were left out; and their names.
+        The metrics of `recalls`; `shared_captions`, how many captions another image has too; `undecodable`, the number
+        of images that were left out; and their names.
 
     Raises:
         UnreadableError: there is no image, or none can be decoded.
@@ -65,6 +69,7 @@ def retrieval(
     captions_of: list[int] = []
     undecodable: list[str] = []
     waiting: list[str] = []
+    said: list[str] = []
     with torch.no_grad(), ThreadPoolExecutor(threads) as pool:
         for some in _batches(pairs, batch):
             decoded = list(zip(some, pool.map(partial(_pixels, decode), some), strict=True))
@@ -73,7 +78,8 @@ def retrieval(
             if whole:
                 images.append(encode_image(torch.stack([pixels for _, pixels in whole])).float())
             captions_of += [len(pair.captions) for pair, _ in whole]
-            waiting += [caption for pair, _ in whole for caption in pair.captions]
+            waiting += (captions := [caption for pair, _ in whole for caption in pair.captions])
+            said += captions
             while len(waiting) >= batch:
                 texts.append(encode_text(waiting[:batch]).float())
                 del waiting[:batch]
@@ -82,12 +88,18 @@ def retrieval(
         if not images:
             raise UnreadableError(_nothing(undecodable))
         owner = torch.repeat_interleave(torch.tensor(captions_of))
-        metrics = recalls(torch.cat(images), torch.cat(texts), owner)
-    return Retrieval({**metrics, "undecodable": len(undecodable)}, undecodable)
+        same = _numbered(said)
+        metrics = recalls(
+            torch.cat(images), torch.cat(texts), owner, same_caption=same if shared_captions == "all" else None
+        )
+    shared = {"shared_captions": _shared(owner, same), "undecodable": len(undecodable)}
+    return Retrieval({**metrics, **shared}, undecodable)
 
 
 @torch.no_grad()
-def recalls(images: Tensor, texts: Tensor, owner: Tensor, ks: Sequence[int] = KS) -> dict[str, float]:
+def recalls(
+    images: Tensor, texts: Tensor, owner: Tensor, ks: Sequence[int] = KS, *, same_caption: Tensor | None = None
+) -> dict[str, float]:
     """Recall@k of images by captions and of captions by images, in percent of the queries.
 
     A caption hits if its image is among the k best images; an image hits if any of its captions is among the k best
@@ -99,6 +111,8 @@ def recalls(images: Tensor, texts: Tensor, owner: Tensor, ks: Sequence[int] = KS
         texts: (m, d) float32, on the same device.
         owner: int64 (m,), the row of each caption's image. Every image has a caption.
         ks: the values of k.
+        same_caption: int64 (m,), a number for each caption, equal where captions are: a caption is then also of the
+            images of those equal to it.
 
     Returns:
         `image_to_text_rK` and `text_to_image_rK` for every k; `rsum`, their sum; `mean_recall`, their mean;
@@ -110,9 +124,14 @@ def recalls(images: Tensor, texts: Tensor, owner: Tensor, ks: Sequence[int] = KS
     """
     owner = owner.to(images.device)
     _check(images, texts, owner)
-    own = torch.arange(len(images), device=images.device)
+    own = torch.stack([owner, torch.arange(len(texts), device=images.device)])
+    if same_caption is not None:
+        own = _of_all(owner, same_caption.to(images.device))
     with _in_float32(images.device.type):
-        ranks = {"image_to_text": _ranks(images, texts, own, owner), "text_to_image": _ranks(texts, images, owner, own)}
+        ranks = {
+            "image_to_text": _ranks(images, texts, *_sorted(own)),
+            "text_to_image": _ranks(texts, images, *_sorted(own.flip(0))),
+        }
     found = {f"{direction}_r{k}": 100 * (of <= k).double().mean().item() for direction, of in ranks.items() for k in ks}
     total = sum(found.values())
     return {
@@ -125,20 +144,37 @@ def recalls(images: Tensor, texts: Tensor, owner: Tensor, ks: Sequence[int] = KS
     }
 
 
-def _ranks(queries: Tensor, candidates: Tensor, owners: Tensor, owners_of_candidates: Tensor) -> Tensor:
-    """Rank, from 1, of each query's best own candidate among those of other owners, int64 (queries,).
+def _of_all(owner: Tensor, same: Tensor) -> Tensor:
+    """Images and the captions that they have or that are equal to one that they have: int64 (2, pairs), each once."""
+    of, images = torch.stack([same, owner]).unique(dim=1)  # sorted by the number of the caption
+    of = of.contiguous()
+    first, after = torch.searchsorted(of, same), torch.searchsorted(of, same, right=True)
+    captions = torch.repeat_interleave(after - first)
+    places = first[captions] + torch.arange(len(captions), device=of.device) - _starts(after - first)[captions]
+    return torch.stack([images[places], captions])
 
-    It holds the scores of some queries at a time, against all candidates.
+
+def _sorted(pairs: Tensor) -> Tensor:
+    """Pairs (2, n) in the order of the first of each."""
+    return pairs[:, pairs[0].argsort(stable=True)]
+
+
+def _starts(numbers: Tensor) -> Tensor:
+    return numbers.cumsum(0) - numbers
+
+
+def _ranks(queries: Tensor, candidates: Tensor, query: Tensor, candidate: Tensor) -> Tensor:
+    """Rank, from 1, of each query's best own candidate among those that are not its own, int64 (queries,).
+
+    Which are its own, pairs of `query` and `candidate` say, sorted by query. It holds the scores of some queries at a
+    time, against all candidates.
     """
-    sorted_owners, order = owners_of_candidates.sort(stable=True)
     rows_at_a_time = max(1, _SCORES // len(candidates))
     ranks = []
-    for some, of in zip(queries.split(rows_at_a_time), owners.split(rows_at_a_time), strict=True):
+    for begin, some in zip(range(0, len(queries), rows_at_a_time), queries.split(rows_at_a_time), strict=True):
         scores = some @ candidates.T
-        first, after = torch.searchsorted(sorted_owners, of), torch.searchsorted(sorted_owners, of, right=True)
-        numbers = after - first
-        rows = torch.repeat_interleave(numbers)
-        columns = order[first[rows] + torch.arange(len(rows), device=rows.device) - (numbers.cumsum(0) - numbers)[rows]]
+        first, after = torch.searchsorted(query, torch.tensor([begin, begin + len(some)], device=query.device)).tolist()
+        rows, columns = query[first:after] - begin, candidate[first:after]
         own = scores[rows, columns]
         own = torch.where(own.isnan(), -torch.inf, own)
         best = torch.full((len(some), 1), -torch.inf, device=scores.device).scatter_reduce(
@@ -148,6 +184,18 @@ def _ranks(queries: Tensor, candidates: Tensor, owners: Tensor, owners_of_candid
         before = len(candidates) - (scores < best).sum(1)
         ranks.append(torch.where(best[:, 0] > -torch.inf, 1 + before, _NEVER))
     return torch.cat(ranks)
+
+
+def _numbered(captions: Sequence[str]) -> Tensor:
+    """A number for each caption, equal where captions are: int64 (m,)."""
+    numbers: dict[str, int] = {}
+    return torch.tensor([numbers.setdefault(caption, len(numbers)) for caption in captions])
+
+
+def _shared(owner: Tensor, same: Tensor) -> int:
+    """How many captions another image has too."""
+    of = torch.stack([same, owner]).unique(dim=1)[0]
+    return int((of.bincount()[same] > 1).sum())
 
 
 def _check(images: Tensor, texts: Tensor, owner: Tensor) -> None:

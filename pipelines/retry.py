@@ -4,10 +4,12 @@ A journal records how the fetch of each image ended. Only images that are taken 
 manifest is deleted first, then what rests on the fetched images, then the mark of each unit before its journal
 changes. So a retry that is killed leaves a run that `altalign curate` finishes, and a second retry finds the images
 that the first has not taken out.
+
+What was never asked for is asked for first, in all units, so that no host is given up again before its turn comes.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from altalign import storage, terminal
 from altalign.curation import CurateConfig
@@ -38,9 +40,9 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
         terminal.stderr().print(_said(failed, reasons), soft_wrap=True)
         if not failed and run.is_done(STAGES[-1]):
             return 0
-        if failed:
+        for images in _in_turn(failed):
             reopen.reopen(run, "fetch")
-            forget(run, failed)
+            forget(run, images)
             curate.finish(run, grounds, pipeline_options, until="fetch")
         said = _came(run, failed)  # now, for finishing may delete the journals
         curate.finish(run, grounds, pipeline_options)
@@ -58,14 +60,25 @@ def is_wanted(outcome: Outcome, reasons: Sequence[str]) -> bool:
     return outcome.reason in PASSING
 
 
-def failed_images(run: Run, is_wanted: Callable[[Outcome], bool]) -> dict[str, list[int]]:
-    """The numbers of the images with a wanted outcome, by name of their unit."""
+def failed_images(run: Run, is_wanted: Callable[[Outcome], bool]) -> dict[str, dict[int, Outcome]]:
+    """The images with a wanted outcome, by name of their unit, then by number."""
     found = {}
     for name in journal.names(run.work(Fetched.step)):
         outcomes = journal.read(Fetched(run, name).stem).outcomes
-        if numbers := [number for number, outcome in outcomes.items() if is_wanted(outcome)]:
-            found[name] = numbers
+        if wanted := {number: outcome for number, outcome in outcomes.items() if is_wanted(outcome)}:
+            found[name] = wanted
     return found
+
+
+def _in_turn(failed: Mapping[str, Mapping[int, Outcome]]) -> Iterator[dict[str, list[int]]]:
+    """Yields the numbers of what was never asked for, by unit; then those of the others. None where there are none."""
+    for is_first in (True, False):
+        images = {
+            name: [n for n, outcome in wanted.items() if (outcome.reason is DropReason.HTTP_NOT_ASKED) == is_first]
+            for name, wanted in failed.items()
+        }
+        if any(images.values()):
+            yield {name: numbers for name, numbers in images.items() if numbers}
 
 
 def forget(run: Run, failed: Mapping[str, Sequence[int]]) -> None:
@@ -79,7 +92,7 @@ def forget(run: Run, failed: Mapping[str, Sequence[int]]) -> None:
             log.restate(run, unit["name"], outcomes, urls)
 
 
-def _came(run: Run, asked: Mapping[str, Sequence[int]]) -> str:
+def _came(run: Run, asked: Mapping[str, Mapping[int, Outcome]]) -> str:
     """A sentence on what became of the images that were asked for again; empty where there were none."""
     if not asked:
         return ""
@@ -93,7 +106,7 @@ def _came(run: Run, asked: Mapping[str, Sequence[int]]) -> str:
     return f"{sum(map(len, asked.values())):,} asked again: {ended}"
 
 
-def _said(failed: Mapping[str, Sequence[int]], reasons: Sequence[str]) -> str:
+def _said(failed: Mapping[str, Mapping[int, Outcome]], reasons: Sequence[str]) -> str:
     asked = ", ".join(reasons) or f"{DropReason.HTTP_STATUS} 429 and 5xx, {', '.join(PASSING)}"
     images = sum(map(len, failed.values()))
     if not images:

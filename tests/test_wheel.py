@@ -121,4 +121,4 @@ def test_installed_commands_import_nothing_of_the_folder_they_work_in(environmen
         values = settings(tmp_path, run={"folder": name}, data={"runs": ["run"], "workers": 1}, schedule={"steps": 2})
         (tmp_path / f"{name}.toml").write_text(dump(values), encoding="utf-8")
         ran(tmp_path, python, *launcher, "-m", "altalign", "train", f"{name}.toml")
-        assert (tmp_path / name / "eval" / "metrics.json").is_file()
+        assert (tmp_path / name / "eval" / "step-0000002" / "metrics.json").is_file()

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from altalign import storage, terminal
-from altalign.errors import DamagedError, UnreadableError
+from altalign.errors import DamagedError, UnreadableError, UsageError
 from altalign.storage.local import naming_a_full_disk
 
 _PARTIAL = ".partial"
@@ -90,6 +90,25 @@ def newest(run_folder: str) -> Path | None:
         else:
             return place
     return None
+
+
+def chosen(run_folder: str, step: int | None) -> Path:
+    """The checkpoint after `step` steps (None: the newest), checked.
+
+    Raises:
+        UsageError: it is not there.
+        DamagedError: it is not as it was written.
+    """
+    place = newest(run_folder) if step is None else folder_of(run_folder, step)
+    if place is None or not (place / "manifest.json").is_file():
+        there = ", ".join(map(str, finished(run_folder))) or "none"
+        raise UsageError(
+            f"{run_folder}: no checkpoint{'' if step is None else f' of step {step}'} (there: {there}); train "
+            "first, or give another step"
+        )
+    if step is not None:
+        check(place)
+    return place
 
 
 def sweep(run_folder: str) -> None:

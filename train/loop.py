@@ -1,17 +1,22 @@
 """The training loop, top to bottom."""
 
+import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+import torch
+
 from altalign import storage, terminal
-from altalign.errors import AltalignError
+from altalign.errors import AltalignError, UsageError
 from altalign.machine import interrupts
+from altalign.machine.cores import cores
 from altalign.train import checkpoints, evaluation, metrics, training_folder
 from altalign.train.data import loader
 from altalign.train.data.batches import Batch
 from altalign.train.data.training_data import TrainingData, prepared
-from altalign.train.ranks import Ranks, joined
+from altalign.train.encoders import Encoders
+from altalign.train.ranks import Ranks, joined, share
 from altalign.train.settings import TrainConfig
 from altalign.train.step.learner import Learner, NotFiniteError
 
@@ -25,13 +30,16 @@ def train(config: TrainConfig) -> int:
     """
     with joined(config.loop.device) as ranks, _held(config, ranks):
         say = terminal.stderr().print if ranks.is_first else _nobody
+        _check_shares(config, ranks)
+        threads = take_threads(config, ranks)
         data = prepared(config, ranks, say=say)
         learner = Learner(config, vocabulary=data.tokenizer.vocabulary, ranks=ranks)
-        evaluated = evaluation.Evaluation(config, learner.model, data.tokenizer, data.samples, ranks)
+        encoders = Encoders(config, learner.model, data.tokenizer, ranks)
+        evaluated = evaluation.Evaluation(config, encoders, data.samples, is_first=ranks.is_first)
         first = _restored(config, data, learner, ranks)
         if ranks.is_first:
             training_folder.begin(config, data.lineage, step=first, ranks=ranks.ranks, device=str(ranks.device))
-        say(_about(config, data, learner, first), soft_wrap=True)
+        say(f"{_about(config, data, learner, first)}; {threads}", soft_wrap=True)
         with metrics.opened(config, first_step=first, is_first=ranks.is_first) as lines:
             with interrupts.deferred() as asked:
                 signal = _steps(config, data, learner, evaluated, first, ranks, lines, asked)
@@ -150,6 +158,30 @@ def _ended(
         terminal.stdout().print(
             f"trained: {terminal.shown(str(checkpoints.folder_of(config.run.folder, step)))}", soft_wrap=True
         )
+
+
+def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
+    """Refuse groups of batch norm that would begin elsewhere than with one rank.
+
+    Raises:
+        UsageError: a rank's share is no multiple of them.
+    """
+    tower, size = config.image_tower, config.loop.global_batch
+    shares = {len(share(size, rank, ranks.ranks)) for rank in range(ranks.ranks)}
+    if tower.batch_norm == "ghost" and ranks.ranks > 1 and any(pairs % tower.ghost_group for pairs in shares):
+        raise UsageError(
+            f"[loop] global_batch = {size:,} gives {ranks.ranks} processes shares of "
+            f"{' and '.join(map(str, sorted(shares)))} pairs, no multiples of [image_tower] ghost_group "
+            f"({tower.ghost_group}); give a multiple of {ranks.ranks * tower.ghost_group:,}"
+        )
+
+
+def take_threads(config: TrainConfig, ranks: Ranks) -> str:
+    """Leave a core to each process that decodes, and say how many threads torch has; OMP_NUM_THREADS is left alone."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, cores() // ranks.of_machine - config.data.workers))
+    threads, workers = torch.get_num_threads(), config.data.workers
+    return f"{threads} thread{'s' * (threads != 1)} and {workers} worker{'s' * (workers != 1)} a process"
 
 
 def _about(config: TrainConfig, data: TrainingData, learner: Learner, first: int) -> str:

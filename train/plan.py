@@ -25,7 +25,8 @@ def describe(config: TrainConfig) -> int:
     with torch.device("meta"):
         model = model_of(config, vocabulary=config.tokenizer.vocabulary_size)
     out = terminal.stdout()
-    out.print(f"{pairs:,} pairs in {len(runs.shards):,} shards{_less(config)}", soft_wrap=True)
+    plain = ", and what tars and tables hold, which are packed first" if config.data.tars or config.data.tables else ""
+    out.print(f"{pairs:,} pairs in {len(runs.shards):,} shards{_less(config)}{plain}", soft_wrap=True)
     steps, batch, chunk = config.schedule.steps, config.loop.global_batch, config.loop.chunk
     out.print(
         f"{steps:,} steps of {batch:,} pairs, {steps * batch / max(1, pairs):.1f} epochs; {chunk:,} pairs of a device "

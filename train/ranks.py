@@ -19,6 +19,11 @@ WAIT = timedelta(hours=12)
 _T = TypeVar("_T")
 
 
+def share(size: int, rank: int, ranks: int) -> range:
+    """The places of a global batch of so many pairs that a rank has."""
+    return range(rank * size // ranks, (rank + 1) * size // ranks)
+
+
 @dataclass(frozen=True)
 class Ranks:
     """This process among those that torchrun has started; alone where it has not."""
@@ -31,6 +36,11 @@ class Ranks:
     def is_first(self) -> bool:
         """Whether this is the one that writes files and speaks."""
         return self.rank == 0
+
+    @property
+    def of_machine(self) -> int:
+        """How many of them are on this machine, as torchrun says."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     def wait(self) -> None:
         """Until all ranks are here."""

@@ -19,6 +19,7 @@ BatchSize = Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 AtLeast0 = Annotated[float, Field(ge=0, le=LARGEST_FACTOR)]
 Above0 = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
+Excluded = Literal["bias", "norm", "batch_norm"]
 Epsilon = Annotated[float, Field(ge=1e-30, le=LARGEST_FACTOR)]  # less is 0 in float32
 Factor = Annotated[float, Field(ge=0, le=100)]
 Path = Annotated[str, Field(min_length=1)]
@@ -40,8 +41,16 @@ class RunSettings(Settings):
 class DataSettings(Settings):
     """What is trained on, and in which order (section 4.1)."""
 
-    runs: Annotated[list[Path], Field(min_length=1)] = Field(default_factory=lambda: ["runs/demo"])
-    """Finished run folders of `altalign curate`: local paths, `s3://…` or `gs://…`."""
+    runs: list[Path] = Field(default_factory=lambda: ["runs/demo"])
+    """Finished run folders of `altalign curate`: local paths, `s3://…` or `gs://…`. `[]`: tars and tables alone."""
+    tars: list[Path] = Field(default_factory=list)  # ours
+    """Globs of WebDataset tars of others: images with `.txt` or `.json`. They have no lineage, and are packed once."""
+    tables: list[Path] = Field(default_factory=list)  # ours
+    """Globs of Parquet tables of images and captions, likewise."""
+    image_column: str = "image"
+    """`tables`: column of the image's bytes."""
+    caption_column: str = "caption"
+    """`tables`: column of the caption, or of a list of them."""
     held_out: Share = 0.0  # ours
     """Share of the images, chosen by the hash of `image_id`, that training never sees: pairs for evaluation."""
     pairs: Whole = 0
@@ -80,6 +89,8 @@ class DataSettings(Settings):
                 f'same_image_once_a_batch is true, and sampling = "{self.sampling}": it goes with "random" alone; '
                 "give one of both"
             )
+        if not (self.runs or self.tars or self.tables):
+            raise ValueError("runs, tars and tables are empty; give what is to be trained on")
         if self.source_weights and not sum(self.source_weights.values()):
             raise ValueError("source_weights are all 0: nothing would be drawn; give one source a weight above 0")
         return self
@@ -130,7 +141,7 @@ class ImageTowerSettings(Settings):
     drop_path: Share = 0.0  # the paper does not say
     """Chance that a block of the last stage is skipped; it grows from 0 in proportion to depth."""
     weights: str = ""
-    """A file of weights (safetensors) to start from. Empty: from scratch."""
+    """Weights (safetensors) to start from: a file, or a folder of open_clip or AlignModel. Empty: from scratch."""
     frozen: bool = False
     """Do not train this tower."""
 
@@ -161,7 +172,7 @@ class TextTowerSettings(Settings):
     dropout: Share = 0.1
     """Of hidden states and attention, as in BERT."""
     weights: str = ""
-    """A file of weights (safetensors) to start from. Empty: from scratch."""
+    """Weights (safetensors) to start from: a file, or a folder of open_clip or AlignModel. Empty: from scratch."""
     frozen: bool = False
     """Do not train this tower."""
 
@@ -213,11 +224,12 @@ class OptimizerSettings(Settings):
     """LAMB, LARS and AdamW: added to divisors."""
     momentum: Share = 0.9
     """SGD and LARS."""
-    # as COYO-ALIGN: batch norm alone
-    decay_excludes: list[Literal["bias", "norm"]] = Field(default_factory=lambda: ["norm"])
-    """Parameters without weight decay: biases; scales and shifts of norms. The temperature never decays."""
-    trust_excludes: list[Literal["bias", "norm"]] = Field(default_factory=list)
-    """LAMB and LARS: parameters whose step is not scaled by their own norm. The temperature's never is."""
+    # COYO-ALIGN excludes batch norm alone, from both
+    decay_excludes: list[Excluded] = Field(default_factory=lambda: ["norm"])
+    """Parameters without weight decay: `bias`, `norm` (every norm), `batch_norm`. The temperature never decays."""
+    # by trial on the demo, docs/concepts/training.md; with a ratio, shifts that begin at 0 stay there
+    trust_excludes: list[Excluded] = Field(default_factory=lambda: ["norm"])
+    """LAMB and LARS: the same of parameters whose step is not scaled by their own norm. The temperature's never is."""
     clip_norm: AtLeast0 = 0.0  # the paper does not say
     """Scale gradients so that their norm together is not above this. `0`: off."""
     rate_factors: dict[
@@ -295,6 +307,12 @@ class RetrievalSettings(Settings):
     """Parquet: column of the caption, or of a list of them. Rows of one image's bytes are one image."""
     images_at_most: Whole = 0
     """Take this many images, chosen by the hash of their identity. `0`: all."""
+    captions_at_most: Whole = 0
+    """Take the first so many captions of an image: with 5, MSCOCO's 5K test images have 25,000. `0`: all."""
+    repeated_captions: bool = True
+    """Take a caption as often as an image has it, as published protocols do. `false`: once."""
+    shared_captions: Literal["own", "all"] = "own"
+    """A caption that several images have is right for its `own` (published protocols), or for `all` of them."""
 
     @model_validator(mode="after")
     def _has_paths(self) -> Self:

@@ -29,6 +29,7 @@ FREE = (
     ),
     *("loop.checkpoint_every", "loop.keep_checkpoints", "loss.block", "evaluation."),
 )
+_BEFORE = ("log", "eval", "index", "packed")  # what an evaluation of another model leaves before there is a run
 _LINEAGE = {
     "manifests": "the curated [data] runs (their manifest.json) are",
     "tokenizer_sha256": "tokenizer.json is",
@@ -62,7 +63,7 @@ def check_folder(config: TrainConfig) -> None:
         before = _settings(path(config, "config.toml"))
         if _has_begun(config):
             check_same(config, before)
-    elif any(name != "log" and not storage.is_partial(name) for name in storage.entries(folder)):
+    elif any(name not in _BEFORE and not storage.is_partial(name) for name in storage.entries(folder)):
         raise UsageError(
             f"{folder}: a folder that is no training run of altalign (it has no config.toml); choose another [run] "
             "folder, or empty it"
@@ -181,6 +182,7 @@ def begin(config: TrainConfig, lineage: Mapping[str, Any], *, step: int, ranks: 
         "altalign": __version__,
         "versions": {**versions, "python": platform.python_version(), "cuda": torch.version.cuda},
         **lineage,
+        "without_lineage": [*config.data.tars, *config.data.tables],
         "attempts": [*before.get("attempts", []), attempt],
         "finished": None,
     }

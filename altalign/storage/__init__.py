@@ -1,6 +1,7 @@
 """Files of runs and inputs behind one small interface: open, list, write whole, delete.
 
-A path is local, or `s3://BUCKET/…` or `gs://BUCKET/…`.
+A path is local, or `s3://BUCKET/…` or `gs://BUCKET/…`. What is read alone may also be `https://…`, or `hf://…` on the
+Hugging Face Hub.
 
 Paths are strings, relative ones to the working directory. Nothing is ever renamed by a caller: a file appears whole
 when its `write` block ends well, or not at all. The exceptions are `growing`: what came over the web, and the log of
@@ -11,7 +12,7 @@ import json
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 from altalign.errors import UnreadableError, UsageError
@@ -26,18 +27,28 @@ __all__ = ["Growing", "Stamp", "full_disk", "is_forbidden", "is_full_disk", "is_
 
 Kind = Literal["file", "folder", "other", "missing"]
 _SCHEMES = ("s3://", "gs://")
+_WEB = ("https://", "http://", "hf://")
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is in an object store."""
+    """Whether a path is in an object store or on the web."""
     return "://" in path
 
 
-def _at(path: str) -> Any:  # one of two modules of the same functions
+def is_of_web(path: str) -> bool:
+    """Whether a path is on a web server or on the Hugging Face Hub, where it can only be read."""
+    return path.startswith(_WEB)
+
+
+def _at(path: str) -> Any:  # one of three modules of the same functions, of which that of the web only reads
     if not is_remote(path):
         return local
+    if is_of_web(path):
+        from altalign.storage import web
+
+        return web
     # Arrow, and a client of the store: a third of a second that local runs need not wait for
     from altalign.storage import objects
 
@@ -53,18 +64,31 @@ def join(*parts: str) -> str:
 
 
 def check(path: str) -> None:
-    """Refuse what cannot be a path, and a store that does not answer or lets nobody in.
+    """Refuse what cannot be the path of a run, and a store that does not answer or lets nobody in.
 
     Raises:
         UsageError: saying what to do.
     """
+    if is_of_web(path):
+        raise UsageError(f"{path}: inputs alone can be on the web; give a local path, s3://BUCKET/… or gs://BUCKET/…")
+    _check(path, "s3://BUCKET/… or gs://BUCKET/…")
+
+
+def check_input(path: str) -> None:
+    """The same for what is only read, which may be on the web.
+
+    Raises:
+        UsageError: saying what to do.
+    """
+    _check(path, "s3://BUCKET/…, gs://BUCKET/…, https://… or hf://…")
+
+
+def _check(path: str, known: str) -> None:
     if "\0" in path:
         raise UsageError(f"{path!r}: a path with a zero byte; give another")
+    if is_remote(path) and not path.startswith((*_SCHEMES, *_WEB)):
+        raise UsageError(f"{path}: no kind of storage that is known; give a local path, {known}")
     if is_remote(path):
-        if not path.startswith(_SCHEMES):
-            raise UsageError(
-                f"{path}: no kind of storage that is known; give a local path, s3://BUCKET/… or gs://BUCKET/…"
-            )
         _at(path).check(path)
 
 
@@ -81,6 +105,11 @@ def resolved(path: str) -> str:
 def folder_of(path: str) -> str:
     """The folder that a path is in."""
     return path.rpartition("/")[0] if is_remote(path) else str(Path(path).parent)
+
+
+def name(path: str) -> str:
+    """The name of a file, of a URL without its query."""
+    return PurePath(path.partition("?")[0] if is_of_web(path) else path).name
 
 
 def relative(path: str, folder: str) -> str | None:

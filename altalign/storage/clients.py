@@ -22,14 +22,15 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from altalign.errors import AltalignError, FullDiskError, StoreError, UsageError
+from altalign.storage import is_of_web
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 AT_ONCE = 32  # requests under way: a store answers in tens of milliseconds, whatever the machine
 ONE_REQUEST_BYTES = 5 << 20  # what is larger waits in a temporary file, and goes over in parts, several at a time
 ATTEMPTS = 5
-_CONNECT_WITHIN_S = 10
-_ANSWERS_WITHIN_S = 120  # a store may think long about the parts of a large object
+CONNECT_WITHIN_S = 10
+ANSWERS_WITHIN_S = 120  # a store may think long about the parts of a large object
 _GCS_RETRIES_FOR_S = 60
 
 _FULL = re.compile(r"StorageFull|QuotaExceeded|InsufficientStorage|NotEnoughSpace|status 507", re.IGNORECASE)
@@ -108,8 +109,8 @@ def _client(scheme: str, bucket: str, _process: int, *, in_parts: bool) -> pafs.
         region=_region(bucket, endpoint),
         allow_delayed_open=not in_parts,
         background_writes=True,
-        connect_timeout=_CONNECT_WITHIN_S,
-        request_timeout=_ANSWERS_WITHIN_S,
+        connect_timeout=CONNECT_WITHIN_S,
+        request_timeout=ANSWERS_WITHIN_S,
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
         **there,
     )
@@ -210,6 +211,10 @@ def read_at(file: Any, offset: int, length: int) -> bytes:
 
 def opened(path: str) -> Any:  # a NativeFile, of which the stubs know little
     """An object to be read anywhere; to be used within `asking`."""
+    if is_of_web(path):
+        from altalign.storage.web_files import WebFile
+
+        return WebFile(path)
     place = Place.of(path)
     return place.client.open_input_file(place.name)
 

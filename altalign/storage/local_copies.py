@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
+from altalign import storage
 from altalign.errors import UsageError
 from altalign.storage import local
 from altalign.storage.stamp import Stamp
@@ -76,7 +77,7 @@ def copy(path: str, stamp: Stamp, fetch: Callable[[BinaryIO], None]) -> str:
     Raises:
         FullDiskError: no space is left for it.
     """
-    place = folder() / "copies" / _digest(json.dumps([path, stamp.to_json()])) / Path(path).name
+    place = folder() / "copies" / _digest(json.dumps([path, stamp.to_json()])) / storage.name(path)
     with local.held(place.parent.with_suffix(".lock")):
         if not place.exists():
             make_room(stamp.size)

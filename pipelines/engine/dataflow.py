@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 from apache_beam.runners.runner import PipelineResult
 
-from altalign import terminal
+from altalign import storage, terminal
 from altalign.curation import CurateConfig, EngineSettings
 from altalign.errors import AltalignError, UsageError, bring
 from altalign.pipelines.files.digests import files_named
@@ -129,7 +129,7 @@ def check_places(config: CurateConfig) -> None:
         UsageError: the error names the first such file and its setting.
     """
     for setting, path in _read_by_workers(config):
-        if not path.startswith(STORES):
+        if not (path.startswith(STORES) or storage.is_of_web(path)):
             raise UsageError(
                 f'{setting}: {path}: on this machine\'s disk, which workers of engine.runner = "dataflow" do not see; '
                 "give gs://BUCKET/PATH"

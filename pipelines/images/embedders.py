@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from altalign.dedup import embed, phash
-from altalign.errors import UsageError
 from altalign.filters import pixels
 from altalign.filters.thumbnails import thumbnail
 from altalign.pipelines.images import model_embedders
@@ -83,17 +82,11 @@ def _of_model(name: str) -> Embedder:
     )
 
 
-def _run(name: str) -> Embedder:
-    raise UsageError(
-        f'[decontaminate] embedder = "{name}": a training run of altalign cannot be an embedder yet; give another one'
-    )
-
-
 _KINDS: dict[str, Callable[[str], Embedder]] = {
     "dct": _dct,
     "phash": _phash,
     "open_clip": _of_model,
     "timm": _of_model,
     "onnx": _of_model,
-    "run": _run,
+    "run": _of_model,
 }

@@ -1,4 +1,4 @@
-"""Embedders with weights: a model in an ONNX file, or one of open_clip or timm with a checkpoint from a file.
+"""Embedders with weights: an ONNX file, a checkpoint of open_clip or timm, or a training run of ours.
 
 Nothing is fetched, and no code of a checkpoint is run. A model sees one image at a time on one thread: its features do
 not depend on what else the machine does. Each is tried on two pictures when it is loaded, so that one which tells
@@ -153,6 +153,26 @@ def _timm(name: str) -> Model:
         return _tried(_features(made.eval(), transform), where, _short_side_px(transform))
 
 
+def _run(name: str) -> Model:
+    where, run = _where(name), name.partition(":")[2]
+    for package in ("torch", "timm", "transformers", "tokenizers", "safetensors"):
+        _require(package, where, extra="train")
+    with _loading(where):
+        encoders: Any = importlib.import_module("altalign.train.encoders")
+        augment: Any = importlib.import_module("altalign.train.data.augment")
+        try:
+            of: Any = encoders.trained(run)
+        except AltalignError as error:
+            raise UsageError(f"{where}: {error}") from None
+        (resize, crop), keeps = of.evaluation_sizes, of.config.evaluation.keep_aspect_ratio
+        model: Callable[[Any], Any] = of.model.encode_image
+
+        def middle(image: Image.Image) -> Any:
+            return augment.central(np.array(image), resize_px=resize, crop_px=crop, keep_aspect_ratio=keeps)
+
+        return _tried(_features(model, middle), where, resize)
+
+
 def _features(model: Callable[[Any], Any], transform: Callable[[Image.Image], Any]) -> Callable[[Pixels], Floats]:
     torch = importlib.import_module("torch")
 
@@ -265,4 +285,4 @@ def _said(error: BaseException) -> str:
     return words if len(words) <= _SAID_AT_MOST else f"{words[:_SAID_AT_MOST]}…"
 
 
-_KINDS: dict[str, Callable[[str], Model]] = {"onnx": _onnx, "open_clip": _open_clip, "timm": _timm}
+_KINDS: dict[str, Callable[[str], Model]] = {"onnx": _onnx, "open_clip": _open_clip, "timm": _timm, "run": _run}

@@ -1,7 +1,7 @@
 """Finding a run: its input files, and whether these fit the settings. Nothing is written."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from altalign import storage
@@ -24,7 +24,7 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     """
     if not config.run.folder:
         raise UsageError(f'{config_path} [run] folder: not set; name where the run is written, as folder = "runs/mine"')
-    _check(config.run.folder, f"{config_path} [run] folder")
+    _check(storage.check, config.run.folder, f"{config_path} [run] folder")
     files: list[InputFile] = []
     for number, settings in enumerate(config.input):
         found = [path for pattern in settings.paths for path in _matching(pattern, config_path)]
@@ -65,10 +65,11 @@ def _matching(pattern: str, config_path: str) -> list[str]:
         UsageError: there are none.
     """
     where = f"{config_path} [input] paths"
-    _check(pattern, where)
+    _check(storage.check_input, pattern, where)
     found = storage.find(pattern)
     if not found and storage.is_remote(pattern):
-        repair = "look at what is there, and whether it may be listed"
+        is_of_web = storage.is_of_web(pattern)
+        repair = "look at the address" if is_of_web else "look at what is there, and whether it may be listed"
         raise UsageError(f"{where}: nothing matches {pattern!r}; {repair}")
     if not found:
         repair = "give paths relative to the working directory"
@@ -76,9 +77,9 @@ def _matching(pattern: str, config_path: str) -> list[str]:
     return found
 
 
-def _check(path: str, where: str) -> None:
+def _check(check: Callable[[str], None], path: str, where: str) -> None:
     try:
-        storage.check(path)
+        check(path)
         os.fsencode(path)
     except UnicodeEncodeError:
         raise UsageError(

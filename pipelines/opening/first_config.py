@@ -115,16 +115,17 @@ def _toml(value: Any) -> str:
 
 
 def _guess(path: str) -> Guess:
-    storage.check(path)
+    storage.check_input(path)
     kind = storage.kind(path)
     if kind == "folder":
         return _of_folder(path)
     found = sorted(storage.find(path))
     if not found:
         raise UsageError(f"{path}: nothing is there; give files, folders or globs that exist")
-    of = _kind_of(found[0])
+    name = storage.name(found[0]).lower()
+    of = _kind_of(name)
     if of is None:
-        advice = "name the folder that it is in" if found[0].lower().endswith(IMAGE_NAMES) else "it has no known ending"
+        advice = "name the folder that it is in" if name.endswith(IMAGE_NAMES) else "it has no known ending"
         raise UsageError(f"{found[0]}: not the name of a web archive, a table or a tar; {advice}")
     return _of_files(of, [path], found)
 

@@ -72,9 +72,9 @@ def parts(test_set: TestSet) -> list[Part]:
     images: list[str] = []
     others: list[str] = []
     for path in files:
-        if path.lower().endswith(_TABLES):
+        if storage.name(path).lower().endswith(_TABLES):
             made += _parts_of_table(test_set, path, root)
-        elif path.lower().endswith(_TARS):
+        elif storage.name(path).lower().endswith(_TARS):
             made.append(Part(test_set.name, (path,), root))
         elif _is_image(path):
             images.append(path)
@@ -99,7 +99,7 @@ def images(part: Part) -> Iterator[tuple[str, bytes]]:
     first = part.paths[0]
     if part.row_group is not None:
         yield from _images_of_table(part)
-    elif first.lower().endswith(_TARS):
+    elif storage.name(first).lower().endswith(_TARS):
         yield from _images_of_tar(part, first)
     else:
         for path, data in zip(part.paths, storage.each(_bytes, part.paths, of=first), strict=True):
@@ -114,7 +114,7 @@ def stamps(of: Sequence[Part]) -> Iterator[tuple[str, list[int | str]]]:
 
 def _files(test_set: TestSet) -> tuple[str, list[str]]:
     """The folder that names are relative to, and all files, sorted, each once; hidden files are left out."""
-    storage.check(test_set.path)
+    storage.check_input(test_set.path)
     if storage.is_remote(test_set.path):
         return _files_of_store(test_set)
     try:
@@ -188,7 +188,7 @@ def _strange(path: str) -> UnreadableError:
 
 
 def _is_image(path: str) -> bool:
-    if path.lower().endswith(IMAGE_NAMES):
+    if storage.name(path).lower().endswith(IMAGE_NAMES):
         return True
     if _ARCHIVE.search(path):
         repair = "unpack it (or make Parquet of it), or take it out of the set"

@@ -280,7 +280,7 @@ def test_paths_are_joined(parts: list[str], path: str) -> None:
     assert storage.join(*parts) == path
 
 
-@pytest.mark.parametrize("path", ["http://example.org/run", "S3://bucket/run", "hdfs://host/run", "://x"])
+@pytest.mark.parametrize("path", ["ftp://example.org/run", "S3://bucket/run", "hdfs://host/run", "://x"])
 def test_other_kinds_of_storage_are_refused_by_name(path: str) -> None:
     with pytest.raises(
         UsageError,

@@ -188,7 +188,7 @@ def test_every_path_in_backticks_of_ours_exists(document: Path):
     spans = rf"`((?:{ROOMS})/[\w./*-]*|[\w/]+\.py)(?:: |`: `)?([\w.]+)?`"
     missing = []
     for path, name in re.findall(spans, prose(document)):
-        is_of_a_run = path.startswith((*of_a_run, "audit/*.", "eval/metrics.")) and not path.endswith(".py")
+        is_of_a_run = path.startswith((*of_a_run, "audit/*.", "eval/step-")) and not path.endswith(".py")
         if is_of_a_run or path in GONE.get(named(document), ()):
             continue
         found = list(ROOT.glob(path)) or [source for source in SOURCES if source.match(path)]

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, nullcontext
@@ -189,7 +190,15 @@ def _changing() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _without_hub() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "huggingface_hub", None)
+        yield
+
+
 MEANWHILE = {
+    "without huggingface_hub": _without_hub,
     "another command at work": _at_work,
     "a full disk": _full_disk,
     "a table that changes after extract": _changing,

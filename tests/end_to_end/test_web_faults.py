@@ -198,6 +198,29 @@ def test_what_failed_is_asked_for_again_and_the_run_is_as_if_it_had_come_at_once
     assert tree(folder / "run") == tree(at_once / "run")
 
 
+def test_what_was_never_asked_for_is_asked_first(
+    server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = [Asked(server.url(f"/png/slow-{number}")) for number in range(8)]  # all of one host
+    flaky = [Asked(server.url(f"/flaky/again-{number}?codes=503", f"127.0.0.{2 + number}")) for number in range(3)]
+    write_web_input(folder, server, [*flaky, *slow])
+    in_haste = ["requests_per_host_s=0.1", "unit_deadline_s=0.5", "connections_per_host=1", "honour_robots=false"]
+    settings = [word for each in in_haste for word in ("--set", f"fetch.{each}")]
+    assert main(["curate", "config.toml", "--until", "fetch", *settings]) == 0
+    found = dropped(folder / "run")
+    never = {url for url, (reason, _) in found.items() if reason == "http_not_asked"}
+    failed = {url for url, (reason, _) in found.items() if reason == "http_status"}
+    assert len(never) >= 6
+    assert failed == {each.url for each in flaky}
+    requests = len(server.requests())
+    calm = ["--set", "fetch.requests_per_host_s=1000", "--set", "fetch.unit_deadline_s=0"]
+    assert main(["retry", "run", *calm]) == 0
+    assert last_line(capsys.readouterr().err) == f"{len(found)} asked again: {len(found)} came"
+    asked = asked_for(server, since=requests)
+    assert (set(asked[: len(never)]), set(asked[len(never) :])) == (never, failed)
+    assert dropped(folder / "run") == {}
+
+
 def test_what_is_final_is_asked_for_again_only_by_name(
     server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ import tarfile
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +13,7 @@ import pytest
 from altalign import key, shards
 from altalign.errors import AltalignError, DamagedError, UnreadableError, UsageError
 from altalign.eval import image_sets
-from altalign.eval.image_sets import ImageSet, parquet_set, run_set, webdataset_set
+from altalign.eval.image_sets import CaptionedImage, ImageSet, parquet_set, run_set, webdataset_set, with_captions
 
 STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
@@ -44,9 +45,31 @@ def test_rows_of_one_image_are_one_image(tmp_path: Path, monkeypatch: pytest.Mon
     table(tmp_path / "a.parquet", [b"x", b"y", b"x", b"z"], ["one", "two", "three", "four"])
     table(tmp_path / "b.parquet", [b"w", b"y", b"y"], ["five", "six", "two"])  # the last says again what was said
     images = parquet_set([f"{tmp_path}/*.parquet"])
-    assert found(images) == [(b"x", ["one", "three"]), (b"y", ["two", "six"]), (b"z", ["four"]), (b"w", ["five"])]
+    assert found(images) == [
+        (b"x", ["one", "three"]),
+        (b"y", ["two", "six", "two"]),
+        (b"z", ["four"]),
+        (b"w", ["five"]),
+    ]
     assert images.images[2].place.name == f"{tmp_path}/a.parquet#3"
     assert not images.left_out
+
+
+@pytest.mark.parametrize(
+    ("chosen", "captions"),
+    [
+        ({}, ["a", "b", "a", "c"]),
+        ({"at_most": 2}, ["a", "b"]),
+        ({"at_most": 3}, ["a", "b", "a"]),
+        ({"at_most": 3, "repeated": False}, ["a", "b", "c"]),
+        ({"at_most": 9, "repeated": False}, ["a", "b", "c"]),
+    ],
+)
+def test_the_first_captions_of_an_image_are_taken_with_repeated_ones_or_without(
+    chosen: dict[str, Any], captions: list[str]
+) -> None:
+    (image,) = with_captions([CaptionedImage(b"x", ["a", "b", "a", "c"])], **chosen)
+    assert image.captions == captions
 
 
 def test_lists_of_captions_stay_whole(tmp_path: Path) -> None:
@@ -229,7 +252,7 @@ def row(image: bytes, caption: str) -> dict[str, object]:
 def test_pairs_of_runs_are_grouped_by_image(tmp_path: Path) -> None:
     one = run(tmp_path / "one", [[(b"x", "a"), (b"x", "b"), (b"y" * 700, "c")], [(b"z", "d")]])
     two = run(tmp_path / "two", [[(b"z", "e"), (b"z", "d")]])
-    assert found(run_set([one, two])) == [(b"x", ["a", "b"]), (b"y" * 700, ["c"]), (b"z", ["d", "e"])]
+    assert found(run_set([one, two])) == [(b"x", ["a", "b"]), (b"y" * 700, ["c"]), (b"z", ["d", "e", "d"])]
     assert len(run_set([one, two], images_at_most=2)) == 2
 
 

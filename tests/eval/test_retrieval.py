@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,6 +145,26 @@ def test_embeddings_and_owners_that_do_not_agree_are_refused(
         recalls(torch.zeros(shapes[0]), torch.zeros(shapes[1]), torch.tensor(owner))
 
 
+@given(cases(), st.data())
+def test_an_equal_caption_is_of_the_images_of_its_equals_too(
+    case: tuple[torch.Tensor, torch.Tensor, torch.Tensor], data: st.DataObject
+) -> None:
+    images, texts, owner = case
+    same = data.draw(st.lists(st.integers(0, 5), min_size=len(owner), max_size=len(owner)))
+    found = recalls(images, texts, owner, same_caption=torch.tensor(same))
+    scores, of = images.numpy() @ texts.numpy().T, owner.tolist()
+    own = np.array(
+        [[any(of[t] == i and same[t] == one for t in range(len(of))) for one in same] for i in range(len(images))]
+    )
+    for direction, score, mine in (("image_to_text", scores, own), ("text_to_image", scores.T, own.T)):
+        for k in KS:
+            hits = 0
+            for row, right in zip(score, mine, strict=True):
+                best = max((one for one in row[right] if one == one), default=None)
+                hits += best is not None and sum(not one < best for one in row[~right]) < k
+            assert found[f"{direction}_r{k}"] == pytest.approx(100 * hits / len(score))
+
+
 # The evaluator -------------------------------------------------------------------------------------------------------
 
 
@@ -191,6 +212,21 @@ def test_a_set_is_encoded_in_batches_and_what_cannot_be_decoded_is_named() -> No
     assert (found.metrics["images"], found.metrics["captions"]) == (7, 10)
     assert sum(encoders.images) == 7
     assert encoders.captions == [4, 4, 2]
+
+
+@pytest.mark.parametrize(("counted", "r1"), [("own", (0.0, 0.0)), ("all", (100.0, 100.0))])
+def test_a_caption_of_two_images_is_right_for_its_own_or_for_both(counted: Any, r1: tuple[float, float]) -> None:
+    encoders = Encoders()
+    found = retrieval(
+        [CaptionedImage(b"image1", ["1 a"]), CaptionedImage(b"image1", ["1 a"])],
+        decode=decode,
+        encode_image=encoders.encode_image,
+        encode_text=encoders.encode_text,
+        batch=4,
+        shared_captions=counted,
+    ).metrics
+    assert (found["image_to_text_r1"], found["text_to_image_r1"]) == r1
+    assert found["shared_captions"] == 2
 
 
 def test_an_encoder_that_mixes_images_up_is_seen() -> None:

@@ -1,5 +1,6 @@
 """Shards in an object store are trained on as those of a disk: the same index, the same batches."""
 
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ def all_batches(folder: Path, run: str, *, workers: int) -> tuple[Samples, list[
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_of_a_store_are_those_of_a_disk(workers: int, s3: Server, tmp_path: Path):
+    forkserver._forkserver._stop()  # one that an earlier test has left does not know the address of this store
     run = Path(write_run(tmp_path / "run", pairs(60, images=40, sources=("a", "b"))))
     for path in filter(Path.is_file, run.rglob("*")):
         storage.write_bytes(f"{s3.url}/run/{path.relative_to(run)}", path.read_bytes())

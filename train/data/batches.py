@@ -1,9 +1,10 @@
 """A batch: the pairs of one step that one process has, or a chunk of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch.nn import functional
 
 TOKENS_MULTIPLE = 8  # batches are padded to a multiple of this: matrix units like it, and fewer shapes are compiled
 
@@ -51,6 +52,15 @@ class Batch:
             tensor.to(device, non_blocking=True) for tensor in (self.images, self.tokens, self.mask)
         )
         return Batch(self.keys, self.sources, self.epochs, images, tokens, mask)
+
+
+def widened(batch: Batch, width: int) -> Batch:
+    """The same pairs, their captions padded to `width` tokens."""
+    missing = width - batch.tokens.shape[1]
+    if not missing:
+        return batch
+    tokens, mask = (functional.pad(tensor, (0, missing)) for tensor in (batch.tokens, batch.mask))
+    return replace(batch, tokens=tokens, mask=mask)
 
 
 def padded(tokens: Sequence[Sequence[int]], tokens_at_most: int) -> tuple[torch.Tensor, torch.Tensor]:

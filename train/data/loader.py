@@ -2,7 +2,7 @@
 
 Their order depends on neither how many these are nor how many train.
 
-A global batch is what the sampler has under its number; rank r of R has its pairs r * N // R … (r + 1) * N // R - 1.
+A global batch is what the sampler has under its number, and a rank has its `share` of that.
 Workers make pieces of that, and the batch is put together here.
 
 A pair whose image cannot be decoded is reported, and a spare of the same source takes its place (`Order.spare`): a pure
@@ -35,6 +35,7 @@ from altalign.train.data.order import Numbers, Order
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.data.words import corrupted
+from altalign.train.ranks import share
 from altalign.train.settings import DataSettings
 
 _PIECE = 64  # pairs that a worker makes at a time, at least
@@ -218,12 +219,12 @@ def _json_line(value: dict[str, Any]) -> str:
 
 
 def _pieces(sampler: GlobalBatches, numbers: Iterable[int], rank: int, ranks: int, size: int) -> Iterator[_Piece]:
-    begin, end = rank * sampler.size // ranks, (rank + 1) * sampler.size // ranks
+    own = share(sampler.size, rank, ranks)
     for number in numbers:
         pairs, epochs = sampler.batch(number)
-        for first in range(begin, end, size):
-            after = min(end, first + size)
-            yield _Piece(number, first, pairs[first:after], epochs[first:after], after == end)
+        for first in own[::size]:
+            after = min(own.stop, first + size)
+            yield _Piece(number, first, pairs[first:after], epochs[first:after], after == own.stop)
 
 
 class _Maker(Dataset[Any]):

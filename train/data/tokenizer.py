@@ -85,9 +85,13 @@ class CaptionTokenizer:
     @cached_property
     def whole_words(self) -> npt.NDArray[np.int64]:
         """The pieces that are words of two letters or more: int64[n]."""
-        known = self._tokenizer.get_vocab(with_added_tokens=False)
-        words = [number for piece, number in known.items() if len(piece) > 1 and piece.isalpha()]
-        return np.array(sorted(words), np.int64)
+        words = [word for word in self.words() if len(word) > 1 and word.isalpha()]
+        return np.array([self.number(word) for word in words], np.int64)
+
+    def words(self) -> list[str]:
+        """The pieces of the vocabulary that are whole words, in the order of their numbers."""
+        pieces = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
+        return [piece for piece, _ in pieces if not piece.startswith(_CONTINUES) and piece not in SPECIAL]
 
     def pieces(self, caption: str) -> list[str]:
         """The same as text, for people."""

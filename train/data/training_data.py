@@ -11,7 +11,7 @@ from typing import Any
 from altalign import storage
 from altalign.errors import UsageError
 from altalign.train import training_folder
-from altalign.train.data import tokenizer
+from altalign.train.data import packed, tokenizer
 from altalign.train.data.loader import GlobalBatches
 from altalign.train.data.order import DistinctImages, OneSource, Order, Sampler, Waiting
 from altalign.train.data.samples import Samples
@@ -58,16 +58,23 @@ def prepared(config: TrainConfig, ranks: Ranks, *, say: Callable[[str], None]) -
     return ranks.first_then_others(lambda: _opened(config, say))
 
 
-def samples_of(config: TrainConfig) -> Samples:
+def runs_of(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> list[str]:
+    """The run folders that are trained on, that of packed tars and tables among them."""
+    chosen = config.data
+    plain = chosen.tars or chosen.tables
+    return [*chosen.runs, *([packed.pack(training_folder.path(config, "packed"), chosen, say)] if plain else [])]
+
+
+def samples_of(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> Samples:
     """The pairs of the settings, with their index in the run's folder; of one process, where it is not there yet."""
     chosen = config.data
     return Samples.open(
-        training_folder.path(config, "index"), chosen.runs, held_out=chosen.held_out, pairs=chosen.pairs
+        training_folder.path(config, "index"), runs_of(config, say), held_out=chosen.held_out, pairs=chosen.pairs
     )
 
 
 def _opened(config: TrainConfig, say: Callable[[str], None]) -> TrainingData:
-    chosen, samples = config.data, samples_of(config)
+    chosen, samples = config.data, samples_of(config, say)
     is_sequential = chosen.sampling == "sequential"
     order = Order(samples.sources, chosen.source_weights, config.run.seed, sequential=is_sequential)
     size = config.loop.global_batch

@@ -9,7 +9,7 @@ from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channe
 from torch import nn
 from torch.nn import functional
 
-from altalign.train.model import batch_norm, weights
+from altalign.train.model import align_names, batch_norm, weights
 from altalign.train.settings import ImageTowerSettings
 
 STAGES = [  # of B0: EfficientNet, table 1
@@ -67,7 +67,12 @@ class ImageTower(EfficientNet):
         if settings.weights:
             unused = ("conv_head.", "bn2.", "classifier.")
             weights.read_into(
-                self, settings.weights, setting="[image_tower] weights", prefixes=("image_tower.",), unused=unused
+                self,
+                settings.weights,
+                setting="[image_tower] weights",
+                prefixes=("image_tower.", "visual.trunk.", "vision_model."),  # ours, open_clip's, AlignModel's
+                unused=unused,
+                renamed={theirs: own for own, theirs in align_names.of(self.state_dict()).items()},
             )
         if settings.frozen:
             self.requires_grad_(requires_grad=False).eval()

@@ -34,7 +34,9 @@ class TextTower(nn.Module):
         self.num_features: int = settings.width
         self.frozen = settings.frozen
         if settings.weights:
-            prefixes, unused = ("text_tower.", "bert."), ("pooler.", "cls.", "embeddings.position_ids")
+            # ours and BERT's, open_clip's, AlignModel's
+            prefixes = ("text_tower.", "bert.", "text.transformer.", "text_model.")
+            unused = ("pooler.", "cls.", "embeddings.position_ids")
             weights.read_into(
                 self.bert, settings.weights, setting="[text_tower] weights", prefixes=prefixes, unused=unused
             )

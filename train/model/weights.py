@@ -1,6 +1,7 @@
-"""A tower's first weights from a safetensors file."""
+"""A tower's first weights from safetensors: of a file, or of a folder of open_clip or transformers."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -12,21 +13,36 @@ from altalign import storage
 from altalign.errors import UnreadableError, UsageError
 
 NAMES_SHOWN = 3
+_OF_FOLDERS = ("model.safetensors", "open_clip_model.safetensors")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_POSITIONS = "embeddings.position_embeddings.weight"  # of which a model with shorter captions takes the first
 
 
-def read_into(module: nn.Module, path: str, *, setting: str, prefixes: Sequence[str], unused: Sequence[str]) -> None:
-    """Replace all weights and buffers of `module` by those of a file.
+def read_into(
+    module: nn.Module,
+    path: str,
+    *,
+    setting: str,
+    prefixes: Sequence[str],
+    unused: Sequence[str],
+    renamed: Mapping[str, str] | None = None,
+) -> None:
+    """Replace all weights and buffers of `module` by those of a file, or of a folder that has one.
 
     Names in the file may all the same begin with one of `prefixes` (the file is of a larger model, whose other parts
-    are left out); names that then begin with one of `unused` are left out too. Counts of batches may be missing.
-    `setting` names the setting in errors.
+    are left out); names that then begin with one of `unused` are left out too, and those in `renamed` get its names.
+    Counts of batches may be missing. Of a longer table of positions the first are taken. `setting` names the setting
+    in errors. No pickle is read.
 
     Raises:
         UsageError: the file is not there, or its tensors are not the module's.
         UnreadableError: it is no safetensors file.
     """
-    tensors = _own(_read(path, setting), prefixes, unused)
+    tensors = _own(_read(path.removeprefix("open_clip:"), setting), prefixes, unused)
+    tensors = {(renamed or {}).get(name, name): tensor for name, tensor in tensors.items()}
     state = module.state_dict()
+    if _POSITIONS in state and _POSITIONS in tensors:
+        tensors[_POSITIONS] = tensors[_POSITIONS][: len(state[_POSITIONS])]
     missing = [name for name in state if name not in tensors and not name.endswith("num_batches_tracked")]
     unexpected = sorted(tensors.keys() - state.keys())
     odd = [
@@ -50,18 +66,32 @@ def read_into(module: nn.Module, path: str, *, setting: str, prefixes: Sequence[
 
 
 def _read(path: str, setting: str) -> dict[str, torch.Tensor]:
+    if path.endswith(_PICKLES):
+        raise UsageError(f"{setting}: {path}: a pickle may run code when it is read; give safetensors")
+    if not storage.is_remote(path) and Path(path).is_dir():
+        return {name: tensor for file in _files(path, setting) for name, tensor in _read(file, setting).items()}
     try:
         return load(storage.read_bytes(path) if storage.is_remote(path) else Path(path).read_bytes())
     except FileNotFoundError:
         raise UsageError(
             f"{setting}: {path}: no such file; give a safetensors file, or leave the setting out to start from scratch"
         ) from None
-    except IsADirectoryError:
-        raise UsageError(
-            f"{setting}: {path}: a folder, where a file of weights (safetensors) is meant; give the path of the file"
-        ) from None
     except SafetensorError as error:
         raise UnreadableError(f"{setting}: {path}: no safetensors file: {error}") from None
+
+
+def _files(folder: str, setting: str) -> list[str]:
+    """The file of a folder's weights, or those that its index lists."""
+    index = Path(folder, "model.safetensors.index.json")
+    if index.is_file():
+        return [str(Path(folder, name)) for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    found = [str(Path(folder, name)) for name in _OF_FOLDERS if Path(folder, name).is_file()]
+    if not found:
+        raise UsageError(
+            f"{setting}: {folder}: a folder without {' or '.join(_OF_FOLDERS)}; give one with weights in safetensors, "
+            "or the path of the file"
+        )
+    return found[:1]
 
 
 def _own(tensors: dict[str, torch.Tensor], prefixes: Sequence[str], unused: Sequence[str]) -> dict[str, torch.Tensor]:

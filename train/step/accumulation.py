@@ -5,7 +5,8 @@ temperature. Pass 2 encodes each chunk again and goes back through the towers fr
 sum over chunks is the gradient of the global batch, for every weight, and the temperature has its gradient once. It is
 so only where both passes compute the same embeddings: a chunk's dropout is drawn from (seed, step, place of the chunk
 in the global batch), and batch norm has the chunk's statistics, or fixed ones. `StepResult.drift` says how far they
-were apart. Where every rank's share fits into one chunk there is one pass.
+were apart. Captions are as wide as the global batch's longest, for dropout is drawn for padding too: so a chunk's is
+the same on any number of ranks. Where every rank's share fits into one chunk there is one pass.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from altalign.errors import UsageError
+from altalign.train.data.batches import widened
 from altalign.train.model import batch_norm
 from altalign.train.step.global_batch import GlobalBatch, Group, global_batch
 from altalign.train.step.loss import Mixed
@@ -138,17 +140,9 @@ def gradients(
         autocast: the arithmetic of the towers; loss and embeddings are not in it.
         group: the ranks; default all.
     """
-    passes = _Passes(
-        towers,
-        model,
-        batch,
-        chunk,
-        mixup,
-        token_drop,
-        autocast,
-        (seed, step),
-        global_batch(len(batch.keys), _device(model), group),
-    )
+    whole = global_batch(len(batch.keys), _device(model), group, width=batch.tokens.shape[1])
+    held = widened(batch, whole.width)
+    passes = _Passes(towers, model, held, chunk, mixup, token_drop, autocast, (seed, step), whole)
     model.zero_grad(set_to_none=True)
     check_sync(model, passes.whole.sizes, chunk)
     fits = max(passes.whole.sizes) <= chunk  # the same on all ranks: collectives keep their order

@@ -10,11 +10,15 @@ Group = distributed.ProcessGroup | None
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """How many pairs each rank of a group holds, in the order of the global batch. A process alone is rank 0 of 1."""
+    """How many pairs each rank of a group holds, in the order of the global batch. A process alone is rank 0 of 1.
+
+    `width` is the largest that a rank has named: of captions, in tokens.
+    """
 
     sizes: tuple[int, ...]
     rank: int
     group: Group
+    width: int = 0
 
     @property
     def size(self) -> int:
@@ -81,19 +85,19 @@ class GlobalBatch:
         return self.summed(torch.exp(values - largest)).log_().add_(largest)
 
 
-def global_batch(pairs: int, device: torch.device, group: Group = None) -> GlobalBatch:
-    """The global batch of a group of ranks (default: all), of which this process holds `pairs`.
+def global_batch(pairs: int, device: torch.device, group: Group = None, *, width: int = 0) -> GlobalBatch:
+    """The global batch of a group of ranks (default: all), of which this process holds `pairs`, `width` wide.
 
     Raises:
         ValueError: a rank has no pair.
     """
-    sizes, rank = (pairs,), 0
+    sizes, widths, rank = (pairs,), (width,), 0
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size(group) > 1:
-        counted = torch.zeros(distributed.get_world_size(group), dtype=torch.int64, device=device)
-        rank = distributed.get_rank(group)
-        counted[rank] = pairs
+        rank, ranks = distributed.get_rank(group), distributed.get_world_size(group)
+        counted = torch.zeros(2, ranks, dtype=torch.int64, device=device)
+        counted[:, rank] = torch.tensor([pairs, width])
         distributed.all_reduce(counted, group=group)
-        sizes = tuple(counted.tolist())
+        sizes, widths = map(tuple, counted.tolist())
     if not all(sizes):
         raise ValueError(f"pairs of each rank {list(sizes)}: every rank needs one")
-    return GlobalBatch(sizes, rank, group)
+    return GlobalBatch(sizes, rank, group, max(widths))

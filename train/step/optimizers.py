@@ -2,9 +2,10 @@
 
 It is said outright which parameters decay, and whose step is scaled by their own norm.
 
-A parameter is of one kind: `norm` (scale or shift of a batch, layer or group norm), `bias` (of anything else) or
-`weight`. What is frozen is in no group. Of a group are, beside what torch keeps there: `param_names`, `part`, `kinds`,
-`trust` (LAMB and LARS) and `factor`, which the loop multiplies the rate with.
+A parameter is of one kind: `batch_norm` (scale or shift of one), `norm` (of a layer or group norm), `bias` (of anything
+else) or `weight`. To exclude `norm` excludes batch norm too. What is frozen is in no group. Of a group are, beside what
+torch keeps there: `param_names`, `part`, `kinds`, `trust` (LAMB and LARS) and `factor`, which the loop multiplies the
+rate with.
 """
 
 import math
@@ -19,12 +20,13 @@ from altalign.errors import UsageError
 from altalign.train.model.dual_encoder import PARTS, Part, part_of
 from altalign.train.settings import OptimizerSettings
 
-KINDS = ("weight", "bias", "norm")
+KINDS = ("weight", "bias", "norm", "batch_norm")
 LARS_TRUST = 0.001  # You et al. 2017 (arXiv 1708.03888), section 5: the trust coefficient
 
 _many: Any = torch  # `_foreach_*` are private by name alone: torch's own optimisers are made of them
 # timm's are subclasses of them
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_NORMS = (nn.LayerNorm, nn.GroupNorm)
 _NUMBERS_AT_A_TIME = 1 << 26  # of the parameters stepped together: two copies of as many are scratch memory, 512 MiB
 
 
@@ -103,14 +105,15 @@ def clip(model: nn.Module, norm: float) -> Tensor:
 def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
     """Parameters that are treated alike, those of a part together."""
     adapts = settings.name in ("lamb", "lars")
-    norms = _names_of_norms(model)
+    kinds = _kinds_of_norms(model)
+    undecayed, untrusted = _kinds_excluded(settings.decay_excludes), _kinds_excluded(settings.trust_excludes)
     found: dict[tuple[Part, bool, bool], list[tuple[str, nn.Parameter, str]]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            part, kind = part_of(name), _kind(name, norms)
+            part, kind = part_of(name), kinds.get(name) or _kind(name)
             is_temperature = part == "temperature"
-            decays = settings.weight_decay > 0 and not is_temperature and kind not in settings.decay_excludes
-            trusts = adapts and not is_temperature and kind not in settings.trust_excludes
+            decays = settings.weight_decay > 0 and not is_temperature and kind not in undecayed
+            trusts = adapts and not is_temperature and kind not in untrusted
             found.setdefault((part, decays, trusts), []).append((name, parameter, kind))
     return [
         {
@@ -125,19 +128,23 @@ def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any
     ]
 
 
-def _names_of_norms(model: nn.Module) -> set[str]:
-    """Names of the scales and shifts of batch, layer and group norms."""
-    modules = ((prefix, module) for prefix, module in model.named_modules() if isinstance(module, _NORMS))
+def _kinds_excluded(named: Iterable[str]) -> set[str]:
+    """The kinds that a setting names: batch norm is among the norms."""
+    return {*named, "batch_norm"} if "norm" in named else {*named}
+
+
+def _kinds_of_norms(model: nn.Module) -> dict[str, str]:
+    """The kind of each scale and shift of batch, layer and group norms, by name."""
     return {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, module in modules
+        f"{prefix}.{name}" if prefix else name: "batch_norm" if isinstance(module, _BATCH_NORMS) else "norm"
+        for prefix, module in model.named_modules()
+        if isinstance(module, (*_BATCH_NORMS, *_NORMS))
         for name, _ in module.named_parameters(recurse=False)
     }
 
 
-def _kind(name: str, norms: set[str]) -> Any:
-    if name in norms:
-        return "norm"
+def _kind(name: str) -> str:
+    """The kind of a parameter of no norm."""
     return "bias" if name.rpartition(".")[2] == "bias" else "weight"
 
 

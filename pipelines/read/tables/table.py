@@ -58,7 +58,7 @@ def form_of(path: str) -> Form:
     Raises:
         UsageError: the name has no ending of a table.
     """
-    name = PurePath(path)
+    name = PurePath(storage.name(path))
     compressed = name.suffix.lower() in _COMPRESSIONS
     form = _FORMS.get((PurePath(name.stem) if compressed else name).suffix.lower())
     if form is None or (compressed and form in _BINARY):
@@ -141,7 +141,7 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
     form = form_of(path)
     if form in _BINARY:
         if not _is_empty(path):
-            yield from (_read_parquet if form == "parquet" else _read_arrow)(path, settings)
+            yield from (read_parquet if form == "parquet" else _read_arrow)(path, settings)
         return
     check(path, settings)
     if _is_empty(path):
@@ -208,7 +208,7 @@ def _nulls(rows: int) -> pa.StringArray:
 
 
 def _file_name(path: str) -> str:
-    return shown_name(PurePath(path).name)
+    return shown_name(storage.name(path))
 
 
 def shown_name(name: str) -> str:
@@ -290,13 +290,20 @@ def check_images(path: str, table: pq.ParquetFile, column: str) -> None:
     _check_pages(path, table, _checked_chunks(path, table), [column])
 
 
-def _read_parquet(path: str, settings: InputSettings) -> Iterator[Found]:
+def read_parquet(path: str, settings: InputSettings, *, named_by: str = "") -> Iterator[Found]:
+    """Yields all rows of a Parquet table that is not empty; a column (`named_by`) may hold their names.
+
+    Raises:
+        UnreadableError: the file is broken as a whole.
+        UsageError: as `check`.
+    """
     with parquet.reading(path) as table:
-        rows, names = sum(parquet.rows_of_groups(table)), columns(settings)
+        rows = sum(parquet.rows_of_groups(table))
+        names = list(dict.fromkeys(filter(None, [*columns(settings), named_by])))
         _check_pages(path, table, _check_parquet(path, table, settings), [*names, settings.image_column])
         if not settings.image_column:
             batches = table.iter_batches(STRETCH_ROWS, columns=names, use_threads=False)
-            yield from _found(path, parquet.exactly(batches, rows), settings)
+            yield from _found(path, parquet.exactly(batches, rows), settings, named_by)
             return
         with_images = [*names, _image_path(table, settings)]
         batches = table.iter_batches(_rows_a_batch(table), columns=with_images, use_threads=False)
@@ -310,7 +317,9 @@ def _read_arrow(path: str, settings: InputSettings) -> Iterator[Found]:
         yield from _found(path, table.stretches([*columns(settings), *images]), settings)
 
 
-def _found(path: str, batches: Iterable[pa.RecordBatch], settings: InputSettings) -> Iterator[Found]:
+def _found(
+    path: str, batches: Iterable[pa.RecordBatch], settings: InputSettings, named_by: str = ""
+) -> Iterator[Found]:
     """What is in the rows of a table, which come in parts."""
     row = 0
     for part in (part for batch in batches for part in caption_lists.stretches(batch, settings.caption_column)):
@@ -318,7 +327,8 @@ def _found(path: str, batches: Iterable[pa.RecordBatch], settings: InputSettings
             yield _found_in_hand(path, part, row, settings)
         else:
             each, row_of = caption_lists.a_row_each(part, settings.caption_column)
-            yield as_found(candidates(each, settings, row_names(path, row + row_of)))
+            names = _strings(each.column(named_by)) if named_by else row_names(path, row + row_of)
+            yield as_found(candidates(each, settings, names))
         row += part.num_rows
 
 
@@ -484,7 +494,7 @@ def _is_empty(path: str) -> bool:
 
 def opened(path: str) -> BinaryIO:
     """A table of text, decompressed."""
-    name = PurePath(path)
+    name = PurePath(storage.name(path))
     file, compression = storage.open_read(path), _COMPRESSIONS.get(name.suffix.lower())
     begins = file.read(len(_GZIP))
     file.seek(0)

@@ -20,7 +20,8 @@ from altalign.schema import CANDIDATE
 
 STATS = "_stats.json"
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.zst")
-_COLUMNS = {"key", "status", "url"}
+_NAME = "key"  # of a row; of an image that came, its members in the tar have this name
+_COLUMNS = {_NAME, "status", "url"}
 _CAME = "success"
 
 
@@ -65,7 +66,7 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
     Raises:
         UnreadableError: it is broken.
     """
-    for found in table.read(path, _as_table(settings)):
+    for found in table.read_parquet(path, _as_table(settings), named_by=_NAME):
         status = parquet.strings(found.rows, "page_url")
         rows = found.rows.filter(pc.not_equal(status.fill_null(""), pa.scalar(_CAME)))
         none = pa.nulls(rows.num_rows, pa.string())

@@ -58,13 +58,6 @@ def test_a_flat_image_has_no_features(name: str) -> None:
     assert embedders.load(name).features(FLAT[:, :, 0]) is None
 
 
-def test_a_training_run_is_refused_until_there_are_any() -> None:
-    with pytest.raises(
-        UsageError, match=r'embedder = "run:runs/first": .* cannot be an embedder yet; give another one$'
-    ):
-        embedders.load("run:runs/first")
-
-
 # ONNX -----------------------------------------------------------------------------------------------------------------
 
 

@@ -279,7 +279,7 @@ def test_weights_that_are_not_the_towers_are_one_line(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_a_folder_and_no_safetensors(tmp_path: Path) -> None:
     (tmp_path / "noise").write_bytes(b"nothing of the kind")
     missing = f"{tmp_path}/none: no such file; give a safetensors file, or leave the setting out to start from scratch"
-    folder = f"{tmp_path}: a folder, where a file of weights (safetensors) is meant; give the path of the file"
+    folder = f"{tmp_path}: a folder without model.safetensors or open_clip_model.safetensors; give one with weights in"
     for path, error, line in (
         (tmp_path / "none", UsageError, missing),
         (tmp_path, UsageError, folder),

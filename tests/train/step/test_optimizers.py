@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm.optim
 import torch
 from timm.layers import BatchNormAct2d
 from torch import nn
@@ -103,6 +104,29 @@ def test_twenty_steps_are_those_of_the_reference(name: str, decay: float, dtype:
         np.testing.assert_allclose(parameter.detach().numpy(), expected, **close)
 
 
+@torch.no_grad()
+def test_by_default_it_steps_as_timms_lamb_does_without_clipping() -> None:
+    ours, theirs = Towers(), Towers()
+    optimizer = make_optimizer(ours, settings_of(weight_decay=0.1))
+    named = dict(theirs.named_parameters())
+    groups = [
+        {"params": [named[name] for name in group["param_names"]], "weight_decay": group["weight_decay"]}
+        for group in optimizer.param_groups
+    ]
+    peer = timm.optim.Lamb(groups, lr=0.01, betas=(0.9, 0.999), eps=1e-6, max_grad_norm=None)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(STEPS):
+        for name, parameter in ours.named_parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+            named[name].grad = parameter.grad.clone()
+        optimizer.step()
+        peer.step()
+    for name, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter, named[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
 @pytest.mark.parametrize("name", REFERENCES)
 @pytest.mark.parametrize(("weight", "slope"), [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
 def test_a_norm_of_zero_makes_the_ratio_one(name: str, weight: float, slope: float) -> None:
@@ -129,10 +153,8 @@ class Towers(nn.Module):
         self.temperature = nn.ParameterDict({"logarithm": nn.Parameter(torch.tensor(0.5))})
 
 
-NORMS = {f"image_tower.{number}.{name}" for number in (1, 2, 3) for name in ("weight", "bias")} | {
-    "text_tower.1.weight",
-    "text_tower.1.bias",
-}
+BATCH_NORMS = {f"image_tower.{number}.{name}" for number in (1, 2) for name in ("weight", "bias")}
+NORMS = BATCH_NORMS | {f"{norm}.{name}" for norm in ("image_tower.3", "text_tower.1") for name in ("weight", "bias")}
 BIASES = {"image_tower.0.bias", "text_tower.2.bias", "text_projection.bias"}
 TEMPERATURE = {"temperature.logarithm"}
 ALL = {name for name, _ in Towers().named_parameters()}
@@ -144,7 +166,15 @@ def names_where(optimizer: torch.optim.Optimizer, says: Callable[[dict[str, Any]
 
 @pytest.mark.parametrize("method", ["lamb", "lars", "adamw", "sgd"])
 @pytest.mark.parametrize(
-    ("excludes", "excluded"), [([], set()), (["bias"], BIASES), (["norm"], NORMS), (["bias", "norm"], BIASES | NORMS)]
+    ("excludes", "excluded"),
+    [
+        ([], set()),
+        (["bias"], BIASES),
+        (["norm"], NORMS),
+        (["batch_norm"], BATCH_NORMS),
+        (["bias", "norm"], BIASES | NORMS),
+        (["norm", "batch_norm"], NORMS),
+    ],
 )
 def test_what_decays_and_what_has_a_trust_ratio_is_as_the_settings_say(
     method: str, excludes: list[str], excluded: set[str]
@@ -200,7 +230,7 @@ def test_rows_say_what_happens_to_each_group() -> None:
     assert [(row.part, row.kinds, row.weight_decay, row.has_trust_ratio) for row in rows] == [
         ("image_tower", ("weight",), 1e-5, True),
         ("image_tower", ("bias",), 1e-5, False),
-        ("image_tower", ("norm",), 0.0, True),
+        ("image_tower", ("norm", "batch_norm"), 0.0, True),
         ("image_projection", ("weight",), 1e-5, True),
         ("text_tower", ("weight",), 1e-5, True),
         ("text_tower", ("bias",), 1e-5, False),

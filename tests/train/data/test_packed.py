@@ -1,0 +1,95 @@
+"""Training on tars and tables that no curation has made."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from altalign import cli
+from altalign.train.data import packed
+from altalign.train.data.samples import Samples
+from altalign.train.settings import DataSettings
+from tests.train.run_folders import picture
+from tests.train.test_training_run import written
+
+
+def tar(path: Path, members: dict[str, bytes]) -> str:
+    with tarfile.open(path, "w") as file:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            file.addfile(member, io.BytesIO(data))
+    return str(path)
+
+
+def inputs(folder: Path, number: int = 12) -> dict[str, Any]:
+    """A tar of as many pairs, some in .txt and some in .json, and a table of others."""
+    members: dict[str, bytes] = {}
+    for n in range(number):
+        caption = f"caption {n} of a kite"
+        members[f"{n}.jpg"] = picture(n)
+        members |= {f"{n}.txt": caption.encode()} if n % 2 else {f"{n}.json": json.dumps({"caption": caption}).encode()}
+    members["text.jpg"], members["text.txt"] = b"no image", b"a caption"
+    tar(folder / "a.tar", members)
+    table = {
+        "picture": [picture(100 + n) for n in range(number)],
+        "said": [[f"table {n}", "twice"] for n in range(number)],
+    }
+    pq.write_table(pa.table(table), folder / "b.parquet")
+    return {
+        "runs": [],
+        "tars": [str(folder / "*.tar")],
+        "tables": [str(folder / "*.parquet")],
+        "image_column": "picture",
+        "caption_column": "said",
+    }
+
+
+def test_every_pair_is_packed_once_and_what_is_left_out_is_said(tmp_path: Path) -> None:
+    chosen, said = DataSettings.from_values(inputs(tmp_path), where="test"), []
+    folder = packed.pack(str(tmp_path / "packed"), chosen, said.append)
+    samples = Samples.open(str(tmp_path / "index"), [folder])
+    assert len(samples) == 12 + 24
+    found = set(samples.read(samples.pairs(np.arange(36))))
+    assert (picture(3), "caption 3 of a kite") in found
+    assert (picture(4), "caption 4 of a kite") in found
+    assert {(picture(111), "table 11"), (picture(111), "twice")} < found
+    assert any("they have no lineage" in line for line in said)
+    assert "left out: 1 rows with no image by its first bytes" in said
+    again: list[str] = []
+    assert packed.pack(str(tmp_path / "packed"), chosen, again.append) == folder
+    assert not again
+
+
+@pytest.mark.trained
+def test_training_and_evaluation_on_tars_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = written(tmp_path, data=inputs(tmp_path, 24), schedule={"steps": 2})
+    assert cli.main(["train", config, "--dry-run"]) == 0
+    assert "and what tars and tables hold" in capsys.readouterr().out
+    assert cli.main(["train", config]) == 0
+    facts = json.loads((tmp_path / "trained" / "run.json").read_text())
+    assert facts["without_lineage"] == [str(tmp_path / "*.tar"), str(tmp_path / "*.parquet")]
+    assert cli.main(["eval", config]) == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tars": ["nowhere/*.tar"]}, "[data] tars: nothing is at 'nowhere/*.tar'; give paths or globs of files"),
+        ({"caption_column": "alt"}, "no column 'alt' (there are picture, said); name another"),
+        ({"tars": [], "tables": []}, "runs, tars and tables are empty; give what is to be trained on"),
+    ],
+)
+def test_what_cannot_be_packed_is_one_line(
+    tmp_path: Path, changed: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["train", written(tmp_path, data={**inputs(tmp_path), **changed})]) in (1, 2)
+    said = capsys.readouterr().err.splitlines()
+    assert message in said[-1]
+    assert said[-1].startswith("altalign: ")

@@ -1,0 +1,182 @@
+"""Models in other libraries' forms, opened by these libraries."""
+
+import io
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from altalign import cli
+from altalign.train.encoders import Trained, trained
+from tests.train.run_folders import picture
+from tests.train.trained_folders import write_trained
+
+pytestmark = pytest.mark.trained
+
+WHOLE_B0 = {"width": 0.0, "depth": 0.0, "padding": "same"}  # as timm has it
+needs_open_clip = pytest.mark.skipif(not find_spec("open_clip"), reason="no open_clip here: `make test-readers`")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run of a small EfficientNet, padded as Keras does."""
+    return write_trained(tmp_path_factory.mktemp("small") / "run")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run of a B0 as timm has it, with a linear layer after it."""
+    return write_trained(tmp_path_factory.mktemp("whole") / "run", image_tower={**WHOLE_B0, "embedding_width": 24})
+
+
+def exported(run: str, folder: Path, to: str, *more: str) -> Path:
+    assert cli.main(["export", run, str(folder), "--to", to, *more]) == 0
+    return folder
+
+
+def ours(run: str) -> Trained:
+    return trained(run)
+
+
+@pytest.mark.everyday
+@torch.no_grad()
+def test_a_folder_of_align_model_computes_what_ours_does(small: str, tmp_path: Path) -> None:
+    from transformers import AlignModel, AutoProcessor
+
+    folder, of = exported(small, tmp_path / "align", "align"), ours(small)
+    model, processor = AlignModel.from_pretrained(folder).eval(), AutoProcessor.from_pretrained(folder)
+    photo, caption = Image.open(io.BytesIO(picture(3, (90, 60), "PNG"))), "3 red rings below a kite"
+    given = processor(images=photo, text=[caption], return_tensors="pt", truncation=True, max_length=12)
+    found = model(**given)
+    pixels = (given["pixel_values"] + 1) * 127.5
+    torch.testing.assert_close(found.image_embeds, of.model.encode_image(pixels), rtol=0, atol=1e-5)
+    from altalign.train.encoders import opened
+
+    again = opened(small)
+    near = again.encode_image(again.pixels([picture(3, (90, 60), "PNG")]))
+    assert float((found.image_embeds * near).sum()) > 0.9999  # resized by torchvision, and by us
+    torch.testing.assert_close(found.text_embeds, again.encode_text([caption]), rtol=0, atol=1e-5)
+    assert float(model.temperature) == pytest.approx(float(of.model.temperature.value()))
+    padded = processor(text=[caption], return_tensors="pt")  # to 64 by itself
+    torch.testing.assert_close(
+        torch.nn.functional.normalize(model.get_text_features(**padded).pooler_output, dim=-1),
+        found.text_embeds,
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+def test_at_the_papers_289_px_keras_padding_is_align_models(tmp_path: Path) -> None:
+    run = write_trained(tmp_path / "run", data={"resize_px": 346, "crop_px": 289})
+    facts = json.loads((exported(run, tmp_path / "align", "align") / "lineage.json").read_text())
+    assert facts["largest_differences"]["images"] <= 1e-5
+
+
+def test_the_card_says_where_a_model_comes_from_and_what_was_measured(small: str, tmp_path: Path) -> None:
+    folder = exported(small, tmp_path / "align", "align")
+    facts, card = json.loads((folder / "lineage.json").read_text()), (folder / "README.md").read_text()
+    assert facts["manifests"] == {"runs/demo": "ab" * 32}
+    assert facts["step"] == 5
+    assert max(facts["largest_differences"].values()) <= 1e-5
+    assert "`runs/demo`: manifest.json has SHA-256 `abab" in card
+    assert "| retrieval/held | 12.5 | 25.0 | 100.0 |" in card
+    assert (folder / "training.toml").read_bytes() == (Path(small) / "config.toml").read_bytes()
+    assert not list(folder.glob("*.bin")) + list(folder.glob("*.pt"))
+
+
+@torch.no_grad()
+def test_graphs_take_any_number_of_inputs_and_embed_for_decontamination(whole: str, tmp_path: Path) -> None:
+    import onnxruntime
+
+    from altalign.pipelines.images import embedders
+
+    folder, of = exported(whole, tmp_path / "onnx", "onnx"), ours(whole)
+    image = onnxruntime.InferenceSession(folder / "image.onnx")
+    squares = torch.rand(3, 3, 36, 36) * 255
+    found = torch.from_numpy(image.run(None, {"images": squares.numpy()})[0])
+    torch.testing.assert_close(found, of.model.encode_image(squares[:, :, 1:34, 1:34]), rtol=0, atol=1e-4)
+    embedder = embedders.load(f"onnx:{folder / 'image.onnx'}")
+    assert embedder.dimensions == 24
+    assert embedder.features(np.asarray(Image.open(io.BytesIO(picture(1, (90, 60)))))) is not None
+
+
+@torch.no_grad()
+def test_timm_opens_the_image_tower(whole: str, tmp_path: Path) -> None:
+    import timm
+
+    folder, of = exported(whole, tmp_path / "timm", "timm"), ours(whole)
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
+    photo = Image.open(io.BytesIO(picture(3, (90, 60)))).convert("RGB")
+    pixels = transform(photo)[None]
+    assert pixels.shape[-2:] == (33, 33)
+    torch.testing.assert_close(model(pixels), of.model.image_features((pixels + 1) * 127.5), rtol=1e-4, atol=1e-5)
+
+
+@needs_open_clip
+@torch.no_grad()
+def test_open_clip_opens_it(whole: str, tmp_path: Path) -> None:
+    import open_clip
+
+    folder, of = exported(whole, tmp_path / "open_clip", "open_clip"), ours(whole)
+    model, _, transform = open_clip.create_model_and_transforms(f"local-dir:{folder}")
+    words = open_clip.get_tokenizer(f"local-dir:{folder}")
+    pixels = transform(Image.open(io.BytesIO(picture(3, (90, 60)))))[None]
+    images, texts, scale = model.eval()(pixels, words(["3 red rings"]))
+    torch.testing.assert_close(images, of.model.encode_image((pixels + 1) * 127.5), rtol=0, atol=1e-5)
+    assert float(scale) == pytest.approx(1 / float(of.model.temperature.value()), rel=1e-5)
+    from altalign.train.encoders import opened
+
+    torch.testing.assert_close(texts, opened(whole).encode_text(["3 red rings"]), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sections", "to", "message"),
+    [
+        (
+            {"image_tower": {"embedding_width": 24}},
+            "align",
+            "[image_tower] embedding_width = 24, and AlignModel has no projection after its image tower, whose own "
+            "width is 160; train with embedding_width = 0",
+        ),
+        ({"image_tower": {"padding": "same"}}, "align", 'padding = "same" pads otherwise than AlignModel'),
+        ({"image_tower": {"width": 0.25}}, "align", "the first block of a stage has a skip"),
+        ({}, "timm", "width = 0.5, depth = 0.3, and tf_efficientnet_b0 has factors of its own"),
+        ({"image_tower": {**WHOLE_B0, "padding": "keras"}}, "timm", 'padding = "keras" pads otherwise than timm'),
+        ({"image_tower": {**WHOLE_B0, "batch_norm_epsilon": 0.1}}, "timm", "and tf_efficientnet_b0 has 0.001"),
+        pytest.param(
+            {"image_tower": WHOLE_B0},
+            "open_clip",
+            "the text projection has a bias, open_clip's has none, and the 32 numbers of the text tower",
+            marks=needs_open_clip,
+        ),
+    ],
+)
+def test_what_a_form_cannot_hold_is_refused_with_the_reason(
+    tmp_path: Path, sections: dict[str, Any], to: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_trained(tmp_path / "run", **sections)
+    assert cli.main(["export", run, str(tmp_path / "out"), "--to", to]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_side_without_odd_maps_fits_where_another_does_not(tmp_path: Path) -> None:
+    run = write_trained(tmp_path / "run", image_tower={"padding": "same"})
+    exported(run, tmp_path / "align", "align", "--crop-px", "32")
+
+
+def test_a_folder_that_is_there_and_a_run_that_is_not_are_refused(
+    small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["export", small, str(tmp_path), "--to", "align"]) == 2
+    assert "it is there already; give a new folder" in capsys.readouterr().err
+    assert cli.main(["export", "nowhere", str(tmp_path / "out"), "--to", "align"]) == 2
+    assert "nowhere: no such training run" in capsys.readouterr().err

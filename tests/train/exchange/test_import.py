@@ -1,0 +1,223 @@
+"""Models of others that come in: as first weights of towers, and as models that are evaluated beside ours."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AlignConfig, AlignModel
+
+from altalign import cli
+from altalign.errors import UsageError
+from altalign.settings import dump
+from altalign.train.encoders import opened, trained
+from altalign.train.exchange import models
+from altalign.train.model import align_names
+from altalign.train.model.image_tower import ImageTower
+from altalign.train.model.text_tower import TextTower
+from altalign.train.settings import ImageTowerSettings, TextTowerSettings
+from tests.train.run_folders import pairs, picture, write_run
+from tests.train.test_training_run import written
+from tests.train.trained_folders import write_trained
+
+pytestmark = pytest.mark.trained
+
+needs_open_clip = pytest.mark.skipif(not find_spec("open_clip"), reason="no open_clip here: `make test-readers`")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_trained(tmp_path_factory.mktemp("small") / "run")
+
+
+@pytest.fixture(scope="module")
+def align(run: str) -> str:
+    """A tiny AlignModel."""
+    folder = Path(run).with_name("align")
+    assert cli.main(["export", run, str(folder), "--to", "align"]) == 0
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def open_clip(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A run, and an open_clip model of it."""
+    folder = tmp_path_factory.mktemp("open_clip")
+    image = {"width": 0.0, "depth": 0.0, "padding": "same", "embedding_width": 24}
+    run = write_trained(folder / "run", image_tower=image)
+    assert cli.main(["export", run, str(folder / "out"), "--to", "open_clip"]) == 0
+    return run, str(folder / "out")
+
+
+def towers(run: str, weights: str) -> tuple[ImageTower, TextTower]:
+    """Towers of a run's settings that begin with somebody's weights."""
+    of = trained(run)
+    image = of.config.image_tower.model_copy(update={"weights": weights})
+    text = of.config.text_tower.model_copy(update={"weights": weights})
+    most = of.tokenizer.tokens_at_most
+    return ImageTower(image), TextTower(text, vocabulary=of.tokenizer.vocabulary, tokens_at_most=most)
+
+
+def check_same(found: torch.nn.Module, expected: torch.nn.Module, but: str = "nothing") -> None:
+    for name, values in expected.state_dict().items():
+        if but not in name:
+            torch.testing.assert_close(found.state_dict()[name], values, rtol=0, atol=0, msg=name)
+
+
+def test_towers_begin_with_the_weights_of_a_folder_of_align_model(run: str, align: str) -> None:
+    image, text = towers(run, align)
+    check_same(image, trained(run).model.image_tower)
+    check_same(text, trained(run).model.text_tower)  # whose table of positions is shorter
+
+
+def test_the_layout_of_coyo_aligns_converted_weights_fits_b7_and_bert_base() -> None:
+    with torch.device("meta"):
+        theirs = AlignModel(AlignConfig())  # whose defaults are COYO-ALIGN's sizes
+        image = ImageTower(ImageTowerSettings(architecture="b7", padding="keras"))
+        text = TextTower(TextTowerSettings(layers=12, width=768, heads=12), vocabulary=30_522, tokens_at_most=64)
+    shapes = {name: values.shape for name, values in theirs.state_dict().items()}
+    state = image.state_dict()
+    assert {f"vision_model.{name}": state[own].shape for own, name in align_names.of(state).items()} == {
+        name: shape for name, shape in shapes.items() if name.startswith("vision_model.")
+    }
+    for name, values in text.bert.state_dict().items():
+        expected = shapes[f"text_model.{name}"]  # of 512 positions, of which the first are taken
+        assert values.shape == (torch.Size([64, 768]) if "position" in name else expected)
+
+
+@needs_open_clip
+def test_towers_begin_with_the_weights_of_a_folder_of_open_clip(open_clip: tuple[str, str]) -> None:
+    run, folder = open_clip
+    image, text = towers(run, f"open_clip:{folder}")
+    check_same(image, trained(run).model.image_tower)
+    check_same(text, trained(run).model.text_tower, but="layer.1.output.LayerNorm.bias")  # which has the projection's
+
+
+def broken(folder: str, to: Path, changed: dict[str, Any]) -> str:
+    """A copy of a folder, its weights changed; None takes one away."""
+    to.mkdir()
+    for path in Path(folder).iterdir():
+        (to / path.name).write_bytes(path.read_bytes())
+    tensors = {**load_file(to / "model.safetensors"), **changed}
+    save_file({name: values for name, values in tensors.items() if values is not None}, to / "model.safetensors")
+    return str(to)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"vision_model.embeddings.convolution.weight": None}, "missing: {convolution}"),
+        ({"vision_model.surplus": torch.zeros(1)}, "unexpected: {vision}surplus"),
+        ({"vision_model.embeddings.convolution.weight": torch.zeros(2)}, "of another shape: {convolution}"),
+    ],
+)
+def test_weights_of_another_architecture_are_one_line_with_names(
+    run: str, align: str, tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    folder = broken(align, tmp_path / "broken", changed)
+    theirs = message.format(convolution="vision_model.embeddings.convolution.weight", vision="vision_model.")
+    with pytest.raises(UsageError, match="weights of another model") as caught:
+        models.opened(folder)
+    assert theirs in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError, match="not this tower's weights") as caught:
+        towers(run, folder)
+    assert message.format(convolution="conv_stem.weight", vision="") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_pickle_is_read(run: str, align: str, tmp_path: Path) -> None:
+    folder = tmp_path / "pickled"
+    folder.mkdir()
+    (folder / "config.json").write_bytes(Path(align, "config.json").read_bytes())
+    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch executed'\ntR.")
+    with pytest.raises(UsageError, match=r"pytorch_model\.bin is a pickle, which may run code and is not read"):
+        models.opened(str(folder))
+    with pytest.raises(UsageError, match="a pickle may run code when it is read; give safetensors"):
+        towers(run, str(folder / "pytorch_model.bin"))
+    with pytest.raises(UsageError, match=r"a folder without model\.safetensors or open_clip_model\.safetensors"):
+        towers(run, str(folder))
+    assert not Path("executed").exists()
+
+
+def test_a_model_of_another_type_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
+    with pytest.raises(UsageError, match=r"a model of type 'clip'; give a folder of AlignModel, open_clip:DIR"):
+        models.opened(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UsageError, match="no JSON"):
+        models.opened(str(tmp_path))
+
+
+@torch.no_grad()
+def check_embeds_alike(run: str, name: str) -> None:
+    ours, theirs = opened(run), models.opened(name)
+    captions = ["3 red rings below a kite", "a blue cross", " ".join(["kite"] * 40)]
+    torch.testing.assert_close(theirs.encode_text(captions), ours.encode_text(captions), rtol=0, atol=1e-5)
+    images = [picture(number, (50, 40)) for number in range(3)]
+    found = theirs.encode_image(torch.stack([theirs.decode(image) for image in images]))
+    cosines = (found * ours.encode_image(ours.pixels(images))).sum(1)
+    assert cosines.min() > 0.99  # resized by another library
+
+
+@pytest.mark.everyday
+def test_an_align_model_is_evaluated_beside_ours(run: str, align: str, tmp_path: Path) -> None:
+    check_embeds_alike(run, align)
+    curated = write_run(tmp_path / "curated", pairs(20, images=10))
+    values = {"run": {"folder": run}, "evaluation": {"retrieval": [{"name": "a", "kind": "run", "paths": [curated]}]}}
+    (tmp_path / "eval.toml").write_text(dump(values))
+    assert cli.main(["eval", str(tmp_path / "eval.toml"), "--model", align]) == 0
+    (place,) = (Path(run) / "eval").glob("*align*/metrics.json")
+    assert json.loads(place.read_text())["retrieval/a"]["images"] == 10
+
+
+def test_another_model_is_evaluated_where_nothing_was_trained_and_training_may_begin_there(
+    align: str, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "curated", pairs(60, images=30))
+    config = written(tmp_path, schedule={"steps": 1, "warmup_steps": 1})
+    assert cli.main(["eval", config, "--model", align]) == 0
+    assert cli.main(["train", config]) == 0
+
+
+@needs_open_clip
+def test_an_open_clip_model_embeds_as_the_one_it_came_from(open_clip: tuple[str, str]) -> None:
+    run, folder = open_clip
+    check_embeds_alike(run, f"open_clip:{folder}")
+
+
+@needs_open_clip
+def test_an_open_clip_model_of_other_tensors_is_one_line(open_clip: tuple[str, str], tmp_path: Path) -> None:
+    folder = Path(open_clip[1])
+    tensors = load_file(folder / "open_clip_model.safetensors")
+    tensors.pop("text.proj.weight")
+    save_file(tensors, tmp_path / "open_clip_model.safetensors")
+    (tmp_path / "open_clip_config.json").write_bytes((folder / "open_clip_config.json").read_bytes())
+    with pytest.raises(UsageError, match=r"weights of another model \(missing: text\.proj\.weight\)"):
+        models.opened(f"open_clip:{tmp_path}")
+    with pytest.raises(UsageError, match="open_clip has no model 'nothing'"):
+        models.opened(f"open_clip:nothing:{tmp_path}/open_clip_model.safetensors")
+
+
+def test_a_training_run_embeds_images_for_decontamination(run: str) -> None:
+    import numpy as np
+
+    from altalign.curation import DecontaminateSettings
+    from altalign.filters import pixels
+    from altalign.pipelines.images import embedders
+
+    embedder = embedders.load(f"run:{run}")
+    assert (embedder.dimensions, embedder.colour, embedder.short_side_px) == (160, True, 36)
+    (file,) = DecontaminateSettings(embedder=f"run:{run}").embedder_files
+    assert file == f"{run}/checkpoints/step-0000005/manifest.json"
+    found = pixels.decode(picture(4, (50, 40)), pixels_at_most=10**6, colour=True, short_side_px=pixels.FULL_SIZE_PX)
+    assert found.pixels is not None
+    vector = embedder.features(found.pixels)
+    assert vector is not None
+    ours = opened(run)
+    with torch.no_grad():
+        expected = ours.encode_image(ours.pixels([picture(4, (50, 40))]))[0].numpy()
+    cosine = vector @ expected / np.linalg.norm(vector.astype(float))
+    assert cosine > 0.9999

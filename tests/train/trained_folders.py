@@ -1,0 +1,67 @@
+"""Folders of training runs whose weights are random: of tests that need a model and not what it has learned."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from altalign import storage
+from altalign.train import checkpoints, training_folder
+from altalign.train.data import tokenizer
+from altalign.train.model.batch_norm import BatchNorm
+from altalign.train.settings import TokenizerSettings, TrainConfig
+from altalign.train.step.learner import model_of
+from altalign.train.step.optimizers import make_optimizer
+
+CAPTIONS = [
+    f"{number} {colour} {shape}s below a kite"
+    for number in range(9)
+    for colour in ("red", "blue")
+    for shape in ("ring", "cross")
+]
+
+
+def write_trained(folder: Path, **sections: dict[str, Any]) -> str:
+    """A run folder with a checkpoint of step 5, of a small model of these settings; gives its path."""
+    values = {
+        "data": {"resize_px": 36, "crop_px": 33},
+        "tokenizer": {"vocabulary_size": 60, "tokens_at_most": 12},
+        "image_tower": {"architecture": "b0", "width": 0.5, "depth": 0.3, "padding": "keras"},
+        "text_tower": {"layers": 2, "width": 32, "heads": 2},
+        "loop": {"precision": "float32", "device": "cpu"},
+    }
+    values = {name: {**values.get(name, {}), **sections.get(name, {})} for name in {**values, **sections}}
+    config = TrainConfig.from_values({**values, "run": {"folder": str(folder)}}, where="test")
+    folder.mkdir(parents=True)
+    training_folder.open_run(config)
+    words = tokenizer.train(lambda: [CAPTIONS], TokenizerSettings(**values["tokenizer"]))
+    words.write(str(folder / "tokenizer.json"))
+    model = model_of(config, vocabulary=words.vocabulary)
+    randomise(model)
+    state = {"samples_seen": 80, "manifests": {"runs/demo": "ab" * 32}, "tokenizer_sha256": words.digest, "pairs": 80}
+    checkpoints.save(str(folder), 5, model, make_optimizer(model, config.optimizer), state, keep=1)
+    storage.write_json(str(folder / "run.json"), {"manifests": state["manifests"], "versions": {}, "attempts": []})
+    metrics = {"image_to_text_r1": 12.5, "text_to_image_r1": 25.0, "rsum": 100.0}
+    (folder / "eval" / "step-0000005").mkdir(parents=True)
+    storage.write_json(str(folder / "eval" / "step-0000005" / "metrics.json"), {"retrieval/held": metrics})
+    return str(folder)
+
+
+@torch.no_grad()
+def randomise(model: torch.nn.Module) -> None:
+    """Give batch norm, biases and the temperature what they have after training."""
+    generator = torch.Generator().manual_seed(3)
+    for layer in model.modules():
+        if isinstance(layer, BatchNorm):
+            for values, low in (
+                (layer.weight, 0.5),
+                (layer.bias, -0.5),
+                (layer.running_mean, -0.5),
+                (layer.running_var, 0.5),
+            ):
+                values.copy_(low + torch.rand(values.shape, generator=generator))
+    for name, parameter in model.named_parameters():
+        if name.endswith("_projection.bias"):
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+        if name == "temperature.logarithm":
+            parameter.fill_(-1.5)

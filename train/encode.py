@@ -1,0 +1,159 @@
+"""`altalign encode RUN INPUT OUT`: embeddings of images and captions, as Parquet.
+
+    OUT/images.parquet      image (its number), name, embedding
+    OUT/captions.parquet    image (the number of its image, null where there is none), caption, embedding
+    OUT/encode.json         the run, its checkpoint and what it was trained on; how many; what was left out
+
+Embeddings are float32 and of length 1: a product of two is the cosine.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from altalign import storage, terminal
+from altalign.errors import UnreadableError, UsageError
+from altalign.eval import image_sets
+from altalign.eval.image_sets import CaptionedImage
+from altalign.shards import EXTENSIONS
+from altalign.train import encoders
+from altalign.train.data.augment import UndecodableError
+from altalign.train.encoders import Encoders
+from altalign.train.ranks import Ranks, joined
+
+_IMAGES = {*EXTENSIONS.values(), "jpeg", "tif"}
+
+
+def encode(
+    run: str, given: str, out: str, *, step: int | None, batch: int, image_column: str, caption_column: str
+) -> int:
+    """Write the embeddings of an input, a batch at a time.
+
+    Raises:
+        UsageError: the input is nothing that is read here, or `out` is there.
+        UnreadableError: the input is damaged, or nothing of it is an image or a caption.
+    """
+    if storage.kind(out) != "missing":
+        raise UsageError(f"{out}: it is there already; give a new folder")
+    of = encoders.trained(run, step=step)
+    images = _input(given, image_column, caption_column)
+    with joined("auto") as ranks, ExitStack() as stack, torch.inference_mode():
+        model = Encoders(of.config, of.model.to(ranks.device), of.tokenizer, Ranks(0, 1, ranks.device))
+        tables = _Tables(stack, out, of.model.width)
+        left_out = [name for some in _at_a_time(images, batch) for name in _encoded(model, tables, some)]
+    facts = {
+        "run": run,
+        "step": of.step,
+        "model_sha256": storage.read_json(str(of.place / "manifest.json"))["model.safetensors"],
+        **tables.rows,
+        "undecodable": left_out,
+    }
+    storage.write_json(storage.join(out, "encode.json"), facts)
+    lost = f"; {len(left_out):,} images cannot be decoded: see encode.json" if left_out else ""
+    terminal.stdout().print(
+        f"{tables.rows['images']:,} images and {tables.rows['captions']:,} captions in {terminal.shown(out)}{lost}",
+        soft_wrap=True,
+    )
+    return 0
+
+
+def _input(given: str, image_column: str, caption_column: str) -> Iterable[CaptionedImage]:
+    """What a path stands for: a run, a folder of images, tars, tables, or a text file of captions."""
+    suffix = Path(given).suffix.lower()
+    if storage.kind(given) == "folder":
+        return (
+            image_sets.run_set([given]) if storage.exists(storage.join(given, "manifest.json")) else _in_folder(given)
+        )
+    if suffix == ".tar":
+        return image_sets.webdataset_set([given])
+    if suffix == ".parquet":
+        return image_sets.parquet_set([given], image_column=image_column, caption_column=caption_column)
+    if suffix == ".txt" and storage.kind(given) == "file":
+        return [CaptionedImage(b"", [line]) for line in _lines(given) if line.strip()]
+    raise UsageError(
+        f"{given}: no input of `altalign encode`; give a run folder, a folder of images, a path or glob of *.tar or "
+        "*.parquet, or a .txt with a caption a line"
+    )
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return storage.read_bytes(path).decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise UnreadableError(f"{path}: no text in UTF-8 ({error}); convert it") from None
+
+
+def _in_folder(folder: str) -> Iterator[CaptionedImage]:
+    """The images of a folder and of those in it, in the order of their paths."""
+    found = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower().removeprefix(".") in _IMAGES)
+    if not found:
+        raise UsageError(f"{folder}: neither a finished run nor a folder with images in it; give another")
+    return (CaptionedImage(path.read_bytes(), [], str(path)) for path in found)
+
+
+class _Tables:
+    """The two tables, and how many rows they have."""
+
+    def __init__(self, stack: ExitStack, out: str, width: int) -> None:
+        vector = pa.list_(pa.float32(), width)
+        self._schemas = {
+            "images": pa.schema([("image", pa.int64()), ("name", pa.string()), ("embedding", vector)]),
+            "captions": pa.schema([("image", pa.int64()), ("caption", pa.string()), ("embedding", vector)]),
+        }
+        self._writers = {
+            name: stack.enter_context(
+                pq.ParquetWriter(stack.enter_context(storage.write(storage.join(out, f"{name}.parquet"))), schema)
+            )
+            for name, schema in self._schemas.items()
+        }
+        self.rows = {"images": 0, "captions": 0}
+
+    def add(self, name: str, image: Sequence[int | None], text: Sequence[str], vectors: torch.Tensor) -> None:
+        """Append rows; vectors are (n, width)."""
+        schema = self._schemas[name]
+        flat = pa.array(vectors.float().cpu().numpy().reshape(-1))
+        columns: list[Any] = [
+            pa.array(image, pa.int64()),
+            pa.array(text, pa.string()),
+            pa.FixedSizeListArray.from_arrays(flat, type=schema.field("embedding").type),
+        ]
+        self._writers[name].write_table(pa.Table.from_arrays(columns, schema=schema))
+        self.rows[name] += len(text)
+
+
+def _encoded(model: Encoders, tables: _Tables, some: Sequence[CaptionedImage]) -> list[str]:
+    """Write what a model makes of some images and of their captions; gives the names of those left out."""
+    pixels, names, lost = [], [], []
+    owners: list[int | None] = []
+    captions: list[str] = []
+    for one in some:
+        number = None
+        if one.image:
+            try:
+                pixels.append(model.decode(one.image))
+            except UndecodableError:
+                lost.append(one.name)
+                continue
+            number = tables.rows["images"] + len(names)
+            names.append(one.name)
+        captions += one.captions
+        owners += [number] * len(one.captions)
+    if pixels:
+        numbers = [tables.rows["images"] + place for place in range(len(names))]
+        tables.add("images", numbers, names, model.encode_image(torch.stack(pixels)))
+    for first in range(0, len(captions), len(some)):
+        part = slice(first, first + len(some))
+        tables.add("captions", owners[part], captions[part], model.encode_text(captions[part]))
+    return lost
+
+
+def _at_a_time(images: Iterable[CaptionedImage], size: int) -> Iterator[list[CaptionedImage]]:
+    rest = iter(images)
+    while some := list(islice(rest, size)):
+        yield some

@@ -1,0 +1,1 @@
+"""Models that leave for other libraries, and models of others that come in."""

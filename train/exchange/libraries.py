@@ -1,0 +1,38 @@
+"""Other people's libraries, at work without a word of their own."""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from altalign.errors import AltalignError, UsageError
+
+_SAID_AT_MOST = 200  # characters of what a library says
+
+
+@contextmanager
+def quiet(name: str = "") -> Iterator[None]:
+    """Around their work: nothing is said and nothing fetched.
+
+    Raises:
+        UsageError: with a `name` of a model, what a library raised while it was opened, on one line.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (AltalignError, MemoryError):
+        raise
+    except Exception as error:
+        if not name:
+            raise
+        words = " ".join(str(error).split()) or type(error).__name__
+        raise UsageError(
+            f"{name}: cannot be opened ({words:.{_SAID_AT_MOST}}); give a model that its library opens"
+        ) from error
+    finally:
+        logging.disable(before)
