@@ -62,7 +62,7 @@ class VisionTower(VisionTransformer):
 
         Sides are multiples of a patch. `kept`, int64 (n, k), are the patches that are looked at, counted row by row.
         """
-        pixels = x.to(self.cls_token.dtype) / HALF_OF_THE_RANGE - 1
+        pixels = x.to(self.get_parameter("norm.weight").dtype) / HALF_OF_THE_RANGE - 1
         tokens: Any = self._pos_embed(self.patch_embed(pixels))
         if kept is not None:
             chosen = kept[..., None].expand(-1, -1, tokens.shape[-1])
