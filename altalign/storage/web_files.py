@@ -26,7 +26,7 @@ _FIRST_WAIT_S = 0.1  # before a request is made again; then twice as long each t
 _FOR_A_WHILE = (408, 429, 500, 502, 503, 504)
 _MISSING = (404, 410)
 _DENIED = (401, 403)
-_PHRASES = {status.value for status in HTTPStatus}
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _KNOWN_FOR_S = 60.0
 
 HUB = "hf://"
@@ -139,7 +139,7 @@ def copy(path: str) -> str:
         StoreError: the server tells neither its size nor its version, so that no copy is known to be of it.
     """
     told = facts(path)
-    if not (told.size or told.version):
+    if told.size is None and not told.version:
         raise StoreError(
             f"{path}: the server tells neither the size nor a version of it (Content-Length, ETag, Last-Modified); "
             "download it, and name the file"
@@ -164,20 +164,19 @@ def asked(path: str, request: Callable[[], _T]) -> _T:
         FileNotFoundError: there is no such file; it has the path as its `filename`.
         StoreError: anything else that the server or the network says.
     """
-    wait = _FIRST_WAIT_S
-    for left in reversed(range(ATTEMPTS)):
+    attempts = 0
+    while True:
         try:
             return request()
         except _errors(path) as error:
             if local.is_full_disk(error):
                 raise
+            attempts += 1
             # fsspec says so of whatever it met; what that was is the cause
             met = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
-            if not left or not _is_for_a_while(met):
+            if attempts == ATTEMPTS or not _is_for_a_while(met):
                 raise _trouble(met, path) from error
-        time.sleep(wait)
-        wait *= 2
-    raise AssertionError
+        time.sleep(_FIRST_WAIT_S * 2 ** (attempts - 1))
 
 
 def _errors(path: str) -> tuple[type[Exception], ...]:
@@ -204,7 +203,7 @@ def _trouble(error: BaseException, path: str) -> Exception:
     status = _status(error)
     if isinstance(error, FileNotFoundError) or status in _MISSING:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    said = f"{status} {HTTPStatus(status).phrase}" if status in _PHRASES else str(error).partition("\n")[0]
+    said = f"{status} {_PHRASES.get(status, '')}".strip() if status else str(error).partition("\n")[0]
     said = re.sub(r" ssl:\w+", "", said) or type(error).__name__
     if status in _DENIED and path.startswith(HUB):
         return StoreError(
