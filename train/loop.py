@@ -161,19 +161,22 @@ def _ended(
 
 
 def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
-    """Refuse groups of batch norm that would begin elsewhere than with one rank.
+    """Refuse groups of pairs that would begin elsewhere than with one rank: those of batch norm, and of mixup.
 
     Raises:
         UsageError: a rank's share is no multiple of them.
     """
-    tower, size = config.image_tower, config.loop.global_batch
+    tower, loss, size = config.image_tower, config.loss, config.loop.global_batch
     shares = {len(share(size, rank, ranks.ranks)) for rank in range(ranks.ranks)}
-    if tower.batch_norm == "ghost" and ranks.ranks > 1 and any(pairs % tower.ghost_group for pairs in shares):
-        raise UsageError(
-            f"[loop] global_batch = {size:,} gives {ranks.ranks} processes shares of "
-            f"{' and '.join(map(str, sorted(shares)))} pairs, no multiples of [image_tower] ghost_group "
-            f"({tower.ghost_group}); give a multiple of {ranks.ranks * tower.ghost_group:,}"
-        )
+    groups = {"[image_tower] ghost_group": tower.ghost_group} if tower.has_groups else {}
+    groups |= {"[loss] mixup_group": loss.mixup_group} if loss.mixup else {}
+    for name, group in groups.items():
+        if ranks.ranks > 1 and any(pairs % group for pairs in shares):
+            raise UsageError(
+                f"[loop] global_batch = {size:,} gives {ranks.ranks} processes shares of "
+                f"{' and '.join(map(str, sorted(shares)))} pairs, no multiples of {name} ({group}); give a multiple of "
+                f"{ranks.ranks * group:,}"
+            )
 
 
 def take_threads(config: TrainConfig, ranks: Ranks) -> str:

@@ -150,6 +150,11 @@ class ImageTowerSettings(Settings):
         """Whether it is a ViT, which has patches and no batch norm."""
         return self.architecture.startswith("vit_")
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether batch norm takes the statistics of groups."""
+        return not self.is_vit and self.batch_norm == "ghost"
+
     @model_validator(mode="after")
     def _tokens_are_there_to_drop(self) -> Self:
         if self.token_drop and not self.is_vit:
@@ -365,12 +370,7 @@ class TrainConfig(Settings):
     def _parts_agree(self) -> Self:
         tower, chunk = self.image_tower, self.loop.chunk
         self._check_patches()
-        if (
-            not tower.is_vit
-            and tower.batch_norm == "ghost"
-            and chunk % tower.ghost_group
-            and chunk < self.loop.global_batch
-        ):
+        if tower.has_groups and chunk % tower.ghost_group and chunk < self.loop.global_batch:
             raise ValueError(
                 f"[loop] chunk ({chunk}) is no multiple of [image_tower] ghost_group ({tower.ghost_group}); give a "
                 "multiple"
