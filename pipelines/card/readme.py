@@ -76,7 +76,9 @@ def _header(facts: Facts) -> str:
         lines += ["language_bcp47:", *(f"- {_quoted(tag)}" for tag in card.languages)]
     lines += ["size_categories:", f"- {size_category(facts.summary['pairs'])}"]
     if facts.summary["pairs"]:
-        lines += [*_configs(facts), *_features(facts)]
+        lines += _configs(facts)
+        # of columns that were kept `datasets` finds the types itself
+        lines += _features(facts) if not any(each.keep_columns for each in facts.config.input) else []
     return "\n".join(["---", *lines, "---"])
 
 
@@ -99,7 +101,9 @@ def _features(facts: Facts) -> list[str]:
         for field in SAMPLE
         for line in (
             f"    - name: {field.name}",
-            f"      dtype: {'string' if pa.types.is_string(field.type) else 'int64'}",
+            "      struct: []"  # an empty object
+            if field.name == "extra"
+            else f"      dtype: {'string' if pa.types.is_string(field.type) else 'int64'}",
         )
     ]
     lines += [

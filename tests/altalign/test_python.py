@@ -31,7 +31,7 @@ from tests.object_stores.servers import Server
 
 pytestmark = pytest.mark.runs
 
-HEAVY = {"apache_beam", "torch", "numba", "pandas"}
+HEAVY = {"apache_beam", "torch", "numba"}  # pyarrow itself imports pandas, where that is installed
 
 
 def said(script: str, folder: Path) -> str:
