@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from altalign.cli import VERBS
-from altalign.errors import UsageError
-from altalign.pipelines.images import embedders
 from tests.docs.blocks import ROOT
 from tests.docs.test_docs import DOCUMENTS, SOURCES, named, prose, settings_rows, table_under
 
@@ -118,9 +116,6 @@ def test_the_figures_in_the_readme_s_picture_are_those_of_the_first_run() -> Non
 def test_what_the_readme_says_is_missing_is_missing() -> None:
     assert "Samples cannot be removed from a finished run." in README
     assert "remove" not in VERBS
-    assert "the embedder `run:TRAINING_RUN` is refused" in README
-    with pytest.raises(UsageError, match="cannot be an embedder yet"):
-        embedders.load("run:runs/first")
 
 
 def test_setup_brings_the_extras_that_are_named() -> None:

@@ -18,7 +18,8 @@ from tests.end_to_end.runs import ROOT, Finished, altalign, command, environ, li
 
 pytestmark = pytest.mark.java
 
-PROGRESS = re.compile(r"[a-z_/]+: [\d,]+ of [\d,]+ units(, [\d,]+ rows)?(, [\d,]+ rows/s)?, [a-z\d. ]+")
+DONE = r"(, [\d,]+ rows)?(, [\d,]+ rows/s)?(, [\d.]+ of [\d.]+ [kMG]?B)?"  # of a step, beside its units
+PROGRESS = re.compile(rf"[a-z_/]+: [\d,]+ of [\d,]+ units{DONE}, [a-z\d. ]+")
 TAKES_AT_MOST_S = 300  # a watchdog
 
 

@@ -60,7 +60,8 @@ def batch_of(rows: int, share: float, seed: int) -> tuple[Judged, list[dict[str,
             "texts_per_image": int(counts[1, i]) or None,
         }
         expected.append(dict.fromkeys(DROPPED.names) | found)
-    return Judged(pa.record_batch(columns, schema=CANDIDATE), measured, failed, ids[0], ids[1]), expected
+    candidates = pa.record_batch(columns, schema=CANDIDATE)
+    return Judged(candidates, measured, failed, ids[0], ids[1], [rule.value for rule in RULES]), expected
 
 
 @pytest.mark.parametrize(
