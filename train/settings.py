@@ -201,6 +201,10 @@ class LossSettings(Settings):
     """Where the temperature starts, or stays."""
     temperature_learned: bool = True
     """Learn the temperature (its logarithm, without weight decay or trust ratio)."""
+    temperature_at_least: Annotated[float, Field(ge=1e-6, le=1e6)] = 1e-6  # ZeroVL's code: 0.001
+    """A learned temperature that a step takes below this is set to it."""
+    temperature_at_most: Annotated[float, Field(ge=1e-6, le=1e6)] = 1e6  # ZeroVL's code: 0.5
+    """A learned temperature that a step takes above this is set to it."""
     negatives: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the global batch's other pairs that are negatives (table 8: 1, 0.5, 0.25): the next in a circle."""
     mixup: AtLeast0 = 0.0
@@ -212,6 +216,15 @@ class LossSettings(Settings):
     """Pairs of the global batch that are mixed among each other: the first with the last, and so on."""
     block: Positive = 2048  # ours
     """Rows and columns of the logits that are in memory at a time."""
+
+    @model_validator(mode="after")
+    def _temperature_is_in_its_range(self) -> Self:
+        if not self.temperature_at_least <= self.temperature <= self.temperature_at_most:
+            raise ValueError(
+                f"temperature ({self.temperature:g}) is not from temperature_at_least ({self.temperature_at_least:g}) "
+                f"to temperature_at_most ({self.temperature_at_most:g}); change one of them"
+            )
+        return self
 
 
 class OptimizerSettings(Settings):
@@ -260,6 +273,9 @@ class ScheduleSettings(Settings):
     """`step`: steps between falls."""
     factor: Above0 = 0.2
     """`step`: what the rate is multiplied with."""
+    reference_batch: Whole = 0
+    """Linear scaling (ZeroVL, 4.1): rates are for a global batch of so many pairs, and in proportion for another. `0`:
+    they are as given."""
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> Self:
@@ -365,6 +381,11 @@ class TrainConfig(Settings):
     schedule: ScheduleSettings = ScheduleSettings()
     loop: LoopSettings = LoopSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+
+    @property
+    def rate_scale(self) -> float:
+        """What linear scaling multiplies the learning rate with."""
+        return self.loop.global_batch / (self.schedule.reference_batch or self.loop.global_batch)
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:

@@ -219,11 +219,16 @@ class OneSource:
         size: pairs of a global batch.
 
     Raises:
-        UsageError: a source has fewer pairs than a batch: some would be their own negatives.
+        UsageError: there is one source alone, or one has fewer pairs than a batch: some would be their own negatives.
     """
 
     def __init__(self, order: Order, size: int):
         self.order, self.size = order, size
+        if len(order.sources) == 1:
+            raise UsageError(
+                f'[data] sampling = "one_source", and {", ".join(order.sources)} is all there is; give more sources, '
+                'or "random"'
+            )
         for (name, pairs), weight in zip(order.sources.items(), order.weights, strict=True):
             if weight and pairs < size:
                 raise UsageError(

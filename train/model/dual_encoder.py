@@ -24,8 +24,9 @@ class Temperature(nn.Module):
 
     logarithm: torch.Tensor
 
-    def __init__(self, start: float, *, learned: bool) -> None:
+    def __init__(self, start: float, *, learned: bool, at_least: float = 1e-6, at_most: float = 1e6) -> None:
         super().__init__()
+        self._range = math.log(at_least), math.log(at_most)
         logarithm = torch.tensor(math.log(start))
         if learned:
             self.logarithm = nn.Parameter(logarithm)
@@ -35,6 +36,11 @@ class Temperature(nn.Module):
     def value(self) -> torch.Tensor:
         """The temperature, with gradient where it is learned."""
         return self.logarithm.exp()
+
+    @torch.no_grad()
+    def clamp(self) -> None:
+        """Take it back into its range, after a step."""
+        self.logarithm.clamp_(*self._range)
 
 
 class DualEncoder(nn.Module):
@@ -52,8 +58,7 @@ class DualEncoder(nn.Module):
         *,
         vocabulary: int,
         tokens_at_most: int,
-        temperature: float = 1.0,
-        temperature_learned: bool = True,
+        temperature: Temperature | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -65,7 +70,7 @@ class DualEncoder(nn.Module):
             self.width: int = image.embedding_width or own
             self.image_projection = nn.Identity() if self.width == own else _linear(own, self.width)
             self.text_projection = _linear(self.text_tower.num_features, self.width)
-        self.temperature = Temperature(temperature, learned=temperature_learned)
+        self.temperature = temperature or Temperature(1.0, learned=True)
 
     def image_features(self, images: torch.Tensor) -> torch.Tensor:
         """Features (n, width)."""

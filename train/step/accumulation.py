@@ -52,19 +52,21 @@ class Loss(Protocol):
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step's global batch came to, the same on all ranks.
+    """What a step's global batch came to: the same on all ranks but for the embeddings.
 
     loss: of the global batch. Where it is not finite, no parameter has a gradient and batch norm is as it was.
     temperature: what the loss was computed with.
     pairs: of the global batch.
     drift: root of the mean squared distance of a pair's two embeddings from those of the first pass; 0 where there was
     one pass.
+    embeddings: of this process's images and texts, without gradient.
     """
 
     loss: float
     temperature: float
     pairs: int
     drift: float
+    embeddings: Embeddings
 
     @property
     def is_finite(self) -> bool:
@@ -169,7 +171,9 @@ def gradients(
     # chunks
     passes.whole.summed(total)
     summed, _, squares, sigma = torch.cat([total[:3], temperature.detach().double()[None]]).tolist()
-    result = StepResult(summed, sigma, passes.whole.size, math.sqrt(squares / passes.whole.size))
+    result = StepResult(
+        summed, sigma, passes.whole.size, math.sqrt(squares / passes.whole.size), (images.detach(), texts.detach())
+    )
     if not result.is_finite:
         model.zero_grad(set_to_none=True)
         batch_norm.apply_collected(model, torch.zeros_like(statistics))
