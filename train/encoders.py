@@ -23,7 +23,7 @@ from altalign.train.step.learner import autocast, model_of
 
 
 def sizes_of(config: TrainConfig) -> tuple[int, int]:
-    """Sides of the square that an image is resized to, and of its central crop, in evaluation."""
+    """Sides of the square (or the short side) that an image is resized to, and of its central crop, in evaluation."""
     chosen, data = config.evaluation, config.data
     return chosen.resize_px or data.resize_px, chosen.crop_px or data.crop_px
 
@@ -35,7 +35,10 @@ class Encoders:
         self._model, self._tokenizer, self._ranks = model, tokenizer, ranks
         self._autocast = autocast(config, ranks.device)
         resize, crop = sizes_of(config)
-        self.decode: Callable[[bytes], Tensor] = partial(augment.evaluation_pixels, resize_px=resize, crop_px=crop)
+        keeps = config.evaluation.keep_aspect_ratio
+        self.decode: Callable[[bytes], Tensor] = partial(
+            augment.evaluation_pixels, resize_px=resize, crop_px=crop, keep_aspect_ratio=keeps
+        )
 
     def encode_image(self, images: Tensor) -> Tensor:
         """Embeddings (n, d) of pixels (n, 3, h, w)."""

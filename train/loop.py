@@ -1,7 +1,7 @@
 """The training loop, top to bottom."""
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -64,9 +64,10 @@ def _steps(
     loop, last = config.loop, config.schedule.steps
     with closing(_batches(config, data, first, ranks)) as batches:
         for step, batch in enumerate(batches, start=first + 1):
-            values = _stepped(config, learner, step, batch, ranks)
+            is_logged = step % loop.log_every == 0 or step == last
+            values = _stepped(config, learner, step, batch, ranks, list(data.samples.sources) if is_logged else [])
             signal = ranks.any(asked())
-            if step % loop.log_every == 0 or step == last:
+            if is_logged:
                 lines.write(step, values)
             if signal or step == last or step % loop.checkpoint_every == 0:
                 _save(config, data, learner, step, ranks)
@@ -96,10 +97,12 @@ def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) 
     return loader.ahead(batches) if config.data.workers else batches
 
 
-def _stepped(config: TrainConfig, learner: Learner, step: int, batch: Batch, ranks: Ranks) -> dict[str, float]:
+def _stepped(
+    config: TrainConfig, learner: Learner, step: int, batch: Batch, ranks: Ranks, sources: Sequence[str]
+) -> dict[str, float]:
     """One step. Where loss or gradient is not finite, each rank writes the keys of its pairs, to find the cause."""
     try:
-        return learner.step(step, batch)
+        return learner.step(step, batch, sources=sources)
     except NotFiniteError as error:
         place = training_folder.path(config, "log", f"not-finite-step-{step}-rank-{ranks.rank}.json")
         storage.write_json(place, {"step": step, "keys": batch.keys, "sources": batch.sources})
@@ -161,19 +164,22 @@ def _ended(
 
 
 def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
-    """Refuse groups of batch norm that would begin elsewhere than with one rank.
+    """Refuse groups of pairs that would begin elsewhere than with one rank: those of batch norm, and of mixup.
 
     Raises:
         UsageError: a rank's share is no multiple of them.
     """
-    tower, size = config.image_tower, config.loop.global_batch
+    tower, loss, size = config.image_tower, config.loss, config.loop.global_batch
     shares = {len(share(size, rank, ranks.ranks)) for rank in range(ranks.ranks)}
-    if tower.batch_norm == "ghost" and ranks.ranks > 1 and any(pairs % tower.ghost_group for pairs in shares):
-        raise UsageError(
-            f"[loop] global_batch = {size:,} gives {ranks.ranks} processes shares of "
-            f"{' and '.join(map(str, sorted(shares)))} pairs, no multiples of [image_tower] ghost_group "
-            f"({tower.ghost_group}); give a multiple of {ranks.ranks * tower.ghost_group:,}"
-        )
+    groups = {"[image_tower] ghost_group": tower.ghost_group} if tower.has_groups else {}
+    groups |= {"[loss] mixup_group": loss.mixup_group} if loss.mixup else {}
+    for name, group in groups.items():
+        if ranks.ranks > 1 and any(pairs % group for pairs in shares):
+            raise UsageError(
+                f"[loop] global_batch = {size:,} gives {ranks.ranks} processes shares of "
+                f"{' and '.join(map(str, sorted(shares)))} pairs, no multiples of {name} ({group}); give a multiple of "
+                f"{ranks.ranks * group:,}"
+            )
 
 
 def take_threads(config: TrainConfig, ranks: Ranks) -> str:

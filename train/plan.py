@@ -51,7 +51,7 @@ def _less(config: TrainConfig) -> str:
 
 def _groups(config: TrainConfig, optimizer: torch.optim.Optimizer) -> Table:
     """Which parameters decay, and whose step is scaled by their own norm."""
-    table = Table(title=f"{config.optimizer.name}, rate {config.schedule.peak:g}")
+    table = Table(title=f"{config.optimizer.name}, rate {config.schedule.peak * config.rate_scale:g}")
     for name in ("part", "parameters"):
         table.add_column(name)
     for name in ("numbers", "decay", "trust ratio", "rate"):

@@ -23,6 +23,10 @@ Excluded = Literal["bias", "norm", "batch_norm"]
 Epsilon = Annotated[float, Field(ge=1e-30, le=LARGEST_FACTOR)]  # less is 0 in float32
 Factor = Annotated[float, Field(ge=0, le=100)]
 Path = Annotated[str, Field(min_length=1)]
+Architecture = Literal[
+    "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "l2",
+    "vit_ti16", "vit_s16", "vit_s32", "vit_b16", "vit_b32", "vit_l16",
+]  # fmt: skip
 
 
 class RunSettings(Settings):
@@ -53,14 +57,24 @@ class DataSettings(Settings):
     """Train on exactly this many pairs, chosen by a hash: fewer are a subset of more (table 10). `0`: all."""
     source_weights: dict[str, AtLeast0] = Field(default_factory=dict)  # ours
     """Weights of sources by name, divided by their sum: shares of an epoch. Empty: in proportion to sizes."""
+    sampling: Literal["random", "sequential", "one_source"] = "random"
+    """Sources mixed at random, one after another in each epoch, or a global batch of one source each (ZeroVL, 3.1)."""
     same_image_once_a_batch: bool = False  # ours
     """A global batch has an image once: a pair of an image that is in it already waits for the next batch."""
     resize_px: Positive = 346
     """An image is resized to a square of this side; its aspect ratio is not kept."""
     crop_px: Positive = 289
     """Side of the random crop of that. Not above `resize_px`."""
+    crop_area_at_least: Share = 0.0
+    """Above 0: crop at random this share of the area or more, of an aspect ratio from 3:4 to 4:3, and resize that to
+    `crop_px` (ZeroVL, 2.2: 0.6). `0`: ALIGN's crop."""
     flip: bool = True
     """Flip half of the images from left to right."""
+    auto_augment: bool = False
+    """Augment by AutoAugment's policy of ImageNet (ZeroVL, section 5.1), as torchvision has it."""
+    word_corruption: Share = 0.0
+    """Share of a caption's words that are corrupted in training (ZeroVL, 2.2: 0.2): half of them masked, a tenth
+    replaced by others, the rest deleted."""
     workers: Annotated[Whole, Field(le=1024)] = 2  # ours
     """Processes that decode, per process that trains; `0`: that process itself. The order of samples stays the same."""
 
@@ -69,6 +83,11 @@ class DataSettings(Settings):
         if self.crop_px > self.resize_px:
             raise ValueError(
                 f"crop_px ({self.crop_px}) is above resize_px ({self.resize_px}); lower the one or raise the other"
+            )
+        if self.sampling != "random" and self.same_image_once_a_batch:
+            raise ValueError(
+                f'same_image_once_a_batch is true, and sampling = "{self.sampling}": it goes with "random" alone; '
+                "give one of both"
             )
         if not (self.runs or self.tars or self.tables):
             raise ValueError("runs, tars and tables are empty; give what is to be trained on")
@@ -95,14 +114,18 @@ class TokenizerSettings(Settings):
 
 
 class ImageTowerSettings(Settings):
-    """EfficientNet with global pooling, without the 1x1 convolution of its head (section 5)."""
+    """EfficientNet with global pooling, without the 1x1 convolution of its head (section 5), or ZeroVL's ViT."""
 
-    architecture: Literal["b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "l2"] = "l2"
-    """EfficientNet-B0 to B7, or L2 (the main model)."""
+    architecture: Architecture = "l2"
+    """EfficientNet-B0 to B7, or L2 (the main model); or a ViT by size and side of its patches (ZeroVL: `vit_b16`)."""
     width: Factor = 0.0
-    """Factor of the channels, in place of the architecture's own; `0`: its own. For small trials."""
+    """Factor of the channels, in place of the architecture's own; `0`: its own. For small trials. ViT: of its heads."""
     depth: Factor = 0.0
-    """Factor of the blocks of each stage, in place of the architecture's own; `0`: its own."""
+    """Factor of the blocks of each stage, in place of the architecture's own; `0`: its own. ViT: of its blocks."""
+    positions_px: Positive = 224
+    """ViT: side of the images that its positions are of. For another `crop_px` they are interpolated."""
+    token_drop: Share = 0.0
+    """ViT: share of an image's patches that training leaves out, drawn for each pair and step (ZeroVL, 4.2: 0.25)."""
     embedding_width: Whole = 0
     """Width of embeddings. `0`: the image tower's own (B7: 640, L2: 1,376); another adds a linear layer."""
     padding: Literal["same", "keras"] = "same"
@@ -121,6 +144,25 @@ class ImageTowerSettings(Settings):
     """Weights (safetensors) to start from: a file, or a folder of open_clip or AlignModel. Empty: from scratch."""
     frozen: bool = False
     """Do not train this tower."""
+
+    @property
+    def is_vit(self) -> bool:
+        """Whether it is a ViT, which has patches and no batch norm."""
+        return self.architecture.startswith("vit_")
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether batch norm takes the statistics of groups."""
+        return not self.is_vit and self.batch_norm == "ghost"
+
+    @model_validator(mode="after")
+    def _tokens_are_there_to_drop(self) -> Self:
+        if self.token_drop and not self.is_vit:
+            raise ValueError(
+                f'token_drop is {self.token_drop:g}, and architecture = "{self.architecture}" has no tokens; give 0, '
+                "or a ViT"
+            )
+        return self
 
 
 class TextTowerSettings(Settings):
@@ -159,10 +201,30 @@ class LossSettings(Settings):
     """Where the temperature starts, or stays."""
     temperature_learned: bool = True
     """Learn the temperature (its logarithm, without weight decay or trust ratio)."""
+    temperature_at_least: Annotated[float, Field(ge=1e-6, le=1e6)] = 1e-6  # ZeroVL's code: 0.001
+    """A learned temperature that a step takes below this is set to it."""
+    temperature_at_most: Annotated[float, Field(ge=1e-6, le=1e6)] = 1e6  # ZeroVL's code: 0.5
+    """A learned temperature that a step takes above this is set to it."""
     negatives: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the global batch's other pairs that are negatives (table 8: 1, 0.5, 0.25): the next in a circle."""
+    mixup: AtLeast0 = 0.0
+    """Coin-flipping mixup (ZeroVL, 3.2): alpha of Beta(alpha, alpha), of which a batch's lambda is drawn (0.1). `0`:
+    off."""
+    mixup_of: Literal["coin", "images", "texts"] = "coin"
+    """What is mixed: pixels of images, features of texts, or what a coin says at each step."""
+    mixup_group: Annotated[Positive, Field(ge=2)] = 16  # ours
+    """Pairs of the global batch that are mixed among each other: the first with the last, and so on."""
     block: Positive = 2048  # ours
     """Rows and columns of the logits that are in memory at a time."""
+
+    @model_validator(mode="after")
+    def _temperature_is_in_its_range(self) -> Self:
+        if not self.temperature_at_least <= self.temperature <= self.temperature_at_most:
+            raise ValueError(
+                f"temperature ({self.temperature:g}) is not from temperature_at_least ({self.temperature_at_least:g}) "
+                f"to temperature_at_most ({self.temperature_at_most:g}); change one of them"
+            )
+        return self
 
 
 class OptimizerSettings(Settings):
@@ -211,6 +273,9 @@ class ScheduleSettings(Settings):
     """`step`: steps between falls."""
     factor: Above0 = 0.2
     """`step`: what the rate is multiplied with."""
+    reference_batch: Whole = 0
+    """Linear scaling (ZeroVL, 4.1): rates are for a global batch of so many pairs, and in proportion for another. `0`:
+    they are as given."""
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> Self:
@@ -290,6 +355,8 @@ class EvaluationSettings(Settings):
     """Side of the square before the central crop. `0`: as in training."""
     crop_px: Whole = 0
     """Side of the central crop. `0`: as in training."""
+    keep_aspect_ratio: bool = False
+    """Resize the short side, and not to a square, before the central crop (ZeroVL)."""
     batch: Positive = 256
     """Images, or captions, that are encoded at a time."""
 
@@ -315,14 +382,31 @@ class TrainConfig(Settings):
     loop: LoopSettings = LoopSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
+    @property
+    def rate_scale(self) -> float:
+        """What linear scaling multiplies the learning rate with."""
+        return self.loop.global_batch / (self.schedule.reference_batch or self.loop.global_batch)
+
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
         tower, chunk = self.image_tower, self.loop.chunk
-        if tower.batch_norm == "ghost" and chunk % tower.ghost_group and chunk < self.loop.global_batch:
+        self._check_patches()
+        if tower.has_groups and chunk % tower.ghost_group and chunk < self.loop.global_batch:
             raise ValueError(
                 f"[loop] chunk ({chunk}) is no multiple of [image_tower] ghost_group ({tower.ghost_group}); give a "
                 "multiple"
             )
+        if self.loss.mixup and self.loss.negatives < 1:
+            raise ValueError(
+                f"[loss] mixup = {self.loss.mixup:g} with negatives = {self.loss.negatives:g}: a partner may be no "
+                "candidate; give negatives = 1"
+            )
+        for name, size in (("chunk", chunk), ("global_batch", self.loop.global_batch)):
+            if self.loss.mixup and size % self.loss.mixup_group:
+                raise ValueError(
+                    f"[loop] {name} ({size}) is no multiple of [loss] mixup_group ({self.loss.mixup_group}); give a "
+                    "multiple"
+                )
         if any(chosen.kind == "held_out" for chosen in self.evaluation.retrieval) and not self.data.held_out:
             raise ValueError(
                 "[[evaluation.retrieval]] kind = held_out, and [data] held_out = 0: no pair is held out; give a share"
@@ -334,3 +418,19 @@ class TrainConfig(Settings):
                 "the other"
             )
         return self
+
+    def _check_patches(self) -> None:
+        if not self.image_tower.is_vit:
+            return
+        patch = int(self.image_tower.architecture[-2:])
+        sides = {
+            "[data] crop_px": self.data.crop_px,
+            "[evaluation] crop_px": self.evaluation.crop_px,
+            "[image_tower] positions_px": self.image_tower.positions_px,
+        }
+        for name, side in sides.items():
+            if side % patch:
+                raise ValueError(
+                    f"{name} ({side}) is no multiple of the patches of {self.image_tower.architecture} ({patch}); give "
+                    "a multiple"
+                )

@@ -164,11 +164,11 @@ def _run(name: str) -> Model:
             of: Any = encoders.trained(run)
         except AltalignError as error:
             raise UsageError(f"{where}: {error}") from None
-        resize, crop = of.evaluation_sizes
+        (resize, crop), keeps = of.evaluation_sizes, of.config.evaluation.keep_aspect_ratio
         model: Callable[[Any], Any] = of.model.encode_image
 
         def middle(image: Image.Image) -> Any:
-            return augment.central(np.array(image), resize_px=resize, crop_px=crop)
+            return augment.central(np.array(image), resize_px=resize, crop_px=crop, keep_aspect_ratio=keeps)
 
         return _tried(_features(model, middle), where, resize)
 

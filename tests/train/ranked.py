@@ -59,6 +59,9 @@ def loss_of(sizes: tuple[int, ...], rank: int, settings: dict[str, Any], group: 
     }
 
 
+SAME_ON_ALL = ("loss", "temperature", "pairs", "drift")  # of a step's result
+
+
 def steps_of(
     sizes: tuple[int, ...], rank: int, chunk: int, frozen: tuple[str, ...], group: Any = None
 ) -> dict[str, Any]:
@@ -80,7 +83,7 @@ def steps_of(
             for name, gradient in gradients_of(model).items():
                 model.get_parameter(name).sub_(gradient, alpha=0.1)
     return {
-        "results": [vars(result) for result in results],
+        "results": [{name: getattr(result, name) for name in SAME_ON_ALL} for result in results],
         "gradients": gradients_of(model),
         "state": model.state_dict(),
         "reduced": len(reduced),

@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from altalign.train.model.batch_norm import BatchNorm
+from altalign.train.step.mixup import Mixup
 
 WIDTH, WORDS, VOCABULARY, SIDE = 6, 5, 20, 8
 
@@ -103,11 +104,13 @@ class SmallModel(nn.Module):
         self.double().train()
 
     def forward(
-        self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor
+        self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor, *, mixup: Mixup | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return functional.normalize(self.image_tower(images), dim=1), functional.normalize(
-            self.text_tower(tokens, mask), dim=1
-        )
+        seen = mixup.mixed(images.double()) if mixup and mixup.of == "images" else images
+        texts = self.text_tower(tokens, mask)
+        if mixup and mixup.of == "texts":
+            texts = mixup.mixed(texts)
+        return functional.normalize(self.image_tower(seen), dim=1), functional.normalize(texts, dim=1)
 
 
 def small_model(**settings: Any) -> Any:

@@ -405,6 +405,13 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
         ({"evaluation": {"crop_px": 40}}, 2, "[evaluation] crop_px (40) is above resize_px (36"),
         ({"evaluation": {"resize_px": 30}}, 2, "[evaluation] crop_px (32) is above resize_px (30"),
         ({"schedule": {"floor": 1e-2}}, 2, "floor (0.01) is above peak (0.005)"),
+        ({"loss": {"temperature": 0.9, "temperature_at_most": 0.5}}, 2, "to temperature_at_most (0.5); change one"),
+        ({"loss": {"mixup": 0.1, "negatives": 0.5}}, 2, "a partner may be no candidate; give negatives = 1"),
+        ({"loss": {"mixup": 0.1, "mixup_group": 3}}, 2, "is no multiple of [loss] mixup_group (3)"),
+        ({"data": {"sampling": "one_source", "same_image_once_a_batch": True}}, 2, 'it goes with "random" alone'),
+        ({"data": {"sampling": "one_source"}}, 2, 'is all there is; give more sources, or "random"'),
+        ({"image_tower": {"token_drop": 0.25}}, 2, 'architecture = "b0" has no tokens'),
+        ({"image_tower": {"architecture": "vit_ti16"}, "data": {"crop_px": 30}}, 2, "no multiple of the patches"),
     ],
 )
 def test_a_wrong_setting_is_one_line(

@@ -4,6 +4,10 @@ An image is resized to a square, its aspect ratio not kept, bilinear with antial
 taken, at random with half of them flipped, or from the middle. Pixels are upright and on white, as curation saw them.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -12,7 +16,8 @@ from altalign.filters import pixels
 from altalign.train.data.order import keyed
 
 _ANY_NUMBER = 1 << 62  # curation's own limit was kept
-_LEFT, _TOP, _FLIP = 1, 2, 3
+_LEFT, _TOP, _FLIP, _TORCHVISION = 1, 2, 3, 6
+_ASPECT_RATIOS = (3 / 4, 4 / 3)
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -36,41 +41,82 @@ def decode(data: bytes) -> Pixels:
 
 
 def training_pixels(
-    data: bytes, *, resize_px: int, crop_px: int, flip: bool, seed: int, epoch: int, key: str
+    data: bytes,
+    *,
+    resize_px: int,
+    crop_px: int,
+    flip: bool,
+    crop_area_at_least: float = 0.0,
+    auto_augment: bool = False,
+    seed: int,
+    epoch: int,
+    key: str,
 ) -> torch.Tensor:
-    """What a tower sees of a pair in training: uint8 (3, crop_px, crop_px).
+    """What a tower sees of a pair in training: uint8 (3, crop_px, crop_px), by `[data]` of the settings.
 
     The channel changes fastest in memory.
 
     Raises:
         UndecodableError: as `decode`.
     """
-    resized = resize(decode(data), resize_px)
+    image = decode(data)
     left, top, is_flipped = chosen(resize_px - crop_px + 1, seed=seed, epoch=epoch, key=key)
-    cropped = resized[:, top : top + crop_px, left : left + crop_px]
-    return cropped.flip(2) if flip and is_flipped else cropped
+    with _of_torchvision(seed, epoch, key) if crop_area_at_least or auto_augment else nullcontext() as transforms:
+        if transforms and crop_area_at_least:
+            scale = (crop_area_at_least, 1.0)
+            area = transforms.RandomResizedCrop(crop_px, scale=scale, ratio=_ASPECT_RATIOS, antialias=True)
+            cropped = area(torch.from_numpy(image.copy()).permute(2, 0, 1))
+        else:
+            cropped = resize(image, resize_px)[:, top : top + crop_px, left : left + crop_px]
+        if flip and is_flipped:
+            cropped = cropped.flip(2)
+        return transforms.AutoAugment()(cropped) if transforms and auto_augment else cropped
 
 
-def evaluation_pixels(data: bytes, *, resize_px: int, crop_px: int) -> torch.Tensor:
+@contextmanager
+def _of_torchvision(seed: int, epoch: int, key: str) -> Iterator[Any]:
+    """Torchvision's transforms, whose random numbers, of torch's own generator, are of seed, epoch and key for once.
+
+    It takes a second to import, which only those wait for that use it.
+    """
+    from torchvision.transforms import v2
+
+    number = int(key, 16)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(keyed(seed, epoch, number >> 64, number, _TORCHVISION)[0]))
+        yield v2
+
+
+def evaluation_pixels(data: bytes, *, resize_px: int, crop_px: int, keep_aspect_ratio: bool = False) -> torch.Tensor:
     """What a tower sees in evaluation, the central crop: as `training_pixels`."""
-    return central(decode(data), resize_px=resize_px, crop_px=crop_px)
+    return central(decode(data), resize_px=resize_px, crop_px=crop_px, keep_aspect_ratio=keep_aspect_ratio)
 
 
-def central(image: Pixels, *, resize_px: int, crop_px: int) -> torch.Tensor:
-    """The same of RGB pixels, uint8 (height, width, 3)."""
-    first = (resize_px - crop_px) // 2
-    return resize(image, resize_px)[:, first : first + crop_px, first : first + crop_px]
+def central(image: Pixels, *, resize_px: int, crop_px: int, keep_aspect_ratio: bool = False) -> torch.Tensor:
+    """The same of RGB pixels, uint8 (height, width, 3).
+
+    `resize_px` is the side of a square, or that of the short side where the aspect ratio is kept.
+    """
+    sides = [resize_px, resize_px]
+    if keep_aspect_ratio:
+        short = min(image.shape[:2])
+        sides = [max(resize_px, round(side * resize_px / short)) for side in image.shape[:2]]
+    resized = resize(image, *sides)
+    top, left = ((side - crop_px) // 2 for side in resized.shape[1:])
+    return resized[:, top : top + crop_px, left : left + crop_px]
 
 
-def resize(image: Pixels, side_px: int) -> torch.Tensor:
-    """A square of RGB pixels, bilinear with antialias: uint8 (3, side, side).
+def resize(image: Pixels, height_px: int, width_px: int = 0) -> torch.Tensor:
+    """RGB pixels of a size, a square where one side is given, bilinear with antialias: uint8 (3, height, width).
 
     Differs from Pillow's by one level at most, in 2/3 of its time.
     """
     if not image.flags.writeable:  # Pillow's, which torch would warn of
         image = image.copy()
     batch = torch.from_numpy(image).permute(2, 0, 1)[None]  # memory stays as it is: channels last
-    return torch.nn.functional.interpolate(batch, size=(side_px, side_px), mode="bilinear", antialias=True)[0]
+    return torch.nn.functional.interpolate(
+        batch, size=(height_px, width_px or height_px), mode="bilinear", antialias=True
+    )[0]
 
 
 def chosen(places: int, *, seed: int, epoch: int, key: str) -> tuple[int, int, bool]:

@@ -34,6 +34,7 @@ from altalign.train.data.batches import Batch, padded
 from altalign.train.data.order import Numbers, Order
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
+from altalign.train.data.words import corrupted
 from altalign.train.ranks import share
 from altalign.train.settings import DataSettings
 
@@ -45,7 +46,7 @@ _SPARES_AT_MOST = 100  # one after the other: then it is not this image or that
 
 
 class GlobalBatches(Protocol):
-    """`order.Sampler`, or `order.DistinctImages`."""
+    """`order.Sampler`, `order.OneSource` or `order.DistinctImages`."""
 
     order: Order
     size: int
@@ -279,8 +280,19 @@ class _Maker(Dataset[Any]):
             found += [Undecodable(piece.batch, piece.first + place, *one, spare=key) for one in lost]
             captions.append(caption)
             keys.append(key)
-        tokens, mask = padded(self._tokenizer.encode(captions), self._tokenizer.tokens_at_most)
+        encoded = self._encoded(captions, keys, piece.epochs.tolist())
+        tokens, mask = padded(encoded, self._tokenizer.tokens_at_most)
         return _Made(Batch(keys, self._samples.sources_of(numbers), piece.epochs.tolist(), images, tokens, mask), found)
+
+    def _encoded(self, captions: Sequence[str], keys: Sequence[str], epochs: Sequence[int]) -> list[list[int]]:
+        share, tokenizer = self._settings.word_corruption, self._tokenizer
+        if not share:
+            return tokenizer.encode(captions)
+        mask, others = tokenizer.number("[MASK]"), tokenizer.whole_words
+        return [
+            tokenizer.framed(corrupted(of, share, mask=mask, others=others, seed=self._seed, epoch=epoch, key=key))
+            for of, key, epoch in zip(tokenizer.encode_words(captions), keys, epochs, strict=True)
+        ]
 
     def _pixels(self, data: bytes, epoch: int, key: str) -> torch.Tensor:
         chosen = self._settings
@@ -289,6 +301,8 @@ class _Maker(Dataset[Any]):
             resize_px=chosen.resize_px,
             crop_px=chosen.crop_px,
             flip=chosen.flip,
+            crop_area_at_least=chosen.crop_area_at_least,
+            auto_augment=chosen.auto_augment,
             seed=self._seed,
             epoch=epoch,
             key=key,

@@ -9,6 +9,7 @@ weights in proportion to size an epoch has every pair once; and with any weights
 n + 1 times, by the end of an epoch.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,7 +26,7 @@ Numbers = npt.NDArray[np.int64]
 _ROUNDS = 8
 _GOLDEN = 0x9E3779B97F4A7C15
 _ALL_BITS = 2**64 - 1
-_SLOTS, _PAIRS, _SPARES = 1, 2, 3  # what a random number is for
+_SLOTS, _PAIRS, _SPARES, _BATCHES = 1, 2, 3, 4  # what a random number is for
 
 
 def mix(words: Words) -> Words:
@@ -77,7 +78,7 @@ def _round(half: Words, keys: Words, number: int) -> Words:
     return mix(mix(half + keys) ^ np.uint64(_GOLDEN * (number + 1) & _ALL_BITS)) >> np.uint64(16)
 
 
-def quotas(sizes: Sequence[int], weights: Sequence[float], draws: int) -> list[int]:
+def quotas(weights: Sequence[float | Fraction], draws: int) -> list[int]:
     """How many of `draws` each source gets: in proportion to its weight, rounded by the largest remainder.
 
     Of equal remainders the first source wins.
@@ -85,9 +86,30 @@ def quotas(sizes: Sequence[int], weights: Sequence[float], draws: int) -> list[i
     exact = [Fraction(weight) for weight in weights]
     shares = [draws * weight / sum(exact) for weight in exact]
     whole = [int(share) for share in shares]
-    for source in sorted(range(len(sizes)), key=lambda source: whole[source] - shares[source])[: draws - sum(whole)]:
+    for source in sorted(range(len(whole)), key=lambda source: whole[source] - shares[source])[: draws - sum(whole)]:
         whole[source] += 1
     return whole
+
+
+class _Turns:
+    """An endless stream of sources that take turns: in each cycle every source has its quota.
+
+    Turns are permuted anew in each cycle by a key; without one a cycle goes through source after source.
+    """
+
+    def __init__(self, counts: Sequence[int], key: tuple[int, int] | None):
+        self._counts, self._key = np.array(counts, np.int64), key
+        self._ends = np.cumsum(self._counts)
+
+    def at(self, positions: Numbers) -> tuple[Numbers, Numbers]:
+        """The source at each position, and how many turns it had before: int64[n] of int64[n]."""
+        length = int(self._ends[-1])
+        cycles, slots = positions // length, positions % length
+        if self._key is not None:
+            size = np.full(len(positions), length, np.uint64)
+            slots = permuted(slots.astype(np.uint64), size, keyed(*self._key, cycles)).astype(np.int64)
+        source = np.searchsorted(self._ends, slots, side="right")
+        return source, slots - (self._ends - self._counts)[source] + cycles * self._counts[source]
 
 
 class Order:
@@ -97,6 +119,7 @@ class Order:
         sources: pairs of each source by its name; pairs are numbered through, source by source in this order.
         weights: share of an epoch's draws by the names of sources; divided by their sum. Empty: in proportion to size.
         seed: of all that is random.
+        sequential: an epoch goes through source after source (ZeroVL, appendix A.4), each in a random order.
 
     Attributes:
         epoch_draws: draws of an epoch: the pairs of all sources whose weight is above 0.
@@ -106,9 +129,11 @@ class Order:
             it.
     """
 
-    def __init__(self, sources: Mapping[str, int], weights: Mapping[str, float], seed: int):
-        self.seed = seed
-        given = _weights(sources, weights)
+    def __init__(
+        self, sources: Mapping[str, int], weights: Mapping[str, float], seed: int, *, sequential: bool = False
+    ):
+        self.seed, self.sources = seed, sources
+        self.weights = given = _weights(sources, weights)
         sizes = list(sources.values())
         self.epoch_draws = sum(size for size, weight in zip(sizes, given, strict=True) if weight)
         if not self.epoch_draws:
@@ -116,28 +141,26 @@ class Order:
                 "no pair to train on; give other [data] runs, a smaller held_out, or weights above 0 to sources with "
                 "pairs"
             )
-        counts = quotas(sizes, given, self.epoch_draws)
+        counts = quotas(given, self.epoch_draws)
         for name, weight, count in zip(sources, given, counts, strict=True):
             if weight and not count:
                 raise UsageError(
                     f"[data] source_weights: {name} = {weight} gives it none of an epoch's {self.epoch_draws:,} draws; "
                     "give more, or 0"
                 )
-        self._sizes, self._quotas = np.array(sizes, np.int64), np.array(counts, np.int64)
+        self._sizes = np.array(sizes, np.int64)
         self._ends = np.cumsum(self._sizes)
-        self._quota_ends = np.cumsum(self._quotas)
+        self._turns = _Turns(counts, None if sequential else (seed, _SLOTS))
 
     def draws(self, first: int, after: int) -> tuple[Numbers, Numbers]:
         """The draws at positions first … after - 1: int64 numbers of pairs, and of rounds.
 
         A round says how often the source of a pair had been gone through before.
         """
-        positions = np.arange(first, after, dtype=np.int64)
-        epochs, slots = positions // self.epoch_draws, positions % self.epoch_draws
-        size = np.full(len(positions), self.epoch_draws, np.uint64)
-        slots = permuted(slots.astype(np.uint64), size, keyed(self.seed, _SLOTS, epochs)).astype(np.int64)
-        source = np.searchsorted(self._quota_ends, slots, side="right")
-        in_source = slots - (self._quota_ends - self._quotas)[source] + epochs * self._quotas[source]
+        return self.draws_of(*self._turns.at(np.arange(first, after, dtype=np.int64)))
+
+    def draws_of(self, source: Numbers, in_source: Numbers) -> tuple[Numbers, Numbers]:
+        """As `draws`, of the draws of some sources, counted source by source: int64[n] both."""
         sizes = self._sizes[source]
         rounds, places = in_source // sizes, in_source % sizes
         places = permuted(
@@ -182,6 +205,45 @@ class Sampler:
     def batch(self, number: int) -> tuple[Numbers, Numbers]:
         """Pairs and their epochs, both int64[size], of the global batch of a number, counted from 0."""
         return self.order.draws(number * self.size, (number + 1) * self.size)
+
+
+class OneSource:
+    """Global batches of one source each (ZeroVL, section 3.1, debiased sampling).
+
+    Sources take turns in proportion to their weights: in every cycle of batches each has the same number, in a random
+    order. A source's batches go through its pairs in the random order that `Order` has for them, again and again; so a
+    batch may span two rounds.
+
+    Args:
+        order: the pairs of sources, and their weights.
+        size: pairs of a global batch.
+
+    Raises:
+        UsageError: there is one source alone, or one has fewer pairs than a batch: some would be their own negatives.
+    """
+
+    def __init__(self, order: Order, size: int):
+        self.order, self.size = order, size
+        if len(order.sources) == 1:
+            raise UsageError(
+                f'[data] sampling = "one_source", and {", ".join(order.sources)} is all there is; give more sources, '
+                'or "random"'
+            )
+        for (name, pairs), weight in zip(order.sources.items(), order.weights, strict=True):
+            if weight and pairs < size:
+                raise UsageError(
+                    f'[data] sampling = "one_source": {name} has {pairs:,} pairs, fewer than [loop] global_batch = '
+                    f"{size:,}; give a smaller batch, or the source the weight 0 in source_weights"
+                )
+        shares = [Fraction(weight) for weight in order.weights]
+        least = sum(shares) / min(share for share in shares if share)
+        cycle = max(order.epoch_draws // size, math.ceil(least))  # every source has a batch of it
+        self._turns = _Turns(quotas(shares, cycle), (order.seed, _BATCHES))
+
+    def batch(self, number: int) -> tuple[Numbers, Numbers]:
+        """As `Sampler.batch`."""
+        source, turn = self._turns.at(np.array([number], np.int64))
+        return self.order.draws_of(source.repeat(self.size), turn * self.size + np.arange(self.size, dtype=np.int64))
 
 
 @dataclass(frozen=True)

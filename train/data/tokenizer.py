@@ -9,6 +9,7 @@ to the trainer; what it then does is a function of counts alone.
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from hashlib import sha256
 
 import numpy as np
@@ -32,10 +33,12 @@ class CaptionTokenizer:
 
     def __init__(self, text: str, *, tokens_at_most: int):
         self.text, self.tokens_at_most = text, tokens_at_most
-        self._tokenizer = Tokenizer.from_str(text)
-        self._tokenizer.no_padding()
+        self._whole, self._tokenizer = Tokenizer.from_str(text), Tokenizer.from_str(text)
+        for each in (self._whole, self._tokenizer):
+            each.no_padding()
+            each.encode_special_tokens = True  # as text: a caption may say "[PAD]"
+        self._whole.no_truncation()
         self._tokenizer.enable_truncation(tokens_at_most)
-        self._tokenizer.encode_special_tokens = True  # as text: a caption may say "[PAD]"
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (self.text, self.tokens_at_most)
@@ -53,6 +56,37 @@ class CaptionTokenizer:
     def encode(self, captions: Sequence[str]) -> list[list[int]]:
         """The word pieces of each caption, [CLS] first and [SEP] last, no more than `tokens_at_most`."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(captions))]
+
+    def encode_words(self, captions: Sequence[str]) -> list[list[list[int]]]:
+        """The word pieces of each word of each caption: without [CLS] and [SEP], and not cut."""
+        found: list[list[list[int]]] = []
+        for encoding in self._whole.encode_batch(list(captions), add_special_tokens=False):
+            words: dict[int | None, list[int]] = {}
+            for piece, word in zip(encoding.ids, encoding.word_ids, strict=True):
+                words.setdefault(word, []).append(piece)
+            found.append(list(words.values()))
+        return found
+
+    def framed(self, pieces: Sequence[int]) -> list[int]:
+        """Pieces as the text tower takes them: [CLS] first and [SEP] last, no more than `tokens_at_most`."""
+        return [self.number("[CLS]"), *pieces[: self.tokens_at_most - 2], self.number("[SEP]")]
+
+    def number(self, piece: str) -> int:
+        """The number of a piece.
+
+        Raises:
+            UsageError: the vocabulary does not have it.
+        """
+        found = self._tokenizer.token_to_id(piece)
+        if found is None:
+            raise UsageError(f"[tokenizer] the vocabulary has no {piece}; give another file, or train one")
+        return found
+
+    @cached_property
+    def whole_words(self) -> npt.NDArray[np.int64]:
+        """The pieces that are words of two letters or more: int64[n]."""
+        words = [word for word in self.words() if len(word) > 1 and word.isalpha()]
+        return np.array([self.number(word) for word in words], np.int64)
 
     def words(self) -> list[str]:
         """The pieces of the vocabulary that are whole words, in the order of their numbers."""

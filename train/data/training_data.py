@@ -13,7 +13,7 @@ from altalign.errors import UsageError
 from altalign.train import training_folder
 from altalign.train.data import packed, tokenizer
 from altalign.train.data.loader import GlobalBatches
-from altalign.train.data.order import DistinctImages, Order, Sampler, Waiting
+from altalign.train.data.order import DistinctImages, OneSource, Order, Sampler, Waiting
 from altalign.train.data.samples import Samples
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.ranks import Ranks
@@ -75,15 +75,22 @@ def samples_of(config: TrainConfig, say: Callable[[str], None] = lambda _: None)
 
 def _opened(config: TrainConfig, say: Callable[[str], None]) -> TrainingData:
     chosen, samples = config.data, samples_of(config, say)
-    order = Order(samples.sources, chosen.source_weights, config.run.seed)
+    is_sequential = chosen.sampling == "sequential"
+    order = Order(samples.sources, chosen.source_weights, config.run.seed, sequential=is_sequential)
     size = config.loop.global_batch
     if size > order.epoch_draws:
         raise UsageError(
             f"[loop] global_batch = {size:,}, and {order.epoch_draws:,} pairs to train on: one would be its own "
             "negative; give fewer"
         )
-    sampler = DistinctImages(order, size, samples.images_of) if chosen.same_image_once_a_batch else Sampler(order, size)
-    return TrainingData(samples, sampler, _tokenizer(config, samples, say))
+    return TrainingData(samples, _sampler(config, order, samples), _tokenizer(config, samples, say))
+
+
+def _sampler(config: TrainConfig, order: Order, samples: Samples) -> GlobalBatches:
+    size = config.loop.global_batch
+    if config.data.same_image_once_a_batch:
+        return DistinctImages(order, size, samples.images_of)
+    return OneSource(order, size) if config.data.sampling == "one_source" else Sampler(order, size)
 
 
 def _tokenizer(config: TrainConfig, samples: Samples, say: Callable[[str], None]) -> CaptionTokenizer:

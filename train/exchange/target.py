@@ -40,6 +40,18 @@ def refuse(of: Trained, to: str, why: str, repair: str) -> UsageError:
     return UsageError(f"{of.config.run.folder}: --to {to} cannot hold this model: {why}; {repair}")
 
 
+def check_towers(of: Trained, to: str) -> None:
+    """Refuse what no form but ONNX holds so far.
+
+    Raises:
+        UsageError: the image tower is a ViT, or evaluation keeps the aspect ratio.
+    """
+    if of.config.image_tower.is_vit:
+        raise refuse(of, to, f"its image tower is a ViT ({of.config.image_tower.architecture})", "export to onnx")
+    if of.config.evaluation.keep_aspect_ratio:
+        raise refuse(of, to, "[evaluation] keep_aspect_ratio, which the form does not write", "export to onnx")
+
+
 def projection_of(of: Trained) -> tuple[Tensor, Tensor]:
     """Weight (width, own width of the tower) and bias (width,) of the linear layer after the image tower."""
     layer = of.model.image_projection

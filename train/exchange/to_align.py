@@ -9,7 +9,7 @@ from torch.nn import functional
 from transformers import AlignConfig, AlignModel, AlignProcessor, AutoTokenizer, EfficientNetImageProcessor
 
 from altalign.train.encoders import Trained
-from altalign.train.exchange.target import Reopened, has_odd_side, refuse, write_tokenizer
+from altalign.train.exchange.target import Reopened, check_towers, has_odd_side, refuse, write_tokenizer
 from altalign.train.model import align_names
 from altalign.train.model.image_tower import FACTORS, HALF_OF_THE_RANGE
 from altalign.train.model.text_tower import FEED_FORWARD
@@ -25,6 +25,7 @@ def check(of: Trained) -> None:
     Raises:
         UsageError: naming it.
     """
+    check_towers(of, "align")
     tower, own, (_, px) = of.config.image_tower, of.model.image_tower.num_features, of.evaluation_sizes
     if of.model.width != own:
         raise refuse(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from altalign.train.encoders import Trained
-from altalign.train.exchange.target import has_odd_side, projection_of, refuse
+from altalign.train.exchange.target import check_towers, has_odd_side, projection_of, refuse
 from altalign.train.model.image_tower import FACTORS
 
 EPSILON = 1e-3  # of timm's tf_* models
@@ -28,6 +28,7 @@ def check(of: Trained, to: str) -> None:
     Raises:
         UsageError: naming it.
     """
+    check_towers(of, to)
     tower, (_, px) = of.config.image_tower, of.evaluation_sizes
     width, depth = FACTORS[tower.architecture]
     if (tower.width or width, tower.depth or depth) != (width, depth):

@@ -1,7 +1,7 @@
 """The dual encoder: two towers, linear layers after them where needed, the temperature (ALIGN sections 4.1, 5)."""
 
 import math
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -9,7 +9,11 @@ from torch.nn import functional
 
 from altalign.train.model.image_tower import ImageTower
 from altalign.train.model.text_tower import TextTower
+from altalign.train.model.vision_transformer import VisionTower
 from altalign.train.settings import ImageTowerSettings, TextTowerSettings
+
+if TYPE_CHECKING:
+    from altalign.train.step.mixup import Mixup
 
 Part = Literal["image_tower", "image_projection", "text_tower", "text_projection", "temperature"]
 PARTS: tuple[Part, ...] = ("image_tower", "image_projection", "text_tower", "text_projection", "temperature")
@@ -20,8 +24,9 @@ class Temperature(nn.Module):
 
     logarithm: torch.Tensor
 
-    def __init__(self, start: float, *, learned: bool) -> None:
+    def __init__(self, start: float, *, learned: bool, at_least: float = 1e-6, at_most: float = 1e6) -> None:
         super().__init__()
+        self._range = math.log(at_least), math.log(at_most)
         logarithm = torch.tensor(math.log(start))
         if learned:
             self.logarithm = nn.Parameter(logarithm)
@@ -31,6 +36,11 @@ class Temperature(nn.Module):
     def value(self) -> torch.Tensor:
         """The temperature, with gradient where it is learned."""
         return self.logarithm.exp()
+
+    @torch.no_grad()
+    def clamp(self) -> None:
+        """Take it back into its range, after a step."""
+        self.logarithm.clamp_(*self._range)
 
 
 class DualEncoder(nn.Module):
@@ -48,20 +58,19 @@ class DualEncoder(nn.Module):
         *,
         vocabulary: int,
         tokens_at_most: int,
-        temperature: float = 1.0,
-        temperature_learned: bool = True,
+        temperature: Temperature | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # of the CPU alone, where weights are drawn
-            self.image_tower = ImageTower(image)
+            self.image_tower = VisionTower(image) if image.is_vit else ImageTower(image)
             self.text_tower = TextTower(text, vocabulary=vocabulary, tokens_at_most=tokens_at_most)
             own = self.image_tower.num_features
             self.width: int = image.embedding_width or own
             self.image_projection = nn.Identity() if self.width == own else _linear(own, self.width)
             self.text_projection = _linear(self.text_tower.num_features, self.width)
-        self.temperature = Temperature(temperature, learned=temperature_learned)
+        self.temperature = temperature or Temperature(1.0, learned=True)
 
     def image_features(self, images: torch.Tensor) -> torch.Tensor:
         """Features (n, width)."""
@@ -80,10 +89,26 @@ class DualEncoder(nn.Module):
         return _at_length_1(self.text_features(tokens, mask))
 
     def forward(
-        self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor
+        self,
+        images: torch.Tensor,
+        tokens: torch.Tensor,
+        mask: torch.Tensor,
+        *,
+        mixup: "Mixup | None" = None,
+        kept: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings of images and of captions."""
-        return self.encode_image(images), self.encode_text(tokens, mask)
+        """Embeddings of images and of captions, in training.
+
+        `mixup` mixes pixels, or features of captions before they have length 1; `kept`, int64 (n, k), are the patches
+        that a ViT looks at.
+        """
+        mixes = mixup.of if mixup is not None else ""
+        seen = mixup.mixed(images) if mixup is not None and mixes == "images" else images
+        of_images = self.image_tower(seen) if kept is None else self.image_tower(seen, kept)
+        of_texts = self.text_features(tokens, mask)
+        if mixup is not None and mixes == "texts":
+            of_texts = mixup.mixed(of_texts)
+        return _at_length_1(self.image_projection(of_images)), _at_length_1(of_texts)
 
     def checkpoint_activations(self) -> None:
         """Compute activations of both towers again instead of keeping them."""

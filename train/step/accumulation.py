@@ -25,6 +25,9 @@ from altalign.errors import UsageError
 from altalign.train.data.batches import widened
 from altalign.train.model import batch_norm
 from altalign.train.step.global_batch import GlobalBatch, Group, global_batch
+from altalign.train.step.loss import Mixed
+from altalign.train.step.mixup import Mixup
+from altalign.train.step.token_drop import TokenDrop
 
 if TYPE_CHECKING:
     from altalign.train.data.batches import Batch
@@ -37,25 +40,33 @@ class Loss(Protocol):
     """This process's part of the loss of the global batch: `contrastive_loss` with all but these bound."""
 
     def __call__(  # noqa: D102
-        self, images: torch.Tensor, texts: torch.Tensor, temperature: torch.Tensor, *, group: Group
+        self,
+        images: torch.Tensor,
+        texts: torch.Tensor,
+        temperature: torch.Tensor,
+        *,
+        targets: Mixed | None,
+        group: Group,
     ) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step's global batch came to, the same on all ranks.
+    """What a step's global batch came to: the same on all ranks but for the embeddings.
 
     loss: of the global batch. Where it is not finite, no parameter has a gradient and batch norm is as it was.
     temperature: what the loss was computed with.
     pairs: of the global batch.
     drift: root of the mean squared distance of a pair's two embeddings from those of the first pass; 0 where there was
     one pass.
+    embeddings: of this process's images and texts, without gradient.
     """
 
     loss: float
     temperature: float
     pairs: int
     drift: float
+    embeddings: Embeddings
 
     @property
     def is_finite(self) -> bool:
@@ -71,9 +82,9 @@ class Towers(nn.Module):
         self.parts = nn.ModuleDict({name: part for name, part in model.named_children() if name != "temperature"})
         self._model = (model,)  # in a tuple: not registered as a part
 
-    def forward(self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor) -> Embeddings:
-        """Encode images and texts."""
-        return self._model[0](images, tokens, mask)
+    def forward(self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor, **drawn: Any) -> Embeddings:
+        """Encode images and texts, with what is drawn for them."""
+        return self._model[0](images, tokens, mask, **drawn)
 
 
 # Buffers (running statistics) stay each rank's own. torch 2.15 has the option under a new name.
@@ -106,6 +117,8 @@ def gradients(
     loss: Loss,
     seed: int,
     step: int,
+    mixup: Mixup | None = None,
+    token_drop: TokenDrop | None = None,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     group: Group = None,
 ) -> StepResult:
@@ -124,11 +137,14 @@ def gradients(
         loss: this process's part of the loss.
         seed: of the run.
         step: its number.
+        token_drop: the patches that a ViT leaves out, in both passes.
+        mixup: how pairs are mixed, in both passes; `chunk` and every rank's pairs are whole groups.
         autocast: the arithmetic of the towers; loss and embeddings are not in it.
         group: the ranks; default all.
     """
     whole = global_batch(len(batch.keys), _device(model), group, width=batch.tokens.shape[1])
-    passes = _Passes(towers, model, widened(batch, whole.width), chunk, autocast, (seed, step), whole)
+    held = widened(batch, whole.width)
+    passes = _Passes(towers, model, held, chunk, mixup, token_drop, autocast, (seed, step), whole)
     model.zero_grad(set_to_none=True)
     check_sync(model, passes.whole.sizes, chunk)
     fits = max(passes.whole.sizes) <= chunk  # the same on all ranks: collectives keep their order
@@ -138,7 +154,8 @@ def gradients(
     images, texts = (torch.cat(parts).detach().requires_grad_() for parts in zip(*encoded, strict=True))
     value = model.temperature.value()
     temperature = value.detach().requires_grad_()
-    part = loss(images, texts, temperature, group=group)
+    targets = mixup.targets(images.detach()) if mixup is not None else None
+    part = loss(images, texts, temperature, targets=targets, group=group)
     part.backward()
     assert images.grad is not None and texts.grad is not None and temperature.grad is not None  # noqa: PT018 - for the type checker
     if fits:
@@ -154,7 +171,9 @@ def gradients(
     # chunks
     passes.whole.summed(total)
     summed, _, squares, sigma = torch.cat([total[:3], temperature.detach().double()[None]]).tolist()
-    result = StepResult(summed, sigma, passes.whole.size, math.sqrt(squares / passes.whole.size))
+    result = StepResult(
+        summed, sigma, passes.whole.size, math.sqrt(squares / passes.whole.size), (images.detach(), texts.detach())
+    )
     if not result.is_finite:
         model.zero_grad(set_to_none=True)
         batch_norm.apply_collected(model, torch.zeros_like(statistics))
@@ -173,6 +192,8 @@ class _Passes:
     model: "DualEncoder"
     batch: "Batch"
     chunk: int
+    mixup: Mixup | None
+    token_drop: TokenDrop | None
     autocast: Callable[[], AbstractContextManager[Any]]
     seed: tuple[int, int]  # of the run, and the step
     whole: GlobalBatch
@@ -185,9 +206,12 @@ class _Passes:
     def encoded(self, towers: nn.Module, start: int, *, collects: bool) -> Embeddings:
         """Embeddings of the chunk that begins here, with its own random numbers; `collects` batch norm's sums."""
         held = self.batch.chunk(start, min(start + self.chunk, len(self.batch.keys))).to(_device(self.model))
+        drawn: dict[str, Any] = {} if self.mixup is None else {"mixup": self.mixup}
+        if self.token_drop is not None:
+            drawn["kept"] = self.token_drop.kept(held.keys, held.images)
         torch.manual_seed(chunk_seed(*self.seed, self.whole.first + start))
         with self.autocast(), batch_norm.collecting(self.model) if collects else nullcontext():
-            return towers(held.images, held.tokens, held.mask)
+            return towers(held.images, held.tokens, held.mask, **drawn)
 
     def without_gradient(self) -> list[Embeddings]:
         """Pass 1."""

@@ -1,7 +1,7 @@
 """A model with its optimiser, and one step of both: what the loop, tests and benchmarks drive."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -10,10 +10,10 @@ import torch
 
 from altalign.errors import AltalignError
 from altalign.train.data.batches import Batch
-from altalign.train.model.dual_encoder import DualEncoder
+from altalign.train.model.dual_encoder import DualEncoder, Temperature
 from altalign.train.ranks import Ranks
-from altalign.train.settings import TrainConfig
-from altalign.train.step import accumulation, optimizers, schedules
+from altalign.train.settings import LossSettings, TrainConfig
+from altalign.train.step import accumulation, mixup, negatives, optimizers, schedules, token_drop
 from altalign.train.step.loss import contrastive_loss
 
 
@@ -42,14 +42,16 @@ class Learner:
             block=config.loss.block,
         )
 
-    def step(self, number: int, batch: Batch) -> dict[str, float]:
+    def step(self, number: int, batch: Batch, *, sources: Sequence[str] = ()) -> dict[str, float]:
         """Step `number` (from 1) on this rank's share of the global batch; returns measurements, equal on all ranks.
+
+        Where `sources` names all there are, how hard the negatives of each are is among them.
 
         Raises:
             NotFiniteError: loss or gradient is not finite; the weights are those before the step.
         """
         config = self._config
-        rate = schedules.rate(number, config.schedule)
+        rate = schedules.rate(number, config.schedule) * config.rate_scale
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
         self.model.train()
@@ -61,12 +63,15 @@ class Learner:
             loss=self._loss,
             seed=config.run.seed,
             step=number,
+            mixup=mixup.drawn(config.loss, seed=config.run.seed, step=number),
+            token_drop=token_drop.drawn(config.image_tower, seed=config.run.seed, step=number),
             autocast=self._autocast,
         )
         if not result.is_finite:
             raise NotFiniteError(
                 f"step {number}: the loss is {result.loss}, at temperature {result.temperature:.4g} and rate {rate:.3g}"
             )
+        found = negatives.by_source(result, batch.sources, sources, block=config.loss.block) if sources else {}
         norm = float(optimizers.clip(self.model, config.optimizer.clip_norm))
         if not math.isfinite(norm):
             raise NotFiniteError(
@@ -74,12 +79,14 @@ class Learner:
                 f"{result.temperature:.4g}"
             )
         self.optimizer.step()
+        self.model.temperature.clamp()
         return {
             "loss": result.loss,
             "temperature": result.temperature,
             "rate": rate,
             "gradient_norm": norm,
             "drift": result.drift,
+            **{f"negatives_log_p/{source}": value for source, value in found.items()},
         }
 
 
@@ -90,9 +97,17 @@ def model_of(config: TrainConfig, *, vocabulary: int) -> DualEncoder:
         config.text_tower,
         vocabulary=vocabulary,
         tokens_at_most=config.tokenizer.tokens_at_most,
-        temperature=config.loss.temperature,
-        temperature_learned=config.loss.temperature_learned,
+        temperature=_temperature(config.loss),
         seed=config.run.seed,
+    )
+
+
+def _temperature(loss: LossSettings) -> Temperature:
+    return Temperature(
+        loss.temperature,
+        learned=loss.temperature_learned,
+        at_least=loss.temperature_at_least,
+        at_most=loss.temperature_at_most,
     )
 
 

@@ -128,6 +128,23 @@ def pair_losses(
     return PairLosses(losses if directions == "sum" else losses / 2, whole.size)
 
 
+@torch.no_grad()
+def negatives_log_p(
+    images: torch.Tensor, texts: torch.Tensor, temperature: torch.Tensor, *, block: int = 2048, group: Group = None
+) -> torch.Tensor:
+    """Mean logarithm of the probability of each pair's negatives, of both directions (ZeroVL, figure 4): (n,).
+
+    High where the negatives are hard. Embeddings, `block` and `group` are those of `contrastive_loss`; a batch has at
+    least two pairs.
+    """
+    scale = 1 / temperature
+    whole = global_batch(len(images), images.device, group)
+    by_image, of_images, by_text, of_texts = _Candidates.apply(images, texts, scale, whole, whole.size - 1, block)  # type: ignore[misc]
+    matches = (images * texts).sum(1) * scale
+    of_negatives = (whole.size * (of_images + of_texts) / 2 - matches) / (whole.size - 1)
+    return of_negatives - (by_image + by_text) / 2
+
+
 class _Candidates(torch.autograd.Function):
     """logsumexp and mean of the logits, for each image and each text of this process: four vectors (n,).
 

@@ -6,6 +6,7 @@ import io
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -133,3 +134,48 @@ def test_every_place_and_both_flips_are_as_likely() -> None:
         assert ((counts - 100) ** 2 / 100).sum() < 112  # chi-squared of 57 degrees of freedom: once in 50,000
     assert abs(found[:, 2].sum() - 2900) < 200  # 5 standard deviations
     assert abs(np.corrcoef(found.T)[np.triu_indices(3, 1)]).max() < 0.07  # 5 of 1 / sqrt(n)
+
+
+def test_a_crop_by_area_is_torchvisions_and_seed_epoch_and_key_alone_choose_it() -> None:
+    data = KINDS["jpeg"]
+    given = {"resize_px": 40, "crop_px": 32, "flip": False, "crop_area_at_least": 0.6, "auto_augment": True}
+    first = training_pixels(data, **given, seed=1, epoch=2, key=KEY)
+    state = torch.get_rng_state()
+    assert first.equal(training_pixels(data, **given, seed=1, epoch=2, key=KEY))
+    assert torch.get_rng_state().equal(state)  # and nothing else is drawn from torch's own generator
+    others = [
+        training_pixels(data, **given, seed=seed, epoch=epoch, key=key)
+        for seed, epoch, key in ((2, 2, KEY), (1, 3, KEY), (1, 2, KEY[:-1] + "e"))
+    ]
+    assert not any(first.equal(other) for other in others)
+    assert (first.shape, first.dtype) == ((3, 32, 32), torch.uint8)
+
+
+def test_a_crop_by_area_has_the_area_and_the_aspect_ratio_that_are_asked() -> None:
+    """Of an image whose red is its column and whose green is its row."""
+    rows, columns = np.mgrid[0:200, 0:200].astype(np.uint8)
+    data = encoded(Image.fromarray(np.stack([columns, rows, rows * 0], axis=2)), "PNG")
+    areas, ratios = [], []
+    for epoch in range(40):
+        found = training_pixels(
+            data, resize_px=64, crop_px=64, flip=False, crop_area_at_least=0.6, seed=0, epoch=epoch, key=KEY
+        ).float()
+        width, height = ((found[axis].max() - found[axis].min()).item() for axis in (0, 1))
+        areas.append(width * height / 200**2)
+        ratios.append(width / height)
+    assert 0.55 < min(areas) < 0.7
+    assert 0.85 < max(areas) <= 1
+    assert 0.7 < min(ratios) < 1 < max(ratios) < 1.4
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 41), (41, 80), (50, 50)])
+def test_evaluation_may_keep_the_aspect_ratio(width: int, height: int) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    short, factor = 36, 36 / min(width, height)
+    size = max(short, round(width * factor)), max(short, round(height * factor))
+    left, top = (size[0] - 32) // 2, (size[1] - 32) // 2
+    whole = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR)).astype(int)
+    found = evaluation_pixels(
+        encoded(Image.fromarray(image), "PNG"), resize_px=short, crop_px=32, keep_aspect_ratio=True
+    )
+    assert np.abs(found.permute(1, 2, 0).numpy() - whole[top : top + 32, left : left + 32]).max() <= 1

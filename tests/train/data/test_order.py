@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from altalign.errors import UsageError
 from altalign.train.data import order
-from altalign.train.data.order import DistinctImages, Order, Sampler, keyed, permuted, quotas
+from altalign.train.data.order import DistinctImages, OneSource, Order, Sampler, keyed, permuted, quotas
 
 GOLDEN, ALL_BITS = 0x9E3779B97F4A7C15, 2**64 - 1
 
@@ -106,7 +106,7 @@ def test_quotas_are_whole_and_within_one_of_their_share(sources: list[tuple[int,
     weights = [weight for _, weight in sources]
     if not sum(weights):
         return
-    found = quotas([size for size, _ in sources], weights, draws)
+    found = quotas(weights, draws)
     assert sum(found) == draws
     for count, weight in zip(found, weights, strict=True):
         assert abs(count - draws * weight / sum(weights)) < 1 + 1e-6
@@ -276,3 +276,61 @@ def test_the_queue_is_cut_off_from_states_that_nobody_will_ask_for(monkeypatch: 
         sampler.batch(1)[0].tolist()
         == DistinctImages(sampler.order, 8, lambda asked: images[asked]).batch(1)[0].tolist()
     )
+
+
+# One source a batch --------------------------------------------------------------------------------------------------
+
+
+def sources_of(pairs: np.ndarray, sizes: dict[str, int]) -> set[str]:
+    ends = dict(zip(sizes, itertools.accumulate(sizes.values()), strict=True))
+    return {next(name for name, end in ends.items() if pair < end) for pair in pairs.tolist()}
+
+
+def test_in_sequence_an_epoch_goes_through_source_after_source() -> None:
+    stream = Order({"a": 5, "b": 3}, {}, 1, sequential=True)
+    for epoch in (0, 1):
+        pairs, epochs = stream.draws(epoch * 8, (epoch + 1) * 8)
+        assert sorted(pairs[:5].tolist()) == list(range(5))
+        assert sorted(pairs[5:].tolist()) == [5, 6, 7]
+        assert set(epochs.tolist()) == {epoch}
+
+
+@given(st.lists(st.integers(4, 60), min_size=2, max_size=4), st.integers(0, 5), st.sampled_from([0.0, 1.0]))
+@settings(derandomize=True, deadline=None, max_examples=40)
+def test_a_batch_is_of_one_source_and_sources_take_turns_by_their_weights(
+    sizes: list[int], seed: int, first: float
+) -> None:
+    sources = {f"s{number}": size for number, size in enumerate(sizes)}
+    weights = {name: first + number for number, name in enumerate(sources)} if first else {}
+    shares = weights or {name: float(size) for name, size in sources.items()}
+    sampler = OneSource(Order(sources, weights, seed), 4)
+    cycle = max(sum(sizes) // 4, -(-int(sum(shares.values())) // int(min(shares.values()))))
+    turns, seen, of_rounds = Counter[str](), {name: Counter[int]() for name in sources}, Counter[tuple[int, int]]()
+    for number in range(2 * cycle):
+        pairs, rounds = sampler.batch(number)
+        (name,) = sources_of(pairs, sources)
+        turns[name] += 1
+        seen[name].update(pairs.tolist())
+        of_rounds.update(zip(pairs.tolist(), rounds.tolist(), strict=True))
+    assert turns.keys() == sources.keys()
+    for name, count in turns.items():
+        assert abs(count / 2 - cycle * shares[name] / sum(shares.values())) < 1
+    for name, counts in seen.items():  # all pairs of a source have been there as often, or once more
+        assert max(counts.values()) - min(counts.values()) <= 1
+        assert len(counts) == min(sources[name], counts.total())
+    assert set(of_rounds.values()) == {1}  # a pair is there once in each round
+
+
+def test_a_batch_out_of_turn_is_the_same() -> None:
+    order = Order({"a": 40, "b": 9}, {}, 3)
+    in_turn = OneSource(order, 8)
+    found = [in_turn.batch(number) for number in range(30)]
+    for number in reversed(range(30)):
+        assert all(map(np.array_equal, found[number], OneSource(order, 8).batch(number)))
+
+
+def test_a_source_with_less_than_a_batch_is_refused() -> None:
+    with pytest.raises(UsageError, match=r'sampling = "one_source": b has 7 pairs, fewer than .* = 8; give'):
+        OneSource(Order({"a": 40, "b": 7}, {}, 3), 8)
+    sampler = OneSource(Order({"a": 40, "b": 7}, {"a": 1, "b": 0}, 3), 8)
+    assert all(sources_of(sampler.batch(number)[0], {"a": 40, "b": 7}) == {"a"} for number in range(20))

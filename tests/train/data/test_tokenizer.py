@@ -162,3 +162,14 @@ def test_a_file_that_is_no_tokenizer_of_ours_is_refused(tmp_path: Path) -> None:
     value["model"]["vocab"]["[PAD]"], value["model"]["vocab"]["[MASK]"] = 4, 0
     path.write_text(json.dumps(value))
     refused(path, UsageError, r"\[PAD\] is 4, and captions are padded with 0")
+
+
+def test_words_have_the_pieces_that_the_whole_caption_has() -> None:
+    found = trained()
+    for caption, whole in zip(CAPTIONS, CaptionTokenizer(found.text, tokens_at_most=99).encode(CAPTIONS), strict=True):
+        (words,) = found.encode_words([caption])
+        pieces = [piece for word in words for piece in word]
+        assert pieces == whole[1:-1]
+        assert found.framed(pieces) == found.encode([caption])[0]
+    (words,) = found.encode_words(["kites flying over"])
+    assert len(words) == 3

@@ -84,6 +84,16 @@ def test_the_temperature_is_learned_by_its_logarithm_or_stays() -> None:
     assert float(fixed.state_dict()["logarithm"]) == pytest.approx(math.log(1 / 64))
 
 
+@pytest.mark.parametrize("learned", [True, False])
+def test_a_temperature_goes_back_into_its_range(*, learned: bool) -> None:
+    of = Temperature(0.02, learned=learned, at_least=0.001, at_most=0.5)
+    for moved, expected in ((3.0, 0.5), (1e-5, 0.001), (0.3, 0.3)):
+        with torch.no_grad():
+            of.logarithm.fill_(math.log(moved))
+        of.clamp()
+        assert of.value().item() == pytest.approx(expected)
+
+
 def test_every_parameter_is_of_one_part() -> None:
     model = small_model(image={"embedding_width": 24})
     found = {name: part_of(name) for name, _ in model.named_parameters()}

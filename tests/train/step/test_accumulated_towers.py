@@ -2,7 +2,7 @@
 
 import torch
 
-from altalign.train.model.dual_encoder import DualEncoder
+from altalign.train.model.dual_encoder import DualEncoder, Temperature
 from altalign.train.settings import ImageTowerSettings, TextTowerSettings
 from tests.train.small_model import gradients_of, pairs
 from tests.train.step.test_accumulation import assert_same, step
@@ -20,7 +20,11 @@ def encoder(*, dropout: float) -> DualEncoder:
         drop_path=dropout,
     )
     text = TextTowerSettings(layers=2, width=32, heads=2, dropout=dropout)
-    return DualEncoder(image, text, vocabulary=20, tokens_at_most=8, temperature=0.1).double().train()
+    return (
+        DualEncoder(image, text, vocabulary=20, tokens_at_most=8, temperature=Temperature(0.1, learned=True))
+        .double()
+        .train()
+    )
 
 
 def test_chunks_of_efficientnet_and_bert_have_the_gradient_of_the_batch() -> None:

@@ -43,7 +43,7 @@ def test_a_gradient_that_is_no_number_is_not_stepped_with(tmp_path: Path, monkey
 
 def test_each_process_keeps_the_pairs_of_a_step_that_failed(tmp_path: Path) -> None:
     class Failing:
-        def step(self, number: int, batch: object) -> None:  # noqa: ARG002
+        def step(self, number: int, batch: object, *, sources: object) -> None:  # noqa: ARG002
             raise NotFiniteError(f"step {number}: the loss is nan")
 
     config = TrainConfig.model_validate({"run": {"folder": str(tmp_path)}})
@@ -53,7 +53,7 @@ def test_each_process_keeps_the_pairs_of_a_step_that_failed(tmp_path: Path) -> N
             AltalignError, match=f"step 7: the loss is nan; its pairs are in .*not-finite-step-7-rank-{rank}.json"
         ):
             loop._stepped(
-                config, Failing(), 7, batch.chunk(2 * rank, 2 * rank + 2), Ranks(rank, 2, torch.device("cpu"))
+                config, Failing(), 7, batch.chunk(2 * rank, 2 * rank + 2), Ranks(rank, 2, torch.device("cpu")), []
             )  # type: ignore[arg-type]
     kept = [json.loads((tmp_path / "log" / f"not-finite-step-7-rank-{rank}.json").read_text()) for rank in range(2)]
     assert [key for facts in kept for key in facts["keys"]] == batch.keys

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from altalign.train.step.loss import Mixed, contrastive_loss, pair_losses
+from altalign.train.step.loss import Mixed, contrastive_loss, negatives_log_p, pair_losses
 from tests.train.pairs import drawn, plain_losses
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=80)
@@ -202,3 +202,17 @@ def test_blocks_without_candidates_are_not_computed() -> None:
         products[negatives] = largest.products
     assert products[1.0] == 1024**2
     assert products[0.25] <= 0.6 * 1024**2  # a quarter for each direction, and the blocks at the edges
+
+
+@given(st.integers(2, 9), st.integers(1, 12), st.sampled_from([1.0, 0.1, 0.02]), st.integers(0, 9))
+@derandomized
+def test_how_hard_negatives_are_is_as_in_plain_loops(pairs: int, block: int, sigma: float, seed: int) -> None:
+    images, texts = drawn(pairs, seed=seed)
+    logits = images @ texts.T / sigma
+    to_texts, to_images = functional.log_softmax(logits, 1), functional.log_softmax(logits, 0)
+    others = range(pairs)
+    expected = [
+        sum((to_texts[i, j] + to_images[j, i]).item() / 2 for j in others if j != i) / (pairs - 1) for i in others
+    ]
+    found = negatives_log_p(images, texts, temperature(sigma), block=block)
+    assert found.tolist() == pytest.approx(expected, rel=1e-9)
