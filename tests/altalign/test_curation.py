@@ -101,7 +101,7 @@ def test_a_whole_number_for_a_fraction_is_the_same_setting() -> None:
     assert dump(config_of(fetch={"timeout_s": 10}).model_dump(mode="json")) == dump(config_of().model_dump(mode="json"))
 
 
-OF_TRAINING = ("align-", "train-")  # tests/train/test_settings.py reads those
+OF_TRAINING = ("align-", "train-", "zerovl-")  # tests/train/test_settings.py reads those
 
 
 @pytest.mark.parametrize(
