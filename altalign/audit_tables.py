@@ -189,6 +189,18 @@ SIMILARITY = AuditTable(
     ),
 )
 
+NEAR_TEST_IMAGES = AuditTable(
+    "audit/near_duplicates/test_images.parquet",
+    pa.schema(
+        [
+            ("test_set", pa.string()),  # The test set.
+            ("test_image", pa.string()),  # The image of the test set.
+            ("images", pa.int64()),  # How many images of the pool are near it, and go.
+            ("similarity", pa.float64()),  # The largest cosine of theirs; 1 where the bytes are the same.
+        ]
+    ),
+)
+
 GALLERY = AuditTable(
     "audit/near_duplicates/gallery.parquet",
     pa.schema(

@@ -9,7 +9,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 from altalign import __version__, terminal
 from altalign.errors import AltalignError, UsageError
@@ -18,17 +17,32 @@ from altalign.storage import full_disk
 
 VERBS = {
     "init": ("altalign.pipelines.command:init", "write a first config for files that you have"),
+    "trial": ("altalign.pipelines.trial.command:trial", "try a curation on a sample: what it will keep, and cost"),
     "curate": ("altalign.pipelines.command:main", "run a curation; run again, it continues where it stopped"),
     "retry": ("altalign.pipelines.command:retry", "fetch again what could not be fetched, then finish the run anew"),
+    "repair": ("altalign.pipelines.command:repair", "make anew the files of a finished run that are damaged"),
     "decontaminate": ("altalign.pipelines.command:decontaminate", "add a test set to a run; its near-duplicates go"),
     "calibrate": ("altalign.pipelines.command:calibrate", "measure what is found, and choose the threshold"),
+    "score": ("altalign.pipelines.score_command:score", "measure scores on a run's samples, beside its shards"),
+    "select": ("altalign.pipelines.score_command:select", "make a run of another one's samples, by their scores"),
+    "entries": ("altalign.pipelines.score_command:entries", "a file of concepts, from Wikipedia's titles and WordNet"),
+    "cluster": ("altalign.pipelines.command:cluster", "sort a run's images into clusters, as sources of training"),
+    "subset": ("altalign.pipelines.derive.command:subset", "make a run of those pairs of another that a list names"),
+    "merge": ("altalign.pipelines.derive.command:merge", "make one run of several"),
+    "split": ("altalign.pipelines.derive.command:split", "make several runs of shares of one"),
+    "remove": ("altalign.pipelines.living.command:remove", "take pairs out of a finished run, and all that has them"),
     "status": ("altalign.audit.status:main", "how far a run is"),
     "explain": ("altalign.audit.explain:main", "what happened to a pair in every stage, and why"),
     "audit": ("altalign.audit.command:main", "check a run and write its report; compare two runs"),
     "train": ("altalign.train.command:main", "train a dual encoder on shards; run again, it goes on"),
-    "eval": ("altalign.train.command:evaluate", "measure a trained model: retrieval in both directions"),
+    "sweep": ("altalign.train.command:sweep", "fine-tune on the tasks of VTAB: trials, then the best"),
+    "eval": ("altalign.train.command:evaluate", "measure a trained model on sets; compare two models"),
+    "noise": ("altalign.train.command:noise", "measure how noisy the pairs of a training are"),
+    "caption": ("altalign.train.command:caption", "write a caption of a trained model for each pair"),
+    "concepts": ("altalign.train.command:concepts", "find the nouns of each image of a run"),
     "encode": ("altalign.train.command:encode", "write what a trained model makes of images and captions"),
     "export": ("altalign.train.command:export", "write a trained model as other libraries open it"),
+    "lineage": ("altalign.train.lineage:main", "what a run was made of, and which steps of a training saw a pair"),
     "clean": ("altalign.audit.clean:main", "delete intermediate files (RUN/work)"),
     "demo": ("altalign.demo.main:main", "write the demo web; serve it on loopback"),
 }
@@ -36,6 +50,7 @@ VERBS = {
 # Given by name, like the verbs: pipelines do not import the audit.
 AFTER_A_CURATION = "altalign.audit.command:after_curation"
 CALIBRATION_PAGE = "altalign.audit.report.calibration:write"
+TRIAL_PAGE = "altalign.audit.report.trial:write"
 
 
 def usage() -> str:
@@ -116,7 +131,7 @@ def _run(args: list[str]) -> int:
     return call(VERBS[args[0]][0], args[1:])
 
 
-def call(named: str, argument: Any) -> int:
+def call(named: str, argument: object) -> int:
     """Call a function by "module:name"; returns the exit code."""
     module, function = named.split(":")
     return getattr(import_module(module), function)(argument)

@@ -7,18 +7,37 @@ overlap and what a rule drops that no other does.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign.errors import CountsError
-from altalign.reasons import KEPT, Stage, order_of
+from altalign.reasons import KEPT, Stage, order_of, stages_of
 from altalign.schema import COUNTS, FAILED
 
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
+# Entries as JSON, where they are lists: stage, source, reason, rows; and stage, source, the reasons that hold, rows.
+CountRow: TypeAlias = tuple[str, str, str, int]
+FailedRow: TypeAlias = tuple[str, str, list[str], int]
 
 _BETWEEN = " "  # separates reasons; none has a space in it
+
+
+class OfStage(TypedDict):
+    """A stage in `summary.json`: rows, and those that it dropped by reason."""
+
+    stage: str
+    received: int
+    kept: int
+    dropped: dict[str, int]
+
+
+class OfUnit(TypedDict):
+    """What the mark of a unit records: rows by first reason, and by every reason that holds."""
+
+    counts: list[CountRow]
+    failed: list[FailedRow]
 
 
 class Counts:
@@ -65,9 +84,9 @@ class Counts:
             rows.update(part._rows)
         return cls(rows)
 
-    def to_json(self) -> list[list[str | int]]:
-        """Rows as lists, in a fixed order."""
-        return [[*cell, rows] for cell, rows in sorted(self._rows.items(), key=lambda entry: _order(*entry[0]))]
+    def to_json(self) -> list[CountRow]:
+        """Rows in a fixed order."""
+        return [(*cell, rows) for cell, rows in sorted(self._rows.items(), key=lambda entry: _order(*entry[0]))]
 
     @classmethod
     def from_json(cls, entries: Sequence[Sequence[Any]]) -> "Counts":
@@ -99,7 +118,11 @@ class Counts:
         seen = {of for of, _, _ in self._rows}
         return [stage for stage in Stage if stage.value in seen]
 
-    def summary(self, stages: Iterable[Stage]) -> list[dict[str, object]]:
+    def stages_of_run(self) -> tuple[Stage, ...]:
+        """The stages that a run has, whether or not they received anything: `select` only where it was counted."""
+        return stages_of(stage.value for stage in self.stages())
+
+    def summary(self, stages: Iterable[Stage]) -> list[OfStage]:
         """`summary.json`'s "stages"."""
         return [
             {
@@ -146,7 +169,7 @@ class FailedCounts:
 
     def add(self, stage: Stage, sources: Column, failed: Column) -> None:
         """Count n rows by source (string[n]) and the reasons that hold (list<string>[n])."""
-        joined: Any = pc.binary_join(failed, _BETWEEN)
+        joined = pc.binary_join(failed, _BETWEEN)
         table = pa.table({"source": sources, "failed": joined})
         tally = table.group_by(["source", "failed"], use_threads=False).aggregate([([], "count_all")])
         for row in tally.to_pylist():
@@ -172,14 +195,14 @@ class FailedCounts:
         if self.counts() != counts:
             raise _defect("counts do not add up: rows by every rule that holds are not the rows by reason")
 
-    def facts(self) -> dict[str, Any]:
-        """What the mark of a unit records: these counts, and the rows by first reason."""
+    def facts(self) -> OfUnit:
+        """For the mark of a unit."""
         return {"counts": self.counts().to_json(), "failed": self.to_json()}
 
-    def to_json(self) -> list[list[Any]]:
-        """Rows as lists, in a fixed order."""
+    def to_json(self) -> list[FailedRow]:
+        """Rows in a fixed order."""
         entries = sorted(self._rows.items(), key=lambda entry: _order(*entry[0]))
-        return [[stage, source, list(failed), rows] for (stage, source, failed), rows in entries]
+        return [(stage, source, list(failed), rows) for (stage, source, failed), rows in entries]
 
     @classmethod
     def from_json(cls, entries: Iterable[Sequence[Any]]) -> "FailedCounts":
@@ -205,7 +228,7 @@ def _defect(what: str) -> CountsError:
     return CountsError(f"{what}; this is a defect, please report it")
 
 
-def _table(entries: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.Table:
+def _table(entries: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(schema.names, entry, strict=True)) for entry in entries], schema)
 
 

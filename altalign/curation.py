@@ -6,11 +6,13 @@ Numbers are from the ALIGN paper (section 3 and appendix A) unless marked "ours"
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from altalign import __version__, allowed_addresses
+from altalign import __version__, allowed_addresses, own_filters
+from altalign.own_filters import Own
+from altalign.prices import PricesSettings
 from altalign.settings import ReadBy, Settings
 
 Extract, Tables, Judge, Fetch, Decontaminate, Write = map(
@@ -20,7 +22,6 @@ Extract, Tables, Judge, Fetch, Decontaminate, Write = map(
 LARGEST = 2**63 - 1  # the largest integer of TOML, Arrow and Parquet
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
-OWN_AT_MOST = 48  # verdicts are bits of 64, which the built-in rules share
 EMBEDDERS = {"dct": 0, "phash": 0, "open_clip": 2, "timm": 2, "onnx": 1, "run": 1}  # names after the colon
 _NO_ADDRESS = " (+URL of the project)"  # the part of a user agent that nobody has filled in
 Port = Annotated[int, Field(ge=1, le=65_535)]
@@ -33,6 +34,8 @@ class RunSettings(Settings):
     """Where the run is written: a local path, `s3://BUCKET/…` or `gs://BUCKET/…`. There is no default."""
     keep_work: bool = True
     """Keep `work/` after the run; `altalign clean` deletes it later."""
+    durable: bool = True
+    """Have the disk keep the files of a unit before its mark is written: then a power cut costs no more than a kill."""
 
 
 class InputSettings(Settings):
@@ -111,25 +114,6 @@ class InputSettings(Settings):
         return self
 
 
-Own = dict[str, dict[str, Any]]  # settings of rules of a run's own, by the names of their functions
-
-
-def _check_own(filters: list[str], own: Own) -> None:
-    names = [entry.rpartition(":")[2] for entry in filters]
-    for entry in filters:
-        if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", entry, re.ASCII):
-            raise ValueError(
-                f'filters: "{entry}" names no function; give MODULE:FUNCTION, such as "my_rules:no_prices"'
-            )
-    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
-    if twice is not None:
-        raise ValueError(f'filters: two functions are named "{twice}", and so would be their reasons; rename one')
-    if len(filters) > OWN_AT_MOST:
-        raise ValueError(f"filters: {len(filters)} functions, and at most {OWN_AT_MOST} can be asked; join some")
-    if unknown := [name for name in own if name not in names]:
-        raise ValueError(f'own.{unknown[0]}: filters have no function "{unknown[0]}" (there are: {", ".join(names)})')
-
-
 class TextSettings(Settings):
     """Text-based filtering (section 3)."""
 
@@ -137,6 +121,8 @@ class TextSettings(Settings):
     """Fewer words: `text_too_short`."""
     words_at_most: Annotated[Whole, Judge] = 20
     """More words: `text_too_long`. Not below `words_at_least`."""
+    bytes_at_most: Annotated[int, Field(ge=1, le=65_536), Judge] = 65_536  # ours
+    """More bytes, in UTF-8: `text_too_large`. Readers cut longer captions, so it cannot be raised."""
     images_per_text_at_most: Annotated[Whole, Tables] = 10
     """A text on more images: `text_on_too_many_images`."""
     vocabulary_size: Annotated[Positive, Tables] = 100_000_000
@@ -149,7 +135,7 @@ class TextSettings(Settings):
 
     @model_validator(mode="after")
     def _own_rules_have_names(self) -> Self:
-        _check_own(self.filters, self.own)
+        own_filters.check(self.filters, self.own)
         return self
 
     @model_validator(mode="after")
@@ -192,7 +178,7 @@ class ImageSettings(Settings):
 
     @model_validator(mode="after")
     def _own_rules_have_names(self) -> Self:
-        _check_own(self.filters, self.own)
+        own_filters.check(self.filters, self.own)
         return self
 
 
@@ -216,7 +202,7 @@ class FetchSettings(Settings):
     """Seconds that the images of one unit (4,096 at most) may take; what has not come by then is `http_timeout`, or
     `http_not_asked`. `0`: as long as its size, tries and pace need, and up to an hour more while images come."""
     bytes_at_most: Annotated[Positive, Fetch] = 20_000_000
-    """Bytes of a body, decompressed. More: `http_too_large`."""
+    """Bytes of a body, decompressed. More: `http_too_large`. Of an image in a table: `row_too_large`."""
     bytes_in_flight_at_most: Positive = 512_000_000
     """Bytes of bodies held in memory at a time, in one process; fewer where less memory is free."""
     threads: Positive = 64
@@ -274,7 +260,7 @@ class TestSet(Settings):
     image_column: str = "image"
 
 
-def _form(entry: Any) -> str:
+def _form(entry: object) -> str:
     return "(table)" if isinstance(entry, (dict, TestSet)) else "(path)"
 
 
@@ -349,9 +335,9 @@ class DecontaminateSettings(Settings):
     def _buckets_can_be_made(self) -> Self:
         if not self.bucket_clusters <= self.nearest_clusters <= self.clusters:
             raise ValueError(
-                f"bucket_clusters ({self.bucket_clusters}), nearest_clusters ({self.nearest_clusters}) and "
-                f"clusters ({self.clusters}) do not rise; "
-                "a bucket is so many of an image's nearest clusters, which are of all clusters"
+                f"bucket_clusters ({self.bucket_clusters}), nearest_clusters ({self.nearest_clusters}) and clusters "
+                f"({self.clusters}) do not rise; a bucket is so many of an image's nearest clusters, which are of all "
+                "clusters"
             )
         return self
 
@@ -450,9 +436,10 @@ class CurateConfig(Settings):
     shards: Annotated[ShardsSettings, Write] = ShardsSettings()
     audit: Annotated[AuditSettings, Extract] = AuditSettings()
     card: Annotated[CardSettings, Write] = CardSettings()
+    prices: PricesSettings = PricesSettings()
     engine: EngineSettings = EngineSettings()
 
     @field_validator("input", mode="before")
     @classmethod
-    def _one_input_is_a_list(cls, value: Any) -> Any:
+    def _one_input_is_a_list(cls, value: object) -> object:
         return [value] if isinstance(value, dict) else value

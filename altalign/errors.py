@@ -16,7 +16,7 @@ from altalign import __version__
 
 
 def bring(extra: str) -> str:
-    """What brings the packages of an extra, for errors: no index of packages has altalign, so a wheel is a file."""
+    """The command that installs an extra, for errors. altalign is on no package index, so a wheel is a file."""
     wheel = f"altalign-{__version__}-py3-none-any.whl"
     return f"`make setup EXTRAS={extra}` brings it in a checkout, `pip install '{wheel}[{extra}]'` elsewhere"
 

@@ -2,12 +2,11 @@
 
 import json
 import math
-from typing import Any
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
 
 
-def encode(value: Any) -> str:
+def encode(value: object) -> str:
     """A value as JSON on one line: numbers that JSON lacks (NaN, infinities) as null, other types as their text."""
     try:
         return _ENCODER.encode(value)
@@ -15,7 +14,7 @@ def encode(value: Any) -> str:
         return _ENCODER.encode(_finite(value))
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     match value:
         case float():
             return value if math.isfinite(value) else None

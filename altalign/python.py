@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 from altalign.errors import AltalignError, UsageError
 from altalign.machine import interrupts, startup
@@ -42,7 +42,7 @@ def open(run: Folder) -> "Run":  # noqa: A001 - as in gzip and tarfile
 
 
 def curate(
-    config: Folder | Mapping[str, Any],
+    config: Folder | Mapping[str, object],
     *,
     rerun: bool | str = False,
     restart: bool = False,
@@ -125,13 +125,13 @@ def _report(folder: str) -> None:
 
 
 def _is_for_users(record: logging.LogRecord) -> bool:
-    """Whether a message of the root logger is not Beam's, which speaks to those who build pipelines."""
+    """Whether a message of the root logger is meant for users; Beam's are meant for those who build pipelines."""
     return "apache_beam" not in record.pathname
 
 
 @contextmanager
 def _at_work() -> Iterator[None]:
-    """Around what a command does: Ctrl-C ends it cleanly, its processes end with it, and Beam does not talk."""
+    """Runs a command's work: Ctrl-C ends it cleanly, its processes end with it, and Beam logs nothing."""
     with _ONE_AT_A_TIME, interrupts.handled(in_a_call=True):
         with startup.imports():
             from altalign.machine import processes

@@ -3,14 +3,14 @@
 import ast
 import inspect
 import json
+from collections.abc import Iterable
 from functools import cache, reduce
 from itertools import pairwise
-from typing import Any
 
 from altalign import reasons
 from altalign.counts import Counts
 from altalign.curation import CurateConfig
-from altalign.reasons import OWN, REASONS, Stage, own_reason
+from altalign.reasons import OF_SELECT, OWN, REASONS, Stage, own_reason
 
 
 def of_stage(stage: Stage, config: CurateConfig) -> list[str]:
@@ -28,6 +28,21 @@ def of_own(stage: Stage, config: CurateConfig) -> dict[str, str]:
         given = "".join(f", {key} = {json.dumps(value)}" for key, value in own.get(name, {}).items())
         said[own_reason(entry)] = f'[{section}] filters = ["{entry}"]{given}'
     return said
+
+
+_OF_SELECT = {
+    "score_below:": "{name} is below what was asked for",
+    "score_above:": "{name} is above what was asked for",
+    "score_missing:": "{name} is missing",
+    "not_in_top:": "{name} is not among the share of highest values that was asked for",
+    "not_where:": "condition {name} does not hold",
+}
+
+
+def of_select(reasons: Iterable[str]) -> dict[str, str]:
+    """Those reasons that are of scores and conditions, each in words."""
+    named = ((reason, reason.partition(":")) for reason in reasons if reason.startswith(OF_SELECT))
+    return {reason: _OF_SELECT[f"{kind}:"].format(name=name) for reason, (kind, _, name) in named}
 
 
 SECTIONS = {Stage.JUDGE: "text", Stage.IMAGE: "image"}  # whose `filters` a stage asks
@@ -52,13 +67,19 @@ def about() -> dict[str, str]:
 
 def setting(reason: str) -> str:
     """The first setting that a reason's docstring names, such as "text.words_at_least"; empty where it names none."""
-    return next((word for word in about().get(reason, "").split("`")[1::2] if "." in word), "")
+    return next(iter(_settings(reason)), "")
+
+
+def _settings(reason: str) -> list[str]:
+    return [word for word in about().get(reason, "").split("`")[1::2] if "." in word]
 
 
 def told(config: CurateConfig, reason: str) -> str:
     """The sentence about a reason, with the value of its setting filled in."""
     if reason.startswith(OWN):
         return next((f"A rule of this run's own: {said[reason]}." for said in _own(config) if reason in said), "")
+    if told := of_select([reason]):
+        return f"{told[reason][0].upper()}{told[reason][1:]}."
     name, said = setting(reason), about().get(reason, "")
     return said.replace(f"`{name}`", f"`{valued(config, name)}`", 1) if name else said
 
@@ -69,13 +90,13 @@ def _own(config: CurateConfig) -> list[dict[str, str]]:
 
 def valued(config: CurateConfig, name: str) -> str:
     """A setting with its value, such as "text.words_at_least = 3"."""
-    value: Any = reduce(getattr, name.split("."), config)
+    value = reduce(getattr, name.split("."), config)
     is_count = isinstance(value, int) and not isinstance(value, bool)
     return f"{name} = {value:_}" if is_count else f"{name} = {value}"
 
 
 def told_of_most(counts: Counts, config: CurateConfig) -> str:
-    """The reason that took the largest share of what its stage received, with its setting; empty where none did.
+    """The reason that took the largest share of what its stage received, with its settings; empty where none did.
 
     Shares are of a stage, because the first stages receive most: pages lose most rows as alt_empty, and what is left of
     them all as not_in_archive.
@@ -88,5 +109,5 @@ def told_of_most(counts: Counts, config: CurateConfig) -> str:
     if not shares:
         return ""
     _, rows, stage, reason = max(shares, key=lambda each: each[:2])
-    by = f" ({valued(config, name)})" if (name := setting(reason)) else ""
+    by = f" ({', '.join(valued(config, name) for name in names)})" if (names := _settings(reason)) else ""
     return f"{stage.value} dropped {rows:,} of {counts.received(stage):,} as {reason}{by}"

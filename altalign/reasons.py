@@ -4,7 +4,7 @@ The reasons of a stage are in order: the first that holds is *the* reason. A ver
 keeps, a reason drops. Its type is a dictionary, which takes a byte per row however many are dropped.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeAlias, cast
 
@@ -17,13 +17,25 @@ Verdict: TypeAlias = "pa.DictionaryArray[Any, Any]"
 
 
 class Stage(StrEnum):
-    """The stages of a curation that receive, keep and drop candidates, in order."""
+    """The stages that receive, keep and drop candidates, in order: those of a curation, and then `select`.
+
+    The last one is only of runs that were made from another run.
+    """
 
     EXTRACT = "extract"
     JUDGE = "judge"
     FETCH = "fetch"
     IMAGE = "image"
     DECONTAMINATE = "decontaminate"
+    SELECT = "select"
+
+
+CURATED = tuple(stage for stage in Stage if stage is not Stage.SELECT)  # the stages of a curation
+
+
+def stages_of(counted: Iterable[str]) -> tuple[Stage, ...]:
+    """The stages of a run, by the names of those that counted anything: `select` only where it did."""
+    return (*CURATED, *([Stage.SELECT] if Stage.SELECT.value in {*counted} else []))
 
 
 class DropReason(StrEnum):
@@ -39,25 +51,34 @@ class DropReason(StrEnum):
     """The image element has no `alt`."""
     ALT_EMPTY = "alt_empty"
     """Nothing is left of the `alt` after cleaning."""
+    URL_TOO_LONG = "url_too_long"
+    """The URL of the image, or of its page, has more than 8 KiB once it is resolved; what is kept of it is cut."""
     URL_INVALID = "url_invalid"
     """Pages: no http(s) URL, or one that a WHATWG parser refuses. Tables and tars: neither a valid URL nor an image in
     hand."""
 
     TEXT_EMPTY = "text_empty"
     """Nothing is left of the caption after cleaning. Tables and tars only; on pages this is `alt_empty`."""
+    TEXT_TOO_LARGE = "text_too_large"
+    """The caption has more bytes than `text.bytes_at_most`; readers cut what is above 64 KiB."""
     TEXT_TOO_SHORT = "text_too_short"
     """Fewer words than `text.words_at_least`."""
     TEXT_TOO_LONG = "text_too_long"
     """More words than `text.words_at_most`."""
     TEXT_ON_TOO_MANY_IMAGES = "text_on_too_many_images"
-    """The folded caption is on more distinct images of the pool than `text.images_per_text_at_most`."""
+    """The folded caption is on more distinct images of the pool than `text.images_per_text_at_most`; of merged runs, of
+    all their pools."""
     TEXT_HAS_RARE_NGRAM = "text_has_rare_ngram"
     """A unigram or bigram is not among the `text.vocabulary_size` most frequent of the pool."""
     IMAGE_HAS_TOO_MANY_TEXTS = "image_has_too_many_texts"
-    """The image has more distinct folded captions in the pool than `image.texts_per_image_at_most`."""
+    """The image has more distinct folded captions in the pool than `image.texts_per_image_at_most`; of merged runs, in
+    all their pools."""
+    ROW_TOO_LARGE = "row_too_large"
+    """`keep_columns` have more than 64 KiB in this row, and are left out (`{}`); or a table's image has more bytes than
+    `fetch.bytes_at_most`."""
     PAIR_REPEATED = "pair_repeated"
-    """The same image and caption once more. Decided among rows that pass all other rules of this stage; `kept_key`
-    names the pair that stays."""
+    """The same image and caption once more, also in another one of runs that are merged. Decided among rows that pass
+    all other rules of this stage; `kept_key` names the pair that stays."""
 
     NOT_IN_ARCHIVE = "not_in_archive"
     """No archive, tar or table of the run holds the image, where `fetch.source` looks for it."""
@@ -76,7 +97,8 @@ class DropReason(StrEnum):
     HTTP_OPT_OUT = "http_opt_out"
     """A header (`fetch.honour_opt_out`) or robots.txt (`fetch.honour_robots`) forbids it."""
     HTTP_REFUSED = "http_refused"
-    """Address, port or scheme is not allowed, or one of `fetch.blocked_domains`."""
+    """Its address (`fetch.allow_addresses`), port (`fetch.ports`) or scheme is not allowed, or its domain is blocked
+    (`fetch.blocked_domains`)."""
     URL_BLOCKED = "url_blocked"
     """A file of `fetch.blocked_urls` lists the hash of its URL, or of one that it redirects to; it is not asked for."""
 
@@ -100,21 +122,38 @@ class DropReason(StrEnum):
     NEAR_DUPLICATE_IN_POOL = "near_duplicate_in_pool"
     """Close to another image of the pool (`dedup.within_pool`)."""
 
+    NOT_LISTED = "not_listed"
+    """A run was made of the pairs in a list, and this one is not in it."""
+    OUT_OF_BALANCE = "out_of_balance"
+    """Its concepts are frequent, and `altalign select` with `--balance` did not draw its lot; or it has none."""
+    REMOVED = "removed"
+    """`altalign remove` has taken it out of the run, which keeps its hash alone."""
+
 
 REASONS: Mapping[Stage, tuple[DropReason, ...]] = {
-    Stage.EXTRACT: (DropReason.RECORD_BROKEN, DropReason.ALT_MISSING, DropReason.ALT_EMPTY, DropReason.URL_INVALID),
+    Stage.EXTRACT: (
+        DropReason.RECORD_BROKEN,
+        DropReason.ALT_MISSING,
+        DropReason.ALT_EMPTY,
+        DropReason.URL_TOO_LONG,
+        DropReason.URL_INVALID,
+    ),
     Stage.JUDGE: (
+        DropReason.URL_TOO_LONG,
         DropReason.URL_INVALID,
         DropReason.TEXT_EMPTY,
+        DropReason.TEXT_TOO_LARGE,
         DropReason.TEXT_TOO_SHORT,
         DropReason.TEXT_TOO_LONG,
         DropReason.TEXT_ON_TOO_MANY_IMAGES,
         DropReason.TEXT_HAS_RARE_NGRAM,
         DropReason.IMAGE_HAS_TOO_MANY_TEXTS,
+        DropReason.ROW_TOO_LARGE,
         DropReason.PAIR_REPEATED,
     ),
     Stage.FETCH: (
         DropReason.NOT_IN_ARCHIVE,
+        DropReason.ROW_TOO_LARGE,
         DropReason.HTTP_STATUS,
         DropReason.HTTP_TIMEOUT,
         DropReason.HTTP_NOT_ASKED,
@@ -135,6 +174,14 @@ REASONS: Mapping[Stage, tuple[DropReason, ...]] = {
         DropReason.IMAGE_NSFW,
     ),
     Stage.DECONTAMINATE: (DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE, DropReason.NEAR_DUPLICATE_IN_POOL),
+    Stage.SELECT: (
+        DropReason.NOT_LISTED,
+        DropReason.OUT_OF_BALANCE,
+        DropReason.REMOVED,
+        DropReason.TEXT_ON_TOO_MANY_IMAGES,
+        DropReason.IMAGE_HAS_TOO_MANY_TEXTS,
+        DropReason.PAIR_REPEATED,
+    ),
 }
 
 
@@ -150,6 +197,9 @@ PASSING = (
 
 OWN = "own:"  # begins the reasons of rules of a run's own
 
+# Begin the reasons of `altalign select`; a score or column follows, or the number of a condition.
+OF_SELECT = ("score_below:", "score_above:", "score_missing:", "not_in_top:", "not_where:")
+
 
 def own_reason(name: str) -> str:
     """The reason of a rule of a run's own, by the name of its function or its entry in `filters`."""
@@ -157,12 +207,13 @@ def own_reason(name: str) -> str:
 
 
 def order_of(stage: Stage, reason: str) -> tuple[int, str]:
-    """The place of a reason in its stage: rules of a run's own follow the built-in ones, by name.
+    """The place of a reason in its stage: rules of a run's own follow the built-in ones, and those of scores, by name.
 
     Raises:
         ValueError: the stage has no such reason.
     """
-    if reason.startswith(OWN) and stage in (Stage.JUDGE, Stage.IMAGE):
+    is_own = reason.startswith(OWN) and stage in (Stage.JUDGE, Stage.IMAGE)
+    if is_own or (stage is Stage.SELECT and reason.startswith(OF_SELECT)):
         return len(REASONS[stage]), reason
     return REASONS[stage].index(DropReason(reason)), ""
 
@@ -197,7 +248,7 @@ def reasons_of(verdicts: Sequence[Verdict]) -> tuple[Verdict, "pa.DictionaryArra
     Raises:
         ValueError: the dictionary of a verdict has two reasons.
     """
-    kind = pa.uint8() if len(verdicts) <= 8 else pa.uint64()
+    kind = pa.uint8() if len(verdicts) <= 8 else pa.uint16() if len(verdicts) <= 16 else pa.uint64()
     held: Any = pa.repeat(cast(Any, pa.scalar(0, kind)), len(verdicts[0]))
     reasons = [_only_reason(verdict) for verdict in verdicts]
     for bit, verdict in enumerate(verdicts):

@@ -4,10 +4,12 @@ Column names are spelled here and nowhere else; stages bind them, filters never 
 DROPPED, SAMPLE, COUNTS and FAILED is its line in docs/reference/files.md (`make docs`).
 """
 
+from typing import NotRequired, TypedDict
+
 import pyarrow as pa
 
 SCHEMA_VERSION = 2
-RULES_VERSION = "3 (Unicode 16.0)"  # raised by whatever changes which samples survive, their order or their bytes
+RULES_VERSION = "4 (Unicode 16.0)"  # raised by whatever changes which samples survive, their order or their bytes
 
 # What a reader found in one stretch of an input file, in input order. `reason` is the verdict of extract (null keeps),
 # `failed` every rule of it that holds.
@@ -78,6 +80,38 @@ DROPPED = pa.schema(
     ]
 )
 
+
+class DroppedRow(TypedDict):
+    """A row of `DROPPED` in Python."""
+
+    key: str
+    image_id: str | None
+    image_url: str | None
+    caption: str
+    page_url: str | None
+    source: str
+    source_key: str | None
+    extra: str | None
+    stage: str
+    reason: str
+    failed: list[str] | None
+    kept_key: str | None
+    words: int | None
+    images_per_text: int | None
+    texts_per_image: int | None
+    http_code: int | None
+    width: int | None
+    height: int | None
+    nsfw_score: float | None
+    similarity: float | None
+    test_set: str | None
+    test_image: str | None
+    file: str | None
+    offset: int | None
+    error: str | None
+    scores: NotRequired[str]  # of what `select` drops: a JSON object
+
+
 # The side-car of a shard: one row a sample, in the order of the tar.
 SAMPLE = pa.schema(
     [
@@ -104,9 +138,92 @@ SAMPLE = pa.schema(
     ]
 )
 
+
+class SampleRow(TypedDict):
+    """A row of `SAMPLE` in Python."""
+
+    key: str
+    image_id: str
+    image_url: str | None
+    caption: str
+    page_url: str | None
+    source: str
+    source_key: str | None
+    extra: str | None
+    width: int
+    height: int
+    format: str
+    bytes: int
+    sha256: str
+    found_sha256: str
+    words: int
+    tar_offset: int
+    tar_bytes: int
+
+
+# The clusters of a shard's images, by `altalign cluster`: one row a sample, in the order of the tar.
+CLUSTER = pa.schema(
+    [
+        ("key", pa.string()),  # The sample.
+        ("cluster", pa.int32()),  # Of its image, from 0.
+    ]
+)
+
+# What `altalign remove` has taken out of a run: hashes, never a URL or a text.
+REMOVED = pa.schema(
+    [
+        # `pair`: it went. Else what was asked for, and what no later `altalign add` takes: `key`, `image_id`, `url`,
+        # `sha256`, `domain`, `source_key`.
+        ("kind", pa.string()),
+        # The key of a pair, an image_id, the SHA-256 of an image's bytes; of a URL the image_id that it makes; of a
+        # domain and a source_key their BLAKE2b-128.
+        ("hash", pa.string()),
+        ("stage", pa.string()),  # Of a pair: `select` where it was in a shard, else the stage that had dropped it.
+        ("source", pa.string()),  # Of a pair: as everywhere.
+        ("reason", pa.string()),  # Of a pair: `removed` where it was in a shard, else why it had been dropped.
+        ("shard", pa.string()),  # Of a pair that was in a shard: which one.
+        ("row", pa.int64()),  # The same: its row in the side-car, from 0.
+        ("manifest_sha256", pa.string()),  # Of the run before: its manifest.
+        ("time", pa.string()),  # When, in UTC.
+        ("by", pa.string()),  # Who asked (`--by`).
+        ("because", pa.string()),  # Why (`--because`).
+    ]
+)
+
+
+class RemovedRow(TypedDict):
+    """A row of `REMOVED` in Python."""
+
+    kind: str
+    hash: str
+    stage: str | None
+    source: str | None
+    reason: str | None
+    shard: str | None
+    row: int | None
+    manifest_sha256: str
+    time: str
+    by: str | None
+    because: str | None
+
+
+class Try(TypedDict):
+    """A line of a log of fetching: a try of an image, or why it was not asked for."""
+
+    image_id: str
+    url: str | None
+    address: str | None
+    started: float  # seconds since 1970
+    seconds: float
+    status: int | None
+    reason: str | None
+    detail: str
+    bytes: int
+
+
 COUNTS = pa.schema(
     [
-        ("stage", pa.string()),  # `extract`, `judge`, `fetch`, `image` or `decontaminate`.
+        ("stage", pa.string()),  # `extract`, `judge`, `fetch`, `image`, `decontaminate` or `select`.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
         ("reason", pa.string()),  # A reason, or `kept`.
         ("rows", pa.int64()),  # How many.
@@ -115,7 +232,7 @@ COUNTS = pa.schema(
 
 FAILED = pa.schema(
     [
-        ("stage", pa.string()),  # `extract`, `judge`, `fetch`, `image` or `decontaminate`.
+        ("stage", pa.string()),  # `extract`, `judge`, `fetch`, `image`, `decontaminate` or `select`.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
         # Every rule of the stage that holds, in their order; the first is the reason. Empty: the stage keeps them.
         ("failed", pa.list_(pa.string())),

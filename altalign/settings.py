@@ -48,16 +48,17 @@ class Settings(BaseModel):
         return cls._checked(values, str(path), [_apply(values, override) for override in overrides])
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any], *, where: str) -> Self:
-        """Check values; `where` names them in errors.
+    def from_values(cls, values: Mapping[str, Any], *, where: str, overrides: Sequence[str] = ()) -> Self:
+        """Check values, with overrides as those of `load`; `where` names them in errors.
 
         Raises:
             UsageError: naming every mistake, one a line.
         """
-        return cls._checked(_plain(values, where), where, [])
+        plain = _plain(values, where)
+        return cls._checked(plain, where, [_apply(plain, override) for override in overrides])
 
     @classmethod
-    def _checked(cls, values: Mapping[str, Any], where: str, overridden: Sequence[tuple[str, ...]]) -> Self:
+    def _checked(cls, values: Mapping[str, object], where: str, overridden: Sequence[tuple[str, ...]]) -> Self:
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -65,7 +66,7 @@ class Settings(BaseModel):
             raise UsageError("\n".join(sentences)) from None
 
 
-def _plain(values: Any, where: str) -> Any:
+def _plain(values: object, where: str) -> Any:
     """Values of a Python program as TOML would give them: tuples are lists, and paths are text.
 
     Raises:
@@ -81,12 +82,12 @@ def _plain(values: Any, where: str) -> Any:
     return {name: _plain(value, f"{where} {name}") for name, value in values.items()}
 
 
-def dump(values: Mapping[str, Any]) -> str:
+def dump(values: Mapping[str, object]) -> str:
     """Settings as TOML: nested tables, keys in the order of the class."""
     return tomli_w.dumps(dict(values), multiline_strings=False)
 
 
-def flatten(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(values: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted names and leaves of nested settings; the entries of a list of tables are numbered."""
     if isinstance(values, Mapping):
         for key, value in values.items():
@@ -96,6 +97,15 @@ def flatten(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from flatten(value, f"{prefix}[{number}]")
     else:
         yield prefix, values
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with others over them, section by section; a list replaces a list."""
+    both = {
+        name: merged(base[name], value) if isinstance(value, Mapping) and isinstance(base.get(name), Mapping) else value
+        for name, value in over.items()
+    }
+    return {**base, **both}
 
 
 def stage_of(cls: type[BaseModel], name: str) -> str | None:
@@ -118,7 +128,7 @@ def stage_of(cls: type[BaseModel], name: str) -> str | None:
 
 def _read(path: Path | str) -> dict[str, Any]:
     if Path(path).suffix.lower() in _DATA:
-        raise UsageError(f"{path}: data, where a settings file (TOML) is meant; name it in [input] paths of one")
+        raise UsageError(f"{path}: data, where a settings file (TOML) is meant; `altalign init {path}` writes one")
     try:
         is_remote = storage.is_remote(str(path))
         data = storage.read_bytes(str(path)) if is_remote else Path(path).read_bytes()

@@ -57,7 +57,7 @@ class _Place:
         return f"--set {'.'.join(names)}"
 
 
-def settings_of(annotation: Any) -> type[BaseModel] | None:
+def settings_of(annotation: object) -> type[BaseModel] | None:
     """The settings class inside the type of a section, a list of sections, or a list of names or tables; else None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
@@ -66,7 +66,7 @@ def settings_of(annotation: Any) -> type[BaseModel] | None:
 
 def sentence(
     cls: type[BaseModel],
-    values: Mapping[str, Any],
+    values: Mapping[str, object],
     where: str,
     overridden: Sequence[tuple[str, ...]],
     mistake: ErrorDetails,
@@ -111,12 +111,12 @@ def _place(cls: type[BaseModel], values: Mapping[str, Any], mistake: ErrorDetail
     return _Place(tuple(names), tuple(sections), number, setting, owner)
 
 
-def _is_section(annotation: Any) -> bool:
+def _is_section(annotation: object) -> bool:
     inner = get_args(annotation)[0] if get_origin(annotation) is list else annotation
     return isinstance(inner, type) and issubclass(inner, BaseModel)
 
 
-def _is_table(value: Any) -> bool:
+def _is_table(value: object) -> bool:
     return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
 
 
@@ -146,7 +146,7 @@ def _repair(place: _Place, mistake: ErrorDetails) -> str:
     return text.format_map({**context, "expected": expected, "example": _example(place, mistake["input"])})
 
 
-def _example(place: _Place, value: Any) -> str:
+def _example(place: _Place, value: object) -> str:
     """An example: the default or, where that is empty and a string was given for a list, the list of that string."""
     field = place.owner.model_fields.get(place.names[-1])
     default = field.get_default(call_default_factory=True) if field and not field.is_required() else None
@@ -158,6 +158,6 @@ def _example(place: _Place, value: Any) -> str:
     return f", such as {_shown([value])}" if is_list and isinstance(value, str) else ""
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

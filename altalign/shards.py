@@ -16,13 +16,13 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, BinaryIO
+from typing import BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from altalign import extras
-from altalign.schema import SAMPLE
+from altalign.schema import SAMPLE, SampleRow
 
 # The extension of each image format. JPEG is jpg, which every reader knows (open_clip reads jpg, png, jpeg and webp).
 EXTENSIONS: Mapping[str, str] = {
@@ -47,11 +47,11 @@ _AS_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample as a shard holds it: the image's bytes, the caption, and the side-car's row (columns of `SAMPLE`)."""
+    """One sample as a shard holds it: the image's bytes, the caption, and the side-car's row."""
 
     image: bytes
     caption: str
-    row: dict[str, Any]
+    row: SampleRow
 
     @property
     def key(self) -> str:
@@ -79,7 +79,7 @@ class ShardWriter:
         self._flush()
         return self._digest.hexdigest()
 
-    def write(self, image: bytes, row: Mapping[str, Any]) -> dict[str, Any]:
+    def write(self, image: bytes, row: Mapping[str, object]) -> SampleRow:
         """Append one sample.
 
         Args:
@@ -95,15 +95,15 @@ class ShardWriter:
                 digits; its format is unknown; its text is not Unicode (a lone surrogate); or the image has 8 GiB or
                 more. Nothing is written then.
         """
-        row = _in_order(row, tar_offset=self.bytes + _BLOCK, tar_bytes=len(image))
-        key = row["key"]
+        ordered = _in_order(row, tar_offset=self.bytes + _BLOCK, tar_bytes=len(image))
+        key = ordered["key"]
         if not _KEY.fullmatch(key):
             raise ValueError(f"key {key!r}: not 32 lower-case hex digits")
-        header = _header(f"{key}.{extension(row['format'])}", len(image))
-        texts = _member(f"{key}.txt", row["caption"].encode()) + _member(f"{key}.json", _json(row))
+        header = _header(f"{key}.{extension(ordered['format'])}", len(image))
+        texts = _member(f"{key}.txt", ordered["caption"].encode()) + _member(f"{key}.json", _json(ordered))
         self._append(header, image, _padding(image), texts)
         self.rows += 1
-        return row
+        return ordered
 
     def end(self) -> None:
         """Append the two zero blocks that end an archive, and write what is left."""
@@ -126,25 +126,10 @@ class ShardWriter:
             self._digest.update(data)
 
 
-def write_sidecar(rows: Iterable[Mapping[str, Any]], file: BinaryIO) -> None:
+def write_sidecar(rows: Iterable[Mapping[str, object]], file: BinaryIO) -> None:
     """Write the side-car of a shard, in Parquet (zstd): the rows that `ShardWriter.write` returned, in their order."""
     table = pa.Table.from_pylist([dict(row) for row in rows], SAMPLE)
     pq.write_table(table, file, compression="zstd", compression_level=3)
-
-
-def read_sample(tar_file: BinaryIO, row: Mapping[str, Any]) -> Sample:
-    """The sample of a side-car's row, read at its offset with one seek and one read; the tar must be seekable.
-
-    Raises:
-        ValueError: the tar ends before the image does (it is cut, or is not the side-car's).
-    """
-    tar_file.seek(row["tar_offset"])
-    image = tar_file.read(row["tar_bytes"])
-    if missing := row["tar_bytes"] - len(image):
-        raise ValueError(
-            f"{row['key']}: the tar ends {missing} bytes before its image does; read it again from where it was written"
-        )
-    return Sample(image, row["caption"], dict(row))
 
 
 def pair_range(tar_offset: int, tar_bytes: int, caption_bytes: int) -> tuple[int, int]:
@@ -202,7 +187,7 @@ def extension(image_format: str) -> str:
     return EXTENSIONS[image_format]
 
 
-def _in_order(row: Mapping[str, Any], *, tar_offset: int, tar_bytes: int) -> dict[str, Any]:
+def _in_order(row: Mapping[str, object], *, tar_offset: int, tar_bytes: int) -> SampleRow:
     row = {**row, "tar_offset": tar_offset, "tar_bytes": tar_bytes}
     if row.keys() != set(_COLUMNS):
         differ = sorted(row.keys() ^ set(_COLUMNS))
@@ -211,16 +196,16 @@ def _in_order(row: Mapping[str, Any], *, tar_offset: int, tar_bytes: int) -> dic
     unknown = [name for name, value in row.items() if value is None and name not in NULLABLE]
     if unknown:
         raise ValueError(f"{row['key']}: {', '.join(unknown)} must not be null")
-    return row
+    return cast(SampleRow, row)
 
 
-def as_json(row: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(row: SampleRow) -> dict[str, object]:
     """The object of KEY.json for a side-car's row."""
     strings = {name: row[name] or "" for name in NULLABLE}
     return {**row, **strings, "extra": json.loads(row["extra"] or "{}")}
 
 
-def _json(row: Mapping[str, Any]) -> bytes:
+def _json(row: SampleRow) -> bytes:
     return _AS_JSON.encode(as_json(row)).encode()
 
 
@@ -266,4 +251,5 @@ def _sample(members: list[tuple[str, bytes]]) -> Sample:
     if tuple(columns) != _COLUMNS:
         raise ValueError(f"{json_name}: its keys are not the columns of a side-car")
     columns["extra"] = extras.encode(columns["extra"]) if columns["extra"] else None
-    return Sample(image, txt.decode(), {**columns, **{name: columns[name] or None for name in NULLABLE}})
+    columns |= {name: columns[name] or None for name in NULLABLE}
+    return Sample(image, txt.decode(), cast(SampleRow, columns))

@@ -1,13 +1,39 @@
-"""The stages of a curation, what each leaves in a run folder, and what to say of a file of these that is damaged."""
+"""The stages of a curation, what each leaves in a run folder, and the error for a damaged file."""
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import NotRequired, TypedDict
 
 from altalign import storage
-from altalign.errors import DamagedError, UnreadableError
+from altalign.errors import AltalignError, DamagedError, UnreadableError, UsageError
+
+
+class StageRecord(TypedDict):
+    """What run.json says of a stage that has begun: what it rests on, and its tries."""
+
+    digest: str  # of `reads`, and of those of all stages before
+    reads: dict[str, object]
+    attempts: int
+    started: str
+    finished: str | None
+    seconds: float
+
+
+class RunRecord(TypedDict):
+    """The content of run.json."""
+
+    altalign: str
+    schema_version: int
+    rules_version: str
+    engine: dict[str, object]
+    machine: str
+    stages: dict[str, StageRecord]
+    files: NotRequired[dict[str, list[int | str]]]  # stamps of the input files, by path
+
 
 STAGES = ("extract", "tables", "judge", "fetch", "decontaminate", "write")
+SELECT = "select"  # the stage of a run that was made of other runs, and has no other
 
 # of the run as it is; `altalign audit` writes it, the next rerun takes it away
 REPORT = ("report.html", "audit/checks.json", "audit/report.json")
@@ -34,6 +60,7 @@ OUTPUTS = {
     "decontaminate": ("dropped/decontaminate", "audit/near_duplicates", "audit/outcome_joint.parquet"),
     "write": (
         "shards",
+        "clusters",  # by `altalign cluster`, of the shards as they are
         "audit/failed.parquet",
         "audit/funnel.parquet",
         "audit/dropped_images.parquet",
@@ -49,6 +76,8 @@ OUTPUTS = {
 OF_FETCHED = ("test_images", "augmented")
 _WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written anew whenever the first is not there
 
+REMOVED_FILE = "removed.parquet"  # what `altalign remove` has taken out: schema.REMOVED
+
 _UNIT = re.compile(r"\d+(-\d+)*")  # names of units; done.json, and what a file system or an editor leaves, are none
 
 
@@ -62,13 +91,35 @@ def damaged(run_folder: str, path: str, why: str) -> DamagedError:
     """The error about a file that a run wrote and that is not as it was written, with what makes it anew."""
     name = storage.relative(path, run_folder) or path
     path, stage = f"{run_folder.rstrip('/')}/{name}", maker(name)
+    if is_made_of_others(run_folder):
+        return DamagedError(f"{path}: damaged: {why}; delete the run, and make it again of the run that it was made of")
     repair = f"--rerun {stage} makes it anew" if stage else "--restart runs everything anew"
     return DamagedError(f"{path}: damaged: {why}; `altalign curate` with {repair}")
 
 
+def is_made_of_others(run_folder: str) -> bool:
+    """Whether a run was made of other runs, so that no curation can go on with it."""
+    with suppress(AltalignError, OSError):
+        return SELECT in storage.read_json(storage.join(run_folder, "run.json")).get("stages", {})
+    return False
+
+
+def check_curated(run_folder: str) -> None:
+    """Refuse a run that was made of other runs: no curation can go on with it.
+
+    Raises:
+        UsageError: it was.
+    """
+    if is_made_of_others(run_folder):
+        raise UsageError(
+            f"{run_folder}: made of another run, not by a curation; do that to the run it was made of, and make it "
+            "again"
+        )
+
+
 @contextmanager
 def own_files(run_folder: str) -> Iterator[None]:
-    """Around whatever reads a run: trouble with a file in its folder is damage, and no input is to blame.
+    """Around code that reads a run: an error about a file in its folder is reported as damage to the run.
 
     Raises:
         DamagedError: a file of the run cannot be read, or is not there.

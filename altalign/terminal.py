@@ -35,7 +35,7 @@ def stderr() -> "Console":
 
 
 def into(text: io.StringIO) -> "Console":
-    """A console for a text that is shown later, or by nobody."""
+    """A console whose text is shown later, or not at all."""
     return _console(text)
 
 

@@ -1,4 +1,4 @@
-"""Work that is begun ahead, by threads that a process shares, and whose results come in order.
+"""Begins work ahead in threads that a process shares, and yields the results in order.
 
 A shard is worked on by one thread. Where most of its time goes into pieces that need not wait for one another, they can
 be begun before they are wanted: so where fewer shards are left than the process has threads all of them are busy, and a
@@ -23,20 +23,20 @@ Given = TypeVar("Given", covariant=True)
 
 
 class Begun(Protocol[Given]):
-    """What has begun, or will: a future, or `Done`."""
+    """Work that has begun or will begin: a future, or `Done`."""
 
     def result(self) -> Given:
-        """What came of it, once it is done; or its error."""
+        """Wait for the result and return it, or raise its error."""
         ...
 
     def cancel(self) -> bool:
-        """Have it not begin, if it has not."""
+        """Cancel it, if it has not begun."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[Result]):
-    """What was done at once."""
+    """A result that was computed at once."""
 
     value: Result
 
@@ -45,7 +45,7 @@ class Done(Generic[Result]):
         return self.value
 
     def cancel(self) -> bool:
-        """It is too late."""
+        """Do nothing: it is already done."""
         return False
 
 
@@ -76,7 +76,7 @@ def in_order(begun: Iterable[tuple[Key, Begun[Result], int]], *, bytes_at_most: 
 
 
 class Threads:
-    """Threads for whoever needs them at the moment; the last to leave waits until they have ended."""
+    """Threads that several users share; the last to leave waits until they have ended."""
 
     at_most = sys.maxsize  # whatever is asked for
 
@@ -87,7 +87,7 @@ class Threads:
 
     @contextmanager
     def shared(self, count: int) -> Iterator[ThreadPoolExecutor]:
-        """The pool; of so many threads if nobody has it yet."""
+        """The pool; the first user decides how many threads it has."""
         with self._lock:
             pool = self._pool = self._pool or ThreadPoolExecutor(min(count, self.at_most))
             self._users += 1

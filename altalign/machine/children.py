@@ -29,7 +29,7 @@ def ending_with_us(command: Sequence[str]) -> list[str]:
 
 
 def end_with_parent() -> None:
-    """Have this process, one of `multiprocessing`, end when the one that asked for it is gone.
+    """Make this `multiprocessing` process end when its parent is gone.
 
     A fork server stands between them, so the system cannot tell it.
     """

@@ -1,11 +1,11 @@
-"""The control groups that this process is in, where the system has such: what limits it there."""
+"""The control groups of this process, on systems that have them, and their limits."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 
 def of_process(controller: str, root: Path = Path("/")) -> Iterator[tuple[Path, bool]]:
-    """Folders of the own group and of those above it, for a controller; and whether they are of the first version."""
+    """The folders of this process's group and of its parents, for a controller; and whether they are of version 1."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -7,13 +7,13 @@ from altalign.machine import control_groups
 
 
 def cores(root: Path = Path("/")) -> int:
-    """Those of the machine that it may run on, and no more than its control groups give it time for."""
+    """The number of cores this process may run on, or fewer if its control groups limit its CPU time."""
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([found, *_quotas(root)]))
 
 
 def _quotas(root: Path) -> list[int]:
-    """Of the control groups (both versions) that this process is in, in cores, rounded up."""
+    """The CPU quota of each control group of this process (both versions), in cores, rounded up."""
     found = []
     for place, is_first_version in control_groups.of_process("cpu", root):
         try:

@@ -25,7 +25,7 @@ _THREAD = threading.local()  # `given_up`: of the work that this thread does a p
 
 
 class Interrupted(KeyboardInterrupt):
-    """Whoever runs the command wants it to end."""
+    """A signal asked the command to end."""
 
     def __init__(self, number: int = signal.SIGINT):
         super().__init__(signal.Signals(number).name)
@@ -42,7 +42,7 @@ class GivenUpError(Exception):
 
 
 def check() -> None:
-    """Called now and then by long work, in any thread.
+    """Raise if the command is to end. Long work calls this now and then, in any thread.
 
     Raises:
         Interrupted: a signal has asked the command to end.
@@ -57,7 +57,7 @@ def check() -> None:
 
 @contextmanager
 def part_of(given_up: threading.Event) -> Iterator[None]:
-    """Around a part of some work in this thread: once the event is set, `check` ends it."""
+    """While this block runs in this thread, `check` raises once the event is set."""
     before: threading.Event | None = getattr(_THREAD, "given_up", None)
     _THREAD.given_up = given_up
     try:
@@ -68,7 +68,7 @@ def part_of(given_up: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[Callable[[], int]]:
-    """A block of work that looks for itself whether it is to end.
+    """Defers signals in this block, which checks for itself whether it should end.
 
     The first signal raises nothing here. The block is given a function that says which signal came (0: none).
     """

@@ -12,10 +12,10 @@ from pathlib import Path
 from altalign.errors import UsageError
 
 
-def settle(package: Path = Path(__file__).parents[1]) -> None:
-    """Choose where kernels are kept. Called before they are imported: Numba refuses to where it finds no place.
+def settle(package: Path = Path(__file__).parents[1], *, compiles: bool = True) -> None:
+    """Choose where kernels are kept. Called before they are imported, because Numba fails if it finds no place.
 
-    `NUMBA_CACHE_DIR` is a place that it is told.
+    `NUMBA_CACHE_DIR` is a place that it is told. Whoever imports kernels and calls none does not compile them.
 
     Raises:
         UsageError: not even temporary files can be written.
@@ -26,7 +26,7 @@ def settle(package: Path = Path(__file__).parents[1]) -> None:
     told = os.environ.get("NUMBA_CACHE_DIR")
     places = [*([Path(told)] if told else []), package / "filters" / "__pycache__", home]
     if (found := next(filter(_can_write, places), None)) is not None:
-        if next(found.rglob("*.nbi"), None) is None:
+        if compiles and next(found.rglob("*.nbi"), None) is None:
             sys.stderr.write("compiling kernels, once for this installation: about 20 s\n")
         return
     try:

@@ -39,7 +39,7 @@ _NOTHING = "nothing"  # that is known limits memory: this is no Linux
 
 
 class Free(NamedTuple):
-    """Bytes that can be had, who gives no more, and whether it counts addresses and not use."""
+    """Free bytes, what limits them, and whether the limit counts addresses instead of use."""
 
     bytes: int
     of: str
@@ -103,7 +103,7 @@ def _of_machine(root: Path) -> Iterator[Free]:
 
 
 def _of_groups(root: Path) -> Iterator[Free]:
-    """Of the control groups that this process is in."""
+    """The free bytes of each control group of this process."""
     for place, is_first_version in control_groups.of_process("memory", root):
         names = (
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
@@ -164,7 +164,7 @@ def fitted(config: "CurateConfig", there: Free) -> "CurateConfig":
 
 
 def for_processes(there: Free) -> int:
-    """How many processes more there is memory for.
+    """How many more processes fit into memory.
 
     Each asks for itself where large images are to wait for one another, so it has to be ample beside them.
     """
@@ -177,7 +177,7 @@ def for_processes(there: Free) -> int:
 
 
 class _Spare:
-    """Memory that threads share for what is large; who asks for more than is left waits for the others."""
+    """Memory that threads share for large images. A thread that asks for more than is left waits for the others."""
 
     def __init__(self, most: int):
         self.bytes = most
@@ -212,13 +212,13 @@ def spare() -> _Spare:
 
 
 def is_ample() -> bool:
-    """Whether there is so much memory that nobody has to ask for it."""
+    """Whether there is so much memory that no thread has to reserve it."""
     return spare().bytes >= AMPLE_BYTES
 
 
 @contextmanager
 def reserved(wanted: int) -> Iterator[None]:
-    """Around what takes so many bytes for a moment: waits while other threads have them.
+    """Reserves bytes for this block; waits while other threads hold them.
 
     Raises:
         MemoryError: there never are so many.

@@ -39,7 +39,7 @@ _PROGRAM = (
 
 
 def worth(seconds: float, at_most: int) -> int:
-    """How many processes are worth having for work that takes one core so many seconds.
+    """How many processes pay off for work that takes one core so many seconds.
 
     There is memory for as many; 0 where threads do the work as well.
     """
@@ -64,7 +64,7 @@ class InProcesses(Generic[Item, Result]):
         return pickle.dumps(self.work, pickle.HIGHEST_PROTOCOL)
 
     def __call__(self, item: Item) -> Result:
-        """What comes of an item.
+        """Return the result of an item.
 
         Raises:
             AltalignError: its process was ended from outside.
@@ -87,7 +87,7 @@ class Processes:
 
     @contextmanager
     def used(self, count: int) -> Iterator[None]:
-        """For this block, all processes, and at least so many, do the work that is `InProcesses`; with 0, none does."""
+        """In this block, at least so many processes do the work that is `InProcesses`; with 0, none does."""
         # the system has killed it meanwhile: it costs nothing but itself
         for process in [process for process in self._all if not process.is_there]:
             process.close()
@@ -105,7 +105,7 @@ class Processes:
             self._are_used = False
 
     def call(self, work: InProcesses[Item, Result], item: Item) -> Result:
-        """What comes of an item, wherever it is made."""
+        """Return the result of an item, computed in an idle process or here."""
         if not self._are_used:
             return work.work(item)
         try:
@@ -130,7 +130,7 @@ OF_COMMAND = Processes()
 
 
 class _Process:
-    """One of them, as its parent sees it."""
+    """One process, seen from its parent."""
 
     def __init__(self) -> None:
         # A session of its own: Ctrl-C at a terminal is for us.
@@ -144,7 +144,7 @@ class _Process:
             self._send(sys.path)
 
     def call(self, work: InProcesses[Item, Result], item: Item) -> Result:
-        """What comes of an item there, or its error."""
+        """Return the result of an item from that process, or raise its error."""
         try:
             pickled = None if self._has is work else work.pickled
             self._has = None  # until it is known to have read it
@@ -163,12 +163,12 @@ class _Process:
         self._has = work
         return result
 
-    def _send(self, message: Any) -> None:
+    def _send(self, message: object) -> None:
         pickle.dump(message, self._requests, pickle.HIGHEST_PROTOCOL)
         self._requests.flush()
 
     def _wait(self) -> None:
-        """Until there is an answer, or none will come."""
+        """Wait until there is an answer, or none can come."""
         poll = select.poll()
         poll.register(self._answers, select.POLLIN)
         while not poll.poll(_LOOK_EVERY_MS):
@@ -180,7 +180,7 @@ class _Process:
         return self._process.poll() is None
 
     def _ended(self) -> str:
-        """How it has ended, as a user reads it."""
+        """How the process ended, in words for a user."""
         code = self.wait()
         what = f"process {self._process.pid}, one of those that this command works with,"
         if code == -signal.SIGKILL:
@@ -191,13 +191,13 @@ class _Process:
         return f"{what} ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
 
     def close(self) -> None:
-        """Have it end, at once."""
+        """End the process at once."""
         with suppress(BrokenPipeError):
             self._requests.close()
         self._answers.close()
 
     def wait(self) -> int:
-        """Its exit code, once it has ended; where it does not, it is made to."""
+        """Wait for its exit code; kill it if it does not end by itself."""
         children.end([self._process], within_s=_ENDS_WITHIN_S)
         return self._process.returncode
 
@@ -241,8 +241,8 @@ def serve() -> None:
             os._exit(0)
 
 
-def _listen(requests: "SimpleQueue[tuple[bytes | None, Any]]", given_up: threading.Event) -> None:
-    """Take what the parent sends: work, or None where what is being done is given up.
+def _listen(requests: "SimpleQueue[tuple[bytes | None, object]]", given_up: threading.Event) -> None:
+    """Receive from the parent: work, or None if the current work is given up.
 
     Where nothing more can come, all ends: nobody would read it.
     """
@@ -259,7 +259,7 @@ def _listen(requests: "SimpleQueue[tuple[bytes | None, Any]]", given_up: threadi
 
 
 def _pickled(error: BaseException) -> bytes:
-    """An error for the parent, with where it was raised; in words, where what is read of its pickle is another one."""
+    """An error for the parent, with its traceback. One that does not survive pickling is passed on as words."""
     told = "".join(traceback.format_exception(error))
     with suppress(Exception):
         error.add_note(told)

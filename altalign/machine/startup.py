@@ -23,12 +23,13 @@ def prepare() -> None:
 
 
 @contextmanager
-def imports() -> Iterator[None]:
-    """Around heavy imports: nothing is collected meanwhile, for modules are no garbage, and never looked at again.
+def imports(*, compiles: bool = True) -> Iterator[None]:
+    """Switches garbage collection off during heavy imports, and keeps what they made from later collections.
 
-    In somebody's process, whose garbage is not ours to keep, the place of kernels alone is settled.
+    In somebody's process, whose garbage is not ours to keep, the place of kernels alone is settled. `compiles` says
+    whether kernels are called afterwards, which compiles them the first time.
     """
-    kernel_cache.settle()
+    kernel_cache.settle(compiles=compiles)
     if not _OURS.is_set():
         yield
         return
@@ -43,6 +44,6 @@ def imports() -> Iterator[None]:
 
 
 def leave() -> None:
-    """Called last in a process that is ours: the interpreter need not look for garbage in what ends with it."""
+    """Called last in a process of ours: spares the interpreter its last search for garbage."""
     if "triton" not in sys.modules:  # its bindings complain, at length, of every object that outlives them
         gc.freeze()

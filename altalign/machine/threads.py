@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def in_threads(work: Callable[[Item], Result], items: Sequence[Item], count: int) -> list[Result]:
-    """What comes of each item, in their order; the first error ends all."""
+    """The result of each item, in order; the first error ends all."""
     given_up = threading.Event()
 
     def part(item: Item) -> Result:

@@ -3,27 +3,29 @@
 A path is local, or `s3://BUCKET/…` or `gs://BUCKET/…`. What is read alone may also be `https://…`, or `hf://…` on the
 Hugging Face Hub.
 
-Paths are strings, relative ones to the working directory. Nothing is ever renamed by a caller: a file appears whole
-when its `write` block ends well, or not at all. The exceptions are `growing`: what came over the web, and the log of
-that.
+Paths are strings, relative ones to the working directory. A file appears whole when its `write` block ends well, or not
+at all. The exceptions are `growing`: what came over the web, and the log of that. `move` is for changes of a finished
+run alone, whose files were written whole elsewhere.
 """
 
 import json
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, cast
 
 from altalign.errors import UnreadableError, UsageError
-from altalign.storage import local
-from altalign.storage.local import full_disk, is_forbidden, is_full_disk, is_partial
+from altalign.storage import blocks, local, seals
+from altalign.storage.blocks import Block, Hashed, Written
+from altalign.storage.disk_errors import full_disk, is_forbidden, is_full_disk
+from altalign.storage.local import is_partial
 from altalign.storage.stamp import Growing, Stamp
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-__all__ = ["Growing", "Stamp", "full_disk", "is_forbidden", "is_full_disk", "is_partial"]
+__all__ = ["Block", "Growing", "Hashed", "Stamp", "Written", "full_disk", "is_forbidden", "is_full_disk", "is_partial"]
 
 Kind = Literal["file", "folder", "other", "missing"]
 _SCHEMES = ("s3://", "gs://")
@@ -64,7 +66,7 @@ def join(*parts: str) -> str:
 
 
 def check(path: str) -> None:
-    """Refuse what cannot be the path of a run, and a store that does not answer or lets nobody in.
+    """Refuse a path that no run can have, and a store that does not answer or refuses access.
 
     Raises:
         UsageError: saying what to do.
@@ -75,7 +77,7 @@ def check(path: str) -> None:
 
 
 def check_input(path: str) -> None:
-    """The same for what is only read, which may be on the web.
+    """The same for an input, which may also be on the web.
 
     Raises:
         UsageError: saying what to do.
@@ -141,7 +143,7 @@ def open_read(path: str) -> BinaryIO:
 
 
 def open_again(path: str, file: BinaryIO) -> BinaryIO:
-    """A file that is open, a second time, with a position of its own.
+    """A second handle of an open file, with its own position.
 
     What one of the two has read of a store, the other need not ask for.
     """
@@ -149,7 +151,7 @@ def open_again(path: str, file: BinaryIO) -> BinaryIO:
 
 
 def ask_for(path: str, file: BinaryIO, offset: int, length: int) -> None:
-    """Have a disk or a store begin with what will be read of an open file; its trouble comes up when it is read."""
+    """Begin to read a range of an open file in the background. Errors are raised when it is read."""
     _at(path).ask_for(file, offset, length)
 
 
@@ -185,13 +187,28 @@ def read_json(path: str) -> dict[str, Any]:
     return value
 
 
+def read_sealed(path: str) -> dict[str, Any]:
+    """What `write_sealed` wrote; empty where there is no file.
+
+    Raises:
+        UnreadableError: a byte of it is not as it was written.
+    """
+    try:
+        value = seals.opened(read_bytes(path))
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        raise UnreadableError(f"{path}: not as it was written: its seal is of other bytes") from None
+    return value
+
+
 def in_arrow(path: str) -> "tuple[FileSystem, str]":
-    """Arrow's file system of a path, and the path as that has it: for what scans files lazily."""
+    """Arrow's file system for a path, and the path in that file system, for lazy scans."""
     return _at(path).in_arrow(path)
 
 
 def mappable(path: str) -> str:
-    """A local file of the same bytes, which can be mapped into memory.
+    """A local file with the same bytes, to map into memory.
 
     It is the file itself, or a copy that all processes of this machine share.
     """
@@ -199,7 +216,7 @@ def mappable(path: str) -> str:
 
 
 def each(work: Callable[[_T], _R], things: Iterable[_T], *, of: str) -> Iterator[_R]:
-    """What `work` gives for each thing, in order.
+    """The result of `work` for each thing, in order.
 
     One after the other where the files are on a disk, many at a time where `of` is in a store.
     """
@@ -210,7 +227,7 @@ def each(work: Callable[[_T], _R], things: Iterable[_T], *, of: str) -> Iterator
 
 
 def kind(path: str) -> Kind:
-    """What is at a path; links are followed. A folder of a store is what names of objects have in common."""
+    """What is at a path; links are followed. In a store, a folder is a common prefix of object names."""
     return _at(path).kind(path)
 
 
@@ -270,40 +287,89 @@ def is_writable(folder: str) -> bool:
 # Writing -------------------------------------------------------------------------------------------------------------
 
 
-def write(path: str) -> AbstractContextManager[BinaryIO]:
-    """A binary file that is at `path`, whole, once the block ended well.
+@contextmanager
+def write(path: str, *, durable: bool = False, found: Callable[[], Written] | None = None) -> Iterator[BinaryIO]:
+    """A binary file that appears at `path`, whole, once the block has ended well.
+
+    Args:
+        path: where.
+        durable: whether it then outlives a power cut.
+        found: size and digest, asked after the last byte, of a caller who digests the bytes anyway.
 
     Raises:
         FullDiskError: no space is left.
     """
-    return _at(path).write(path)
+    block = blocks.current()
+    with _at(path).write(path, durable=durable) as file:
+        if block is None or found is not None:
+            yield file
+        else:
+            hashed = Hashed(file, block.kind(path))
+            yield cast(BinaryIO, hashed)
+            found = lambda: hashed.written  # noqa: E731 - of the file that was just written
+    if block is not None and found is not None:
+        block.files[path] = found()
 
 
-def growing(path: str, *, keep: int | None = None) -> AbstractContextManager[Growing]:
-    """A file to be added to: the first `keep` bytes of what is there (None: all of it) stay.
+@contextmanager
+def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
+    """A file to append to: the first `keep` bytes of what is there (None: all of it) stay.
 
     Whoever is killed may leave a part of the last write; in a store, all but what was added within the last seconds.
 
     Raises:
         FullDiskError: no space is left.
     """
-    return _at(path).growing(path, keep=keep)
+    with _at(path).growing(path, keep=keep) as file:
+        yield file
+    if (block := blocks.current()) is not None:
+        block.files[path] = None
 
 
-def write_bytes(path: str, data: bytes) -> None:
+def write_bytes(path: str, data: bytes, *, durable: bool = False) -> None:
     """A whole file at once."""
-    with write(path) as file:
+    with write(path, durable=durable) as file:
         file.write(data)
 
 
-def write_json(path: str, value: object) -> None:
+def write_json(path: str, value: object, *, durable: bool = False) -> None:
     """A JSON file, indented, in the order given."""
-    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode(), durable=durable)
+
+
+def write_sealed(path: str, value: Mapping[str, object], *, durable: bool = False) -> None:
+    """The same with a seal, by which `read_sealed` knows that no byte has changed."""
+    write_bytes(path, seals.sealed(value), durable=durable)
+
+
+def move(path: str, target: str) -> None:
+    """Give a whole file another name, in the place of what has that name; in a store it is copied there, then deleted.
+
+    Both are in one run. Whoever is killed leaves the file under its old name, its new one, or, in a store, both.
+    """
+    _at(target).move(path, target)
+
+
+def noted(own: str = "") -> AbstractContextManager[Block]:
+    """Note what this block writes and deletes in this thread: size and digest of each file.
+
+    `own` is the folder of what a run hands on to itself alone: a quick digest is enough of that.
+    """
+    return blocks.entered(own)
+
+
+def sync(block: Block) -> None:
+    """Have a disk keep what a block wrote and deleted, whatever happens to the power; a store keeps it anyway."""
+    files, deleted = ([path for path in paths if not is_remote(path)] for paths in (block.files, block.deleted))
+    local.sync(files, {folder_of(path) for path in (*files, *deleted)})
 
 
 def delete(path: str) -> None:
     """Delete a file, or a folder and all in it; nothing where there is none."""
     _at(path).delete(path)
+    if (block := blocks.current()) is not None:
+        block.files.pop(path, None)
+        block.deleted.add(path)
 
 
 def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
@@ -317,7 +383,7 @@ def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Delete what writes that never ended have left under a folder, and make whole what grew.
+    """Delete what interrupted writes left under a folder, and complete files that were growing.
 
     Nobody else may be writing there.
     """

@@ -71,12 +71,12 @@ class Place(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As clients have it."""
+        """The name that clients use: bucket and key."""
         return f"{self.bucket}/{self.key}" if self.key else self.bucket
 
     @property
     def client(self) -> pafs.FileSystem:
-        """What asks the store of this bucket; a small object is written by one request."""
+        """The client of this bucket; it writes a small object by one request."""
         return _client(self.scheme, self.bucket, os.getpid(), in_parts=False)
 
     @property
@@ -89,7 +89,7 @@ class Place(NamedTuple):
 
 
 def forget_clients() -> None:
-    """Make the next request with what the environment says then."""
+    """Forget all clients, so that the next request reads the environment again."""
     _client.cache_clear()
 
 
@@ -147,7 +147,7 @@ def _threads(of: str, _process: int) -> ThreadPoolExecutor:
 
 @contextmanager
 def asking(path: str) -> Iterator[None]:
-    """Around requests about a path.
+    """Turns the errors of requests about a path into ours.
 
     Raises:
         FileNotFoundError: there is no such object; it has the path as its `filename`.
@@ -210,7 +210,7 @@ def read_at(file: Any, offset: int, length: int) -> bytes:
 
 
 def opened(path: str) -> Any:  # a NativeFile, of which the stubs know little
-    """An object to be read anywhere; to be used within `asking`."""
+    """An object for reads at any offset; use it within `asking`."""
     if is_of_web(path):
         from altalign.storage.web_files import WebFile
 
@@ -234,7 +234,7 @@ def delete_object(path: str) -> None:
 
 
 def each(work: Callable[[_T], _R], things: Iterable[_T]) -> Iterator[_R]:
-    """What `work` gives of each thing, in order, many at a time."""
+    """The result of `work` for each thing, in order, many at a time."""
     with ThreadPoolExecutor(AT_ONCE) as own:
         yield from in_order(own, work, things, 4 * AT_ONCE)
 
@@ -258,7 +258,7 @@ def in_order(own: Executor, work: Callable[[_T], _R], things: Iterable[_T], ahea
 
 
 def check(path: str) -> None:
-    """Ask for what cannot be there: whether the store answers, and lets us in, shows.
+    """Ask for an object that cannot exist, to see whether the store answers and lets us in.
 
     Raises:
         UsageError: it does not, and why.
@@ -281,7 +281,7 @@ def _probe(place: Place) -> None:
 
 
 def trouble(error: BaseException, path: str) -> AltalignError:
-    """What to say of an error of a client: what, where, what to do."""
+    """The message for a client's error: what, where, what to do."""
     place, said = Place.of(path), _message(error)
     if "No response body" in said:  # an answer to HEAD has no reason in it; one to a list has
         try:
@@ -349,7 +349,7 @@ def _has_credentials(scheme: str) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """What the store itself says, in a few words."""
+    """The store's own message, shortened."""
     line = next(iter(str(error).splitlines()), type(error).__name__)
     line = line.rpartition("AWS Error ")[2]
     line = re.sub(r" \(Request ID: [^)]*\)|Unable to parse ExceptionName: |; Details: .*", "", line)

@@ -2,9 +2,8 @@
 
 Parts are uploaded every few megabytes or seconds, and made one object at the end.
 
-A part has in its name where it begins, so that parts that an object holds already are told from those that come behind
-it: whoever is killed while parts are made one leaves both, and nothing twice. A kill loses what was added since the
-last part.
+The name of a part holds its offset, which tells whether the object contains it already: a kill between writing the
+object and deleting its parts leaves both, and no byte counts twice. A kill loses what was added since the last part.
 """
 
 import re
@@ -16,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
-from altalign.storage import clients, local, locks
+from altalign.storage import clients, disk_errors, locks
 
 PART_BYTES = 8 << 20
 PART_EVERY_S = 5.0
@@ -25,17 +24,17 @@ _PART = re.compile(rf"\.part-\d{{{_DIGITS}}}$")
 
 
 def whole_name(path: str) -> str:
-    """The path of what a part belongs to; of anything else, itself."""
+    """The path that a part belongs to; any other path stays as it is."""
     return _PART.sub("", path)
 
 
 def is_part(path: str) -> bool:
-    """Whether this is a part of something that grows, or grew when its writer was killed."""
+    """Whether this is a part of a growing file, or of one whose writer was killed."""
     return _PART.search(path) is not None
 
 
 class _Growing:
-    """A file that is added to: what was added lies in a local file, and goes to the store in parts."""
+    """A growing file: added bytes wait in a local file and go to the store in parts."""
 
     def __init__(self, path: str, file: IO[bytes], size: int):
         self.bytes = size
@@ -53,7 +52,7 @@ class _Growing:
         """
         with self._lock:
             self._file.seek(0, 2)
-            with local.naming_a_full_disk(tempfile.gettempdir(), self._path.rpartition("/")[2]):
+            with disk_errors.naming_a_full_disk(tempfile.gettempdir(), self._path.rpartition("/")[2]):
                 self._file.write(data)
             self.bytes += len(data)
             if self.bytes - self._sent >= PART_BYTES or time.monotonic() - self._sent_at >= PART_EVERY_S:
@@ -72,7 +71,7 @@ class _Growing:
 def growing(path: str, *, keep: int | None = None) -> Iterator[_Growing]:
     """See `altalign.storage`.
 
-    Parts that a killed writer has left are made one first, the block's own when it ends well.
+    Parts that a killed writer left are joined first; the block's own parts are joined when it ends well.
     """
     with tempfile.TemporaryFile() as file:
         before, parts = _gather(path, file)

@@ -6,21 +6,26 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, TypeVar
 from uuid import uuid4
 
-from altalign.errors import FullDiskError, UsageError
+from altalign.errors import UsageError
 from altalign.machine import interrupts
+from altalign.storage.disk_errors import folder_of, full_disk, is_forbidden, naming_a_full_disk
 from altalign.storage.stamp import Growing, Stamp
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     from pyarrow.fs import FileSystem
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 _AGAIN_BYTES = 1 << 17  # read at a time of a file that is open a second time
+SYNCS_AT_ONCE = 4
 _PARTIAL = ".partial-"  # in the name of a file that is being written
 
 
@@ -43,7 +48,7 @@ def open_read(path: str) -> BinaryIO:
 
 
 def open_again(path: str, _: BinaryIO) -> BinaryIO:
-    """The same once more: what was read is in the kernel's cache.
+    """A second handle; what was read is in the kernel's cache.
 
     Whoever looks at many places in order has most of them at hand.
     """
@@ -51,7 +56,7 @@ def open_again(path: str, _: BinaryIO) -> BinaryIO:
 
 
 def ask_for(file: BinaryIO, offset: int, length: int) -> None:
-    """Have the kernel read a range into its cache, where there is such a kernel and such a file."""
+    """Ask the kernel to read a range into its cache, on systems that can."""
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
             os.posix_fadvise(file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
@@ -78,7 +83,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def in_arrow(path: str) -> "tuple[FileSystem, str]":
-    """That of the machine; the path stays the same wherever the process goes."""
+    """Arrow's local file system, and the absolute path, which a change of directory does not affect."""
     from pyarrow.fs import LocalFileSystem  # a tenth of a second, which most commands need not wait for
 
     return LocalFileSystem(), absolute(path)
@@ -148,7 +153,7 @@ def find(pattern: str) -> list[str]:
 
 def free_bytes(path: str) -> int:
     """Bytes free where `path` is, or will be."""
-    return shutil.disk_usage(_there(path)).free
+    return shutil.disk_usage(folder_of(path)).free
 
 
 def is_writable(folder: str) -> bool:
@@ -160,8 +165,8 @@ def is_writable(folder: str) -> bool:
 
 
 @contextmanager
-def write(path: str) -> Iterator[BinaryIO]:
-    """A binary file that is at `path`, whole, once the block ended well.
+def write(path: str, *, durable: bool = False) -> Iterator[BinaryIO]:
+    """A binary file that is at `path`, whole, once the block ended well; `durable`: it then outlives a power cut.
 
     Raises:
         FullDiskError: no space is left.
@@ -169,10 +174,15 @@ def write(path: str) -> Iterator[BinaryIO]:
     target = Path(path)
     partial = target.with_name(f"{target.name}{_PARTIAL}{uuid4().hex[:8]}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         with partial.open("wb") as file:
             yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         partial.replace(target)
+        if durable:
+            _sync_folder(target.parent)
     except BaseException as error:
         full = full_disk(error, str(target.parent), writing=target.name)  # while the disk is as it was
         with suppress(OSError):
@@ -182,6 +192,68 @@ def write(path: str) -> Iterator[BinaryIO]:
         raise
 
 
+def move(path: str, target: str) -> None:
+    """Rename a file, over whatever has that name."""
+    _make_folder(Path(target).parent)
+    Path(path).replace(target)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder that outlives a power cut, and those above it."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
+
+
+def sync(files: Iterable[str], folders: Iterable[str]) -> None:
+    """Have the disk keep these files, and the names in these folders.
+
+    All at once: a file system writes its journal for many together.
+
+    Raises:
+        FullDiskError: no space is left.
+    """
+    work = [*((_sync_file, Path(file)) for file in files), *((_sync_folder, Path(folder)) for folder in folders)]
+    if work:
+        from concurrent.futures import wait  # a hundredth of a second, which other commands need not wait for
+
+        done = [_syncers().submit(how, path) for how, path in work]
+        wait(done)
+        for each in done:
+            each.result()
+
+
+@cache
+def _syncers() -> "ThreadPoolExecutor":
+    """Threads that wait for the disk. They are kept: to start them costs more of a processor than what they do."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(SYNCS_AT_ONCE)
+
+
+os.register_at_fork(after_in_child=_syncers.cache_clear)  # a child has none of its parent's threads
+
+
+def _sync_file(path: Path) -> None:
+    with naming_a_full_disk(str(path.parent), path.name), path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:  # it was deleted, too
+        return
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system without this keeps names at once, or never
+            raise
+    finally:
+        os.close(file)
+
+
 class GrowingFile:
     """A file that is added to at its end."""
 
@@ -189,7 +261,7 @@ class GrowingFile:
         self._file, self._target, self.bytes = file, target, size
 
     def write(self, data: bytes) -> None:
-        """Add bytes; they are the system's when this returns, so that they outlive the process.
+        """Add bytes. They are with the system when this returns, so they outlive the process.
 
         Raises:
             FullDiskError: no space is left.
@@ -212,7 +284,7 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
     """
     target = Path(path)
     with naming_a_full_disk(str(target.parent), target.name):
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         if keep is not None:
@@ -238,13 +310,14 @@ def delete(path: str) -> None:
 def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
     """Delete folders of units so that whoever is killed on the way leaves no unit that seems finished and is not.
 
-    First what says that a stage is done, then every mark of a unit, then the rest; `but` names the endings of files
-    that stay.
+    First what says that a stage is done, then every mark of a unit, then the rest, each kept by the disk before the
+    next begins; `but` names the endings of files that stay.
     """
     for pattern in ("done.json", "*.json"):
-        for folder in folders:
-            for mark in Path(folder).rglob(pattern):
-                mark.unlink(missing_ok=True)
+        marks = [mark for folder in folders for mark in Path(folder).rglob(pattern)]
+        for mark in marks:
+            mark.unlink(missing_ok=True)
+        sync((), {str(mark.parent) for mark in marks})
     for folder in folders:
         if but:
             for file in (
@@ -253,10 +326,11 @@ def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
                 file.unlink()
         else:
             delete(folder)
+    sync((), {str(Path(folder).parent) for folder in folders})
 
 
 def sweep(folder: str) -> None:
-    """Delete what writes that never ended have left under a folder. Nobody else may be writing there."""
+    """Delete what interrupted writes left under a folder. Nobody else may be writing there."""
     for partial in Path(folder).rglob(f"*{_PARTIAL}*"):
         partial.unlink(missing_ok=True)
 
@@ -288,7 +362,7 @@ def locked(folder: str) -> Iterator[None]:
 
 
 def at_work(folder: str, who: str) -> UsageError:
-    """The error of a command whose run another one holds."""
+    """The error for a run that another command holds."""
     return UsageError(
         f"{folder}: another command is at work on this run ({who}); wait for it, or choose another [run] folder"
     )
@@ -301,7 +375,7 @@ def holder(folder: str) -> str | None:
 
 @contextmanager
 def held(place: Path, *, blocking: bool = True) -> Iterator[None]:
-    """Hold a lock of this machine, with our process in it.
+    """Hold a lock file of this machine, which names our process.
 
     Raises:
         BlockingIOError: another process holds it, and we do not wait.
@@ -353,62 +427,3 @@ def temporary(folder: str) -> Iterator[None]:
 def local_file(path: str) -> str:
     """The path itself."""
     return path
-
-
-# Trouble -------------------------------------------------------------------------------------------------------------
-
-
-def is_full_disk(error: BaseException) -> bool:
-    """Whether this says that no space, or no quota, is left."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def is_forbidden(error: BaseException) -> bool:
-    """Whether this says that nobody, or not this user, may write there."""
-    return isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
-def full_disk(error: BaseException, folder: str, *, writing: str = "") -> FullDiskError | None:
-    """The message for an error that came because no space is left in a folder; None for any other error.
-
-    An empty folder means that nobody knows which.
-    """
-    if not is_full_disk(error):
-        return None
-    what = (f" while writing {writing}" if writing else "") + (f" ({_left(error, folder)})" if folder else "")
-    return FullDiskError(
-        f"{folder or 'the disk'}: no space left on the device{what}; make room and run the same command again, it "
-        "continues"
-    )
-
-
-@contextmanager
-def naming_a_full_disk(folder: str, writing: str) -> Iterator[None]:
-    """Around what writes a file in a folder.
-
-    Raises:
-        FullDiskError: no space is left.
-    """
-    try:
-        yield
-    except OSError as error:
-        if (full := full_disk(error, folder, writing=writing)) is not None:
-            raise full from error
-        raise
-
-
-def _left(error: BaseException, folder: str) -> str:
-    if isinstance(error, OSError) and error.errno == errno.EDQUOT:
-        return "the quota is used up"
-    with suppress(OSError):
-        status = os.statvfs(_there(folder))
-        if status.f_files and not status.f_favail:
-            return "it holds as many files as it can"
-        return f"{status.f_bavail * status.f_frsize:,} bytes free"
-    return "how much is free cannot be told"
-
-
-def _there(path: str) -> Path:
-    """The path, or the first folder above it that is there."""
-    there = Path(path).absolute()
-    return next(folder for folder in (there, *there.parents) if folder.exists())

@@ -46,12 +46,12 @@ def folder() -> Path:
 
 
 def standing_for(path: str, what: str) -> Path:
-    """The place of this machine that stands for a path of a store; `what` is the kind of place."""
+    """The local path that stands for a path in a store; `what` is its kind."""
     return folder() / what / _digest(path)
 
 
 def machine() -> str:
-    """A name of this machine since it was started, which no other one has.
+    """A name for this machine since its last start; no other machine has it.
 
     Machines that share a folder, as with homes on NFS, have different names.
     """
@@ -70,7 +70,7 @@ def machine() -> str:
 
 
 def copy(path: str, stamp: Stamp, fetch: Callable[[BinaryIO], None]) -> str:
-    """The local copy of a file of this stamp; `fetch` writes its bytes where this machine has none.
+    """The local copy of a file with this stamp; `fetch` writes it if there is none.
 
     Others that want it wait.
 
@@ -81,14 +81,14 @@ def copy(path: str, stamp: Stamp, fetch: Callable[[BinaryIO], None]) -> str:
     with local.held(place.parent.with_suffix(".lock")):
         if not place.exists():
             make_room(stamp.size)
-            with local.write(str(place)) as file:
+            with local.write(str(place), durable=True) as file:  # nobody would look at it again
                 fetch(file)
         os.utime(place)
     return str(place)
 
 
 def make_room(size: int) -> None:
-    """Delete the copies that were asked for longest ago, as far as there are too many of them.
+    """Delete the least recently used copies while there are too many.
 
     Whoever has one mapped keeps it.
     """

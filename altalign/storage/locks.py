@@ -1,13 +1,13 @@
 """A lock on a run folder in a store, against a second command on any machine.
 
-It is made of tickets: small objects that their owners write anew while they work.
+The lock is made of tickets: small objects that a command rewrites while it works.
 
-Whoever wants to work writes a ticket of its own and then looks at all: where another one is fresh, it takes its own
-back. Of two that come at once neither may get it, but never both: S3 and GCS list what was written before. Ages are
-differences of the store's own times, so that the clocks of machines do not matter. On one machine a lock of the system
-decides at once, and says that tickets of killed commands are dead. What does not hold: a command that stands still for
-longer than `LEASE_S`, as in a machine that is asleep, and then goes on. It notices within seconds and writes nothing
-more, but what it was just uploading may still arrive.
+A command writes its ticket, then lists all tickets. If another ticket is fresh, it deletes its own and gives up. Two
+commands that start at once may both give up, but they never both win: S3 and GCS list every object that was written
+before. The age of a ticket is a difference of the store's own times, so the clocks of machines do not matter. On one
+machine a file lock decides at once, and shows which tickets are of killed commands. One case is not covered: a command
+that is suspended for longer than `LEASE_S` and then resumes. It notices within seconds and writes nothing more, but an
+upload that was under way may still arrive.
 """
 
 import json
@@ -15,7 +15,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ _TICKET = "lock-"
 
 
 class _Held:
-    """What this process holds: whether its tickets are still believed."""
+    """The tickets that this process holds, and whether others still honour them."""
 
     def __init__(self) -> None:
         self._fresh: dict[str, float] = {}  # when the ticket of a run folder was written last
@@ -44,13 +44,12 @@ class _Held:
         self._fresh.pop(folder, None)
 
     def check(self, path: str) -> None:
-        """Refuse to write to a run whose ticket others may take for dead."""
+        """Refuse to write to a run whose ticket others may consider expired."""
         for folder, written in list(self._fresh.items()):
             if path.startswith(f"{folder}/") and time.monotonic() - written > LEASE_S:
                 raise StoreError(
                     f"{folder}: held no longer: the store was not reached for {time.monotonic() - written:.0f} s, and "
-                    "another command may be at work; "
-                    "run the same command again, it continues"
+                    "another command may be at work; run the same command again, it continues"
                 )
 
 
@@ -109,7 +108,7 @@ def _check_alone(folder: str, path: str) -> None:
     for other in tickets.values():
         age_s = (own.time_ns - other.time_ns) / 1e9 if own else 0.0
         if other.says.get("machine") == local_copies.machine() or age_s > LEASE_S:
-            clients.delete_object(other.path)  # nobody holds it
+            clients.delete_object(other.path)  # its command has ended
         else:
             raise local.at_work(
                 folder,
@@ -117,10 +116,10 @@ def _check_alone(folder: str, path: str) -> None:
             )
 
 
-def _refresh(folder: str, path: str, says: dict[str, Any], stop: threading.Event) -> None:
+def _refresh(folder: str, path: str, says: Mapping[str, object], stop: threading.Event) -> None:
     while not stop.wait(REFRESH_EVERY_S):
         with suppress(AltalignError):  # tried again; `HELD.check` says when it is too late
-            HELD.check(path)  # whoever slept too long does not take it back
+            HELD.check(path)  # an expired ticket is not renewed
             begun = time.monotonic()
             clients.put(path, json.dumps(says).encode())
             if time.monotonic() - begun < LEASE_S:

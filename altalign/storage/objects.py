@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal, TypeVar, cast
 import pyarrow.fs as pafs
 
 from altalign.machine import interrupts
-from altalign.storage import clients, local, local_copies, locks
+from altalign.storage import clients, disk_errors, local, local_copies, locks
 from altalign.storage.clients import Place, asking, check
 from altalign.storage.growing_objects import growing, is_part, whole_name
 from altalign.storage.locks import holder, locked
@@ -58,7 +58,7 @@ def open_read(path: str) -> BinaryIO:
 
 
 def open_again(_: str, file: BinaryIO) -> BinaryIO:
-    """The same object, of the same blocks."""
+    """The same object, sharing its blocks."""
     return cast(BinaryIO, io.BufferedReader(cast(ObjectFile, cast(Any, file).raw).again(), _BUFFER_BYTES))
 
 
@@ -75,7 +75,7 @@ def read_range(path: str, offset: int, length: int) -> bytes:
 
 
 def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-    """Ranges of one object, those that lie together as one request."""
+    """Ranges of one object; neighbouring ranges are one request."""
     wanted = list(ranges)
     if not wanted:
         return
@@ -120,7 +120,7 @@ def in_arrow(path: str) -> tuple[pafs.FileSystem, str]:
 
 
 def mappable(path: str) -> str:
-    """A copy of this machine."""
+    """A local copy."""
     found = stamp(path)
     pieces = [(begin, _RANGE_BYTES) for begin in range(0, found.size, _RANGE_BYTES)]
     return local_copies.copy(path, found, lambda copy: copy.writelines(read_ranges(path, pieces)))
@@ -135,7 +135,7 @@ def each(work: Callable[[_T], _R], things: Iterable[_T]) -> Iterator[_R]:
 
 
 def kind(path: str) -> _Kind:
-    """What is at a path: an object, or what others begin with."""
+    """What is at a path: an object, or a prefix of others."""
     place = Place.of(path)
     listed_at, known = _LISTED.get(absolute(path), (0.0, "missing"))
     if listed_at and time.monotonic() - listed_at < _KNOWN_FOR_S:
@@ -180,7 +180,7 @@ def names(folder: str, suffix: str = "") -> list[str]:
 
 
 def entries(folder: str) -> list[str]:
-    """Names of objects and folders. Of all below, for Arrow's list of one folder of GCS has no folders in it."""
+    """Names of objects and folders, from a list of all below: Arrow's list of one GCS folder leaves folders out."""
     inside = f"{Place.of(folder).name}/"
     return sorted(
         {info.path.removeprefix(inside).partition("/")[0] for info in clients.listed(folder, is_recursive=True)}
@@ -221,7 +221,7 @@ def find(pattern: str) -> list[str]:
 
 
 def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """As the module glob does it: `**` is any folders, and a name that begins with a point is met by a point alone."""
+    """Matches as the module glob does: `**` is any folders, and only a point matches a leading point."""
     if not names or not pattern:
         return not names and not pattern
     first, *rest = pattern
@@ -235,12 +235,12 @@ def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def free_bytes(_: str) -> None:
-    """Nobody knows."""
+    """Unknown for a store."""
     return
 
 
 def is_writable(_: str) -> bool:
-    """Trying alone shows it."""
+    """True: only a write can tell."""
     return True
 
 
@@ -248,17 +248,26 @@ def is_writable(_: str) -> bool:
 
 
 @contextmanager
-def write(path: str) -> Iterator[BinaryIO]:
+def write(path: str, *, durable: bool = False) -> Iterator[BinaryIO]:  # noqa: ARG001 - a store keeps what it took
     """An object that is uploaded once the block has ended well.
 
     Until then its bytes are in memory, or in a temporary file where they are many.
     """
     with tempfile.SpooledTemporaryFile(clients.ONE_REQUEST_BYTES) as file:
-        with local.naming_a_full_disk(tempfile.gettempdir(), path.rpartition("/")[2]):
+        with disk_errors.naming_a_full_disk(tempfile.gettempdir(), path.rpartition("/")[2]):
             yield cast(BinaryIO, file)
         locks.HELD.check(path)
         _LISTED.pop(path, None)
         clients.put_file(path, file)
+
+
+def move(path: str, target: str) -> None:
+    """Copy an object inside the store, then delete it."""
+    locks.HELD.check(target)
+    _LISTED.pop(target, None)
+    with asking(target):
+        Place.of(target).client.copy_file(Place.of(path).name, Place.of(target).name)
+    clients.delete_object(path)
 
 
 def delete(path: str) -> None:
@@ -314,7 +323,7 @@ def _all(work: Callable[[str], None], paths: Sequence[str]) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Make whole what grew.
+    """Complete the objects that were growing.
 
     An upload that never ended left no object; what it left in the store, the store's own rules delete.
     """
@@ -325,13 +334,13 @@ def sweep(folder: str) -> None:
 
 @contextmanager
 def temporary(folder: str) -> Iterator[None]:
-    """A folder of this machine that stands for that of the run."""
+    """A local folder that stands for the run's."""
     with local.temporary(str(local_copies.standing_for(folder, "temporary"))):
         yield
 
 
 def local_file(path: str) -> str:
-    """A place in this machine's folder."""
+    """A path in the local folder."""
     place = local_copies.standing_for(path.rpartition("/")[0], "logs") / Path(path).name
     place.parent.mkdir(parents=True, exist_ok=True)
     return str(place)

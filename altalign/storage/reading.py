@@ -1,4 +1,4 @@
-"""An object as a file, read in blocks that grow while it is read on.
+"""An object as a file, read in blocks that grow while reading is sequential.
 
 The next block is asked for meanwhile. Or in ranges that were asked for before.
 
@@ -31,7 +31,7 @@ class _Block(NamedTuple):
 
 
 class _Blocks:
-    """The bytes of an object that are at hand. Of several threads."""
+    """The blocks of an object that are in memory; several threads may share them."""
 
     def __init__(self, path: str):
         self.path = path
@@ -72,7 +72,7 @@ class _Blocks:
         return next((begin for begin in reversed(self._blocks) if begin <= offset < self._blocks[begin].end), None)
 
     def _begin(self, offset: int) -> int:
-        """Ask for the block of an offset, and where reading goes on, for the next."""
+        """Request the block of an offset, and the next one if reading is sequential."""
         if self.size <= WHOLE_BYTES:
             return self._ask(0, self.size)
         blocks = reversed(self._blocks.values())
@@ -99,7 +99,7 @@ class _Blocks:
 
 
 class ObjectFile(io.RawIOBase):
-    """An object that is read; closing lets go of what is at hand."""
+    """An object as a file to read; closing frees its blocks."""
 
     def __init__(self, path: str, blocks: _Blocks | None = None):
         super().__init__()
@@ -117,16 +117,16 @@ class ObjectFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Where it stands."""
+        """The position."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place; nothing is asked for."""
+        """Move the position; sends no request."""
         self._at = offset + (0, self._at, self._blocks.size)[whence]
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Read on, up to the end of the block that is at hand."""
+        """Read up to the end of the block in memory."""
         data = self._blocks.at(self._at)
         size = min(len(buffer), len(data))
         buffer[:size] = data[:size]
@@ -134,15 +134,15 @@ class ObjectFile(io.RawIOBase):
         return size
 
     def close(self) -> None:
-        """Let go of what is at hand."""
+        """Free the blocks."""
         if not self.closed and not self._is_shared:
             self._blocks.close()
         super().close()
 
     def ask_for(self, offset: int, length: int) -> None:
-        """Begin to read a range, which is kept until as many others were asked for."""
+        """Begin to read a range; it is kept until as many others have been requested."""
         self._blocks.ask_for(offset, length)
 
     def again(self) -> "ObjectFile":
-        """The same object with another place in it, of the same blocks; to be closed first."""
+        """A second handle with its own position, sharing the blocks; close it first."""
         return ObjectFile(self.name, self._blocks)

@@ -1,4 +1,4 @@
-"""What disks and object stores both give of a file: its stamp, and one that grows."""
+"""What disks and object stores have in common: a file's stamp, and a growing file."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Stamp:
-    """What tells that a file has not changed: its size in bytes and a version.
+    """Tells whether a file has changed: its size in bytes and a version.
 
     The version is the store's digest of it (ETag), or on a disk the time of the last change.
     """
@@ -16,12 +16,12 @@ class Stamp:
     digest: str = ""
 
     def to_json(self) -> list[int | str]:
-        """For the facts of a run."""
+        """The stamp as it stands in the facts of a run."""
         return [self.size, self.digest or self.time_ns]
 
 
 class Growing(Protocol):
-    """A file that is added to at its end; `bytes` is how long it is."""
+    """A file that grows at its end; `bytes` is its length."""
 
     def write(self, data: bytes) -> None:
         """Add bytes.

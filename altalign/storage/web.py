@@ -1,4 +1,4 @@
-"""Inputs on web servers and on the Hugging Face Hub, behind the face of `altalign.storage`: what reads, and no more.
+"""Inputs on web servers and on the Hugging Face Hub, behind the face of `altalign.storage`; read-only.
 
 A web server does not say what lies in a folder; the Hub does.
 """
@@ -15,7 +15,7 @@ __all__ = ["ask_for", "each", "open_again", "open_read", "read_bytes", "read_ran
 
 
 def check(path: str) -> None:
-    """Ask for what is there, so that whether the server answers shows; what is missing is not refused.
+    """See whether the server answers. A missing file is not refused here.
 
     Raises:
         UsageError: it does not answer, or refuses; or the path is none of the Hub's, or the package for it is missing.
@@ -40,7 +40,7 @@ resolved = absolute
 
 
 def mappable(path: str) -> str:
-    """A copy of this machine."""
+    """A local copy."""
     return web_files.copy(path)
 
 
@@ -58,14 +58,14 @@ def exists(path: str) -> bool:
 
 
 def stamp(path: str) -> Stamp:
-    """Size and ETag, time of change, or digest, whichever is told; the size of a copy where none is told."""
+    """Size, and the ETag, modification time or digest that the server tells; with none of them, the size of a copy."""
     told = facts(path)
     size = web_files.WebFile(path).size() if told.size is None else told.size
     return Stamp(size, 0, told.version)
 
 
 def find(pattern: str) -> list[str]:
-    """The path itself where it is there; of the Hub, what a glob matches."""
+    """The path itself if it exists; on the Hub, whatever the glob matches."""
     if kind(pattern) != "missing":
         return [pattern]
     return _of_hub(pattern, "glob") if pattern.startswith(HUB) and "*" in pattern else []

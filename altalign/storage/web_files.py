@@ -1,4 +1,4 @@
-"""Single files of web servers and of the Hugging Face Hub, asked for through fsspec; nothing is written there.
+"""Single files of web servers and of the Hugging Face Hub, read through fsspec.
 
 A server that sends no ranges, or tells no size, is asked for the whole file once, and the copy on this machine is read.
 """
@@ -17,13 +17,13 @@ import aiohttp
 
 from altalign import __version__
 from altalign.errors import StoreError, UsageError, bring
-from altalign.storage import local, local_copies
+from altalign.storage import disk_errors, local, local_copies
 from altalign.storage.clients import ANSWERS_WITHIN_S, ATTEMPTS, CONNECT_WITHIN_S
 from altalign.storage.stamp import Stamp
 
 _T = TypeVar("_T")
 _FIRST_WAIT_S = 0.1  # before a request is made again; then twice as long each time
-_FOR_A_WHILE = (408, 429, 500, 502, 503, 504)
+_TEMPORARY = (408, 429, 500, 502, 503, 504)
 _MISSING = (404, 410)
 _DENIED = (401, 403)
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
@@ -32,8 +32,8 @@ _KNOWN_FOR_S = 60.0
 HUB = "hf://"
 
 
-class Facts(NamedTuple):
-    """What is told of a path."""
+class FileFacts(NamedTuple):
+    """What a server tells of a path."""
 
     kind: Literal["file", "folder"]
     size: int | None  # None: it is not told
@@ -42,7 +42,7 @@ class Facts(NamedTuple):
 
 
 # what commands ask for several times while they begin
-_KNOWN: dict[str, tuple[float, Facts]] = {}
+_KNOWN: dict[str, tuple[float, FileFacts]] = {}
 
 
 def system(path: str) -> Any:
@@ -55,7 +55,7 @@ def system(path: str) -> Any:
 
 
 @cache
-def _http(_process: int) -> Any:  # connections and threads are of one process
+def _http(_process: int) -> object:  # connections and threads are of one process
     from fsspec.implementations.http import HTTPFileSystem
 
     timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_WITHIN_S, sock_read=ANSWERS_WITHIN_S)
@@ -67,7 +67,7 @@ def _http(_process: int) -> Any:  # connections and threads are of one process
 
 
 @cache
-def _hub(_process: int, endpoint: str | None) -> Any:
+def _hub(_process: int, endpoint: str | None) -> object:
     try:
         from huggingface_hub import HfFileSystem
     except ImportError:
@@ -76,14 +76,14 @@ def _hub(_process: int, endpoint: str | None) -> Any:
 
 
 def forget(path: str) -> None:
-    """Ask again for what a path is."""
+    """Forget what was known of a path."""
     _KNOWN.pop(path, None)
     if path.startswith(HUB):
         system(path).invalidate_cache()
 
 
-def facts(path: str) -> Facts:
-    """What a path is.
+def facts(path: str) -> FileFacts:
+    """What is known of a path; asked for at most once a while.
 
     Raises:
         FileNotFoundError: nothing is there.
@@ -96,14 +96,14 @@ def facts(path: str) -> Facts:
     return known
 
 
-def _facts(told: dict[str, Any]) -> Facts:
+def _facts(told: dict[str, Any]) -> FileFacts:
     version = next((told[name] for name in ("ETag", "Last-Modified", "xet_hash", "blob_id") if told.get(name)), "")
     kind = "folder" if told["type"] == "directory" else "file"
-    return Facts(kind, told["size"], version.strip('"'), has_ranges=told.get("partial", True))
+    return FileFacts(kind, told["size"], version.strip('"'), has_ranges=told.get("partial", True))
 
 
 class WebFile:
-    """A file that is read anywhere, by several threads at once; with the words of Arrow's files."""
+    """A file for reads at any offset, by several threads at once, with the methods of Arrow's files."""
 
     def __init__(self, path: str):
         self._path, told = path, facts(path)
@@ -133,7 +133,7 @@ class WebFile:
 
 
 def copy(path: str) -> str:
-    """A copy on this machine, for which the whole file is asked for once.
+    """A local copy; the whole file is downloaded once.
 
     Raises:
         StoreError: the server tells neither its size nor its version, so that no copy is known to be of it.
@@ -158,7 +158,7 @@ def copy(path: str) -> str:
 
 
 def asked(path: str, request: Callable[[], _T]) -> _T:
-    """What a request gives; one that fails for a while is made again.
+    """The result of a request; temporary failures are retried.
 
     Raises:
         FileNotFoundError: there is no such file; it has the path as its `filename`.
@@ -169,12 +169,12 @@ def asked(path: str, request: Callable[[], _T]) -> _T:
         try:
             return request()
         except _errors(path) as error:
-            if local.is_full_disk(error):
+            if disk_errors.is_full_disk(error):
                 raise
             attempts += 1
             # fsspec says so of whatever it met; what that was is the cause
             met = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
-            if attempts == ATTEMPTS or not _is_for_a_while(met):
+            if attempts == ATTEMPTS or not _is_temporary(met):
                 raise _trouble(met, path) from error
         time.sleep(_FIRST_WAIT_S * 2 ** (attempts - 1))
 
@@ -191,15 +191,15 @@ def _status(error: BaseException) -> int | None:
     return getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
 
 
-def _is_for_a_while(error: BaseException) -> bool:
-    """Whether the same request may be answered soon."""
+def _is_temporary(error: BaseException) -> bool:
+    """Whether an error is temporary."""
     if isinstance(error, FileNotFoundError | aiohttp.InvalidURL | aiohttp.ClientSSLError):
         return False
-    return (_status(error) or _FOR_A_WHILE[0]) in _FOR_A_WHILE
+    return (_status(error) or _TEMPORARY[0]) in _TEMPORARY
 
 
 def _trouble(error: BaseException, path: str) -> Exception:
-    """What to say of an error: what, where, what to do."""
+    """The message for an error: what, where, what to do."""
     status = _status(error)
     if isinstance(error, FileNotFoundError) or status in _MISSING:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -212,7 +212,7 @@ def _trouble(error: BaseException, path: str) -> Exception:
         )
     if status in _DENIED:
         return StoreError(f"{path}: access denied ({said}); a name and a password belong in ~/.netrc")
-    if _is_for_a_while(error):
+    if _is_temporary(error):
         return StoreError(
             f"{path}: the server does not answer ({said}); look at the network and the address, and run the same "
             "command again"

@@ -1,0 +1,112 @@
+"""A change of a finished run, as a whole: whoever is killed leaves the old run or the new one, never one between.
+
+    RUN/.change/PATH          new files, by their paths in the run
+    RUN/.change/change.json   the plan: which of them come, which go; sealed, and written once all others are kept
+
+Until the plan is there, nothing of the run has changed, and what lies in `.change/` is nobody's. From then on the run
+is the new one: whoever opens it next moves the files to their places, deletes those that go, and then the plan. Each of
+these steps may be done twice. The manifest comes last, so that a reader who knows nothing of this finds whole files.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from altalign import storage
+from altalign.errors import DamagedError, UsageError
+from altalign.storage import Written
+
+FOLDER = ".change"
+_PLAN = "change.json"
+
+
+class Change:
+    """New files and deletions that are being prepared; `files` has size and SHA-256 of each by its path in the run."""
+
+    def __init__(self, run_folder: str, *, durable: bool) -> None:
+        """Begin with nothing: what an earlier one has left without a plan goes. The caller holds the run's lock."""
+        self.run_folder, self._durable = run_folder, durable
+        self.folder = storage.join(run_folder, FOLDER)
+        self.files: dict[str, Written] = {}
+        storage.delete(self.folder)
+
+    @contextmanager
+    def writing(self, name: str, *, found: Callable[[], Written] | None = None) -> Iterator[BinaryIO]:
+        """A new file by its path in the run; `found` as of `storage.write`."""
+        with self.noted(), storage.write(self.path(name), found=found) as file:
+            yield file
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Around code of this thread that writes new files in `folder`."""
+        with storage.noted() as block:
+            yield
+        for path, written in block.files.items():
+            assert written is not None
+            self.files[storage.relative(path, self.folder) or path] = written
+
+    def path(self, name: str) -> str:
+        """Where a new file waits."""
+        return storage.join(self.folder, *name.split("/"))
+
+    def commit(self, deleted: Iterable[str] = ()) -> None:
+        """Have the run changed: all new files come, and these files and folders go."""
+        if self._durable:
+            block = storage.Block({self.path(name): of for name, of in self.files.items()})
+            storage.sync(block)
+        comes = {name: [*self.files[name]] for name in sorted(self.files, key=lambda name: (name == _LAST, name))}
+        plan = {"comes": comes, "goes": sorted(set(deleted) - self.files.keys()), "durable": self._durable}
+        storage.write_sealed(storage.join(self.folder, _PLAN), plan, durable=self._durable)
+        _finish(self.run_folder)
+
+
+_LAST = "manifest.json"
+
+
+def settle(run_folder: str) -> None:
+    """Finish a change that was decided and not finished; call it before anything of a run is read.
+
+    Raises:
+        UsageError: another command is at work on the run, or nobody may write there.
+        DamagedError: a new file is gone.
+    """
+    if storage.exists(storage.join(run_folder, FOLDER, _PLAN)):
+        with storage.locked(run_folder):
+            _finish(run_folder)
+
+
+def check_none(run_folder: str) -> None:
+    """Refuse to go on where a change was decided since the run was opened.
+
+    Raises:
+        UsageError: one does.
+    """
+    if storage.exists(storage.join(run_folder, FOLDER, _PLAN)):
+        raise UsageError(f"{run_folder}: another command has changed it meanwhile; run this one again")
+
+
+def _finish(run_folder: str) -> None:
+    folder = storage.join(run_folder, FOLDER)
+    plan = storage.read_sealed(storage.join(folder, _PLAN))
+    comes, goes = plan.get("comes", {}), plan.get("goes", [])
+    with storage.noted() as block:
+        for name, (size, _) in comes.items():
+            _place(storage.join(folder, *name.split("/")), storage.join(run_folder, *name.split("/")), size)
+        for name in goes:
+            path = storage.join(run_folder, *name.split("/"))
+            storage.delete_units([path]) if name == "work" else storage.delete(path)
+    if plan.get("durable"):
+        places = {storage.join(run_folder, *name.split("/")): None for name in comes}
+        storage.sync(storage.Block(deleted={*places, *block.deleted}))
+    with storage.noted() as block:
+        storage.delete(storage.join(folder, _PLAN))
+    storage.sync(block)
+    storage.delete(folder)
+
+
+def _place(waiting: str, place: str, size: int) -> None:
+    """Move a new file to its place, unless that was done before."""
+    if storage.exists(waiting):
+        storage.move(waiting, place)
+    elif not storage.exists(place) or storage.stamp(place).size != size:
+        raise DamagedError(f"{waiting}: it is not there, and a change of the run needs it; restore the run from a copy")
