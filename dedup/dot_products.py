@@ -7,14 +7,13 @@ floats. Sums of integers do not depend on their order, so every CPU gives the sa
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import extending, njit, types
+from numba import njit, types
 from numba.core import cgutils
 
-intrinsic: Any = extending.intrinsic  # its results are called with other parameters than they are defined with
+from altalign.dedup.intrinsics import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
 
 NORM_AT_MOST = 46_340  # the product of two such norms, and so any partial sum of a dot product, fits in 32 bits
 STRIP = 16  # vectors whose columns lie side by side
@@ -91,7 +90,7 @@ def largest(vectors: np.ndarray, others: np.ndarray, k: int) -> tuple[np.ndarray
 # Kernels --------------------------------------------------------------------------------------------------------------
 
 
-def _add_products(builder: Any, sums: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
+def _add_products(builder: Builder, sums: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
     """`sums` plus the products of neighbouring columns; LLVM makes it vpdpwssd, or vpmaddwd and vpaddd, or the like."""
     wide = ir.VectorType(_I32, 2 * STRIP)
     products = builder.mul(builder.sext(left, wide), builder.sext(right, wide))
@@ -101,7 +100,7 @@ def _add_products(builder: Any, sums: ir.Value, left: ir.Value, right: ir.Value)
     return builder.add(sums, builder.add(left, right))
 
 
-def _on_all_lanes(builder: Any, pair: ir.Value) -> ir.Value:
+def _on_all_lanes(builder: Builder, pair: ir.Value) -> ir.Value:
     """Two columns of one vector, repeated for each vector of a strip."""
     nothing = ir.Constant(_SUMS, ir.Undefined)
     lane = builder.insert_element(nothing, pair, ir.Constant(_I32, 0))
@@ -109,7 +108,7 @@ def _on_all_lanes(builder: Any, pair: ir.Value) -> ir.Value:
     return builder.bitcast(every, _COLUMNS)
 
 
-def _multiply_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
+def _multiply_tile(context: Context, builder: Builder, signature: Signature, arguments: Arguments) -> ir.Value:
     data = [context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 2, 4)]
     rows, strips, sums = (
         builder.bitcast(pointer, kind.as_pointer()) for pointer, kind in zip(data, (_I32, _COLUMNS, _SUMS), strict=True)
@@ -135,7 +134,7 @@ def _multiply_tile(context: Any, builder: Any, signature: Any, arguments: Any) -
     return _most(builder, totals)
 
 
-def _most(builder: Any, vectors: Sequence[ir.Value]) -> ir.Value:
+def _most(builder: Builder, vectors: Sequence[ir.Value]) -> ir.Value:
     """The largest of all lanes. LLVM does not always make this of a plain loop."""
     most = reduce(lambda a, b: builder.select(builder.icmp_signed(">", a, b), a, b), vectors)
     kind, name = ir.FunctionType(_I32, [_SUMS]), f"llvm.vector.reduce.smax.v{STRIP}i32"
@@ -144,8 +143,8 @@ def _most(builder: Any, vectors: Sequence[ir.Value]) -> ir.Value:
 
 @intrinsic
 def multiply_tile(
-    _typing_context: Any, rows: Any, row: Any, strips: Any, strip: Any, sums: Any, pairs: Any
-) -> tuple[Any, Any]:
+    _typing_context: object, rows: Kind, row: Kind, strips: Kind, strip: Kind, sums: Kind, pairs: Kind
+) -> Intrinsic:
     """`multiply_tile(rows, row, strips, strip, sums, pairs) -> int32`: the largest of TILE dot products.
 
     These are of ROWS vectors, from `row` on, with those of STRIPS strips, from `strip` on. They fill `sums`
@@ -154,7 +153,7 @@ def multiply_tile(
     return types.int32(rows, types.int64, strips, types.int64, sums, types.int64), _multiply_tile
 
 
-def _most_of_row(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
+def _most_of_row(context: Context, builder: Builder, signature: Signature, arguments: Arguments) -> ir.Value:
     data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
     sums, first = builder.bitcast(data, _SUMS.as_pointer()), builder.mul(arguments[1], _I64(STRIPS))
     places = [builder.gep(sums, [builder.add(first, _I64(s))]) for s in range(STRIPS)]
@@ -162,7 +161,7 @@ def _most_of_row(context: Any, builder: Any, signature: Any, arguments: Any) -> 
 
 
 @intrinsic
-def most_of_row(_typing_context: Any, sums: Any, r: Any) -> tuple[Any, Any]:
+def most_of_row(_typing_context: object, sums: Kind, r: Kind) -> Intrinsic:
     """`most_of_row(sums, r) -> int32`: the largest of row r of a tile's sums."""
     return types.int32(sums, types.int64), _most_of_row
 

@@ -14,7 +14,6 @@ from numba import njit
 
 SIDE_PX = 32
 # Coefficients of the orthonormal DCT are in eighths of a gray level: at most 4,080 gray levels, so 32,640.
-PER_GRAY_LEVEL = 8
 DIMENSIONS = 64
 # Length of a vector, as exactly as int16 allows: within 0.01 % at 64 dimensions. A dot product of two fits int32.
 NORM = 32_767

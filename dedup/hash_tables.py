@@ -2,15 +2,13 @@
 """A finished table of hashes: sorted, memory-mapped, and looked up by the million."""
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import extending, njit, types
+from numba import njit, types
 
 from altalign.dedup import lines
-
-intrinsic: Any = extending.intrinsic  # its results are called with other parameters than they are defined with
+from altalign.dedup.intrinsics import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
 
 _PER_BUCKET = 4  # entries of a bucket on average, at most; with fewer the index is larger and no faster
 _MOST = np.uint64(2**64 - 1)
@@ -76,7 +74,7 @@ def _fill_index(table: np.ndarray, shift: np.uint64, index: np.ndarray) -> None:
         index[bucket] = place
 
 
-def _count_smaller(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
+def _count_smaller(context: Context, builder: Builder, signature: Signature, arguments: Arguments) -> ir.Value:
     entries = ir.VectorType(ir.IntType(64), _WINDOW)
     table, begin, h = arguments
     start = builder.gep(context.make_array(signature.args[0])(context, builder, table).data, [begin])
@@ -89,7 +87,7 @@ def _count_smaller(context: Any, builder: Any, signature: Any, arguments: Any) -
 
 
 @intrinsic
-def _smaller(_typing_context: Any, table: Any, begin: Any, h: Any) -> tuple[Any, Any]:
+def _smaller(_typing_context: object, table: Kind, begin: Kind, h: Kind) -> Intrinsic:
     """`_smaller(table, begin, h) -> uint64`: the number of entries less than h among the _WINDOW from `begin` on."""
     return types.uint64(table, types.uint64, types.uint64), _count_smaller
 

@@ -74,10 +74,10 @@ def join(vectors: np.ndarray, visitors: np.ndarray, *, above: float, at_most: in
 
 
 def originals(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first row of each set of equal rows, rising; and for every row the first one that equals it.
+    """The first row of each set of equal rows (int64[m], rising), and for every row the first equal one (int64[n]).
 
     Args:
-        rows: an array of two dimensions and any type.
+        rows: n rows of any type, of shape (n, columns).
     """
     rows = np.ascontiguousarray(rows)
     as_bytes = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).reshape(-1)
@@ -96,7 +96,8 @@ def groups(left: np.ndarray, right: np.ndarray, count: int) -> np.ndarray:
 def replaced(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The images that go, by the pairs of all cells, and for each the one that stays: the smallest of its group.
 
-    Arguments and results are identities, in arrays of any type that sorts; the images that go are in order.
+    Arguments (of shape (pairs,)) and results (of shape (images that go,), in order) are identities of any type that
+    sorts.
     """
     identities, left, right = _numbered(left, right)
     staying = groups(left, right, len(identities))

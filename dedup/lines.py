@@ -6,13 +6,11 @@ hashes, so the number of a line tells the bits that its entries leave out. An en
 next few.
 """
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
-from numba import extending, njit, types
+from numba import njit, types
 
-intrinsic: Any = extending.intrinsic  # its results are called with other parameters than they are defined with
+from altalign.dedup.intrinsics import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
 
 _A_LINE = 8  # entries of a line
 _PER_LINE = 5  # entries on average; fewer need more of the cache, with more the next line is read more often
@@ -70,7 +68,7 @@ def _fill(hashes: np.ndarray, counts: np.ndarray, number: np.uint64, lines: np.n
     return True
 
 
-def _find_in_line(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
+def _find_in_line(context: Context, builder: Builder, signature: Signature, arguments: Arguments) -> ir.Value:
     lines, begin, entry = arguments
     start = builder.gep(context.make_array(signature.args[0])(context, builder, lines).data, [begin])
     found = builder.load(builder.bitcast(start, _ENTRIES.as_pointer()), align=8)
@@ -84,13 +82,13 @@ def _find_in_line(context: Any, builder: Any, signature: Any, arguments: Any) ->
 
 
 @intrinsic
-def _in_line(_typing_context: Any, lines: Any, begin: Any, entry: Any) -> tuple[Any, Any]:
+def _in_line(_typing_context: object, lines: Kind, begin: Kind, entry: Kind) -> Intrinsic:
     """`_in_line(lines, begin, entry) -> uint64`: bits of the eight places from `begin` on that have this entry."""
     return types.uint64(lines, types.uint64, types.uint64), _find_in_line
 
 
 @intrinsic
-def _lowest_bit(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
+def _lowest_bit(_typing_context: object, bits: Kind) -> Intrinsic:
     """`_lowest_bit(bits) -> uint64`: the number of the lowest bit that is set; at least one must be."""
     return types.uint64(types.uint64), lambda _context, builder, _signature, arguments: builder.cttz(
         arguments[0], ir.Constant(ir.IntType(1), 1)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 _PER_BUCKET = 1_024  # entries; their table, about twice as large, stays in the second cache of a core
@@ -23,15 +24,15 @@ class CountHistogram:
         self._keys: Counter[int] = Counter(keys_of_count or {})
 
     @classmethod
-    def of(cls, counts: np.ndarray) -> "CountHistogram":
-        """The histogram of an array of counts."""
+    def of(cls, counts: npt.NDArray[np.int64]) -> "CountHistogram":
+        """The histogram of counts, int64[n]."""
         dense = cls.of_tally(np.bincount(counts[counts < _DENSE]))
         values, keys = np.unique(counts[counts >= _DENSE], return_counts=True)
         return dense + cls(dict(zip(values.tolist(), keys.tolist(), strict=True)))
 
     @classmethod
-    def of_tally(cls, tally: np.ndarray) -> "CountHistogram":
-        """The histogram of an array whose entry i is the number of keys with count i."""
+    def of_tally(cls, tally: npt.NDArray[np.int64]) -> "CountHistogram":
+        """The histogram of a tally, int64[n]: entry i is the number of keys with count i."""
         return cls({int(c): int(tally[c]) for c in np.flatnonzero(tally)})
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The writing side of exact counting: scatters hashes to partitions by their top bits, in buffers that a thread keeps.
+"""The writing side of exact counting: scatters hashes to partitions by their top bits, in buffers of the thread.
 
 A partition is the top bits of a hash, so partitions in order are one sorted table. A small cache counts hot n-grams,
 the

@@ -285,9 +285,9 @@ def fit(histogram: CosineHistogram) -> Line:
     chosen = sorted(places)
     if len(chosen) < _FIT_POINTS_AT_LEAST:
         raise ValueError(
-            f"{counts[0]:,} of {comparisons:,} comparisons are above a cosine of {histogram.found_above}: "
-            "too few to fit a rate of false positives; "
-            f"compare {round(_FIT_PAIRS_AT_LEAST / FIT_TO):,} pairs or more, or search for lower cosines"
+            f"{counts[0]:,} of {comparisons:,} comparisons are above a cosine of {histogram.found_above}: too few to "
+            f"fit a rate of false positives; compare {round(_FIT_PAIRS_AT_LEAST / FIT_TO):,} pairs or more, or search "
+            "for lower cosines"
         )
     rates = counts[chosen] / comparisons
     x, y = np.log((1 - histogram.thresholds()[chosen]) / 2), np.log(rates)

@@ -24,7 +24,7 @@ _ADDRESS = "127.0.0.1"
 
 
 def local_url(url: str, port: int) -> str:
-    """Where the server at `port` has the page or image of `url`."""
+    """The local URL at which the server on `port` serves the page or image of `url`."""
     parts = urlsplit(url)
     return f"http://{_ADDRESS}:{port}/{parts.netloc}{parts.path}{'?' if parts.query else ''}{parts.query}"
 

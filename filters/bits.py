@@ -7,14 +7,12 @@ and stay alive (kernels copy what they read to scratch memory with PADDING behin
 that a helper in another file changed: after an edit here or in utf8.py, remove the `*.nbi` files.
 """
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
-from numba import extending, njit, types
+from numba import njit, types
 from numba.core import cgutils
 
-intrinsic: Any = extending.intrinsic  # its results are called with other parameters than they are defined with
+from altalign.filters.intrinsics import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
 
 PADDING = 64  # bytes that may be read behind the last one
 BYTE, WORD, BYTES_64 = ir.IntType(8), ir.IntType(64), ir.VectorType(ir.IntType(8), 64)
@@ -25,15 +23,15 @@ ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 LOW_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)  # mask of the first n of 8 bytes
 
 
-def _pointer(builder: Any, arguments: Any, kind: ir.Type) -> ir.Value:
+def _pointer(builder: Builder, arguments: Arguments, kind: ir.Type) -> ir.Value:
     return builder.inttoptr(builder.add(arguments[0], arguments[1]), kind.as_pointer())
 
 
-def _load_wide(builder: Any, arguments: Any, kind: ir.Type) -> ir.Value:
+def _load_wide(builder: Builder, arguments: Arguments, kind: ir.Type) -> ir.Value:
     return builder.zext(builder.load(_pointer(builder, arguments, kind), align=1), WORD)
 
 
-def _compare(builder: Any, arguments: Any, operator: str) -> ir.Value:
+def _compare(builder: Builder, arguments: Arguments, operator: str) -> ir.Value:
     found = builder.load(_pointer(builder, arguments, BYTES_64), align=1)
     lane = builder.insert_element(UNDEFINED, arguments[2], ir.Constant(ir.IntType(32), 0))
     byte = builder.shuffle_vector(lane, UNDEFINED, FIRST_LANE)
@@ -43,17 +41,17 @@ def _compare(builder: Any, arguments: Any, operator: str) -> ir.Value:
 
 
 @intrinsic
-def address_of(_typing_context: Any, array: Any) -> tuple[Any, Any]:
+def address_of(_typing_context: object, array: Kind) -> Intrinsic:
     """`address_of(array) -> intp`: the address of its first item. The array must outlive every use of the address."""
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> ir.Value:
+    def codegen(context: Context, builder: Builder, signature: Signature, arguments: Arguments) -> ir.Value:
         return builder.ptrtoint(context.make_array(signature.args[0])(context, builder, arguments[0]).data, WORD)
 
     return types.intp(array), codegen
 
 
 @intrinsic
-def load8(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
+def load8(_typing_context: object, address: Kind, at: Kind) -> Intrinsic:
     """`load8(address, at) -> int64`: the byte at `address + at`."""
     return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(
         builder, arguments, BYTE
@@ -61,7 +59,7 @@ def load8(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
 
 
 @intrinsic
-def load16(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
+def load16(_typing_context: object, address: Kind, at: Kind) -> Intrinsic:
     """`load16(address, at) -> int64`: the two bytes from `address + at` on, unsigned."""
     return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(
         builder, arguments, ir.IntType(16)
@@ -69,7 +67,7 @@ def load16(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
 
 
 @intrinsic
-def load32(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
+def load32(_typing_context: object, address: Kind, at: Kind) -> Intrinsic:
     """`load32(address, at) -> int64`: the four bytes from `address + at` on, unsigned."""
     return types.int64(types.intp, types.intp), lambda _context, builder, _signature, arguments: _load_wide(
         builder, arguments, ir.IntType(32)
@@ -77,7 +75,7 @@ def load32(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
 
 
 @intrinsic
-def load64(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
+def load64(_typing_context: object, address: Kind, at: Kind) -> Intrinsic:
     """`load64(address, at) -> uint64`: the eight bytes from `address + at` on, the first in the low bits."""
     return types.uint64(types.intp, types.intp), lambda _context, builder, _signature, arguments: builder.load(
         _pointer(builder, arguments, WORD), align=1
@@ -85,10 +83,10 @@ def load64(_typing_context: Any, address: Any, at: Any) -> tuple[Any, Any]:
 
 
 @intrinsic
-def load_index(_typing_context: Any, address: Any, k: Any) -> tuple[Any, Any]:
+def load_index(_typing_context: object, address: Kind, k: Kind) -> Intrinsic:
     """`load_index(address, k) -> int64`: item k of an array of 8-byte integers."""
 
-    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
+    def codegen(_context: object, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
         offset = builder.mul(arguments[1], ir.Constant(WORD, 8))
         return builder.load(_pointer(builder, (arguments[0], offset), WORD), align=1)
 
@@ -96,10 +94,10 @@ def load_index(_typing_context: Any, address: Any, k: Any) -> tuple[Any, Any]:
 
 
 @intrinsic
-def store8(_typing_context: Any, address: Any, at: Any, value: Any) -> tuple[Any, Any]:
+def store8(_typing_context: object, address: Kind, at: Kind, value: Kind) -> Intrinsic:
     """`store8(address, at, value: int64)`: stores the low byte of `value` at `address + at`."""
 
-    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
+    def codegen(context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
         builder.store(builder.trunc(arguments[2], BYTE), _pointer(builder, arguments, BYTE))
         return context.get_dummy_value()
 
@@ -107,10 +105,10 @@ def store8(_typing_context: Any, address: Any, at: Any, value: Any) -> tuple[Any
 
 
 @intrinsic
-def store64(_typing_context: Any, address: Any, at: Any, value: Any) -> tuple[Any, Any]:
+def store64(_typing_context: object, address: Kind, at: Kind, value: Kind) -> Intrinsic:
     """`store64(address, at, value: uint64)`: stores 8 bytes at `address + at`, the low bits first."""
 
-    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
+    def codegen(context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
         builder.store(arguments[2], _pointer(builder, arguments, WORD), align=1)
         return context.get_dummy_value()
 
@@ -118,10 +116,10 @@ def store64(_typing_context: Any, address: Any, at: Any, value: Any) -> tuple[An
 
 
 @intrinsic
-def copy(_typing_context: Any, to: Any, source: Any, size: Any) -> tuple[Any, Any]:
+def copy(_typing_context: object, to: Kind, source: Kind, size: Kind) -> Intrinsic:
     """`copy(to, source, size)`: copies bytes from one address to another; the two must not overlap."""
 
-    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
+    def codegen(context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
         to, source = (builder.inttoptr(address, BYTE.as_pointer()) for address in arguments[:2])
         cgutils.raw_memcpy(builder, to, source, arguments[2], 1)
         return context.get_dummy_value()
@@ -130,10 +128,10 @@ def copy(_typing_context: Any, to: Any, source: Any, size: Any) -> tuple[Any, An
 
 
 @intrinsic
-def fill(_typing_context: Any, to: Any, size: Any, byte: Any) -> tuple[Any, Any]:
+def fill(_typing_context: object, to: Kind, size: Kind, byte: Kind) -> Intrinsic:
     """`fill(to, size, byte: uint8)`: stores the same byte `size` times."""
 
-    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
+    def codegen(context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
         cgutils.memset(builder, builder.inttoptr(arguments[0], BYTE.as_pointer()), arguments[1], arguments[2])
         return context.get_dummy_value()
 
@@ -141,7 +139,7 @@ def fill(_typing_context: Any, to: Any, size: Any, byte: Any) -> tuple[Any, Any]
 
 
 @intrinsic
-def any_bit64(_typing_context: Any, address: Any, at: Any, bits: Any) -> tuple[Any, Any]:
+def any_bit64(_typing_context: object, address: Kind, at: Kind, bits: Kind) -> Intrinsic:
     """`any_bit64(address, at, bits: uint8) -> uint64`: which of 64 bytes have one of these bits; bit 0 is the first."""
     return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(
         builder, arguments, "&"
@@ -149,7 +147,7 @@ def any_bit64(_typing_context: Any, address: Any, at: Any, bits: Any) -> tuple[A
 
 
 @intrinsic
-def equal64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any, Any]:
+def equal64(_typing_context: object, address: Kind, at: Kind, byte: Kind) -> Intrinsic:
     """`equal64(address, at, byte: uint8) -> uint64`: which of 64 bytes equal this one; bit 0 is the first."""
     return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(
         builder, arguments, "=="
@@ -157,7 +155,7 @@ def equal64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any
 
 
 @intrinsic
-def below64(_typing_context: Any, address: Any, at: Any, byte: Any) -> tuple[Any, Any]:
+def below64(_typing_context: object, address: Kind, at: Kind, byte: Kind) -> Intrinsic:
     """`below64(address, at, byte: uint8) -> uint64`: which of 64 bytes are less than this one; bit 0 is the first."""
     return types.uint64(types.intp, types.intp, types.uint8), lambda _context, builder, _signature, arguments: _compare(
         builder, arguments, "<"
@@ -177,7 +175,7 @@ def between64(address: int, at: int, least: np.uint8, end: np.uint8) -> np.uint6
 
 
 @intrinsic
-def first_bit(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
+def first_bit(_typing_context: object, bits: Kind) -> Intrinsic:
     """`first_bit(bits: uint64) -> intp`: the place of the lowest bit that is set; 64 where none is."""
     return types.intp(types.uint64), lambda _context, builder, _signature, arguments: builder.cttz(
         arguments[0], ir.Constant(ir.IntType(1), 0)
@@ -185,16 +183,16 @@ def first_bit(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
 
 
 @intrinsic
-def count_bits(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
+def count_bits(_typing_context: object, bits: Kind) -> Intrinsic:
     """`count_bits(bits: uint64) -> intp`: the number of bits that are set."""
     return types.intp(types.uint64), lambda _context, builder, _signature, arguments: builder.ctpop(arguments[0])
 
 
 @intrinsic
-def bit_length(_typing_context: Any, bits: Any) -> tuple[Any, Any]:
+def bit_length(_typing_context: object, bits: Kind) -> Intrinsic:
     """`bit_length(bits: uint64) -> intp`: the place after the highest bit that is set; 0 where none is."""
 
-    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
+    def codegen(_context: object, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
         return builder.sub(ir.Constant(WORD, 64), builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0)))
 
     return types.intp(types.uint64), codegen

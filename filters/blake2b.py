@@ -6,14 +6,13 @@ has ended takes the next one, so no lane waits for a longer neighbour. A message
 `second`.
 """
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from llvmlite import binding, ir
 from numba import njit, types
 
-from altalign.filters.bits import address_of, copy, fill, intrinsic, load64
+from altalign.filters.bits import address_of, copy, fill, load64
+from altalign.filters.intrinsics import Arguments, Builder, Context, Intrinsic, Kind, Signature, intrinsic
 
 # Where 16 registers hold the state, two registers per word would take a third more time.
 LANES = 8 if binding.get_host_cpu_features().get("avx512f") else 4
@@ -62,7 +61,7 @@ def _vector(value: int) -> ir.Constant:
     return ir.Constant(_VECTOR, [value] * LANES)
 
 
-def _mix(builder: Any, v: list[Any], at: tuple[int, int, int, int], x: Any, y: Any) -> None:
+def _mix(builder: Builder, v: list[ir.Value], at: tuple[int, int, int, int], x: ir.Value, y: ir.Value) -> None:
     a, b, c, d = at
     for word, turn_d, turn_b in ((x, 32, 24), (y, 16, 63)):
         v[a] = builder.add(builder.add(v[a], v[b]), word)
@@ -71,22 +70,22 @@ def _mix(builder: Any, v: list[Any], at: tuple[int, int, int, int], x: Any, y: A
         v[b] = _turned(builder, builder.xor(v[b], v[c]), turn_b)
 
 
-def _turned(builder: Any, x: Any, bits: int) -> Any:
+def _turned(builder: Builder, x: ir.Value, bits: int) -> ir.Value:
     return builder.or_(builder.lshr(x, _vector(bits)), builder.shl(x, _vector(64 - bits)))
 
 
 @intrinsic
-def _compress(_typing_context: Any, states: Any, words: Any, sizes: Any, lasts: Any) -> tuple[Any, Any]:
+def _compress(_typing_context: object, states: Kind, words: Kind, sizes: Kind, lasts: Kind) -> Intrinsic:
     """One block of every lane (RFC 7693, section 3.2), over addresses of uint64 arrays.
 
     Args: states[8, LANES], changed; words[16, LANES]; sizes[LANES], bytes so far; lasts[LANES], all ones where it is
     the last block.
     """
 
-    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> ir.Value:
+    def codegen(context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
         states, words, sizes, lasts = (builder.inttoptr(address, _VECTOR.as_pointer()) for address in arguments)
 
-        def row(array: Any, k: int) -> Any:
+        def row(array: ir.Value, k: int) -> ir.Value:
             return builder.gep(array, [ir.Constant(ir.IntType(64), k)])
 
         state = [builder.load(row(states, k), align=8) for k in range(8)]

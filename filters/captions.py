@@ -5,7 +5,6 @@ rows is returned as it is. A second kernel mends rows where only spaces and cont
 """
 
 import re
-from functools import cache
 from html.entities import html5
 from typing import Any, cast
 
@@ -14,9 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import unicodedata2
 
-from altalign.filters import caption_kernels, unicode_data
+from altalign.filters import caption_kernels, one_caption, unicode_data
 from altalign.filters.caption_kernels import SPACES, TEXT
-from altalign.filters.unicode_data import CONTROL, WHITE_SPACE
 from altalign.filters.words import text_buffers
 
 REFERENCE = re.compile(
@@ -28,7 +26,6 @@ WINDOWS_1252 = {
 }
 MOST_DIGITS = 7  # 1114111, the last code point, has so many
 REPLACEMENT = "\ufffd"
-LAST_WHITE_SPACE = 0x3000  # no control comes after it either
 BYTES_AT_MOST = (1 << 31) - 1  # what an Arrow string array holds
 
 
@@ -125,30 +122,13 @@ def _clean_texts(
     ):
         found = bytes(view[start:end])
         text = found.decode(errors="replace")
-        cleaned = _clean_text(text) if need & SPACES else unicodedata2.normalize("NFC", text)
+        cleaned = one_caption.clean(text) if need & SPACES else unicodedata2.normalize("NFC", text)
         if cleaned == text and (REPLACEMENT not in text or cleaned.encode() == found):
             clean_rows.append(row)
         else:
             texts.append(cleaned.encode())
     needs[clean_rows] = 0
     return texts
-
-
-def _clean_text(text: str) -> str:
-    controls, white_space = _patterns()
-    return white_space.sub(" ", unicodedata2.normalize("NFC", controls.sub("", text))).strip(" ")
-
-
-@cache
-def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    # Patterns of runs of controls that are not white space, and of runs of white space, in the frozen Unicode version.
-    entries = {chr(point): unicode_data.entry(chr(point)) for point in range(LAST_WHITE_SPACE + 1)}
-    kinds = [
-        [c for c in entries if entries[c] & (CONTROL | WHITE_SPACE) == CONTROL],
-        [c for c in entries if entries[c] & WHITE_SPACE],
-    ]
-    controls, white_space = (re.compile(f"[{re.escape(''.join(kind))}]+") for kind in kinds)
-    return controls, white_space
 
 
 def _strings(captions: "pa.Array[Any]") -> pa.StringArray:

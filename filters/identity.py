@@ -1,5 +1,6 @@
 """Identities in columns: key and image_id of every row (`altalign.key` has them for one), and a 64-bit image hash."""
 
+from binascii import hexlify
 from typing import cast
 
 import numpy as np
@@ -54,10 +55,17 @@ def rows_of(ids: npt.NDArray[np.uint8], rows: npt.NDArray[np.integer | np.bool_]
     return ids.view("V16")[rows, 0].view(np.uint8).reshape(-1, 16)
 
 
+KERNEL_FROM_ROWS = 100_000  # a millisecond of Python's own; the first call of the kernel takes half a second
+
+
 def hexed(rows: npt.NDArray[np.uint8], is_known: pa.BooleanArray | None = None) -> pa.StringArray:
     """The rows of uint8[n, 16] as strings of 32 lower-case hex digits; null where `is_known` (bool[n]) is false."""
-    digits = np.empty(32 * len(rows), np.uint8)
-    _write_hex(np.ascontiguousarray(rows).reshape(-1), digits)
+    data = np.ascontiguousarray(rows).reshape(-1)
+    if len(rows) < KERNEL_FROM_ROWS:
+        digits = np.frombuffer(hexlify(data.data), np.uint8)
+    else:
+        digits = np.empty(2 * len(data), np.uint8)
+        _write_hex(data, digits)
     offsets = np.arange(0, len(digits) + 1, 32, dtype=np.int32)
     found = pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets.data), pa.py_buffer(digits.data))
     if is_known is None or is_known.true_count == len(rows):

@@ -1,4 +1,4 @@
-"""Reads an image's format, size and orientation before it is decoded, and refuses what decoders cannot be trusted with.
+"""Reads an image's format, size and orientation before decoding, and refuses what decoders do not handle safely.
 
 Images are opened, and then decoded, within `STRICT_PILLOW`.
 """

@@ -23,6 +23,8 @@ class ModelInput(Settings):
         layout: nchw = (1, 3, height, width), nhwc = (1, height, width, 3).
         scale: factor of a pixel (0 to 255).
         channels: order of the channels.
+        crop: whether the short side is resized, and the middle taken, so that the image keeps its shape.
+        interpolation: how it is resized.
     """
 
     input_size: Side | Annotated[list[Side], Field(min_length=2, max_length=2)]
@@ -31,6 +33,8 @@ class ModelInput(Settings):
     layout: Literal["nchw", "nhwc"]
     scale: Annotated[float, Field(gt=0)] = 1 / 255
     channels: Literal["rgb", "bgr"] = "rgb"
+    crop: bool = False
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
 
     @property
     def height_and_width(self) -> tuple[int, int]:
@@ -47,7 +51,18 @@ class ModelInput(Settings):
 def prepare(pixels: npt.NDArray[np.uint8], wanted: ModelInput) -> npt.NDArray[np.float32]:
     """One image, uint8[height, width, 3] or gray uint8[height, width], as a batch of one in the model's layout."""
     height, width = wanted.height_and_width
-    image = Image.fromarray(pixels).convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
+    image = _resized(Image.fromarray(pixels).convert("RGB"), width, height, wanted)
     values = np.asarray(image)[:, :, :: -1 if wanted.channels == "bgr" else 1].astype(np.float32)
     values = (values * np.float32(wanted.scale) - np.array(wanted.mean, np.float32)) / np.array(wanted.std, np.float32)
     return np.ascontiguousarray(values.transpose(2, 0, 1) if wanted.layout == "nchw" else values)[None]
+
+
+def _resized(image: Image.Image, width: int, height: int, wanted: ModelInput) -> Image.Image:
+    kernel = Image.Resampling[wanted.interpolation.upper()]
+    if not wanted.crop:
+        return image.resize((width, height), kernel)
+    # as torchvision does: the short side first, rounded down, then the middle, rounded
+    scale = max(width / image.width, height / image.height)
+    sides = [max(least, int(side * scale)) for side, least in zip(image.size, (width, height), strict=True)]
+    left, top = (round((side - least) / 2) for side, least in zip(sides, (width, height), strict=True))
+    return image.resize((sides[0], sides[1]), kernel).crop((left, top, left + width, top + height))

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -191,12 +190,6 @@ def is_stored_as_found(kind: str, width: int, height: int, *, portable: bool, re
     return (kind == "jpeg" or not portable) and not 0 < resize_short_side_px < min(width, height)
 
 
-def to_jpeg(data: bytes, *, resize_short_side_px: int) -> tuple[bytes, int, int]:
-    """JPEG bytes, width and height: `to_stored` as `portable` asks for it."""
-    stored = to_stored(data, portable=True, resize_short_side_px=resize_short_side_px)
-    return stored.bytes, stored.width, stored.height
-
-
 def gray(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The luma (ITU-R 601) of RGB pixels, rounded as Pillow does; gray pixels stay as they are.
 
@@ -205,7 +198,7 @@ def gray(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return pixels if pixels.ndim == 2 else np.asarray(Image.fromarray(pixels).convert("L"))
 
 
-def _one_at_a_time(pixels: int) -> AbstractContextManager[Any]:
+def _one_at_a_time(pixels: int) -> AbstractContextManager[object]:
     """Keeps a process with many threads from decoding many decompression bombs at once."""
     return _LARGE if pixels > LARGE_PIXELS else nullcontext()
 

@@ -7,6 +7,7 @@ the verdict keeps.
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from altalign.filters import bounds
 from altalign.reasons import DropReason, Verdict, drop_where
 
 
@@ -15,9 +16,19 @@ def url_invalid(has_identity: pa.BooleanArray) -> Verdict:
     return drop_where(pc.invert(has_identity), DropReason.URL_INVALID)
 
 
+def url_too_long(urls: pa.StringArray, page_urls: pa.StringArray) -> Verdict:
+    """The URL of the image, or of its page, has more than `bounds.URL_BYTES` (ours)."""
+    return drop_where(pa.array(bounds.urls_too_long(urls, page_urls)), DropReason.URL_TOO_LONG)
+
+
 def empty(captions: pa.StringArray) -> Verdict:
     """Nothing is left of the caption after cleaning (ours; the paper's fewer than 3 unigrams include it)."""
     return drop_where(pc.equal(pc.binary_length(captions), pa.scalar(0)), DropReason.TEXT_EMPTY)
+
+
+def too_large(captions: pa.StringArray, *, bytes_at_most: int) -> Verdict:
+    """More bytes than `bytes_at_most` (ours)."""
+    return drop_where(pa.array(bounds.longer(captions, bytes_at_most=bytes_at_most)), DropReason.TEXT_TOO_LARGE)
 
 
 def too_short(words: pa.Int32Array, *, words_at_least: int) -> Verdict:
@@ -43,3 +54,8 @@ def has_rare_ngram(is_rare: pa.BooleanArray) -> Verdict:
 def image_has_too_many_texts(texts_per_image: pa.Int64Array) -> Verdict:
     """The image has more texts than the limit ("Images with more than 1000 associated alt-texts are discarded")."""
     return drop_where(texts_per_image.is_valid(), DropReason.IMAGE_HAS_TOO_MANY_TEXTS)
+
+
+def row_too_large(extra: pa.StringArray) -> Verdict:
+    """The columns that are kept with the pair were too long, and were left out (ours)."""
+    return drop_where(pa.array(bounds.is_left_out(extra)), DropReason.ROW_TOO_LARGE)

@@ -6,13 +6,13 @@ nearly all; the others are parsed.
 
 from typing import Any, cast
 
-import ada_url
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
+from altalign.filters import one_url
 from altalign.filters.bits import (
     address_of,
     any_bit64,
@@ -39,12 +39,6 @@ _HOST = np.zeros(256, np.uint8)
 _HOST[[*range(48, 58), *range(65, 91), 95, *range(97, 123)]] = _NAME
 _HOST[[ord("."), ord("-"), ord("/"), ord("?")]] = [_DOT, _HYPHEN, _END, _END]
 
-# Property White_Space.
-_WHITE_SPACE = (
-    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-    "\u2028\u2029\u202f\u205f\u3000"
-)
-
 
 def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, npt.NDArray[np.bool_]]:
     """The URLs of a column, and whether each is valid (bool[n]).
@@ -66,7 +60,7 @@ def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, npt.NDArray[np.bo
     if not len(rows):
         return texts, is_valid
     written = cast(list[str], texts.take(rows).to_pylist())
-    parsed = [_parsed(url) for url in written]
+    parsed = [one_url.parsed(url) for url in written]
     is_valid[rows] = [valid for _, valid in parsed]
     if all(url == old for (url, _), old in zip(parsed, written, strict=True)):
         return texts, is_valid
@@ -84,16 +78,6 @@ def valid_utf8(texts: pa.StringArray) -> pa.StringArray:
         decoded = [None if text is None else text.decode(errors="replace") for text in written]
         return cast(pa.StringArray, pa.array(decoded, pa.string()))
     return texts
-
-
-def _parsed(url: str) -> tuple[str, bool]:
-    """The URL in the form that is kept, and whether it is valid."""
-    url = url.strip(_WHITE_SPACE)
-    try:
-        is_valid = ada_url.URL(url).protocol in ("http:", "https:")
-    except ValueError:
-        is_valid = False
-    return (url.partition("#")[0] if is_valid else url), is_valid
 
 
 @njit(nogil=True, cache=True)

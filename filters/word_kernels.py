@@ -30,6 +30,7 @@ from altalign.filters.bits import (
     store8,
     store64,
 )
+from altalign.filters.one_caption import BIGRAM, MIX_1, MIX_2, STEP_1, STEP_2
 from altalign.filters.utf8 import decode, encode, entry_of
 
 GAP = 0x80  # the byte belongs to no word
@@ -47,12 +48,6 @@ FIRST_LEAD, ASCII_APOSTROPHE = np.uint8(0xC0), np.uint8(APOSTROPHE)
 BLOCK_ROWS = 1024
 BLOCK_BYTES = 1 << 15  # text, signs and words of a block stay in the core's own cache
 NOWHERE = np.uint64(1 << 62)
-
-# Stafford's variant 13 of the MurmurHash3 finaliser
-MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-# primes with about half of their bits set
-STEP_1, STEP_2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
-BIGRAM = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
 
 
 @njit(nogil=True)

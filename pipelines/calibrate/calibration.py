@@ -27,7 +27,7 @@ from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
 from altalign.pipelines.calibrate import labelled_pairs, report
 from altalign.pipelines.calibrate.report import Findings
-from altalign.pipelines.calibrate.search import SEARCHED_ABOVE, Place, Pool, Search, Tests, lines, threshold
+from altalign.pipelines.calibrate.search import SEARCHED_ABOVE, Pool, PoolImage, Search, Tests, lines, threshold
 from altalign.pipelines.engine.options import threads
 from altalign.pipelines.evidence import near_gallery
 from altalign.pipelines.files import arrays
@@ -35,7 +35,8 @@ from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import learned, test_images
 from altalign.pipelines.run import progress
-from altalign.pipelines.run.artefacts import TESTS, Fetched
+from altalign.pipelines.run.artefacts.decontaminated import TESTS
+from altalign.pipelines.run.artefacts.fetched import Fetched
 from altalign.pipelines.run.units import WORK_VERSION, F, Facts, Marks, Run, U, Unit, map_unit
 from altalign.settings import flatten, stage_of
 from altalign.stages import STAGES, own_files
@@ -54,11 +55,11 @@ _SCRATCH = ".calibrating"
 class CopiesUnit(Unit):
     """Images whose copies are made."""
 
-    images: list[Place]
+    images: list[PoolImage]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedCalibration:
     """What `altalign calibrate` is asked for.
 
     Attributes:
@@ -76,7 +77,7 @@ class Wanted:
     sample: int
 
 
-def calibrate(config: CurateConfig, wanted: Wanted) -> int:
+def calibrate(config: CurateConfig, wanted: WantedCalibration) -> int:
     """Calibrate on a run, and write the calibration."""
     run = Run(config.run.folder, config, ())
     with own_files(run.folder):
@@ -88,7 +89,7 @@ def calibrate(config: CurateConfig, wanted: Wanted) -> int:
     return 0
 
 
-def _check(run: Run, wanted: Wanted) -> None:
+def _check(run: Run, wanted: WantedCalibration) -> None:
     """Refuse what cannot be calibrated on, before any work.
 
     Raises:
@@ -166,7 +167,7 @@ def _check_out(run: Run, out: str) -> None:
         )
 
 
-def _scratch(run: Run, wanted: Wanted) -> Run:
+def _scratch(run: Run, wanted: WantedCalibration) -> Run:
     """A run beside the run, with the same settings and mirrored views of test images, which are decoys.
 
     Deletes what another calibration left there.
@@ -188,7 +189,7 @@ def _scratch(run: Run, wanted: Wanted) -> Run:
     return scratch
 
 
-def _find(run: Run, wanted: Wanted, scratch: Run) -> Findings:
+def _find(run: Run, wanted: WantedCalibration, scratch: Run) -> Findings:
     """All that is measured, in order."""
     settings = run.config.decontaminate
     _do(scratch, TESTS, test_images.plan(scratch), test_images.read)
@@ -264,7 +265,7 @@ def _do(scratch: Run, marks: Marks[F], units: Sequence[U], work: Callable[[Run, 
 
 def _pool(run: Run) -> Pool:
     """The first images of the run that are not flat."""
-    places: list[Place] = []
+    places: list[PoolImage] = []
     rows: list[np.ndarray] = []
     flat = 0
     for name in run.finished(Fetched.step):
@@ -276,7 +277,7 @@ def _pool(run: Run) -> Pool:
         is_last = len(places) + len(numbers) == POOL
         flat += (int(numbers[-1]) + 1 if is_last and len(numbers) else len(features)) - len(numbers)
         for row in Fetched(run, name).kept_images().take(numbers).to_pylist():
-            places.append(Place(row["key"], name, row["blob_offset"], row["blob_bytes"], row["found_sha256"]))
+            places.append(PoolImage(row["key"], name, row["blob_offset"], row["blob_bytes"], row["found_sha256"]))
         rows.append(features[numbers])
     dimensions = measuring.hooks_of(run.config).embedder.dimensions
     return Pool(places, np.concatenate([np.zeros((0, dimensions), np.int16), *rows]), flat)
@@ -308,7 +309,7 @@ def _views_of(table: Any) -> tuple[list[bytes], list[bytes]]:
     return table["features"].to_pylist(), table["mirrored"].to_pylist()
 
 
-def _bytes(run: Run, place: Place) -> bytes:
+def _bytes(run: Run, place: PoolImage) -> bytes:
     fetched = Fetched(run, place.unit)
     data = fetched.image(place.offset, place.bytes)
     if hashlib.sha256(data).hexdigest() != place.sha256:
@@ -316,7 +317,7 @@ def _bytes(run: Run, place: Place) -> bytes:
     return data
 
 
-def _copies(run: Run, scratch: Run, places: Sequence[Place]) -> np.ndarray:
+def _copies(run: Run, scratch: Run, places: Sequence[PoolImage]) -> np.ndarray:
     """Features of the copies of images, int16[n, transforms, d]; zeros for one that is flat."""
 
     def make(scratch: Run, unit: CopiesUnit) -> Facts:
@@ -335,7 +336,7 @@ def _copies(run: Run, scratch: Run, places: Sequence[Place]) -> np.ndarray:
     return np.concatenate([arrays.read(scratch.work(COPIES.step, f"{unit['name']}.npy")) for unit in units])
 
 
-def _features_of_copies(run: Run, place: Place) -> Iterator[np.ndarray]:
+def _features_of_copies(run: Run, place: PoolImage) -> Iterator[np.ndarray]:
     embedder, data, most = measuring.hooks_of(run.config).embedder, _bytes(run, place), run.config.image.pixels_at_most
     short_side_px = max(COPIES_OF_PX, embedder.short_side_px)
     with measuring.enough_memory(place.key, data, colour=True, pixels_at_most=most, short_side_px=short_side_px):

@@ -4,7 +4,7 @@ Two Parquet files: one of pairs (`image_a`, `image_b`, `relation`, and perhaps `
 `image_bytes`). A relation of `exact` or `near` means a near-duplicate; any other means that they are two images.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -87,13 +87,13 @@ def _columns(pairs: str) -> list[str]:
         return [*PAIR_COLUMNS, *({HOW} & set(file.schema_arrow.names))]
 
 
-def _vectors(path: str, config: CurateConfig, calibration: Calibration) -> dict[Any, np.ndarray | None]:
+def _vectors(path: str, config: CurateConfig, calibration: Calibration) -> dict[object, np.ndarray | None]:
     """Vectors of each image and its mirror image by name, int16[2, d].
 
     They are zeros where the image is flat, and None where it cannot be decoded.
     """
     hooks = measuring.hooks_of(config)
-    found: dict[Any, np.ndarray | None] = {}
+    found: dict[object, np.ndarray | None] = {}
     for batch in parquet.read_whole(path, IMAGE_COLUMNS):
         for row in batch.to_pylist():
             interrupts.check()

@@ -84,12 +84,12 @@ class Findings:
 
     @property
     def test_images(self) -> int:
-        """Those that are searched for."""
+        """How many test images are searched for."""
         return sum(self.test_sets.values()) - self.flat_test_images
 
     @cached_property
     def recall(self) -> dict[str, Share]:
-        """By transform, at the threshold; the worst first."""
+        """Recall of each transform at the threshold, the worst first."""
         shares = measures.recall_by_transform(self.transforms, self.cosines, similarity_above=self.threshold)
         return dict(sorted(shares.items(), key=lambda entry: entry[1].value))
 
@@ -111,7 +111,7 @@ class Findings:
         """Whether the rate at the threshold is below all that the line was fitted through."""
         return self.line.is_extrapolated(self.threshold)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """For `calibration.json`: whole numbers as they are, others to six digits."""
         return {
             "clusters": len(self.calibration.centroids),
@@ -140,12 +140,12 @@ def _short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _of_share(share: Share) -> dict[str, Any]:
+def _of_share(share: Share) -> dict[str, object]:
     least, most = share.interval()
     return {"found": share.found, "asked": share.asked, "least": _short(least), "most": _short(most)}
 
 
-def _of_rate(histogram: CosineHistogram, line: Line | None, threshold: float) -> dict[str, Any]:
+def _of_rate(histogram: CosineHistogram, line: Line | None, threshold: float) -> dict[str, object]:
     fitted = (
         {name: _short(getattr(line, name)) for name in ("slope", "intercept", "fitted_from", "fitted_to")}
         if line
@@ -154,7 +154,7 @@ def _of_rate(histogram: CosineHistogram, line: Line | None, threshold: float) ->
     return {"above": histogram.above(threshold).found, "comparisons": histogram.comparisons, "line": fitted}
 
 
-def _of_labelled(labelled: Labelled) -> dict[str, Any]:
+def _of_labelled(labelled: Labelled) -> dict[str, object]:
     by_how = {how: _of_share(share) for how, share in labelled.by_how.items()}
     return {
         "recall": _of_share(labelled.recall),
@@ -183,7 +183,7 @@ def write(findings: Findings, folder: str) -> None:
     cli.call(cli.CALIBRATION_PAGE, _page(findings, rows, storage.join(folder, REPORT)))
 
 
-def _curves(findings: Findings) -> Iterator[dict[str, Any]]:
+def _curves(findings: Findings) -> Iterator[dict[str, object]]:
     """A row a threshold: what was counted, what the line says, and recall by transform."""
     for threshold in findings.found.thresholds()[:-1:_STEP].tolist():
         found, decoys = findings.found.above(threshold), findings.decoys.above(threshold)
@@ -212,11 +212,10 @@ def _sentences(findings: Findings) -> list[str]:
     said = [
         f"Threshold: a cosine above {findings.threshold:g}.",
         f"Expected false positives: {findings.expected(findings.threshold):.2g} a pool image, {findings.budget:g} "
-        "allowed, for "
-        f"{findings.test_images:,} test images in {_many(findings.views, 'view')}.{beyond}",
+        f"allowed, for {findings.test_images:,} test images in {_many(findings.views, 'view')}.{beyond}",
         f"Counted: {rate.found:,} of {rate.asked:,} pairs of {findings.pool_images:,} pool images and test images are "
-        "above it, true near-duplicates "
-        f"among them; of {findings.decoys.comparisons:,} pairs with mirrored test images, {decoys.found:,}.",
+        f"above it, true near-duplicates among them; of {findings.decoys.comparisons:,} pairs with mirrored test "
+        f"images, {decoys.found:,}.",
         f"Flat images are never compared: {findings.flat_test_images:,} of {tests:,} test images; "
         f"of the pool {findings.flat_pool_images:,} were passed over.",
     ]

@@ -20,7 +20,7 @@ SEARCHED_ABOVE = 0.5  # no threshold is chosen below what was searched for
 _COMPARISONS_AT_A_TIME, _ROWS_AT_LEAST, _ROWS_AT_MOST = 4_000_000, 64, 1_000
 
 
-class Place(NamedTuple):
+class PoolImage(NamedTuple):
     """An image of the pool: its first key, its fetch unit, the place of its bytes in the blob, and their kind."""
 
     key: str
@@ -37,7 +37,7 @@ class Pool:
     Features are int16[n, d]. Flat images are passed over and counted.
     """
 
-    places: list[Place]
+    places: list[PoolImage]
     features: np.ndarray
     flat: int
 
@@ -89,7 +89,7 @@ class Search:
 
     @classmethod
     def of(cls, run: Run, calibration: Calibration, pool: Pool, tests: Tests) -> "Search":
-        """With the vectors of a calibration."""
+        """The test side for the vectors of a calibration."""
         plain, mirrored = calibration.vectors(tests.features), calibration.vectors(tests.mirrored)
         is_decoy = ~measures.is_own_mirror(plain, mirrored, similarity_above=run.config.decontaminate.similarity_above)
         return cls(
@@ -103,7 +103,7 @@ class Search:
         )
 
     def histograms(self) -> tuple[CosineHistogram, CosineHistogram]:
-        """Of all pairs with test images, and with decoys."""
+        """Histograms of the cosines of all pairs with test images, and with decoys."""
 
         def count(block: slice) -> tuple[CosineHistogram, CosineHistogram]:
             return self._histogram(block, self.side, self.tests), self._histogram(block, self.decoys, self.of_decoys)

@@ -3,13 +3,12 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 from altalign import storage
 from altalign.curation import CurateConfig
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """SHA-256 of a value as JSON, in hex."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 

@@ -29,7 +29,8 @@ _ERRORS = (
 )
 
 ZSTD_LEVEL = 1
-_ROWS_PER_BATCH = 65_536
+ROWS_PER_BATCH = 65_536
+ROW_GROUP_BYTES = 64 << 20  # a row group is written once its rows have so many
 
 
 class Writer:
@@ -38,12 +39,17 @@ class Writer:
     def __init__(self, file: pq.ParquetWriter, schema: pa.Schema, rows_per_row_group: int):
         self._file, self._schema, self._rows_per_row_group = file, schema, rows_per_row_group
         self._waiting: list[pa.Table] = []
+        self._rows = self._bytes = 0  # of these
+        self.bytes = 0  # in memory, of all rows that were written
+        self.row_bytes = 0  # the same of a row, in the mean of those that have most
         self.row_groups: list[int] = []
 
     def write(self, rows: pa.Table) -> None:
         """Add rows; they are written when enough of them wait."""
         self._waiting.append(rows)
-        if sum(map(len, self._waiting)) >= self._rows_per_row_group // 2:
+        self._rows += len(rows)
+        self._bytes += rows.nbytes
+        if self._rows >= self._rows_per_row_group // 2 or self._bytes >= ROW_GROUP_BYTES:
             self.finish()
 
     def write_row_group(self, rows: pa.Table) -> None:
@@ -54,7 +60,9 @@ class Writer:
     def finish(self) -> None:
         """Write the rows that wait."""
         waiting = pa.concat_tables(self._waiting) if len(self._waiting) > 1 else next(iter(self._waiting), None)
-        self._waiting = []
+        self.bytes += self._bytes
+        self.row_bytes = max(self.row_bytes, self._bytes // max(1, self._rows))
+        self._waiting, self._rows, self._bytes = [], 0, 0
         if waiting is not None and len(waiting):
             self.write_row_group(waiting.combine_chunks())
 
@@ -121,7 +129,9 @@ def rows_of_groups(file: pq.ParquetFile) -> list[int]:
     return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
 
 
-def read_row_groups(path: str, first: int, last: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+def read_row_groups(
+    path: str, first: int, last: int, columns: Sequence[str] | None = None, *, rows_at_once: int = ROWS_PER_BATCH
+) -> Iterator[pa.RecordBatch]:
     """Yields the record batches of row groups `first` to `last`, both included.
 
     A large row group comes in pieces, so that memory does not grow with it.
@@ -129,7 +139,7 @@ def read_row_groups(path: str, first: int, last: int, columns: Sequence[str] | N
     names = list(columns) if columns else None
     with reading(path) as file:
         for number in range(first, last + 1):
-            batches = file.iter_batches(_ROWS_PER_BATCH, row_groups=[number], columns=names, use_threads=False)
+            batches = file.iter_batches(rows_at_once, row_groups=[number], columns=names, use_threads=False)
             yield from exactly(map(_decoded, batches), file.metadata.row_group(number).num_rows)
 
 
@@ -199,7 +209,7 @@ def table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def read_table(path: str) -> pa.Table:
-    """A whole file that fits in memory."""
+def read_table(path: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """A whole file that fits in memory, or some of its columns."""
     with reading(path) as file:
-        return file.read(use_threads=False)
+        return file.read(columns=None if columns is None else list(columns), use_threads=False)

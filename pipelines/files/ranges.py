@@ -51,7 +51,7 @@ class Ranges:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         for file in self._files.values():
             file.close()
 
@@ -102,6 +102,6 @@ class Ranges:
         return file
 
     def _ask_for(self, coming: Range) -> None:
-        """Have the disk or the store begin; an error shows when the range is read."""
+        """Let the disk or the store begin; errors are raised when the range is read."""
         with suppress(OSError):
             storage.ask_for(coming.path, self.opened(coming.path), coming.offset, coming.length or _UNKNOWN_BYTES)

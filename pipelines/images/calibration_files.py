@@ -1,11 +1,12 @@
-"""What decides who is near whom: map, centroids and threshold, as a folder of files.
+"""What decides which images are near: map, centroids and threshold, as a folder of files.
 
 A run that learns them writes them to `audit/near_duplicates/`, `altalign calibrate` to a folder of its own; either can
 be named as `[decontaminate] calibration`. All is in whole numbers: given the files, every machine finds the same.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -51,11 +52,11 @@ class Calibration:
 
     @property
     def dimensions(self) -> int:
-        """Of the vectors."""
+        """The number of dimensions of a vector."""
         return self.centroids.shape[1]
 
 
-def save(folder: str, calibration: Calibration, facts: dict[str, Any]) -> None:
+def save(folder: str, calibration: Calibration, facts: Mapping[str, object]) -> None:
     """Write a calibration; `facts` are for people and reports. The JSON comes last."""
     if calibration.map:
         arrays.save(storage.join(folder, MEAN), calibration.map.mean)

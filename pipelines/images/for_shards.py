@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from altalign.curation import ShardsSettings
 from altalign.errors import UnreadableError
@@ -15,10 +15,18 @@ from altalign.pipelines.images.measuring import enough_memory
 
 _ROW_BYTES = 1 << 10  # about what is known of a sample
 
-Row = dict[str, Any]
+
+class Row(TypedDict):
+    """What is read here of a row of `FETCHED_ROW`; it is handed on whole."""
+
+    image_url: str | None
+    width: int
+    height: int
+    format: str
+    found_sha256: str
 
 
-class Found(NamedTuple):
+class FetchedSample(NamedTuple):
     """A sample: its row, the place of its image, and the image as found; None if it is the one before."""
 
     row: Row
@@ -26,15 +34,27 @@ class Found(NamedTuple):
     data: bytes | None
 
 
-class Image(NamedTuple):
+class StoredColumns(TypedDict):
+    """Columns of `SAMPLE` that are of the stored image."""
+
+    width: int
+    height: int
+    format: str
+    bytes: int
+    sha256: str
+
+
+class StoredImage(NamedTuple):
     """An image as it is stored: its bytes, and what the side-car says of them."""
 
     bytes: bytes
-    measured: dict[str, Any]
+    measured: StoredColumns
 
 
-def images(found: Iterable[Found], settings: ShardsSettings, *, threads: int) -> Generator[tuple[Row, Image]]:
-    """The row of each sample and its image as it is stored; made in this thread alone where there shall be one.
+def images(
+    samples: Iterable[FetchedSample], settings: ShardsSettings, *, threads: int
+) -> Generator[tuple[Row, StoredImage]]:
+    """The row of each sample and its image as it is stored; with one thread, all is made in the calling thread.
 
     Raises:
         UnreadableError: the bytes are not those that were fetched.
@@ -43,20 +63,20 @@ def images(found: Iterable[Found], settings: ShardsSettings, *, threads: int) ->
     """
     with nullcontext() if threads == 1 else ahead.OF_PROCESS.shared(threads) as pool:
 
-        def begin(each: Found) -> ahead.Begun[Image]:
+        def begin(each: FetchedSample) -> ahead.Begun[StoredImage]:
             if pool is None or _is_stored_as_found(each.row, settings):
                 return ahead.Done(_made(each, settings))
             return pool.submit(_made, each, settings)
 
-        yield from ahead.in_order(_begun(found, begin), bytes_at_most=0 if pool is None else AHEAD_BYTES)
+        yield from ahead.in_order(_begun(samples, begin), bytes_at_most=0 if pool is None else AHEAD_BYTES)
 
 
 def _begun(
-    found: Iterable[Found], begin: Callable[[Found], ahead.Begun[Image]]
-) -> Iterator[tuple[Row, ahead.Begun[Image], int]]:
+    samples: Iterable[FetchedSample], begin: Callable[[FetchedSample], ahead.Begun[StoredImage]]
+) -> Iterator[tuple[Row, ahead.Begun[StoredImage], int]]:
     """One image for all its samples; of bytes what it has and, about, what a JPEG of its pixels has at most."""
     image = None
-    for each in found:
+    for each in samples:
         if each.data is None and image is not None:
             yield each.row, image, _ROW_BYTES
         else:
@@ -74,7 +94,7 @@ def _is_stored_as_found(row: Row, settings: ShardsSettings) -> bool:
     )
 
 
-def _made(found: Found, settings: ShardsSettings) -> Image:
+def _made(found: FetchedSample, settings: ShardsSettings) -> StoredImage:
     interrupts.check()
     row, place, data = found
     assert data is not None
@@ -88,12 +108,12 @@ def _made(found: Found, settings: ShardsSettings) -> Image:
     return _image(stored, hashlib.sha256(stored.bytes).hexdigest())
 
 
-def _image(stored: pixels.Stored, sha256: str) -> Image:
-    measured = {
+def _image(stored: pixels.Stored, sha256: str) -> StoredImage:
+    measured: StoredColumns = {
         "width": stored.width,
         "height": stored.height,
         "format": stored.format,
         "bytes": len(stored.bytes),
         "sha256": sha256,
     }
-    return Image(stored.bytes, measured)
+    return StoredImage(stored.bytes, measured)

@@ -17,7 +17,7 @@ from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import learned, test_images
 from altalign.pipelines.near.test_images import features_of
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts import INDEX, ONLY, TEST_NAME, IndexFacts, test_names
+from altalign.pipelines.run.artefacts.decontaminated import INDEX, ONLY, TEST_NAME, IndexFacts, test_names
 from altalign.pipelines.run.units import Run, Unit
 
 

@@ -1,6 +1,6 @@
 """What the run's own images teach: the map of the embedder, and the clusters that vectors are sorted into."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -17,18 +17,18 @@ from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import test_images
 from altalign.pipelines.near.test_images import features_of
-from altalign.pipelines.read.found import batch
+from altalign.pipelines.read.stretches import batch
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts import (
+from altalign.pipelines.run.artefacts.decontaminated import (
     AUGMENTED,
     AUGMENTED_ROW,
     ONLY,
     Augmented,
     AugmentedFacts,
     AugmentedUnit,
-    Fetched,
     LearnedFacts,
 )
+from altalign.pipelines.run.artefacts.fetched import Fetched
 from altalign.pipelines.run.units import WORK_VERSION, Run, Unit
 
 TRAINING_IMAGES, TRAINING_IMAGES_PER_UNIT = (
@@ -85,13 +85,17 @@ def make_copies(run: Run, unit: AugmentedUnit) -> AugmentedFacts:
 
 
 def _augmented(data: bytes, number: int) -> Iterator[tuple[bytes, int | None]]:
+    for of_view, each in enumerate(views(data)):
+        yield each.tobytes(), number if of_view else None
+
+
+def views(data: bytes) -> npt.NDArray[np.int16]:
+    """The coefficients of an image, then of its copies: int16[n, 192]; none where it does not decode."""
     original = pixels.decode(data, pixels_at_most=2**62, colour=True, short_side_px=TRAINING_SHORT_SIDE_PX).pixels
     if original is None:
-        return
-    views = [original, *(copy for _, copy in copies.copies_of(original))]
-    coefficients, _ = embed.dct_coefficients(np.stack([thumbnail(pixels.gray(view)) for view in views]))
-    for of_view, each in enumerate(coefficients):
-        yield each.tobytes(), number if of_view else None
+        return np.empty((0, embed.COEFFICIENTS), np.int16)
+    seen = [original, *(copy for _, copy in copies.copies_of(original))]
+    return embed.dct_coefficients(np.stack([thumbnail(pixels.gray(view)) for view in seen]))[0]
 
 
 def plan(run: Run) -> list[Unit]:
@@ -133,19 +137,24 @@ def centroids_of(run: Run, mapped: embed.Map | None) -> npt.NDArray[np.int16]:
 
 
 def learned_map(run: Run) -> embed.Map:
-    """The map that the run's own images teach.
+    """The map that the run's own images teach."""
+    of_images: list[npt.NDArray[np.int16]] = []
+    for name in run.finished(AUGMENTED.step):
+        table = parquet.read_table(Augmented(run, name).rows)
+        is_original = table["copy_of"].combine_chunks().is_null().to_numpy(zero_copy_only=False)
+        of_images += np.split(features_of(table["features"]), np.flatnonzero(is_original)[1:])
+    return map_of(of_images)
+
+
+def map_of(of_images: Sequence[npt.NDArray[np.int16]]) -> embed.Map:
+    """The map that images teach, each with its copies as `views` gives them.
 
     Where there are too few of them, it is one that takes the lowest frequencies as they are.
     """
-    originals, changed, copy_of = [], [], []
-    for name in run.finished(AUGMENTED.step):
-        table = parquet.read_table(Augmented(run, name).rows)
-        rows, of = features_of(table["features"]), table["copy_of"].combine_chunks()
-        is_original = of.is_null().to_numpy(zero_copy_only=False)
-        copy_of.append(np.cumsum(is_original)[~is_original] - 1 + sum(map(len, originals)))
-        originals.append(rows[is_original])
-        changed.append(rows[~is_original])
-    if sum(map(len, originals)) < TRAINING_IMAGES_AT_LEAST:
+    of_images = [each for each in of_images if len(each)]
+    if len(of_images) < TRAINING_IMAGES_AT_LEAST:
         unchanged = np.eye(embed.DIMENSIONS, embed.COEFFICIENTS, dtype=np.int32)
         return embed.Map(np.zeros(embed.COEFFICIENTS, np.int32), unchanged)
-    return embed.learn_map(np.concatenate(originals), np.concatenate(changed), np.concatenate(copy_of))
+    originals, changed = np.stack([each[0] for each in of_images]), np.concatenate([each[1:] for each in of_images])
+    copy_of = np.repeat(np.arange(len(of_images)), [len(each) - 1 for each in of_images])
+    return embed.learn_map(originals, changed, copy_of)

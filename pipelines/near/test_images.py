@@ -4,7 +4,7 @@ They go the way of the pool's images: the same decoder, the same size, the same 
 """
 
 import hashlib
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,8 @@ from altalign.pipelines.files import parquet
 from altalign.pipelines.files.digests import content, digest
 from altalign.pipelines.images import measuring
 from altalign.pipelines.read import test_sets
-from altalign.pipelines.read.found import batch
-from altalign.pipelines.run.artefacts import (
+from altalign.pipelines.read.stretches import batch
+from altalign.pipelines.run.artefacts.decontaminated import (
     TEST_IMAGE,
     TESTS,
     AugmentedFacts,
@@ -93,7 +93,7 @@ def table(run: Run) -> pa.Table:
 
 def features_of(column: "pa.ChunkedArray[Any]") -> npt.NDArray[np.int16]:
     """The features of a column without nulls, int16[n, d]."""
-    values: list[Any] = column.to_pylist()
+    values = cast(list[bytes], column.to_pylist())
     return np.frombuffer(b"".join(values), np.int16).reshape(len(values), -1) if values else np.zeros((0, 1), np.int16)
 
 

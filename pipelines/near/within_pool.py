@@ -7,6 +7,7 @@ that replaces others has to stay itself.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import apache_beam as beam
@@ -24,7 +25,7 @@ from altalign.pipelines.engine.spilled_groups import Element, Groups, MergeParti
 from altalign.pipelines.files import arrays
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import learned
-from altalign.pipelines.run.artefacts import (
+from altalign.pipelines.run.artefacts.decontaminated import (
     CELLS,
     COMPARED,
     JOINED,
@@ -33,12 +34,12 @@ from altalign.pipelines.run.artefacts import (
     CellFacts,
     Compared,
     CompareFacts,
-    Fetched,
     Joined,
     JoinFacts,
     PoolImagesUnit,
     ReplaceFacts,
 )
+from altalign.pipelines.run.artefacts.fetched import Fetched
 from altalign.pipelines.run.units import Run, Unit, map_unit
 
 # There are at least so many units where each has at most so many fetch units: slices of cells are short, and larger
@@ -300,6 +301,6 @@ def facts_of(run: Run) -> dict[str, int]:
         "cells": run.facts_of(CELLS, ONLY).cells,
         "largest_cell": max((facts.largest_cell for facts in joined), default=0),
         "images_compared": sum(facts.images for facts in compared),
-        **run.facts_of(REPLACED, ONLY).to_json(),
+        **asdict(run.facts_of(REPLACED, ONLY)),
         "images_that_go_by_their_bytes": sum(facts.same_bytes for facts in [*compared, *joined]),
     }

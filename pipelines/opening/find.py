@@ -10,7 +10,7 @@ from altalign.errors import UsageError
 from altalign.pipelines import read
 from altalign.pipelines.images import block_lists, calibration_files, measuring
 from altalign.pipelines.read import folder, test_sets
-from altalign.pipelines.read.folder import Part
+from altalign.pipelines.read.folder import FolderPart
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.stages import own_rules
 from altalign.pipelines.web.allowed.domains import Domains
@@ -31,7 +31,8 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         paths = read.listed(found, settings)
         if not paths:
             raise UsageError(
-                f"{config_path} [input] paths: no tar in {', '.join(found)}; name a folder of tars, or the tars"
+                f"{config_path} [input] paths: no tar in {', '.join(found)}; name the tars or a folder of them, "
+                'or set kind = "folder" for a folder of images'
             )
         for path in paths:
             _check_input(path, settings, config.run.folder, f"{config_path} [input] paths")
@@ -90,7 +91,7 @@ def _check(check: Callable[[str], None], path: str, where: str) -> None:
         raise UsageError(f"{where}: {error}") from None
 
 
-def _parts(path: str, settings: InputSettings) -> Iterator[tuple[str, Part | None]]:
+def _parts(path: str, settings: InputSettings) -> Iterator[tuple[str, FolderPart | None]]:
     """The parts that an input's path is read in, each with a name: a file is one."""
     if settings.kind != "folder":
         yield path, None

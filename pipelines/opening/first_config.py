@@ -1,4 +1,4 @@
-"""A first config for files that somebody has: what they are is guessed from names, schemas and first rows, and said."""
+"""Writes a first config for a user's files: guesses what they are from names, schemas and first rows, and says so."""
 
 import json
 import re
@@ -16,8 +16,8 @@ from altalign.pipelines import read
 from altalign.pipelines.files import parquet
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.read import folder
-from altalign.pipelines.read.found import IMAGE_NAMES
-from altalign.pipelines.read.tables import arrow, lines, table
+from altalign.pipelines.read.stretches import IMAGE_NAMES
+from altalign.pipelines.read.tables import arrow, forms, lines
 from altalign.terminal import shown
 
 _ARCHIVES = (".warc", ".warc.gz", ".warc.zst")
@@ -49,7 +49,7 @@ _FILES_LISTED = 8
 class Guess:
     """An input as it was guessed: its settings, each with what is said of it, and where its images are."""
 
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     said: Mapping[str, str]
     images: Literal["in hand", "by URL", "archive"]  # the last: in web archives, also those of other inputs' URLs
 
@@ -105,7 +105,7 @@ def _lines(guesses: Sequence[Guess], run_folder: str) -> list[str]:
     ]
 
 
-def _toml(value: Any) -> str:
+def _toml(value: object) -> str:
     if isinstance(value, str) and "\\" in value and "'" not in value:
         return f"'{value}'"
     return json.dumps(value, ensure_ascii=False)
@@ -136,7 +136,7 @@ def _kind_of(name: str) -> str | None:
 
 def _of_folder(path: str) -> Guess:
     """A saved data set, tars, web archives, images or tables, whichever is there first."""
-    splits: Any = storage.read_json(storage.join(path, "dataset_dict.json")).get("splits")
+    splits = storage.read_json(storage.join(path, "dataset_dict.json")).get("splits")
     if isinstance(splits, list) and splits:
         chosen = "train" if "train" in splits else str(splits[0])
         guess = _of_folder(storage.join(path, chosen))
@@ -149,7 +149,8 @@ def _of_folder(path: str) -> Guess:
     for kind in ("webdataset", "wat", "warc"):
         if some := [name for name in names if _kind_of(name) == kind]:
             files = [storage.join(path, name) for name in some]
-            return _of_files(kind, [path] if kind == "webdataset" else _globs(path, kind, some), files)
+            guess = _of_files(kind, [path] if kind == "webdataset" else _globs(path, kind, some), files)
+            return _with_what_is_left_out(guess, names, some)
     try:
         parts = folder.parts(path, InputSettings(kind="folder", paths=[path]))
     except UsageError:
@@ -164,6 +165,18 @@ def _of_folder(path: str) -> Guess:
     )
 
 
+def _with_what_is_left_out(guess: Guess, names: Sequence[str], read_here: Sequence[str]) -> Guess:
+    """The same guess, which also names the files of other kinds in the folder; side-cars of tars belong to these."""
+    stems = {name.partition(".")[0] for name in read_here}
+    others = [
+        name for name in names if _kind_of(name) and name not in read_here and name.partition(".")[0] not in stems
+    ]
+    if not others:
+        return guess
+    left_out = f"{guess.said['kind']}; left out are {', '.join(map(shown, others[:_FILES_LISTED]))}"
+    return Guess(guess.settings, {**guess.said, "kind": left_out}, guess.images)
+
+
 def _globs(path: str, kind: str, names: Sequence[str]) -> list[str]:
     """A glob for each ending that the files have."""
     endings = [
@@ -176,7 +189,7 @@ def _globs(path: str, kind: str, names: Sequence[str]) -> list[str]:
 
 def _of_files(kind: str, paths: list[str], files: Sequence[str], *, said: str = "") -> Guess:
     count = f"{len(files):,} file{'s' * (len(files) > 1)}"
-    settings: dict[str, Any] = {"kind": kind, "paths": paths}
+    settings: dict[str, object] = {"kind": kind, "paths": paths}
     if kind == "table":
         return _of_table(settings, {"kind": f"{said or 'a table'}: {count}"}, files[0])
     if kind == "webdataset":
@@ -187,15 +200,15 @@ def _of_files(kind: str, paths: list[str], files: Sequence[str], *, said: str = 
         return Guess(settings, {"kind": f"tars of samples: {count}{failed}"}, "in hand")
     if kind == "wat":
         return Guess(settings, {"kind": f"metadata of web archives, without images: {count}"}, "by URL")
-    try:
-        has_image = any(read.look_for_images(path)[1] for path in files[:_FILES_LISTED])
-    except UnreadableError:
-        has_image = True  # the run says what is wrong
+    looked_at = [read.look_for_images(path) for path in files[:_FILES_LISTED]]
+    if not any(records or found for records, found in looked_at):
+        raise UsageError(f"{files[0]}: no record in it; give archives that hold pages or images")
+    has_image = any(found for _, found in looked_at)
     about = "web archives that hold images" if has_image else "web archives of pages alone"
     return Guess(settings, {"kind": f"{about}: {count}"}, "archive" if has_image else "by URL")
 
 
-def _of_table(settings: dict[str, Any], said: dict[str, str], path: str) -> Guess:
+def _of_table(settings: dict[str, object], said: dict[str, str], path: str) -> Guess:
     columns = _columns(path)
     there = ", ".join(map(shown, list(columns)[:12]))
     image = _column("image_column", [name for name, holds in columns.items() if holds == "bytes"], is_any=True)
@@ -204,7 +217,11 @@ def _of_table(settings: dict[str, Any], said: dict[str, str], path: str) -> Gues
     url, page = (
         _column(name, [each for each in texts if columns[each] == "text"]) for name in ("url_column", "page_url_column")
     )
+    if not columns:
+        raise UsageError(f"{path}: no header and no row in it; give a table that holds some")
     if not caption or not (url or image):
+        if len(columns) == 1:  # of another delimiter
+            read.check([path], InputSettings(kind="table", paths=[path]))
         lacking = "captions" if not caption else "URLs or images"
         raise UsageError(
             f"{path}: no column is known to hold {lacking}, there are {there}; write the config by hand, and name them "
@@ -222,10 +239,10 @@ def _of_table(settings: dict[str, Any], said: dict[str, str], path: str) -> Gues
     return Guess(settings, said, "in hand" if image else "by URL")
 
 
-def _of_images(path: str, part: folder.Part, tables: Sequence[str]) -> Guess:
+def _of_images(path: str, part: folder.FolderPart, tables: Sequence[str]) -> Guess:
     """A folder of images: captions are beside them, in a table in the folder, or in the names."""
     files = folder.files(part, InputSettings(kind="folder", paths=[path]))
-    settings: dict[str, Any] = {"kind": "folder", "paths": [path]}
+    settings: dict[str, object] = {"kind": "folder", "paths": [path]}
     images = [file.name for file in files if file.is_image]
     texts = sum(not file.is_image for file in files)
     count = f"{len(images):,}{' and more' if part.end is not None else ''} images"
@@ -260,14 +277,14 @@ def _column(setting: str, names: Sequence[str], *, is_any: bool = False) -> str:
 
 def _columns(path: str) -> dict[str, str]:
     """The columns of a table, and what each holds: text, texts (lists of them) or bytes; others are left out."""
-    form = table.form_of(path)
+    form = forms.form_of(path)
     if form == "parquet":
         with parquet.reading(path) as file:
             return _of_schema(file.schema_arrow)
     if form == "arrow":
         with arrow.reading(path) as opened:
             return _of_schema(opened.schema)
-    with table.opened(path) as file:
+    with forms.opened(path) as file:
         if form == "jsonl":
             return dict.fromkeys(sorted(lines.names_of_first_objects(file, _OBJECTS, [])[0]), "text")
         header = lines.header(file, form)

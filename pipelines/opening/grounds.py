@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from altalign.curation import CurateConfig
 from altalign.pipelines.files.digests import content, digest, files_named
@@ -26,13 +25,13 @@ OF_TEST_SET = "files of test set "  # begins the name under which the files of a
 class Grounds:
     """What a stage's result rests on, and a digest of that and of the grounds of all stages before it."""
 
-    reads: Mapping[str, Any]
+    reads: Mapping[str, object]
     digest: str
 
 
 def grounds_of(config: CurateConfig, files: Sequence[InputFile], modules: Sequence[Module] = ()) -> dict[str, Grounds]:
     """The grounds of every stage, in the order of stages."""
-    reads: dict[str, dict[str, Any]] = {stage: {} for stage in STAGES}
+    reads: dict[str, dict[str, object]] = {stage: {} for stage in STAGES}
     versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "work_version": WORK_VERSION}
     reads["extract"] |= versions
     for name, value in flatten(config.model_dump(mode="json")):

@@ -51,4 +51,5 @@ def _without_images(paths: Sequence[str], settings: InputSettings) -> str:
         if is_found:
             return ""
         looked_at += records
-    return f"none in the {looked_at:,} records of archives that were looked at"
+    # Of files that hold nothing at all, extract says that they do.
+    return f"none in the {looked_at:,} records of archives that were looked at" if looked_at else ""

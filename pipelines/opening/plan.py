@@ -1,7 +1,7 @@
-"""The plan of a run: what would be read and done, printed before any work."""
+"""The plan of a run: prints what would be read and done, before any work."""
 
 import json
-from typing import Any
+from contextlib import suppress
 
 from rich.console import Console
 from rich.table import Table
@@ -14,7 +14,9 @@ from altalign.pipelines.files import parquet
 from altalign.pipelines.opening.grounds import resolved
 from altalign.pipelines.opening.summary import many
 from altalign.pipelines.read import test_sets
+from altalign.pipelines.run import empty_files
 from altalign.pipelines.run.units import ROWS_PER_UNIT, InputFile, Run
+from altalign.pipelines.web.allowed import proxies
 from altalign.settings import flatten
 from altalign.stages import STAGES
 from altalign.terminal import lines_shown, shown
@@ -23,13 +25,18 @@ from altalign.terminal import lines_shown, shown
 BYTES_PER_ROW = 250
 # files that are not read in place hold pages or images, which are copied to work/, fetched, and written to shards
 TIMES_INPUT = 3
+BYTES_LOOKED_AT = 16_384  # a file of no more is read to see whether anything is in it
 
 
 def print_plan(run: Run, out: Console) -> None:
     """Print for `--dry-run`: matched files, units, finished stages, resolved settings, and the disk that is needed."""
     sizes = [stamp.size for stamp in run.stamps()]
+    empty_files.check(run, lambda file: not sizes[file.number] or _holds_nothing(run, file, sizes[file.number]))
     first = next((file.path for file in run.files), "")
     rows = list(storage.each(lambda file: _rows_in_place(run, file), run.files, of=first))
+    out.print("settings that are not the defaults:")
+    for name, value in _not_defaults(run.config):
+        out.print(f"  {name} = {shown(json.dumps(value, ensure_ascii=False))}", highlight=False, soft_wrap=True)
     out.print(f"{len(run.files)} input files, {sum(sizes) / 1e6:,.1f} MB")
     table = Table()
     table.add_column("input")
@@ -51,9 +58,6 @@ def print_plan(run: Run, out: Console) -> None:
         files = len({path for part in of_set for path in part.paths})
         counted = f"{many(files, 'file')} in {many(len(of_set), 'unit')}"
         out.print(f"test set {shown(test_set.name)}: {counted}, {shown(test_set.path)}", soft_wrap=True)
-    out.print("settings that are not the defaults:")
-    for name, value in _not_defaults(run.config):
-        out.print(f"  {name} = {shown(json.dumps(value, ensure_ascii=False))}", highlight=False, soft_wrap=True)
     out.print("all settings:")
     out.print(lines_shown(resolved(run.config)), soft_wrap=True)
     done = [stage for stage in STAGES if run.is_done(stage)]
@@ -71,18 +75,30 @@ def print_plan(run: Run, out: Console) -> None:
             "each image takes its bytes twice, in work/ and in shards/",
             soft_wrap=True,
         )
+        if said := proxies.unused():
+            out.print(said, soft_wrap=True)
     more = " and the images" if run.config.fetch.source == "web" else ""
     out.print(f"disk: about {needed / 1e9:,.2f} GB{more} in {shown(run.folder)}; free there: {there}", soft_wrap=True)
 
 
-def _not_defaults(config: CurateConfig) -> list[tuple[str, Any]]:
-    """The settings but those of inputs and the run's folder, where they are not the defaults."""
-    default = CurateConfig.from_values({"input": {"paths": ["-"]}}, where="the defaults")
-    here, there = (
-        dict(flatten(settings.model_dump(mode="json", exclude={"input": True, "run": {"folder"}})))
-        for settings in (config, default)
-    )
+def _not_defaults(config: CurateConfig) -> list[tuple[str, object]]:
+    """The settings but the run's folder and the inputs' kinds and paths, where they are not the defaults."""
+    default = CurateConfig.from_values({"input": [{"paths": ["-"]}] * len(config.input)}, where="the defaults")
+    without = {"run": {"folder"}, "input": {"__all__": {"kind", "paths"}}}
+    here, there = (dict(flatten(settings.model_dump(mode="json", exclude=without))) for settings in (config, default))
     return [(name, value) for name, value in here.items() if name not in there or there[name] != value]
+
+
+def _holds_nothing(run: Run, file: InputFile, size: int) -> bool:
+    """Whether a small file has been read and nothing is in it; of a larger one a run says so."""
+    if size > BYTES_LOOKED_AT or file.part:
+        return False
+    with suppress(UnreadableError):  # the run says what is wrong
+        return not any(
+            found.rows.num_rows or found.broken.num_rows or found.places
+            for found in read.read(file.path, run.config.input[file.of])
+        )
+    return False
 
 
 def _rows_in_place(run: Run, file: InputFile) -> int | None:

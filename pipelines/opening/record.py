@@ -3,22 +3,22 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import cast
 
 from altalign import storage
 from altalign.errors import AltalignError
 from altalign.pipelines.opening.grounds import Grounds
-from altalign.pipelines.run.artefacts import EXTRACTED
+from altalign.pipelines.run.artefacts.extracted import EXTRACTED
 from altalign.pipelines.run.units import Run
-from altalign.stages import STAGES
+from altalign.stages import STAGES, RunRecord, StageRecord
 
 
 @contextmanager
 def recording(run: Run, stage: str, grounds: Grounds) -> Iterator[None]:
     """Record in run.json what a stage rests on before it begins, and how long it took."""
-    facts = storage.read_json(run.path("run.json"))
+    facts = cast(RunRecord, storage.read_sealed(run.path("run.json")))
     before = facts["stages"].get(stage, {})
-    entry = {
+    entry: StageRecord = {
         "digest": grounds.digest,
         "reads": dict(grounds.reads),
         "attempts": before.get("attempts", 0) + 1,
@@ -27,7 +27,7 @@ def recording(run: Run, stage: str, grounds: Grounds) -> Iterator[None]:
         "seconds": before.get("seconds", 0.0),
     }
     facts["stages"][stage] = entry
-    storage.write_json(run.path("run.json"), facts)
+    storage.write_sealed(run.path("run.json"), facts, durable=run.config.run.durable)
     begin = time.monotonic()
     try:
         yield
@@ -43,11 +43,11 @@ def recording(run: Run, stage: str, grounds: Grounds) -> Iterator[None]:
 
 
 def _end(
-    run: Run, facts: dict[str, Any], entry: dict[str, Any], begin: float, suppressed: tuple[type[Exception], ...] = ()
+    run: Run, facts: RunRecord, entry: StageRecord, begin: float, suppressed: tuple[type[Exception], ...] = ()
 ) -> None:
     entry["seconds"] = round(entry["seconds"] + time.monotonic() - begin, 2)
     with suppress(*suppressed):
-        storage.write_json(run.path("run.json"), facts)
+        storage.write_sealed(run.path("run.json"), facts, durable=run.config.run.durable)
 
 
 def _now() -> str:

@@ -4,18 +4,18 @@ import os
 import platform
 import posixpath
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import cast
 
-from altalign import __version__, storage, terminal
+from altalign import __version__, changes, storage, terminal
+from altalign.curation import CurateConfig
 from altalign.errors import UsageError
 from altalign.pipelines.opening.grounds import OF_TEST_SET, Grounds, grounds_of, resolved
-from altalign.pipelines.run.artefacts import EXTRACTED
+from altalign.pipelines.run import vouched
+from altalign.pipelines.run.artefacts.extracted import EXTRACTED
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import own_rules
 from altalign.schema import RULES_VERSION, SCHEMA_VERSION
-from altalign.stages import OF_FETCHED, OUTPUTS, STAGES, damaged
-
-FROM_THE_WEB = (".images", ".journal")  # endings of the files of a fetch unit
+from altalign.stages import OF_FETCHED, OUTPUTS, REMOVED_FILE, STAGES, RunRecord, StageRecord, damaged
 
 
 def check_finished(run: Run) -> None:
@@ -37,7 +37,7 @@ def check_finished(run: Run) -> None:
             raise damaged(run.folder, path, f"it has {storage.stamp(path).size:,} bytes, the manifest says {size:,}")
 
 
-def _has(entry: Any, *names: str) -> bool:
+def _has(entry: object, *names: str) -> bool:
     return isinstance(entry, dict) and entry.keys() >= set(names)
 
 
@@ -52,6 +52,7 @@ def check_folder(run: Run) -> None:
         what = "a file" if above == run.folder else f"{above} is a file"
         raise UsageError(f"{run.folder}: {what}, where the folder of a run is meant; choose another [run] folder")
     if storage.exists(run.path("run.json")):
+        changes.settle(run.folder)
         return
     if any(name != "log" and not storage.is_partial(name) for name in storage.entries(run.folder)):
         what = "a folder that is no run of altalign (it has no run.json)"
@@ -79,12 +80,14 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
         UsageError: its finished stages rest on other settings or files.
     """
     grounds = grounds_of(run.config, run.files, run.modules)
-    facts = {} if is_restart else _facts(run)
+    facts = None if is_restart else _facts(run)
     if not facts and storage.exists(run.path("run.json")):
+        _check_nothing_comes_back(run)
         forget(run, STAGES[0])
-    recorded: dict[str, Any] = facts.get("stages", {})
+    recorded = facts["stages"] if facts else {}
     first = _first_anew(run, facts, grounds, rerun)
     if first:
+        _check_nothing_comes_back(run)
         if lost := _lost_test_sets(run, facts):
             sets = ", ".join(map(terminal.shown, lost))
             said = f"near-duplicates of {sets} are no longer looked for: these settings do not name it"
@@ -92,14 +95,55 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
         forget(run, first)
         recorded = {stage: recorded[stage] for stage in STAGES[: STAGES.index(first)] if stage in recorded}
     storage.sweep(run.folder)
-    engine = run.config.engine.model_dump(mode="json")
-    versions = {"altalign": __version__, "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION}
-    stamps = facts.get("files", {}) if recorded else {}
-    of_machine = {"engine": engine, "machine": _machine()}
-    storage.write_json(run.path("run.json"), {**versions, **of_machine, "stages": recorded, "files": stamps})
+    if not run.is_done(STAGES[-1]):
+        mend(run)
+    stamps = facts.get("files", {}) if facts and recorded else {}
+    stated: RunRecord = {**of_this_call(run.config, recorded), "files": stamps}
+    storage.write_sealed(run.path("run.json"), stated, durable=run.config.run.durable)
     if not run.is_done(STAGES[-1]):  # a finished run keeps the file that its manifest names by digest
-        _write_settings(run)
+        write_settings(run)
     return grounds
+
+
+def _check_nothing_comes_back(run: Run) -> None:
+    """Refuse to run stages anew of a run from which somebody had pairs removed.
+
+    Raises:
+        UsageError: somebody had.
+    """
+    if storage.exists(path := run.path(REMOVED_FILE)):
+        raise UsageError(
+            f"{run.folder}: pairs were removed from it, and stages that run anew would bring them back; curate into "
+            f"another folder, and there `altalign remove` with --removed {path}"
+        )
+
+
+def mend(run: Run) -> None:
+    """Look once at all that earlier calls have left, and have units anew whose files are not as they were written.
+
+    Raises:
+        DamagedError: what came from the web is damaged.
+    """
+    found = vouched.look(run)
+    for damage in found:
+        if vouched.is_from_the_web(run, damage):
+            raise damaged(run.folder, run.path(damage.path), damage.why)
+    vouched.unmark(run, found)
+    for path, why, _ in found:
+        terminal.stderr().print(terminal.shown(f"{run.path(path)}: {why}; it is made anew"), soft_wrap=True)
+
+
+def of_this_call(config: CurateConfig, recorded: dict[str, StageRecord]) -> RunRecord:
+    """What `run.json` says of versions, engine and machine, and of the stages that were recorded."""
+    engine = config.engine.model_dump(mode="json")
+    return {
+        "altalign": __version__,
+        "schema_version": SCHEMA_VERSION,
+        "rules_version": RULES_VERSION,
+        "engine": engine,
+        "machine": _machine(),
+        "stages": recorded,
+    }
 
 
 def _machine() -> str:
@@ -112,26 +156,32 @@ def _machine() -> str:
     return f"{platform.system()} {platform.machine()}, {size}, Python {platform.python_version()}"
 
 
-def _write_settings(run: Run) -> None:
-    storage.write_bytes(run.path("config.toml"), resolved(run.config).encode())
-    own_rules.keep(run)
+def write_settings(run: Run) -> None:
+    """Write `config.toml`, and the modules with rules of the run's own."""
+    with storage.noted() as block:
+        storage.write_bytes(run.path("config.toml"), resolved(run.config).encode())
+        own_rules.keep(run)
+    if run.config.run.durable:
+        storage.sync(block)
 
 
 def reopen(run: Run, stage: str) -> None:
     """Unmark a finished stage, and delete all that rests on it, the manifest first; the stage's units stay."""
     after = STAGES[STAGES.index(stage) + 1 :]
     forget(run, after[0])
-    storage.delete(run.mark(stage, "done"))
-    facts = storage.read_json(run.path("run.json"))
+    with storage.noted() as block:
+        storage.delete(run.mark(stage, "done"))
+    storage.sync(block)
+    facts = storage.read_sealed(run.path("run.json"))
     facts["stages"] = {name: entry for name, entry in facts["stages"].items() if name not in after}
     if stage in facts["stages"]:
         facts["stages"][stage]["finished"] = None
-    storage.write_json(run.path("run.json"), facts)
-    _write_settings(run)
+    storage.write_sealed(run.path("run.json"), facts, durable=run.config.run.durable)
+    write_settings(run)
 
 
-def check_before(run: Run, stage: str) -> None:
-    """Refuse a run in which a stage before this one would have to run anew.
+def check_before(run: Run, stage: str | None) -> None:
+    """Refuse a run in which a stage before this one, or with None any stage, would have to run anew.
 
     Raises:
         UsageError: such a stage rests on other settings or files.
@@ -152,27 +202,29 @@ def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
     if _first_anew(run, _facts(run), grounds_of(run.config, run.files, run.modules), rerun) is not None:
         return False
     left = run.work("temporary") if run.config.run.keep_work else run.path("work")
-    is_tidy = storage.kind(left) == "missing"
+    # whoever is killed while the report is made, which is after the manifest, leaves a part of a file
+    written_last = (*storage.entries(run.folder), *storage.entries(run.path("audit")))
+    is_tidy = storage.kind(left) == "missing" and not any(map(storage.is_partial, written_last))
     return is_tidy or not storage.is_writable(run.folder)
 
 
-def _facts(run: Run) -> dict[str, Any]:
-    """The content of run.json; empty where there is none yet."""
+def _facts(run: Run) -> RunRecord | None:
+    """The content of run.json; None where there is none yet."""
     facts = storage.read_json(run.path("run.json"))
     stages = facts.get("stages", {})
     if not isinstance(stages, dict) or not all(_has(stage, "digest", "reads") for stage in stages.values()):
         raise damaged(run.folder, run.path("run.json"), "no stages are in it")
-    return {} if _has_read_nothing(run, stages) else facts
+    return None if not facts or _has_read_nothing(run, stages) else cast(RunRecord, {**facts, "stages": stages})
 
 
-def _has_read_nothing(run: Run, stages: Mapping[str, Any]) -> bool:
+def _has_read_nothing(run: Run, stages: Mapping[str, object]) -> bool:
     """Whether earlier tries read no row: then their settings and files bind nobody."""
     if stages.keys() != {STAGES[0]} or run.is_done(STAGES[0]):
         return False
     return not any(facts.counts or facts.places for _, facts in run.all_facts(EXTRACTED))
 
 
-def _first_anew(run: Run, facts: Mapping[str, Any], grounds: Mapping[str, Grounds], rerun: str | None) -> str | None:
+def _first_anew(run: Run, facts: RunRecord | None, grounds: Mapping[str, Grounds], rerun: str | None) -> str | None:
     """The stage to run anew with all that follow: the one asked for, or the first that rests on something else.
 
     Raises:
@@ -180,7 +232,7 @@ def _first_anew(run: Run, facts: Mapping[str, Any], grounds: Mapping[str, Ground
     """
     if rerun == STAGES[0]:
         return rerun
-    recorded: dict[str, Any] = facts.get("stages", {})
+    recorded = facts["stages"] if facts else {}
     changed_stages = (name for name in STAGES if name in recorded and recorded[name]["digest"] != grounds[name].digest)
     stale = next(changed_stages, None)
     difference = _difference(recorded[stale]["reads"], grounds[stale].reads) if stale else ""
@@ -204,29 +256,33 @@ def forget(run: Run, stage: str) -> None:
     image is asked for again that may be used again.
     """
     stages = STAGES[STAGES.index(stage) :]
-    storage.delete(run.path("manifest.json"))
-    kept = FROM_THE_WEB if stage == "fetch" and run.config.fetch.source == "web" else ()
+    with storage.noted() as block:
+        storage.delete(run.path("manifest.json"))
+    storage.sync(block)
+    kept = vouched.FROM_THE_WEB if stage == "fetch" and run.config.fetch.source == "web" else ()
     anew = [run.work(name) for name in OF_FETCHED] if "fetch" in stages else []
     storage.delete_units([*(run.work(name) for name in reversed(stages)), *anew], but=kept)
-    for output in (output for name in stages for output in OUTPUTS[name]):
-        storage.delete(run.path(output))
+    with storage.noted() as block:
+        for output in (output for name in stages for output in OUTPUTS[name]):
+            storage.delete(run.path(output))
+    storage.sync(block)
     if "fetch" in stages:  # the history of tries stays; their progress means nothing now
         for name in storage.names(run.path("log", "fetch"), ".json"):
             storage.delete(run.path("log", "fetch", name))
 
 
-def _lost_test_sets(run: Run, facts: Mapping[str, Any]) -> list[str]:
+def _lost_test_sets(run: Run, facts: RunRecord | None) -> list[str]:
     """Names of the test sets that the run was decontaminated against, and that its settings no longer name."""
-    before = facts.get("stages", {}).get("decontaminate", {}).get("reads", {})
+    before = facts["stages"].get("decontaminate", {}).get("reads", {}) if facts else {}
     names = [name.removeprefix(OF_TEST_SET) for name in before if name.startswith(OF_TEST_SET)]
     return [name for name in names if name not in {test_set.name for test_set in run.config.decontaminate.named_sets}]
 
 
-def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
     """The first setting or file that differs, in words."""
     for name in [*now, *before]:
         old, new = before.get(name, "absent"), now.get(name, "absent")
-        if name == "files" and old != new:
+        if isinstance(old, list) and isinstance(new, list) and name == "files" and old != new:
             other = sorted(set(old) ^ set(new))
             how = f"such as {other[0]}" if other else "in another order"
             return f"{len(old)} input files, now {len(new)} ({how})"
@@ -235,11 +291,11 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return "other results of the stages before it"
 
 
-def _changed_file(run: Run, facts: Mapping[str, Any]) -> str:
+def _changed_file(run: Run, facts: RunRecord | None) -> str:
     """The first finished input file that has changed, in words; empty where there is none."""
-    marks = dict(run.all_facts(EXTRACTED))
+    marks, stamps = dict(run.all_facts(EXTRACTED)), facts.get("files", {}) if facts else {}
     for file, stamp in zip(run.files, run.stamps(), strict=True):
-        before = marks[file.name].stamp if file.name in marks else facts.get("files", {}).get(file.path)
+        before = marks[file.name].stamp if file.name in marks else stamps.get(file.path)
         now = stamp.to_json()
         if before and before != now:
             if before[0] != now[0]:

@@ -81,7 +81,8 @@ def final_counts(run: Run) -> tuple[Counts, list[Stage]]:
     if storage.exists(run.path("counts.parquet")) and storage.exists(run.path("manifest.json")):
         rows = parquet.read_table(run.path("counts.parquet")).to_pylist()
         counts = [[row["stage"], row["source"], row["reason"], row["rows"]] for row in rows]
-        return Counts.from_json(counts), list(outputs.COUNTED_STAGES)
+        found = Counts.from_json(counts)
+        return found, list(found.stages_of_run())
     return outputs.counts_of(run), outputs.counted_stages(run)
 
 

@@ -1,4 +1,4 @@
-"""Reads inputs: web archives, their metadata, tables, WebDataset tars and folders, each as a stream of `Found`.
+"""Reads inputs: web archives, their metadata, tables, WebDataset tars and folders, each in stretches (`Stretch`).
 
 A broken record, line or row costs that one; a file that cannot be read at all is an `UnreadableError` with its name.
 """
@@ -11,13 +11,13 @@ from altalign import storage
 from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines.read import folder
-from altalign.pipelines.read.found import Found
 from altalign.pipelines.read.pages import warc, wat
 from altalign.pipelines.read.pages.warc import image_bytes, look_for_images
-from altalign.pipelines.read.tables import arrow, table
+from altalign.pipelines.read.stretches import Stretch
+from altalign.pipelines.read.tables import arrow, forms, needed_columns, table
 from altalign.pipelines.read.tars import side_cars, webdataset
 
-__all__ = ["Found", "check", "image_bytes", "is_direct", "listed", "look_for_images", "may_be_empty", "read"]
+__all__ = ["Stretch", "check", "image_bytes", "is_direct", "listed", "look_for_images", "may_be_empty", "read"]
 
 
 def listed(found: Sequence[str], settings: InputSettings) -> list[str]:
@@ -36,7 +36,7 @@ def listed(found: Sequence[str], settings: InputSettings) -> list[str]:
 
 def may_be_empty(path: str, settings: InputSettings) -> bool:
     """Whether it is as it should be that no candidate comes of a file: a side-car of images that all came."""
-    return settings.kind == "webdataset" and table.is_named_as_table(path)
+    return settings.kind == "webdataset" and forms.is_named_as_table(path)
 
 
 def check(paths: Sequence[str], settings: InputSettings) -> None:
@@ -60,11 +60,11 @@ def check(paths: Sequence[str], settings: InputSettings) -> None:
         if kind == "missing":
             raise UsageError(f"{path}: no such file")
         is_side_car = settings.kind == "webdataset" and side_cars.is_one(path)
-        if settings.kind != "table" and not is_side_car and table.is_named_as_table(path):
+        if settings.kind != "table" and not is_side_car and forms.is_named_as_table(path):
             raise UsageError(f'{path}: a table by its name, and kind = "{settings.kind}"; set kind = "table"')
         with suppress(UnreadableError):
             if settings.kind == "table":
-                table.check(path, settings)
+                needed_columns.check(path, settings)
             elif is_side_car:
                 side_cars.check(path, settings)
 
@@ -74,7 +74,7 @@ def is_direct(path: str, settings: InputSettings) -> bool:
     return settings.kind == "table" and table.is_direct(path, settings)
 
 
-def read(path: str, settings: InputSettings) -> Iterator[Found]:
+def read(path: str, settings: InputSettings) -> Iterator[Stretch]:
     """Yields all that a file holds, in order.
 
     Raises:

@@ -22,9 +22,9 @@ from altalign.curation import InputSettings
 from altalign.errors import UnreadableError, UsageError
 from altalign.filters import urls
 from altalign.pipelines.files import parquet
-from altalign.pipelines.read.found import IMAGE_NAMES, LINE_BYTES, Found, Gatherer, kept, unreadable
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
-from altalign.pipelines.read.tables import table
+from altalign.pipelines.read.stretches import IMAGE_NAMES, LINE_BYTES, Gatherer, Stretch, kept, unreadable
+from altalign.pipelines.read.tables import columns, needed_columns, table
 from altalign.pipelines.read.tables.lines import parse_json
 from altalign.pipelines.read.tars import side_cars
 from altalign.storage import Stamp
@@ -38,7 +38,7 @@ _ROWS_LOOKED_AT = 1_000  # of a table of captions, in search of a file that is t
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FolderPart:
     """The files of a folder whose names without extension are from `begin` on and before `end` (None: to the last).
 
     `stamp` tells whether one of them, or the table of their captions, has changed.
@@ -66,13 +66,13 @@ class File(NamedTuple):
         return _is_image(self.name)
 
 
-def parts(folder: str, settings: InputSettings) -> list[Part]:
+def parts(folder: str, settings: InputSettings) -> list[FolderPart]:
     """The parts of a folder, in the order of names, of about `IMAGES_PER_PART` images each.
 
     Raises:
         UsageError: it holds no image, or a folder in it cannot be read.
     """
-    names = _names(Part(folder, "", None, _GONE), settings)
+    names = _names(FolderPart(folder, "", None, _GONE), settings)
     if not any(map(_is_image, names)):
         there = f"{len(names):,} texts, such as {shown(names[0])}" if names else "no file of such a name"
         raise UsageError(f"{folder}: no image in it ({there}); name a folder that holds .jpg, .png or other images")
@@ -87,11 +87,11 @@ def parts(folder: str, settings: InputSettings) -> list[Part]:
     for number, first in enumerate(firsts):
         of_part = names[first : firsts[number + 1] if number + 1 < len(firsts) else None]
         stamp = _stamp(_files(folder, of_part), settings)
-        made.append(Part(folder, bounds[number] or "", bounds[number + 1], stamp))
+        made.append(FolderPart(folder, bounds[number] or "", bounds[number + 1], stamp))
     return made
 
 
-def files(part: Part, settings: InputSettings) -> list[File]:
+def files(part: FolderPart, settings: InputSettings) -> list[File]:
     """The files of a part, in order: images and, where captions are beside them, those.
 
     Raises:
@@ -119,7 +119,7 @@ def check(folders: Sequence[str], settings: InputSettings) -> None:
     if storage.kind(settings.captions) != "file":
         raise UsageError(f"[input] captions = {settings.captions!r}: no such file; give the path of a table")
     try:
-        table.check(settings.captions, of_table)
+        needed_columns.check(settings.captions, of_table)
     except UsageError as error:
         raise UsageError(str(error).replace("url_column", "file_column")) from None
     names = [name for name, _ in islice(_rows_of_table(settings), _ROWS_LOOKED_AT)]
@@ -130,7 +130,7 @@ def check(folders: Sequence[str], settings: InputSettings) -> None:
         )
 
 
-def read(part: Part, of_part: Sequence[File], settings: InputSettings) -> Iterator[Found]:
+def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings) -> Iterator[Stretch]:
     """Yields the candidates of a part.
 
     The place of an image is its number in `of_part` (`files`), as offset, and its length.
@@ -172,8 +172,8 @@ _NONE: _Caption = (None, None)
 
 
 def _finish(settings: InputSettings, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    plain = table.from_columns(*table.string_columns([row[:5] for row in rows]), settings=settings)
-    return kept(table.in_hand(plain, [row[5] for row in rows]))
+    plain = columns.candidates_of(*columns.string_columns([row[:5] for row in rows]), settings=settings)
+    return kept(columns.in_hand(plain, [row[5] for row in rows]))
 
 
 def _identity(path: str, stamp: Stamp, url: str | None) -> tuple[str | None, str | None]:
@@ -197,7 +197,9 @@ def _identity(path: str, stamp: Stamp, url: str | None) -> tuple[str | None, str
 # Captions -------------------------------------------------------------------------------------------------------------
 
 
-def _samples(part: Part, of_part: Sequence[File], settings: InputSettings, gatherer: Gatherer) -> Iterator[_Sample]:
+def _samples(
+    part: FolderPart, of_part: Sequence[File], settings: InputSettings, gatherer: Gatherer
+) -> Iterator[_Sample]:
     """Yields every image; what is wrong with captions goes to the gatherer."""
     if settings.caption_pattern:
         for number, file in enumerate(of_part):
@@ -306,7 +308,7 @@ def _rows_of_table(settings: InputSettings, gatherer: Gatherer | None = None) ->
 # Names ----------------------------------------------------------------------------------------------------------------
 
 
-def _names(part: Part, settings: InputSettings) -> list[str]:
+def _names(part: FolderPart, settings: InputSettings) -> list[str]:
     """Names of the files of a part that count, in order: by name without extension, then by the whole name."""
     endings = IMAGE_NAMES if settings.captions or settings.caption_pattern else (*IMAGE_NAMES, *_BESIDE)
     below = _below_in_store(part.folder) if storage.is_remote(part.folder) else _below(part, "", [])
@@ -321,7 +323,7 @@ def _names(part: Part, settings: InputSettings) -> list[str]:
     return sorted(found, key=lambda name: (_stem(name), name))
 
 
-def _below(part: Part, inside: str, above: Sequence[tuple[int, int]]) -> Iterator[str]:
+def _below(part: FolderPart, inside: str, above: Sequence[tuple[int, int]]) -> Iterator[str]:
     """Yields the names below a folder of a disk; whole folders that do not belong to the part are left out."""
     path = os.path.join(part.folder, inside)  # noqa: PTH118 - a million of them
     try:

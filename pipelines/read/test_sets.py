@@ -23,8 +23,8 @@ from altalign.curation import InputSettings, TestSet
 from altalign.errors import UnreadableError, UsageError
 from altalign.filters.image_headers import sniff
 from altalign.pipelines.files import parquet
-from altalign.pipelines.read.found import ADVICE, IMAGE_NAMES, readable
-from altalign.pipelines.read.tables import table
+from altalign.pipelines.read.stretches import ADVICE, IMAGE_NAMES, readable
+from altalign.pipelines.read.tables import needed_columns, table
 from altalign.pipelines.read.tars import tar_members
 
 FILES_PER_PART = 256
@@ -49,7 +49,7 @@ class Part:
     row_group: int | None = None
     column: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The fields, for a unit."""
         return {**asdict(self), "paths": list(self.paths)}
 
@@ -237,7 +237,7 @@ def _parts_of_table(test_set: TestSet, path: str, root: str) -> list[Part]:
                 f'[decontaminate] test_sets: {path}: {how_many} column "{column}" (there are {there}); '
                 f'give {{name = "{test_set.name}", path = "{test_set.path}", image_column = "…"}}'
             )
-        table.check_images(path, file, column)
+        needed_columns.check_images(path, file, column)
         rows = parquet.rows_of_groups(file)
     return [Part(test_set.name, (path,), root, number, column) for number, count in enumerate(rows) if count]
 
@@ -324,7 +324,7 @@ def _is_hidden(name: str) -> bool:
 
 @contextmanager
 def _read_whole() -> Iterator[None]:
-    """Around the readers of inputs, which advise to leave a broken file out: of a test set no setting does that."""
+    """Around the readers of inputs: their errors advise to skip a broken file, which test sets cannot do."""
     try:
         yield
     except UnreadableError as error:

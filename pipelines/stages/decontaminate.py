@@ -6,7 +6,7 @@ images share a bucket. The images that `within_pool` finds are dropped in the sa
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,18 +14,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
-from altalign.audit_tables import OUTCOME_JOINT
+from altalign.audit_tables import NEAR_TEST_IMAGES, OUTCOME_JOINT
 from altalign.counts import FailedCounts
 from altalign.dedup.buckets import nearest_clusters, share_bucket
 from altalign.dedup.near_duplicates import find_pairs
 from altalign.filters import identity
-from altalign.pipelines.evidence import funnel, near_gallery, outcome_joint
+from altalign.pipelines.evidence import images_and_bytes, near_gallery, outcome_joint
 from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.near import index, learned, within_pool
 from altalign.pipelines.near.index import Index
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts import (
-    FETCHED,
+from altalign.pipelines.run.artefacts.decontaminated import (
     FOUND,
     INDEX,
     LEARNED,
@@ -36,12 +35,11 @@ from altalign.pipelines.run.artefacts import (
     Decontaminated,
     DropFacts,
     DropUnit,
-    Fetched,
     FindUnit,
     Found,
     FoundFacts,
-    first_of_each_image,
 )
+from altalign.pipelines.run.artefacts.fetched import FETCHED, Fetched, first_of_each_image
 from altalign.pipelines.run.units import Run
 from altalign.reasons import KEPT, DropReason, Stage
 
@@ -96,7 +94,7 @@ def find(run: Run, unit: FindUnit) -> FoundFacts:
     fetched, found = Fetched(run, unit["name"]), Found(run, unit["name"])
     features, index = fetched.features(), Index.of(run)
     above = index.calibration.similarity_above
-    same = _same_bytes(index, fetched.kept_images()["found_sha256"].to_pylist())
+    same = _same_bytes(index, parquet.values(fetched.kept_images(), "found_sha256"))
     near = _once(_joined(same, *_blocks(run, index, features, above=above, at_a_time=_AT_A_TIME)))
     _write(found.above, near)
     below = near.where(near.images < 0)
@@ -134,7 +132,7 @@ def _near(run: Run, index: Index, features: Features, *, above: float) -> Near:
     return Near(numbers[found.rows], index.test_of[found.tests].astype(np.int64), found.cosines, shares)
 
 
-def _same_bytes(index: Index, sha256: list[Any]) -> Near:
+def _same_bytes(index: Index, sha256: Sequence[str]) -> Near:
     """The pairs of an image and a test image with the same bytes, flat ones too."""
     mine, tests = np.array(sha256, "S64"), index.digests
     begin = np.searchsorted(tests["sha256"], mine, side="left")
@@ -195,7 +193,7 @@ def drop(run: Run, unit: DropUnit) -> DropFacts:
         for stage, source, reason, rows in unit["counts"]:
             if stage == Stage.IMAGE and reason == KEPT:
                 failed_counts.add_rows(Stage.DECONTAMINATE, source, [], rows)
-        of_images = funnel.renamed(unit["funnel"], step=Stage.IMAGE, to=Stage.DECONTAMINATE)
+        of_images = images_and_bytes.renamed(unit["funnel"], step=Stage.IMAGE, to=Stage.DECONTAMINATE)
         return DropFacts(unit["kept"], **failed_counts.facts(), funnel=of_images, dropped_images=[])
     stays = np.ones(unit["kept"], np.bool_)
     stays[dropped["row"].to_numpy()] = False
@@ -208,15 +206,20 @@ def drop(run: Run, unit: DropUnit) -> DropFacts:
     if run.config.audit.keep_dropped:
         outputs.write_dropped(outputs.dropped(run, Stage.DECONTAMINATE, name), Stage.DECONTAMINATE, dropped)
     arrays.save(files.rows, np.flatnonzero(stays))
-    of_images = funnel.of_images(Stage.DECONTAMINATE.value, left, sizes="blob_bytes")
-    gone = funnel.dropped_images(Stage.DECONTAMINATE, dropped)
+    of_images = images_and_bytes.of_images(Stage.DECONTAMINATE.value, left, sizes="blob_bytes")
+    gone = images_and_bytes.dropped_images(Stage.DECONTAMINATE, dropped)
     return DropFacts(int(stays.sum()), **failed_counts.facts(), funnel=of_images, dropped_images=gone)
 
 
-def _nearest(run: Run, name: str) -> Near:
-    """The images of a fetch unit that go because of a test image, each with the nearest."""
+def _near_duplicates(run: Run, name: str) -> Near:
+    """The images of a fetch unit that go because of a test image, each with all that it is near to."""
     near = Near(*(column.to_numpy() for column in parquet.read_table(Found(run, name).above).columns))
-    return (near.where(near.shares_bucket) if run.config.decontaminate.require_bucket else near).nearest()
+    return near.where(near.shares_bucket) if run.config.decontaminate.require_bucket else near
+
+
+def _nearest(run: Run, name: str) -> Near:
+    """The same, each with the nearest."""
+    return _near_duplicates(run, name).nearest()
 
 
 def gone(run: Run, name: str) -> Numbers:
@@ -293,8 +296,23 @@ def _images_near(run: Run, test_sets: list[str]) -> dict[str, int]:
     return {name: by_set[name] for name in test_sets}
 
 
+def _near_test_images(run: Run) -> pa.Table:
+    """Every test image with a near-duplicate in the pool, of `NEAR_TEST_IMAGES`, in the order of their numbers."""
+    names = index.names(run)
+    images, cosines = np.zeros(len(names), np.int64), np.zeros(len(names))
+    for name, facts in run.all_facts(FOUND):
+        if facts.pairs:
+            near = _near_duplicates(run, name)
+            images += np.bincount(near.tests, minlength=len(names))
+            np.maximum.at(cosines, near.tests, near.cosines)
+    there = np.flatnonzero(images)
+    of = names.take(there)
+    columns = [of["test_set"], of["test_image"], pa.array(images[there]), pa.array(cosines[there])]
+    return pa.table(columns, schema=NEAR_TEST_IMAGES.schema)
+
+
 def conclude(run: Run) -> None:
-    """Write `audit/outcome_joint.parquet`, and what was found: the gallery and `audit/near_duplicates/found.json`."""
+    """Write `audit/outcome_joint.parquet`, and what was found: `audit/near_duplicates/`, `found.json` at the end."""
     outcome_joint.write(run)
     if not learned.is_wanted(run):
         return
@@ -303,9 +321,10 @@ def conclude(run: Run) -> None:
         test_sets[facts.test_set] += facts.images
     of_index = run.facts(INDEX, ONLY)
     sizes = run.facts_of(LEARNED, ONLY).to_json() | (of_index.to_json() if of_index else {})
-    near, totals = dict[str, Any](), dict[str, int]()
+    near, totals = dict[str, object](), dict[str, int]()
     if run.config.decontaminate.test_sets:
         near_gallery.write(run, near_gallery.pairs_above(run), near_gallery.pairs_below(run), _goes(run))
+        outputs.write_audit(run, NEAR_TEST_IMAGES, _near_test_images(run))
         near["images_near"] = _images_near(run, list(test_sets))
         found = [facts for _, facts in run.all_facts(FOUND)]
         totals = {name: sum(getattr(facts, name) for facts in found) for name in TOTALS}

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from altalign.filters import identity
 from altalign.pipelines.files import parquet
-from altalign.pipelines.stages.text_measures import Measured
+from altalign.pipelines.stages.text_measures import TextMeasures
 from altalign.reasons import Stage
 from altalign.schema import DROPPED, STRINGS
 
@@ -27,7 +27,7 @@ class Judged:
     """
 
     candidates: pa.RecordBatch
-    measured: Measured
+    measured: TextMeasures
     failed: "pa.DictionaryArray[Any, Any]"
     image_ids: np.ndarray
     keys: np.ndarray
@@ -40,18 +40,18 @@ class Judged:
         return [tuple(reasons) for reasons in dictionary.to_pylist()]
 
     @property
-    def codes(self) -> np.ndarray:
-        """Which of these each row has."""
+    def codes(self) -> npt.NDArray[np.integer]:
+        """The combination of each row, by its number in `combinations`: integers[n]."""
         return self.failed.indices.to_numpy()
 
     @cached_property
-    def dropped(self) -> np.ndarray:
-        """Numbers of the rows that have a reason."""
+    def dropped(self) -> npt.NDArray[np.int64]:
+        """Numbers of the rows that have a reason: int64[m], rising."""
         return np.flatnonzero(np.array([bool(reasons) for reasons in self.combinations], np.bool_)[self.codes])
 
     @property
-    def reasons(self) -> np.ndarray:
-        """The verdict of each dropped row, by its number in `names`."""
+    def reasons(self) -> npt.NDArray[np.uint8]:
+        """The verdict of each dropped row, by its number in `names`: uint8[m]."""
         first = [self.names.index(reasons[0]) if reasons else 0 for reasons in self.combinations]
         return np.array(first, np.uint8)[self.codes[self.dropped]]
 
@@ -60,7 +60,7 @@ class Judged:
         texts = self.candidates.select(list(STRINGS)).take(rows)
         is_known = cast(pa.BooleanArray, self.candidates["image_identity"].is_valid().take(rows))
         codes = self.failed.indices.take(rows)
-        columns: dict[str, Any] = {
+        columns: dict[str, object] = {
             "key": identity.hexed(identity.rows_of(self.keys, rows)),
             "image_id": identity.hexed(identity.rows_of(self.image_ids, rows), is_known),
             **{name: texts[name] for name in STRINGS},
@@ -71,7 +71,7 @@ class Judged:
         return parquet.table({**columns, "source": source, "stage": Stage.JUDGE.value}, DROPPED)
 
 
-class Writer:
+class SourceWriter:
     """Writes the dropped rows of one source."""
 
     def __init__(self, file: parquet.Writer, source: str):
@@ -82,9 +82,13 @@ class Writer:
         if len(judged.dropped):
             self._file.write(judged.to_arrow(self._source, judged.dropped))
 
+    def write_rows(self, rows: pa.Table) -> None:
+        """Add rows of `DROPPED`."""
+        self._file.write(rows)
+
 
 @contextmanager
-def writing(path: str, source: str) -> Iterator[Writer]:
+def writing(path: str, source: str) -> Iterator[SourceWriter]:
     """Open a file of dropped rows; it is at `path`, whole, once the block ended well."""
     with parquet.writing(path, DROPPED) as file:
-        yield Writer(file, source)
+        yield SourceWriter(file, source)

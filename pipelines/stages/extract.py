@@ -9,28 +9,28 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import cast
 
 import pyarrow as pa
 
-from altalign import storage, terminal
+from altalign import storage
 from altalign.counts import FailedCounts
-from altalign.errors import AltalignError, UnreadableError, UsageError
+from altalign.errors import AltalignError, UnreadableError
 from altalign.filters import identity
 from altalign.machine import interrupts
 from altalign.pipelines import read
 from altalign.pipelines.evidence.gallery_rows import smallest_keys
 from altalign.pipelines.files import parquet
 from altalign.pipelines.read import folder
+from altalign.pipelines.read.stretches import STRETCH_BYTES
 from altalign.pipelines.read.tables import table
-from altalign.pipelines.run import outputs, pool, progress
-from altalign.pipelines.run.artefacts import EXTRACTED, FOLDER_FILE, Extracted, ExtractFacts, FileUnit
+from altalign.pipelines.run import empty_files, outputs, pool, progress
+from altalign.pipelines.run.artefacts.extracted import EXTRACTED, FOLDER_FILE, Extracted, ExtractFacts, FileUnit
 from altalign.pipelines.run.units import InputFile, Run
 from altalign.pipelines.stages import image_places
 from altalign.reasons import DropReason, Stage
 from altalign.schema import BROKEN, CANDIDATE, DROPPED, STRINGS
-from altalign.terminal import shown
 
 # measured on the books in examples/: docs/concepts/where-the-time-goes.md
 SECONDS_PER_BYTE = 30e-9
@@ -67,18 +67,19 @@ def extract(run: Run, unit: FileUnit) -> ExtractFacts:
     stamp = pool.stamp(run, file.number)
     try:
         is_direct = read.is_direct(file.path, settings) and not settings.skip_unreadable
-        return _extract_direct(run, file, stamp) if is_direct else _extract_file(run, file, stamp)
+        direct = table.direct(file.path, settings) if is_direct else None
+        return _extract_direct(run, file, stamp, direct) if direct else _extract_file(run, file, stamp)
     except UnreadableError as error:
         if not settings.skip_unreadable:
             raise
         return _skip_file(run, file, stamp, error)
 
 
-def _extract_direct(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
-    rows = table.row_groups(file.path, run.config.input[file.of])
+def _extract_direct(run: Run, file: InputFile, stamp: Stamp, of: table.Direct) -> ExtractFacts:
     failed_counts = FailedCounts()
-    failed_counts.add_rows(Stage.EXTRACT, run.source_of(file.number), [], sum(rows))
-    return ExtractFacts(stamp, direct=True, row_groups=rows, places=None, broken=None, **failed_counts.facts())
+    failed_counts.add_rows(Stage.EXTRACT, run.source_of(file.number), [], sum(of.row_groups))
+    facts = failed_counts.facts()
+    return ExtractFacts(stamp, direct=True, **of._asdict(), places=None, broken=None, **facts)
 
 
 def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
@@ -111,13 +112,15 @@ def _extract_file(run: Run, file: InputFile, stamp: Stamp) -> ExtractFacts:
         stamp,
         direct=False,
         row_groups=candidates.row_groups,
+        rows_at_once=min(parquet.ROWS_PER_BATCH, max(1, STRETCH_BYTES // max(1, candidates.row_bytes))),
+        bytes=candidates.bytes,
         places=len(found_places),
         broken=failed_counts.counts().dropped(Stage.EXTRACT).get("record_broken", 0),
         **failed_counts.facts(),
     )
 
 
-def _read_part(run: Run, file: InputFile, part: folder.Part) -> Iterator[read.Found]:
+def _read_part(run: Run, file: InputFile, part: folder.FolderPart) -> Iterator[read.Stretch]:
     """Read a part of a folder; its files are noted, so that nobody has to list them again."""
     settings = run.config.input[file.of]
     files = folder.files(part, settings)
@@ -137,7 +140,8 @@ def _skip_file(run: Run, file: InputFile, stamp: Stamp, error: UnreadableError) 
     failed_counts.add_rows(Stage.EXTRACT, source, [DropReason.RECORD_BROKEN], 1)
     broken = pa.record_batch([[file.path], [0], [str(error)]], schema=BROKEN)
     parquet.write(Extracted(run, file.name).broken, _broken_rows(broken, source), DROPPED)
-    return ExtractFacts(stamp, direct=False, row_groups=[], places=None, broken=1, **failed_counts.facts())
+    facts = failed_counts.facts()
+    return ExtractFacts(stamp, direct=False, row_groups=[], rows_at_once=0, bytes=0, places=None, broken=1, **facts)
 
 
 class _Reading:
@@ -150,7 +154,8 @@ class _Reading:
         """Write it down, now and then."""
         if read and time.monotonic() >= self._noted_at + SECONDS_BETWEEN_NOTES:
             self._noted_at = time.monotonic()
-            storage.write_json(self._path, {"read": read})
+            with storage.noted():  # in a block of its own: how slow a machine was is not for the unit's mark
+                storage.write_json(self._path, {"read": read})
 
 
 def _reading(run: Run, name: str) -> str:
@@ -204,32 +209,14 @@ def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
     return parquet.table({**ids, **columns, "source": source, "stage": Stage.EXTRACT.value}, DROPPED)
 
 
-def _check_empty(run: Run) -> None:
-    """Name the files that hold nothing.
-
-    Raises:
-        UsageError: all files of an input do.
-    """
-    for number, settings in enumerate(run.config.input):
-        files = [file for file in run.files if file.of == number]
-        files = [file for file in files if not read.may_be_empty(file.path, settings)]
-        empty = [file.path for file in files if _is_empty(run.facts_of(EXTRACTED, file.name))]
-        if not empty:
-            continue
-        others = f" and {len(empty) - 1:,} more" * (len(empty) > 1)
-        said = f"{empty[0]}{others}: no row, record or page in it (0 bytes, or a header alone)"
-        if len(empty) == len(files):
-            raise UsageError(f"{said}; nothing comes of input {settings.source}: name other [input] paths")
-        terminal.stderr().print(shown(said), soft_wrap=True)
-
-
-def _is_empty(facts: ExtractFacts) -> bool:
+def _is_empty(run: Run, file: InputFile) -> bool:
+    facts = run.facts_of(EXTRACTED, file.name)
     return not facts.counts and not facts.places
 
 
 def conclude(run: Run) -> None:
     """Write `dropped/extract/`: every broken record, and of the rest the rows with the smallest keys."""
-    _check_empty(run)
+    empty_files.check(run, partial(_is_empty, run))
     pool.write_size(run)
     if not run.config.audit.keep_dropped:
         return

@@ -21,20 +21,21 @@ from altalign.counts import FailedCounts
 from altalign.filters import identity
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.engine.map_units import MapUnits
-from altalign.pipelines.evidence import funnel, gallery_rows, image_hosts, image_joint, outcome_joint
+from altalign.pipelines.evidence import gallery_rows, image_hosts, image_joint, images_and_bytes, outcome_joint
 from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.images import block_lists, measuring
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run import outputs, pool, progress
-from altalign.pipelines.run.artefacts import (
+from altalign.pipelines.run.artefacts.fetched import (
     FETCHED,
-    GROUPED,
     Fetched,
     FetchFacts,
     FetchUnit,
     first_of_each_image,
     survivors,
 )
+from altalign.pipelines.run.artefacts.judged import GROUPED
+from altalign.pipelines.run.sampled import FOLDER, trials
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch_from_files, fetch_from_web, own_rules
 from altalign.pipelines.web.kept.fetch_progress import WebWatch
@@ -175,11 +176,14 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
         **failed_counts.facts(),
         pictures=gallery_rows.places_of(*gone, units=unit["units"]),
         funnel=[
-            *funnel.of_images(Stage.JUDGE.value, rows, sizes=None),
-            *funnel.of_images(Stage.FETCH.value, seen, sizes="blob_bytes"),
-            *funnel.of_images(Stage.IMAGE.value, kept, sizes="blob_bytes"),
+            *images_and_bytes.of_images(Stage.JUDGE.value, rows, sizes=None),
+            *images_and_bytes.of_images(Stage.FETCH.value, seen, sizes="blob_bytes"),
+            *images_and_bytes.of_images(Stage.IMAGE.value, kept, sizes="blob_bytes"),
         ],
-        dropped_images=[*funnel.dropped_images(Stage.FETCH, missing), *funnel.dropped_images(Stage.IMAGE, dropped)],
+        dropped_images=[
+            *images_and_bytes.dropped_images(Stage.FETCH, missing),
+            *images_and_bytes.dropped_images(Stage.IMAGE, dropped),
+        ],
         hosts=image_hosts.count(*(parquet.values(of_images, name) for name in names), one_in=unit["one_in"]),
     )
 
@@ -199,3 +203,5 @@ def conclude(run: Run) -> None:
         outputs.write_audit(run, table, image_joint.total(parts, table.schema))
     of_hosts = [facts.hosts for _, facts in run.all_facts(FETCHED) if facts.hosts]  # few units have any
     image_hosts.write(run, of_hosts, one_in=next((unit["one_in"] for unit in plan(run)), 1))
+    if trials(run):
+        storage.delete_units([run.work(FOLDER)])  # what a trial has fetched is in these units now

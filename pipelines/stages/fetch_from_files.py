@@ -24,16 +24,9 @@ from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import pool
-from altalign.pipelines.run.artefacts import (
-    GATHERED,
-    GROUPED,
-    Extracted,
-    Fetched,
-    FetchUnit,
-    Gathered,
-    GatherFacts,
-    GroupedPartition,
-)
+from altalign.pipelines.run.artefacts.extracted import Extracted
+from altalign.pipelines.run.artefacts.fetched import GATHERED, Fetched, FetchUnit, Gathered, GatherFacts
+from altalign.pipelines.run.artefacts.judged import GROUPED, GroupedPartition
 from altalign.pipelines.run.units import Run, Unit, map_unit
 from altalign.pipelines.stages.image_places import Kind
 from altalign.reasons import DropReason
@@ -42,12 +35,18 @@ from altalign.reasons import DropReason
 
 
 def gather(run: Run, file: int, wanted: npt.NDArray[np.int64]) -> GatherFacts:
-    """Copy the images of these rows (rising numbers) of a table to a blob, with an index of row, offset and length."""
+    """Copy the images of these rows (rising numbers) of a table to a blob, with an index of row, offset and length.
+
+    One of more than `fetch.bytes_at_most` is not copied; its length is below zero.
+    """
     source = run.files[file]
     files, index, end = Gathered(run, source.name), list[tuple[int, int, int]](), 0
     pool.check_unchanged(run, file)
     with storage.write(files.images) as blob:
         for row, data in table.images(source.path, run.config.input[source.of], wanted.tolist()) if len(wanted) else ():
+            if len(data) > run.config.fetch.bytes_at_most:
+                index.append((row, end, -1))
+                continue
             blob.write(data)
             index.append((row, end, len(data)))
             end += len(data)
@@ -81,7 +80,7 @@ def in_hand(run: Run, rows: pa.Table) -> npt.NDArray[np.bool_]:
     return files.is_valid().to_numpy(zero_copy_only=False) & holds_images[of]
 
 
-class Gather(beam.PTransform[Any, Any]):
+class GatherTables(beam.PTransform[Any, Any]):
     """Units of tables in, names of gathered tables out."""
 
     def __init__(self, run: Run):
@@ -89,7 +88,7 @@ class Gather(beam.PTransform[Any, Any]):
         self._run = run
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PValue:
-        """Gather the surviving images of every table."""
+        """GatherTables the surviving images of every table."""
         grouped = input_or_inputs.pipeline | "NamePartitions" >> create(self._run, self._run.finished(GROUPED.step))
         rows = pooled(self._run, self._rows, at_once=1).with_output_types(tuple[int, bytes])
         none = beam.Map(lambda unit: (int(unit["name"]), b"")).with_output_types(tuple[int, bytes])
@@ -116,8 +115,8 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table) -> list[Outcome]:
     hooks, outcomes, end = measuring.hooks_of(run.config), [], 0
     with storage.write(Fetched(run, unit["name"]).images) as blob:
         for url, data in zip(rows["image_url"].to_pylist(), image_bytes(run, rows), strict=True):
-            if data is None:
-                outcomes.append(Outcome(DropReason.NOT_IN_ARCHIVE))
+            if isinstance(data, DropReason):
+                outcomes.append(Outcome(data))
                 continue
             measured = measuring.measure(data, url=url, config=run.config.image, hooks=hooks)
             blob.write(data)
@@ -127,12 +126,13 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table) -> list[Outcome]:
     return outcomes
 
 
-def image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | None]:
-    """Yields the bytes of each image, read at its place; None for an image that no file has."""
+def image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | DropReason]:
+    """Yields the bytes of each image, read at its place; the reason for one that no file has, or that is too large."""
+    has_place = rows["place_file"].is_valid().to_pylist()
     with Ranges(_ranges(run, rows)) as ranges:
-        for wanted in ranges:
+        for wanted, is_there in zip(ranges, has_place, strict=True):
             if wanted is None:
-                yield None
+                yield DropReason.ROW_TOO_LARGE if is_there else DropReason.NOT_IN_ARCHIVE
             elif wanted.length is None:
                 opened = ranges.opened(wanted.path) if storage.is_remote(wanted.path) else None  # it was asked ahead
                 yield read.image_bytes(wanted.path, wanted.offset, opened) or b""
@@ -152,7 +152,7 @@ def check_unchanged(run: Run, rows: pa.Table) -> None:
 
 
 def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
-    """Where the bytes of each image are; records of a WARC have no length."""
+    """Where the bytes of each image are, None where there are none; records of a WARC have no length."""
 
     @cache
     def gathered(file: int) -> npt.NDArray[np.void]:
@@ -176,6 +176,8 @@ def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
         match Kind(kind):
             case Kind.ROW:
                 place = gathered(file)[np.searchsorted(gathered(file)["row"], offset)]
+                if place["length"] < 0:
+                    return None
                 return Range(Gathered(run, source.name).images, int(place["offset"]), int(place["length"]))
             case Kind.COPIED:
                 return Range(Extracted(run, source.name).images, offset, length)

@@ -1,6 +1,6 @@
 """Images from the web: asks for the images that no earlier try has fetched, measures them and notes their outcomes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -18,11 +18,12 @@ from altalign.pipelines.files import arrays
 from altalign.pipelines.files.digests import digest
 from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Measured, Outcome
-from altalign.pipelines.run.artefacts import Fetched, FetchUnit
+from altalign.pipelines.run.artefacts.fetched import Fetched, FetchUnit
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch_from_files
 from altalign.pipelines.web import client
-from altalign.pipelines.web.kept import journal, log
+from altalign.pipelines.web.kept import adopted, journal, log
+from altalign.reasons import DropReason
 
 # A unit waits for its last images longer than it works; meanwhile others ask. Measured with two cores and 12,000 images
 # of 72 kB, a fifth of them at hosts that hang: 368 images/s with two units at once, 563 with eight; 534 and 631 where
@@ -63,6 +64,7 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int
         return measuring.measure(data, url=urls[number], config=run.config.image, hooks=hooks)
 
     path = Fetched(run, unit["name"]).stem
+    adopted.adopt(run, path, image_ids, lambda ids: grounds(run, ids))
     with (
         journal.opened(path, grounds(run, image_ids), measure) as kept,
         log.opened(run, unit["name"], image_ids, urls) as told,
@@ -72,10 +74,18 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int
         missing = np.array([number not in kept.outcomes for number in range(len(urls))], bool)
         in_hand = fetch_from_files.in_hand(run, rows)
         for number, data in _in_place(run, rows, np.flatnonzero(missing & in_hand)):
-            kept.in_hand(number, data, measure(number, data))
+            if isinstance(data, DropReason):
+                kept.failed(number, data, None)
+            else:
+                kept.in_hand(number, data, measure(number, data))
         wanted = np.flatnonzero(missing & ~in_hand).tolist()
+
+        def write() -> None:
+            kept.flush()
+            told.flush()
+
         with opened(run.config.fetch) as web:
-            for response in web.fetch([urls[number] for number in wanted]):
+            for response in web.fetch([urls[number] for number in wanted], on_quiet=write):
                 interrupts.check()
                 number = wanted[response.number]
                 told.tries(number, response)
@@ -89,15 +99,14 @@ def fetch_images(run: Run, unit: FetchUnit, rows: pa.Table, blocked: Mapping[int
         return [kept.outcomes[number] for number in range(len(urls))]
 
 
-def _in_place(run: Run, rows: pa.Table, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
-    """Yields number and bytes of these images, read from the input."""
+def _in_place(run: Run, rows: pa.Table, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, bytes | DropReason]]:
+    """Yields number and bytes of these images, read from the input, or the reason for one that is too large."""
     own = rows.take(numbers)
-    for number, data in zip(numbers.tolist(), fetch_from_files.image_bytes(run, own), strict=True):
-        yield number, data or b""  # an image in hand has a place, so there are bytes
+    yield from zip(numbers.tolist(), fetch_from_files.image_bytes(run, own), strict=True)
     fetch_from_files.check_unchanged(run, own)
 
 
-def grounds(run: Run, image_ids: list[str]) -> journal.Grounds:
+def grounds(run: Run, image_ids: Sequence[str]) -> journal.JournalGrounds:
     """What the journal of a unit rests on: the images and what may be fetched of them; and how they are measured."""
     reads = storage.read_json(run.path("run.json")).get("stages", {}).get("fetch", {}).get("reads", {})
     settings = run.config.fetch
@@ -106,4 +115,4 @@ def grounds(run: Run, image_ids: list[str]) -> journal.Grounds:
     of_web = {name for name in reads if name in domains or name.startswith("fetch.")} - urls
     of_images = reads.keys() - of_web - urls
     asked, measured = ({name: reads[name] for name in names} for names in (of_web, of_images))
-    return journal.Grounds(asked=digest({"images": image_ids, **asked}), measured=digest(measured))
+    return journal.JournalGrounds(asked=digest({"images": list(image_ids), **asked}), measured=digest(measured))

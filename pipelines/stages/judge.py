@@ -6,13 +6,13 @@ one row group a fetch unit.
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection
 
 from altalign import reason_words, storage
@@ -35,18 +35,17 @@ from altalign.pipelines.evidence.of_judge import Notes
 from altalign.pipelines.evidence.text_joint import combined
 from altalign.pipelines.files import arrays, parquet
 from altalign.pipelines.run import outputs, pool
-from altalign.pipelines.run.artefacts import (
-    EXTRACTED,
+from altalign.pipelines.run.artefacts.counted import PoolUnit
+from altalign.pipelines.run.artefacts.extracted import EXTRACTED, Extracted
+from altalign.pipelines.run.artefacts.judged import (
     GROUPED,
     JUDGED,
     PLACED_SURVIVOR,
     SURVIVOR,
-    Extracted,
     GroupedPartition,
     GroupFacts,
     JudgedUnit,
     JudgeFacts,
-    PoolUnit,
     RowGroup,
     slices_of_places,
 )
@@ -54,11 +53,16 @@ from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run, map_unit
 from altalign.pipelines.stages import dropped_texts, own_rules
 from altalign.pipelines.stages.dropped_texts import Judged
 from altalign.pipelines.stages.image_places import PLACE, as_bytes, first_of_each, in_order
-from altalign.pipelines.stages.text_measures import Measured, Tables, measure
+from altalign.pipelines.stages.survivors import Sorted, equals_previous
+from altalign.pipelines.stages.text_measures import Tables, TextMeasures, measure
 from altalign.reasons import DropReason, Stage, Verdict, reasons_of
 from altalign.schema import DROPPED, STRINGS
 
 ROWS_PER_PARTITION = 200_000
+SURVIVORS_BYTES = 192 << 20  # a unit's survivors are spilled when they have so many; most units' have fewer
+LONG_SURVIVORS_BYTES = 32 << 20  # the same where rows are long
+REPEATS_AT_MOST = 4096  # of a batch that are grouped: all rows of a pair meet in one partition, and may be millions
+UNIT_BYTES = 32 << 20  # of the texts of a fetch unit, but for those of its last image
 SURVIVORS, OTHERS, PLACES = range(3)  # kinds of slices; others: `pairs_joint.PAIR` of rows that only thresholds drop
 
 Ids = npt.NDArray[np.uint8]  # uint8[n, 16]
@@ -67,16 +71,20 @@ Numbers = npt.NDArray[np.int64]  # int64[n]
 # The rules ---------------------------------------------------------------------------------------------------------
 
 
-def verdicts(candidates: pa.RecordBatch, measured: Measured, config: CurateConfig) -> list[Verdict]:
+def verdicts(candidates: pa.RecordBatch, measured: TextMeasures, config: CurateConfig) -> list[Verdict]:
     """The verdicts of every rule but `pair_repeated`, n each, in the order of reasons."""
+    captions = parquet.strings(candidates, "caption")
     return [
+        text.url_too_long(parquet.strings(candidates, "image_url"), parquet.strings(candidates, "page_url")),
         text.url_invalid(candidates["image_identity"].is_valid()),
-        text.empty(parquet.strings(candidates, "caption")),
+        text.empty(captions),
+        text.too_large(captions, bytes_at_most=config.text.bytes_at_most),
         text.too_short(measured.words, words_at_least=config.text.words_at_least),
         text.too_long(measured.words, words_at_most=config.text.words_at_most),
         text.on_too_many_images(measured.images_per_text),
         text.has_rare_ngram(measured.has_rare_ngram),
         text.image_has_too_many_texts(measured.texts_per_image),
+        text.row_too_large(parquet.strings(candidates, "extra")),
     ]
 
 
@@ -84,8 +92,9 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
     """Judge the candidates of a unit: dropped ones go to dropped/, survivors to the unit's spill file."""
     source, row, tables = run.source_of(unit["file"]), unit["row"], Tables.of(run)
     failed_counts, notes, names = FailedCounts(), Notes(run), reason_words.of_stage(Stage.JUDGE, run.config)
-    survivors, others = [SURVIVOR.empty_table()], [np.zeros(0, pairs_joint.PAIR)]
+    survivors, others = _Survivors(run), [np.zeros(0, pairs_joint.PAIR)]
     with ExitStack() as stack:
+        spill = SpillWriter(stack.enter_context(storage.write(JudgedUnit(run, unit["name"]).survivors)))
         path = outputs.dropped(run, Stage.JUDGE, unit["name"])
         dropped = stack.enter_context(dropped_texts.writing(path, source)) if run.config.audit.keep_dropped else None
         for batch in pool.candidates(run, unit):
@@ -106,31 +115,59 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
             others.append(pairs_joint.entries(identity.rows_of(keys, movable), combination[movable]))
             kept = np.flatnonzero(verdict.is_null().to_numpy(zero_copy_only=False))
             ids = identity.rows_of(image_ids, kept), identity.rows_of(keys, kept)
-            survivors.append(_survivors(batch, measured, kept, *ids, file=unit["file"], first_row=row))
+            rows = _survivors(batch, measured, kept, *ids, file=unit["file"], first_row=row)
+            if np.count_nonzero(~pairs_joint.is_first(ids[1].view(pairs_joint.PAIR)[:, 0])) > REPEATS_AT_MOST:
+                rows, repeated = _once(rows)
+                failed_counts.add_rows(Stage.JUDGE, source, [DropReason.PAIR_REPEATED], len(repeated))
+                if dropped is not None:
+                    dropped.write_rows(_as_dropped(run, repeated))
+            survivors.add(rows, spill)
             row += batch.num_rows
-    spilled = _spill(run, unit, pa.concat_tables(survivors), pairs_joint.distinct(np.concatenate(others)))
+        survivors.spill(spill, pairs_joint.distinct(np.concatenate(others)))
+        spilled = spill.finish()
     notes.write(JudgedUnit(run, unit["name"]))
     return JudgeFacts(unit["rows"], spilled, **failed_counts.facts())
 
 
-def _spill(run: Run, unit: PoolUnit, survivors: pa.Table, others: npt.NDArray[np.void]) -> list[int]:
-    """Write survivors and others (`pairs_joint.PAIR`) in the order of buckets; returns where the slices lie.
+def _once(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The survivors of a batch of which each pair is kept once, as grouping chooses it, and those that repeat it."""
+    found = Sorted(rows.to_batches, rows.nbytes)
+    return found.take(np.flatnonzero(~found.repeated)), found.take(np.flatnonzero(found.repeated))
 
-    In that order a partition is one range of the file, which a store reads in one request.
-    """
-    with storage.write(JudgedUnit(run, unit["name"]).survivors) as file:
-        spill, buckets = SpillWriter(file), buckets_of(run)
-        kept = dict(_partitioned(survivors, buckets.partitions))
+
+class _Survivors:
+    """The survivors of a unit, until they are spilled: all at once, or when they have many bytes."""
+
+    def __init__(self, run: Run):
+        self._buckets, self._waiting = buckets_of(run), [SURVIVOR.empty_table()]
+        self._rows = self._bytes = 0
+
+    def add(self, rows: pa.Table, spill: SpillWriter) -> None:
+        """Add rows (`SURVIVOR`)."""
+        self._waiting.append(rows)
+        self._bytes += rows.nbytes
+        self._rows += len(rows)
+        is_long = self._bytes > self._rows * pool.BYTES_PER_ROW
+        if self._bytes >= (LONG_SURVIVORS_BYTES if is_long else SURVIVORS_BYTES):
+            self.spill(spill, np.zeros(0, pairs_joint.PAIR))
+
+    def spill(self, spill: SpillWriter, others: npt.NDArray[np.void]) -> None:
+        """Write what waits, and others (`pairs_joint.PAIR`), in the order of buckets.
+
+        In that order a partition is one range of the file, which a store reads in one request.
+        """
+        buckets = self._buckets
+        kept = dict(_partitioned(pa.concat_tables(self._waiting), buckets.partitions))
         dropped = dict(pairs_joint.partitioned(others, buckets.partitions))
         for partition in range(buckets.partitions):
             spill.add(buckets.bucket(partition, SURVIVORS), _as_message(kept[partition]) if partition in kept else b"")
             spill.add(buckets.bucket(partition, OTHERS), dropped.get(partition, b""))
-        return spill.finish()
+        self._waiting, self._rows, self._bytes = [SURVIVOR.empty_table()], 0, 0
 
 
 def _survivors(
     candidates: pa.RecordBatch,
-    measured: Measured,
+    measured: TextMeasures,
     kept: Numbers,
     image_ids: Ids,
     keys: Ids,
@@ -188,6 +225,13 @@ def _as_message(rows: pa.Table) -> Any:
     return batch.serialize()
 
 
+def _from_messages(data: bytes) -> Iterator[pa.RecordBatch]:
+    """The inverse of `_as_message`, of one or more messages."""
+    reader = pa.BufferReader(data)
+    while reader.tell() < len(data):
+        yield pa.ipc.read_record_batch(pa.ipc.read_message(reader), SURVIVOR)
+
+
 def _slices_of_places(path: str, buckets: Groups) -> npt.NDArray[np.void]:
     """The slices (`SLICE`) of a file of places, sorted by image_id, by partition."""
     found = np.frombuffer(storage.read_bytes(path), PLACE)
@@ -204,61 +248,75 @@ def _slices_of_places(path: str, buckets: Groups) -> npt.NDArray[np.void]:
 def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
     """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut fetch units."""
     buckets = buckets_of(run)
-    of_kind: dict[int, list[bytes]] = {SURVIVORS: [], OTHERS: [], PLACES: []}
-    for bucket, part in spilled.slices([buckets.bucket(partition, kind) for kind in of_kind]):
-        of_kind[bucket % buckets.kinds].append(part)
-    rows = pa.Table.from_batches([pa.ipc.read_record_batch(part, SURVIVOR) for part in of_kind[SURVIVORS]], SURVIVOR)
-    # Any: the stubs do not know that nulls may be placed here
-    by: Any = [(name, "ascending", "at_start") for name in ("image_id", "key", "page_url", "file", "row")]
-    rows = rows.take(pc.sort_indices(rows, by)).combine_chunks()
-    repeated = _equals_previous(arrays.ids_of(rows["key"]))
-    name, kept, dropped = f"{partition:05d}", rows.filter(pa.array(~repeated)), rows.filter(pa.array(repeated))
-    if run.config.audit.keep_dropped:
-        _write_repeated(run, name, dropped)
-    groups = _write_grouped(run, name, kept, in_order(np.frombuffer(b"".join(of_kind[PLACES]), PLACE)))
+    bucket = buckets.bucket(partition, SURVIVORS)
+    of_kind: dict[int, list[bytes]] = {OTHERS: [], PLACES: []}
+    for number, part in spilled.slices([buckets.bucket(partition, kind) for kind in of_kind]):
+        of_kind[number % buckets.kinds].append(part)
+    rows = Sorted(
+        lambda: (batch for _, part in spilled.slices([bucket]) for batch in _from_messages(part)),
+        spilled.size([bucket]),
+    )
+    name, kept, dropped = f"{partition:05d}", np.flatnonzero(~rows.repeated), np.flatnonzero(rows.repeated)
+    if run.config.audit.keep_dropped and len(dropped):
+        _write_repeated(run, name, rows.stretches(dropped))
+    groups = _write_grouped(run, name, rows, kept, in_order(np.frombuffer(b"".join(of_kind[PLACES]), PLACE)))
     others = np.frombuffer(b"".join(of_kind[OTHERS]), pairs_joint.PAIR)
-    joint = pairs_joint.counted(kept["words"].to_numpy(), kept["rarest_log2"].to_numpy(), others)
+    of_kept, of_dropped = (rows.short.take(at) for at in (kept, dropped))
+    joint = pairs_joint.counted(of_kept["words"].to_numpy(), of_kept["rarest_log2"].to_numpy(), others)
     storage.write_bytes(GroupedPartition(run, name).pairs, joint.to_bytes())
     failed_counts = FailedCounts()
-    for failed, part in (([], kept), ([DropReason.PAIR_REPEATED], dropped)):
+    for failed, part in (([], of_kept), ([DropReason.PAIR_REPEATED], of_dropped)):
         for file, file_rows in parquet.tally(part["file"]):
             failed_counts.add_rows(Stage.JUDGE, run.source_of(file), failed, file_rows)
     return GroupFacts(groups, **failed_counts.facts())
 
 
-def _equals_previous(ids: Ids) -> npt.NDArray[np.bool_]:
-    return np.r_[np.zeros(min(1, len(ids)), bool), (ids[1:] == ids[:-1]).all(axis=1)]
+def _write_repeated(run: Run, name: str, stretches: Iterator[pa.Table]) -> None:
+    with parquet.writing(outputs.repeated(run, name), DROPPED) as file:
+        for rows in stretches:
+            file.write_row_group(_as_dropped(run, rows))
 
 
-def _write_repeated(run: Run, name: str, rows: pa.Table) -> None:
-    key = identity.hexed(arrays.ids_of(rows["key"]))
-    reason = DropReason.PAIR_REPEATED.value
+def _as_dropped(run: Run, rows: pa.Table) -> pa.Table:
+    """Survivors that repeat a pair, as rows of `DROPPED`."""
+    key, reason = identity.hexed(arrays.ids_of(rows["key"])), DropReason.PAIR_REPEATED.value
     columns = {
         **{column: rows[column] for column in (*STRINGS, "words")},
         **{"key": key, "image_id": identity.hexed(arrays.ids_of(rows["image_id"])), "kept_key": key},
         **{"source": pool.sources(run, rows["file"]), "stage": Stage.JUDGE.value, "reason": reason},
         "failed": pa.array([[reason]] * len(rows), pa.list_(pa.string())),
     }
-    parquet.write_any(outputs.repeated(run, name), parquet.table(columns, DROPPED), DROPPED)
+    return parquet.table(columns, DROPPED)
 
 
-def _write_grouped(run: Run, name: str, rows: pa.Table, found: npt.NDArray[np.void]) -> list[RowGroup]:
-    """Write the survivors of a partition with the places of their images; `found`: rows of `PLACE`, sorted."""
-    ids = arrays.ids_of(rows["image_id"])
+def _write_grouped(run: Run, name: str, rows: Sorted, kept: Numbers, found: npt.NDArray[np.void]) -> list[RowGroup]:
+    """Write the survivors that are kept with the places of their images; `found`: rows of `PLACE`, sorted."""
+    ids = arrays.ids_of(rows.short["image_id"])[kept]
     place, is_found = first_of_each(found, as_bytes(ids))
-    for field in ("file", "kind", "offset", "length"):
-        of_schema = PLACED_SURVIVOR.field(f"place_{field}")
-        rows = rows.append_column(of_schema, pa.array(place[field].astype(np.int64), of_schema.type, mask=~is_found))
-    image_of = np.cumsum(~_equals_previous(ids)) - 1
-    images = image_of[-1] + 1 if len(rows) else 0
-    cuts = np.searchsorted(image_of, np.arange(0, images + IMAGES_PER_UNIT, IMAGES_PER_UNIT))
+    first_rows = np.flatnonzero(~equals_previous(ids))
     groups = list[RowGroup]()
     with parquet.writing(GroupedPartition(run, name).rows, PLACED_SURVIVOR) as file:
-        for begin, end in zip(cuts.tolist(), cuts[1:].tolist(), strict=False):
-            if end > begin:
-                file.write_row_group(rows.slice(begin, end - begin))
-                groups.append({"rows": end - begin, "images": int(image_of[end - 1] - image_of[begin]) + 1})
+        for first, last in pairwise(_cuts(rows.bytes[kept], first_rows)):
+            begin, end = np.append(first_rows, len(kept))[[first, last]].tolist()
+            of_group = rows.take(kept[begin:end])
+            for field in ("file", "kind", "offset", "length"):
+                of_schema = PLACED_SURVIVOR.field(f"place_{field}")
+                values = place[field][begin:end].astype(np.int64)
+                column = pa.array(values, of_schema.type, mask=~is_found[begin:end])
+                of_group = of_group.append_column(of_schema, column)
+            file.write_row_group(of_group)
+            groups.append({"rows": end - begin, "images": last - first})
     return groups
+
+
+def _cuts(sizes: Numbers, first_rows: Numbers) -> list[int]:
+    """Where fetch units begin and end, in images: so many images, or rows of so many bytes. `first_rows`: of images."""
+    before = np.concatenate([[0], np.cumsum(sizes)])[np.append(first_rows, len(sizes))]  # bytes before each image
+    cuts = [0]
+    while cuts[-1] < len(first_rows):
+        within = int(np.searchsorted(before, before[cuts[-1]] + UNIT_BYTES, side="right")) - 1
+        cuts.append(min(max(within, cuts[-1] + 1), cuts[-1] + IMAGES_PER_UNIT, len(first_rows)))
+    return cuts
 
 
 class Judge(beam.PTransform[Any, Any]):

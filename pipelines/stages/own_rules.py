@@ -23,7 +23,7 @@ from altalign.curation import CurateConfig
 from altalign.errors import AltalignError, UsageError
 from altalign.pipelines.files import parquet
 from altalign.pipelines.run.units import Module, Run
-from altalign.pipelines.stages.text_measures import Measured
+from altalign.pipelines.stages.text_measures import TextMeasures
 from altalign.reason_words import SECTIONS
 from altalign.reasons import Stage, Verdict, drop_where, own_reason
 
@@ -68,10 +68,15 @@ def modules(config: CurateConfig, config_path: str) -> tuple[Module, ...]:
     """
     named = [(SECTIONS[stage], entry) for stage in COLUMNS for entry in _section(config, stage).filters]
     found = {entry.partition(":")[0]: section for section, entry in named}
-    return tuple(_module(name, config_path, f"{config_path} [{section}] filters") for name, section in found.items())
+    return tuple(module(name, config_path, f"{config_path} [{section}] filters") for name, section in found.items())
 
 
-def _module(name: str, config_path: str, where: str) -> Module:
+def module(name: str, config_path: str, where: str) -> Module:
+    """A module beside the settings file, or on the Python path.
+
+    Raises:
+        UsageError: there is none of this name; `where` names the setting.
+    """
     path = (storage.join(storage.folder_of(config_path), *name.split(".")) + ".py").removeprefix("./")
     if not storage.exists(path):
         try:
@@ -98,11 +103,16 @@ def digest(module: Module) -> str:
 def keep(run: Run) -> None:
     """Write the modules beside the run's `config.toml`, where commands on the run find them."""
     for module in run.modules:
-        storage.write_bytes(run.path(*module.name.split(".")) + ".py", module.source.encode())
+        storage.write_bytes(run.path(kept_as(module)), module.source.encode())
+
+
+def kept_as(module: Module) -> str:
+    """The path of a module in the run."""
+    return f"{module.name.replace('.', '/')}.py"
 
 
 @lru_cache(maxsize=16)
-def _imported(module: Module) -> ModuleType:
+def imported(module: Module) -> ModuleType:
     """The module, run in this process under a name of its own.
 
     Raises:
@@ -147,8 +157,8 @@ def rules(run: Run, stage: Stage) -> list[Rule]:
     ]
 
 
-def _rule(module: Module, name: str, settings: Mapping[str, Any], stage: Stage) -> Rule:
-    function, columns = getattr(_imported(module), name, None), COLUMNS[stage]
+def _rule(module: Module, name: str, settings: Mapping[str, object], stage: Stage) -> Rule:
+    function, columns = getattr(imported(module), name, None), COLUMNS[stage]
     if not inspect.isfunction(function):
         raise UsageError(f"[{SECTIONS[stage]}] filters: {module.path} has no function {name!r}")
     parameters = inspect.signature(function).parameters
@@ -180,7 +190,7 @@ def check(run: Run) -> None:
                 raise UsageError(f"{error} (it was tried with no rows)") from error.__cause__
 
 
-def of_texts(run: Run, rows: pa.RecordBatch, measured: Measured, *, file: int, first_row: int) -> list[Verdict]:
+def of_texts(run: Run, rows: pa.RecordBatch, measured: TextMeasures, *, file: int, first_row: int) -> list[Verdict]:
     """The verdicts of the own text rules on n candidates, which begin at this row of this file."""
     asked = rules(run, Stage.JUDGE)
     if not asked:
@@ -199,7 +209,7 @@ def of_images(run: Run, columns: Columns) -> list[Verdict]:
     asked = rules(run, Stage.IMAGE)
     if not asked:
         return []
-    is_shown: Any = columns["width"].is_valid()
+    is_shown = columns["width"].is_valid()
     shown = {name: column.filter(is_shown) for name, column in columns.items()}
     rows = is_shown.to_numpy(zero_copy_only=False)
 
@@ -250,7 +260,7 @@ def _mask(rule: Rule, columns: Columns, n: int, said: Callable[[int], str]) -> p
     return mask
 
 
-def _fails(asked: Callable[[slice], Any], row: int) -> bool:
+def _fails(asked: Callable[[slice], object], row: int) -> bool:
     try:
         asked(slice(row, row + 1))
     except Exception:

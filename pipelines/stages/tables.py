@@ -6,7 +6,7 @@ the vocabulary.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
@@ -25,7 +25,7 @@ from altalign.pipelines.engine.spilled_groups import Element, Groups, MergeParti
 from altalign.pipelines.evidence.frequent_strings import MOST, Edges, Top, write_wanted
 from altalign.pipelines.files import parquet
 from altalign.pipelines.run import pool
-from altalign.pipelines.run.artefacts import COUNTED, MERGED, Counted, CountFacts, Merged, MergeFacts, PoolUnit
+from altalign.pipelines.run.artefacts.counted import COUNTED, MERGED, Counted, CountFacts, Merged, MergeFacts, PoolUnit
 from altalign.pipelines.run.units import Run, map_unit
 from altalign.schema import RULES_VERSION
 
@@ -119,15 +119,16 @@ def merge(run: Run, partition: int, spilled: Spilled) -> MergeFacts:
     of_kinds = [buckets.bucket(partition, kind) for kind in range(buckets.kinds)]
     ngrams, hot, texts, *images = spilled.arrays(of_kinds, np.uint64)
     hashes, counts, histogram = merge_ngrams(ngrams, hot.reshape(-1, 2))
-    facts: dict[str, Any] = {"ngrams": histogram.to_json(), "ngrams_rows": len(hashes)}
+    found = {"ngrams": (histogram.to_json(), len(hashes))}
     merged.write("ngrams", hashes, counts)
     limits = _limits(run)
     for kind, pairs in {"texts": texts, "images": images[0] if len(images) == 1 else np.concatenate(images)}.items():
         hashes, counts, histogram = merge_pairs(pairs.reshape(-1, 2), limit=limits[kind])
-        facts |= {kind: histogram.to_json(), f"{kind}_rows": len(hashes)}
+        found[kind] = histogram.to_json(), len(hashes)
         merged.write(kind, hashes, counts)
     by_source = [merge_pairs(pairs.reshape(-1, 2), limit=limits["images"])[2].keys for pairs in images]
-    return MergeFacts(**facts, images_of_sources=by_source if len(images) > 1 else None)
+    of_sources = by_source if len(images) > 1 else None
+    return MergeFacts(*found["ngrams"], *found["texts"], *found["images"], of_sources)
 
 
 class Count(beam.PTransform[Any, Any]):
@@ -164,7 +165,7 @@ def conclude(run: Run) -> None:
     edges, most = Edges(threshold), {"texts": Top(MOST), "images": Top(MOST)}
     facts = {"vocabulary_size": size, "threshold": threshold, "distinct": ngrams.keys, "all": is_all}
     _write_table(run, "ngrams", 0 if is_all else threshold, facts, edges.add)
-    more: dict[str, dict[str, Any]] = {
+    more: dict[str, dict[str, object]] = {
         "texts": {"distinct": texts.keys},
         "images": {"distinct": images.keys, "distinct_by_source": _images_of_sources(run, merged, images.keys)},
     }
@@ -177,7 +178,7 @@ def conclude(run: Run) -> None:
     storage.write_json(run.path("audit", "histograms.json"), histograms)
 
 
-def _total(parts: Iterable[Any]) -> CountHistogram:
+def _total(parts: Iterable[list[list[int]]]) -> CountHistogram:
     return CountHistogram.total(map(CountHistogram.from_json, parts))
 
 
@@ -194,7 +195,7 @@ def _images_of_sources(run: Run, merged: list[MergeFacts], of_all: int) -> dict[
 
 
 def _write_table(
-    run: Run, kind: str, at_least: int, facts: dict[str, Any], look: Callable[[npt.NDArray[np.uint64]], None]
+    run: Run, kind: str, at_least: int, facts: Mapping[str, object], look: Callable[[npt.NDArray[np.uint64]], None]
 ) -> None:
     """Write the table of the entries with at least this count: hashes, counts (of n-grams in 8 bits), and JSON.
 

@@ -46,7 +46,7 @@ def _tables(folder: str, _changed: storage.Stamp) -> Tables:
     )
 
 
-class Measured(NamedTuple):
+class TextMeasures(NamedTuple):
     """What the text rules compare with their limits, for n rows."""
 
     words: pa.Int32Array
@@ -57,7 +57,7 @@ class Measured(NamedTuple):
     texts_per_image: pa.Int64Array  # null: within the limit, or no image is known
 
 
-def measure(batch: pa.RecordBatch, tables: Tables, seen: Seen) -> Measured:
+def measure(batch: pa.RecordBatch, tables: Tables, seen: Seen) -> TextMeasures:
     """Measure candidates (`schema.CANDIDATE`) against the tables, and show them to `seen`."""
     n, captions = batch.num_rows, parquet.strings(batch, "caption")
     row_words, images_per_text = np.empty(n, np.int32), np.empty(n, np.int64)
@@ -75,7 +75,7 @@ def measure(batch: pa.RecordBatch, tables: Tables, seen: Seen) -> Measured:
     is_known = batch["image_identity"].is_valid().to_numpy(zero_copy_only=False)
     texts_per_image[~is_known] = 0
     seen.images(parquet.strings(batch, "image_url"), image_hashes, texts_per_image)
-    return Measured(
+    return TextMeasures(
         pa.array(row_words, pa.int32()),
         pa.array(is_rare),
         rarest,

@@ -18,9 +18,9 @@ from altalign.pipelines.images import block_lists
 from altalign.pipelines.web.allowed.addresses import Addresses
 from altalign.pipelines.web.allowed.domains import Domains
 from altalign.pipelines.web.asking.budget import Budget
-from altalign.pipelines.web.asking.fetching import Environment, Fetching, unit_deadline_s
-from altalign.pipelines.web.asking.tasks import Call, Delivery
-from altalign.pipelines.web.http.names import Names, Resolver, SystemResolver
+from altalign.pipelines.web.asking.fetching import Environment, Fetching
+from altalign.pipelines.web.asking.tasks import Call, Delivery, unit_deadline_s
+from altalign.pipelines.web.http.names import THREADS_AT_MOST, Names, Resolver, SystemResolver
 from altalign.pipelines.web.http.target import Target
 from altalign.pipelines.web.kept.outcomes import Response, Try
 
@@ -118,7 +118,9 @@ class Client:
         finally:
             self._stop()
 
-    def fetch(self, urls: Sequence[str], *, deadline_s: float | None = None) -> Iterator[Response]:
+    def fetch(
+        self, urls: Sequence[str], *, deadline_s: float | None = None, on_quiet: Callable[[], None] = lambda: None
+    ) -> Iterator[Response]:
         """Yields each URL's response exactly once, in the order in which they end; blocks the calling thread.
 
         Nothing is asked before the first response is requested. The bytes of a response count as in flight until the
@@ -127,6 +129,7 @@ class Client:
         Args:
             urls: the URLs; those that are not http or https give `http_refused`.
             deadline_s: seconds after which the rest gives `http_timeout`; None: as `fetch.unit_deadline_s` says.
+            on_quiet: called, in the calling thread, when nothing has come for half a second, and each half after that.
 
         Raises:
             Interrupted: a signal has asked the command to end.
@@ -142,7 +145,7 @@ class Client:
         try:
             for _ in urls:
                 if not came:
-                    came = self._next(call)
+                    came = self._next(call, on_quiet)
                     came.reverse()
                 delivery = came.pop()
                 held_bytes = delivery.bytes
@@ -171,7 +174,7 @@ class Client:
         settings = self._settings
         addresses = Addresses(settings.ports, settings.allow_addresses)
         budget = Budget(settings.bytes_in_flight_at_most, settings.bytes_at_most, self._soon)
-        names = Names(self._resolver())
+        names = Names(self._resolver(), min(self._open_at_most, THREADS_AT_MOST))
         transport = Transport(
             names=names,
             addresses=addresses,
@@ -197,11 +200,12 @@ class Client:
         for close in (parts.fetching.close, parts.transport.close, parts.names.close):
             await close()
 
-    def _next(self, call: Call) -> list[Delivery]:
+    def _next(self, call: Call, on_quiet: Callable[[], None]) -> list[Delivery]:
         """The next deliveries of the loop."""
         while True:
             with suppress(Empty):
                 return call.deliveries.get(timeout=LOOKED_UP_S)
+            on_quiet()
             interrupts.check()
             if self._loop.is_closed():
                 raise AltalignError("the client that fetches from the web is closed")

@@ -15,7 +15,8 @@ without a byte order mark.
 import numba
 import numpy as np
 
-from altalign.filters.bits import address_of, equal64, first_bit, load8, load_index
+from altalign.filters.bits import address_of, load8, load_index
+from altalign.pipelines.read.pages.page_bytes import SPACE, after_spaces, equals, find, is_in, is_letter, starts_with
 
 # attributes of an image, two places each in a row
 COLUMNS = ("src", "data-src", "data-lazy-src", "data-original", "srcset", "data-srcset", "alt")
@@ -42,7 +43,7 @@ _ENDS_NAME = sum(1 << byte for byte in b"\t\n\f\r />")
 _ENDS_ATTRIBUTE_NAME = _ENDS_NAME | 1 << ord("=")
 _ENDS_VALUE = sum(1 << byte for byte in b"\t\n\f\r >")
 _LESS, _GREATER, _SLASH, _EQUALS, _DASH, _BANG, _QUESTION, _BRACKET, _QUOTE, _APOSTROPHE = b"<>/=-!?]\"'"
-_SPACE, _NUL = sum(1 << byte for byte in b"\t\n\f\r "), 1
+_NUL = 1
 
 
 @numba.njit(cache=True, nogil=True)
@@ -70,9 +71,8 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int) -> tup
         begin, is_end, content = _next_tag(page, size, at, kind, content)
         name, end = _name(page, size, begin)
         of = _class_of(name, names)
-        at, is_closed = (
-            _attributes(page, size, end, values, names) if of & _WITH_ATTRIBUTES else _after_tag(page, size, end)
-        )
+        is_read = of & _WITH_ATTRIBUTES
+        at, is_closed = _attributes(page, size, end, values, names) if is_read else _after_tag(page, size, end)
         if at < 0:
             break
         if is_end:
@@ -111,7 +111,7 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int) -> tup
 
 @numba.njit(cache=True, nogil=True)
 def _with(images: np.ndarray, found: int, values: np.ndarray) -> np.ndarray:
-    """With one more image behind the first `found` places, in a larger array where this one is full."""
+    """The array with one more image after the first `found` places; a larger array if this one is full."""
     if found == len(images):
         larger = np.empty(2 * found, np.int32)
         for place in range(found):
@@ -126,36 +126,6 @@ def _with(images: np.ndarray, found: int, values: np.ndarray) -> np.ndarray:
 
 
 @numba.njit(cache=True, nogil=True)
-def _is_letter(byte: int) -> bool:
-    return 97 <= (byte | 0x20) <= 122
-
-
-@numba.njit(cache=True, nogil=True)
-def _is_in(byte: int, bytes_below_64: int) -> bool:
-    return byte < 64 and (bytes_below_64 >> np.int64(byte)) & 1 != 0
-
-
-@numba.njit(cache=True, nogil=True)
-def _find(page: int, size: int, at: int, byte: int) -> int:
-    """Where the next such byte is; the page's length where there is none."""
-    while at + 64 <= size:
-        found = equal64(page, at, np.uint8(byte))
-        if found:
-            return at + first_bit(found)
-        at += 64
-    while at < size and load8(page, at) != byte:
-        at += 1
-    return min(at, size)
-
-
-@numba.njit(cache=True, nogil=True)
-def _after_spaces(page: int, size: int, at: int) -> int:
-    while at < size and _is_in(load8(page, at), _SPACE):
-        at += 1
-    return at
-
-
-@numba.njit(cache=True, nogil=True)
 def _next_tag(page: int, size: int, at: int, kind: int, content: int) -> tuple[int, bool, int]:
     """The position of the next tag's name (the page's length if none), whether it is an end tag, and `content`.
 
@@ -165,23 +135,23 @@ def _next_tag(page: int, size: int, at: int, kind: int, content: int) -> tuple[i
     """
     while True:
         if not content:
-            while at < size and _is_in(load8(page, at), _SPACE | _NUL):
+            while at < size and is_in(load8(page, at), SPACE | _NUL):
                 at += 1
             content = int(at < size and load8(page, at) != _LESS)
-        at = _find(page, size, at, _LESS)
+        at = find(page, size, at, _LESS)
         if at + 2 >= size:
             return size, False, content
         second = load8(page, at + 1)
-        if _is_letter(second):
+        if is_letter(second):
             return at + 1, False, content
         if second == _SLASH:
-            if _is_letter(load8(page, at + 2)):
+            if is_letter(load8(page, at + 2)):
                 return at + 2, True, content
-            at = _find(page, size, at + 2, _GREATER) + 1
+            at = find(page, size, at + 2, _GREATER) + 1
         elif second == _BANG:
             at = _after_declaration(page, size, at, kind)
         elif second == _QUESTION:
-            at = _find(page, size, at + 2, _GREATER) + 1
+            at = find(page, size, at + 2, _GREATER) + 1
         else:
             at, content = at + 1, 1
 
@@ -189,9 +159,9 @@ def _next_tag(page: int, size: int, at: int, kind: int, content: int) -> tuple[i
 @numba.njit(cache=True, nogil=True)
 def _after_declaration(page: int, size: int, at: int, kind: int) -> int:
     """The end of what has `<!` at `at`: a comment, outside of HTML a CDATA section, or anything up to the next `>`."""
-    if _starts_with(page, size, at + 2, b"--"):
+    if starts_with(page, size, at + 2, b"--"):
         begin = at + 4
-        at = _find(page, size, begin, _GREATER)
+        at = find(page, size, begin, _GREATER)
         while at < size:
             if load8(page, at - 1) == _DASH and load8(page, at - 2) == _DASH:  # maybe those that it begins with
                 break
@@ -202,31 +172,21 @@ def _after_declaration(page: int, size: int, at: int, kind: int) -> int:
                 and load8(page, at - 3) == _DASH
             ):
                 break
-            at = _find(page, size, at + 1, _GREATER)
-    elif kind and not kind & _IN_HTML and _starts_with(page, size, at + 2, b"[CDATA["):
-        at = _find(page, size, at + 11, _GREATER)
+            at = find(page, size, at + 1, _GREATER)
+    elif kind and not kind & _IN_HTML and starts_with(page, size, at + 2, b"[CDATA["):
+        at = find(page, size, at + 11, _GREATER)
         while at < size and not (load8(page, at - 1) == _BRACKET and load8(page, at - 2) == _BRACKET):
-            at = _find(page, size, at + 1, _GREATER)
+            at = find(page, size, at + 1, _GREATER)
     else:
-        at = _find(page, size, at + 2, _GREATER)
+        at = find(page, size, at + 2, _GREATER)
     return at + 1
-
-
-@numba.njit(cache=True, nogil=True)
-def _starts_with(page: int, size: int, at: int, text: bytes) -> bool:
-    if at + len(text) > size:
-        return False
-    for place in range(len(text)):  # noqa: SIM110  (numba knows no generators in any and all)
-        if load8(page, at + place) != text[place]:
-            return False
-    return True
 
 
 @numba.njit(cache=True, nogil=True)
 def _name(page: int, size: int, at: int) -> tuple[np.uint64, int]:
     """Hash of the tag's name in lower case that begins here, and where it ends."""
     name = np.uint64(0)
-    while at < size and not _is_in(load8(page, at), _ENDS_NAME):
+    while at < size and not is_in(load8(page, at), _ENDS_NAME):
         name = _with_byte(name, load8(page, at))
         at += 1
     return name, at
@@ -260,7 +220,7 @@ def _after_tag(page: int, size: int, at: int) -> tuple[int, bool]:
         if load8(page, at) == _GREATER:
             return at + 1, at > value_end and load8(page, at - 1) == _SLASH
         name_end = at
-        while name_end > value_end and _is_in(load8(page, name_end - 1), _SPACE):
+        while name_end > value_end and is_in(load8(page, name_end - 1), SPACE):
             name_end -= 1
         if name_end == value_end or load8(page, name_end - 1) == _SLASH:
             at += 1  # without a name before it, an equals sign is the first of a name
@@ -271,11 +231,11 @@ def _after_tag(page: int, size: int, at: int) -> tuple[int, bool]:
 
 @numba.njit(cache=True, nogil=True)
 def _attributes(page: int, size: int, at: int, values: np.ndarray, names: int) -> tuple[int, bool]:
-    """As `_after_tag`; `values` gets where the values of known attributes begin and end, the first of a name."""
+    """As `_after_tag`; writes to `values` where the first value of each known attribute begins and ends."""
     for place in range(len(values)):
         values[place] = -1
     while at < size:
-        if _is_in(load8(page, at), _SPACE):
+        if is_in(load8(page, at), SPACE):
             at += 1
         elif load8(page, at) == _GREATER:
             return at + 1, False
@@ -288,9 +248,9 @@ def _attributes(page: int, size: int, at: int, values: np.ndarray, names: int) -
             while True:  # an equals sign in the first place belongs to the name
                 name = _with_byte(name, load8(page, at))
                 at += 1
-                if at >= size or _is_in(load8(page, at), _ENDS_ATTRIBUTE_NAME):
+                if at >= size or is_in(load8(page, at), _ENDS_ATTRIBUTE_NAME):
                     break
-            begin, end, at = _value(page, size, _after_spaces(page, size, at))
+            begin, end, at = _value(page, size, after_spaces(page, size, at))
             column = (_class_of(name, names) >> COLUMN & 15) - 1
             if column >= 0 and values[2 * column] < 0:
                 values[2 * column], values[2 * column + 1] = begin, end
@@ -299,15 +259,15 @@ def _attributes(page: int, size: int, at: int, values: np.ndarray, names: int) -
 
 @numba.njit(cache=True, nogil=True)
 def _value(page: int, size: int, at: int) -> tuple[int, int, int]:
-    """Where the value begins and ends whose equals sign is here, and what is behind it; without a sign it is empty."""
+    """Begin and end of the value after the equals sign here, and the position after it; empty without a sign."""
     if at >= size or load8(page, at) != _EQUALS:
         return at, at, at
-    at = _after_spaces(page, size, at + 1)
+    at = after_spaces(page, size, at + 1)
     begin = at
     if at < size and (load8(page, at) == _QUOTE or load8(page, at) == _APOSTROPHE):
-        at = _find(page, size, at + 1, load8(page, at))
+        at = find(page, size, at + 1, load8(page, at))
         return begin + 1, at, at + 1
-    while at < size and not _is_in(load8(page, at), _ENDS_VALUE):
+    while at < size and not is_in(load8(page, at), _ENDS_VALUE):
         at += 1
     return begin, at, at
 
@@ -316,7 +276,7 @@ def _value(page: int, size: int, at: int) -> tuple[int, int, int]:
 def _after_raw(page: int, size: int, at: int, begin: int, end: int) -> int:
     """The end of raw text and its end tag (-1: there is none). The element's name is given by its place."""
     while True:
-        at = _find(page, size, at, _LESS)
+        at = find(page, size, at, _LESS)
         if at + 1 >= size:
             return -1
         if load8(page, at + 1) == _SLASH and _is_name(page, size, at + 2, begin, end):
@@ -328,7 +288,7 @@ def _after_raw(page: int, size: int, at: int, begin: int, end: int) -> int:
 def _is_name(page: int, size: int, at: int, begin: int, end: int) -> bool:
     """Whether the name at another place stands here too, in any case, and ends."""
     behind = at + end - begin
-    if behind >= size or not _is_in(load8(page, behind), _ENDS_NAME):
+    if behind >= size or not is_in(load8(page, behind), _ENDS_NAME):
         return False
     for place in range(end - begin):  # noqa: SIM110  (numba knows no generators in any and all)
         if load8(page, at + place) | 0x20 != load8(page, begin + place) | 0x20:
@@ -345,7 +305,7 @@ def _after_script(page: int, size: int, at: int, begin: int, end: int) -> int:
             while at < size and load8(page, at) != _LESS and load8(page, at) != _GREATER:
                 at += 1
         else:
-            at = _find(page, size, at, _LESS)
+            at = find(page, size, at, _LESS)
         if at + 1 >= size:
             return -1
         if load8(page, at) == _GREATER:
@@ -357,7 +317,7 @@ def _after_script(page: int, size: int, at: int, begin: int, end: int) -> int:
                     return _after_tag(page, size, at + 2 + end - begin)[0]
                 is_inner = False
         elif not is_comment:
-            if _starts_with(page, size, at + 1, b"!--"):
+            if starts_with(page, size, at + 1, b"!--"):
                 is_comment = True
                 at += 1  # its dashes may be those of its end
         elif not is_inner:
@@ -390,21 +350,9 @@ def _foreign_kind(parent: int, of: int, page: int, values: np.ndarray) -> int:
         return _IN_SVG | (_HTML_INSIDE if of & SVG_INTEGRATION else 0)
     if of & ANNOTATION:
         at, end = values[2 * ENCODING], values[2 * ENCODING + 1]
-        holds_html = _equals(page, at, end, b"text/html") or _equals(page, at, end, b"application/xhtml+xml")
+        holds_html = equals(page, at, end, b"text/html") or equals(page, at, end, b"application/xhtml+xml")
         return _IN_MATH | (_HTML_INSIDE if holds_html else _ANNOTATES)
     return _IN_MATH | (_TEXT_INSIDE if of & MATH_TEXT else 0)
-
-
-@numba.njit(cache=True, nogil=True)
-def _equals(page: int, begin: int, end: int, text: bytes) -> bool:
-    """Whether a value is this text (lower case), in any case."""
-    if end - begin != len(text):
-        return False
-    for place in range(len(text)):
-        byte = load8(page, begin + place)
-        if byte != text[place] and (not _is_letter(byte) or byte | 0x20 != text[place]):
-            return False
-    return True
 
 
 @numba.njit(cache=True, nogil=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign.filters import captions
+from altalign.filters import bounds, captions
 from altalign.pipelines.read.pages.charset import to_utf8
 from altalign.pipelines.read.pages.html_kernels import COLUMNS, find_images
 from altalign.pipelines.read.pages.html_names import name_table
@@ -39,15 +39,20 @@ class PageError(ValueError):
     """The page is too much to parse."""
 
 
-class Image(NamedTuple):
+class ImageElement(NamedTuple):
     """An image element: its absolute URL (None if invalid), and its URL and alt as written (None if missing)."""
 
     url: str | None
     written: str | None
     alt: str | None
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return len(self.url or "") + len(self.written or "") + len(self.alt or "")
 
-def images(body: bytes, page_url: str, http_charset: str | None) -> Iterator[Image]:
+
+def images(body: bytes, page_url: str, http_charset: str | None) -> Iterator[ImageElement]:
     """Every <img> of the document as a browser with scripting off builds it, in order.
 
     Raises:
@@ -68,7 +73,7 @@ def images(body: bytes, page_url: str, http_charset: str | None) -> Iterator[Ima
         numbers = iter(places[first : first + _BLOCK].tolist())
         for row in zip(*[numbers] * _PLACES, strict=True):
             written = _source_at(html, row)
-            yield Image(
+            yield ImageElement(
                 None if written is None else resolve(written, base),
                 written,
                 _value(html, row[-2], row[-1]) if row[-2] >= 0 else None,
@@ -115,31 +120,39 @@ def base_url(page_url: str, href: str | None) -> str | None:
 def resolve(url: str, base: str | None) -> str | None:
     """An absolute http(s) URL as a WHATWG parser serialises it, without its fragment; None if it is not valid.
 
+    One of more than `bounds.URL_BYTES` is cut, and is one byte longer then.
+
     Args:
         url: absolute, or relative to the base.
         base: as `base_url` gives it.
     """
     absolute = _parsed(url, base)
-    return absolute if absolute is not None and absolute.startswith(_SCHEMES) else None
+    if absolute is None or not absolute.startswith(_SCHEMES):
+        return None
+    return absolute[: bounds.URL_BYTES + 1]  # a URL that is resolved is ASCII
 
 
 def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    """Turns rows of (Image, page URL) into `schema.EXTRACTED`, each with all rules of extract that hold."""
-    found: list[Image] = [row[0] for row in rows]
+    """Turns rows of (ImageElement, page URL) into `schema.EXTRACTED`, each with all rules of extract that hold."""
+    found: list[ImageElement] = [row[0] for row in rows]
     url = cast(pa.StringArray, pa.array([image.url for image in found], pa.string()))
     alt = cast(pa.StringArray, pa.array([image.alt for image in found], pa.string()))
-    caption = captions.clean(cast(pa.StringArray, alt.fill_null("")))
+    caption = bounds.cut(captions.clean(cast(pa.StringArray, alt.fill_null(""))), bytes_at_most=bounds.CAPTION_BYTES)
+    written = cast(pa.StringArray, pa.array([image.written for image in found], pa.string()))
+    image_url = bounds.cut(pc.coalesce(url, written), bytes_at_most=bounds.URL_BYTES)
+    page_url = bounds.cut(cast(Any, pa.array([row[1] for row in rows], pa.string())), bytes_at_most=bounds.URL_BYTES)
+    is_long = bounds.longer(url, bytes_at_most=bounds.URL_BYTES)
+    identity = pc.if_else(pa.array(is_long), pa.scalar(None, pa.string()), url)
     every = [
         drop_where(alt.is_null(), DropReason.ALT_MISSING),
         drop_where(pc.and_(alt.is_valid(), pc.equal(caption, pa.scalar(""))), DropReason.ALT_EMPTY),
-        drop_where(url.is_null(), DropReason.URL_INVALID),
+        drop_where(pa.array(bounds.urls_too_long(image_url, page_url)), DropReason.URL_TOO_LONG),
+        drop_where(identity.is_null(), DropReason.URL_INVALID),
     ]
     verdict, failed = reasons_of(every)
-    image_url = pc.coalesce(url, pa.array([image.written for image in found], pa.string()))
-    page_url = pa.array([row[1] for row in rows], pa.string())
     none = pa.nulls(len(found), pa.string())  # pages name no rows, and have no columns to keep
     verdicts = verdict.dictionary_decode(), failed.dictionary_decode()
-    return pa.record_batch([image_url, url, caption, page_url, none, none, *verdicts], schema=EXTRACTED)
+    return pa.record_batch([image_url, identity, caption, page_url, none, none, *verdicts], schema=EXTRACTED)
 
 
 def _first_of_set(value: str) -> str:

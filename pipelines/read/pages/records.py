@@ -15,9 +15,9 @@ from typing import BinaryIO, NamedTuple
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
 from altalign import storage
-from altalign.pipelines.read.found import readable, unreadable
 from altalign.pipelines.read.pages import gzip_members
 from altalign.pipelines.read.pages.gzip_members import Compression
+from altalign.pipelines.read.stretches import readable, unreadable
 
 _PIECE_BYTES = 1 << 17
 _LENGTH = re.compile(rb"[ \t]*\d{1,18}[ \t]*")
@@ -57,8 +57,8 @@ class BrokenRecord:
 Keep = Callable[[WarcRecordType, Http | None, bool], int]
 
 
-def records(path: str, keep: Keep) -> Iterator[Record | BrokenRecord]:
-    """All records of an archive in order, each after it was read completely.
+def records(path: str, keep: Keep, *, behind: float = 0.0) -> Iterator[Record | BrokenRecord]:
+    """All records of an archive in order, each after it was read completely; those `behind` this share of its bytes.
 
     Raises:
         UnreadableError: no record is in the file, or the disk fails.
@@ -70,7 +70,9 @@ def records(path: str, keep: Keep) -> Iterator[Record | BrokenRecord]:
         start, compression = gzip_members.first_start(again)
         if start is None:
             unreadable(path, "no WARC record in it")
-        if start > 0:
+        if behind:
+            start = gzip_members.next_start(again, max(start, int(behind * size)), compression)
+        elif start > 0:
             yield BrokenRecord(0, "no WARC record")
         stretch = _Stretch(file, again, compression, keep)
         while start is not None and start < size:

@@ -14,13 +14,15 @@ from fastwarc.warc import WarcRecordType
 from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.filters.image_headers import sniff
-from altalign.pipelines.read.found import Found, Gatherer, readable
 from altalign.pipelines.read.pages import image_elements
 from altalign.pipelines.read.pages.body import BodyError, decoded
 from altalign.pipelines.read.pages.records import BrokenRecord, Http, Record, first_record, records
+from altalign.pipelines.read.stretches import Gatherer, Stretch, readable
 
 IMAGE_BYTES = 256 << 20  # of a body; what is beyond is cut off, and then no decoder takes the rest for an image
-LOOKED_AT = 1_000  # records of an archive, in search of an image
+# in search of an image, so many records each from the start and from behind these shares of an archive: some programs
+# write all pages first
+LOOKED_AT, BEHIND = 500, (0.0, 0.25, 0.5, 0.75, 0.9)
 # types of bodies that may be images, by their first bytes
 _ANY_TYPES = ("", "application/octet-stream", "binary/octet-stream")
 _FIRST_BYTES = 64
@@ -30,7 +32,7 @@ _HTTP_BYTES = 1 << 20  # so much more than its body may a page's payload be: chu
 _PAGE_HEAD_BYTES = 1_024
 
 
-def read(path: str) -> Iterator[Found]:
+def read(path: str) -> Iterator[Stretch]:
     """Reads all candidates and places of images in an archive.
 
     Raises:
@@ -65,19 +67,20 @@ def image_bytes(path: str, offset: int, opened: BinaryIO | None = None) -> bytes
 
 
 def look_for_images(path: str) -> tuple[int, bool]:
-    """Looks at the first records of an archive: how many, and whether one of them may be an image.
+    """Looks at some records of an archive: how many, and whether one of them may be an image.
 
     An archive that cannot be read may hold anything: reading it raises the error.
     """
-    looked_at = 0
+    looked_at = set[int]()
     try:
-        for record in islice(records(path, lambda *_: _FIRST_BYTES), LOOKED_AT):
-            looked_at += 1
-            if isinstance(record, Record) and _is_success(record) and _may_be_image(record):
-                return looked_at, True
+        for behind in BEHIND:
+            for record in islice(records(path, lambda *_: _FIRST_BYTES, behind=behind), LOOKED_AT):
+                looked_at.add(record.offset)
+                if isinstance(record, Record) and _is_success(record) and _may_be_image(record):
+                    return len(looked_at), True
     except UnreadableError:
-        return looked_at, True
-    return looked_at, False
+        return len(looked_at), True
+    return len(looked_at), False
 
 
 def _may_be_image(record: Record) -> bool:
@@ -105,7 +108,7 @@ def _is_success(record: Record) -> bool:
     return record.kind == WarcRecordType.resource
 
 
-def _take(record: Record, gatherer: Gatherer) -> Iterator[Found]:
+def _take(record: Record, gatherer: Gatherer) -> Iterator[Stretch]:
     if not record.url:
         gatherer.broken(record.offset, "no WARC-Target-URI")
         return
@@ -124,10 +127,10 @@ def _take(record: Record, gatherer: Gatherer) -> Iterator[Found]:
             gatherer.place(url, None, None, _copy(record, is_page=is_page))
 
 
-def _take_page(record: Record, body: bytes, gatherer: Gatherer) -> Iterator[Found]:
+def _take_page(record: Record, body: bytes, gatherer: Gatherer) -> Iterator[Stretch]:
     charset = record.http.charset if record.http else None
     for image in image_elements.images(body, record.url, charset):
-        gatherer.row((image, record.url), size=len(image.written or "") + len(image.alt or "") + len(record.url))
+        gatherer.row((image, record.url), size=image.size + len(record.url))
         if gatherer.full:
             yield gatherer.take()
 

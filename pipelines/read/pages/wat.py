@@ -1,20 +1,19 @@
 """Reads metadata of web archives (WAT): images of pages without the pages, as JSON links of path `IMG@/src`."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from fastwarc.warc import WarcRecordType
 
 from altalign.filters import captions
-from altalign.pipelines.read.found import LINE_BYTES, Found, Gatherer
 from altalign.pipelines.read.pages import image_elements
 from altalign.pipelines.read.pages.records import BrokenRecord, Http, records
+from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch
 from altalign.pipelines.read.tables.lines import parse_json
 
 _IMAGE_PATH = "IMG@/src"
 
 
-def read(path: str) -> Iterator[Found]:
+def read(path: str) -> Iterator[Stretch]:
     """All candidates in the metadata records of an archive; it has no images.
 
     Raises:
@@ -32,13 +31,13 @@ def read(path: str) -> Iterator[Found]:
                 gatherer.broken(record.offset, str(error))
                 continue
             for image, page_url in found:
-                gatherer.row((image, page_url), size=len(image.written or "") + len(image.alt or "") + len(page_url))
+                gatherer.row((image, page_url), size=image.size + len(page_url))
         if gatherer.full:
             yield gatherer.take()
     yield gatherer.take()
 
 
-def images(metadata: bytes) -> list[tuple[image_elements.Image, str]]:
+def images(metadata: bytes) -> list[tuple[image_elements.ImageElement, str]]:
     """The images of one page, each with the page's URL; empty if the record is not about a page of status 200.
 
     Raises:
@@ -67,9 +66,9 @@ def _bytes_to_keep(kind: WarcRecordType, http: Http | None, can_be_read_again: b
     return LINE_BYTES + 1 if kind == WarcRecordType.metadata else 0
 
 
-def _image(link: dict[str, Any], base: str | None) -> image_elements.Image:
+def _image(link: Mapping[str, object], base: str | None) -> image_elements.ImageElement:
     written = image_elements.source_of(_text(link.get("url")) or "", is_set=False)
-    return image_elements.Image(
+    return image_elements.ImageElement(
         None if written is None else image_elements.resolve(written, base), written, _text(link.get("alt"))
     )
 
@@ -79,7 +78,7 @@ def _text(value: object) -> str | None:
     return captions.decode_entities_in(value) if isinstance(value, str) else None
 
 
-def _in(value: object, *names: str) -> dict[str, Any]:
+def _in(value: object, *names: str) -> dict[str, object]:
     """The object at a path of names; empty if there is none.
 
     Raises:
@@ -91,7 +90,7 @@ def _in(value: object, *names: str) -> dict[str, Any]:
     return _object(value, "the metadata")
 
 
-def _object(value: object, name: str) -> dict[str, Any]:
+def _object(value: object, name: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ValueError(f"{name} is no object")
     return value

@@ -4,22 +4,32 @@ A file is mapped into memory, so that a record batch of any size costs what is r
 """
 
 import re
+import struct
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from altalign import storage
 from altalign.errors import UsageError
-from altalign.pipelines.read.found import STRETCH_ROWS, readable
+from altalign.pipelines.read.stretches import STRETCH_ROWS, readable
+from altalign.pipelines.read.tables.values import longest_of_dictionaries
 from altalign.terminal import shown
 
 _MAGIC = b"ARROW1"  # of the form with a footer; streams have none
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _ERRORS = (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, pa.ArrowIndexError, UnicodeDecodeError)
 _TIMES_AT_MOST = 1_000  # compressed buffers say how long they are; what is longer than so many times the file is a lie
+# Compressed buffers of a message beyond this that have more than so many times its bytes are a bomb, or a lie: Arrow
+# unpacks them at once.
+_UNPACKED_AT_MOST, _PACKED_AT_MOST = 256 << 20, 32
+# rows at a time where a dictionary has a value that is longer, and may stand in all of them
+_LONG_BYTES, _ROWS_OF_LONG_VALUES = 4 << 10, 512
+_HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3  # fields of Message and RecordBatch
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3  # kinds of messages; the first holds one of the second kind as its field 1
 
 
 @dataclass(frozen=True)
@@ -38,8 +48,10 @@ class Table:
         for batch in self._batches:
             wanted = batch.select(list(columns))
             wanted.validate(full=True)
-            for first in range(0, wanted.num_rows, STRETCH_ROWS):
-                yield wanted.slice(first, STRETCH_ROWS)
+            has_long = any(longest_of_dictionaries(column) > _LONG_BYTES for column in wanted.columns)
+            at_once = _ROWS_OF_LONG_VALUES if has_long else STRETCH_ROWS
+            for first in range(0, wanted.num_rows, at_once):
+                yield wanted.slice(first, at_once)
 
 
 @contextmanager
@@ -52,12 +64,14 @@ def reading(path: str) -> Iterator[Table]:
     with readable(path, "Arrow"), pa.memory_map(storage.mappable(path)) as file:
         try:
             if file.read(len(_MAGIC)) == _MAGIC:
+                _check_claims(file, at=len(_MAGIC) + 2)
                 of_file = pa.ipc.open_file(file)
                 yield Table(of_file.schema, map(of_file.get_batch, range(of_file.num_record_batches)))
                 return
             file.seek(max(0, file.size() - len(_END)))
             if file.read() != _END:
                 raise pa.ArrowInvalid("it ends without the mark of its end, as one that is cut does")
+            _check_claims(file, at=0)
             file.seek(0)
             stream = pa.ipc.open_stream(file)
             yield Table(stream.schema, iter(stream))
@@ -70,6 +84,73 @@ def reading(path: str) -> Iterator[Table]:
             raise pa.ArrowInvalid(f"a buffer that says it has {int(claimed[1]):,} bytes") from error
 
 
+def _check_claims(file: Any, *, at: int) -> None:
+    """Refuse a file with a message whose compressed buffers say that they are far longer than it.
+
+    Raises:
+        pa.ArrowInvalid: there is one, or the file breaks off.
+    """
+    file.seek(at)
+    reader = pa.ipc.MessageReader.open_stream(file)
+    for message in iter(partial(_next_message, reader), None):
+        claimed = sum(_claims(message.metadata.to_pybytes(), message.body))
+        if claimed > max(_UNPACKED_AT_MOST, _PACKED_AT_MOST * message.body.size):
+            raise pa.ArrowInvalid(f"buffers of {message.body.size:,} bytes that unpack to {claimed:,}")
+
+
+def _next_message(reader: Any) -> Any:
+    try:
+        return reader.read_next_message()
+    except (StopIteration, EOFError):
+        return None
+
+
+def _claims(metadata: bytes, body: Any) -> Iterator[int]:
+    """How long each compressed buffer of a message says it is; the metadata is a Flatbuffer."""
+    try:
+        message = _Flat(metadata, int.from_bytes(metadata[:4], "little"))
+        kind, header = message.byte(1), message.table(_HEADER)
+        batch = header.table(1) if header and kind == _DICTIONARY_BATCH else header
+        if batch is None or kind not in (_DICTIONARY_BATCH, _RECORD_BATCH) or batch.table(_COMPRESSION) is None:
+            return
+        for offset, length in batch.pairs(_BUFFERS):
+            if length >= 8:
+                yield max(0, int.from_bytes(body[offset : offset + 8].to_pybytes(), "little", signed=True))
+    except (struct.error, IndexError, OverflowError):
+        raise pa.ArrowInvalid("a message that breaks off") from None
+
+
+class _Flat(NamedTuple):
+    """A table of a Flatbuffer, and where in its bytes it begins."""
+
+    data: bytes
+    at: int
+
+    def _place(self, field: int) -> int:
+        """Where a field is; 0 for one that is not there."""
+        names = self.at - struct.unpack_from("<i", self.data, self.at)[0]
+        if 4 + 2 * field >= struct.unpack_from("<H", self.data, names)[0]:
+            return 0
+        inside = struct.unpack_from("<H", self.data, names + 4 + 2 * field)[0]
+        return self.at + inside if inside else 0
+
+    def byte(self, field: int) -> int:
+        """A number of one byte."""
+        place = self._place(field)
+        return self.data[place] if place else 0
+
+    def table(self, field: int) -> "_Flat | None":
+        """A table that a field leads to."""
+        place = self._place(field)
+        return _Flat(self.data, place + struct.unpack_from("<I", self.data, place)[0]) if place else None
+
+    def pairs(self, field: int) -> Iterator[tuple[int, int]]:
+        """A vector of structs of two numbers."""
+        if vector := self.table(field):
+            (count,) = struct.unpack_from("<I", self.data, vector.at)
+            yield from struct.iter_unpack("<qq", self.data[vector.at + 4 : vector.at + 4 + 16 * count])
+
+
 def listed(folder: str) -> Sequence[str]:
     """The files of a data set that was saved to a folder, in order; of any other folder, the folder itself.
 
@@ -77,13 +158,13 @@ def listed(folder: str) -> Sequence[str]:
         UsageError: it holds several splits.
         UnreadableError: what says which files there are is damaged.
     """
-    splits: Any = storage.read_json(storage.join(folder, "dataset_dict.json")).get("splits")
+    splits = storage.read_json(storage.join(folder, "dataset_dict.json")).get("splits")
     if isinstance(splits, list) and splits:
         names = ", ".join(shown(str(name)) for name in splits)
         raise UsageError(
             f"{folder}: a data set of splits ({names}); name one, such as {folder.rstrip('/')}/{splits[0]}"
         )
-    entries: Any = storage.read_json(storage.join(folder, "state.json")).get("_data_files")
+    entries = storage.read_json(storage.join(folder, "state.json")).get("_data_files")
     if not isinstance(entries, list):
         return [folder]
     names = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]

@@ -1,14 +1,16 @@
 """Columns in which a row has a list of captions, each of which is a candidate."""
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign.pipelines.read.found import STRETCH_ROWS
+from altalign.pipelines.read.stretches import STRETCH_ROWS
+
+_AT_ONCE = STRETCH_ROWS // 8  # captions, each of which may be as long as one may be
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -16,32 +18,35 @@ def is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
-def stretches(batch: pa.RecordBatch, column: str) -> Iterator[pa.RecordBatch]:
-    """The batch in parts of about `STRETCH_ROWS` captions, where rows have lists of them."""
-    lists: Any = batch.column(column)
-    if not is_list(lists.type):
-        yield batch
-        return
-    stretch_of = np.cumsum(_lengths(lists)) // STRETCH_ROWS
-    starts = np.flatnonzero(np.diff(stretch_of, prepend=-1)).tolist()
-    for first, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
-        yield batch.slice(first, end - first)
+class Piece(NamedTuple):
+    """Rows of one caption each, the row of a batch that each was in (int64[n]), and whether it is that row's first."""
+
+    rows: pa.RecordBatch
+    row_of: npt.NDArray[np.int64]
+    is_first: npt.NDArray[np.bool_]
 
 
-def a_row_each(batch: pa.RecordBatch, column: str) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-    """A row for each caption where rows have lists of them, and the row of `batch` that each was in, int64[n].
+def pieces(batch: pa.RecordBatch, column: str) -> Iterator[Piece]:
+    """Yields a row for each caption, where rows have lists of them.
 
-    A row without any stays, with null.
+    A row without any stays, with null. A list of any length comes in pieces: in each caption's row the row's other
+    values stand once more.
     """
-    lists: Any = batch.column(column)
+    lists = batch.column(column)
     if not is_list(lists.type):
-        return batch, np.arange(batch.num_rows)
-    lengths = _lengths(lists)
-    row_of = np.repeat(np.arange(batch.num_rows), np.maximum(lengths, 1))
-    has_one = lengths[row_of] > 0
-    each = cast(Any, pc.list_flatten(lists)).take(pa.array(np.cumsum(has_one) - 1, pa.int64(), mask=~has_one))
-    at = batch.schema.get_field_index(column)
-    return batch.take(pa.array(row_of, pa.int64())).set_column(at, column, each), row_of
+        yield Piece(batch, np.arange(batch.num_rows), np.ones(batch.num_rows, np.bool_))
+        return
+    lengths, at = _lengths(lists), batch.schema.get_field_index(column)
+    captions = pc.list_flatten(lists)
+    begins, ends = np.cumsum(lengths) - lengths, np.cumsum(np.maximum(lengths, 1))
+    for first in range(0, int(ends[-1]) if len(ends) else 0, _AT_ONCE):
+        numbers = np.arange(first, min(first + _AT_ONCE, int(ends[-1])))
+        row_of = np.searchsorted(ends, numbers, side="right")
+        within = numbers - (ends - np.maximum(lengths, 1))[row_of]
+        has_none = lengths[row_of] == 0
+        each = captions.take(pa.array(begins[row_of] + within, pa.int64(), mask=has_none))
+        rows = batch.take(pa.array(row_of, pa.int64())).set_column(at, column, each)
+        yield Piece(rows, row_of, within == 0)
 
 
 def _lengths(lists: Any) -> npt.NDArray[np.int64]:

@@ -7,7 +7,7 @@ process, and a page that claims 2 GB is given them before its end is looked for.
 from array import array
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 
@@ -16,7 +16,13 @@ _INTEGERS = (4, 5, 6)  # of 16, 32 and 64 bits
 _DEPTH = 30  # of structs in structs; Parquet has eight
 _ROW_GROUPS, _COLUMNS, _ROWS, _META_DATA = 4, 1, 3, 3  # fields of FileMetaData, RowGroup and ColumnChunk
 _VALUES, _COMPRESSED_BYTES, _FIRST_DATA_PAGE, _DICTIONARY_PAGE = 5, 7, 9, 11  # of ColumnMetaData
-_PAGE_BYTES = 3  # of PageHeader: of the page behind it, compressed
+_KIND, _UNPACKED_BYTES, _PAGE_BYTES = 1, 2, 3  # of PageHeader; the last: of the page behind it, compressed
+_OF_KIND = {5: 2, 7: 2, 8: 4}  # structs of PageHeader that begin with the number of values; where the encoding is
+_DICTIONARY = 2  # a kind of page
+_OF_DICTIONARY = (2, 8)  # encodings of data pages
+# A page beyond this that unpacks to more than so many times its bytes is a bomb: Arrow unpacks pages whole. Images, of
+# which a page may have hundreds of megabytes, hardly pack at all.
+_UNPACKED_AT_MOST, _TIMES_AT_MOST = 128 << 20, 32
 # a column may be longer than it says: parquet-mr once left out the header of its dictionary (PARQUET-816; Arrow allows
 # as much)
 _SLACK_BYTES = 100
@@ -34,6 +40,47 @@ class Chunk:
     values: int
     start: int
     end: int
+
+
+@dataclass(slots=True)
+class Pages:
+    """What the page headers of a column of a row group say of what is in them, unpacked.
+
+    Attributes:
+        chunk: the column of the row group.
+        dictionary_bytes: of its dictionary; no value of it is longer. 0: there is none.
+        dictionary_values: how many that has.
+        value_bytes: the mean of the page whose values are longest, those of the dictionary left out.
+        bytes: of all pages.
+        begins_plain: whether its first values are not of its dictionary.
+    """
+
+    chunk: Chunk
+    dictionary_bytes: int = 0
+    dictionary_values: int = 0
+    value_bytes: int = 0
+    bytes: int = 0
+    begins_plain: bool | None = None
+
+    def add(self, header: "PageHeader") -> None:
+        """Count a page in."""
+        self.bytes += header.unpacked
+        if header.kind == _DICTIONARY:
+            self.dictionary_bytes, self.dictionary_values = header.unpacked, header.values
+            return
+        self.value_bytes = max(self.value_bytes, -(-header.unpacked // max(1, header.values)))
+        if self.begins_plain is None:
+            self.begins_plain = header.encoding not in _OF_DICTIONARY
+
+
+class PageHeader(NamedTuple):
+    """A page: its kind, its bytes in the file and unpacked, how many values it has, and in which encoding."""
+
+    kind: int
+    packed: int
+    unpacked: int
+    values: int
+    encoding: int
 
 
 class Chunks:
@@ -75,27 +122,31 @@ def chunks(file: BinaryIO) -> Chunks:
         raise pa.ArrowInvalid("a footer with a number of too many bytes") from None
 
 
-def check_pages(file: BinaryIO, found: Iterable[Chunk], columns: Collection[int]) -> None:
-    """Refuse a file in which a page of these columns goes beyond its chunk, or pages are used again and again.
+def check_pages(file: BinaryIO, found: Iterable[Chunk], columns: Collection[int]) -> list[Pages]:
+    """What the pages of these columns hold.
 
     Raises:
-        pa.ArrowInvalid: one does, or they are.
+        pa.ArrowInvalid: a page goes beyond its chunk, unpacks to far more than it is, or is used again and again.
     """
-    pages_left = file.seek(0, 2) // _PAGE_AT_LEAST
+    pages_left, every = file.seek(0, 2) // _PAGE_AT_LEAST, list[Pages]()
     for chunk in found:
-        at = chunk.start
-        while chunk.column in columns and at < chunk.end:
+        if chunk.column not in columns:
+            continue
+        at, pages = chunk.start, Pages(chunk)
+        every.append(pages)
+        while at < chunk.end:
             if pages_left == 0:
                 raise pa.ArrowInvalid("more pages than fit in the file; columns lie on top of one another")
             pages_left -= 1
-            page_bytes, at = _page(file, at)
-            left = chunk.end + _SLACK_BYTES - at
-            if not 0 <= page_bytes <= left:
-                raise pa.ArrowInvalid(
-                    f"a page of {page_bytes} bytes in column {chunk.column} of row group {chunk.group}, which has at "
-                    f"most {left} left"
-                )
-            at += page_bytes
+            header, at = _page(file, at)
+            left, place = chunk.end + _SLACK_BYTES - at, f"column {chunk.column} of row group {chunk.group}"
+            if not 0 <= header.packed <= left:
+                raise pa.ArrowInvalid(f"a page of {header.packed} bytes in {place}, which has at most {left} left")
+            if header.unpacked > max(_UNPACKED_AT_MOST, _TIMES_AT_MOST * header.packed):
+                raise pa.ArrowInvalid(f"a page of {header.packed} bytes in {place} that unpacks to {header.unpacked}")
+            pages.add(header)
+            at += header.packed
+    return every
 
 
 def _row_groups(footer: "_Thrift") -> "array[int]":
@@ -145,18 +196,18 @@ def _column(footer: "_Thrift") -> tuple[int, int, int]:
     return _required(about.get(_VALUES)), start, start + _required(about.get(_COMPRESSED_BYTES))
 
 
-def _page(file: BinaryIO, at: int) -> tuple[int, int]:
-    """Bytes of the page whose header begins here, and where they begin."""
+def _page(file: BinaryIO, at: int) -> tuple[PageHeader, int]:
+    """The header of a page that begins here, and where it ends."""
     for length in _HEADER_BYTES:
         file.seek(at)
         header = _Thrift(file.read(length))
         try:
-            numbers = header.integers()
+            found = header.page()
         except (IndexError, RecursionError, pa.ArrowInvalid):
             if len(header.data) < length:
                 break
         else:
-            return _required(numbers.get(_PAGE_BYTES)), at + header.at
+            return found, at + header.at
     raise pa.ArrowInvalid(f"no header of a page at byte {at}")
 
 
@@ -196,6 +247,20 @@ class _Thrift:
             else:
                 self.skip(kind)
         return found
+
+    def page(self) -> PageHeader:
+        """A header of a page."""
+        found, values, encoding = {}, 0, -1
+        for name, kind in self.fields():
+            if kind in _INTEGERS:
+                found[name] = self.integer()
+            elif kind == _STRUCT and name in _OF_KIND:
+                of_kind = self.integers()
+                values, encoding = of_kind.get(1, 0), of_kind.get(_OF_KIND[name], -1)
+            else:
+                self.skip(kind)
+        packed, unpacked = (_required(found.get(name)) for name in (_PAGE_BYTES, _UNPACKED_BYTES))
+        return PageHeader(found.get(_KIND, 0), packed, unpacked, values, encoding)
 
     def structs(self, kind: int) -> Iterator[None]:
         """Once for each struct of a list, which is to be read before the next one is asked for."""

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Literal
 import orjson
 
 from altalign import extras
-from altalign.pipelines.read.found import LINE_BYTES
+from altalign.pipelines.read.stretches import LINE_BYTES
 
 Form = Literal["csv", "tsv", "jsonl"]
 
@@ -257,7 +257,7 @@ class _NotJson:
     error: str
 
 
-def _parse(text: str | bytes) -> Any:
+def _parse(text: str | bytes) -> object:
     """A JSON value, or `_NotJson`."""
     try:
         return parse_json(text)
@@ -285,7 +285,7 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("a number of too many digits") from None
 
 
-def _whole_pairs(value: Any) -> Any:
+def _whole_pairs(value: object) -> object:
     match value:
         case str():
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

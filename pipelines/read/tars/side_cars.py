@@ -14,8 +14,8 @@ from altalign import storage
 from altalign.curation import InputSettings
 from altalign.errors import UnreadableError
 from altalign.pipelines.files import parquet
-from altalign.pipelines.read.found import Found, as_found
-from altalign.pipelines.read.tables import table
+from altalign.pipelines.read.stretches import Stretch, as_found
+from altalign.pipelines.read.tables import needed_columns, table
 from altalign.schema import CANDIDATE
 
 STATS = "_stats.json"
@@ -57,10 +57,10 @@ def check(path: str, settings: InputSettings) -> None:
         UsageError: it lacks the column, or one of its columns has another type.
         UnreadableError: it is broken.
     """
-    table.check(path, _as_table(settings))
+    needed_columns.check(path, _as_table(settings))
 
 
-def read(path: str, settings: InputSettings) -> Iterator[Found]:
+def read(path: str, settings: InputSettings) -> Iterator[Stretch]:
     """Yields the candidates of a side-car whose images did not come.
 
     Raises:

@@ -8,7 +8,7 @@ from tarfile import EOFHeaderError, HeaderError, InvalidHeaderError, ReadError, 
 from typing import Any, BinaryIO, cast
 
 from altalign.pipelines.read.compressed import Compression, decompressed
-from altalign.pipelines.read.found import LINE_BYTES
+from altalign.pipelines.read.stretches import LINE_BYTES
 
 PIECE_BYTES = 1 << 20
 _STRETCH_BYTES = 1 << 13  # the texts of a sample and the headers around them

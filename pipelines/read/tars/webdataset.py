@@ -6,7 +6,7 @@ of a member is read than a limit: an image is cut there, as one in a web archive
 """
 
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
@@ -18,18 +18,18 @@ import pyarrow.compute as pc
 
 from altalign import extras, storage
 from altalign.curation import InputSettings
-from altalign.pipelines.read.found import (
+from altalign.pipelines.read.pages.warc import IMAGE_BYTES
+from altalign.pipelines.read.stretches import (
     LINE_BYTES,
     STRETCH_BYTES,
     STRETCH_ROWS,
-    Found,
+    Stretch,
     batch,
     kept,
     readable,
     unreadable,
 )
-from altalign.pipelines.read.pages.warc import IMAGE_BYTES
-from altalign.pipelines.read.tables import table
+from altalign.pipelines.read.tables import columns, table
 from altalign.pipelines.read.tables.lines import parse_json
 from altalign.pipelines.read.tars import tar_members
 from altalign.schema import BROKEN, IMAGE_PLACE
@@ -55,8 +55,14 @@ class _Sample:
     data: bytes | None = None  # the image's bytes where the tar is compressed
     extensions: set[str] = field(default_factory=set)  # those of its members that are read
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        texts = (self.name, self.extra, self.url, self.caption, self.caption_of_json)
+        return len(self.data or b"") + sum(len(text or "") for text in texts)
 
-def read(path: str, settings: InputSettings) -> Iterator[Found]:
+
+def read(path: str, settings: InputSettings) -> Iterator[Stretch]:
     """Yields all samples of a tar, in the order of their first members.
 
     Raises:
@@ -73,7 +79,7 @@ def read(path: str, settings: InputSettings) -> Iterator[Found]:
                 broken.append((path, offset, sample))
             elif sample.extensions:
                 samples.append(sample)
-                size += len(sample.data or b"") + len(sample.caption or "")
+                size += sample.size
             if size > STRETCH_BYTES or len(samples) + len(broken) >= STRETCH_ROWS:
                 yield _found(samples, broken, file, settings)
                 samples, broken, size = [], [], 0
@@ -161,7 +167,7 @@ def _add(
     return True
 
 
-def _text(member: str, value: dict[str, Any], name: str) -> str | None:
+def _text(member: str, value: Mapping[str, object], name: str) -> str | None:
     text = value.get(name)
     if not (text is None or isinstance(text, str)):
         raise _SampleError(f"{member}: {name} is no string but {type(text).__name__}")
@@ -170,19 +176,19 @@ def _text(member: str, value: dict[str, Any], name: str) -> str | None:
 
 def _found(
     samples: list[_Sample], broken: list[tuple[str, int, str]], file: BinaryIO, settings: InputSettings
-) -> Found:
+) -> Stretch:
     captions = [sample.caption_of_json if sample.caption is None else sample.caption for sample in samples]
     texts = [
         (sample.url, caption, None, table.shown_name(sample.name), sample.extra)
         for sample, caption in zip(samples, captions, strict=True)
     ]
-    plain = table.from_columns(*table.string_columns(texts), settings=settings)
+    plain = columns.candidates_of(*columns.string_columns(texts), settings=settings)
     is_known, has_image = plain["image_identity"].is_valid().to_pylist(), [sample.length > 0 for sample in samples]
     hashes: list[str | None] = [
         _sha256(sample, file) if image and not known else None
         for sample, image, known in zip(samples, has_image, is_known, strict=True)
     ]
-    rows = table.in_hand(plain, hashes)
+    rows = columns.in_hand(plain, hashes)
     in_hand = [sample for sample in samples if sample.length]
     places = [
         pc.filter(rows["image_identity"], pa.array(has_image, pa.bool_())),
@@ -190,7 +196,7 @@ def _found(
         pa.array([None if sample.data is not None else sample.length for sample in in_hand], pa.int64()),
         pa.array([sample.data for sample in in_hand], pa.large_binary()),
     ]
-    return Found(
+    return Stretch(
         kept(rows),
         batch(broken, BROKEN),
         pa.record_batch(places, schema=IMAGE_PLACE),

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from altalign.pipelines.web.asking.budget import Budget
 from altalign.pipelines.web.asking.hosts import Host, Hosts, Trouble, backoff_s, retry_after_s
 from altalign.pipelines.web.asking.reachability import Network
 from altalign.pipelines.web.asking.schedule import Brought, Schedule
-from altalign.pipelines.web.asking.tasks import Call, Delivery, ImageTask, RobotsTask, Task
+from altalign.pipelines.web.asking.tasks import FUSE_S, Call, Delivery, ImageTask, RobotsTask, Task
 from altalign.pipelines.web.http.request import Answer, Request, RequestError
 from altalign.pipelines.web.http.target import Target, TargetError
 from altalign.pipelines.web.kept.outcomes import Response
@@ -27,7 +26,6 @@ from altalign.reasons import DropReason
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 REDIRECTS_AT_MOST = 10
-FUSE_S = 60.0
 POLITE_S_AT_MOST = 3_600.0
 AT_ONCE = 256  # tasks admitted in one turn of the loop
 OUTAGE_TIMEOUTS = 6  # an outage may last as long as this many tries before failures count
@@ -200,9 +198,9 @@ class Fetching:
         if self._domains.blocks(target.host):
             return f"{target.host} is of a blocked domain"
         if self._addresses.refuses_port(target.port):
-            return f"port {target.port} of {target.host} may not be reached"
+            return f"port {target.port} of {target.host} may not be reached (fetch.ports, fetch.allow_addresses)"
         if target.address and (refusal := self._addresses.refusal(target.address, target.port)):
-            return f"{target.address}:{target.port} ({refusal}) may not be reached"
+            return f"{target.address}:{target.port} ({refusal}) may not be reached (fetch.allow_addresses)"
         return ""
 
     def _wait_for_rules(self, task: ImageTask, *, first: bool) -> None:
@@ -434,18 +432,3 @@ def _left_alone(host: Host, task: Task, now: float) -> Trouble | None:
 def _unless_not_asked(task: Task, reason: DropReason) -> DropReason:
     """This reason; but `http_not_asked` of a task that has not been asked once."""
     return reason if task.tries or task.began_s else DropReason.HTTP_NOT_ASKED
-
-
-def unit_deadline_s(settings: FetchSettings, hosts: list[str]) -> float:
-    """The seconds that a call for these hosts (one a URL) may take if `fetch.unit_deadline_s` is not set.
-
-    It is a fuse, not an estimate: it assumes that all tries of all URLs time out, over all slots, and that the largest
-    host is then asked at half its pace. It does not blow while all slots are busy, which on a slow network they can be
-    for hours.
-    """
-    tries, largest = settings.retries + 1, max(Counter(hosts).values(), default=0)
-    return (
-        FUSE_S
-        + tries * settings.timeout_s * (3 + len(hosts) / settings.threads)
-        + 2 * largest / settings.requests_per_host_s
-    )

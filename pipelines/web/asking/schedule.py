@@ -240,8 +240,8 @@ class Schedule:
         limit = _Limit(left_s, self._loop, lambda: self._stalled_s)
         brought: Brought = RequestError(DropReason.HTTP_TIMEOUT, "ended before its time")
 
-        def on_wait(*, begins: bool) -> None:
-            task.is_held_up = begins
+        def on_wait(*, begins: bool, keeps_slot: bool = True) -> None:
+            task.is_held_up = begins and keeps_slot
             limit.hold(begins=begins)
 
         request.on_wait = on_wait

@@ -1,13 +1,17 @@
 """Tasks: to fetch an image for a call, or the robots.txt of an origin. They are data; `schedule` runs them."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
+from altalign.curation import FetchSettings
 from altalign.pipelines.web.http.request import Answer, Request
 from altalign.pipelines.web.http.target import Target, TargetError
 from altalign.pipelines.web.kept.outcomes import Response, Try
 from altalign.reasons import DropReason
+
+FUSE_S = 60.0
 
 
 class Delivery:
@@ -165,3 +169,18 @@ class RobotsTask(Task):
     def ends_s(self) -> float:
         """The end of the last call that waits for it."""
         return max((task.ends_s for task in self.waiting if not task.is_ended), default=0.0)
+
+
+def unit_deadline_s(settings: FetchSettings, hosts: list[str]) -> float:
+    """The seconds that a call for these hosts (one a URL) may take if `fetch.unit_deadline_s` is not set.
+
+    It is a fuse, not an estimate: it assumes that all tries of all URLs time out, over all slots, and that the largest
+    host is then asked at half its pace. It does not blow while all slots are busy, which on a slow network they can be
+    for hours.
+    """
+    tries, largest = settings.retries + 1, max(Counter(hosts).values(), default=0)
+    return (
+        FUSE_S
+        + tries * settings.timeout_s * (3 + len(hosts) / settings.threads)
+        + 2 * largest / settings.requests_per_host_s
+    )

@@ -5,18 +5,18 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 KEPT_S = 300.0  # the system reports no time to live; most on the web are between a minute and an hour
 KEPT_AT_MOST = 20_000
 LOOKUP_S = 60.0  # longer than any resolver takes by default
-# Most lookups take milliseconds, those at dead name servers up to 30 s, while the others must not wait longer than a
-# try lasts. Measured with 2,000 names, a fifth of them dead for the time of a try: 64 threads lost 2 % of the good
-# ones, 192 lost none. Each lookup may have a file open: see `client.FILES_OF_OTHERS`.
-THREADS_AT_MOST = 192
+# Most lookups take milliseconds, those at dead name servers up to 30 s, and none can be ended. Measured with 2,000
+# names, half of them dead for 10 s: the last good image came after 61 s with 192 threads, after 14 s with 512, for 8 MB
+# more. Each lookup may have a file open: `client` has fewer under way where few files may be open.
+THREADS_AT_MOST = 512
 CLOSED_WITHIN_S = 1.0  # idle threads end in microseconds
 
 NOT_THERE = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
@@ -38,16 +38,28 @@ class Resolver(Protocol):
         ...
 
 
+class _Lookup(NamedTuple):
+    """A lookup; `begins` is set when it leaves the queue."""
+
+    task: "asyncio.Task[tuple[str, ...]]"
+    begins: asyncio.Event
+
+
 class Names:
     """Keeps the addresses that a resolver finds; callers that ask for the same name share one lookup."""
 
-    def __init__(self, resolver: Resolver):
-        self._resolver = resolver
+    def __init__(self, resolver: Resolver, at_once: int = THREADS_AT_MOST):
+        """No more than `at_once` lookups are under way; the others wait for their turn."""
+        self._resolver, self._turn = resolver, asyncio.Semaphore(at_once)
         self._kept: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
-        self._under_way: dict[str, asyncio.Task[tuple[str, ...]]] = {}
+        self._under_way: dict[str, _Lookup] = {}
 
-    async def addresses(self, host: str) -> tuple[str, ...]:
+    async def addresses(self, host: str, on_wait: Callable[..., None] = lambda **_: None) -> tuple[str, ...]:
         """The addresses of a name, the preferred first.
+
+        Args:
+            host: the name.
+            on_wait: called when waiting for the lookup's turn begins (`begins=True`) and ends: no server is to blame.
 
         Raises:
             OSError: as `Resolver` says.
@@ -55,30 +67,40 @@ class Names:
         kept_until, found = self._kept.get(host, (0.0, ()))
         if asyncio.get_running_loop().time() < kept_until:
             return found
-        task = self._under_way.get(host)
-        if task is None:
-            task = self._under_way[host] = asyncio.create_task(self._look_up(host))
-            task.add_done_callback(_look_at_exception)
-        return await asyncio.shield(task)
+        lookup = self._under_way.get(host)
+        if lookup is None:
+            begins = asyncio.Event()
+            lookup = self._under_way[host] = _Lookup(asyncio.create_task(self._look_up(host, begins)), begins)
+            lookup.task.add_done_callback(_look_at_exception)
+        if not lookup.begins.is_set():
+            on_wait(begins=True)
+            try:
+                await lookup.begins.wait()
+            finally:
+                on_wait(begins=False)
+        return await asyncio.shield(lookup.task)
 
     async def close(self) -> None:
         """Ends the lookups under way and closes the resolver."""
-        tasks = list(self._under_way.values())
+        tasks = [lookup.task for lookup in self._under_way.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._resolver.close()
 
-    async def _look_up(self, host: str) -> tuple[str, ...]:
+    async def _look_up(self, host: str, begins: asyncio.Event) -> tuple[str, ...]:
         try:
-            async with asyncio.timeout(LOOKUP_S):
-                found = tuple(await self._resolver.addresses(host))
+            async with self._turn:
+                begins.set()
+                async with asyncio.timeout(LOOKUP_S):
+                    found = tuple(await self._resolver.addresses(host))
             self._kept[host] = asyncio.get_running_loop().time() + KEPT_S, found
             self._kept.move_to_end(host)
             if len(self._kept) > KEPT_AT_MOST:
                 self._kept.popitem(last=False)
             return found
         finally:
+            begins.set()
             del self._under_way[host]
 
 

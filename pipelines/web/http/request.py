@@ -95,7 +95,8 @@ class Request:
             keeps_alive: whether the connection will be used again.
             is_cut: whether a larger body is cut; otherwise it is `http_too_large`.
             check: inspects an answer of status 200 before its body is read; may raise `RequestError`.
-            on_wait: called when waiting for the budget begins (`begins=True`) and ends.
+            on_wait: called when waiting for this machine begins (`begins=True`) and ends: for the budget, or for the
+                turn of a name (`keeps_slot=False`).
         """
         self.target, self.bytes_at_most, self.keeps_alive, self.is_cut = target, bytes_at_most, keeps_alive, is_cut
         self.check, self.on_wait = check, on_wait

@@ -1,7 +1,7 @@
 """Makes one request over HTTP/1.1. No other module knows the HTTP library.
 
-Connections go to the addresses that were checked, never to a name. No cookies are kept, no proxy is used, and ~/.netrc
-is not read.
+Connections go to the addresses that were checked, never to a name. No cookies are kept, no proxy is used (see
+`allowed.proxies`), and ~/.netrc is not read.
 """
 
 import asyncio
@@ -274,7 +274,7 @@ class _Connector(aiohttp.TCPConnector):
         request.address = address
         refusal = self._addresses.refusal(address, port)
         if refusal:
-            raise _RefusedError(f"{address}:{port} ({refusal}) may not be reached")
+            raise _RefusedError(f"{address}:{port} ({refusal}) may not be reached (fetch.allow_addresses)")
         return socket.socket(family=family, type=kind, proto=proto)
 
 
@@ -288,12 +288,13 @@ class _Resolver(AbstractResolver):
         port: int = 0,
         family: socket.AddressFamily = socket.AF_INET,  # noqa: ARG002
     ) -> list[ResolveResult]:
-        found = await self._names.addresses(host.rstrip("."))
+        request = _REQUEST.get()
+        found = await self._names.addresses(host.rstrip("."), partial(request.on_wait, keeps_slot=False))
         refusals = {address: self._addresses.refusal(address, port) for address in found}
         if all(refusals.values()):
-            _REQUEST.get().address = next(iter(found), None)
+            request.address = next(iter(found), None)
             said = ", ".join(f"{address} ({refusal})" for address, refusal in refusals.items()) or "no address"
-            raise _RefusedError(f"{host} is {said}, which may not be reached")
+            raise _RefusedError(f"{host} is {said}, which may not be reached (fetch.allow_addresses)")
         return [
             ResolveResult(
                 hostname=host,

@@ -5,15 +5,17 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from rich.console import Console, Group
 
 from altalign import storage
 from altalign.errors import AltalignError
 from altalign.pipelines.run import progress
-from altalign.pipelines.run.artefacts import FetchUnit
+from altalign.pipelines.run.artefacts.fetched import FetchUnit
 from altalign.pipelines.run.units import Run, Unit
+from altalign.pipelines.web.allowed import proxies
+from altalign.pipelines.web.kept.log import Statistics
 from altalign.terminal import shown
 
 HOSTS_AT_MOST = 20
@@ -36,15 +38,15 @@ class Totals:
     statuses: Counter[str] = field(default_factory=Counter)
     hosts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, stats: dict[str, Any], times: int = 1) -> None:
+    def add(self, stats: Statistics, times: int = 1) -> None:
         """Adds the statistics of a unit, or removes them if `times` is -1."""
         self.responses += times * stats.get("responses", 0)
         self.ended += times * stats.get("count", 0)
         self.failed += times * stats.get("failed_to_download", 0)
         self.no_images += times * stats.get("failed_to_resize", 0)
         self.bytes += times * stats.get("bytes", 0)
-        for counter, name in ((self.statuses, "status_dict"), (self.hosts, "hosts")):
-            for key, number in stats.get(name, {}).items():
+        for counter, numbers in ((self.statuses, stats.get("status_dict", {})), (self.hosts, stats.get("hosts", {}))):
+            for key, number in numbers.items():
                 counter[key] += times * number
         if len(self.hosts) > 2 * HOSTS_COUNTED:
             self.hosts = Counter(dict(self.hosts.most_common(HOSTS_COUNTED)))
@@ -64,7 +66,7 @@ class _Statistics:
 
     def __init__(self, folder: str, units: Sequence[Unit]):
         self._folder, self._under_way = folder, {unit["name"] for unit in units}
-        self._read: dict[str, tuple[storage.Stamp | None, dict[str, Any]]] = {}
+        self._read: dict[str, tuple[storage.Stamp | None, Statistics]] = {}
         self.totals = Totals()
 
     def look(self) -> Totals:
@@ -78,10 +80,10 @@ class _Statistics:
         return self.totals
 
     def _look_at(self, unit: str, path: str) -> None:
-        seen, before = self._read.get(unit, (None, {}))
+        seen, before = self._read.get(unit, (None, Statistics()))
         if (changed := storage.stamp(path)) == seen:
             return
-        stats = storage.read_json(path)
+        stats = cast(Statistics, storage.read_json(path))
         self.totals.add(before, -1)
         self.totals.add(stats)
         self._read[unit] = changed, stats
@@ -98,6 +100,8 @@ class WebWatch(progress.Watch):
         self._images = sum(cast(FetchUnit, unit)["images"] for unit in units)
         self._statistics = _Statistics(run.path("log", "fetch"), units)
         self._before_this = self._statistics.look().responses
+        if said := proxies.unused():
+            console.print(said, style="yellow", soft_wrap=True)
 
     def look(self) -> None:
         """Looks at the statistics until told to stop."""

@@ -1,12 +1,14 @@
 """The journal of a fetch unit: how fetching each image ended so far, so that nothing in it is asked for a second time.
 
 Two files grow at their ends: `NAME.images` has the bytes of the images, `NAME.journal` a line for each image that
-ended, written after its bytes. A line is the CRC-32 of the rest in eight hex digits, a space, and JSON; the first line
+ended, written after its bytes. What comes within a quarter of a second is written together, so a kill loses that much.
+A line is the CRC-32 of the rest in eight hex digits, a space, and JSON; the first line
 has the grounds of the others. To continue a unit, we read the lines up to the first that is not whole, check each image
 in hand by its SHA-256, write a new journal, and cut off the bytes after the last image.
 """
 
 import hashlib
+import time
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -20,13 +22,15 @@ import orjson
 from altalign import storage
 from altalign.machine import interrupts
 from altalign.pipelines.images.measuring import Measured, Outcome
+from altalign.pipelines.web.kept.gathered import Gathered
 from altalign.reasons import DropReason
 
 VERSION = 2
+GATHERED_S, GATHERED_BYTES = 0.25, 1 << 20  # what is written together: what came within this time, or this much
 
 
 @dataclass(frozen=True)
-class Grounds:
+class JournalGrounds:
     """What a journal is based on: digests of the requests and their limits, and of the settings of measuring."""
 
     asked: str
@@ -37,7 +41,7 @@ class Grounds:
 class Entries:
     """The content of the whole lines of a journal; no grounds if it has none or is of another version."""
 
-    grounds: Grounds | None = None
+    grounds: JournalGrounds | None = None
     outcomes: Mapping[int, Outcome] = field(default_factory=dict)
 
 
@@ -46,7 +50,8 @@ class Journal:
 
     def __init__(self, outcomes: dict[int, Outcome], images: storage.Growing, lines: storage.Growing):
         self.outcomes = outcomes
-        self._images, self._lines = images, lines
+        self._images, self._lines = Gathered(images), Gathered(lines)
+        self._due_s = 0.0
 
     def in_hand(self, number: int, data: bytes, measured: Measured) -> None:
         """Records an image and its bytes."""
@@ -61,10 +66,26 @@ class Journal:
     def _add(self, number: int, outcome: Outcome) -> None:
         self._lines.write(_line(_entry(number, outcome)))
         self.outcomes[number] = outcome
+        if time.monotonic() >= self._due_s or self._images.gathered_bytes >= GATHERED_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hands what was recorded to the system, bytes first, so that it outlives this process.
+
+        Raises:
+            FullDiskError: no space is left. No line of an image whose bytes are not there is ever written.
+        """
+        try:
+            self._images.flush()
+        except BaseException:
+            self._lines.take()
+            raise
+        self._lines.flush()
+        self._due_s = time.monotonic() + GATHERED_S
 
 
 @contextmanager
-def opened(path: str, grounds: Grounds, measure: Callable[[int, bytes], Measured]) -> Iterator[Journal]:
+def opened(path: str, grounds: JournalGrounds, measure: Callable[[int, bytes], Measured]) -> Iterator[Journal]:
     """Continues a unit or begins it; `path` is that of its files without their endings.
 
     A journal of other requests is forgotten; if only measuring differs, the bytes in hand are measured again.
@@ -83,7 +104,11 @@ def opened(path: str, grounds: Grounds, measure: Callable[[int, bytes], Measured
     write(path, grounds, outcomes)
     end = max((outcome.offset + outcome.bytes for outcome in outcomes.values()), default=0)
     with storage.growing(f"{path}.images", keep=end) as images, storage.growing(f"{path}.journal") as lines:
-        yield Journal(outcomes, images, lines)
+        kept = Journal(outcomes, images, lines)
+        try:
+            yield kept
+        finally:
+            kept.flush()
 
 
 def _still_in_hand(
@@ -113,10 +138,10 @@ def read(path: str) -> Entries:
             outcomes[number] = Outcome(
                 DropReason(reason) if reason else None, http_code, offset, size, _measured(measured)
             )
-    return Entries(Grounds(head["asked"], head["measured"]), outcomes)
+    return Entries(JournalGrounds(head["asked"], head["measured"]), outcomes)
 
 
-def write(path: str, grounds: Grounds, outcomes: Mapping[int, Outcome]) -> None:
+def write(path: str, grounds: JournalGrounds, outcomes: Mapping[int, Outcome]) -> None:
     """Writes a whole journal, replacing the old one."""
     head = {"version": VERSION, "asked": grounds.asked, "measured": grounds.measured}
     storage.write_bytes(

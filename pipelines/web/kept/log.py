@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TypedDict, cast
 
 import ada_url
 import orjson
@@ -21,24 +21,43 @@ from altalign.errors import UnreadableError
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.web.client import Response
+from altalign.pipelines.web.kept.gathered import Gathered
 from altalign.reasons import DropReason
+from altalign.schema import Try
 
 SECONDS_BETWEEN_STATS = 1.0
 HOSTS_AT_MOST = 20  # hosts in the statistics of a unit: those with the most failures
+
+
+class Statistics(TypedDict, total=False):
+    """How far a unit is: the counts of img2dataset, then our own. All of them are there but in logs of others."""
+
+    count: int
+    successes: int
+    failed_to_download: int
+    failed_to_resize: int
+    status_dict: dict[str, int]
+    images: int
+    bytes: int
+    hosts: dict[str, int]
+    duration: float
+    start_time: float
+    end_time: float
+    responses: int
 
 
 class UnitLog:
     """The log of a unit under way."""
 
     def __init__(self, path: str, image_ids: Sequence[str], urls: Sequence[str | None], lines: storage.Growing):
-        self._path, self._image_ids, self._urls, self._lines = path, image_ids, urls, lines
+        self._path, self._image_ids, self._urls, self._lines = path, image_ids, urls, Gathered(lines)
         self._before = _stats(path)
         self._begin_s, self._begin = time.time(), time.monotonic()
         self._said = self._begin - SECONDS_BETWEEN_STATS
         self._responses = self._before.get("responses", 0)
 
     def tries(self, number: int, response: Response) -> None:
-        """Logs the tries of an image, or why it was not asked for."""
+        """Logs the tries of an image, or why it was not asked for; the lines are written with the next statistics."""
         self._responses += 1
         found = [
             (t.url, t.address, t.started_s, t.seconds, t.status, t.reason, t.detail, t.bytes) for t in response.tries
@@ -46,19 +65,24 @@ class UnitLog:
         for url, address, started_s, seconds, status, reason, detail, size in found or [
             (self._urls[number], None, time.time(), 0.0, response.http_code, response.reason, response.detail, 0)
         ]:
-            said: dict[str, Any] = {
+            said: Try = {
                 "image_id": self._image_ids[number],
                 "url": url,
                 "address": address,
                 "started": round(started_s, 3),
+                "seconds": round(seconds, 3),
+                "status": status,
+                "reason": reason,
+                "detail": detail,
+                "bytes": size,
             }
-            said |= {"seconds": round(seconds, 3), "status": status, "reason": reason, "detail": detail, "bytes": size}
             self._lines.write(orjson.dumps(said, option=orjson.OPT_APPEND_NEWLINE))
 
     def stats(self, outcomes: Mapping[int, Outcome], *, is_last: bool = False) -> None:
         """Writes how far the unit is, at most once a second."""
         if is_last or time.monotonic() >= self._said + SECONDS_BETWEEN_STATS:
             self._said = time.monotonic()
+            self.flush()
             of_all_tries = {
                 "duration": round(self._before.get("duration", 0.0) + self._said - self._begin, 3),
                 "start_time": self._before.get("start_time", self._begin_s),
@@ -66,6 +90,10 @@ class UnitLog:
                 "responses": self._responses,
             }
             storage.write_json(f"{self._path}_stats.json", {**statistics(outcomes, self._urls), **of_all_tries})
+
+    def flush(self) -> None:
+        """Writes the lines that are not written yet."""
+        self._lines.flush()
 
 
 @contextmanager
@@ -75,7 +103,11 @@ def opened(run: Run, name: str, image_ids: Sequence[str], urls: Sequence[str | N
     with storage.growing(f"{path}.jsonl") as lines:
         if lines.bytes and storage.read_range(f"{path}.jsonl", lines.bytes - 1, 1) != b"\n":
             lines.write(b"\n")
-        yield UnitLog(path, image_ids, urls, lines)
+        told = UnitLog(path, image_ids, urls, lines)
+        try:
+            yield told
+        finally:
+            told.flush()
 
 
 def restate(run: Run, name: str, outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> None:
@@ -84,15 +116,15 @@ def restate(run: Run, name: str, outcomes: Mapping[int, Outcome], urls: Sequence
     storage.write_json(f"{path}_stats.json", {**_stats(path), **statistics(outcomes, urls)})
 
 
-def _stats(path: str) -> dict[str, Any]:
+def _stats(path: str) -> Statistics:
     """The last statistics; empty if they are missing or not JSON, for a log is no reason to stop."""
     try:
-        return storage.read_json(f"{path}_stats.json")
+        return cast(Statistics, storage.read_json(f"{path}_stats.json"))
     except UnreadableError:
         return {}
 
 
-def statistics(outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> dict[str, Any]:
+def statistics(outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> Statistics:
     """The counts of img2dataset (without times), then images of the unit, bytes in hand, and the worst hosts."""
     statuses = Counter(map(status_of, outcomes.values()))
     hosts = Counter(host_of(urls[number]) for number, outcome in outcomes.items() if outcome.reason is not None)

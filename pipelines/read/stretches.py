@@ -23,7 +23,7 @@ ADVICE = "; repair or remove the file, or set skip_unreadable = true"
 
 
 @dataclass(frozen=True)
-class Found:
+class Stretch:
     """The content of one stretch of a file, in input order."""
 
     rows: pa.RecordBatch  # schema.EXTRACTED
@@ -33,18 +33,18 @@ class Found:
 
 
 class Gatherer:
-    """Gathers rows, broken records and places one at a time; a reader takes them as a `Found` once it is `full`.
+    """Gathers rows, broken records and places one at a time; a reader takes them as a `Stretch` once it is `full`.
 
     `finish` turns the gathered rows, tuples as given to `row`, into a batch of `schema.EXTRACTED`.
     """
 
     def __init__(self, path: str, finish: Callable[[Sequence[tuple[Any, ...]]], pa.RecordBatch]):
         self._path, self._finish = path, finish
-        self.read = 0  # as in `Found`; the reader knows
+        self.read = 0  # as in `Stretch`; the reader knows
         self._start()
 
     def _start(self) -> None:
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows: list[tuple[object, ...]] = []
         self._broken: list[tuple[str, int, str]] = []
         self._places: list[tuple[str, int | None, int | None, bytes | None]] = []
         self._bytes = self._things = 0
@@ -54,7 +54,7 @@ class Gatherer:
         """Whether so much is gathered that it should be taken."""
         return self._bytes >= STRETCH_BYTES or self._things >= STRETCH_ROWS
 
-    def row(self, values: tuple[Any, ...], *, size: int) -> None:
+    def row(self, values: tuple[object, ...], *, size: int) -> None:
         """Add a row of about this many bytes."""
         self._rows.append(values)
         self._bytes += size
@@ -71,10 +71,10 @@ class Gatherer:
         self._bytes += len(data or b"")
         self._things += 1
 
-    def take(self) -> Found:
+    def take(self) -> Stretch:
         """Everything gathered since the last take."""
         parts = self._finish(self._rows), batch(self._broken, BROKEN), batch(self._places, IMAGE_PLACE)
-        found = Found(*parts, self.read)
+        found = Stretch(*parts, self.read)
         self._start()
         return found
 
@@ -86,10 +86,10 @@ def kept(candidates: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch([*candidates.columns, pa.nulls(rows, pa.string()), none], schema=EXTRACTED)
 
 
-def as_found(candidates: pa.RecordBatch, places: pa.RecordBatch | None = None) -> Found:
+def as_found(candidates: pa.RecordBatch, places: pa.RecordBatch | None = None) -> Stretch:
     """A stretch of kept candidates without a broken record."""
     found = batch([], IMAGE_PLACE) if places is None else places
-    return Found(kept(candidates.select(CANDIDATE.names)), batch([], BROKEN), found)
+    return Stretch(kept(candidates.select(CANDIDATE.names)), batch([], BROKEN), found)
 
 
 def unreadable(path: str, what: str) -> NoReturn:
@@ -115,7 +115,7 @@ def readable(path: str, what: str) -> Iterator[None]:
         raise UnreadableError(f"{path}: cannot be read as {what} ({reason}){ADVICE}") from error
 
 
-def batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+def batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
     """A batch of rows given as tuples."""
     columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
     arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]

@@ -1,0 +1,62 @@
+"""How long the strings of a candidate may be. Readers cut what is longer, so that no column holds it whole.
+
+Of a longer string so much is kept that it still is too long: the rules of `judge` see that, and drop the candidate.
+"""
+
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+CAPTION_BYTES = 64 << 10  # the default of `text.bytes_at_most`, which cannot be raised
+URL_BYTES = 8 << 10  # servers take no more: nginx and Apache 8 KiB, with the rest of a request's head
+EXTRA_BYTES = 64 << 10  # of the columns that are kept with a pair, as one JSON object
+LEFT_OUT = "{}"  # stands for a longer object; one that is whole names its columns
+
+
+def cut(texts: pa.StringArray, *, bytes_at_most: int) -> pa.StringArray:
+    """The same n texts; of a longer one, its beginning, a few bytes longer than `bytes_at_most`.
+
+    Args:
+        texts: n strings; where one is longer, all are UTF-8.
+        bytes_at_most: how long a text may be.
+
+    Returns:
+        The same array where no text is longer. A text that does not end in a space does not when it is cut.
+    """
+    is_long = longer(texts, bytes_at_most=bytes_at_most)
+    if not is_long.any():
+        return texts
+    cuts = [cut_text(text.as_buffer().to_pybytes(), bytes_at_most=bytes_at_most) for text in texts.filter(is_long)]
+    return cast(Any, pc).replace_with_mask(texts, pa.array(is_long), pa.array(cuts, pa.string()))
+
+
+def cut_text(text: bytes, *, bytes_at_most: int) -> bytes:
+    """The shortest beginning of a longer text, in UTF-8, that is above `bytes_at_most` and ends in no space."""
+    end = bytes_at_most
+    while end == bytes_at_most or (text[end : end + 1] and (text[end] & 0xC0 == 0x80 or text[end - 1] == ord(" "))):
+        end += 1
+    return text[:end]
+
+
+def longer(texts: pa.StringArray, *, bytes_at_most: int) -> np.ndarray:
+    """Whether each text has more bytes: bool[n]; a null has none."""
+    lengths = pc.binary_length(texts).fill_null(0)
+    return lengths.to_numpy(zero_copy_only=False) > bytes_at_most
+
+
+def urls_too_long(*columns: pa.StringArray) -> np.ndarray:
+    """Whether any of these URLs is longer than `URL_BYTES`: bool[n]."""
+    return np.logical_or.reduce([longer(urls, bytes_at_most=URL_BYTES) for urls in columns])
+
+
+def is_left_out(objects: pa.StringArray) -> np.ndarray:
+    """Whether each object was too long: bool[n]."""
+    return pc.equal(objects.fill_null(""), pa.scalar(LEFT_OUT)).to_numpy(zero_copy_only=False)
+
+
+def extra(objects: pa.StringArray) -> pa.StringArray:
+    """The same n JSON objects, `LEFT_OUT` in place of each that is longer than `EXTRA_BYTES`."""
+    is_long = longer(objects, bytes_at_most=EXTRA_BYTES)
+    return objects if not is_long.any() else pc.if_else(pa.array(is_long), pa.scalar(LEFT_OUT), objects)
