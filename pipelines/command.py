@@ -1,4 +1,4 @@
-"""Arguments and settings of `altalign init`, `curate`, `retry`, `decontaminate` and `calibrate`.
+"""Arguments and settings of `altalign init`, `curate`, `retry`, `repair`, `decontaminate`, `calibrate` and `cluster`.
 
 They are read before anything heavy is imported, so that --help and a wrong setting answer at once.
 """
@@ -6,7 +6,6 @@ They are read before anything heavy is imported, so that --help and a wrong sett
 import argparse
 import difflib
 import io
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +13,14 @@ from typing import TYPE_CHECKING
 from altalign import cli, storage, terminal
 from altalign.arguments import Parser
 from altalign.errors import AltalignError, UsageError
-from altalign.machine import memory, startup
-from altalign.stages import STAGES, damaged, own_files
+from altalign.machine import startup
+from altalign.pipelines.run_arguments import TO_BEAM, add_overrides, config_of_curation, fitted, parted
+from altalign.stages import REMOVED_FILE, STAGES
 
 if TYPE_CHECKING:
     from altalign.curation import CurateConfig
+    from altalign.pipelines.curate import Wanted
     from altalign.pipelines.run.progress import Progress
-
-_TO_BEAM = "Flags after -- go to Beam."
 
 
 def main(argv: Sequence[str]) -> int:
@@ -30,17 +29,35 @@ def main(argv: Sequence[str]) -> int:
 
     from altalign.curation import CurateConfig
 
-    config = _fitted(CurateConfig.load(arguments.config, arguments.set))
+    of_file = None if arguments.policy else fitted(CurateConfig.load(arguments.config, arguments.set))
 
     with startup.imports():
         # Beam, kernels and codecs take most of a second
         from altalign.pipelines import curate
 
     wanted = curate.Wanted(arguments.until, arguments.rerun, arguments.restart, flags)
+    if of_file is None:
+        return _by_policy(arguments, wanted)
     if arguments.dry_run:
-        curate.plan(config, wanted, config_path=str(arguments.config))
+        curate.plan(of_file, wanted, config_path=str(arguments.config))
         return 0
-    code = curate.show(curate.curate(config, wanted, config_path=str(arguments.config)))
+    code = curate.show(curate.curate(of_file, wanted, config_path=str(arguments.config)))
+    return _reported(of_file) or code
+
+
+def _by_policy(arguments: argparse.Namespace, wanted: "Wanted") -> int:
+    """Run, or continue, a curation that somebody has approved."""
+    from altalign.pipelines import curate
+    from altalign.pipelines.trial import approved
+
+    policy = approved.opened(arguments.policy, arguments.set)
+    config = fitted(policy.config)
+    if arguments.dry_run:
+        curate.plan(config, wanted, config_path=policy.config_path)
+        return 0
+    run = curate.curate(config, wanted, config_path=policy.config_path)
+    code = curate.show(run)
+    approved.show(policy, run)
     return _reported(config) or code
 
 
@@ -62,7 +79,7 @@ def curated(
 
     shown = progress if callable(progress) else None if progress else terminal.into(io.StringIO())
     wanted = curate.Wanted(rerun=rerun, is_restart=is_restart, shown=shown)
-    run = curate.curate(_fitted(config), wanted, config_path=where)
+    run = curate.curate(fitted(config), wanted, config_path=where)
     if nothing_left := curate.check(run):
         raise AltalignError(f"{run.folder}: {nothing_left}")
     return run.folder
@@ -84,7 +101,7 @@ def init(argv: Sequence[str]) -> int:
     if arguments.to.exists():
         raise UsageError(f"{arguments.to}: is there already; give another file with --to, or remove it")
 
-    with startup.imports():
+    with startup.imports(compiles=False):
         from altalign.pipelines.opening import first_config
 
     name = arguments.paths[0].rstrip("/").rpartition("/")[2].partition(".")[0].strip("*?[]") or "mine"
@@ -111,7 +128,7 @@ def retry(argv: Sequence[str]) -> int:
         "anew. What was fetched is not asked for again, and log/fetch/ keeps the history.",
         epilog=(
             "Without --reason: http_status of 429 and 5xx, http_not_asked, http_timeout, http_unreachable, "
-            f"http_broken. {_TO_BEAM}"
+            f"http_broken. {TO_BEAM}"
         ),
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run")
@@ -122,12 +139,12 @@ def retry(argv: Sequence[str]) -> int:
         metavar="REASON",
         help="ask again for what failed for this, of any status; repeatable, or several with commas",
     )
-    _add_overrides(parser, "override a setting of the run; repeatable")
-    own, flags = _parted(argv)
+    add_overrides(parser, "override a setting of the run; repeatable")
+    own, flags = parted(argv)
     arguments = parser.parse_args(own)
     reasons = [reason.strip() for named in arguments.reason for reason in named.split(",")]
     _check_reasons(reasons)
-    config = _fitted(_config_of_run(arguments.run, arguments.set))
+    config = fitted(config_of_curation(arguments.run, arguments.set))
     if config.fetch.source != "web":
         terminal.stderr().print(
             f"{terminal.shown(config.run.folder)}: nothing to retry: its images were in hand, not on the web",
@@ -143,18 +160,36 @@ def retry(argv: Sequence[str]) -> int:
     return _reported(config) or code
 
 
+def repair(argv: Sequence[str]) -> int:
+    """Make anew what is damaged of a finished run."""
+    parser = Parser(
+        prog="altalign repair",
+        description="Compare every file of a finished run with what was written, and make anew those that are damaged, "
+        "where what they are made of is there: the same bytes. The exit code is 1 where something stays damaged.",
+        epilog=TO_BEAM,
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
+    own, flags = parted(argv)
+    config = fitted(config_of_curation(parser.parse_args(own).run, ()))
+
+    with startup.imports():
+        from altalign.pipelines import repair as of_run
+
+    return of_run.repair(config, flags)
+
+
 def decontaminate(argv: Sequence[str]) -> int:
     """Add test sets to a run, and finish it anew without their near-duplicates."""
     parser = Parser(
         prog="altalign decontaminate",
         description="Add test sets to a run: near-duplicates of their images go, and the shards are written anew. "
         "Nothing is fetched or judged again.",
-        epilog=_TO_BEAM,
+        epilog=TO_BEAM,
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run whose images are fetched")
     _add_test_sets(parser, "folder of images, Parquet files or tars; repeatable", is_required=True)
-    _add_overrides(parser, "override a setting of the run; repeatable")
-    own, flags = _parted(argv)
+    add_overrides(parser, "override a setting of the run; repeatable")
+    own, flags = parted(argv)
     config = _with_test_sets(parser.parse_args(own))
 
     with startup.imports():
@@ -198,8 +233,8 @@ def calibrate(argv: Sequence[str]) -> int:
         metavar="IMAGES",
         help="images to make copies of: half teach the map, half are looked for (2000)",
     )
-    _add_overrides(parser, "override a setting of the run; repeatable")
-    own, flags = _parted(argv)
+    add_overrides(parser, "override a setting of the run; repeatable")
+    own, flags = parted(argv)
     arguments = parser.parse_args(own)
     if flags:
         raise UsageError(
@@ -212,22 +247,43 @@ def calibrate(argv: Sequence[str]) -> int:
     with startup.imports():
         from altalign.pipelines.calibrate import calibration as on_run
 
-    asked = on_run.Wanted(
+    asked = on_run.WantedCalibration(
         arguments.out.rstrip("/") or "/", arguments.pairs, arguments.images, arguments.false_positives, arguments.sample
     )
     return on_run.calibrate(config, asked)
 
 
+def cluster(argv: Sequence[str]) -> int:
+    """Sort the images of a finished run into clusters."""
+    parser = Parser(
+        prog="altalign cluster",
+        description="Sort the images of a finished run into clusters by k-means. They are written to RUN/clusters, "
+        'beside the shards, which stay as they are. A training takes them with [data] sources = "clusters".',
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
+    parser.add_argument("--k", type=int, default=100, metavar="CLUSTERS", help="how many clusters at most (100)")
+    parser.add_argument(
+        "--embedder",
+        default="dct",
+        metavar="NAME",
+        help="what describes an image, as in [decontaminate] embedder, such as run:TRAINING_RUN (dct)",
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.k < 1:
+        raise UsageError(f"--k {arguments.k}: not a number of clusters; give 1 or more")
+
+    with startup.imports():
+        from altalign.pipelines import cluster as of_run
+
+    return of_run.cluster(arguments.run, k=arguments.k, embedder=arguments.embedder)
+
+
 def _with_test_sets(arguments: argparse.Namespace) -> "CurateConfig":
     """The settings of a run that still has its `work/`, with the test sets of a command line."""
     test_sets = [_test_set(named, arguments.image_column) for named in arguments.test_set]
-    config = _fitted(_config_of_run(arguments.run, arguments.set, test_sets))
+    config = fitted(config_of_curation(arguments.run, arguments.set, test_sets))
     _check_work(config.run.folder)
     return config
-
-
-def _add_overrides(parser: argparse.ArgumentParser, words: str) -> None:
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help=words)
 
 
 def _add_test_sets(parser: argparse.ArgumentParser, words: str, *, is_required: bool = False) -> None:
@@ -251,6 +307,11 @@ def _reported(config: "CurateConfig") -> int:
 
 
 def _check_work(folder: str) -> None:
+    if storage.exists(storage.join(folder, REMOVED_FILE)):
+        raise UsageError(
+            f"{folder}: work/ went with the pairs that were removed, and what was fetched with it; do this to a run "
+            "before pairs are removed"
+        )
     if storage.kind(storage.join(folder, "work")) == "missing":
         raise UsageError(
             f"{folder}: work/ was deleted, and what was fetched with it; "
@@ -273,69 +334,18 @@ def _check_reasons(named: Sequence[str]) -> None:
         raise UsageError(f"--reason {reason}: nothing fails to be fetched for that ({hint})")
 
 
-def _config_of_run(folder: str, overrides: Sequence[str], test_sets: Sequence[dict[str, str]] = ()) -> "CurateConfig":
-    """The settings of a run with the engine that it was run with, these overrides, and these further test sets.
-
-    Raises:
-        UsageError: the folder is no run.
-        DamagedError: one of its files is not as it was written.
-    """
-    from altalign.curation import CurateConfig
-
-    folder = folder.rstrip("/") or "/"
-    storage.check(folder)
-    if storage.kind(folder) != "folder":
-        raise UsageError(f"{folder}: no such run folder; give the [run] folder of a curation")
-    with own_files(folder):
-        facts = storage.read_json(storage.join(folder, "run.json"))
-    if not facts:
-        raise UsageError(f"{folder}: no run of altalign (it has no run.json); give the [run] folder of a curation")
-    path = storage.join(folder, "config.toml")
-    if not storage.exists(path):
-        raise damaged(folder, path, "it is not there")
-    engine = [f"engine.{name}={json.dumps(value)}" for name, value in facts.get("engine", {}).items()]
-    config = CurateConfig.load(path, [f"run.folder={json.dumps(folder, ensure_ascii=False)}", *engine, *overrides])
-    if not test_sets:
-        return config
-    values = config.model_dump(mode="json")
-    before = values["decontaminate"]["test_sets"]
-    for each, known in ((each, known) for each in test_sets for known in config.decontaminate.named_sets):
-        if each["name"] == known.name and each["path"] != known.path:
-            raise UsageError(
-                f"--test-set {each['name']}={each['path']}: the run has a test set of that name ({known.path}); "
-                "give another name"
-            )
-    values["decontaminate"]["test_sets"] = [*before, *(each for each in test_sets if each not in before)]
-    return CurateConfig.from_values(values, where="--test-set")
-
-
-def _fitted(config: "CurateConfig") -> "CurateConfig":
-    """The settings with as many workers as there is memory for; prints a line where these are fewer."""
-    there = memory.free()
-    fitted = memory.fitted(config, there)
-    if fitted is not config:
-        terminal.stderr().print(
-            f"{there.bytes // memory.MB:,} MB of memory are free ({there.of}), so workers = {fitted.engine.workers}",
-            soft_wrap=True,
-        )
-    return fitted
-
-
-def _parted(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words for the verb, and the flags after `--`, which are for Beam."""
-    at = argv.index("--") if "--" in argv else len(argv)
-    return list(argv[:at]), list(argv[at + 1 :])
-
-
 def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    own, flags = _parted(argv)
+    own, flags = parted(argv)
     parser = Parser(
         prog="altalign curate",
         description="Curate image/alt-text pairs into training shards. Run again, it continues where it stopped.",
-        epilog=_TO_BEAM,
+        epilog=TO_BEAM,
     )
-    parser.add_argument("config", metavar="CONFIG", type=Path, help="settings (TOML)")
-    _add_overrides(parser, "override a setting; repeatable")
+    parser.add_argument("config", metavar="CONFIG", type=Path, nargs="?", help="settings (TOML)")
+    parser.add_argument(
+        "--policy", default="", metavar="FILE", help="instead of CONFIG: what `altalign trial` wrote, once approved"
+    )
+    add_overrides(parser, "override a setting; repeatable")
     parser.add_argument("--until", choices=STAGES, default=STAGES[-1], help="stop after this stage")
     parser.add_argument(
         "--dry-run", action="store_true", help="show files, units, resolved settings and the disk needed; do nothing"
@@ -343,7 +353,10 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     rerun_help = "run STAGE and what follows anew; without a name, the first stage whose settings or files changed"
     parser.add_argument("--rerun", nargs="?", choices=("", *STAGES), const="", metavar="STAGE", help=rerun_help)
     parser.add_argument("--restart", action="store_true", help="run everything anew")
-    return parser.parse_args(list(_joined(own))), flags
+    arguments = parser.parse_args(list(_joined(own)))
+    if bool(arguments.config) == bool(arguments.policy):
+        raise UsageError("curate takes one of CONFIG and --policy FILE, which has the settings; give one of them")
+    return arguments, flags
 
 
 def _joined(argv: Sequence[str]) -> Iterator[str]:

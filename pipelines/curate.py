@@ -20,16 +20,32 @@ from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.grounds import Grounds
 from altalign.pipelines.opening.plan import print_plan
 from altalign.pipelines.opening.record import recording
-from altalign.pipelines.run import artefacts, outputs, pool, progress
-from altalign.pipelines.run.units import F, Marks, Run, U
+from altalign.pipelines.run import outputs, pool, progress, vouched
+from altalign.pipelines.run.artefacts.counted import COUNTED
+from altalign.pipelines.run.artefacts.decontaminated import (
+    AUGMENTED,
+    CELLS,
+    COMPARED,
+    DECONTAMINATED,
+    FOUND,
+    INDEX,
+    LEARNED,
+    REPLACED,
+    TESTS,
+)
+from altalign.pipelines.run.artefacts.extracted import EXTRACTED
+from altalign.pipelines.run.artefacts.fetched import FETCHED, GATHERED
+from altalign.pipelines.run.artefacts.judged import JUDGED
+from altalign.pipelines.run.artefacts.written import WRITTEN
+from altalign.pipelines.run.units import F, Facts, Marks, Run, U
 from altalign.pipelines.stages import decontaminate, extract, fetch, fetch_from_files, judge, tables, write
-from altalign.stages import STAGES, own_files
+from altalign.stages import STAGES, check_curated, own_files
 
 
 class Step(NamedTuple):
     """One Beam pipeline: where its units leave their marks, which units there are, and what is done with them."""
 
-    marks: Marks[Any]
+    marks: Marks[Facts]
     plan: Callable[[Run], Sequence[Any]]
     transform: Callable[[Run], beam.PTransform[Any, Any]]
     watch: Callable[[Run], type[progress.Watch]] = lambda _: progress.Watch
@@ -42,14 +58,14 @@ def each(marks: Marks[F], plan: Callable[[Run], Sequence[U]], work: Callable[[Ru
     return Step(marks, plan, lambda run: MapUnits(run, marks, work), **more)
 
 
-TEST_IMAGES = each(artefacts.TESTS, test_images.plan, test_images.read)
+TEST_IMAGES = each(TESTS, test_images.plan, test_images.read)
 
 # The whole curation, in order: the steps of each stage, and what concludes it once all its units are finished.
 PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
     "extract": (
         [
             each(
-                artefacts.EXTRACTED,
+                EXTRACTED,
                 extract.plan,
                 extract.extract,
                 watch=lambda _: extract.Watch,
@@ -58,31 +74,31 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
         ],
         extract.conclude,
     ),
-    "tables": ([Step(artefacts.COUNTED, pool.units, tables.Count)], tables.conclude),
-    "judge": ([Step(artefacts.JUDGED, pool.units, judge.Judge)], of_judge.conclude),
+    "tables": ([Step(COUNTED, pool.units, tables.Count)], tables.conclude),
+    "judge": ([Step(JUDGED, pool.units, judge.Judge)], of_judge.conclude),
     "fetch": (
         [
             TEST_IMAGES,  # before any image is fetched: an unreadable test image stops the run here
-            Step(artefacts.GATHERED, fetch_from_files.plan_gather, fetch_from_files.Gather),
-            Step(artefacts.FETCHED, fetch.plan, fetch.Fetch, fetch.watch, fetch.seconds),
+            Step(GATHERED, fetch_from_files.plan_gather, fetch_from_files.GatherTables),
+            Step(FETCHED, fetch.plan, fetch.Fetch, fetch.watch, fetch.seconds),
         ],
         fetch.conclude,
     ),
     "decontaminate": (
         [
             TEST_IMAGES,
-            each(artefacts.AUGMENTED, learned.plan_copies, learned.make_copies),
-            each(artefacts.LEARNED, learned.plan, learned.learn),
-            each(artefacts.INDEX, index.plan, index.build),
-            each(artefacts.FOUND, decontaminate.plan_found, decontaminate.find),
-            each(artefacts.CELLS, within_pool.plan_one, within_pool.make_cells),
-            Step(artefacts.COMPARED, within_pool.plan, within_pool.compared(decontaminate.gone)),
-            each(artefacts.REPLACED, within_pool.plan_one, within_pool.replace),
-            each(artefacts.DECONTAMINATED, decontaminate.plan, decontaminate.drop),
+            each(AUGMENTED, learned.plan_copies, learned.make_copies),
+            each(LEARNED, learned.plan, learned.learn),
+            each(INDEX, index.plan, index.build),
+            each(FOUND, decontaminate.plan_found, decontaminate.find),
+            each(CELLS, within_pool.plan_one, within_pool.make_cells),
+            Step(COMPARED, within_pool.plan, within_pool.compared(decontaminate.gone)),
+            each(REPLACED, within_pool.plan_one, within_pool.replace),
+            each(DECONTAMINATED, decontaminate.plan, decontaminate.drop),
         ],
         decontaminate.conclude,
     ),
-    "write": ([each(artefacts.WRITTEN, write.plan, write.write, seconds=write.seconds)], write.conclude),
+    "write": ([each(WRITTEN, write.plan, write.write, seconds=write.seconds)], write.conclude),
 }
 
 
@@ -100,6 +116,7 @@ def curate(config: CurateConfig, wanted: Wanted, *, config_path: str) -> Run:
     """Run or continue a curation; errors name `config_path`."""
     pipeline_options, run = _checked(config, wanted, config_path)
     reopen.check_folder(run)
+    check_curated(run.folder)
     with own_files(run.folder):
         is_settled = reopen.is_settled(run, rerun=wanted.rerun, is_restart=wanted.is_restart)
     if not is_settled:
@@ -172,9 +189,11 @@ def run_stage(
         for step in steps:
             run_step(run, step, pipeline_options, shown)
     outputs.counts_of(run).reconcile(outputs.counted_stages(run, and_now=stage))
-    conclude(run)
+    with storage.noted(run.work()) as block:
+        conclude(run)
     if stage != STAGES[-1]:  # the manifest is the last one's mark
-        storage.write_json(run.mark(stage, "done"), {})
+        units = {step: len(run.finished(step)) for step in vouched.steps_of(stage)}
+        run.write_mark(stage, "done", {"units": units}, block)
 
 
 def run_step(run: Run, step: Step, pipeline_options: PipelineOptions, shown: progress.Shown | None = None) -> None:

@@ -18,7 +18,7 @@ from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.run.artefacts import Fetched, first_of_each_image, survivors
+from altalign.pipelines.run.artefacts.fetched import Fetched, first_of_each_image, survivors
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages import fetch
 from altalign.pipelines.web.kept import journal, log

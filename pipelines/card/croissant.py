@@ -1,14 +1,13 @@
 """The data-set card for programs: `croissant.json`, as Croissant 1.0 has it."""
 
-from typing import Any
-
 import pyarrow as pa
 
-from altalign.pipelines.card.facts import COLUMNS, Facts
+from altalign.pipelines.card.facts import COLUMNS, CardFacts, model_of
 from altalign.schema import SAMPLE
+from altalign.scores import Score
 
 
-def croissant(facts: Facts) -> dict[str, Any]:
+def croissant(facts: CardFacts) -> dict[str, object]:
     """The card for programs, as Croissant 1.0 has it."""
     card, pairs = facts.config.card, facts.summary["pairs"]
     described = {
@@ -24,15 +23,16 @@ def croissant(facts: Facts) -> dict[str, Any]:
         "distribution": [
             _files("side-cars", "application/x-parquet", "parquet"),
             _files("tars", "application/x-tar", "tar"),
+            *(_score_files(score) for score in facts.scores),
         ]
         if pairs
         else [],
-        "recordSet": [_records()] if pairs else [],
+        "recordSet": [_records(), *map(_score_records, facts.scores)] if pairs else [],
     }
     return described
 
 
-def _files(name: str, encoding: str, ending: str) -> dict[str, Any]:
+def _files(name: str, encoding: str, ending: str) -> dict[str, object]:
     return {
         "@type": "cr:FileSet",
         "@id": name,
@@ -42,7 +42,7 @@ def _files(name: str, encoding: str, ending: str) -> dict[str, Any]:
     }
 
 
-def _records() -> dict[str, Any]:
+def _records() -> dict[str, object]:
     fields = [
         {
             "@type": "cr:Field",
@@ -55,6 +55,39 @@ def _records() -> dict[str, Any]:
         for field in SAMPLE
     ]
     return {"@type": "cr:RecordSet", "@id": "pairs", "name": "pairs", "key": {"@id": "pairs/key"}, "field": fields}
+
+
+def _score_files(score: Score) -> dict[str, object]:
+    files = _files(f"scores-{score.name}", "application/x-parquet", "parquet")
+    return {**files, "includes": f"scores/{score.name}/*.parquet"}
+
+
+def _score_records(score: Score) -> dict[str, object]:
+    """The columns of a score, and what they rest on in words."""
+    name, model = f"of-{score.name}", model_of(score)  # every node of a card has a name of its own
+    said = f"of kind {score.facts['kind']}{f', by {model}' if model else ''}, digest {score.facts['digest']}"
+    fields = [
+        {
+            "@type": "cr:Field",
+            "@id": f"{name}/{column}",
+            "name": column,
+            "description": COLUMNS["key"] if column == "key" else f"Score {said}",
+            "dataType": _TYPES.get(kind, "sc:Integer"),
+            "source": {"fileSet": {"@id": f"scores-{score.name}"}, "extract": {"column": column}},
+        }
+        for column, kind in {"key": "string", **score.columns}.items()
+    ]
+    return {
+        "@type": "cr:RecordSet",
+        "@id": name,
+        "name": name,
+        "description": f"Score {score.name}, {said}",
+        "key": {"@id": f"{name}/key"},
+        "field": fields,
+    }
+
+
+_TYPES = {"string": "sc:Text", "bool": "sc:Boolean", "float": "sc:Float", "double": "sc:Float"}
 
 
 def _prefixed(prefix: str, names: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from altalign.counts import Counts
 from altalign.curation import CurateConfig
 from altalign.reasons import DropReason
+from altalign.scores import Score
 from altalign.terminal import shown
 
 # What a column of a side-car is, in the card's words.
@@ -31,6 +32,7 @@ COLUMNS = {
 
 # The setting that a rule is held against, and whether rule and default are those of the ALIGN paper.
 RULES: Mapping[DropReason, tuple[str, bool]] = {
+    DropReason.TEXT_TOO_LARGE: ("text.bytes_at_most", False),
     DropReason.TEXT_TOO_SHORT: ("text.words_at_least", True),
     DropReason.TEXT_TOO_LONG: ("text.words_at_most", True),
     DropReason.TEXT_ON_TOO_MANY_IMAGES: ("text.images_per_text_at_most", True),
@@ -48,13 +50,16 @@ MEANINGS: Mapping[DropReason, str] = {
     DropReason.RECORD_BROKEN: "a record that cannot be read",
     DropReason.ALT_MISSING: "an image without alt-text",
     DropReason.ALT_EMPTY: "an empty alt-text",
+    DropReason.URL_TOO_LONG: "the URL of the image or of its page has more than 8 KiB",
     DropReason.URL_INVALID: "no valid URL, and no image in hand",
     DropReason.TEXT_EMPTY: "nothing is left of the caption",
+    DropReason.TEXT_TOO_LARGE: "more bytes",
     DropReason.TEXT_TOO_SHORT: "fewer words",
     DropReason.TEXT_TOO_LONG: "more words",
     DropReason.TEXT_ON_TOO_MANY_IMAGES: "the caption is on more images",
     DropReason.TEXT_HAS_RARE_NGRAM: "a word, or two neighbouring ones, not among so many most frequent",
     DropReason.IMAGE_HAS_TOO_MANY_TEXTS: "the image has more captions",
+    DropReason.ROW_TOO_LARGE: "more kept with the pair, or a larger image in a table, than a run takes",
     DropReason.PAIR_REPEATED: "the same pair once more",
     DropReason.NOT_IN_ARCHIVE: "no input holds the image",
     DropReason.HTTP_STATUS: "the server's answer was another status than 200",
@@ -75,6 +80,9 @@ MEANINGS: Mapping[DropReason, str] = {
     DropReason.IMAGE_NSFW: "a classifier's score for pornography of so much or more",
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "near to an image of a test set, by a cosine above",
     DropReason.NEAR_DUPLICATE_IN_POOL: "near to another image of the pool, which stays",
+    DropReason.OUT_OF_BALANCE: "its concepts are frequent, and its lot was not drawn; or it has none",
+    DropReason.NOT_LISTED: "not in the list of pairs that the data was made of",
+    DropReason.REMOVED: "taken out on request",
 }
 
 _SIZES = (
@@ -97,13 +105,15 @@ _HUB_LICENCES = """
 _SPDX_ON_THE_HUB = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl", "c-uda-1.0": "c-uda"}
 
 
-class Facts(NamedTuple):
+class CardFacts(NamedTuple):
     """What a card is made of."""
 
     config: CurateConfig
     counts: Counts
     summary: Mapping[str, Any]  # summary.json
     notes: Sequence[str]  # which of ALIGN's rules drop nothing in this run, and why
+    digest: str = ""  # of the list of all files: SHA-256 in hex
+    scores: Sequence[Score] = ()  # beside the shards
 
     @property
     def name(self) -> str:
@@ -115,6 +125,14 @@ class Facts(NamedTuple):
     def is_one_format(self) -> bool:
         """Whether readers that want one kind of image can open the tars."""
         return self.config.shards.portable
+
+
+def model_of(score: Score) -> str:
+    """What a score rests on, as its settings name it, without the folders that it was in."""
+    settings = score.facts.get("settings", {})
+    names = [str(settings[name]) for name in ("model", "weights", "run", "function") if settings.get(name)]
+    said = (":".join(part.rstrip("/").rpartition("/")[2] for part in name.split(":")) for name in names)
+    return ", ".join(map(shown, said))
 
 
 def hub_licence(licence: str) -> str:

@@ -3,7 +3,6 @@
 Deterministic: no times, no machine, and nothing that came from the web; captions stay in the shards.
 """
 
-import hashlib
 import html
 import json
 from collections.abc import Iterable, Sequence
@@ -12,16 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from altalign import storage
+from altalign import listing, storage
 from altalign.curation import CurateConfig, InputSettings
 from altalign.pipelines.card.croissant import croissant
-from altalign.pipelines.card.facts import COLUMNS, MEANINGS, RULES, Facts, hub_licence, size_category
-from altalign.reason_words import of_own
-from altalign.reasons import KEPT, REASONS, DropReason, Stage
+from altalign.pipelines.card.facts import COLUMNS, MEANINGS, RULES, CardFacts, hub_licence, model_of, size_category
+from altalign.reason_words import of_own, of_select
+from altalign.reasons import KEPT, REASONS, DropReason
 from altalign.schema import RULES_VERSION, SAMPLE
 from altalign.terminal import shown
 
-FILES = ("README.md", "croissant.json")
 _KINDS = {
     "warc": "web archives (WARC)",
     "wat": "metadata of web archives (WAT)",
@@ -29,22 +27,22 @@ _KINDS = {
     "webdataset": "WebDataset tars",
     "folder": "folders of images",
 }
-_LAST = Stage.DECONTAMINATE.value
+_NOT_COMPARED = ": no model has compared them with their images"
 _SAID = ("NSFW: off", "decontamination: off")  # notes that limits say in more words
 
 
-def write(folder: str, facts: Facts) -> dict[str, str]:
+def write(folder: str, facts: CardFacts) -> dict[str, str]:
     """Write both files into a run folder; returns the SHA-256 of each, in hex."""
-    readme_path, croissant_path = (storage.join(folder, name) for name in FILES)
+    readme_path, croissant_path = (storage.join(folder, name) for name in listing.CARD)
     storage.write_bytes(readme_path, readme(facts).encode())
     storage.write_json(croissant_path, croissant(facts))
-    return {name: hashlib.sha256(storage.read_bytes(storage.join(folder, name))).hexdigest() for name in FILES}
+    return {name: listing.digest(storage.join(folder, name)).digest for name in listing.CARD}
 
 
 # README.md ------------------------------------------------------------------------------------------------------------
 
 
-def readme(facts: Facts) -> str:
+def readme(facts: CardFacts) -> str:
     """The card for people, with the header for the Hub."""
     parts = [_header(facts), f"# {_text(facts.name)}", _about(facts)]
     if facts.summary["pairs"]:
@@ -53,15 +51,18 @@ def readme(facts: Facts) -> str:
         "## How it was made",
         _method(facts),
         _rules(facts),
+        *(["## Scores", _scores(facts)] if facts.scores else []),
         "## Limits",
         _limits(facts),
+        "## Digest",
+        _digest(facts),
         "## Rights, and removal",
         _rights(facts),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _header(facts: Facts) -> str:
+def _header(facts: CardFacts) -> str:
     card, lines = facts.config.card, [f"pretty_name: {_quoted(facts.name)}"]
     licence = hub_licence(card.licence)
     lines.append(f"license: {licence}")
@@ -82,7 +83,7 @@ def _header(facts: Facts) -> str:
     return "\n".join(["---", *lines, "---"])
 
 
-def _configs(facts: Facts) -> list[str]:
+def _configs(facts: CardFacts) -> list[str]:
     """The files that the Hub and `datasets` load, which take one reader for a folder.
 
     These are the tars, or the side-cars where images are of several kinds.
@@ -91,7 +92,7 @@ def _configs(facts: Facts) -> list[str]:
     return ["configs:", "- config_name: default", "  data_files:", "  - split: train", f"    path: shards/*.{ending}"]
 
 
-def _features(facts: Facts) -> list[str]:
+def _features(facts: CardFacts) -> list[str]:
     """The features of these files, as `datasets` finds them."""
     lines = ["dataset_info:", "- config_name: default", "  features:"]
     if not facts.is_one_format:
@@ -118,9 +119,10 @@ def _features(facts: Facts) -> list[str]:
     return [*lines, "  - name: __key__", "    dtype: string", "  - name: __url__", "    dtype: string"]
 
 
-def _about(facts: Facts) -> str:
+def _about(facts: CardFacts) -> str:
     pairs, images, size = (facts.summary[name] for name in ("pairs", "images", "bytes"))
-    kept = {source: rows for stage, source, reason, rows in facts.counts.to_json() if stage == _LAST and reason == KEPT}
+    last = facts.counts.stages_of_run()[-1].value
+    kept = {source: rows for stage, source, reason, rows in facts.counts.to_json() if stage == last and reason == KEPT}
     form = "as JPEG" if facts.is_one_format else "in the formats in which they were found"
     lines = [
         f"{pairs:,} pairs of an image and its alt-text, of {images:,} distinct images {form}, {size:,} bytes of tars. "
@@ -148,7 +150,7 @@ def _sources(inputs: Iterable[InputSettings]) -> dict[str, str]:
     return {source: ", ".join(kinds) for source, kinds in found.items()}
 
 
-def _load(facts: Facts) -> str:
+def _load(facts: CardFacts) -> str:
     """Blocks of code, to be run in the folder of the card."""
     tars = (
         "from datasets import load_dataset\n\n"
@@ -179,8 +181,7 @@ def _load(facts: Facts) -> str:
             "The same by [Croissant](https://mlcommons.org/croissant):",
             _code(records),
             "`manifest.json` has rows, bytes and SHA-256 of every file of `shards/`. Samples are in the order of "
-            "(`image_id`, `key`), which are hashes: "
-            "captions of one image are neighbours, and all else is shuffled.",
+            "(`image_id`, `key`), which are hashes: captions of one image are neighbours, and all else is shuffled.",
         ]
     )
 
@@ -198,7 +199,7 @@ def _columns() -> str:
     )
 
 
-def _method(facts: Facts) -> str:
+def _method(facts: CardFacts) -> str:
     """What was done, stage by stage, with counts."""
     config = facts.config
     in_hand = config.fetch.source == "archive" or any(each.has_images for each in config.input)
@@ -221,17 +222,15 @@ def _method(facts: Facts) -> str:
     stored = f"A short side above {resized:,} px was made that long. " if resized else ""
     told = (
         "By the method of ALIGN ([Jia et al., 2021](https://arxiv.org/abs/2102.05918), section 3 and appendix A), with "
-        "altalign, rules version "
-        f"{RULES_VERSION}. Each stage received what the one before it kept; images are from {images}{asked}. {stored}"
-        "`config.toml` has every setting, `counts.parquet` these counts by source."
+        f"altalign, rules version {RULES_VERSION}. Each stage received what the one before it kept; images are from "
+        f"{images}{asked}. {stored}`config.toml` has every setting, `counts.parquet` these counts by source."
     )
     rows = []
-    for stage in facts.counts.summary(tuple(Stage)):
-        received: Any = stage["received"]
-        kept: Any = stage["kept"]
+    for stage in facts.counts.summary(facts.counts.stages_of_run()):
+        received, kept = stage["received"], stage["kept"]
         rows.append(
             [
-                str(stage["stage"]),
+                stage["stage"],
                 f"{received:,}",
                 f"{received - kept:,}",
                 f"{kept:,}",
@@ -241,10 +240,10 @@ def _method(facts: Facts) -> str:
     return "\n".join([told, "", *_table(("Stage", "Received", "Dropped", "Kept", "Share kept"), rows)])
 
 
-def _rules(facts: Facts) -> str:
+def _rules(facts: CardFacts) -> str:
     """Every rule that is on or that dropped a pair: threshold, the paper's, pairs."""
     rows = []
-    for stage in Stage:
+    for stage in facts.counts.stages_of_run():
         dropped = facts.counts.dropped(stage)
         for reason in REASONS[stage]:
             number = dropped.get(reason.value, 0)
@@ -257,7 +256,7 @@ def _rules(facts: Facts) -> str:
                         f"{number:,}",
                     ]
                 )
-        for reason, said in of_own(stage, facts.config).items():
+        for reason, said in (of_own(stage, facts.config) | of_select(dropped)).items():
             rows.append([f"{stage.value}: {said}", "", "ours", f"`{reason}`", f"{dropped.get(reason, 0):,}"])
     told = (
         "A pair is counted under the first rule that holds. Where the paper has no such rule, or no number, it is ours."
@@ -276,7 +275,7 @@ def _is_on(reason: DropReason, config: CurateConfig) -> bool:
     return True
 
 
-def _threshold(reason: DropReason, facts: Facts) -> list[str]:
+def _threshold(reason: DropReason, facts: CardFacts) -> list[str]:
     """The threshold of this run, and the paper's."""
     if reason not in RULES:
         return ["", "ours"]
@@ -299,11 +298,32 @@ def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def _limits(facts: Facts) -> str:
+def _scores(facts: CardFacts) -> str:
+    """The scores beside the shards, and the models that they are of."""
+    told = (
+        "Measured by `altalign score`: `scores/NAME/` has a Parquet file for each shard, with `key` and these columns. "
+        "The digest stands for weights, preprocessing, settings and versions; `manifest.json` beside the files has "
+        "them one by one. The weights are not part of the data, and have licences of their own."
+    )
+    rows = (
+        [
+            _text(score.name),
+            _text(str(score.facts["kind"])),
+            ", ".join(f"`{name}`" for name in score.columns),
+            _text(model_of(score)) or "none",
+            f"`{str(score.facts['digest'])[:16]}`",
+        ]
+        for score in facts.scores
+    )
+    return "\n".join([told, "", *_table(("Score", "Kind", "Columns", "Model", "Digest"), rows)])
+
+
+def _limits(facts: CardFacts) -> str:
     """What a user of the data has to know of what was not done."""
     config = facts.config
     limits = [
-        "Captions are alt-texts as people and programs wrote them: no model has compared them with their images. "
+        "Captions are alt-texts as people and programs wrote them"
+        f"{'' if any(score.facts['kind'] == 'similarity' for score in facts.scores) else _NOT_COMPARED}. "
         "They can be wrong, biased or offensive.",
         "Images and captions can show and name people. Nothing has looked for faces, names or addresses.",
         "Rules on shared texts, on images with many texts and on rare words hold within this pool: of another pool "
@@ -322,7 +342,15 @@ def _limits(facts: Facts) -> str:
     return "\n".join([*(f"- {each}" for each in limits), *of_run])
 
 
-def _rights(facts: Facts) -> str:
+def _digest(facts: CardFacts) -> str:
+    return (
+        f"`{facts.digest}`\n\n"
+        f"This is the SHA-256 of `{listing.FILE}`, which has size and SHA-256 of the others, and so stands for all "
+        "of them: sign it, or compare it."
+    )
+
+
+def _rights(facts: CardFacts) -> str:
     licence, contact = facts.config.card.licence, facts.config.card.contact
     known = bool(licence) and licence.lower() != "unknown"
     terms = (

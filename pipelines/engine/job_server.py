@@ -35,7 +35,7 @@ _OF_SPARK_CLUSTER = (
 
 @contextmanager
 def served(run: Run, given: PipelineOptions) -> Iterator[None]:
-    """Around pipelines: a job server of our own, named in the options."""
+    """Runs a job server of our own while pipelines run, and names it in the options."""
     portable, runner = given.view_as(PortableOptions), run.config.engine.runner
     _silence_beam()
     _go_past_proxies()

@@ -49,7 +49,7 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
         storage.sweep(run.folder)
 
 
-def create(run: Run, elements: Sequence[Any]) -> beam.PTransform[Any, Any]:
+def create(run: Run, elements: Sequence[object]) -> beam.PTransform[Any, Any]:
     """A small collection, spread over the workers if there is more than one process.
 
     One process does without the reshuffle, which takes most of a pipeline's start.
@@ -64,7 +64,7 @@ def create(run: Run, elements: Sequence[Any]) -> beam.PTransform[Any, Any]:
 class _CreateFromFile(beam.PTransform[Any, Any]):
     """Elements (JSON) that workers read from a file of the run; the job holds ranges of that file."""
 
-    def __init__(self, run: Run, elements: Sequence[Any]):
+    def __init__(self, run: Run, elements: Sequence[object]):
         super().__init__()
         lines = [json.dumps(element).encode() + b"\n" for element in elements]
         self._path = run.work("elements", f"{hashlib.sha256(b''.join(lines)).hexdigest()[:16]}.jsonl")
@@ -76,13 +76,13 @@ class _CreateFromFile(beam.PTransform[Any, Any]):
             self._places.append((at, size))
             at += size
 
-    def expand(self, input_or_inputs: Any) -> Any:
+    def expand(self, input_or_inputs: object) -> Any:
         """Read the elements, and spread them."""
         read = functools.partial(_read, storage.absolute(self._path))
         return input_or_inputs | "Places" >> beam.Create(self._places) | "Read" >> beam.FlatMap(read) | beam.Reshuffle()
 
 
-def _read(path: str, place: tuple[int, int]) -> list[Any]:
+def _read(path: str, place: tuple[int, int]) -> list[object]:
     return [json.loads(line) for line in storage.read_range(path, *place).splitlines()]
 
 
@@ -148,7 +148,7 @@ def check_marks(run: Run, step: str, units: Sequence[Unit]) -> None:
 
 @contextmanager
 def _worker_awaited(run: Run, result: PipelineResult) -> Iterator[None]:
-    """Around waiting for a job: cancels it when no worker begins, because engines wait for workers forever."""
+    """Cancels a job if no worker starts while this block waits for it; engines would wait forever."""
     over, is_given_up = threading.Event(), threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Job servers: programs beside a command that take its pipelines to an engine.
+"""Job servers: child programs that pass a command's pipelines to an engine.
 
 They end with this process, however it ends.
 

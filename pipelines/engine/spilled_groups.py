@@ -27,6 +27,7 @@ Mode = Literal["files", "beam"]
 Element = tuple[int, bytes]
 
 GROUPS_AT_MOST = 64  # with "files"
+READ_BYTES = 16 << 20  # neighbours are read together until they have so many
 HELD_BYTES = 16 << 20  # so much of a unit's slices is held before it is written
 SLICE = np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")])  # where a slice lies
 # the unit's place in the order of units, whether its slices lie in a file, offset and number of their places, and how
@@ -182,6 +183,10 @@ class Spilled:
         for unit in self._units:
             yield from unit.slices(buckets)
 
+    def size(self, buckets: Sequence[int]) -> int:
+        """How many bytes these buckets have."""
+        return sum(int(unit.sizes(buckets).sum()) for unit in self._units)
+
     def arrays(self, buckets: Sequence[int], dtype: Any = np.uint64) -> list[npt.NDArray[Any]]:
         """All slices of each bucket as one array of this dtype, in the same order."""
         sizes = sum((unit.sizes(buckets) for unit in self._units), np.zeros(len(buckets), np.int64))
@@ -218,7 +223,7 @@ class MergePartitions(beam.PTransform[Any, Any]):
         super().__init__()
         self._run, self._marks, self._groups, self._do = run, marks, groups, merge
 
-    def expand(self, input_or_inputs: Any) -> Any:  # collections of elements; Beam reads a hint of several wrongly
+    def expand(self, input_or_inputs: object) -> Any:  # collections of elements; Beam reads a hint of several wrongly
         """Group by number of group, merge the partitions of each."""
         gathered = input_or_inputs | "GatherGroups" >> Gather(self._groups)
         return gathered | "MergeGroups" >> pooled(self._run, self._merge)
@@ -233,11 +238,11 @@ class MergePartitions(beam.PTransform[Any, Any]):
 
 
 def _read(path: str, offsets: Sequence[int], lengths: Sequence[int]) -> Iterator[bytes]:
-    """Yields the slices at these places; neighbours in the file are read at once."""
+    """Yields the slices at these places; neighbours in the file are read at once, as far as they are small."""
     stretches: list[tuple[int, list[int]]] = []  # offset, lengths
     end = -1
     for offset, length in zip(offsets, lengths, strict=True):
-        if offset != end:
+        if offset != end or end - stretches[-1][0] >= READ_BYTES:
             stretches.append((offset, []))
         stretches[-1][1].append(length)
         end = offset + length

@@ -24,7 +24,7 @@ class Reporting:
     def __init__(self, run: Run, work: Callable[[Any], Iterable[Any]]):
         self._run, self._work = run, work
 
-    def __call__(self, element: Any) -> list[Any]:
+    def __call__(self, element: object) -> list[Any]:
         """The results of the work on one element."""
         try:
             return list(self._work(element))
@@ -34,7 +34,7 @@ class Reporting:
                 self._leave(element, error, said)
             raise
 
-    def _leave(self, element: Any, error: Exception, said: AltalignError | None) -> None:
+    def _leave(self, element: object, error: Exception, said: AltalignError | None) -> None:
         if isinstance(error, interrupts.GivenUpError):
             return
         if said is None:  # a defect of ours

@@ -1,7 +1,7 @@
 """The scripts of kept and dropped captions: `audit/scripts.parquet`, from a sample of candidates chosen by key."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,11 @@ def write(run: Run, total: Counted, *, one_in: int) -> None:
     outputs.write_audit(run, SCRIPTS, rows)
 
 
-def to_json(counts: Counted) -> list[list[str | int]]:
-    """Script, verdict and rows, for a unit's file."""
-    return [[*name, rows] for name, rows in sorted(counts.items())]
+def to_json(counts: Counted) -> list[tuple[str, str, int]]:
+    """Script, verdict and rows, for a unit's file, where they are lists."""
+    return [(*name, rows) for name, rows in sorted(counts.items())]
 
 
-def from_json(entries: Iterable[Sequence[Any]]) -> Counted:
+def from_json(entries: Iterable[tuple[str, str, int]]) -> Counted:
     """The inverse of `to_json`."""
     return Counter({(script, verdict): rows for script, verdict, rows in entries})

@@ -4,8 +4,9 @@
 written to `audit/frequent.parquet` and `audit/edge_ngrams.parquet`.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from numba import njit
 from altalign import storage
 from altalign.audit_tables import EDGE_NGRAMS, FREQUENT
 from altalign.dedup.hash_tables import log2_counts
-from altalign.filters import words
+from altalign.filters import one_caption, words
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.units import Run
 
@@ -81,7 +82,7 @@ def _wanted_path(run: Run) -> str:
     return run.work("tables", "wanted.json")
 
 
-class Wanted(NamedTuple):
+class WantedHashes(NamedTuple):
     """The hashes that are looked for, each array sorted; and the smallest count among the texts and the images."""
 
     ngrams: Hashes
@@ -94,21 +95,21 @@ class Wanted(NamedTuple):
     images_at_least: int
 
     @classmethod
-    def of(cls, run: Run) -> "Wanted":
+    def of(cls, run: Run) -> "WantedHashes":
         """The hashes that a run looks for; loaded once a process."""
         path = _wanted_path(run)
         return _wanted(storage.absolute(path), storage.stamp(path))
 
 
 @lru_cache(maxsize=1)
-def _wanted(path: str, _changed: storage.Stamp) -> Wanted:
+def _wanted(path: str, _changed: storage.Stamp) -> WantedHashes:
     facts = storage.read_json(path)
     ngrams = np.sort(np.array([entry[0] for entry in facts["ngrams"]], np.uint64))
-    of: dict[str, Any] = {}
-    for kind in ("texts", "images"):
-        of[kind] = np.sort(np.array([entry[0] for entry in facts[kind]], np.uint64))
-        of[f"{kind}_at_least"] = min((entry[1] for entry in facts[kind]), default=2**62)
-    return Wanted(ngrams, sieve_of(ngrams), **of)
+    texts, images = (np.sort(np.array([entry[0] for entry in facts[kind]], np.uint64)) for kind in ("texts", "images"))
+    texts_at_least, images_at_least = (
+        min((entry[1] for entry in facts[kind]), default=2**62) for kind in ("texts", "images")
+    )
+    return WantedHashes(ngrams, sieve_of(ngrams), texts, texts_at_least, images, images_at_least)
 
 
 def sieve_of(ngrams: Hashes) -> Hashes:
@@ -124,7 +125,7 @@ def sieve_of(ngrams: Hashes) -> Hashes:
 class Seen:
     """The wanted strings that a unit has found, by hash: the first of each."""
 
-    def __init__(self, wanted: Wanted):
+    def __init__(self, wanted: WantedHashes):
         self._wanted = wanted
         self._found: dict[str, dict[int, str]] = {"ngrams": {}, "texts": {}, "images": {}}
 
@@ -134,7 +135,7 @@ class Seen:
         if len(strings) < len(wanted.ngrams):
             places = _places(found.ngrams, wanted.sieve, wanted.ngrams)
             for row in np.unique(np.searchsorted(found.ends, places, side="right")).tolist():
-                ngrams = words.ngrams_of(captions[row].as_py())
+                ngrams = one_caption.ngrams_of(captions[row].as_py())
                 of_row = found.ngrams[found.ends[row] - len(ngrams) : found.ends[row]]
                 for number in np.flatnonzero(np.isin(of_row, wanted.ngrams)).tolist():
                     strings.setdefault(int(of_row[number]), ngrams[number][:CHARACTERS_AT_MOST])
@@ -156,7 +157,7 @@ class Seen:
             if int(first[number]) not in strings and (value := values[int(rows[at[number]])].as_py()) is not None:
                 strings[int(first[number])] = value[:CHARACTERS_AT_MOST]
 
-    def to_json(self) -> dict[str, list[list[Any]]]:
+    def to_json(self) -> dict[str, list[list[object]]]:
         """The hashes and strings of each kind, for a unit's file."""
         return {kind: [[*found] for found in sorted(strings.items())] for kind, strings in self._found.items()}
 
@@ -183,7 +184,7 @@ class Strings:
     def __init__(self) -> None:
         self.of: dict[str, dict[int, str]] = {"ngrams": {}, "texts": {}, "images": {}}
 
-    def add(self, part: dict[str, list[list[Any]]]) -> None:
+    def add(self, part: Mapping[str, list[tuple[int, str]]]) -> None:
         """Add the file of the next unit in input order."""
         for kind, entries in part.items():
             for hash_, value in entries:

@@ -6,7 +6,6 @@ a hash: there the first rows are a sample. Rows whose image was fetched have a t
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,27 +13,22 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.audit_tables import SAMPLES
-from altalign.filters import pixels, thumbnails
+from altalign.filters import bounds, pixels, thumbnails
 from altalign.machine import interrupts
 from altalign.pipelines.files import parquet
 from altalign.pipelines.images.measuring import enough_memory
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts import (
-    DECONTAMINATED,
-    FETCHED,
-    WRITTEN,
-    DropFacts,
-    Fetched,
-    FetchFacts,
-    GroupedPartition,
-    JudgedUnit,
-)
+from altalign.pipelines.run.artefacts.decontaminated import DECONTAMINATED, DropFacts
+from altalign.pipelines.run.artefacts.fetched import FETCHED, Fetched, FetchFacts
+from altalign.pipelines.run.artefacts.judged import GroupedPartition, JudgedUnit
+from altalign.pipelines.run.artefacts.written import WRITTEN
 from altalign.pipelines.run.units import Run
 from altalign.reasons import KEPT, DropReason, Stage
 from altalign.schema import DROPPED
 
 PER_REASON = 24
 OF_KEPT = 48
+CAPTION_BYTES = 1 << 10  # so much of a caption is shown
 
 Numbers = npt.NDArray[np.int64]  # int64[n], rising numbers of rows
 Hashes = npt.NDArray[np.uint64]  # uint64[n]
@@ -87,6 +81,12 @@ def smallest_keys(rows: pa.Table, most: int) -> pa.Table:
     return ordered.filter(pa.array(rank < most))
 
 
+def shortened(rows: pa.Table) -> pa.Table:
+    """The same rows with no more of a caption than is shown."""
+    captions = bounds.cut(parquet.strings(rows, "caption"), bytes_at_most=CAPTION_BYTES)
+    return rows.set_column(rows.column_names.index("caption"), "caption", captions)
+
+
 def smallest_pairs(rows: pa.Table) -> pa.Table:
     """For each reason the PER_REASON pairs with the smallest keys, sorted by reason and key.
 
@@ -98,7 +98,7 @@ def smallest_pairs(rows: pa.Table) -> pa.Table:
 
 def _is_new(ordered: pa.Table, name: str) -> npt.NDArray[np.bool_]:
     """Whether each row's value in a column differs from that of the row before it, bool[n]."""
-    values: Any = ordered[name].combine_chunks().dictionary_encode()
+    values = ordered[name].combine_chunks().dictionary_encode()
     numbers = values.indices.to_numpy()
     return np.r_[True, numbers[1:] != numbers[:-1]][: len(numbers)]
 
@@ -109,15 +109,18 @@ def _is_new(ordered: pa.Table, name: str) -> npt.NDArray[np.bool_]:
 def write(run: Run) -> None:
     """Write `audit/samples.parquet`: rows of every stage in the order of stages, kept rows last."""
     parts = [*_extracted(run), *_judged(run), *_after_judge(run)] if run.config.audit.keep_dropped else []
-    tables = [SAMPLES.schema.empty_table()]
-    for rows, pictures in (*parts, *_kept(run)):
-        interrupts.check()
-        picture = pa.array(pictures or [None] * len(rows), pa.binary())
-        tables.append(rows.select(DROPPED.names).append_column("picture", picture).cast(SAMPLES.schema))
-    outputs.write_audit(run, SAMPLES, pa.concat_tables(tables))
+    tables = [to_samples(*part) for part in (*parts, *kept(run))]
+    outputs.write_audit(run, SAMPLES, pa.concat_tables([SAMPLES.schema.empty_table(), *tables]))
 
 
 Part = tuple[pa.Table, list[bytes | None] | None]  # rows, and their pictures where they have any
+
+
+def to_samples(rows: pa.Table, pictures: list[bytes | None] | None) -> pa.Table:
+    """Rows of `SAMPLES` from rows of `DROPPED` and their pictures."""
+    interrupts.check()
+    picture = pa.array(pictures or [None] * len(rows), pa.binary())
+    return shortened(rows).select(DROPPED.names).append_column("picture", picture).cast(SAMPLES.schema)
 
 
 def _extracted(run: Run) -> Iterator[Part]:
@@ -208,7 +211,7 @@ def _places(run: Run, stage: Stage, name: str, facts: FetchFacts | DropFacts) ->
     return {row["image_id"]: (row["blob_offset"], row["blob_bytes"]) for row in kept.to_pylist()}
 
 
-def _kept(run: Run) -> Iterator[Part]:
+def kept(run: Run) -> Iterator[Part]:
     """The first rows of the shards, one an image; shards are in the order of image_id."""
     wanted, before = OF_KEPT, None
     for name in run.finished(WRITTEN.step):
@@ -223,6 +226,19 @@ def _kept(run: Run) -> Iterator[Part]:
         columns = {column: rows[column] for column in rows.column_names if column in DROPPED.names}
         failed = pa.array([[]] * len(rows), pa.list_(pa.string()))
         yield parquet.table({**columns, "stage": KEPT, "reason": KEPT, "failed": failed}, DROPPED), pictures
+
+
+def first_rows(rows: pa.Table, wanted: Mapping[str, int]) -> pa.Table:
+    """The first dropped rows, one an image, up to the wanted number for each reason; rows are sorted by image."""
+    ids, reasons = (parquet.values(rows, column) for column in ("image_id", "reason"))
+    return _rows(rows, _first_of_images(ids, reasons, wanted))
+
+
+def pictures_of(run: Run, stem: str, keys: Sequence[str]) -> list[bytes | None]:
+    """Thumbnails of samples of a shard, whose path without an ending is `stem`, by their keys."""
+    rows = parquet.read_table(f"{stem}.parquet").select(["key", "tar_offset", "tar_bytes"]).to_pylist()
+    places = {row["key"]: (row["tar_offset"], row["tar_bytes"]) for row in rows}
+    return _pictures(run, f"{stem}.tar", [places[key] for key in keys])
 
 
 def _pictures(run: Run, path: str, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
@@ -250,7 +266,7 @@ def places_of(
     sizes: Sequence[int],
     *,
     units: int,
-) -> list[list[Any]]:
+) -> list[tuple[str, int, int]]:
     """image_id, offset and bytes of some dropped images, for the mark of a fetch unit.
 
     All units together name enough images for each reason. An image that a block list names has 0 bytes: nobody is to
@@ -258,6 +274,6 @@ def places_of(
     """
     per_unit = -(-PER_REASON // max(1, units))
     return [
-        [image_ids[number], offsets[number], 0 if DropReason.IMAGE_BLOCKED in failed[number] else sizes[number]]
+        (image_ids[number], offsets[number], 0 if DropReason.IMAGE_BLOCKED in failed[number] else sizes[number])
         for number in _first_of_images(image_ids, reasons, dict.fromkeys(reasons, per_unit))
     ]

@@ -19,7 +19,8 @@ from altalign.pipelines.files import parquet
 from altalign.pipelines.near import index, test_images
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts import FOUND, TESTS, Fetched, Found
+from altalign.pipelines.run.artefacts.decontaminated import FOUND, TESTS, Found
+from altalign.pipelines.run.artefacts.fetched import Fetched
 from altalign.pipelines.run.units import Run
 
 PER_KIND = 50  # half of them above the threshold and half below it
@@ -77,7 +78,7 @@ def _counting(pairs: Iterable[Pair], verdict: str, counted: Counter[tuple[str, i
         yield pair
 
 
-def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, Any]]:
+def _rows(run: Run, chosen: list[tuple[str, Pair]]) -> Iterator[dict[str, object]]:
     names = index.names(run)
     of_tests = test_thumbnails(run, {pair.test for _, pair in chosen})
     kept: dict[str, list[dict[str, Any]]] = {}

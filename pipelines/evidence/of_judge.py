@@ -16,25 +16,26 @@ from altalign.pipelines.evidence import caption_scripts, frequent_strings, galle
 from altalign.pipelines.evidence.text_joint import JointCounts
 from altalign.pipelines.files import parquet
 from altalign.pipelines.run import outputs, pool
-from altalign.pipelines.run.artefacts import GroupedPartition, JudgedUnit
+from altalign.pipelines.run.artefacts.judged import GroupedPartition, JudgedUnit
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.stages.dropped_texts import Judged
 from altalign.reasons import Stage, Verdict
 from altalign.schema import DROPPED
 
 _FEW_BYTES = 1 << 20  # larger samples of a batch are thinned at once: one pair may have all rows of a batch
+_MANY_BYTES = 32 << 20  # so are all samples so far: rows may be long, and batches of them many
 
 
 class Notes:
     """The notes of a unit; `seen` has to be shown the candidates as they are measured."""
 
     def __init__(self, run: Run):
-        self.seen = frequent_strings.Seen(frequent_strings.Wanted.of(run))
+        self.seen = frequent_strings.Seen(frequent_strings.WantedHashes.of(run))
         self._one_in = _one_in(run)
         self._joint: list[JointCounts] = []
         self._scripts: Counter[tuple[str, str]] = Counter()
         self._smallest = gallery_rows.Smallest(len(reason_words.of_stage(Stage.JUDGE, run.config)))
-        self._samples = [DROPPED.empty_table()]
+        self._samples, self._bytes = [DROPPED.empty_table()], 0
 
     def add(
         self,
@@ -52,8 +53,12 @@ class Notes:
         """Note the dropped ones among candidates of this source."""
         chosen = self._smallest.of(judged.reasons, identity.rows_of(judged.keys, judged.dropped))
         if len(chosen):
-            rows = judged.to_arrow(source, judged.dropped[chosen])
+            rows = gallery_rows.shortened(judged.to_arrow(source, judged.dropped[chosen]))
             self._samples.append(rows if rows.nbytes < _FEW_BYTES else gallery_rows.smallest_pairs(rows))
+            self._bytes += self._samples[-1].nbytes
+            if self._bytes > _MANY_BYTES:
+                self._samples = [gallery_rows.smallest_pairs(pa.concat_tables(self._samples))]
+                self._bytes = 0
 
     def write(self, files: JudgedUnit) -> None:
         """Write the files of a unit."""

@@ -8,7 +8,6 @@ are rounded to stops: values that a limit may have, the run's own among them.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +18,8 @@ from altalign.curation import ImageSettings
 from altalign.pipelines.evidence import image_joint
 from altalign.pipelines.files import parquet
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts import Decontaminated, Fetched
+from altalign.pipelines.run.artefacts.decontaminated import Decontaminated
+from altalign.pipelines.run.artefacts.fetched import Fetched
 from altalign.pipelines.run.units import Run
 from altalign.slider_stops import (
     ABOVE_ALL,
@@ -57,7 +57,7 @@ def of_near_duplicates(rows: pa.Table, config: ImageSettings) -> pa.Table:
     return image_joint.total(parts, OUTCOME_JOINT.schema)
 
 
-def _joint(rows: pa.Table, outcome: Any, config: ImageSettings, pairs: int) -> pa.Table:
+def _joint(rows: pa.Table, outcome: object, config: ImageSettings, pairs: int) -> pa.Table:
     rarest = rows["rarest_log2"].cast(pa.int32())
     sizes = list(zip(rows["width"].to_pylist(), rows["height"].to_pylist(), strict=True))
     of_short, of_aspect = short_sides(config), aspects(config)

@@ -53,10 +53,15 @@ def entries(keys: npt.NDArray[np.uint8], combinations: npt.NDArray[np.int64]) ->
 
 def distinct(pairs: Pairs) -> Pairs:
     """Each of the pairs once, in the order of their first occurrence."""
+    return pairs[is_first(pairs)]
+
+
+def is_first(pairs: Pairs) -> npt.NDArray[np.bool_]:
+    """Whether no earlier one equals it: bool[n]."""
     bits = max(4, (2 * len(pairs)).bit_length())
     first = np.empty(len(pairs), np.bool_)
     _mark_first(pairs["key"], pairs["combination"], np.full(1 << bits, -1, np.int64), np.uint64(64 - bits), first)
-    return pairs[first]
+    return first
 
 
 def partitioned(pairs: Pairs, count: int) -> Iterator[tuple[int, Pairs]]:

@@ -1,7 +1,7 @@
 """Exact joint counts of what the text rules measure: how many candidates have each combination.
 
-They add up over units and are bounded in size. From them a report can say what other thresholds would keep, without the
-pool; `pairs_joint` counts distinct pairs in the same way.
+They add up over units and are bounded in size; `of_judge` writes their sum, `audit/text_joint.parquet`. From them a
+report can say what other thresholds would keep, without the pool. `pairs_joint` counts distinct pairs in the same way.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from numba import njit
 
 from altalign.audit_tables import TEXT_FIELDS, TEXT_JOINT
 from altalign.dedup.hash_tables import log2_counts
-from altalign.pipelines.stages.text_measures import Measured
+from altalign.pipelines.stages.text_measures import TextMeasures
 from altalign.slider_stops import EXACT_BELOW, WORDS_AT_MOST
 
 _AT_ONCE = 1 << 21  # combinations that are added up at a time
@@ -70,11 +70,11 @@ class JointCounts:
 
     def to_arrow(self, source: str) -> pa.Table:
         """The rows of `TEXT_JOINT` for this source."""
-        columns: dict[str, Any] = {**self.columns(), "source": pa.repeat(pa.scalar(source), len(self))}
+        columns: dict[str, object] = {**self.columns(), "source": pa.repeat(pa.scalar(source), len(self))}
         return pa.table([columns[name] for name in TEXT_JOINT.schema.names], schema=TEXT_JOINT.schema)
 
 
-def combined(candidates: pa.RecordBatch, measured: Measured) -> Numbers:
+def combined(candidates: pa.RecordBatch, measured: TextMeasures) -> Numbers:
     """The combination of each candidate: all that was measured of it in one number, whose bits `TEXT_FIELDS` name."""
     return _packed(
         measured.words.to_numpy(),

@@ -1,6 +1,7 @@
 """The outputs of a run beside shards: `dropped/`, `audit/` and counts, and how each is written."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -10,13 +11,16 @@ from altalign.audit_tables import AuditTable
 from altalign.counts import Counts, FailedCounts
 from altalign.errors import UnreadableError
 from altalign.pipelines.files import parquet
-from altalign.pipelines.run import artefacts
+from altalign.pipelines.run.artefacts.decontaminated import DECONTAMINATED, DropFacts
+from altalign.pipelines.run.artefacts.extracted import EXTRACTED, ExtractFacts
+from altalign.pipelines.run.artefacts.fetched import FETCHED, FetchFacts
+from altalign.pipelines.run.artefacts.judged import GROUPED, JUDGED, GroupFacts, JudgeFacts
 from altalign.pipelines.run.units import Marks, Run
-from altalign.reasons import Stage
+from altalign.reasons import CURATED, Stage
 from altalign.schema import DROPPED
 from altalign.stages import STAGES
 
-COUNTED_STAGES = (Stage.EXTRACT, Stage.JUDGE, Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE)
+COUNTED_STAGES = CURATED
 
 
 # dropped/ -------------------------------------------------------------------------------------------------------------
@@ -43,9 +47,9 @@ def write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
 # audit/ ---------------------------------------------------------------------------------------------------------------
 
 
-def write_audit(run: Run, table: AuditTable, rows: pa.Table | list[dict[str, Any]]) -> None:
+def write_audit(run: Run, table: AuditTable, rows: pa.Table | Sequence[Mapping[str, object]]) -> None:
     """Write a table of the audit: from Arrow, or from one dict a row."""
-    found = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows, schema=table.schema)
+    found = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([*map(dict, rows)], schema=table.schema)
     parquet.write(run.path(*table.path.split("/")), found, table.schema)
 
 
@@ -54,7 +58,7 @@ def near_duplicates(run: Run, *name: str) -> str:
     return run.path("audit", "near_duplicates", *name)
 
 
-def write_found(run: Run, facts: dict[str, Any]) -> None:
+def write_found(run: Run, facts: Mapping[str, object]) -> None:
     """Write what decontamination looked for and found: `audit/near_duplicates/found.json`."""
     storage.write_json(near_duplicates(run, "found.json"), facts)
 
@@ -74,16 +78,11 @@ def found(run: Run) -> dict[str, Any]:
 # Counts ---------------------------------------------------------------------------------------------------------------
 
 # the steps whose marks hold counts
-_COUNTED: tuple[Marks[Any], ...] = (
-    artefacts.EXTRACTED,
-    artefacts.JUDGED,
-    artefacts.GROUPED,
-    artefacts.FETCHED,
-    artefacts.DECONTAMINATED,
-)
+_CountedFacts = ExtractFacts | JudgeFacts | GroupFacts | FetchFacts | DropFacts
+_COUNTED: tuple[Marks[_CountedFacts], ...] = (EXTRACTED, JUDGED, GROUPED, FETCHED, DECONTAMINATED)
 
 
-def _counted_facts(run: Run) -> Iterator[Any]:
+def _counted_facts(run: Run) -> Iterator[_CountedFacts]:
     return (facts for marks in _COUNTED for _, facts in run.all_facts(marks))
 
 
@@ -98,6 +97,9 @@ def failed_counts_of(run: Run) -> FailedCounts:
 
 
 def counted_stages(run: Run, *, and_now: str = "") -> list[Stage]:
-    """The stages whose counts are complete; `and_now` names one whose units are finished but which has no mark yet."""
-    done = [stage for stage in STAGES if run.is_done(stage) or stage == and_now]
+    """The stages whose counts are complete, up to the first that is not done.
+
+    `and_now` names one whose units are finished but which has no mark yet.
+    """
+    done = list(takewhile(lambda stage: run.is_done(stage) or stage == and_now, STAGES))
     return [stage for stage in COUNTED_STAGES if ("fetch" if stage is Stage.IMAGE else stage.value) in done]

@@ -11,10 +11,13 @@ from altalign.errors import UnreadableError
 from altalign.machine import interrupts
 from altalign.pipelines.files import parquet
 from altalign.pipelines.files.ranges import changed
-from altalign.pipelines.read.tables import table
-from altalign.pipelines.run.artefacts import EXTRACTED, Extracted, PoolUnit
+from altalign.pipelines.read.tables import needed_columns, table
+from altalign.pipelines.run.artefacts.counted import PoolUnit
+from altalign.pipelines.run.artefacts.extracted import EXTRACTED, Extracted
 from altalign.pipelines.run.units import ROWS_PER_UNIT, Run
 from altalign.schema import CANDIDATE
+
+BYTES_PER_ROW = 2 << 10  # most pools have rows of a few hundred
 
 _TEXTS = ("image_identity", "caption")
 
@@ -40,6 +43,7 @@ def units(run: Run) -> list[PoolUnit]:
                     last=last,
                     row=row,
                     rows=rows,
+                    rows_at_once=facts.rows_at_once,
                 )
             )
             first, row = last + 1, row + rows
@@ -53,8 +57,9 @@ def path(run: Run, file: int, *, direct: bool) -> str:
 
 def write_size(run: Run) -> None:
     """Write the number of candidates to a file, so that no unit has to read all marks for it."""
-    size = sum(sum(facts.row_groups) for _, facts in run.all_facts(EXTRACTED))
-    storage.write_json(_size_path(run), {"rows": size})
+    every = [facts for _, facts in run.all_facts(EXTRACTED)]
+    size = {"rows": sum(sum(facts.row_groups) for facts in every), "bytes": sum(facts.bytes for facts in every)}
+    storage.write_json(_size_path(run), size)
 
 
 def _size_path(run: Run) -> str:
@@ -102,11 +107,12 @@ def candidates(run: Run, unit: PoolUnit, *, texts_alone: bool = False) -> Iterat
     if direct:
         check_unchanged(run, file)
     if direct:
-        columns = table.text_columns(settings) if texts_alone else table.columns(settings)
+        columns = needed_columns.text_columns(settings) if texts_alone else needed_columns.columns(settings)
     else:
         columns = _TEXTS if texts_alone else CANDIDATE.names
     row = unit["row"]
-    for batch in parquet.read_row_groups(path(run, file, direct=direct), unit["first"], unit["last"], columns):
+    of_pool, first, last = path(run, file, direct=direct), unit["first"], unit["last"]
+    for batch in parquet.read_row_groups(of_pool, first, last, columns, rows_at_once=unit["rows_at_once"]):
         interrupts.check()
         if not direct:
             yield batch
@@ -121,8 +127,12 @@ def candidates(run: Run, unit: PoolUnit, *, texts_alone: bool = False) -> Iterat
 
 
 def partitions(run: Run, rows_per_partition: int, *, at_least: int, at_most: int) -> int:
-    """How many partitions to make, a power of two, so that each gets about this many of the pool's rows."""
-    wanted = max(1, rows(run) // rows_per_partition)
+    """How many partitions to make, a power of two, so that each gets about this many of the pool's rows.
+
+    Where rows are long, it gets fewer.
+    """
+    size = storage.read_json(_size_path(run))
+    wanted = max(1, size["rows"] // rows_per_partition, size["bytes"] // (rows_per_partition * BYTES_PER_ROW))
     return int(np.clip(1 << int(wanted - 1).bit_length(), at_least, at_most))
 
 

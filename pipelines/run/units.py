@@ -5,17 +5,17 @@ with a mark is finished, one without is done again from its start. The mark hold
 sizes. A stage reads what it needs to know of the stage before it from marks; `artefacts` declares them all.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Self, TypedDict, TypeVar
 
-from altalign import storage
+from altalign import listing, storage
 from altalign.curation import CurateConfig
 from altalign.machine import interrupts
-from altalign.pipelines.read.folder import Part
+from altalign.pipelines.read.folder import FolderPart
 from altalign.stages import STAGES, damaged, finished_units
 
-WORK_VERSION = 6  # of the layout of work/: a run that another version began is refused
+WORK_VERSION = 7  # of the layout of work/: a run that another version began is refused
 
 ROWS_PER_UNIT = 500_000
 IMAGES_PER_UNIT = 4_096
@@ -31,13 +31,13 @@ class Unit(TypedDict):
 class Facts:
     """The content of a finished unit's mark. A field that is None is not in the mark."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The fields in their order."""
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: value for name, value in values if value is not None}
 
     @classmethod
-    def from_json(cls, said: dict[str, Any]) -> Self:
+    def from_json(cls, said: Mapping[str, object]) -> Self:
         """The inverse of `to_json`; other entries of the mark are ignored."""
         return cls(**{field.name: said.get(field.name) for field in fields(cls)})
 
@@ -62,7 +62,7 @@ class InputFile:
     number: int
     path: str
     of: int
-    part: Part | None = None
+    part: FolderPart | None = None
 
     @property
     def name(self) -> str:
@@ -114,7 +114,7 @@ class Run:
 
     def facts(self, marks: Marks[F], name: str) -> F | None:
         """The facts of a unit; None where it is not finished."""
-        said = storage.read_json(self.mark(marks.step, name))
+        said = storage.read_sealed(self.mark(marks.step, name))
         return marks.facts.from_json(said) if said else None
 
     def facts_of(self, marks: Marks[F], name: str) -> F:
@@ -136,16 +136,45 @@ class Run:
         names = self.finished(marks.step)
         yield from zip(names, storage.each(lambda name: self.facts_of(marks, name), names, of=self.folder), strict=True)
 
+    def write_mark(self, step: str, name: str, facts: Mapping[str, object], block: storage.Block) -> None:
+        """Write a mark that names what a block has written, by size and digest, once the disk keeps all of that."""
+        if self.config.run.durable:
+            storage.sync(block)
+        noted = ((path, of) for path, of in block.files.items() if not self._is_log(path))
+        files = {path: of or listing.grown(path, block.kind(path)) for path, of in noted}
+        said = {storage.relative(path, self.folder) or path: [*of] for path, of in sorted(files.items())}
+        storage.write_sealed(self.mark(step, name), {**facts, "files": said}, durable=self.config.run.durable)
+
+    def _is_log(self, path: str) -> bool:
+        return path.startswith(self.path("log/"))
+
     def is_done(self, stage: str) -> bool:
         """Whether a stage is done; for the last stage the manifest says so."""
         return storage.exists(self.path("manifest.json") if stage == STAGES[-1] else self.mark(stage, "done"))
 
 
+class Files:
+    """The files of one unit of a step; `stem` is their path without the ending."""
+
+    step: ClassVar[str]
+
+    def __init__(self, run: Run, name: str):
+        self.stem = run.work(self.step, name)
+
+    def path(self, ending: str) -> str:
+        """The file with this ending."""
+        return f"{self.stem}.{ending}"
+
+
 def map_unit(run: Run, marks: Marks[F], unit: U, work: Callable[[Run, U], F]) -> F:
-    """Do a unit that is not finished, and write its mark; returns its facts."""
+    """Do a unit that is not finished, and write its mark; returns its facts.
+
+    The mark vouches for the files of the unit: the disk keeps these before it is written.
+    """
     if (found := run.facts(marks, unit["name"])) is not None:
         return found
     interrupts.check()
-    facts = work(run, unit)
-    storage.write_json(run.mark(marks.step, unit["name"]), {"unit": unit["name"], **facts.to_json()})
+    with storage.noted(run.work()) as block:
+        facts = work(run, unit)
+    run.write_mark(marks.step, unit["name"], {"unit": unit["name"], **facts.to_json()}, block)
     return facts

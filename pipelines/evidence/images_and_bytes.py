@@ -6,7 +6,6 @@ sums of the sources. All rows of an image are in one fetch unit, so the numbers 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,18 +14,19 @@ from altalign import storage
 from altalign.audit_tables import DROPPED_IMAGES, FUNNEL
 from altalign.pipelines.files import parquet
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.artefacts import DECONTAMINATED, EXTRACTED, FETCHED, first_of_each_image
+from altalign.pipelines.run.artefacts.decontaminated import DECONTAMINATED
+from altalign.pipelines.run.artefacts.extracted import EXTRACTED
+from altalign.pipelines.run.artefacts.fetched import FETCHED, FunnelRow, ImagesRow, first_of_each_image
 from altalign.pipelines.run.units import Run
-from altalign.reasons import Stage
+from altalign.reasons import CURATED, Stage
 
 POOL, SHARDS = "pool", "shards"
-STEPS = (POOL, *(stage.value for stage in Stage), SHARDS)
+STEPS = (POOL, *(stage.value for stage in CURATED), SHARDS)
 
-Entry = list[Any]  # step, source (None: all), images, bytes: a list of JSON
 Amounts = dict[tuple[str, str | None], list[int | None]]  # images and bytes by step and source; None: not known
 
 
-def of_images(step: str, rows: pa.Table, *, sizes: str | None) -> list[Entry]:
+def of_images(step: str, rows: pa.Table, *, sizes: str | None) -> list[FunnelRow]:
     """The entries of a step for these rows, which have the columns `image_id` and `source`.
 
     `sizes` names the column of an image's bytes, the same in all its rows; None: they are not known.
@@ -38,7 +38,7 @@ def of_images(step: str, rows: pa.Table, *, sizes: str | None) -> list[Entry]:
     tally = of_sources.group_by("source", use_threads=False).aggregate([([], "count_all"), ("bytes", "sum")])
     by_source = sorted((row["source"], row["count_all"], row["bytes_sum"]) for row in tally.to_pylist())
     found = [(None, len(of_all), pc.sum(of_all["bytes"]).as_py()), *by_source]
-    return [[step, source, images, (size or 0) if sizes else None] for source, images, size in found]
+    return [(step, source, images, (size or 0) if sizes else None) for source, images, size in found]
 
 
 def _once(rows: pa.Table, by: list[str]) -> pa.Table:
@@ -47,18 +47,18 @@ def _once(rows: pa.Table, by: list[str]) -> pa.Table:
     return found.rename_columns([name.removesuffix("_min") for name in found.column_names])
 
 
-def renamed(entries: Iterable[Entry], *, step: str, to: str) -> list[Entry]:
+def renamed(entries: Iterable[FunnelRow], *, step: str, to: str) -> list[FunnelRow]:
     """The entries of a step, as entries of another step that keeps all its images."""
-    return [[to, *entry[1:]] for entry in entries if entry[0] == step]
+    return [(to, source, images, size) for of, source, images, size in entries if of == step]
 
 
-def dropped_images(stage: Stage, rows: pa.Table) -> list[list[Any]]:
+def dropped_images(stage: Stage, rows: pa.Table) -> list[ImagesRow]:
     """Stage, reason and number of distinct images of the rows that a stage drops.
 
     The rows are sorted by image_id, and those of an image have the same reason.
     """
     reasons = rows.take(first_of_each_image(rows))["reason"]
-    return [[stage.value, reason, images] for reason, images in sorted(parquet.tally(reasons))]
+    return [(stage.value, reason, images) for reason, images in sorted(parquet.tally(reasons))]
 
 
 def write(run: Run, *, tars: int, samples: Iterable[Mapping[str, int]]) -> None:
@@ -100,15 +100,15 @@ def _add(amounts: Amounts, step: str, source: str | None, *more: int | None) -> 
     of[:] = [before if one is None else (before or 0) + one for before, one in zip(of, more, strict=True)]
 
 
-def _entries(run: Run, tars: int, samples: Iterable[Mapping[str, int]]) -> Iterable[Entry]:
-    sizes = {file.path: run.facts_of(EXTRACTED, file.name).stamp[0] for file in run.files}
-    yield [POOL, None, None, sum(sizes.values())]
+def _entries(run: Run, tars: int, samples: Iterable[Mapping[str, int]]) -> Iterable[FunnelRow]:
+    sizes = {file.path: int(run.facts_of(EXTRACTED, file.name).stamp[0]) for file in run.files}
+    yield POOL, None, None, sum(sizes.values())
     for source, path in dict.fromkeys((run.source_of(file.number), file.path) for file in run.files):
-        yield [POOL, source, None, sizes[path]]
+        yield POOL, source, None, sizes[path]
     found = storage.read_json(run.path("tables", "over_captioned_images.json"))
     for source, images in ((None, found["distinct"]), *found["distinct_by_source"].items()):
-        yield [Stage.EXTRACT.value, source, images, None]
-    yield [SHARDS, None, None, tars]
+        yield Stage.EXTRACT.value, source, images, None
+    yield SHARDS, None, None, tars
     for of_shard in samples:
         for source, size in of_shard.items():
-            yield [SHARDS, source, None, size]
+            yield SHARDS, source, None, size

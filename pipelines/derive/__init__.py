@@ -1,0 +1,1 @@
+"""Runs that are made of other runs: which pairs, and their shards, without touching a pixel."""

@@ -1,0 +1,259 @@
+"""Makes a run of other runs: rows are chosen, shards are copied, counts go on from the parents', the manifest is last.
+
+OUT/shards          the chosen samples, in shards of exactly `samples_per_shard`
+OUT/scores          of the chosen samples, those that all parents have
+OUT/dropped         what the parents dropped, and in `select/` what was not chosen
+OUT/manifest.json   names the operation, its settings, and the parents by their numbers
+
+Units, marks and engines are those of a curation: a command that was killed goes on.
+"""
+
+import hashlib
+import heapq
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from altalign import scores, storage
+from altalign.audit_tables import FAILED_ROWS, FUNNEL
+from altalign.counts import Counts, FailedCounts, FailedRow
+from altalign.errors import UsageError
+from altalign.pipelines import curate
+from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines.derive import carrying, copying, counting, following, keys, ordering, pictures
+from altalign.pipelines.derive.copying import Part
+from altalign.pipelines.derive.parents import Parent, name_of, of_unit
+from altalign.pipelines.engine.jobs import started
+from altalign.pipelines.files import parquet
+from altalign.pipelines.opening import reopen, summary
+from altalign.pipelines.opening.grounds import Grounds
+from altalign.pipelines.opening.record import recording
+from altalign.pipelines.run import manifest, outputs, vouched
+from altalign.pipelines.run.artefacts.derived import CARRIED, CHOSEN, Chosen, ChosenFacts, ShardOfParent
+from altalign.pipelines.run.artefacts.written import WRITTEN, ShardFacts, ShardUnit
+from altalign.pipelines.run.shard_files import write_shard
+from altalign.pipelines.run.units import Run
+from altalign.reasons import Stage
+from altalign.stages import own_files
+
+SECONDS_PER_SAMPLE = 1e-4  # of one core, to copy a sample, about
+
+
+@dataclass(frozen=True)
+class Making:
+    """How a run is made of others.
+
+    Attributes:
+        operation: the verb.
+        settings: what was asked for, as JSON.
+        parents: of these runs, in this order.
+        choose: writes which rows of a shard stay (`choosing.chosen`); it can be pickled.
+        before: steps that come first.
+        also: more that the result rests on, such as digests of scores.
+        is_of_keys: whether the keys of the chosen samples are written, and no shards.
+    """
+
+    operation: str
+    settings: Mapping[str, Any]
+    parents: tuple[Parent, ...]
+    choose: Callable[[Run, ShardOfParent], ChosenFacts]
+    before: tuple[curate.Step, ...] = ()
+    also: Mapping[str, Any] | None = None
+    is_of_keys: bool = False
+
+    @property
+    def last_file(self) -> str:
+        """What is written last, in the run's folder."""
+        return "keys.json" if self.is_of_keys else "manifest.json"
+
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """What the manifest says of where the run is from."""
+        of = {"parents": [parent.digest for parent in self.parents], "before": [each.lineage for each in self.parents]}
+        said = {"operation": self.operation, "settings": dict(self.settings), **of, **(self.also or {})}
+        return {**said, "keys_only": True} if self.is_of_keys else said
+
+
+def make(making: Making, run: Run, pipeline_options: PipelineOptions) -> Run:
+    """Make a run, or go on with one; `run` has the folder and the settings.
+
+    Raises:
+        UsageError: the folder holds something else, or a run that was made in another way.
+    """
+    check_folder(run, making)
+    with storage.locked(run.folder), own_files(run.folder):
+        grounds = _opened(run, making)
+        if not storage.exists(run.path(making.last_file)):
+            followed = {} if making.is_of_keys else following.of_all(making.parents)
+            of_scores = following.step_of(followed)
+            following.unmark_damaged(run, of_scores)
+            follow = curate.each(
+                of_scores, partial(_plan_shards, making.parents), partial(following.follow, making.parents, followed)
+            )
+            with (
+                storage.temporary(run.work("temporary")),
+                started(run, pipeline_options),
+                recording(run, Stage.SELECT.value, grounds),
+            ):
+                for step in (*making.before, *_steps(making), *([follow] if followed else [])):
+                    curate.run_step(run, step, pipeline_options)
+            following.conclude(run, followed, of_scores)
+            _conclude(run, making)
+        if making.is_of_keys or not run.config.run.keep_work:
+            storage.delete_units([run.path("work")])
+    return run
+
+
+def check_folder(run: Run, making: Making) -> None:
+    """Refuse a folder that holds something else than this run; nothing is written."""
+    for parent in making.parents:
+        if storage.is_inside(run.folder, parent.folder) or storage.is_inside(parent.folder, run.folder):
+            raise UsageError(f"{run.folder}: inside {parent.folder}, or around it; give a folder apart from the run's")
+    reopen.check_folder(run)
+    stages = storage.read_json(run.path("run.json")).get("stages", {})
+    if stages and (Stage.SELECT.value not in stages or len(stages) > 1):
+        raise UsageError(f"{run.folder}: holds a run of its own; give another folder")
+    said = stages.get(Stage.SELECT.value, {}).get("digest")
+    if said not in (None, _grounds(making).digest):
+        raise UsageError(
+            f"{run.folder}: holds a run that was made of other runs, or with other settings; give another folder, or "
+            "delete this one"
+        )
+
+
+def _grounds(making: Making) -> Grounds:
+    said = json.dumps(making.lineage, sort_keys=True).encode()
+    folders = {"folders": [parent.folder for parent in making.parents]}
+    return Grounds({**making.lineage, **folders}, hashlib.sha256(said).hexdigest())
+
+
+def _opened(run: Run, making: Making) -> Grounds:
+    """Open the folder for work: what is there stays where it is as it was written."""
+    storage.sweep(run.folder)
+    facts = storage.read_sealed(run.path("run.json"))
+    if not storage.exists(run.path(making.last_file)):
+        if facts:
+            reopen.mend(run)
+        stated = reopen.of_this_call(run.config, facts.get("stages", {}))
+        storage.write_sealed(run.path("run.json"), stated, durable=run.config.run.durable)
+        reopen.write_settings(run)
+    return _grounds(making)
+
+
+def _steps(making: Making) -> list[curate.Step]:
+    parents = making.parents
+    choose = curate.each(CHOSEN, partial(plan_of, parents), making.choose)
+    if making.is_of_keys:
+        return [choose]
+    return [
+        choose,
+        curate.each(CARRIED, lambda _: carrying.plan(parents), partial(_carry, parents)),
+        curate.each(WRITTEN, partial(_plan_shards, parents), partial(_write, parents), seconds=_seconds),
+    ]
+
+
+def plan_of(parents: Sequence[Parent], _run: Run) -> list[ShardOfParent]:
+    """A unit for each shard of each parent, in their order."""
+    return [
+        ShardOfParent(name=name_of(number, place), parent=number, shard=shard.name, rows=shard.rows)
+        for number, parent in enumerate(parents)
+        for place, shard in enumerate(parent.shards)
+    ]
+
+
+def _carry(parents: tuple[Parent, ...], run: Run, unit: Any) -> Any:
+    return carrying.carry(run, parents, unit)
+
+
+def _plan_shards(parents: tuple[Parent, ...], run: Run) -> list[ShardUnit]:
+    """One unit a shard: which chosen rows of which shards of a parent, in order; those of several parents in one."""
+    kept = [(name, facts.kept) for name, facts in run.all_facts(CHOSEN)]
+    per_shard = run.config.shards.samples_per_shard
+    shards = copying.filled(kept, per_shard) if len(parents) == 1 else ordering.filled(run, parents, kept, per_shard)
+    return [
+        ShardUnit(
+            name=f"{number:05d}",
+            rows=sum(of.end - of.begin for of in parts),
+            parts=[(of.name, of.begin, of.end) for of in parts],
+        )
+        for number, parts in enumerate(shards)
+    ]
+
+
+def _seconds(_run: Run, shards: Sequence[ShardUnit]) -> float:
+    return SECONDS_PER_SAMPLE * sum(shard["rows"] for shard in shards)
+
+
+def _write(parents: tuple[Parent, ...], run: Run, unit: ShardUnit) -> ShardFacts:
+    """Write a shard of rows of the parents' shards."""
+
+    def part(name: str, begin: int, end: int) -> Part:
+        parent, shard = of_unit(parents, name)
+        return Part(parent.path("shards"), shard.name, Chosen(run, name).rows()[begin:end])
+
+    of_parents = dict[str, list[Part]]()
+    for name, begin, end in unit["parts"]:
+        of_parents.setdefault(name.split("-")[0], []).append(part(name, begin, end))
+    samples = heapq.merge(*map(copying.samples, of_parents.values()), key=_place)
+    return write_shard(run.path("shards"), unit["name"], samples)
+
+
+def _place(sample: tuple[dict[str, Any], bytes]) -> tuple[str, str]:
+    """The place of a sample in the order of shards."""
+    return sample[0]["image_id"], sample[0]["key"]
+
+
+# The end -------------------------------------------------------------------------------------------------------------
+
+
+def _conclude(run: Run, making: Making) -> None:
+    """Write counts and summary, then list, card and manifest."""
+    shards, found = list(run.all_facts(WRITTEN)), list(run.all_facts(CHOSEN))
+    chosen = [facts for _, facts in found]
+    before = [row for parent in making.parents for row in counting.received(counting.rows(parent))]
+    counts = Counts.total(map(Counts.from_json, [*([row] for row in before), *(facts.counts for facts in chosen)]))
+    if making.is_of_keys:
+        counts.reconcile(counts.stages_of_run(), pairs=sum(facts.kept for facts in chosen))
+        keys.conclude(run, making.parents, found, counts, making.lineage)
+        return
+    pairs, size = (sum(getattr(facts, name) for _, facts in shards) for name in ("rows", "bytes"))
+    counts.reconcile(counts.stages_of_run(), pairs=pairs)
+    with storage.noted() as block:
+        _write_failed(run, making.parents, [facts.failed for facts in chosen], counts)
+        parquet.write(run.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
+        shared = sum(before.last_image == after.first_image for (_, before), (_, after) in pairwise(shards))
+        images = sum(facts.images for _, facts in shards) - shared
+        stages = counts.summary(counts.stages_of_run())
+        facts = {"stages": stages, "pairs": pairs, "images": images, "bytes": size, **_near_duplicates(run)}
+        storage.write_json(run.path("summary.json"), facts)
+        _write_funnel(run, making.parents)
+        pictures.write(run, making.parents)
+        if len(making.parents) > 1:
+            carrying.write_removed(run, making.parents)
+    files = {**vouched.outputs(run), **manifest.written(run, block)}
+    card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
+    manifest.write(run, shards, files, card, block, {"lineage": making.lineage})
+
+
+def _write_failed(run: Run, parents: Sequence[Parent], of_select: Sequence[list[FailedRow]], counts: Counts) -> None:
+    """Write `audit/failed.parquet`: the parents' rows by every rule that holds, and those of `select`."""
+    before = [row for parent in parents for row in counting.failed(parent)]
+    failed = FailedCounts.from_json([*before, *(row for rows in of_select for row in rows)])
+    failed.check(counts)
+    outputs.write_audit(run, FAILED_ROWS, failed.to_arrow())
+
+
+def _near_duplicates(run: Run) -> dict[str, Any]:
+    found = storage.read_json(outputs.near_duplicates(run, "found.json"))
+    return {"near_duplicates": found} if found else {}
+
+
+def _write_funnel(run: Run, parents: Sequence[Parent]) -> None:
+    """Write `audit/funnel.parquet`: what each step of one parent left; of the steps after that, the summary knows."""
+    rows = parquet.read_table(parents[0].path(FUNNEL.path)).to_pylist() if len(parents) == 1 else []
+    outputs.write_audit(run, FUNNEL, [row for row in rows if row["step"] not in ("shards", Stage.SELECT.value)])

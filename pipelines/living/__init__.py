@@ -1,0 +1,1 @@
+"""Finished runs that change: what is taken out of them."""

@@ -1,0 +1,104 @@
+"""Reads every file of a run again after a removal, and looks for keys, digests and URLs of what went.
+
+Parquet: every column of strings. Tars: names of members, rows and the digests of images. Other files: every word of 32
+or 64 hex digits, and every URL. Left out are arrays of hashes (`tables/`), 64 bits of a text or an image each, and what
+lies in `.change/`.
+"""
+
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import shards, storage
+from altalign.changes import FOLDER
+from altalign.errors import UnreadableError
+from altalign.machine import interrupts
+from altalign.machine.threads import in_threads
+from altalign.pipelines.files import parquet
+from altalign.pipelines.living.finding import at_once
+from altalign.pipelines.living.request import Request
+
+_WORDS = re.compile(rb"https?://[^\s\"'<>\\)]+|[0-9a-f]{32,}")
+_AT_ONCE_BYTES = 4 << 20
+_ARRAYS = (".npy",)
+
+
+class Looked(NamedTuple):
+    """How many files and bytes were read, and where something was found: the file, and a line on what."""
+
+    files: int
+    bytes: int
+    found: dict[str, str]
+
+
+def look(run_folder: str, gone: Request, *, but: str) -> Looked:
+    """Look through all files of a run but one, which names what went by its hashes."""
+    names = [storage.relative(path, run_folder) or path for path in sorted(storage.files_below(run_folder))]
+    names = [name for name in names if name != but and not name.startswith(f"{FOLDER}/") and not name.endswith(_ARRAYS)]
+    strings = frozenset({*gone.keys, *gone.images, *gone.hashes, *gone.urls.values()})
+
+    def look_at(name: str) -> tuple[int, str]:
+        path = storage.join(run_folder, *name.split("/"))
+        try:
+            return storage.stamp(path).size, next(_in_file(path, strings, gone), "")
+        except FileNotFoundError:  # of another command, such as its lock in a store
+            return 0, ""
+        except (ValueError, OSError, UnreadableError) as error:
+            return 0, f"it cannot be read ({error})"
+
+    looked = in_threads(look_at, names, at_once(run_folder))
+    found = {name: what for name, (_, what) in zip(names, looked, strict=True) if what}
+    return Looked(len(names), sum(size for size, _ in looked), found)
+
+
+def _in_file(path: str, strings: frozenset[str], gone: Request) -> Iterator[str]:
+    if path.endswith(".parquet"):
+        return _in_parquet(path, strings, gone)
+    return _in_tar(path, strings, gone) if path.endswith(".tar") else _in_text(path, strings, gone)
+
+
+def _in_parquet(path: str, strings: frozenset[str], gone: Request) -> Iterator[str]:
+    wanted = pa.array(sorted(strings), pa.string())
+    for batch in parquet.read_whole(path):
+        interrupts.check()
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            flat: Any = pc.list_flatten(column) if pa.types.is_list(column.type) else column
+            if pa.types.is_string(flat.type):
+                yield from _first(flat, pc.is_in(flat, value_set=wanted))
+                if gone.domains and name.endswith("_url"):
+                    table = pa.table({"image_url": flat})
+                    yield from _first(flat, pa.array(gone.matches(table)))
+
+
+def _first(column: Any, mask: Any) -> list[str]:
+    return column.filter(mask).to_pylist()[:1]
+
+
+def _in_tar(path: str, strings: frozenset[str], gone: Request) -> Iterator[str]:
+    with storage.open_read(path) as file:
+        for sample in shards.samples(file):
+            interrupts.check()
+            row = sample.row
+            there = {*(value for value in row.values() if isinstance(value, str)), sha256(sample.image).hexdigest()}
+            yield from sorted(there & strings)[:1]
+            yield from (url for name in ("image_url", "page_url") if (url := row[name]) and _is_blocked(url, gone))
+
+
+def _in_text(path: str, strings: frozenset[str], gone: Request) -> Iterator[str]:
+    before = b""
+    with storage.open_read(path) as file:
+        while data := file.read(_AT_ONCE_BYTES):
+            interrupts.check()
+            for match in _WORDS.finditer(before + data):
+                word = match[0].decode(errors="replace")
+                if word in strings or _is_blocked(word, gone):
+                    yield word
+            before = data[-(8 << 10) :]  # a URL has 8 KiB at most
+
+
+def _is_blocked(url: str, gone: Request) -> bool:
+    return "://" in url and gone.has_host_of(url)

@@ -1,0 +1,75 @@
+"""Arguments of `altalign remove`."""
+
+import argparse
+from collections.abc import Sequence
+
+from altalign import cli
+from altalign.arguments import Parser
+from altalign.errors import UsageError
+from altalign.machine import startup
+from altalign.pipelines.run_arguments import config_of_run
+
+_LISTS = {
+    "keys": "keys of pairs, one a line",
+    "urls": "URLs of images or of pages",
+    "image_ids": "image_ids; each goes with all its pairs",
+    "hashes": "SHA-256 of images, as they were found or as they are stored",
+    "domains": "domains of images or pages, and what is below these",
+    "source_keys": "names of rows in the input",
+    "removed": "what another run has removed: its removed.parquet",
+}
+
+
+def remove(argv: Sequence[str]) -> int:
+    """Take pairs out of a finished run."""
+    parser = Parser(
+        prog="altalign remove",
+        description="Take pairs out of a finished run: the shards that hold them are written anew, work/ is deleted, "
+        "and dropped rows, galleries, the report and the log forget them. removed.parquet keeps hashes. Then every "
+        "file is read again to see that nothing is left. The exit code is 1 where something is.",
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
+    for name, about in _LISTS.items():
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(
+            option,
+            action="append",
+            default=[],
+            metavar="FILE",
+            help=f"{about}; repeatable",
+        )
+    parser.add_argument(
+        "--near",
+        type=_cosine,
+        metavar="COSINE",
+        help="with each image that goes also those that are as near to it as this, such as 0.975",
+    )
+    parser.add_argument("--by", default="", metavar="WHO", help="who asked for it, for removed.parquet")
+    parser.add_argument("--because", default="", metavar="WHY", help="why, for removed.parquet")
+    parser.add_argument("--dry-run", action="store_true", help="list what would go, and do nothing")
+    arguments = parser.parse_args(argv)
+    lists = {name: getattr(arguments, name) for name in _LISTS if getattr(arguments, name)}
+    if not lists:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in _LISTS)
+        raise UsageError(f"nothing is named that should go; give one or more of {options}")
+    config = config_of_run(arguments.run, ())
+
+    with startup.imports():
+        # Arrow, NumPy, the card: most of a second, which --help need not wait for
+        from altalign.pipelines.living import told
+
+    wanted = told.Wanted(lists, arguments.near, arguments.by, arguments.because, is_dry_run=arguments.dry_run)
+    gone = told.remove(config, wanted)
+    if gone is None:
+        return 0
+    return cli.call(cli.AFTER_A_CURATION, config.run.folder) or told.check_absence(config, gone)
+
+
+def _cosine(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{word}: no cosine; give a number above 0 and at most 1, such as 0.975")
+    return value

@@ -1,0 +1,264 @@
+"""`altalign remove RUN`: takes pairs out of a finished run, and all that is known of them; their hashes stay.
+
+The shards that hold them are written anew, the others are not touched. All new files wait in `.change/` until
+everything is there, and come at once (`altalign.changes`). Nothing joins the run because of a removal: the copy of a
+removed image that was dropped stays dropped.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from altalign import listing, scores, storage
+from altalign.audit_tables import FAILED_ROWS, FUNNEL
+from altalign.changes import Change
+from altalign.counts import Counts, FailedCounts
+from altalign.machine.threads import in_threads
+from altalign.pipelines.card.facts import CardFacts
+from altalign.pipelines.derive import copying, counting
+from altalign.pipelines.derive.copying import Part
+from altalign.pipelines.derive.parents import Parent, Shard
+from altalign.pipelines.files import parquet
+from altalign.pipelines.living import finding, nearness, purging
+from altalign.pipelines.living.finding import ImagesGone, InDropped, InShard
+from altalign.pipelines.living.request import Request
+from altalign.pipelines.opening import summary
+from altalign.pipelines.run import manifest
+from altalign.pipelines.run.artefacts.written import ShardFacts
+from altalign.pipelines.run.shard_files import write_shard
+from altalign.pipelines.run.units import Run
+from altalign.reasons import CURATED, KEPT, DropReason, Stage
+from altalign.schema import REMOVED
+from altalign.stages import REMOVED_FILE, REPORT
+
+# what holds more than is looked through, or rests on the shards as they were
+_GO = ("work", "trial", "clusters", *REPORT)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What of a run goes.
+
+    Attributes:
+        request: what was asked for, with the images whose bytes were named, and those near to what goes.
+        in_shards: rows of shards.
+        in_dropped: rows that had been dropped, by file.
+        images: that no shard has afterwards.
+    """
+
+    request: Request
+    in_shards: Sequence[InShard]
+    in_dropped: Sequence[InDropped]
+    images: ImagesGone
+
+    @property
+    def rows(self) -> pa.Table:
+        """All rows that go."""
+        return finding.together(self.in_shards, self.in_dropped)
+
+    @property
+    def pairs(self) -> int:
+        """How many samples go."""
+        return sum(len(each.numbers) for each in self.in_shards)
+
+    @property
+    def dropped(self) -> int:
+        """How many dropped rows go."""
+        return sum(len(each.rows) for each in self.in_dropped)
+
+    @property
+    def gone(self) -> Request:
+        """What is not to be found afterwards: the request, and the keys of all pairs that went."""
+        keys = frozenset(filter(None, parquet.values(self.rows, "key")))
+        return replace(self.request, keys=self.request.keys | keys)
+
+
+def find(parent: Parent, request: Request, *, near: float | None) -> Found:
+    """Look for what goes, in all side-cars and all dropped rows; with `near` also images nearer than this cosine.
+
+    A pair that a page of the request repeats goes, on whichever page it was kept.
+    """
+    repeated = finding.in_dropped(parent.folder, request.of_rows, frozenset()) if request.of_rows.asked() else ()
+    keys = frozenset(key for each in repeated for key in parquet.values(each.rows, "key") if key)
+    wider = replace(request, keys=request.keys | keys)
+    in_shards = finding.in_shards(parent, wider)
+    if request.hashes:  # the other pairs of these images
+        of_bytes = Request(hashes=request.hashes)
+        images = _images(in_shards, lambda rows: rows.filter(pa.array(of_bytes.matches(rows))))
+        request, wider = request.with_images(images), wider.with_images(images)
+    if near is not None:
+        embedder = parent.config.decontaminate.embedder
+        images = nearness.near(parent.folder, _images(in_shards), embedder=embedder, above=near)
+        request, wider = request.with_images(images), wider.with_images(images)
+        in_shards = finding.in_shards(parent, wider)
+    keys |= frozenset(key for each in in_shards for key in parquet.values(each.rows, "key"))
+    in_dropped = finding.in_dropped(parent.folder, replace(wider, keys=wider.keys | keys), keys)
+    return Found(request, in_shards, in_dropped, finding.images_gone(parent, in_shards))
+
+
+def _images(found: Sequence[InShard], of: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> frozenset[str]:
+    return frozenset(image for each in found for image in parquet.values(of(each.rows), "image_id"))
+
+
+def remove(run: Run, parent: Parent, found: Found, *, by: str, because: str) -> None:
+    """Take what was found out of a run, whose lock the caller holds."""
+    change = Change(run.folder, durable=run.config.run.durable)
+    written = _shards(change, parent, found.in_shards)
+    deleted = [*_GO, *(f"shards/{name}.{end}" for name, of in written.items() if not of for end in ("tar", "parquet"))]
+    deleted += purging.dropped_rows(change, found.in_dropped, found.gone)
+    purging.of_audit(change, found.gone, found.rows)
+    deleted += purging.of_scores(change, parent, written, {each.shard.name: each.numbers for each in found.in_shards})
+    deleted += purging.of_log(change, found.gone.with_images(found.images.image_ids))
+    with change.noted():
+        parquet.write(change.path(REMOVED_FILE), _removed(run, found, by, because), REMOVED)
+        with storage.open_read(run.path(listing.SETTINGS)) as file:
+            storage.write_bytes(change.path(listing.SETTINGS), file.read())
+    as_they_are = {shard.name: _as_it_is(shard) for shard in parent.shards}
+    shards = [(name, of) for name, of in {**as_they_are, **written}.items() if of]
+    _conclude(run, change, parent, found, [of for of in written.values() if of], shards, deleted)
+    change.commit(deleted)
+
+
+# Shards --------------------------------------------------------------------------------------------------------------
+
+
+def _shards(change: Change, parent: Parent, found: Sequence[InShard]) -> dict[str, ShardFacts | None]:
+    """Write the shards anew that hold what goes; None of one of which nothing is left."""
+
+    def write(each: InShard) -> ShardFacts | None:
+        stay = np.setdiff1d(np.arange(each.shard.rows, dtype=np.int64), each.numbers, assume_unique=True)
+        if not len(stay):
+            return None
+        with change.noted():
+            part = Part(parent.path("shards"), each.shard.name, stay)
+            return write_shard(change.path("shards"), each.shard.name, copying.samples([part]))
+
+    made = in_threads(write, list(found), finding.at_once(parent.folder))
+    return {each.shard.name: of for each, of in zip(found, made, strict=True)}
+
+
+def _as_it_is(shard: Shard) -> ShardFacts:
+    """What the manifest says of a shard that is not touched."""
+    of_files = {
+        "bytes": shard.bytes,
+        "sha256": shard.sha256,
+        "parquet_bytes": 0,
+        "parquet_sha256": shard.parquet_sha256,
+    }
+    return ShardFacts(rows=shard.rows, source_bytes={}, images=0, first_image="", last_image="", **of_files)
+
+
+# Totals --------------------------------------------------------------------------------------------------------------
+
+
+def _conclude(
+    run: Run,
+    change: Change,
+    parent: Parent,
+    found: Found,
+    anew: Sequence[ShardFacts],
+    shards: manifest.Shards,
+    deleted: Sequence[str],
+) -> None:
+    """Write counts and summary, the list of files, the card and the manifest."""
+    counts, failed = _counts(parent, found)
+    pairs, size = sum(of.rows for _, of in shards), sum(of.bytes for _, of in shards)
+    counts.reconcile(counts.stages_of_run(), pairs=pairs)
+    failed.check(counts)
+    before = storage.read_json(run.path("summary.json"))
+    stages = counts.summary(counts.stages_of_run())
+    images = before["images"] - len(found.images.image_ids)
+    facts = {**before, "stages": stages, "pairs": pairs, "images": images, "bytes": size}
+    with change.noted():
+        parquet.write(change.path("counts.parquet"), counts.to_arrow(), counts.to_arrow().schema)
+        parquet.write(change.path(FAILED_ROWS.path), failed.to_arrow(), FAILED_ROWS.schema)
+        storage.write_json(change.path("summary.json"), facts)
+    _funnel(run, change, parent, found, anew, size)
+    listed = {name: of for name, of in listing.read(run.folder).items() if name not in deleted}
+    not_listed = (listing.SETTINGS, "log", scores.FOLDER)
+    listed |= {name: of for name, of in change.files.items() if name.split("/")[0] not in not_listed}
+    of = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [_digest(run)]}
+    more = {"lineage": {"operation": "remove", "settings": {"pairs": found.pairs}, **of}}
+    card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
+    waiting = replace(run, folder=change.folder)
+    with change.noted():
+        manifest.write(waiting, shards, listed, card, storage.Block(), more)
+    change.files |= {name: listing.digest(change.path(name)) for name in (listing.FILE, *listing.CARD)}
+
+
+def _counts(parent: Parent, found: Found) -> tuple[Counts, FailedCounts]:
+    """The counts of the run with those of `select`, by reason and by every rule that holds."""
+    rows = counting.rows(parent)
+    last = Stage.SELECT if any(row[0] == Stage.SELECT.value for row in rows) else CURATED[-1]
+    kept = {row[1]: row[3] for row in rows if row[0] == last.value and row[2] == KEPT}
+    gone = Counter(source for each in found.in_shards for source in parquet.values(each.rows, "source"))
+    counts = Counts.total(Counts.from_json([row]) for row in counting.received(rows))
+    failed = FailedCounts.from_json(counting.failed(parent))
+    for source, rows_kept in kept.items():
+        counts.add_rows(Stage.SELECT, source, KEPT, rows_kept - gone[source])
+        counts.add_rows(Stage.SELECT, source, DropReason.REMOVED, gone[source])
+        failed.add_rows(Stage.SELECT, source, (), rows_kept - gone[source])
+        failed.add_rows(Stage.SELECT, source, (DropReason.REMOVED,), gone[source])
+    return counts, failed
+
+
+def _funnel(run: Run, change: Change, parent: Parent, found: Found, anew: Sequence[ShardFacts], size: int) -> None:
+    """Write `audit/funnel.parquet`: what is in the shards now; a run made of others does not say it by source."""
+    rows = parquet.read_table(run.path(*FUNNEL.path.split("/"))).to_pylist()
+    less = Counter[str]()
+    for each in found.in_shards:
+        less.update(_source_bytes(parent, each.shard))
+    for of in anew:
+        less.subtract(of.source_bytes)
+    for row in rows:
+        if row["step"] == "shards":
+            row["images"] -= found.images.by_source[row["source"]]
+            row["bytes"] = size if row["source"] is None else row["bytes"] - less[row["source"]]
+    with change.noted():
+        parquet.write(change.path(FUNNEL.path), pa.Table.from_pylist(rows, FUNNEL.schema), FUNNEL.schema)
+
+
+def _source_bytes(parent: Parent, shard: Shard) -> Mapping[str, int]:
+    """The bytes that the samples of each source have in a tar: from the header of an image to that of the next."""
+    rows = parquet.read_table(parent.path("shards", f"{shard.name}.parquet"), ["source", "tar_offset"])
+    begins = rows["tar_offset"].to_numpy() - 512
+    sizes = np.diff(begins, append=shard.bytes - 1024).tolist()
+    found = Counter[str]()
+    for source, of_sample in zip(parquet.values(rows, "source"), sizes, strict=True):
+        found[source] += of_sample
+    return found
+
+
+# removed.parquet -----------------------------------------------------------------------------------------------------
+
+
+def _removed(run: Run, found: Found, by: str, because: str) -> pa.Table:
+    """All that was ever removed, and this."""
+    path = run.path(REMOVED_FILE)
+    before = parquet.read_table(path).cast(REMOVED) if storage.exists(path) else REMOVED.empty_table()
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    of_all = {"manifest_sha256": _digest(run), "time": now, "by": by, "because": because}
+    rows: list[dict[str, Any]] = [{"kind": kind, "hash": name, **of_all} for kind, name in found.request.asked()]
+    for each in found.in_shards:
+        where = {"stage": Stage.SELECT.value, "reason": DropReason.REMOVED.value, "shard": each.shard.name}
+        keys, sources = (each.rows[name].to_pylist() for name in ("key", "source"))
+        of_rows = zip(each.numbers.tolist(), keys, sources, strict=True)
+        rows += [
+            {"kind": "pair", "hash": key, "row": row, "source": source, **where, **of_all}
+            for row, key, source in of_rows
+        ]
+    for each in found.in_dropped:
+        rows += [
+            {"kind": "pair", "hash": row.pop("key"), **row, **of_all}
+            for row in each.rows.select(["key", "stage", "source", "reason"]).to_pylist()
+        ]
+    return pa.concat_tables([before, pa.Table.from_pylist(rows, REMOVED)])
+
+
+def _digest(run: Run) -> str:
+    return listing.digest(run.path("manifest.json")).digest

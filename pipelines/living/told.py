@@ -1,0 +1,108 @@
+"""`altalign remove` as its user sees it: what goes, what is not there, and whether anything is left afterwards."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import NamedTuple
+
+from rich.table import Table
+
+from altalign import changes, storage, terminal
+from altalign.curation import CurateConfig
+from altalign.errors import AltalignError
+from altalign.pipelines.derive import parents
+from altalign.pipelines.living import absence, removing
+from altalign.pipelines.living.removing import Found
+from altalign.pipelines.living.request import Request, of_files
+from altalign.pipelines.opening.summary import many
+from altalign.pipelines.run.units import Run
+from altalign.stages import REMOVED_FILE, own_files
+from altalign.terminal import shown
+
+_SHOWN = 20  # rows, and entries that are not there
+
+
+class Wanted(NamedTuple):
+    """What is wanted of a removal."""
+
+    lists: Mapping[str, Sequence[str]]  # files by the field of `Request`
+    near: float | None
+    by: str
+    because: str
+    is_dry_run: bool
+
+
+def remove(config: CurateConfig, wanted: Wanted) -> Request | None:
+    """Remove what is listed; returns what may not be found afterwards, None where it was to be shown alone."""
+    asked = of_files(wanted.lists)
+    folder = config.run.folder
+    held = nullcontext() if wanted.is_dry_run else storage.locked(folder)
+    with held, own_files(folder):
+        changes.check_none(folder)
+        if not wanted.is_dry_run:
+            storage.sweep(folder)  # what a command left that was killed while it wrote the report
+        parent = parents.opened(folder, config)
+        found = removing.find(parent, asked, near=wanted.near)
+        _show(folder, found, asked, is_dry_run=wanted.is_dry_run)
+        if wanted.is_dry_run:
+            return None
+        if found.pairs or found.dropped:
+            removing.remove(Run(folder, config, ()), parent, found, by=wanted.by, because=wanted.because)
+    return found.gone
+
+
+def check_absence(config: CurateConfig, gone: Request) -> int:
+    """Read every file of the run again; returns 1 where something is left."""
+    begun = time.monotonic()
+    looked = absence.look(config.run.folder, gone, but=REMOVED_FILE)
+    seconds = time.monotonic() - begun
+    out = terminal.stdout()
+    for name, what in sorted(looked.found.items()):
+        line = f"{name}: still has {what}" if not what.startswith("it cannot") else f"{name}: {what}"
+        out.print(terminal.shown(line), style="red", highlight=False, soft_wrap=True)
+    left = f"{many(len(looked.found), 'file')} still have" if looked.found else "none has"
+    read = f"{looked.bytes / 1e6:,.1f} MB in {seconds:.1f} s"
+    out.print(
+        f"{many(looked.files, 'file')} read again ({read}): {left} a key, digest or URL of what went",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return AltalignError.exit_code if looked.found else 0
+
+
+def _show(folder: str, found: Found, asked: Request, *, is_dry_run: bool) -> None:
+    out = terminal.stdout()
+
+    def say(line: str) -> None:
+        out.print(line, highlight=False, soft_wrap=True)
+
+    rows = found.rows
+    if len(rows):
+        table = Table()
+        for name in ("in", "key", "caption", "image"):
+            table.add_column(name, overflow="fold")
+        places = [f"shards/{each.shard.name}.tar" for each in found.in_shards for _ in each.numbers]
+        places += [each.name for each in found.in_dropped for _ in range(len(each.rows))]
+        for place, row in zip(places, rows.slice(0, _SHOWN).to_pylist(), strict=False):
+            caption, url = (shown(row[name] or "") for name in ("caption", "image_url"))
+            table.add_row(place, row["key"] or "", caption[:60], url[:80])
+        out.print(table)
+        if len(rows) > _SHOWN:
+            say(f"… and {len(rows) - _SHOWN:,} more")
+    for name, entries in asked.not_in(rows).items():
+        few = ", ".join(map(shown, entries[:_SHOWN])) + (" …" if len(entries) > _SHOWN else "")
+        say(f"not there, of --{name.replace('_', '-')}: {len(entries):,} ({few})")
+    if not (found.pairs or found.dropped):
+        say(f"{shown(folder)}: nothing of it is there; the run stays as it is")
+        return
+    size = sum(each.shard.bytes for each in found.in_shards)
+    go = "would go" if is_dry_run else "go"
+    say(
+        f"{many(found.pairs, 'pair')} of {many(len(found.images.image_ids), 'image')} that no other has {go}, and "
+        f"{many(found.dropped, 'dropped row')}"
+    )
+    anew = "would be written anew" if is_dry_run else "are written anew"
+    say(f"{many(len(found.in_shards), 'shard')} {anew} ({size / 1e6:,.1f} MB)")
+    if storage.kind(storage.join(folder, "work")) != "missing":
+        deleted = "would be" if is_dry_run else "is"
+        say(f"work/ {deleted} deleted: it has what was fetched; `retry` and `decontaminate` need it")

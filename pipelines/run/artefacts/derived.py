@@ -1,0 +1,94 @@
+"""What the making of a run of other runs leaves: which rows of each shard stay, and files that are copied."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from altalign.counts import CountRow, FailedRow
+from altalign.pipelines.files import arrays
+from altalign.pipelines.run.units import Facts, Files, Marks, Unit
+
+
+class ShardOfParent(Unit):
+    """A shard of a parent: the parent's number, the shard's name without an ending, and its rows."""
+
+    parent: int
+    shard: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class ChosenFacts(Facts):
+    """How many rows of a shard stay, and counts of the stage `select`."""
+
+    kept: int
+    counts: list[CountRow]
+    failed: list[FailedRow]
+
+
+class CarriedUnit(Unit):
+    """Files of a parent that the new run has as they are, by their paths in the run."""
+
+    parent: int
+    files: list[str]
+
+
+@dataclass(frozen=True)
+class CarriedFacts(Facts):
+    """How many bytes were copied."""
+
+    bytes: int
+
+
+CHOSEN = Marks("select/chosen", ChosenFacts)
+CARRIED = Marks("select/carried", CarriedFacts)
+
+
+class Chosen(Files):
+    """Which rows of a shard of a parent stay."""
+
+    step = CHOSEN.step
+
+    def rows(self) -> npt.NDArray[np.int64]:
+        """Their numbers, rising: int64[n]."""
+        return arrays.read(self.path("rows"))
+
+    def write_rows(self, rows: npt.NDArray[np.int64]) -> None:
+        """Write their numbers."""
+        arrays.save(self.path("rows"), rows)
+
+
+@dataclass(frozen=True)
+class CommonFacts(Facts):
+    """What runs that are merged have too much of together: texts, images; and what several of them have.
+
+    That is pairs, and images whose bytes differ from run to run.
+    """
+
+    texts: int
+    images: int
+    pairs: int
+    images_that_differ: int
+
+
+COMMON = Marks("select/common", CommonFacts)
+
+# A key that several runs have, and the number of a run whose row goes.
+REPEATED = pa.schema([("key", pa.string()), ("parent", pa.int32())])
+
+
+class Common(Files):
+    """What the rows of several runs have in common."""
+
+    step = COMMON.step
+
+    def path_of(self, kind: str) -> str:
+        """Hashes of texts (`texts`) or images (`images`) over their limit, and their counts: uint64[n, 2], sorted."""
+        return self.path(kind)
+
+    @property
+    def repeated(self) -> str:
+        """Parquet of `REPEATED`."""
+        return self.path("repeated")

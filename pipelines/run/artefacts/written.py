@@ -1,0 +1,30 @@
+"""What `write` leaves: a mark for each shard."""
+
+from dataclasses import dataclass
+
+from altalign.pipelines.run.units import Facts, Marks, Unit
+
+
+class ShardUnit(Unit):
+    """A shard: how many rows it has, and from which fetch units: name, first row and end."""
+
+    rows: int
+    parts: list[tuple[str, int, int]]
+
+
+@dataclass(frozen=True)
+class ShardFacts(Facts):
+    """Rows, sizes and digests of a shard, the number of its images, and the first and last image_id."""
+
+    rows: int
+    bytes: int
+    source_bytes: dict[str, int]
+    sha256: str
+    parquet_bytes: int
+    parquet_sha256: str
+    images: int
+    first_image: str
+    last_image: str
+
+
+WRITTEN = Marks("write", ShardFacts)

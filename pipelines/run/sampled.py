@@ -1,0 +1,30 @@
+"""A run of some images of another one, in that one's `work/`: a trial. Input and what was extracted are the other's.
+
+RUN/work/trial/DIGEST has the form of a run folder, so that the stages work on it as on any other. The digest is of what
+the sample was drawn from, and how: another sample lies beside it, and may take from it what was fetched.
+"""
+
+from dataclasses import dataclass
+
+from altalign import storage
+from altalign.pipelines.run.units import Run
+
+FOLDER = "trial"  # in work/
+
+
+@dataclass(frozen=True)
+class Sampled(Run):
+    """A run of some of the images of the run `of`."""
+
+    of: Run | None = None
+
+    def work(self, *parts: str) -> str:
+        """A path inside `work/`; what `extract` left is that of the whole run."""
+        return self.of.work(*parts) if self.of and parts[:1] == ("extract",) else super().work(*parts)
+
+
+def trials(run: Run) -> list[str]:
+    """The folders of all samples that were drawn of a run, or of the run that it is a sample of."""
+    folder = (run.of if isinstance(run, Sampled) and run.of else run).work(FOLDER)
+    names = storage.entries(folder) if storage.kind(folder) == "folder" else []
+    return [storage.join(folder, name) for name in sorted(names) if not storage.is_partial(name)]

@@ -1,0 +1,1 @@
+"""`altalign score`: columns of scores beside the shards of a finished run."""

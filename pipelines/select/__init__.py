@@ -1,0 +1,1 @@
+"""`altalign select`: a run of another one's samples, by their scores."""

@@ -1,0 +1,128 @@
+"""What is asked of a selection, checked against the columns of a run before any work."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+from altalign.columns import Known
+from altalign.errors import UsageError
+from altalign.filters import where
+from altalign.filters.where import Compared, Condition, Name, Not
+from altalign.pipelines.select import tops
+from altalign.pipelines.select.balance import Balance
+
+Nulls = Literal["drop", "keep", ""]
+
+
+@dataclass(frozen=True)
+class Top:
+    """The samples with the largest values of a column."""
+
+    column: str
+    share: Fraction
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A selection.
+
+    Attributes:
+        where: the condition as it was written; empty: none.
+        tops: shares of the samples that the condition keeps, each of one column.
+        balance: lots among samples of frequent concepts, of those that the condition keeps.
+        nulls: whether samples stay whose value is missing; empty: it was not said.
+    """
+
+    where: str
+    tops: tuple[Top, ...]
+    nulls: Nulls
+    balance: Balance | None = None
+
+    @property
+    def conditions(self) -> list[Condition]:
+        """The conditions that all have to hold."""
+        return where.conjuncts(where.parsed(self.where)) if self.where else []
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that it names, in order."""
+        of_where = [name for condition in self.conditions for name in where.columns(condition)]
+        return list(dict.fromkeys([*of_where, *(top.column for top in self.tops)]))
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        shares = {top.column: str(float(top.share)) for top in self.tops}
+        said = {"where": self.where, "top": shares, "nulls": self.nulls}
+        return {**said, "balance": self.balance.to_json()} if self.balance else said
+
+
+def top(text: str) -> Top:
+    """`COLUMN=SHARE`.
+
+    Raises:
+        UsageError: it is not of this form.
+    """
+    column, _, share = text.partition("=")
+    try:
+        found = Fraction(share)
+    except (ValueError, ZeroDivisionError):
+        found = Fraction(-1)
+    if not column or not 0 < found <= 1:
+        raise UsageError(f"--top {text}: not of the form COLUMN=SHARE, such as similarity=0.3")
+    return Top(column, found)
+
+
+def check(asked: Asked, known: Known, folder: str) -> None:
+    """Refuse what cannot be asked of a run.
+
+    Raises:
+        UsageError: a column is not there or of another type, or nulls are not spoken of.
+    """
+    try:
+        for condition in asked.conditions:
+            where.check(condition, known.types)
+    except where.WhereError as error:
+        raise UsageError(f"--where: {error}") from None
+    for each in asked.tops:
+        try:
+            where.check(Compared(Name(each.column), "null"), known.types)
+        except where.WhereError as error:
+            raise UsageError(f"--top {each.column}: {error}") from None
+        if known.types[each.column] not in tops.TYPES:
+            raise UsageError(
+                f"--top {each.column}: it is {known.types[each.column]}, where a score's numbers are meant"
+            )
+    _check_nulls(asked, known, folder)
+
+
+def _check_nulls(asked: Asked, known: Known, folder: str) -> None:
+    of_where = [name for each in asked.conditions for name in where.columns(each, but_of_nulls=True)]
+    missing = known.missing([*of_where, *(each.column for each in asked.tops)])
+    if missing and not asked.nulls:
+        raise UsageError(f"{folder}: {missing}; say what becomes of those: --nulls drop, or --nulls keep")
+
+
+def reason_of(condition: Condition, number: int) -> str:
+    """The reason of a sample for which a condition does not hold; `number` counts conditions from 1."""
+    match condition:
+        case Compared(Name(name), ">" | ">=", (value,)) if _is_number(value):
+            return f"score_below:{_in_reason(name)}"
+        case Compared(Name(name), "<" | "<=", (value,)) if _is_number(value):
+            return f"score_above:{_in_reason(name)}"
+        case Not(Compared(Name(name), "null")):
+            return f"score_missing:{_in_reason(name)}"
+    return f"not_where:{number}"
+
+
+def _in_reason(name: str) -> str:
+    return "_".join(name.split())  # reasons are words
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def missing_of(condition: Condition, number: int) -> str:
+    """The reason of a sample for which a condition is neither true nor false."""
+    names = where.columns(condition, but_of_nulls=True)
+    return f"score_missing:{_in_reason(names[0])}" if len(names) == 1 else f"not_where:{number}"
