@@ -5,14 +5,19 @@ Called, it is `altalign.python.audit`, so that `altalign.audit(a, b)` works besi
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from altalign.audit.checks import Check
+    from altalign.audit.compare import Comparison
+    from altalign.python import Folder
 
 
 class _Audit(ModuleType):
-    def __call__(self, *runs: Any, **named: Any) -> Any:
+    def __call__(self, run: "Folder", other: "Folder | None" = None) -> "list[Check] | Comparison":
         from altalign import python
 
-        return python.audit(*runs, **named)
+        return python.audit(run, other) if other is not None else python.audit(run)
 
 
 sys.modules[__name__].__class__ = _Audit

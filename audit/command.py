@@ -3,11 +3,11 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from altalign import storage
+from altalign import listing, storage
 from altalign.arguments import Parser
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import AltalignError, UnreadableError, UsageError
@@ -39,7 +39,32 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--page", metavar="FILE", help="with two runs: also write FILE, an HTML page that shows the pairs with pictures"
     )
+    parser.add_argument(
+        "--digest",
+        action="store_true",
+        help="compare every byte with what was written, and print the run's number, which stands for all of its files",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="look at names and sizes of all files alone, in a moment; write nothing"
+    )
+    parser.add_argument(
+        "--summary", choices=("eu",), help="write the summary of training content in the form of the EU's AI Office"
+    )
+    parser.add_argument(
+        "--words",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="in the report, also what share of the captions with a word of this list the run kept; repeatable",
+    )
+    parser.add_argument("--to", metavar="FOLDER", default=".", help="with --summary: where it is written (.)")
     arguments = parser.parse_args(argv)
+    if arguments.summary:
+        return _summarised(arguments.run, arguments.to)
+    if arguments.digest or arguments.quick:
+        if arguments.other is not None or arguments.shards:
+            raise UsageError("--digest and --quick look at all files of one run; leave out RUN_B and --shards")
+        return _of_files(arguments.run, is_quick=arguments.quick, is_digest=arguments.digest, as_json=arguments.json)
     if arguments.page is not None and arguments.other is None:
         raise UsageError("--page is for two runs; the page of one run is RUN/report.html, which is always written")
     if arguments.other is not None:
@@ -48,7 +73,8 @@ def main(argv: Sequence[str]) -> int:
         from altalign.audit import compare
 
         return compare.main(arguments.run, arguments.other, as_json=arguments.json, page=arguments.page)
-    run, checks = checked(arguments.run, shards_at_most=arguments.shards, is_written=not arguments.json)
+    words = _lists(arguments.words)
+    run, checks = checked(arguments.run, shards_at_most=arguments.shards, is_written=not arguments.json, words=words)
     if arguments.json:
         sys.stdout.write(json.dumps({"run": run.folder, **_told(checks)}, indent=2) + "\n")
     else:
@@ -56,8 +82,35 @@ def main(argv: Sequence[str]) -> int:
     return _exit_code(checks)
 
 
-def checked(folder: str, *, shards_at_most: int | None, is_written: bool) -> "tuple[RunFolder, list[Check]]":
-    """Checks a finished run, and writes its report where that is wanted.
+def _summarised(folder: str, to: str) -> int:
+    """Writes the summary of training content of a finished run, outside of the run."""
+    with own_files(folder):
+        run = RunFolder.open(folder)
+        run.check_finished("there is nothing to sum up yet")
+        if storage.is_inside(to, run.folder):
+            raise UsageError(f"--to {to}: inside the run, whose files are listed; give another folder")
+        from altalign.audit import training_content
+
+        for path in training_content.write(run, to):
+            sys.stdout.write(f"{shown(path)}\n")
+    return 0
+
+
+def _lists(words: Sequence[str]) -> dict[str, str]:
+    """Lists of words by name."""
+    found = dict[str, str]()
+    for each in words:
+        name, _, path = each.partition("=")
+        if not name or not path or name in found:
+            raise UsageError(f"--words {each}: not of the form NAME=FILE, or of a name that is there already")
+        found[name] = path
+    return found
+
+
+def checked(
+    folder: str, *, shards_at_most: int | None, is_written: bool, words: Mapping[str, str] | None = None
+) -> "tuple[RunFolder, list[Check]]":
+    """Checks a finished run, and writes its report where that is wanted, with the slices of lists of words.
 
     Raises:
         UsageError: it is no finished run.
@@ -67,8 +120,27 @@ def checked(folder: str, *, shards_at_most: int | None, is_written: bool) -> "tu
         run = RunFolder.open(folder)
         run.check_finished("there is nothing to report yet")
         if is_written:
-            return run, write(run, shards_at_most=shards_at_most)
+            return run, write(run, shards_at_most=shards_at_most, words=words)
         return run, _checks(run, shards_at_most)
+
+
+def _of_files(folder: str, *, is_quick: bool, is_digest: bool, as_json: bool) -> int:
+    """Looks at every file of a run and nothing else; names each that is not as it was written."""
+    with own_files(folder):
+        run = RunFolder.open(folder)
+        run.check_finished("it has no list of its files yet")
+        number, found = listing.number(run.folder), listing.look(run.folder, sizes_alone=is_quick)
+    if as_json:
+        said = {"run": run.folder, "digest": number, "files": found.files, "wrong": found.wrong}
+        sys.stdout.write(json.dumps(said, indent=2) + "\n")
+    elif found.wrong:
+        sys.stdout.write("".join(f"{shown(f'{name}: {why}')}\n" for name, why in sorted(found.wrong.items())))
+        sys.stdout.write(f"{len(found.wrong):,} of {found.files:,} files are not as they were written\n")
+    elif is_digest:
+        sys.stdout.write(f"{number}\n")
+    else:
+        sys.stdout.write(f"{found.files:,} files, each of its size\n")
+    return AltalignError.exit_code if found.wrong else 0
 
 
 def after_curation(folder: str) -> int:
@@ -105,14 +177,14 @@ def said_of_no_report(folder: str, error: BaseException) -> str:
     return f"no report was written: {said}; the run is whole, and {repair}"
 
 
-def write(run: RunFolder, *, shards_at_most: int | None) -> "list[Check]":
+def write(run: RunFolder, *, shards_at_most: int | None, words: Mapping[str, str] | None = None) -> "list[Check]":
     """Checks a run and writes `audit/checks.json`, `audit/report.json` and, last, `report.html`."""
     with startup.imports():
         # Arrow, NumPy, templates: half a second, which --help need not wait for
         from altalign.audit.report import numbers, page
 
     checks = _checks(run, shards_at_most)
-    found = numbers.gather(run, checks)
+    found = numbers.gather(run, checks, words)
     # ASCII, for names of files may be any bytes
     storage.write_bytes(run.path(CHECKS), (json.dumps(_told(checks), indent=1) + "\n").encode())
     storage.write_bytes(run.path(NUMBERS), (json.dumps(found.to_json(), indent=1) + "\n").encode())
@@ -140,7 +212,7 @@ def _written(run: RunFolder) -> "list[Check] | None":
         return None
 
 
-def _told(checks: "Sequence[Check]") -> dict[str, Any]:
+def _told(checks: "Sequence[Check]") -> dict[str, object]:
     return {"passed": _exit_code(checks) == 0, "checks": [asdict(check) for check in checks]}
 
 

@@ -7,7 +7,7 @@ import io
 import json
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import pyarrow as pa
 from rich.console import Console
@@ -76,6 +76,18 @@ _VERDICTS = pa.schema([("from", pa.string()), ("to", pa.string()), ("pairs", pa.
 _EXAMPLES = pa.schema([(name, pa.string()) for name in ("from", "to", "key", "caption", "image_url")])
 
 
+class AsJson(TypedDict):
+    """A comparison as `altalign audit RUN_A RUN_B --json` prints it; what two runs have is a list of two."""
+
+    runs: list[str]
+    settings: list[dict[str, str]]
+    counts: list[dict[str, str | int]]
+    totals: dict[str, list[int | None]]
+    verdicts: list[dict[str, str | int]]
+    examples: list[dict[str, str | None]]
+    notes: list[str]
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison:
     """What differs between two runs."""
@@ -122,7 +134,7 @@ class Comparison:
         with own_files(self.a.run.folder), own_files(self.b.run.folder):
             storage.write_bytes(path, _page(self.a, self.b, self.joined))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> AsJson:
         """All of it, as `altalign audit RUN_A RUN_B --json` prints it."""
         return _as_json(self.a, self.b, self.joined)
 
@@ -219,7 +231,7 @@ def _verdict(name: str, side: Side) -> str:
 # As JSON, and for people ----------------------------------------------------------------------------------------------
 
 
-def _as_json(a: Side, b: Side, joined: Joined) -> dict[str, Any]:
+def _as_json(a: Side, b: Side, joined: Joined) -> AsJson:
     return {
         "runs": [a.run.folder, b.run.folder],
         "settings": [{"name": name, "a": before, "b": after} for name, before, after in settings_that_differ(a, b)],

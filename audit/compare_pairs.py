@@ -44,10 +44,10 @@ class Example(NamedTuple):
     key: str
     caption: str
     image_url: str | None
-    image: "Place | None"
+    image: "TarMember | None"
 
 
-class Place(NamedTuple):
+class TarMember(NamedTuple):
     """Where the bytes of an image are: a tar, and offset and length in it."""
 
     tar: str
@@ -211,15 +211,15 @@ def _examples(files: list[list[str]], found: dict[int, list[_Found]], names: lis
     wanted: dict[str, set[str]] = {}
     for each in (each for of_cell in found.values() for each in of_cell):
         wanted.setdefault(files[each.run][each.file], set()).add(each.key)
-    told: dict[str, tuple[str, str | None, Place | None]] = {}
+    told: dict[str, tuple[str, str | None, TarMember | None]] = {}
     for path, keys in wanted.items():
         is_side_car = path.split("/")[-2] == "shards"
         columns = ["key", "caption", "image_url", *(["tar_offset", "tar_bytes"] if is_side_car else [])]
         for rows in run_parquet.row_groups(path, columns):
-            is_wanted: Any = pc.is_in(rows["key"], value_set=pa.array(sorted(keys)))
+            is_wanted = pc.is_in(rows["key"], value_set=pa.array(sorted(keys)))
             for row in rows.filter(is_wanted).to_pylist():
                 tar = f"{path.removesuffix('.parquet')}.tar"
-                image = Place(tar, row["tar_offset"], row["tar_bytes"]) if is_side_car else None
+                image = TarMember(tar, row["tar_offset"], row["tar_bytes"]) if is_side_car else None
                 told[row["key"]] = row["caption"] or "", row["image_url"], image
     return [
         Example(names[cell // len(names)], names[cell % len(names)], each.key, *told[each.key])

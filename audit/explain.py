@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     with own_files(arguments.run):
         run = RunFolder.open(arguments.run)
-        with startup.imports():
+        with startup.imports(compiles=False):
             from altalign.audit import find_pairs  # Arrow: a fifth of a second, which --help need not wait for
 
         found = find_pairs.explain(

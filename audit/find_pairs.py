@@ -1,28 +1,26 @@
 """Finds pairs of a run by URL, caption or key, and says what happened to each in every stage."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import ada_url
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import reason_words, storage
-from altalign.audit import rows, tries
+from altalign.audit import removed, rows, tries
+from altalign.audit.rows import FoundDropped, FoundSample
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import NotFoundError, UnreadableError, UsageError
-from altalign.machine import startup
-from altalign.reasons import OWN, DropReason, Stage
+from altalign.filters import one_caption, one_url
+from altalign.reasons import OF_SELECT, OWN, DropReason, Stage, stages_of
 from altalign.terminal import shown
 
-STAGES = tuple(Stage)
 MOST = 20
-_WIDTH = max(len(stage.value) for stage in STAGES)
-
-# Kernels are imported where they are needed, a third of a second: a pair is looked up by its key without them.
+_WIDTH = max(len(stage.value) for stage in Stage)
 
 # The measured value and the setting that it was compared with; "{row[...]}" and "{config...}" are filled in.
 _MEASURED: dict[str, str] = {
@@ -30,6 +28,9 @@ _MEASURED: dict[str, str] = {
     DropReason.ALT_MISSING: "the element has no alt",
     DropReason.ALT_EMPTY: "its alt is empty or white space",
     DropReason.TEXT_EMPTY: "nothing is left of the caption after cleaning",
+    DropReason.URL_TOO_LONG: "the URL of the image or of its page has more than 8 KiB",
+    DropReason.TEXT_TOO_LARGE: "[text] bytes_at_most = {config.text.bytes_at_most}; longer captions are cut at 64 KiB",
+    DropReason.ROW_TOO_LARGE: "over 64 KiB of keep_columns, or [fetch] bytes_at_most = {config.fetch.bytes_at_most}",
     DropReason.TEXT_TOO_SHORT: "{words}, [text] words_at_least = {config.text.words_at_least}",
     DropReason.TEXT_TOO_LONG: "{words}, [text] words_at_most = {config.text.words_at_most}",
     DropReason.TEXT_ON_TOO_MANY_IMAGES: (
@@ -66,6 +67,9 @@ _MEASURED: dict[str, str] = {
         "cosine {row[similarity]:.4f} with {row[test_image]} of test set {row[test_set]}, {threshold}"
     ),
     DropReason.NEAR_DUPLICATE_IN_POOL: "{cosine} the image that was kept, key {row[kept_key]}, {threshold}",
+    DropReason.REMOVED: "on request; removed.parquet has when",
+    DropReason.OUT_OF_BALANCE: "its concepts are frequent, and its lot was not drawn; or it has none",
+    DropReason.NOT_LISTED: "the list of pairs that the run was made of does not have it",
 }
 
 
@@ -82,14 +86,12 @@ def wanted(*, url: str | None, text: str | None, key: str | None, source_key: st
         if len(digits) != 32 or set(digits) - set("0123456789abcdef"):
             raise UsageError(f"--key {key}: not 32 hex digits; give the key or the image_id of a pair")
         return (pc.field("key") == digits) | (pc.field("image_id") == digits), f"key or image_id {digits}"
-    with startup.imports():
-        from altalign.filters import captions, urls
     if url is not None:
-        found = urls.table_urls(pa.array([_utf8(url, "--url")]))[0][0].as_py()
+        found, _ = one_url.parsed(_utf8(url, "--url"))
         return pc.field("image_url").isin([found, url]), f"image_url {found!r}"
     if source_key is not None:
         return pc.field("source_key") == _utf8(source_key, "--source-key"), f"source_key {source_key!r}"
-    caption = captions.clean(pa.array([_utf8(text or "", "--text")]))[0].as_py()
+    caption = one_caption.clean(_utf8(text or "", "--text"))
     return pc.field("caption") == caption, f"caption {caption!r}"
 
 
@@ -116,7 +118,7 @@ class Explanation:
     what: str
     kept: int
     dropped: int
-    rows: list[dict[str, Any]]
+    rows: list[FoundSample | FoundDropped]
     told: list[list[str]]
 
     def __repr__(self) -> str:
@@ -147,16 +149,22 @@ def explain(
         UsageError: as `wanted`.
     """
     matches, what = wanted(url=url, text=text, key=key, source_key=source_key)
-    first, told, found = list[dict[str, Any]](), list[list[str]](), {"kept": 0, "dropped": 0}
-    for verdict, matching in (("kept", rows.samples(run, matches)), ("dropped", rows.dropped(run, matches))):
-        for row in matching:
-            found[verdict] += 1
-            if len(first) < MOST:
-                first.append(row)
-                told.append([*(_kept(row) if verdict == "kept" else _dropped(run, row)), *_tries(run, row)])
+    first, told, kept, dropped = list[FoundSample | FoundDropped](), list[list[str]](), 0, 0
+    for row in rows.samples(run, matches):
+        kept += 1
+        if len(first) < MOST:
+            first.append(row)
+            told.append([*_kept(run, row), *_tries(run, row)])
+    for row in rows.dropped(run, matches):
+        dropped += 1
+        if len(first) < MOST:
+            first.append(row)
+            told.append([*_dropped(run, row), *_tries(run, row)])
+    if not first and (gone := list(removed.told(run, key=key, url=url))):
+        return Explanation(what, 0, 0, rows=[], told=gone)
     if not first:
         raise NotFoundError(f"{run.folder}: nothing found with {what}{_hint(run, text=text, source_key=source_key)}")
-    return Explanation(what, **found, rows=first, told=told)
+    return Explanation(what, kept, dropped, rows=first, told=told)
 
 
 def _hint(run: RunFolder, *, text: str | None, source_key: str | None) -> str:
@@ -179,21 +187,22 @@ def _hint(run: RunFolder, *, text: str | None, source_key: str | None) -> str:
     return "; " + "; ".join(parts)
 
 
-def _pair(row: dict[str, Any]) -> list[str]:
+def _pair(row: Mapping[str, object]) -> list[str]:
     columns = ("caption", "image_url", "page_url", "source", "source_key", "extra", "key", "image_id")
     labels = ("caption", "image", "page", "source", "name", "extra", "key", "image_id")
     found = zip(labels, map(row.get, columns), strict=True)  # runs of an earlier schema lack some
     return [f"{label:<9} {value}" for label, value in found if value is not None]
 
 
-def _kept(row: dict[str, Any]) -> list[str]:
+def _kept(run: RunFolder, row: FoundSample) -> list[str]:
     shard = row["in"].removesuffix(".parquet") + ".tar"
     measured = f"{_many(row['words'], 'word')}, {_size(row)} {row['format']}, {row['bytes']:,} bytes"
-    return [*_pair(row), *(_line(stage.value, "kept") for stage in STAGES), _line("written", f"{shard}, {measured}")]
+    stages = stages_of(run.facts["stages"])
+    return [*_pair(row), *(_line(stage.value, "kept") for stage in stages), _line("written", f"{shard}, {measured}")]
 
 
-def _dropped(run: RunFolder, row: dict[str, Any]) -> list[str]:
-    names = [stage.value for stage in STAGES]
+def _dropped(run: RunFolder, row: FoundDropped) -> list[str]:
+    names = [stage.value for stage in Stage]
     lines = [_line(name, "kept") for name in names[: names.index(row["stage"])]]
     lines.append(_line(row["stage"], f"dropped: {row['reason']}"))
     lines += [_line("", f"- {reason}: {_said(run, reason, row)}") for reason in row["failed"] or [row["reason"]]]
@@ -204,10 +213,11 @@ def _line(name: str, said: str) -> str:
     return f"  {name:<{_WIDTH}} {said}"
 
 
-def _tries(run: RunFolder, row: dict[str, Any]) -> list[str]:
+def _tries(run: RunFolder, row: FoundSample | FoundDropped) -> list[str]:
     """The last `MOST` tries of fetching the image, if it came from the web."""
     if run.config.fetch.source != "web" or row.get("stage") in (Stage.EXTRACT, Stage.JUDGE):
         return []
+    assert row["image_id"] is not None  # it was fetched
     of_image = tries.of_image(run, row["image_id"])
     more = f" (the last {MOST} of {len(of_image)})" if len(of_image) > MOST else ""
     return [
@@ -216,7 +226,7 @@ def _tries(run: RunFolder, row: dict[str, Any]) -> list[str]:
     ]
 
 
-def _said(run: RunFolder, reason: str, row: dict[str, Any]) -> str:
+def _said(run: RunFolder, reason: str, row: FoundDropped) -> str:
     """The measured value and the setting that it was compared with."""
     if reason == DropReason.TEXT_HAS_RARE_NGRAM:
         return f"{_rare_ngrams(run, row['caption'])}, [text] vocabulary_size = {run.config.text.vocabulary_size}"
@@ -224,15 +234,23 @@ def _said(run: RunFolder, reason: str, row: dict[str, Any]) -> str:
         return _no_url(row["image_url"])
     if reason.startswith(OWN):
         return reason_words.of_own(Stage(row["stage"]), run.config)[reason]
+    if reason.startswith(OF_SELECT):
+        return f"{reason_words.of_select([reason])[reason]}{_values(row)}"
     told = {"words": _many(row["words"], "word"), "size": _size(row), "cosine": _cosine(row)}
     return _MEASURED[reason].format(row=row, config=run.config, threshold=_threshold(run), **told)
 
 
-def _size(row: dict[str, Any]) -> str:
+def _values(row: FoundDropped) -> str:
+    """The values that `select` decided by."""
+    values = json.loads(row.get("scores") or "{}")
+    return "".join(f"; {name} = {'null' if value is None else value}" for name, value in values.items())
+
+
+def _size(row: Mapping[str, object]) -> str:
     return f"{row['width']} x {row['height']} px"
 
 
-def _cosine(row: dict[str, Any]) -> str:
+def _cosine(row: Mapping[str, object]) -> str:
     return (
         "connected through other images with" if row["similarity"] is None else f"cosine {row['similarity']:.4f} with"
     )
@@ -260,16 +278,14 @@ def _no_url(url: str | None) -> str:
 
 def _rare_ngrams(run: RunFolder, caption: str) -> str:
     """The unigrams and bigrams of a caption that are outside the vocabulary."""
-    with startup.imports():
-        from altalign.filters import words
     path = run.path("tables", "vocabulary.npy")
     try:
         table = np.load(storage.mappable(path), mmap_mode="r")
     except (ValueError, EOFError) as error:
         raise UnreadableError(f"{path}: not a whole NumPy array") from error
-    hashes = np.array(words.ngram_hashes(caption), np.uint64)
+    hashes = np.array(one_caption.ngram_hashes(caption), np.uint64)
     is_known = np.searchsorted(table, hashes) < np.searchsorted(table, hashes, "right")
-    grams = zip(words.ngrams_of(caption), is_known, strict=True)
+    grams = zip(one_caption.ngrams_of(caption), is_known, strict=True)
     rare = list(dict.fromkeys(gram for gram, known in grams if not known))
     more = f" and {len(rare) - 10} more" if len(rare) > 10 else ""
     return "rare: " + ", ".join(f'"{gram}"' for gram in rare[:10]) + more

@@ -1,7 +1,7 @@
 """Finds dropped rows and samples of a run that match a condition, in its Parquet files."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TypedDict, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,22 +10,35 @@ from altalign import storage
 from altalign.audit import run_parquet
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
+from altalign.reasons import Stage
+from altalign.schema import DroppedRow, SampleRow
 
-DROPPED = ("extract", "judge", "fetch", "image", "decontaminate")  # folders of dropped/, in the order of stages
+DROPPED = tuple(stage.value for stage in Stage)  # folders of dropped/, in the order of stages
 
 
-def dropped(run: RunFolder, matches: pc.Expression) -> Iterator[dict[str, Any]]:
+_In = TypedDict("_In", {"in": str})  # the file of a row, by its path in the run
+
+
+class FoundDropped(DroppedRow, _In):
+    """A dropped row."""
+
+
+class FoundSample(SampleRow, _In):
+    """A row of a side-car."""
+
+
+def dropped(run: RunFolder, matches: pc.Expression) -> Iterator[FoundDropped]:
     """The dropped rows that match, in the order of stages."""
     for stage in DROPPED:
-        yield from _rows(run, storage.join("dropped", stage), matches)
+        yield from cast(Iterator[FoundDropped], _rows(run, storage.join("dropped", stage), matches))
 
 
-def samples(run: RunFolder, matches: pc.Expression) -> Iterator[dict[str, Any]]:
-    """The rows of side-cars that match; `in` names the shard."""
-    yield from _rows(run, "shards", matches)
+def samples(run: RunFolder, matches: pc.Expression) -> Iterator[FoundSample]:
+    """The rows of side-cars that match."""
+    yield from cast(Iterator[FoundSample], _rows(run, "shards", matches))
 
 
-def _rows(run: RunFolder, folder: str, matches: pc.Expression) -> Iterator[dict[str, Any]]:
+def _rows(run: RunFolder, folder: str, matches: pc.Expression) -> Iterator[dict[str, object]]:
     for name in storage.names(run.path(folder), ".parquet"):
         path = run.path(folder, name)
         for rows in run_parquet.row_groups(path):

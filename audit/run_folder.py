@@ -3,11 +3,11 @@
 import tomllib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from altalign import storage
+from altalign import changes, storage
 from altalign.errors import UsageError
-from altalign.stages import damaged
+from altalign.stages import RunRecord, damaged
 
 if TYPE_CHECKING:
     from altalign.curation import CurateConfig
@@ -18,7 +18,7 @@ class RunFolder:
     """A run, finished or under way."""
 
     folder: str
-    facts: dict[str, Any]  # run.json
+    facts: RunRecord
 
     @classmethod
     def open(cls, folder: str) -> "RunFolder":
@@ -31,12 +31,13 @@ class RunFolder:
         storage.check(folder)
         if storage.kind(folder) != "folder":
             raise UsageError(f"{folder}: no such run folder; give the [run] folder of a curation")
+        changes.settle(folder)
         facts = storage.read_json(storage.join(folder, "run.json"))
         if not facts:
             raise UsageError(f"{folder}: no run of altalign (it has no run.json); give the [run] folder of a curation")
         if not isinstance(facts.get("stages"), dict):
             raise damaged(folder, storage.join(folder, "run.json"), "no stages are in it")
-        return cls(folder.rstrip("/") or "/", facts)
+        return cls(folder.rstrip("/") or "/", cast(RunRecord, facts))
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -4,17 +4,17 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
 
 from altalign import storage
 from altalign.audit.run_folder import RunFolder
+from altalign.schema import Try
 
 PARTITIONS_AT_MOST = 1 << 16  # of survivors: a power of two, unknown once work/ is deleted
 
 
-def of_image(run: RunFolder, image_id: str) -> list[dict[str, Any]]:
+def of_image(run: RunFolder, image_id: str) -> list[Try]:
     """The tries of an image (32 hex digits), in order; empty if the log was deleted."""
-    found = []
+    found = list[Try]()
     for path in _files(run, image_id):
         with storage.open_read(path) as file:
             for line in file:
@@ -33,7 +33,7 @@ def _files(run: RunFolder, image_id: str) -> Iterator[str]:
             yield run.path("log", "fetch", name)
 
 
-def told(each: dict[str, Any], url: str) -> str:
+def told(each: Try, url: str | None) -> str:
     """Describes a try of the image with this URL in one line."""
     when = datetime.fromtimestamp(each["started"], UTC).strftime("%Y-%m-%d %H:%M:%S")
     status = f" {each['status']}" if each["status"] else ""

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from altalign.audit.checks import dropped, shard, shards_checked, totals
+from altalign.audit.checks import dropped, listed, shard, shards_checked, totals
 from altalign.audit.checks.findings import Check, Findings, many
 from altalign.audit.checks.rules import Rules
 from altalign.audit.checks.totals import Manifest
@@ -42,12 +42,13 @@ ABOUT = {
         "use the altalign that made the run, and restore the config.toml that it wrote",
     ),
     "counts": ("count(s), added up by stage and source and compared with summary.json, manifest and shards", _CHANGED),
-    "dropped_rows": ("dropped row(s), as many as the counts say", _CHANGED),
+    "dropped_rows": ("dropped row(s), as many as the counts say, with those that were removed", _CHANGED),
     "kept_or_dropped": ("dropped row(s), none of a pair that is kept", _CHANGED),
+    **listed.ABOUT,
     "manifest": ("file(s) by name and size, and the manifest", _ANEW),
     "digests": ("file(s) by SHA-256", _ANEW),
     "card": ("file(s) of the data-set card by SHA-256", _ANEW),
-    "shard_sizes": ("shard(s) with exactly samples_per_shard samples, except the last", _ANEW),
+    "shard_sizes": ("shard(s) with exactly samples_per_shard samples, except the last and what was removed", _ANEW),
     "side_cars": ("side-car(s) with all columns, and text in UTF-8", _ANEW),
     "tars": ("tar(s) read from first byte to last", _ANEW),
     "members": ("sample(s): image, .txt and .json as the side-car says, at its offsets", _ANEW),
@@ -98,6 +99,10 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
     manifest = Manifest.read(run, findings)
     totals.check_settings(run, manifest, findings)
     counts = totals.check_counts(run, manifest, findings)
+    if manifest.is_there:
+        listed.check(run, findings, sizes_alone=shards_at_most is not None)
+        if shards_at_most is not None:
+            notes["files"] = "sizes alone"
     try:
         rules = Rules.of(run, findings)
     except AltalignError as error:
@@ -130,7 +135,7 @@ def _check_rows(
         processes.OF_COMMAND.used(processes.worth(SECONDS_PER_SAMPLE * rows, min(threads, len(names)))),
     ):
 
-        def read(name: str) -> shard.Found:
+        def read(name: str) -> shard.CheckedShard:
             found = read_one(name)
             one_is_done()
             return found
@@ -159,7 +164,7 @@ def _chosen(manifest: Manifest, at_most: int | None) -> list[str]:
     return sorted(by_content[:at_most])
 
 
-def _check_between(shards: list[shard.Found], findings: Findings) -> None:
+def _check_between(shards: list[shard.CheckedShard], findings: Findings) -> None:
     """Checks that the last sample of each shard comes before the first sample of the next one that was read."""
     for name in ("order", DropReason.PAIR_REPEATED):
         findings.saw(name, int(any(found.rows for found in shards)))
@@ -173,7 +178,7 @@ def _notes(names: list[str], manifest: Manifest, rows: int, kept: int) -> dict[s
     notes = {"kept_or_dropped": f"searched for {many(kept, 'kept key(s)')}"}
     if len(names) < len(manifest.entries):
         sample = f"in {len(names):,} of {many(len(manifest.entries), 'shard(s)')}, those with the smallest SHA-256"
-        of_all = ("settings", "counts", "manifest", "card", "shard_sizes", "dropped_rows", "kept_or_dropped")
+        of_all = ("settings", "counts", "files", "manifest", "card", "shard_sizes", "dropped_rows", "kept_or_dropped")
         notes |= {name: sample for name in ABOUT if name not in of_all}
         notes["kept_or_dropped"] += f", {sample}, in {FILES_PER_SHARD * len(names):,} files of each stage"
     elif kept < rows:

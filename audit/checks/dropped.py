@@ -1,8 +1,8 @@
 """Compares the dropped rows with the counts and with the kept pairs."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
-from altalign.audit import run_parquet
+from altalign.audit import removed, run_parquet
 from altalign.audit.checks.findings import Findings
 from altalign.audit.run_folder import RunFolder
 from altalign.counts import Counts
 from altalign.errors import UnreadableError
+from altalign.lineage import is_merged
 from altalign.machine import interrupts
 from altalign.reasons import KEPT, DropReason, Stage
 
@@ -32,7 +33,8 @@ def check(
 ) -> bool:
     """Reads dropped/ once: checks that its rows add up to the counts, and that no kept key is among them.
 
-    A kept key may be dropped for one reason only, `pair_repeated`: those rows are the same pair once more.
+    A kept key may be dropped for one reason only, `pair_repeated`: those rows are the same pair once more. Of runs that
+    were merged, one may have dropped what another has kept.
 
     Args:
         run: a run that keeps its dropped rows.
@@ -47,7 +49,8 @@ def check(
         Whether all files were read; only then are counts compared.
     """
     kept, is_whole = np.sort(kept), True
-    seen = Counter[tuple[str, str, str]]()
+    seen, _ = removed.pairs(run)
+    of_several = is_merged(run.folder)
     for stage in Stage:
         names = storage.names(run.path("dropped", stage.value), ".parquet")
         is_whole &= files_at_most is None or len(names) <= files_at_most
@@ -57,7 +60,7 @@ def check(
             try:
                 for rows in _rows(run, path):
                     _count(rows, seen)
-                    if stage is not Stage.EXTRACT:
+                    if stage is not Stage.EXTRACT and not (of_several and _is_of_an_ancestor(stage, name)):
                         _look_for(rows, kept, path, findings)
             except (UnreadableError, OSError) as error:
                 is_ours = isinstance(error, UnreadableError)
@@ -66,6 +69,11 @@ def check(
     if counts is not None and is_whole:
         _compare(counts, seen, findings)
     return is_whole
+
+
+def _is_of_an_ancestor(stage: Stage, name: str) -> bool:
+    """Whether another run than this has dropped the rows of a file."""
+    return stage is not Stage.SELECT or bool(re.match(r"[0-9a-f]{8}-", name))
 
 
 def _nearest(names: list[str], near: Sequence[tuple[int, int]]) -> list[str]:
@@ -104,9 +112,7 @@ def _look_for(rows: pa.Table, kept: npt.NDArray[np.bytes_], path: str, findings:
 
 def _compare(counts: Counts, seen: Counter[tuple[str, str, str]], findings: Findings) -> None:
     """Compares rows with counts. Of what extract drops, only broken records are all kept; of the rest, a sample is."""
-    counted: dict[Any, Any] = {
-        (stage, source, reason): rows for stage, source, reason, rows in counts.to_json() if reason != KEPT
-    }
+    counted = {(stage, source, reason): rows for stage, source, reason, rows in counts.to_json() if reason != KEPT}
     for name in sorted(counted.keys() | seen.keys()):
         there, said = seen[name], counted.get(name, 0)
         findings.saw("dropped_rows", there)

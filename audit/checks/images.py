@@ -4,18 +4,18 @@ import functools
 import hashlib
 from fractions import Fraction
 from functools import partial
-from typing import Any
 
 from altalign.audit.checks.findings import Findings
 from altalign.audit.checks.rules import Rules
 from altalign.filters import pixels
 from altalign.machine import interrupts, memory
 from altalign.reasons import DropReason
+from altalign.schema import SampleRow
 
 _SHORT_SIDE_PX = 128  # images are decoded to at least this short side
 
 
-def check(data: bytes, row: dict[str, Any], rules: Rules, name: str) -> Findings:
+def check(data: bytes, row: SampleRow, rules: Rules, name: str) -> Findings:
     """Checks the bytes of an image against its row of the side-car and the image rules; `name` is the tar's.
 
     Raises:
@@ -60,7 +60,7 @@ def _size(kind: str | None, width: int | None, height: int | None) -> str:
 
 
 def _check_rules(
-    decoded: pixels.Decoded, row: dict[str, Any], digest: str, rules: Rules, where: str, findings: Findings
+    decoded: pixels.Decoded, row: SampleRow, digest: str, rules: Rules, where: str, findings: Findings
 ) -> None:
     """Applies the image rules, in plain Python, to what is measured now.
 
@@ -105,7 +105,7 @@ _LIMITS = {
 }
 
 
-def _check_form(row: dict[str, Any], digest: str, rules: Rules, where: str, findings: Findings) -> None:
+def _check_form(row: SampleRow, digest: str, rules: Rules, where: str, findings: Findings) -> None:
     """Checks the stored image against the settings of `[shards]`."""
     settings = rules.config.shards
     findings.saw("stored_form")

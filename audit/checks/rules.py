@@ -19,9 +19,10 @@ from altalign.audit.checks.findings import Findings
 from altalign.audit.run_folder import RunFolder
 from altalign.curation import CurateConfig
 from altalign.errors import UnreadableError, UsageError
-from altalign.filters import captions, identity, urls, words
+from altalign.filters import bounds, captions, identity, one_url, urls, words
 from altalign.filters.blocked import BlockList
 from altalign.reasons import DropReason
+from altalign.stages import is_made_of_others
 
 BLOCK = 8_192  # rows whose n-grams are hashed at a time
 
@@ -66,6 +67,9 @@ class Rules:
         tables: dict[DropReason, Hashes | None] = {}
         for rule, name in TABLES.items():
             tables[rule] = None
+            if is_made_of_others(run.folder) and not storage.exists(run.path("tables", f"{name}.json")):
+                findings.cannot_ask(rule, "a run of several runs has no tables; the checks of those have asked")
+                continue
             try:
                 tables[rule] = _table(run, name)
             except (UnreadableError, OSError) as error:
@@ -134,7 +138,7 @@ def check(rows: pa.Table, rules: Rules, path: str, findings: Findings) -> None:
         batch = rows.slice(begin, BLOCK).combine_chunks()
         keys = batch["key"].to_pylist()
 
-        def said(what: Callable[[int], str], keys: list[Any] = keys) -> Callable[[int], str]:
+        def said(what: Callable[[int], str], keys: Sequence[object] = keys) -> Callable[[int], str]:
             return lambda row: f"{path}: {keys[row]}: {what(row)}"
 
         _check_texts(batch, rules, said, findings)
@@ -152,6 +156,11 @@ def _check_texts(batch: pa.Table, rules: Rules, said: Said, findings: Findings) 
     findings.rows("captions", ~_equal(texts, cleaned), said(lambda _: "its caption is not as cleaning leaves it"))
     is_empty = _flags(pc.equal(pc.binary_length(texts), pa.scalar(0)))
     findings.rows(DropReason.TEXT_EMPTY, is_empty, said(lambda _: "its caption is empty"))
+    is_large = bounds.longer(texts, bytes_at_most=limits.bytes_at_most)
+    large = said(lambda _: f"its caption is longer than [text] bytes_at_most = {limits.bytes_at_most}")
+    findings.rows(DropReason.TEXT_TOO_LARGE, is_large, large)
+    left_out = bounds.is_left_out(_strings(batch, "extra"))
+    findings.rows(DropReason.ROW_TOO_LARGE, left_out, said(lambda _: "what is kept with it was too long, and left out"))
     found = words.scan(texts, words.Scratch())
     counted = batch["words"].to_numpy()
     both = said(lambda row: f"words = {counted[row]}, its caption has {found.words[row]}")
@@ -176,7 +185,10 @@ def _check_texts(batch: pa.Table, rules: Rules, said: Said, findings: Findings) 
 def _check_identity(batch: pa.Table, rules: Rules, said: Said, findings: Findings) -> pa.StringArray:
     """Checks URLs, image_id and key; returns the image identities."""
     written = _strings(batch, "image_url")
-    taken, is_valid = urls.table_urls(written)
+    trimmed, is_valid = urls.table_urls(written)
+    taken = _as_taken(written, trimmed, is_valid)
+    is_long = bounds.urls_too_long(written, _strings(batch, "page_url"))
+    findings.rows(DropReason.URL_TOO_LONG, is_long, said(lambda _: "a URL of more than 8 KiB"))
     sources = batch["source"].to_pylist()
     in_hand = np.array([source in rules.sources_in_hand for source in sources], bool)
     no_url = said(lambda row: f"it has no valid URL, and source {sources[row]!r} has no images in hand")
@@ -199,6 +211,19 @@ def _check_identity(batch: pa.Table, rules: Rules, said: Said, findings: Finding
         wrong = said(lambda row, what=what, mine=mine: f"{what}{mine[row]}")
         findings.rows(name, ~_equal(_strings(batch, name), mine), wrong)
     return identities
+
+
+def _as_taken(written: pa.StringArray, trimmed: pa.StringArray, is_valid: npt.NDArray[np.bool_]) -> pa.StringArray:
+    """The URLs in their normal form; white space may be at the end of one, as it stood in front of a fragment."""
+    is_spaced = is_valid & ~_equal(
+        cast(pa.StringArray, written.fill_null("")), cast(pa.StringArray, trimmed.fill_null(""))
+    )
+    some = pa.array(is_spaced)
+    pairs = zip(written.cast(pa.binary()).filter(some).to_pylist(), trimmed.filter(some).to_pylist(), strict=True)
+    is_spaced[is_spaced] = [
+        (old or b"").decode(errors="surrogateescape").rstrip(one_url.WHITE_SPACE) == new for old, new in pairs
+    ]
+    return cast(pa.StringArray, pc.if_else(pa.array(is_spaced), written, trimmed))
 
 
 def _check_images(identities: pa.StringArray, rules: Rules, said: Said, findings: Findings) -> None:

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from altalign.errors import UnreadableError
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.machine import ahead, interrupts
 from altalign.reasons import DropReason
-from altalign.schema import SAMPLE
+from altalign.schema import SAMPLE, SampleRow
 from altalign.shards import EXTENSIONS, NULLABLE, as_json
 
 _ROWS = 1_024  # rows of a side-car that are Python objects at a time
@@ -31,7 +31,7 @@ _COLUMNS = tuple(SAMPLE.names)
 
 
 @dataclass
-class Found:
+class CheckedShard:
     """What was found in a shard, and what is later compared with its neighbours and the run."""
 
     findings: Findings
@@ -48,7 +48,7 @@ class Found:
     parquet_sha256: str = ""
 
 
-def read(name: str, *, rules: Rules, threads: int, bits: int) -> Found:
+def read(name: str, *, rules: Rules, threads: int, bits: int) -> CheckedShard:
     """Checks a shard.
 
     Args:
@@ -57,7 +57,7 @@ def read(name: str, *, rules: Rules, threads: int, bits: int) -> Found:
         threads: how many threads decode images, over all shards that are read at the same time.
         bits: only keys whose first `bits` bits are zero are kept for later. Keys are hashes: this is a random sample.
     """
-    found = Found(Findings(), name)
+    found = CheckedShard(Findings(), name)
     with STRICT_PILLOW:
         rows = _sidecar(rules.run, found)
         if rows is not None:
@@ -84,7 +84,7 @@ def leading(key: bytes) -> int:
 # The side-car ---------------------------------------------------------------------------------------------------------
 
 
-def _sidecar(run: RunFolder, found: Found) -> pa.Table | None:
+def _sidecar(run: RunFolder, found: CheckedShard) -> pa.Table | None:
     """The rows of the side-car; None if it is not a whole side-car."""
     name, path = f"shards/{found.name}.parquet", run.path("shards", f"{found.name}.parquet")
     found.findings.saw("side_cars")
@@ -109,7 +109,7 @@ def _sidecar(run: RunFolder, found: Found) -> pa.Table | None:
     return None
 
 
-def _check_order(rows: pa.Table, found: Found) -> npt.NDArray[np.bytes_]:
+def _check_order(rows: pa.Table, found: CheckedShard) -> npt.NDArray[np.bytes_]:
     """Checks that (image_id, key) rises strictly inside the shard, and keeps both ends; returns the keys, S32[n]."""
     images, keys = (_bytes_of(rows, name) for name in ("image_id", "key"))
     if not len(keys):
@@ -143,7 +143,7 @@ def check_neighbours(
 # The tar --------------------------------------------------------------------------------------------------------------
 
 
-def _read_tar(run: RunFolder, rows: pa.Table | None, rules: Rules, found: Found, threads: int) -> None:
+def _read_tar(run: RunFolder, rows: pa.Table | None, rules: Rules, found: CheckedShard, threads: int) -> None:
     """Compares the tar with the side-car, member by member; threads compare each image with its row, in order."""
     name = f"shards/{found.name}.tar"
     with ahead.OF_PROCESS.shared(threads) as pool:
@@ -155,7 +155,7 @@ def _read_tar(run: RunFolder, rows: pa.Table | None, rules: Rules, found: Found,
             found.findings.add(findings)
 
 
-def _images(run: RunFolder, rows: pa.Table | None, name: str, found: Found) -> Iterator[tuple[dict[str, Any], bytes]]:
+def _images(run: RunFolder, rows: pa.Table | None, name: str, found: CheckedShard) -> Iterator[tuple[SampleRow, bytes]]:
     """The rows whose image is at their offset, with its bytes. Reports whatever else is wrong with the tar."""
     found.findings.saw("tars")
     try:
@@ -171,15 +171,15 @@ def _images(run: RunFolder, rows: pa.Table | None, name: str, found: Found) -> I
         found.findings.fails("tars", f"{name}: {error.strerror}")
 
 
-def _each(rows: pa.Table | None) -> Iterator[dict[str, Any]]:
+def _each(rows: pa.Table | None) -> Iterator[SampleRow]:
     if rows is not None:
         for begin in range(0, len(rows), _ROWS):
-            yield from rows.slice(begin, _ROWS).to_pylist()
+            yield from cast(list[SampleRow], rows.slice(begin, _ROWS).to_pylist())
 
 
 def _hold_against(
-    members: Iterator[Member], rows: Iterator[dict[str, Any]], name: str, findings: Findings
-) -> Iterator[tuple[dict[str, Any], bytes]]:
+    members: Iterator[Member], rows: Iterator[SampleRow], name: str, findings: Findings
+) -> Iterator[tuple[SampleRow, bytes]]:
     """Checks that the tar has exactly three members a row, in order; yields the rows whose image is in place."""
     for row in rows:
         interrupts.check()
@@ -197,7 +197,7 @@ def _hold_against(
             pass
 
 
-def _wrong_members(members: list[Member], row: dict[str, Any]) -> str:
+def _wrong_members(members: list[Member], row: SampleRow) -> str:
     """What is wrong with the members of a sample; empty if nothing is."""
     if len(members) < 3:
         return f"only {len(members)} of its 3 members are there"

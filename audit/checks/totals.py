@@ -5,21 +5,29 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypedDict
 
-from altalign import storage
-from altalign.audit import run_parquet
+from altalign import listing, storage
+from altalign.audit import removed, run_parquet
 from altalign.audit.checks.findings import Findings
-from altalign.audit.checks.shard import Found
+from altalign.audit.checks.shard import CheckedShard
 from altalign.audit.run_folder import RunFolder
 from altalign.counts import Counts
 from altalign.errors import AltalignError, UnreadableError
-from altalign.reasons import KEPT, Stage
+from altalign.reasons import KEPT
 from altalign.schema import COUNTS, RULES_VERSION, SCHEMA_VERSION
 
-CARD = ("README.md", "croissant.json")
 _NAME = re.compile(r"[0-9]{5,}\.tar")
-_ENTRY = {"name": str, "rows": int, "bytes": int, "sha256": str, "parquet_sha256": str}
+
+
+class Entry(TypedDict):
+    """What the manifest says of a shard."""
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+    parquet_sha256: str
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,7 @@ class Manifest:
     """The content of the manifest: its facts, and its entries by the shards' names (without an ending)."""
 
     facts: dict[str, Any] = field(default_factory=dict)
-    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    entries: dict[str, Entry] = field(default_factory=dict)
 
     @property
     def is_there(self) -> bool:
@@ -51,16 +59,18 @@ class Manifest:
             and all(_is_entry(entry) for entry in shards)
             and isinstance(facts.get("pairs"), int)
         ):
-            findings.fails("manifest", f"manifest.json: it lacks pairs, or shards (each with {', '.join(_ENTRY)})")
+            findings.fails(
+                "manifest", f"manifest.json: it lacks pairs, or shards (each with {', '.join(Entry.__annotations__)})"
+            )
         else:
             return cls(facts, {entry["name"].removesuffix(".tar"): entry for entry in shards})
         return cls()
 
 
-def _is_entry(entry: Any) -> bool:
+def _is_entry(entry: object) -> bool:
     return (
         isinstance(entry, dict)
-        and all(isinstance(entry.get(name), kind) for name, kind in _ENTRY.items())
+        and all(isinstance(entry.get(name), kind) for name, kind in Entry.__annotations__.items())
         and bool(_NAME.fullmatch(entry["name"]))
     )
 
@@ -75,10 +85,15 @@ def _reason(error: Exception) -> str:
 def check_files(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
     """Checks that the shards are exactly the manifest's files, tars have its sizes, and all but the last are full."""
     there, wanted = set(storage.entries(run.path("shards"))), set()
-    for number, name in enumerate(manifest.entries):
+    _, removed_from = removed.pairs(run)
+    number = 0
+    for name in manifest.entries:
         wanted |= {f"{name}.tar", f"{name}.parquet"}
+        while name != f"{number:05d}" and removed_from[f"{number:05d}"]:  # nothing was left of that one
+            number += 1
         if name != f"{number:05d}":
             findings.fails("manifest", f"manifest.json: shard {number} is named {name!r}, not {number:05d}.tar")
+        number += 1
     for name in sorted(there ^ wanted):
         said = "the manifest does not name it" if name in there else "it is missing"
         findings.fails("manifest", f"shards/{name}: {said}")
@@ -91,7 +106,8 @@ def check_files(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
     rows, full = [entry["rows"] for entry in manifest.entries.values()], run.config.shards.samples_per_shard
     findings.saw("shard_sizes", len(rows))
     for number, (name, entry) in enumerate(manifest.entries.items()):
-        if not (entry["rows"] == full or (number == len(rows) - 1 and 0 < entry["rows"] < full)):
+        is_short = 0 < entry["rows"] < full <= entry["rows"] + removed_from[name]
+        if not (entry["rows"] == full or is_short or (number == len(rows) - 1 and 0 < entry["rows"] < full)):
             said = f"{entry['rows']:,} samples, [shards] samples_per_shard = {full:,}"
             findings.fails("shard_sizes", f"manifest.json: {name}.tar has {said}")
     if manifest.facts["pairs"] != sum(rows):
@@ -118,8 +134,8 @@ def check_card(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
     of_card = manifest.facts.get("card")
     if of_card is None:
         return
-    findings.saw("card", len(CARD))
-    for name in CARD:
+    findings.saw("card", len(listing.CARD))
+    for name in listing.CARD:
         said = of_card.get(name) if isinstance(of_card, dict) else None
         try:
             digest = hashlib.sha256(storage.read_bytes(run.path(name))).hexdigest()
@@ -130,7 +146,7 @@ def check_card(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
             findings.fails("card", f"{name}: its SHA-256 is {digest}, the manifest says {said}")
 
 
-def check_digests(found: Found, manifest: Manifest, findings: Findings) -> None:
+def check_digests(found: CheckedShard, manifest: Manifest, findings: Findings) -> None:
     """Compares what was read of a shard with its entry in the manifest."""
     entry, name = manifest.entries.get(found.name), f"shards/{found.name}"
     if entry is None:
@@ -168,7 +184,7 @@ def check_counts(run: RunFolder, manifest: Manifest, findings: Findings) -> Coun
         return None
     findings.saw("counts", len(rows))
     try:
-        counts.reconcile(tuple(Stage), pairs=manifest.facts.get("pairs"))
+        counts.reconcile(counts.stages_of_run(), pairs=manifest.facts.get("pairs"))
     except AltalignError as error:
         findings.fails("counts", f"counts.parquet: {str(error).partition('; ')[0]}")
     _check_summary(run, manifest, counts, findings)
@@ -181,14 +197,14 @@ def _check_summary(run: RunFolder, manifest: Manifest, counts: Counts, findings:
     except (UnreadableError, OSError) as error:
         findings.fails("counts", f"summary.json: {_reason(error)}")
         return
-    stages = counts.summary(tuple(Stage))
-    said: Any = summary.get("stages")
+    stages = counts.summary(counts.stages_of_run())
+    said = summary.get("stages")
     said = said if isinstance(said, list) else []
     for number, stage in enumerate(stages):
         mine = said[number] if number < len(said) else "missing"
         if mine != stage:
             findings.fails("counts", f"summary.json: {stage['stage']} is {mine}, counts.parquet says {stage}")
-    source, wanted = "manifest" if manifest.is_there else "counts", {"pairs": counts.kept(tuple(Stage)[-1])}
+    source, wanted = "manifest" if manifest.is_there else "counts", {"pairs": counts.kept(counts.stages_of_run()[-1])}
     if manifest.is_there:
         of_tars = sum(entry["bytes"] for entry in manifest.entries.values())
         wanted |= {"pairs": manifest.facts["pairs"], "bytes": of_tars}
@@ -201,12 +217,12 @@ def _check_summary(run: RunFolder, manifest: Manifest, counts: Counts, findings:
             findings.fails("counts", f"summary.json: {name} = {summary.get(name)!r}, the {source} has {value:,}")
 
 
-def check_against_shards(run: RunFolder, counts: Counts, shards: list[Found], findings: Findings) -> None:
+def check_against_shards(run: RunFolder, counts: Counts, shards: list[CheckedShard], findings: Findings) -> None:
     """Compares the counts with the shards, if all were read: samples of each source, and distinct images."""
-    kept: dict[Any, Any] = {
+    kept = {
         source: rows
         for stage, source, reason, rows in counts.to_json()
-        if stage == tuple(Stage)[-1].value and reason == KEPT
+        if stage == counts.stages_of_run()[-1].value and reason == KEPT
     }
     there: dict[str, int] = {}
     for found in shards:

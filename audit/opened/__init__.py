@@ -1,1 +1,1 @@
-"""A run as Python programs have it: Arrow, a notebook's HTML, PyTorch and Hugging Face."""
+"""A run for Python programs: as Arrow, HTML for notebooks, PyTorch and Hugging Face data sets."""

@@ -30,7 +30,7 @@ class Pairs:
     _prepare: Callable[[Any], Any] | None
 
     @classmethod
-    def of(cls, run: RunFolder, prepare: Callable[[Any], Any] | None, where: pc.Expression | None) -> "Pairs":
+    def of(cls, run: RunFolder, prepare: Callable[[Any], object] | None, where: pc.Expression | None) -> "Pairs":
         """The samples of a run that a condition holds for."""
         columns = ["shard", "tar_offset", "tar_bytes", "caption"]
         return cls(scans.samples(run).to_table(columns, filter=where), run, prepare)
@@ -47,7 +47,7 @@ class Pairs:
         captions = cast(list[str], rows["caption"].to_pylist())
         return list(zip(map(self._picture, scans.images(self._run, rows)), captions, strict=True))
 
-    def _picture(self, data: bytes) -> Any:
+    def _picture(self, data: bytes) -> object:
         with Image.open(io.BytesIO(data)) as image:
             upright = ImageOps.exif_transpose(image).convert("RGB")
         return upright if self._prepare is None else self._prepare(upright)
@@ -69,7 +69,7 @@ def hugging_face(run: RunFolder, where: pc.Expression | None) -> "datasets.Itera
     return datasets.IterableDataset.from_generator(_rows, features=features, gen_kwargs=wanted)
 
 
-def _rows(run: RunFolder, shards: Sequence[str], where: pc.Expression | None) -> Iterator[dict[str, Any]]:
+def _rows(run: RunFolder, shards: Sequence[str], where: pc.Expression | None) -> Iterator[dict[str, object]]:
     chosen = pc.field("shard").isin(list(shards))
     for batch in scans.samples(run).to_batches(filter=chosen if where is None else chosen & where):
         for row, image in zip(batch.to_pylist(), scans.images(run, batch), strict=True):

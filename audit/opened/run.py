@@ -1,4 +1,4 @@
-"""What `altalign.open` gives: a finished run, or one under way, of which everything is read when it is asked for."""
+"""What `altalign.open` returns: a run, finished or under way, whose files are read when they are needed."""
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -103,7 +103,7 @@ class Run:
         with own_files(self.folder):
             return scans.dropped(self._run, reasons)
 
-    def images(self, rows: Any) -> Iterator[bytes]:
+    def images(self, rows: object) -> Iterator[bytes]:
         """The bytes of the images of some samples, in order; many at a time of an object store.
 
         Args:
@@ -148,7 +148,7 @@ class Run:
             return shown.gallery(self._run, reason)
 
     def to_torch(
-        self, prepare: "Callable[[Any], Any] | None" = None, *, where: "pc.Expression | None" = None
+        self, prepare: "Callable[[Any], object] | None" = None, *, where: "pc.Expression | None" = None
     ) -> "Pairs":
         """The samples by number, as `torch.utils.data.DataLoader` takes them: (image, caption).
 

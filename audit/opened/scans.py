@@ -1,7 +1,7 @@
 """Parquet files of a run as datasets of Arrow: nothing is read before a scan, and then only what it asks for."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -49,7 +49,7 @@ def images(run: RunFolder, rows: Any) -> Iterator[bytes]:
     """
     places = pa.table(rows).select(["shard", "tar_offset", "tar_bytes"]).to_pylist()
 
-    def read(place: dict[str, Any]) -> bytes:
+    def read(place: Mapping[str, Any]) -> bytes:
         path = run.path("shards", place["shard"])
         image = storage.read_range(path, place["tar_offset"], place["tar_bytes"])
         if missing := place["tar_bytes"] - len(image):

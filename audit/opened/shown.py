@@ -4,15 +4,15 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.table import Column, Table
 
 from altalign import reason_words, terminal
 from altalign.audit.opened import scans
-from altalign.audit.report import dropping, galleries, page, page_text
+from altalign.audit.report import funnel_and_reasons, galleries, page
 from altalign.audit.report.galleries import Card, Galleries
 from altalign.audit.run_folder import RunFolder
+from altalign.pages import page_text
 from altalign.reasons import KEPT
 
 CARDS = 12  # of the kept samples, below the funnel
@@ -58,7 +58,7 @@ def gallery(run: RunFolder, reason: str) -> Gallery:
     """
     name = scans.check_reason(reason, KEPT)
     run.check_finished("it has no gallery yet")
-    return _gallery(run, name, dropping.counted(run))
+    return _gallery(run, name, funnel_and_reasons.counted(run))
 
 
 def text(run: RunFolder) -> str:
@@ -69,7 +69,7 @@ def text(run: RunFolder) -> str:
     if not run.is_finished:
         return "\n".join([f"{terminal.shown(run.folder)}: not finished", *_stages(run)])
     table = Table("after", *(Column(name, justify="right") for name in _COLUMNS), box=None, pad_edge=False)
-    for cells in _funnel(dropping.funnel(run, dropping.counted(run))):
+    for cells in _funnel(funnel_and_reasons.steps(run, funnel_and_reasons.counted(run))):
         table.add_row(*(cell.replace("\u2009", " ") for cell in cells))  # thin spaces are for pages
     console.print(table)
     lines = [f"{terminal.shown(run.folder)}: finished", *out.getvalue().splitlines()]
@@ -80,8 +80,8 @@ def html(run: RunFolder) -> str:
     """The funnel as a table, and thumbnails of some kept samples."""
     if not run.is_finished:
         return _rendered("notebook_run.html", run=run, stages=_stages(run), steps=[], columns=_COLUMNS, kept=None)
-    counts = dropping.counted(run)
-    steps = dropping.funnel(run, counts)
+    counts = funnel_and_reasons.counted(run)
+    steps = funnel_and_reasons.steps(run, counts)
     widths = [100 * step.rows / max(1, steps[0].rows) for step in steps]
     kept = _gallery(run, KEPT, counts, CARDS)
     rows = list(zip(_funnel(steps), widths, strict=True))
@@ -91,7 +91,7 @@ def html(run: RunFolder) -> str:
 _COLUMNS = ("pairs", "of the stage", "of the pool", "images", "bytes")
 
 
-def _funnel(steps: Sequence[dropping.Step]) -> Iterator[tuple[str, ...]]:
+def _funnel(steps: Sequence[funnel_and_reasons.Step]) -> Iterator[tuple[str, ...]]:
     """The cells of each step, in the order of `_COLUMNS`, its name first."""
     for before, step in zip([None, *steps], steps, strict=False):
         of_stage = page_text.share(step.rows, before.rows) if before else ""
@@ -106,12 +106,12 @@ def _funnel(steps: Sequence[dropping.Step]) -> Iterator[tuple[str, ...]]:
 
 
 def _stages(run: RunFolder) -> list[str]:
-    """Of an unfinished run, what has begun."""
+    """The stages of an unfinished run that have begun."""
     told = run.facts["stages"].items()
     return [f"{terminal.shown(name)}: {'finished' if facts.get('finished') else 'begun'}" for name, facts in told]
 
 
-def _gallery(run: RunFolder, name: str, counts: dropping.Rows, at_most: int | None = None) -> Gallery:
+def _gallery(run: RunFolder, name: str, counts: funnel_and_reasons.Rows, at_most: int | None = None) -> Gallery:
     by_reason: Counter[tuple[str, str]] = Counter()
     for (stage, _, reason), rows in counts.items():
         by_reason[stage, reason] += rows
@@ -123,5 +123,5 @@ def _gallery(run: RunFolder, name: str, counts: dropping.Rows, at_most: int | No
     return Gallery(name, about, rows, cards)
 
 
-def _rendered(template: str, **values: Any) -> str:
+def _rendered(template: str, **values: object) -> str:
     return page.environment().get_template(template).render(**values).encode("utf-8", "backslashreplace").decode()

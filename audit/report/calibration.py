@@ -1,13 +1,15 @@
 """The page of a calibration: one HTML file that loads nothing and runs nothing. Pipelines call `write` by its name."""
 
-import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
+from markupsafe import Markup
+
 from altalign import storage
 from altalign.audit.report import page
 from altalign.calibration_page import Curve, Page
+from altalign.pages import frame
 
 _STYLES = ("page.css", "calibration.css")
 _LEAST = 1e-12  # rates below are not drawn on a logarithmic axis
@@ -19,18 +21,14 @@ def write(shown: Page) -> int:
     made = page.environment().get_template("calibration.html")
     text = made.render(
         page=shown,
-        style=page.Markup(style),
-        policy=page.policy("", style),
+        style=Markup(style),
+        policy=frame.policy("", style),
         rates=Axes.around(shown.rates, shown.allowed_rate, is_log=True),
         recalls=Axes.around(shown.recalls, shown.covered_from, is_log=False),
-        picture=_picture,
+        picture=frame.data_uri,
     )
     storage.write_bytes(shown.path, text.encode("utf-8", "backslashreplace"))
     return 0
-
-
-def _picture(image: bytes) -> str:
-    return f"data:image/webp;base64,{base64.b64encode(image).decode()}"
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ from functools import partial
 from markupsafe import Markup
 
 from altalign import storage
-from altalign.audit.compare_pairs import Example, Place
+from altalign.audit.compare_pairs import Example, TarMember
 from altalign.audit.report import page
 from altalign.audit.report.galleries import Picture
 from altalign.filters import pixels, thumbnails
 from altalign.machine import interrupts, memory
+from altalign.pages import frame
 from altalign.reasons import DropReason
 
 _SCRIPTS, _STYLES = ("cards.js",), ("page.css",)
@@ -59,11 +60,11 @@ def html(found: Compared) -> bytes:
         cards.setdefault((before, after), []).append(_Card(pair, picture, is_nsfw))
     script, style = page.joined(_SCRIPTS), page.joined(_STYLES)
     template = page.environment().get_template("comparison.html")
-    texts = {"script": Markup(script), "style": Markup(style), "policy": page.policy(script, style)}
+    texts = {"script": Markup(script), "style": Markup(style), "policy": frame.policy(script, style)}
     return template.render(found=found, cards=cards, **texts).encode("utf-8", "backslashreplace")
 
 
-def _picture(place: Place, pixels_at_most: int) -> Picture | None:
+def _picture(place: TarMember, pixels_at_most: int) -> Picture | None:
     """A thumbnail of an image in a shard; None if it cannot be decoded, or not in this machine's memory."""
     data, side = storage.read_range(*place), thumbnails.WEBP_SIDE_PX
     peak = partial(pixels.peak_bytes, colour=True, pixels_at_most=pixels_at_most, short_side_px=side)

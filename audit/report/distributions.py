@@ -1,8 +1,7 @@
 """Distributions of the measured values, kept and dropped, with the thresholds between bins."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign.audit.report import files
-from altalign.audit.report.page_text import shown
 from altalign.audit.run_folder import RunFolder
 from altalign.audit_tables import IMAGE_JOINT, IMAGE_VALUES, SIMILARITY, TEXT_FIELDS, TEXT_JOINT
+from altalign.pages.page_text import shown
 from altalign.reasons import KEPT
 from altalign.slider_stops import ASPECT_AT_MOST, SHORT_SIDE_AT_MOST, WORDS_AT_MOST, hundredths
 
@@ -89,12 +88,19 @@ def missing(key: str, title: str, file: str) -> Distribution:
 # Bins ----------------------------------------------------------------------------------------------------------------
 
 
+Histograms = Mapping[str, list[list[int]]]  # audit/histograms.json: value and how often, by name
+Vocabulary = Mapping[str, int]  # tables/vocabulary.json
 Drawn = tuple[tuple[Bin, ...], tuple[Threshold, ...]]
 Named = Sequence[tuple[str, int]]  # thresholds, each with the first value on its other side, which is an edge
 
 
 def binned(
-    values: Any, kept: Any, rows: Any, edges: Sequence[int], label: Callable[[int, int], str], named: Named = ()
+    values: npt.ArrayLike,
+    kept: npt.ArrayLike,
+    rows: npt.ArrayLike,
+    edges: Sequence[int],
+    label: Callable[[int, int], str],
+    named: Named = (),
 ) -> Drawn:
     """Sums values into bins, each from its edge to the next; the last one takes everything above.
 
@@ -206,7 +212,7 @@ def _of_histograms(run: RunFolder) -> list[Distribution]:
     return [*found, _ngrams(run, histograms, vocabulary)]
 
 
-def _ngrams(run: RunFolder, histograms: dict[str, Any], vocabulary: dict[str, Any]) -> Distribution:
+def _ngrams(run: RunFolder, histograms: Histograms, vocabulary: Vocabulary) -> Distribution:
     key, title = "ngram_count", "Count of an n-gram"
     if "ngram_count" not in histograms or not vocabulary:
         return missing(key, title, "audit/histograms.json or tables/vocabulary.json")
@@ -220,7 +226,7 @@ def _ngrams(run: RunFolder, histograms: dict[str, Any], vocabulary: dict[str, An
     return Distribution(key, title, names, *drawn, is_log=True, note=note)
 
 
-def _said_of(vocabulary: dict[str, Any], inside: int, of_all: int) -> str:
+def _said_of(vocabulary: Vocabulary, inside: int, of_all: int) -> str:
     """How many n-grams the vocabulary has, and why that can be more than the setting says."""
     if vocabulary["all"]:
         return "all n-grams are in the vocabulary"
@@ -229,7 +235,7 @@ def _said_of(vocabulary: dict[str, Any], inside: int, of_all: int) -> str:
     return f"the vocabulary has {inside:,} of {of_all:,}{tied if inside > asked else ''}"
 
 
-def _pairs(run: RunFolder, histograms: dict[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(run: RunFolder, histograms: Histograms, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The values of a histogram and how often each occurs: int64[n] both."""
     try:
         entries = np.array(histograms[name], np.int64).reshape(-1, 2)

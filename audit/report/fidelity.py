@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from altalign.audit.report import files
-from altalign.audit.report.dropping import Rows
+from altalign.audit.report.funnel_and_reasons import Rows
 from altalign.audit.run_folder import RunFolder
 from altalign.curation import CurateConfig
 from altalign.reason_words import about, of_own
@@ -141,6 +141,9 @@ _WHY = {
     DropReason.ALT_MISSING: "No caption, no pair.",
     DropReason.ALT_EMPTY: "No caption, no pair.",
     DropReason.TEXT_EMPTY: "No caption, no pair.",
+    DropReason.URL_TOO_LONG: "No server takes such a URL; bounds memory.",
+    DropReason.TEXT_TOO_LARGE: "Bounds memory; 20 words never have so many bytes.",
+    DropReason.ROW_TOO_LARGE: "Bounds memory.",
     DropReason.URL_INVALID: "With neither a valid URL nor the image, there is nothing to fetch.",
     DropReason.PAIR_REPEATED: "A repeated pair only adds weight.",
     DropReason.IMAGE_UNDECODABLE: "An image that cannot be decoded is of no use for training.",

@@ -3,22 +3,29 @@
 The run chose them by a hash of their content.
 """
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import cast
 
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
 from altalign.audit_tables import GALLERY, SAMPLES
-from altalign.reason_words import of_stage
-from altalign.reasons import KEPT, Stage
+from altalign.pages import frame
+from altalign.reason_words import of_select, of_stage
+from altalign.reasons import KEPT, Stage, stages_of
+from altalign.schema import DroppedRow
 
 PICTURES_AT_MOST = 19_000_000  # bytes of data URIs, which keep the page under 25 MB
 _KINDS = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
 STRIP = 8  # pictures of a row at the top of the page
 ABOVE, BELOW, GONE = "just above", "just below", "dropped"  # kinds of audit/near_duplicates/gallery.parquet
+
+
+class ShownRow(DroppedRow):
+    """A row of `SAMPLES`."""
+
+    picture: bytes | None
 
 
 @dataclass
@@ -31,7 +38,7 @@ class Picture:
     @property
     def uri(self) -> str:
         """The data URI, for `src`."""
-        return f"data:image/{_kind(self.data)};base64,{base64.b64encode(self.data).decode()}"
+        return frame.data_uri(self.data, str(_kind(self.data)))  # a picture is of one that browsers show
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class Gallery:
     @property
     def is_of_images(self) -> bool:
         """Whether each card has an image of its own: a rule on images dropped it, or it was kept."""
-        return self.stage in (KEPT, Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE)
+        return self.stage in (KEPT, Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE, Stage.SELECT)
 
 
 @dataclass(frozen=True)
@@ -158,15 +165,17 @@ def samples(
     if rows is None:
         return None
     by_reason: dict[tuple[str, str], list[Card]] = {}
-    for row in rows:
+    for row in cast(list[ShownRow], rows):
         by_reason.setdefault((row["stage"], row["reason"]), []).append(_card(run, row))
-    named = [(KEPT, KEPT), *((stage.value, reason) for stage in Stage for reason in of_stage(stage, run.config))]
-    totals = {**counts, (KEPT, KEPT): counts.get((Stage.DECONTAMINATE.value, KEPT), 0)}
-    there = [name for name in named if name in by_reason]
+    stages = stages_of(stage for stage, _ in counts)
+    named = [(KEPT, KEPT), *((stage.value, reason) for stage in stages for reason in of_stage(stage, run.config))]
+    named += [(Stage.SELECT.value, reason) for reason in of_select(sorted(reason for _, reason in by_reason))]
+    totals = {**counts, (KEPT, KEPT): counts.get((stages[-1].value, KEPT), 0)}
+    there = [name for name in dict.fromkeys(named) if name in by_reason]
     return [Gallery(*name, totals.get(name, 0), images.get(name), by_reason[name]) for name in there]
 
 
-def _card(run: RunFolder, row: dict[str, Any]) -> Card:
+def _card(run: RunFolder, row: ShownRow) -> Card:
     nsfw = row["nsfw_score"]
     is_nsfw = nsfw is not None and nsfw >= run.config.image.nsfw.drop_at_or_above
     failed = list(row["failed"] or [])
@@ -185,7 +194,7 @@ def _card(run: RunFolder, row: dict[str, Any]) -> Card:
     )
 
 
-def _measured(row: dict[str, Any]) -> Iterable[tuple[str, str]]:
+def _measured(row: ShownRow) -> Iterable[tuple[str, str]]:
     """The measured values, each with its name."""
     if row["words"] is not None:
         yield "words", f"{row['words']:,}"

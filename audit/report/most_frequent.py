@@ -1,7 +1,7 @@
 """The most frequent texts, images, hosts and scripts, and the n-grams at the edge of the vocabulary."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from altalign.audit.report import files
 from altalign.audit.run_folder import RunFolder
@@ -103,5 +103,5 @@ def _scripts(run: RunFolder) -> tuple[list[Script] | None, int]:
     return sorted(told, key=lambda script: (-script.rows, script.name)), _one_in(rows)
 
 
-def _one_in(rows: list[dict[str, Any]]) -> int:
+def _one_in(rows: Sequence[Mapping[str, int]]) -> int:
     return max((row["sampled_one_in"] for row in rows), default=1)

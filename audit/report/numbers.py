@@ -1,14 +1,24 @@
 """All numbers of a report, read from the files of a run; they are written to `audit/report.json`, too."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from altalign import __version__, reason_words, storage
 from altalign.audit.checks import findings
 from altalign.audit.checks.findings import Check
-from altalign.audit.report import distributions, dropping, fidelity, files, galleries, most_frequent, top_words, what_if
+from altalign.audit.report import (
+    distributions,
+    fidelity,
+    files,
+    funnel_and_reasons,
+    galleries,
+    most_frequent,
+    scores,
+    slices,
+    top_words,
+    what_if,
+)
 from altalign.audit.run_folder import RunFolder
 from altalign.counts import Counts
 from altalign.reasons import KEPT, Stage
@@ -34,7 +44,7 @@ class RunFacts:
     reported_by: str
     schema_version: int
     rules_version: str
-    engine: dict[str, Any]
+    engine: Mapping[str, object]
     machine: str
     stages: list[StageTime]
     seconds: float
@@ -46,13 +56,15 @@ class Numbers:
 
     folder: str
     generator: str
-    funnel: list[dropping.Step]
-    stages: list[dropping.StageReasons]
+    funnel: list[funnel_and_reasons.Step]
+    stages: list[funnel_and_reasons.StageReasons]
     distributions: list[distributions.Distribution]
     what_if: what_if.WhatIf
     galleries: galleries.Galleries
     frequent: most_frequent.Frequent
     words: top_words.TopWords | None
+    scores: scores.Scores | None
+    slices: list[slices.Slice]
     checks: Sequence[Check]
     fidelity: fidelity.Fidelity
     run: RunFacts
@@ -74,7 +86,7 @@ class Numbers:
         """How many checks failed or passed, in words."""
         return findings.summed_up(self.checks)
 
-    def counting(self, measure: str) -> list[dropping.Step]:
+    def counting(self, measure: str) -> list[funnel_and_reasons.Step]:
         """The steps of the funnel that count a measure ("rows", "images" or "bytes") by source."""
         return [
             step
@@ -82,7 +94,7 @@ class Numbers:
             if any(getattr(amount, measure) is not None for amount in step.by_source.values())
         ]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The content of `audit/report.json`: the numbers of the page that no other file has, without times."""
         told = ("setting", "stops", "at", "disabled")
         moved = {slider.key: {name: getattr(slider, name) for name in told} for slider in self.what_if.sliders}
@@ -103,33 +115,39 @@ class Numbers:
             },
             "words": asdict(self.words) if self.words else None,
             "fidelity": asdict(self.fidelity),
+            **({"scores": self.scores.to_json()} if self.scores else {}),
+            **({"slices": [asdict(each) for each in self.slices]} if self.slices else {}),
         }
 
 
-def gather(run: RunFolder, checks: Sequence[Check]) -> Numbers:
-    """Reads the numbers of a finished run.
+def gather(run: RunFolder, checks: Sequence[Check], words: Mapping[str, str] | None = None) -> Numbers:
+    """Reads the numbers of a finished run; `words` are lists by name, for the share of captions kept of each.
 
     Raises:
         UnreadableError: a file of the run is damaged.
+        UsageError: a list cannot be read.
     """
-    counts = dropping.counted(run)
+    counts = funnel_and_reasons.counted(run)
     rows: Counter[tuple[str, str]] = Counter()
     for (stage, _, reason), count in counts.items():
         rows[stage, reason] += count
-    funnel = dropping.funnel(run, counts)
-    images = {**dropping.dropped_images(run), (KEPT, KEPT): funnel[-1].images}
+    funnel = funnel_and_reasons.steps(run, counts)
+    images = {**funnel_and_reasons.dropped_images(run), (KEPT, KEPT): funnel[-1].images}
+    of_samples = galleries.of_run(run, rows, images)
     return Numbers(
         folder=run.folder,
         generator=files.generator(run),
         funnel=funnel,
-        stages=dropping.of_stages(run, counts),
+        stages=funnel_and_reasons.of_stages(run, counts),
         distributions=distributions.of_run(run),
         what_if=what_if.of_run(
             run, kept_by_judge=rows[Stage.JUDGE.value, KEPT], kept_at_the_end=rows[Stage.DECONTAMINATE.value, KEPT]
         ),
-        galleries=galleries.of_run(run, rows, images),
+        galleries=of_samples,
         frequent=most_frequent.of_run(run),
         words=top_words.of_run(run, rows),
+        scores=scores.of_run(run, of_samples),
+        slices=slices.of_run(run, words or {}),
         checks=checks,
         fidelity=fidelity.of_run(run, counts),
         run=_facts(run, rows),

@@ -15,8 +15,8 @@ from altalign import storage
 from altalign.audit import run_parquet
 from altalign.audit.run_folder import RunFolder
 from altalign.errors import UnreadableError
-from altalign.filters import words
-from altalign.reasons import KEPT, DropReason, Stage
+from altalign.filters import one_caption
+from altalign.reasons import KEPT, DropReason, Stage, stages_of
 
 CAPTIONS_AT_MOST = 10_000  # of each side: under a second of counting
 GROUPS_AT_MOST = 16  # row groups that are read of each side, of as many files or fewer
@@ -70,7 +70,7 @@ def of_run(run: RunFolder, counts: Counter[tuple[str, str]]) -> TopWords | None:
     if not run.config.audit.keep_dropped:
         return None
     by_text = [n for (stage, reason), n in counts.items() if stage == Stage.JUDGE and reason not in _NOT_BY_TEXT]
-    in_all = counts[Stage.DECONTAMINATE.value, KEPT], sum(by_text)
+    in_all = counts[stages_of(stage for stage, _ in counts)[-1].value, KEPT], sum(by_text)
     return compared(list(_sample(run, "shards")), list(_sample(run, "dropped", Stage.JUDGE.value)), in_all)
 
 
@@ -90,7 +90,7 @@ Counts = tuple[Counter[str], Counter[str]]  # captions that have a word, caption
 def _counted(captions: Sequence[str]) -> Counts:
     of_words, of_bigrams = Counter[str](), Counter[str]()
     for caption in captions:
-        for ngram in set(words.ngrams_of(caption[:CHARACTERS_AT_MOST])):
+        for ngram in set(one_caption.ngrams_of(caption[:CHARACTERS_AT_MOST])):
             (of_bigrams if " " in ngram else of_words)[ngram] += 1
     return of_words, of_bigrams
 

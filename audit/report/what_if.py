@@ -2,9 +2,8 @@
 
 import base64
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +36,7 @@ class Cells:
     columns: dict[str, npt.NDArray[np.uint8]] = field(repr=False)
     pairs: Numbers = field(repr=False)
 
-    def packed(self) -> dict[str, Any]:
+    def packed(self) -> Mapping[str, object]:
         """The cells for a page: names of the columns, and zlib-compressed bytes in base64.
 
         The bytes are the pairs (little-endian uint32, or float64 if that is too small), then column after column.
@@ -141,7 +140,7 @@ def _columns(run: RunFolder, of: AuditTable) -> dict[str, Numbers] | None:
     if (table := files.table(run, of)) is None:
         return None
     if of is OUTCOME_JOINT:
-        numbers: Any = pc.index_in(table["outcome"], value_set=pa.array(slider_stops.OUTCOMES))
+        numbers = pc.index_in(table["outcome"], value_set=pa.array(slider_stops.OUTCOMES))
         if numbers.null_count:
             unknown = table["outcome"].filter(numbers.is_null())[0].as_py()
             raise UnreadableError(f"{run.path(of.path)}: {unknown!r} is no outcome")

@@ -13,9 +13,10 @@ const FIND = (() => {
     return false;
   }
 
-  // A card's caption and details, without the words of its buttons.
+  // A card's caption and details and the key in its command, without the words of its buttons and the run's folder.
   function textOf(card) {
-    if (!texts.has(card)) texts.set(card, folded([...card.querySelectorAll(".caption, dd, .command code")].map((each) => each.textContent).join(" ")));
+    const said = (each) => (each.matches("code") ? each.textContent.split(/ --(?:key|url) /).pop() : each.textContent);
+    if (!texts.has(card)) texts.set(card, folded([...card.querySelectorAll(".caption, dd, .command code")].map(said).join(" ")));
     return texts.get(card);
   }
 

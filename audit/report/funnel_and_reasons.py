@@ -1,4 +1,4 @@
-"""What was dropped: the funnel, and every reason with the rules that hold at the same time."""
+"""The funnel: what each step left; and every reason with the rules that hold at the same time."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from altalign.audit.run_folder import RunFolder
 from altalign.audit_tables import DROPPED_IMAGES, FAILED_ROWS, FUNNEL, AuditTable
 from altalign.curation import CurateConfig
 from altalign.errors import UnreadableError
-from altalign.reasons import KEPT, Stage
+from altalign.reasons import KEPT, Stage, stages_of
 from altalign.schema import COUNTS
 
 SOURCES_AT_MOST = 30
@@ -108,17 +108,17 @@ _ABOUT = {
     Stage.FETCH: "whose image was found",
     Stage.IMAGE: "whose image passes the image rules",
     Stage.DECONTAMINATE: "whose image is no near-duplicate",
+    Stage.SELECT: "that were selected",
 }
 _NOT_SEARCHED = "off: no search for near-duplicates"
 
 
-def funnel(run: RunFolder, counts: Rows) -> list[Step]:
+def steps(run: RunFolder, counts: Rows) -> list[Step]:
     """The steps from the pool to the shards."""
     summary = files.facts(run, "summary.json")
     if missing := [name for name in ("pairs", "images", "bytes") if name not in summary]:
         raise UnreadableError(f"{run.path('summary.json')}: it does not say {missing[0]}")
-    found = files.rows(run, FUNNEL) or []
-    amounts = {(row["step"], row["source"]): (row["images"], row["bytes"]) for row in found}
+    amounts = {(row["step"], row["source"]): (row["images"], row["bytes"]) for row in files.rows(run, FUNNEL) or []}
     amounts["shards", None] = summary["images"], summary["bytes"]
     names = _named_sources(counts)
 
@@ -126,13 +126,13 @@ def funnel(run: RunFolder, counts: Rows) -> list[Step]:
         by_source = {source: Amount(n, *amounts.get((name, source), (None, None))) for source, n in of_sources.items()}
         return Step(name, about, rows, *amounts.get((name, None), (None, None)), by_source)
 
-    steps = [step("pool", "image elements, rows and broken records found", *_sum(counts, names, Stage.EXTRACT, None))]
+    found = [step("pool", "image elements, rows and broken records found", *_sum(counts, names, Stage.EXTRACT, None))]
     is_searched = bool(run.config.decontaminate.test_sets) or run.config.dedup.within_pool != "off"
-    for stage in Stage:
+    for stage in stages_of(of for of, _, _ in counts):
         about = _ABOUT[stage] if is_searched or stage is not Stage.DECONTAMINATE else _NOT_SEARCHED
-        steps.append(step(stage.value, about, *_sum(counts, names, stage, KEPT)))
-    kept = {source: amount.rows for source, amount in steps[-1].by_source.items()}
-    return [*steps, step("shards", "samples written", summary["pairs"], kept)]
+        found.append(step(stage.value, about, *_sum(counts, names, stage, KEPT)))
+    kept = {source: amount.rows for source, amount in found[-1].by_source.items()}
+    return [*found, step("shards", "samples written", summary["pairs"], kept)]
 
 
 def _named_sources(counts: Rows) -> list[str]:
@@ -159,8 +159,9 @@ def _sum(counts: Rows, names: list[str], of: Stage, of_reason: str | None) -> tu
 def of_stages(run: RunFolder, counts: Rows) -> list[StageReasons]:
     """The reasons of every stage."""
     combinations, images = _combinations(run), dropped_images(run)
-    found = [None if combinations is None else combinations.get(stage.value, {}) for stage in Stage]
-    return [_of_stage(run.config, stage, counts, images, each) for stage, each in zip(Stage, found, strict=True)]
+    stages = stages_of(of for of, _, _ in counts)
+    found = [None if combinations is None else combinations.get(stage.value, {}) for stage in stages]
+    return [_of_stage(run.config, stage, counts, images, each) for stage, each in zip(stages, found, strict=True)]
 
 
 def dropped_images(run: RunFolder) -> dict[tuple[str, str], int]:
@@ -196,7 +197,7 @@ def _of_stage(
             holding.update({(one, other): count for other in failed})
         if len(failed) == 1:
             only[failed[0]] += count
-    known = reason_words.of_stage(stage, config)
+    known = [*reason_words.of_stage(stage, config), *reason_words.of_select(sorted({*rows, *only}))]
     names = [reason for reason in known if rows[reason] or holding[reason, reason]]
     is_known = combinations is not None
 
