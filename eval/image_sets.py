@@ -1,29 +1,23 @@
-"""Sets of captioned images for evaluation: Parquet tables, WebDataset tars, or finished runs of ours. Needs no torch.
+"""Sets of captioned images for evaluation: tables, WebDataset tars, Karpathy's JSON, finished runs. Needs no torch.
 
 A set is listed once: captions, and where each image is. Its images are read in each iteration. Rows or samples with the
 same bytes (in a run, the same `image_id`) are one image, which has all their captions.
 """
 
-import json
-import tarfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from altalign import storage
 from altalign.errors import DamagedError, UnreadableError, UsageError
-from altalign.shards import EXTENSIONS
+from altalign.eval import tables, tars
+from altalign.eval.places import NO_IMAGE, Images, Place, digest, found, read_places
+from altalign.eval.tars import Sample
 
-NO_IMAGE, NO_CAPTION = "no image", "no caption"  # reasons to leave out a row
-
-_IMAGES = {*EXTENSIONS.values(), "jpeg", "tif"}
-_ROWS = 256  # rows of a table that are held: tens of megabytes of images
+NO_CAPTION = "no caption"  # a reason to leave out a row
 
 
 @dataclass(frozen=True)
@@ -33,16 +27,6 @@ class CaptionedImage:
     image: bytes
     captions: list[str]
     name: str = ""  # for messages: FILE#ROW, FILE/MEMBER
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where an image's bytes are: in a file, at an offset (bytes), or in a row of a table (length None)."""
-
-    path: str
-    offset: int
-    length: int | None
-    name: str
 
 
 @dataclass
@@ -59,8 +43,8 @@ class ImageSet:
     """A set of captioned images in the order of their places; it can be iterated any number of times."""
 
     images: Sequence[Listed]
-    read: Callable[[Sequence[Place]], Iterator[bytes]]
-    left_out: Mapping[str, int]  # rows by reason
+    left_out: Mapping[str, Sequence[str]]  # names of rows, by reason
+    read: Callable[[Sequence[Place]], Iterator[bytes]] = read_places
 
     def __len__(self) -> int:
         return len(self.images)
@@ -69,14 +53,25 @@ class ImageSet:
         for image, data in zip(self.images, self.read([image.place for image in self.images]), strict=True):
             yield CaptionedImage(data, image.captions, image.place.name)
 
+    def with_captions(self, *, at_most: int = 0, repeated: bool = True) -> "ImageSet":
+        """The set with the first `at_most` captions of each image (0: all), each once where not `repeated`."""
+        chosen = [
+            replace(
+                image,
+                captions=(image.captions if repeated else list(dict.fromkeys(image.captions)))[: at_most or None],
+            )
+            for image in self.images
+        ]
+        return replace(self, images=chosen)
 
-def with_captions(
-    images: Iterable[CaptionedImage], *, at_most: int = 0, repeated: bool = True
-) -> Iterator[CaptionedImage]:
-    """The images with the first `at_most` of their captions (0: all), each once where not `repeated`."""
-    for image in images:
-        captions = image.captions if repeated else list(dict.fromkeys(image.captions))
-        yield replace(image, captions=captions[: at_most or None])
+    @property
+    def files(self) -> Images:
+        """The images without their captions."""
+        return Images(
+            [image.identity for image in self.images],
+            [image.place.name for image in self.images],
+            lambda rows: self.read([self.images[row].place for row in rows]),
+        )
 
 
 def parquet_set(
@@ -94,8 +89,8 @@ def parquet_set(
         UsageError: nothing is there, or it has no such columns.
         UnreadableError: a table is damaged, or nothing of the set is left.
     """
-    rows = (row for path in _found(patterns) for row in _table_rows(path, image_column, caption_column))
-    return _listed(rows, lambda places: _read_rows(places, image_column), images_at_most, patterns)
+    rows = (row for path in found(patterns) for row in _table_rows(path, image_column, caption_column))
+    return _listed(rows, images_at_most, patterns)
 
 
 def webdataset_set(patterns: Sequence[str], *, images_at_most: int = 0) -> ImageSet:
@@ -112,8 +107,24 @@ def webdataset_set(patterns: Sequence[str], *, images_at_most: int = 0) -> Image
         UsageError: nothing is there.
         UnreadableError: a tar is damaged, or nothing of the set is left.
     """
-    rows = (row for path in _found(patterns) for row in _tar_rows(path))
-    return _listed(rows, read_places, images_at_most, patterns)
+    rows = (row for path in found(patterns) for row in _tar_rows(path))
+    return _listed(rows, images_at_most, patterns)
+
+
+def karpathy_set(path: str, *, images: str, split: str, images_at_most: int = 0) -> ImageSet:
+    """Images of a JSON of Karpathy's splits (MSCOCO, Flickr30K), with all their sentences; images stay apart.
+
+    Args:
+        path: the JSON.
+        images: the folder of the images, or of the folders that the JSON names (`filepath`).
+        split: take the images of this one.
+        images_at_most: take this many, chosen by the hash of their names; 0: all.
+
+    Raises:
+        UsageError: the JSON is none of these, or has no image of the split.
+        UnreadableError: no image is there.
+    """
+    return _listed(_karpathy_rows(path, images, split), images_at_most, [path], by_name=True)
 
 
 def run_set(folders: Sequence[str], *, images_at_most: int = 0) -> ImageSet:
@@ -129,22 +140,7 @@ def run_set(folders: Sequence[str], *, images_at_most: int = 0) -> ImageSet:
         UnreadableError: nothing of the set is left.
     """
     rows = (row for folder in folders for row in _run_rows(folder))
-    return _listed(rows, read_places, images_at_most, folders)
-
-
-def read_places(places: Sequence[Place]) -> Iterator[bytes]:
-    """The bytes at each place of a file, in order.
-
-    Raises:
-        UnreadableError: a file ends before an image does, or cannot be read.
-    """
-    for place in places:
-        with _reading(place.path, "tar"):
-            data = storage.read_range(place.path, place.offset, place.length or 0)
-        if len(data) != place.length:
-            why = "it was changed since it was listed, or is cut: give a whole one"
-            raise UnreadableError(f"{place.path}: ends within {place.name}; {why}")
-        yield data
+    return _listed(rows, images_at_most, folders)
 
 
 # Listing -------------------------------------------------------------------------------------------------------------
@@ -152,59 +148,31 @@ def read_places(places: Sequence[Place]) -> Iterator[bytes]:
 _Row = tuple[str | None, Place, list[str]]  # identity (None: no image), place, captions
 
 
-def _listed(
-    rows: Iterable[_Row],
-    read: Callable[[Sequence[Place]], Iterator[bytes]],
-    images_at_most: int,
-    patterns: Sequence[str],
-) -> ImageSet:
-    """The set of chosen images, each at its first place and with the captions of all its rows."""
+def _listed(rows: Iterable[_Row], images_at_most: int, patterns: Sequence[str], *, by_name: bool = False) -> ImageSet:
+    """The set of chosen images, each at its first place and with the captions of all its rows.
+
+    Rows are of one image where their bytes are the same; with `by_name`, where their names are.
+    """
     images: dict[str, Listed] = {}
-    left_out: Counter[str] = Counter()
+    left_out: dict[str, list[str]] = {}
     for identity, place, captions in rows:
         captions = [caption for caption in captions if caption.strip()]
         if identity is None:
-            left_out[NO_IMAGE] += 1
+            left_out.setdefault(NO_IMAGE, []).append(place.name)
         elif not captions:
-            left_out[NO_CAPTION] += 1
+            left_out.setdefault(NO_CAPTION, []).append(place.name)
         else:
-            images.setdefault(identity, Listed(identity, place)).captions.extend(captions)
+            key = place.name if by_name else identity
+            images.setdefault(key, Listed(identity, place)).captions.extend(captions)
     if not images:
-        why = ", ".join(f"{number:,} rows with {reason}" for reason, number in left_out.items()) or "no rows"
+        why = ", ".join(f"{len(names):,} rows with {reason}" for reason, names in left_out.items()) or "no rows"
         raise UnreadableError(
             f"{', '.join(patterns)}: no image with a caption ({why}); look at the files and the names of columns"
         )
     chosen = set(images)
     if 0 < images_at_most < len(images):
         chosen = set(sorted(images, key=lambda identity: sha256(identity.encode()).digest())[:images_at_most])
-    return ImageSet([image for identity, image in images.items() if identity in chosen], read, left_out)
-
-
-def _found(patterns: Sequence[str]) -> Iterator[str]:
-    """The files of globs, each once, sorted within a glob."""
-    seen: set[str] = set()
-    for pattern in patterns:
-        storage.check(pattern)
-        paths = sorted(storage.find(pattern))
-        if not paths:
-            repair = "give paths relative to the working directory, or globs"
-            raise UsageError(f"nothing is at {pattern!r}; {repair}")
-        for path in paths:
-            if storage.kind(path) == "folder":
-                repair = f"give its files, as a glob: {storage.join(path, '*')}"
-                raise UsageError(f"{path}: a folder; {repair}")
-            if path not in seen:
-                seen.add(path)
-                yield path
-
-
-@contextmanager
-def _reading(path: str, what: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, pa.ArrowException, tarfile.TarError, UnicodeDecodeError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UnreadableError(f"{path}: cannot be read as {what} ({reason}); give a whole one") from error
+    return ImageSet([image for identity, image in images.items() if identity in chosen], left_out)
 
 
 # Tables --------------------------------------------------------------------------------------------------------------
@@ -212,52 +180,18 @@ def _reading(path: str, what: str) -> Iterator[None]:
 
 def _table_rows(path: str, image_column: str, caption_column: str) -> Iterator[_Row]:
     row = 0
-    for batch in _batches_of(path, (image_column, caption_column)):
+    for batch in tables.batches_of(path, (image_column, caption_column)):
+        tables.check_images(path, image_column, batch.schema.field(image_column).type)
+        _check_captions(path, caption_column, batch.schema.field(caption_column).type)
         captions = batch.column(caption_column).to_pylist()
-        for image, caption in zip(_image_bytes(batch, image_column, path), captions, strict=True):
+        for image, caption in zip(tables.images_of(batch, image_column, path), captions, strict=True):
             said = [caption] if isinstance(caption, str) else [one for one in caption or () if one is not None]
-            yield None if image is None else _digest(image), Place(path, row, None, f"{path}#{row}"), said
+            place = Place(path, row, name=f"{path}#{row}", column=image_column)
+            yield None if image is None else digest(image), place, said
             row += 1
 
 
-def _read_rows(places: Sequence[Place], image_column: str) -> Iterator[bytes]:
-    """The images of rows; places are in the order of files and rows."""
-    wanted: dict[str, list[int]] = {}
-    for place in places:
-        wanted.setdefault(place.path, []).append(place.offset)
-    for path, rows in wanted.items():
-        first, next_row = 0, iter([*rows, -1])
-        row = next(next_row)
-        for batch in _batches_of(path, (image_column,)):
-            images = _image_bytes(batch, image_column, path)
-            while first <= row < first + len(batch):
-                yield images[row - first] or b""
-                row = next(next_row)
-            first += len(batch)
-            if row == -1:
-                break
-
-
-def _batches_of(path: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """These columns of a table, some rows at a time."""
-    with _reading(path, "Parquet"), storage.open_read(path) as file:
-        table = pq.ParquetFile(file)
-        names = table.schema_arrow.names
-        for number, column in enumerate(columns):
-            if names.count(column) != 1:
-                wrong = "more than one" if column in names else "no"
-                given = ", ".join(names[:10])
-                raise UsageError(f"{path}: {wrong} column {column!r} (there are {given}); name another")
-            _check_type(path, column, table.schema_arrow.field(column).type, is_image=number == 0)
-        yield from table.iter_batches(batch_size=_ROWS, columns=list(columns), use_threads=False)
-
-
-def _check_type(path: str, column: str, type_: pa.DataType, *, is_image: bool) -> None:
-    if is_image:
-        of = type_.field("bytes").type if pa.types.is_struct(type_) and type_.get_field_index("bytes") >= 0 else type_
-        if not (pa.types.is_binary(of) or pa.types.is_large_binary(of)):
-            raise UsageError(f"{path}: column {column!r} is {type_}, not bytes of images; name another image_column")
-        return
+def _check_captions(path: str, column: str, type_: pa.DataType) -> None:
     of = type_
     if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_dictionary(type_):
         of = type_.value_type
@@ -267,76 +201,44 @@ def _check_type(path: str, column: str, type_: pa.DataType, *, is_image: bool) -
         )
 
 
-def _image_bytes(batch: pa.RecordBatch, column: str, path: str) -> list[bytes | None]:
-    """Bytes of each row's image; None where there are none."""
-    values = batch.column(column).to_pylist()
-    with _reading(path, "Parquet"):
-        return [(value["bytes"] if isinstance(value, dict) else value) or None for value in values]
-
-
 # Tars ----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Found:
-    """The members of one sample."""
-
-    key: str
-    image: tuple[str, Place] | None = None  # digest, place
-    txt: str = ""
-    columns: dict[str, Any] = field(default_factory=dict)
-
-    def row(self, path: str) -> _Row:
-        listed = self.columns.get("captions") or self.columns.get("caption") or self.txt.splitlines()
-        captions = (
-            [one for one in ([listed] if isinstance(listed, str) else listed) if isinstance(one, str)]
-            if isinstance(listed, list | str)
-            else []
-        )
-        identity, place = self.image or (None, Place(path, 0, 0, f"{path}/{self.key}"))
-        return identity, place, captions
-
-
 def _tar_rows(path: str) -> Iterator[_Row]:
-    found = _Found("")
-    with _reading(path, "tar"), storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-        while (member := tar.next()) is not None:
-            tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all it has met
-            folder, _, name = member.name.rpartition("/")
-            stem, _, extension = name.partition(".")
-            key = f"{folder}/{stem}" if folder else stem
-            if not member.isfile() or not stem:
-                continue
-            if key != found.key and found.key:
-                yield found.row(path)
-            if key != found.key:
-                found = _Found(key)
-            _add(found, path, file, member, extension.lower())
-        file.seek(tar.offset)
-        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile ends there without a word
-            raise tarfile.ReadError(f"no header of a member, nor zeros, at {tar.offset:,}: it is damaged, or cut")
-    if found.key:
-        yield found.row(path)
+    for sample in tars.samples(path):
+        identity, place = sample.image or (None, Place(path, 0, 0, f"{path}/{sample.key}"))
+        yield identity, place, _captions(sample, path)
 
 
-def _add(found: _Found, path: str, file: BinaryIO, member: tarfile.TarInfo, extension: str) -> None:
-    """Take what a member says of its sample."""
-    if extension not in {*_IMAGES, "txt", "json"}:
-        return
-    file.seek(member.offset_data)
-    data = file.read(member.size)
-    if len(data) != member.size:
-        raise tarfile.ReadError(f"it ends within {member.name}")
-    if extension == "txt":
-        found.txt = data.decode("utf-8", "replace")
-    elif extension == "json":
-        try:
-            columns = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise UnreadableError(f"{path}: {member.name}: not JSON ({error}); make the tar anew") from None
-        found.columns = columns if isinstance(columns, dict) else {}
-    elif found.image is None:
-        found.image = (_digest(data), Place(path, member.offset_data, member.size, f"{path}/{member.name}"))
+def _captions(sample: Sample, path: str) -> list[str]:
+    columns: dict[str, object] = sample.columns(path)
+    given = columns.get("captions") or columns.get("caption") or sample.txt.splitlines()
+    listed = [given] if isinstance(given, str) else given
+    return [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
+
+
+# Karpathy's JSON -----------------------------------------------------------------------------------------------------
+
+
+def _karpathy_rows(path: str, folder: str, split: str) -> Iterator[_Row]:
+    entries = storage.read_json(path).get("images")
+    try:
+        chosen = [
+            (each.get("filepath", ""), each["filename"], [one["raw"] for one in each["sentences"]])
+            for each in entries or []
+            if each["split"] == split
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path}: no JSON of Karpathy's ({error!r} in an image); give dataset_coco.json as it is"
+        ) from None
+    if not chosen:
+        raise UsageError(f"{path}: no image of split {split!r}; give another split, or a JSON of Karpathy's")
+    for inner, name, captions in chosen:
+        places = [storage.join(folder, inner, name) if inner else "", storage.join(folder, name)]
+        there = next((place for place in places if place and storage.exists(place)), None)
+        place = Place(there or places[-1], name=there or places[-1])
+        yield digest(b"".join(read_places([place]))) if there else None, place, captions
 
 
 # Runs ----------------------------------------------------------------------------------------------------------------
@@ -366,7 +268,3 @@ def _run_rows(folder: str) -> Iterator[_Row]:
         for row in rows:
             place = Place(tar, row["tar_offset"], row["tar_bytes"], f"{tar}/{row['key']}")
             yield row["image_id"], place, [row["caption"]]
-
-
-def _digest(data: bytes) -> str:
-    return sha256(data).hexdigest()

@@ -2,105 +2,83 @@
 
 ALIGN section 5.1, tables 2 and 3.
 
-The evaluator knows a set of captioned images and how to encode it; its core, `recalls`, only knows embeddings.
+The evaluator knows a set of captioned images and how to encode it; its core, `ranks`, only knows embeddings.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from itertools import islice
-from typing import Literal, TypeVar
+from collections.abc import Sequence
+from itertools import chain
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from altalign.errors import UnreadableError
-from altalign.eval.image_sets import CaptionedImage
+from altalign.eval.encoded import Features
+from altalign.eval.image_sets import ImageSet
+from altalign.eval.outcomes import Example, Outcomes, Result, shown
+from altalign.eval.places import UNDECODABLE, reasons
+from altalign.eval.precision import NEVER, in_float32
 
 KS = (1, 5, 10)
 SharedCaptions = Literal["own", "all"]
 
 _SCORES = 1 << 24  # scores that are held, 64 MiB; more if one query has more candidates
-_NEVER = torch.iinfo(torch.int64).max  # rank of a query whose own candidates have no score
-_T = TypeVar("_T")
+_EXAMPLES, _SHOWN = 12, 3  # queries of each direction, and what is shown of each
 
 
-@dataclass(frozen=True)
-class Retrieval:
-    """The result of evaluating a set."""
+class Ranks(NamedTuple):
+    """Rank, from 1, of each query's best own candidate among those that are not its own: int64 (queries,)."""
 
-    metrics: dict[str, float]
-    undecodable: list[str]  # names of images that were left out, with their captions
+    of_images: Tensor
+    of_texts: Tensor
 
 
-def retrieval(
-    pairs: Iterable[CaptionedImage],
-    *,
-    decode: Callable[[bytes], Tensor],
-    encode_image: Callable[[Tensor], Tensor],
-    encode_text: Callable[[list[str]], Tensor],
-    batch: int,
-    threads: int = 1,
-    shared_captions: SharedCaptions = "own",
-) -> Retrieval:
-    """Encode a set and search it in both directions.
+def retrieval(of: ImageSet, features: Features, *, shared_captions: SharedCaptions = "own") -> Result:
+    """Search a set in both directions.
 
     Args:
-        pairs: images, each with at least one caption; an image comes once.
-        decode: turns an image file's bytes into pixels, of one shape for all, and raises ValueError or OSError if they
-            are no image. It is called in threads.
-        encode_image: turns pixels (n, …) into embeddings (n, d) of length 1.
-        encode_text: turns n captions into embeddings (n, d) of length 1.
-        batch: number of images, or captions, that are encoded at a time.
-        threads: number of images that are decoded at a time.
+        of: images, each with at least one caption.
+        features: of the model.
         shared_captions: a caption that several images have is right for its `own` image alone, or for `all` of them.
-
-    Returns:
-        The metrics of `recalls`; `shared_captions`, how many captions another image has too; `undecodable`, the number
-        of images that were left out; and their names.
 
     Raises:
         UnreadableError: there is no image, or none can be decoded.
     """
-    images: list[Tensor] = []
-    texts: list[Tensor] = []
-    captions_of: list[int] = []
-    undecodable: list[str] = []
-    waiting: list[str] = []
-    said: list[str] = []
-    with torch.no_grad(), ThreadPoolExecutor(threads) as pool:
-        for some in _batches(pairs, batch):
-            decoded = list(zip(some, pool.map(partial(_pixels, decode), some), strict=True))
-            undecodable += [pair.name for pair, pixels in decoded if pixels is None]
-            whole = [(pair, pixels) for pair, pixels in decoded if pixels is not None]
-            if whole:
-                images.append(encode_image(torch.stack([pixels for _, pixels in whole])).float())
-            captions_of += [len(pair.captions) for pair, _ in whole]
-            waiting += (captions := [caption for pair, _ in whole for caption in pair.captions])
-            said += captions
-            while len(waiting) >= batch:
-                texts.append(encode_text(waiting[:batch]).float())
-                del waiting[:batch]
-        if waiting:
-            texts.append(encode_text(waiting).float())
-        if not images:
-            raise UnreadableError(_nothing(undecodable))
-        owner = torch.repeat_interleave(torch.tensor(captions_of))
-        same = _numbered(said)
-        metrics = recalls(
-            torch.cat(images), torch.cat(texts), owner, same_caption=same if shared_captions == "all" else None
-        )
-    shared = {"shared_captions": _shared(owner, same), "undecodable": len(undecodable)}
-    return Retrieval({**metrics, **shared}, undecodable)
+    encoded = features.of_images(of.files)
+    rows = encoded.rows.tolist()
+    whole = [of.images[row] for row in rows]
+    said = list(chain.from_iterable(image.captions for image in whole))
+    owner = torch.repeat_interleave(torch.tensor([len(image.captions) for image in whole]))
+    images, texts, same = encoded.embeddings, features.of_texts(said), _numbered(said)
+    found = ranks(images, texts, owner, same_caption=same if shared_captions == "all" else None)
+    outcomes = outcomes_of(found, owner)
+    undecodable = [of.images[row].place.name for row in encoded.undecodable]
+    left_out = reasons({**of.left_out, UNDECODABLE: undecodable})
+    facts = {
+        "chance_r1": 100 / len(whole),
+        "images": len(whole),
+        "captions": len(said),
+        "shared_captions": _shared(owner, same),
+        "undecodable": len(undecodable),
+    }
+    examples = [
+        *_examples(images, texts, found.of_images, rows, said),
+        *_examples(texts, images, found.of_texts, said, rows),
+    ]
+    return Result(measured(outcomes), facts, outcomes, rows, left_out, examples)
+
+
+def measured(outcomes: Outcomes) -> dict[str, float]:
+    """`image_to_text_rK` and `text_to_image_rK` in percent of the queries; `rsum`, their sum; `mean_recall`, mean."""
+    by_image, captions = outcomes["image_to_text_rank"], outcomes["captions"].sum()
+    found = {f"image_to_text_r{k}": 100 * float((by_image <= k).mean()) for k in KS}
+    found |= {f"text_to_image_r{k}": 100 * float(outcomes[f"text_to_image_hits_{k}"].sum() / captions) for k in KS}
+    total = sum(found.values())
+    return {**found, "rsum": total, "mean_recall": total / len(found)}
 
 
 @torch.no_grad()
-def recalls(
-    images: Tensor, texts: Tensor, owner: Tensor, ks: Sequence[int] = KS, *, same_caption: Tensor | None = None
-) -> dict[str, float]:
-    """Recall@k of images by captions and of captions by images, in percent of the queries.
+def ranks(images: Tensor, texts: Tensor, owner: Tensor, *, same_caption: Tensor | None = None) -> Ranks:
+    """Search images by captions and captions by images.
 
     A caption hits if its image is among the k best images; an image hits if any of its captions is among the k best
     captions. A candidate of another image with the same score comes first, so that a model with equal embeddings finds
@@ -110,14 +88,8 @@ def recalls(
         images: (n, d) float32.
         texts: (m, d) float32, on the same device.
         owner: int64 (m,), the row of each caption's image. Every image has a caption.
-        ks: the values of k.
         same_caption: int64 (m,), a number for each caption, equal where captions are: a caption is then also of the
             images of those equal to it.
-
-    Returns:
-        `image_to_text_rK` and `text_to_image_rK` for every k; `rsum`, their sum; `mean_recall`, their mean;
-        `chance_r1`,
-        recall@1 of a random order (the same in both directions); `images` and `captions`, their numbers.
 
     Raises:
         ValueError: shapes or owners do not agree, or an image has no caption.
@@ -127,21 +99,45 @@ def recalls(
     own = torch.stack([owner, torch.arange(len(texts), device=images.device)])
     if same_caption is not None:
         own = _of_all(owner, same_caption.to(images.device))
-    with _in_float32(images.device.type):
-        ranks = {
-            "image_to_text": _ranks(images, texts, *_sorted(own)),
-            "text_to_image": _ranks(texts, images, *_sorted(own.flip(0))),
-        }
-    found = {f"{direction}_r{k}": 100 * (of <= k).double().mean().item() for direction, of in ranks.items() for k in ks}
-    total = sum(found.values())
-    return {
-        **found,
-        "rsum": total,
-        "mean_recall": total / len(found),
-        "chance_r1": 100 / len(images),
-        "images": len(images),
-        "captions": len(texts),
-    }
+    with in_float32(images.device.type):
+        return Ranks(_ranks(images, texts, *_sorted(own)), _ranks(texts, images, *_sorted(own.flip(0))))
+
+
+def outcomes_of(found: Ranks, owner: Tensor) -> Outcomes:
+    """A row an image: the rank of its best caption, how many captions it has, and how many of them find it."""
+    by_text, owner = found.of_texts.cpu(), owner.cpu()
+    hits = {f"text_to_image_hits_{k}": torch.bincount(owner, (by_text <= k).double()).long().numpy() for k in KS}
+    return {"image_to_text_rank": found.of_images.cpu().numpy(), "captions": owner.bincount().numpy(), **hits}
+
+
+@torch.no_grad()
+def _examples(
+    queries: Tensor, candidates: Tensor, found: Tensor, names: Sequence[int | str], of: Sequence[int | str]
+) -> list[Example]:
+    """Right and wrong ones, as many of each where there are so many, chosen by hashes."""
+    chosen = shown([str(name) for name in names], found.tolist(), at_most=_EXAMPLES)
+    best = (queries[chosen] @ candidates.T).topk(min(_SHOWN, len(candidates)), dim=1).indices.tolist()
+    return [
+        Example(names[query], tuple(of[place] for place in places), int(found[query]))
+        for query, places in zip(chosen, best, strict=True)
+    ]
+
+
+@torch.no_grad()
+def ranks_of_pairs(queries: Tensor, candidates: Tensor, pairs: Tensor, *, same: bool = False) -> Tensor:
+    """Rank, from 1, of each query's best right candidate, int64 (n,); 0 of a query that has none. Ties as in `ranks`.
+
+    Args:
+        queries: (n, d) float32.
+        candidates: (m, d) float32.
+        pairs: int64 (2, p), rows of queries and of candidates that are right for them.
+        same: queries are the candidates, and no query is a candidate of its own.
+    """
+    with in_float32(queries.device.type):
+        found = _ranks(queries, candidates, *_sorted(pairs.unique(dim=1)), same=same)
+    has_none = torch.ones(len(queries), dtype=torch.bool, device=queries.device)
+    has_none[pairs[0]] = False
+    return found.masked_fill(has_none, 0)
 
 
 def _of_all(owner: Tensor, same: Tensor) -> Tensor:
@@ -163,16 +159,18 @@ def _starts(numbers: Tensor) -> Tensor:
     return numbers.cumsum(0) - numbers
 
 
-def _ranks(queries: Tensor, candidates: Tensor, query: Tensor, candidate: Tensor) -> Tensor:
+def _ranks(queries: Tensor, candidates: Tensor, query: Tensor, candidate: Tensor, *, same: bool = False) -> Tensor:
     """Rank, from 1, of each query's best own candidate among those that are not its own, int64 (queries,).
 
     Which are its own, pairs of `query` and `candidate` say, sorted by query. It holds the scores of some queries at a
-    time, against all candidates.
+    time, against all candidates. Where queries are the `same` as candidates, none is its own.
     """
     rows_at_a_time = max(1, _SCORES // len(candidates))
     ranks = []
     for begin, some in zip(range(0, len(queries), rows_at_a_time), queries.split(rows_at_a_time), strict=True):
         scores = some @ candidates.T
+        if same:
+            scores.diagonal(begin).fill_(-torch.inf)
         first, after = torch.searchsorted(query, torch.tensor([begin, begin + len(some)], device=query.device)).tolist()
         rows, columns = query[first:after] - begin, candidate[first:after]
         own = scores[rows, columns]
@@ -182,7 +180,7 @@ def _ranks(queries: Tensor, candidates: Tensor, query: Tensor, candidate: Tensor
         )
         scores[rows, columns] = -torch.inf  # so that they are not above the best
         before = len(candidates) - (scores < best).sum(1)
-        ranks.append(torch.where(best[:, 0] > -torch.inf, 1 + before, _NEVER))
+        ranks.append(torch.where(best[:, 0] > -torch.inf, 1 + before, NEVER))
     return torch.cat(ranks)
 
 
@@ -204,37 +202,3 @@ def _check(images: Tensor, texts: Tensor, owner: Tensor) -> None:
         raise ValueError(f"{shapes}: not (n, d), (m, d), (m,)")
     if not torch.equal(owner.unique(), torch.arange(len(images), device=owner.device)):
         raise ValueError(f"owner: not every row of {len(images)} images, and no other number, is in it")
-
-
-@contextmanager
-def _in_float32(device: str) -> Iterator[None]:
-    """Computes products in float32, whatever training has set."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.autocast(device, enabled=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def _batches(things: Iterable[_T], size: int) -> Iterator[list[_T]]:
-    rest = iter(things)
-    while some := list(islice(rest, size)):
-        yield some
-
-
-def _pixels(decode: Callable[[bytes], Tensor], pair: CaptionedImage) -> Tensor | None:
-    try:
-        return decode(pair.image)
-    except (ValueError, OSError):
-        return None
-
-
-def _nothing(undecodable: Sequence[str]) -> str:
-    if not undecodable:
-        return "no image with a caption is in the set; look at its paths and columns"
-    return (
-        f"{undecodable[0]}: cannot be decoded, nor can any of the set's {len(undecodable):,} images; "
-        "give a column or files of images"
-    )

@@ -1,0 +1,112 @@
+"""BLEU-4 and CIDEr of captions, by the definitions of pycocoevalcap, without Java. Pure.
+
+BLEU is Papineni et al.'s over the whole set, with the length of the nearest reference; CIDEr is CIDEr-D (Vedantam et
+al., arXiv 1411.5726, with the penalty of length and the clipping of its appendix), times 10. Words are those of the
+Penn Treebank's tokenizer as far as captions have them: lower case, contractions apart, no punctuation.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+ORDERS = 4  # n-grams of 1 to 4 words
+_TINY, _SMALL = 1e-15, 1e-9  # pycocoevalcap's: a set without a match is no 0/0
+_SIGMA, _SCALE = 6.0, 10.0  # of CIDEr-D's penalty of length; what it is multiplied with
+
+_APART = (  # what the Penn Treebank writes apart; brackets get names, which pycocoevalcap keeps as words
+    (re.compile(r"(?<=\w)(n't|'(?:s|m|d|ll|re|ve))\b"), r" \1"),
+    (re.compile(r"\b(can)(not)\b|\b(gon|wan)(na)\b"), r"\1\3 \2\4"),
+    (re.compile(r"\("), " -lrb- "),
+    (re.compile(r"\)"), " -rrb- "),
+)
+_WORD = re.compile(r"-[lr]rb-|n't|'(?:s|m|d|ll|re|ve)\b|(?:[^\W\d_]\.){2,}|[&$#@%]|[^\W_]+(?:[-'.,/&_:][^\W_]+)*")
+
+Gram = tuple[str, ...]
+
+
+def words_of(caption: str) -> list[str]:
+    """The words of a caption."""
+    lowered = caption.lower().replace("’", "'")
+    for pattern, apart in _APART:
+        lowered = pattern.sub(apart, lowered)
+    return _WORD.findall(lowered)
+
+
+def grams(words: Sequence[str]) -> Counter[Gram]:
+    """All n-grams of 1 to 4 words, counted."""
+    return Counter(
+        tuple(words[first : first + order]) for order in range(1, ORDERS + 1) for first in range(len(words) - order + 1)
+    )
+
+
+def bleu_counts(own: Sequence[str], others: Sequence[Sequence[str]]) -> dict[str, int]:
+    """What BLEU-4 sums up over the captions of a set, of one caption and its references, all as words.
+
+    N-grams that are right and those there are, by their order, the length, and that of the nearest reference.
+    """
+    most = Counter[Gram]()
+    for other in others:
+        most |= grams(other)
+    right = [0] * ORDERS
+    for gram, count in grams(own).items():
+        right[len(gram) - 1] += min(count, most[gram])
+    return {
+        **{f"right_{order + 1}": count for order, count in enumerate(right)},
+        **{f"asked_{order + 1}": max(0, len(own) - order) for order in range(ORDERS)},
+        "words": len(own),
+        "reference_words": min((abs(len(other) - len(own)), len(other)) for other in others)[1],
+    }
+
+
+def bleu_of(sums: Mapping[str, float]) -> float:
+    """BLEU-4, from 0 to 1, of the sums of `bleu_counts`."""
+    orders = range(1, ORDERS + 1)
+    product = math.prod((sums[f"right_{order}"] + _TINY) / (sums[f"asked_{order}"] + _SMALL) for order in orders)
+    ratio = (sums["words"] + _TINY) / (sums["reference_words"] + _SMALL)
+    return product ** (1 / ORDERS) * (math.exp(1 - 1 / ratio) if ratio < 1 else 1.0)
+
+
+def bleu_4(written: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> float:
+    """BLEU-4 of captions (as words) against the references of each image, from 0 to 1."""
+    sums = Counter[str]()
+    for own, others in zip(written, references, strict=True):
+        sums.update(bleu_counts(own, others))
+    return bleu_of(sums)
+
+
+def cider(written: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> list[float]:
+    """CIDEr-D of each caption; the set's is their mean. How rare an n-gram is, is counted over the references."""
+    of_references = [[grams(other) for other in others] for others in references]
+    seen = Counter(gram for others in of_references for gram in set().union(*others))
+    images = math.log(len(references))
+
+    def weighted(counts: Mapping[Gram, int]) -> tuple[dict[Gram, float], list[float], int]:
+        """Weights of n-grams, their length by order, and how many pairs of words there are."""
+        weights = {gram: count * (images - math.log(max(1, seen[gram]))) for gram, count in counts.items()}
+        squares = [0.0] * ORDERS
+        for gram, weight in weights.items():
+            squares[len(gram) - 1] += weight**2
+        return (
+            weights,
+            [math.sqrt(square) for square in squares],
+            sum(n for gram, n in counts.items() if len(gram) == 2),
+        )
+
+    found = []
+    for own, others in zip(written, of_references, strict=True):
+        weights, norms, length = weighted(grams(own))
+        total = 0.0
+        for other in others:
+            of_other, norms_of_other, length_of_other = weighted(other)
+            products = [0.0] * ORDERS
+            for gram, weight in weights.items():
+                there = of_other.get(gram, 0.0)
+                products[len(gram) - 1] += min(weight, there) * there
+            penalty = math.exp(-((length - length_of_other) ** 2) / (2 * _SIGMA**2))
+            total += penalty * sum(
+                product / (a * b) if a * b else product
+                for product, a, b in zip(products, norms, norms_of_other, strict=True)
+            )
+        found.append(_SCALE * total / (ORDERS * len(others)))
+    return found

@@ -1,0 +1,122 @@
+"""Choices between captions, and between images, that differ in few words: SugarCrepe and Winoground.
+
+A model chooses right where its score of the right one is higher: a tie is wrong, and so is a score that is no number.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from altalign import storage
+from altalign.errors import UnreadableError
+from altalign.eval.encoded import Features
+from altalign.eval.outcomes import Outcomes, Result
+from altalign.eval.places import NO_FILE, UNDECODABLE, Images, files_in, found, reasons
+
+
+def caption_choices(images: Tensor, right: Tensor, wrong: Tensor) -> Tensor:
+    """Whether each image is nearer to its caption than to a wrong one (SugarCrepe, arXiv 2306.14610): bool (n,).
+
+    All are embeddings (n, width).
+    """
+    return (images * right).sum(1) > (images * wrong).sum(1)
+
+
+def pair_choices(images: Tensor, captions: Tensor) -> dict[str, Tensor]:
+    """Winoground's scores (Thrush et al., arXiv 2204.03162, section 3) of each example: bool (n,).
+
+    `text`: each image is nearer to its own caption; `image`: each caption is nearer to its own image; `group`: both.
+
+    Args:
+        images: embeddings (n, 2, width).
+        captions: embeddings (n, 2, width), the first of the first image.
+    """
+    scores = images @ captions.mT  # (n, images, captions)
+    own, others = scores.diagonal(dim1=1, dim2=2), scores.flip(2).diagonal(dim1=1, dim2=2)
+    text = (own > others).all(1)
+    image = (own > scores.flip(1).diagonal(dim1=1, dim2=2)).all(1)
+    return {"text": text, "image": image, "group": text & image}
+
+
+@dataclass(frozen=True)
+class Example:
+    """An example: one image, a caption and a wrong one; or two images, and the caption of each."""
+
+    images: tuple[str, ...]
+    captions: tuple[str, str]
+    file: str = ""
+
+
+def of_examples(examples: Sequence[Example], folder: str, features: Features) -> tuple[Images, Result]:
+    """Choices among the captions and images of examples of one kind, and the images, of the files of a folder.
+
+    The rows are those of the examples' first images.
+    """
+    images, missing = files_in(folder, [name for example in examples for name in example.images])
+    encoded = features.of_images(images)
+    place = {images.names[row]: number for number, row in enumerate(encoded.rows.tolist())}
+    whole = [example for example in examples if all(name in place for name in example.images)]
+    if not whole:
+        raise UnreadableError(f"{folder}: no example has its images there ({missing[0]} is not); give their folder")
+    vectors = encoded.embeddings[torch.tensor([[place[name] for name in example.images] for example in whole])]
+    captions = features.of_texts([caption for example in whole for caption in example.captions])
+    captions = captions.reshape(len(whole), 2, -1)
+    outcomes: dict[str, npt.NDArray[np.generic]] = {}
+    if len(whole[0].images) == 1:
+        outcomes["right"] = caption_choices(vectors[:, 0], captions[:, 0], captions[:, 1]).cpu().numpy()
+        outcomes["file"] = np.array([example.file for example in whole])
+    else:
+        outcomes |= {name: of.cpu().numpy() for name, of in pair_choices(vectors, captions).items()}
+    rows = [int(encoded.rows[place[example.images[0]]]) for example in whole]
+    undecodable = [images.names[row] for row in encoded.undecodable]
+    left_out = reasons({NO_FILE: missing, UNDECODABLE: undecodable})
+    return images, Result(measured(outcomes), {"examples": len(whole)}, outcomes, rows, left_out)
+
+
+def read_examples(patterns: str) -> list[Example]:
+    """Examples of SugarCrepe's JSON files, or of Winoground's examples.jsonl.
+
+    Raises:
+        UsageError: nothing is there.
+        UnreadableError: a file is neither.
+    """
+    examples = []
+    for path in found([patterns]):
+        name = path.rpartition("/")[2].rpartition(".")[0]
+        try:
+            text = storage.read_bytes(path).decode()
+            if path.endswith(".jsonl"):
+                examples += [_winoground(json.loads(line)) for line in text.splitlines() if line.strip()]
+            else:
+                examples += [_sugar_crepe(one, name) for one in json.loads(text).values()]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UnreadableError(
+                f"{path}: neither a file of SugarCrepe nor Winoground's examples.jsonl ({error!r}); give one of both"
+            ) from None
+    if len({len(example.images) for example in examples}) != 1:
+        raise UnreadableError(f"{patterns}: no examples, or SugarCrepe's and Winoground's; give those of one")
+    return examples
+
+
+def _sugar_crepe(one: Mapping[str, str], file: str) -> Example:
+    return Example((one["filename"],), (one["caption"], one["negative_caption"]), file)
+
+
+def _winoground(one: Mapping[str, str]) -> Example:
+    names = tuple(name if "." in name else f"{name}.png" for name in (one["image_0"], one["image_1"]))
+    return Example(names, (one["caption_0"], one["caption_1"]))
+
+
+def measured(outcomes: Outcomes) -> dict[str, float]:
+    """Right choices in percent: of each kind, and of SugarCrepe's, in the names of files, their mean."""
+    found = {name: 100 * float(of.mean()) for name, of in outcomes.items() if of.dtype == bool}
+    if "file" not in outcomes:
+        return found
+    files = np.unique(outcomes["file"])
+    of_files = {f"right/{name}": 100 * float(outcomes["right"][outcomes["file"] == name].mean()) for name in files}
+    return {**found, **of_files, "mean_of_files": sum(of_files.values()) / len(of_files)}

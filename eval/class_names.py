@@ -1,0 +1,126 @@
+"""Names of classes and templates of prompts: those of ImageNet, which ship with altalign, and files of the user's."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from altalign import storage
+from altalign.errors import UsageError
+
+SHIPPED = "imagenet"  # as a name in a settings file
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Classes by number.
+
+    Attributes:
+        names: what prompts say.
+        ids: what labels and folders are called, where that is something else: ImageNet's n01440764.
+    """
+
+    names: tuple[str, ...]
+    ids: tuple[str, ...] = ()
+
+    @classmethod
+    def named(cls, name: str) -> "Classes":
+        """Those of a file, or the shipped ones."""
+        if name != SHIPPED:
+            return cls.of_file(name)
+        of = _shipped()
+        return cls(tuple(of["names"]), tuple(of["ids"]))
+
+    @classmethod
+    def of_file(cls, path: str) -> "Classes":
+        """A class a line: its name, or its id, a tab and its name.
+
+        Raises:
+            UsageError: there is no such file, or it says nothing.
+        """
+        rows = [line.split("\t") for line in _lines(path)]
+        names = tuple(row[-1].strip() for row in rows)
+        return cls(names, tuple(row[0].strip() for row in rows) if all(len(row) == 2 for row in rows) else ())
+
+    @classmethod
+    def of_folders(cls, folders: Sequence[str]) -> "Classes":
+        """Folders are called like their classes, with _ for a space."""
+        return cls(tuple(name.replace("_", " ") for name in folders), tuple(folders))
+
+    @classmethod
+    def of_labels(cls, labels: Sequence[int | str]) -> "Classes":
+        """Of labels that nothing names: numbers are called by themselves."""
+        if all(isinstance(label, int) for label in labels):
+            return cls(tuple(str(number) for number in range(1 + max(map(int, labels)))))
+        return cls(tuple(sorted({str(label) for label in labels})))
+
+    def in_folders(self, folders: Sequence[str]) -> "Classes":
+        """These classes, whose folders are called otherwise: as many, in the order of their names, as ImageNet's."""
+        known = len(folders) != len(self.names) or any(name in self._by_name for name in folders)
+        return self if known else Classes(self.names, tuple(folders))
+
+    def only(self, numbers: Sequence[int]) -> "Classes":
+        """Some of them, with new numbers."""
+        ids = tuple(self.ids[number] for number in numbers) if self.ids else ()
+        return Classes(tuple(self.names[number] for number in numbers), ids)
+
+    def number(self, label: int | str, where: str) -> int:
+        """The number of a class by its id, its name or its number.
+
+        Raises:
+            UsageError: there is no such class.
+        """
+        if isinstance(label, str):
+            found = self._by_id.get(label, self._by_name.get(label))
+            if found is not None:
+                return found
+            label = int(label) if label.isdecimal() else -1
+        if not 0 <= label < len(self.names):
+            raise UsageError(
+                f"{where}: its label is none of {len(self.names):,} classes ({self.names[0]}, …); give a file of all "
+                "in classes"
+            )
+        return label
+
+    @cached_property
+    def _by_id(self) -> dict[str, int]:
+        return {each: number for number, each in enumerate(self.ids)}
+
+    @cached_property
+    def _by_name(self) -> dict[str, int]:
+        return {each: number for number, each in enumerate(self.names)}
+
+
+def templates(given: Sequence[str]) -> list[str]:
+    """Templates of prompts, with `{}` for a class: each as it is given, those of a file, or ImageNet's.
+
+    Raises:
+        UsageError: there is no such file, or a line has no place for a class.
+    """
+    found = list[str]()
+    for each in given:
+        lines = [each] if _has_place(each) else _shipped()["templates"] if each == SHIPPED else _lines(each)
+        if wrong := [line for line in lines if not _has_place(line)]:
+            raise UsageError(f"{each}: {wrong[0]!r} has no {{}} or {{c}} for a class; write one in each line")
+        found += [line.replace("{c}", "{}") for line in lines]
+    return found
+
+
+def _has_place(template: str) -> bool:
+    return "{}" in template or "{c}" in template
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        lines = storage.read_bytes(path).decode("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: no text in UTF-8 ({error}); give a file with one a line") from None
+    found = [line for line in lines if line.strip()]
+    if not found:
+        raise UsageError(f"{path}: empty; give a file with one a line")
+    return found
+
+
+def _shipped() -> dict[str, list[str]]:
+    return json.loads(Path(__file__).with_name("imagenet.json").read_bytes())

@@ -1,0 +1,231 @@
+"""Embeddings of a set by a model, and the folder that keeps them: a second task on the same set encodes nothing.
+
+KEY.npy has float32 (n, width), and KEY.json the file's SHA-256 and what else is known; without it, or with another
+digest, both are made anew.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from altalign import storage
+from altalign.errors import UnreadableError, UsageError
+from altalign.eval.places import Images
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A model in evaluation mode, as evaluators know it.
+
+    Attributes:
+        decode: from an image file's bytes to pixels of one shape for all; raises ValueError or OSError. It is called
+            in threads.
+        encode_image: embeddings (n, width), of length 1, of n such pixels.
+        encode_text: embeddings (n, width), of length 1, of n texts.
+        encode_word: vectors (n, width) of n words, for their similarity, where those of `encode_text` are not meant.
+        digest: of all that embeddings depend on beside the inputs: weights, tokenizer, preprocessing, precision.
+        of_pixels: `decode` of pixels in hand: uint8 (height, width, 3), RGB, upright and on white.
+        device: where embeddings are.
+        write: captions of n such pixels, of images with these n identities, where the model writes any.
+    """
+
+    decode: Callable[[bytes], Tensor]
+    encode_image: Callable[[Tensor], Tensor]
+    encode_text: Callable[[list[str]], Tensor]
+    digest: str = ""
+    encode_word: Callable[[list[str]], Tensor] | None = None
+    of_pixels: Callable[[Any], Tensor] | None = None
+    device: str = "cpu"
+    write: Callable[[Tensor, Sequence[str]], list[str]] | None = None
+
+
+@dataclass(frozen=True)
+class EncodedImages:
+    """Embeddings of the images of a set that can be decoded.
+
+    Attributes:
+        embeddings: float32 (n, width).
+        rows: the number of each in its set, int64 (n,), rising.
+        undecodable: the numbers of the others.
+    """
+
+    embeddings: Tensor
+    rows: np.ndarray[tuple[int], np.dtype[np.int64]]
+    undecodable: list[int]
+
+
+class Features:
+    """What a model makes of images and texts, a batch at a time."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        batch: int,
+        threads: int = 1,
+        folder: str = "",
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Features that are kept in `folder` (local; empty: nowhere).
+
+        Args:
+            encoder: the model.
+            batch: images, or texts, that are encoded at a time.
+            threads: images that are decoded at a time.
+            folder: of this and other models.
+            say: is told of damaged files.
+        """
+        self._encoder, self._batch, self._threads, self._folder, self._say = encoder, batch, threads, folder, say
+
+    @property
+    def encode_word(self) -> Callable[[list[str]], Tensor]:
+        """Vectors of words: of the model's own choice, or its embeddings of texts."""
+        return self._encoder.encode_word or self._encoder.encode_text
+
+    def of_images(self, images: Images) -> EncodedImages:
+        """Embeddings of the images of a set.
+
+        Raises:
+            UnreadableError: there is none, or none can be decoded.
+        """
+        embeddings, facts = self._kept("images", images.identities, lambda: self._encoded_images(images))
+        undecodable = facts["undecodable"]
+        rows = np.setdiff1d(np.arange(len(images)), undecodable)
+        if not len(rows):
+            raise UnreadableError(_nothing(images))
+        return EncodedImages(embeddings, rows, undecodable)
+
+    def of_texts(self, texts: Sequence[str]) -> Tensor:
+        """Embeddings (n, width) of n texts."""
+        return self._kept("texts", texts, lambda: (self._encoded_texts(texts), {}))[0]
+
+    def of_ensembles(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        """For each list of prompts the mean of their embeddings, scaled to length 1 (ALIGN, section 5.2).
+
+        Several lists share a batch: (lists, width).
+        """
+
+        def encoded() -> tuple[Tensor, dict[str, Any]]:
+            sizes = torch.tensor([len(some) for some in prompts])
+            each = self._encoded_texts(list(chain.from_iterable(prompts)))
+            of = torch.repeat_interleave(torch.arange(len(sizes)), sizes).to(each.device)
+            sums = each.new_zeros(len(sizes), each.shape[1]).index_add_(0, of, each)
+            return functional.normalize(sums, dim=1), {}  # the length of a mean is that of its sum
+
+        return self._kept("ensembles", [json.dumps(list(some)) for some in prompts], encoded)[0]
+
+    @torch.no_grad()
+    def captions_of(self, images: Images) -> dict[int, str]:
+        """The caption that the model writes of each image of a set that can be decoded, by its number.
+
+        Raises:
+            UsageError: the model writes none.
+            UnreadableError: there is no image, or none can be decoded.
+        """
+        if self._encoder.write is None:
+            raise UsageError("this model writes no captions; give a training run with a [captioner]")
+        found = dict[int, str]()
+        for first, decoded in self._decoded(images):
+            rows = [first + place for place, pixels in enumerate(decoded) if pixels is not None]
+            if rows:
+                whole = torch.stack([pixels for pixels in decoded if pixels is not None])
+                captions = self._encoder.write(whole, [images.identities[row] for row in rows])
+                found |= dict(zip(rows, captions, strict=True))
+        if not found:
+            raise UnreadableError(_nothing(images))
+        return found
+
+    @torch.no_grad()
+    def _encoded_images(self, images: Images) -> tuple[Tensor, dict[str, Any]]:
+        embeddings, filled, undecodable = torch.empty(0, 0), 0, list[int]()
+        for first, decoded in self._decoded(images):
+            undecodable += [first + place for place, pixels in enumerate(decoded) if pixels is None]
+            whole = [pixels for pixels in decoded if pixels is not None]
+            if not whole:
+                continue
+            encoded = self._encoder.encode_image(torch.stack(whole)).float()
+            if not filled:  # once: the sum of all batches and a copy of it would be twice as much
+                embeddings = encoded.new_empty(len(images), encoded.shape[1])
+            embeddings[filled : filled + len(encoded)] = encoded
+            filled += len(encoded)
+        return embeddings[:filled], {"undecodable": undecodable}
+
+    def _decoded(self, images: Images) -> Iterator[tuple[int, list[Tensor | None]]]:
+        """Batches of pixels with the number of the first; one batch is decoded while another is encoded."""
+        with ThreadPoolExecutor(self._threads) as pool:
+            waiting: list[tuple[int, list[Future[Tensor | None]]]] = []
+            data = images.read(range(len(images)))
+            for first in range(0, len(images), self._batch):
+                some = [pool.submit(self._pixels, next(data)) for _ in range(min(self._batch, len(images) - first))]
+                waiting.append((first, some))
+                if len(waiting) > 1:
+                    before, futures = waiting.pop(0)
+                    yield before, [future.result() for future in futures]
+            for before, futures in waiting:
+                yield before, [future.result() for future in futures]
+
+    def _pixels(self, data: bytes) -> Tensor | None:
+        try:
+            return self._encoder.decode(data)
+        except (ValueError, OSError):
+            return None
+
+    @torch.no_grad()
+    def _encoded_texts(self, texts: Sequence[str]) -> Tensor:
+        firsts = range(0, len(texts), self._batch)
+        return torch.cat(
+            [self._encoder.encode_text(list(texts[first : first + self._batch])).float() for first in firsts]
+        )
+
+    def _kept(
+        self, kind: str, inputs: Sequence[str], encode: Callable[[], tuple[Tensor, dict[str, Any]]]
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Embeddings and facts, of the folder where they are there."""
+        if not self._folder:
+            return encode()
+        key = sha256(json.dumps([self._encoder.digest, kind, list(inputs)]).encode()).hexdigest()[:32]
+        array, facts = storage.join(self._folder, f"{key}.npy"), storage.join(self._folder, f"{key}.json")
+        if storage.exists(facts):
+            found = _read(array, facts)
+            if found is not None:
+                return found[0].to(self._encoder.device), found[1]
+            self._say(f"{array}: not as it was written; it is made anew")
+            storage.delete(facts)
+        embeddings, about = encode()
+        with storage.write(array) as file:
+            np.save(file, embeddings.cpu().numpy())
+        storage.write_json(facts, {"sha256": _digest(array), **about})
+        return embeddings, about
+
+
+def _digest(array: str) -> str:
+    with Path(array).open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _read(array: str, facts: str) -> tuple[Tensor, dict[str, Any]] | None:
+    """What is kept, in memory once; None: it is damaged."""
+    try:
+        about = storage.read_json(facts)
+        return (torch.from_numpy(np.load(array)), about) if _digest(array) == about["sha256"] else None
+    except (OSError, UnreadableError, KeyError):
+        return None
+
+
+def _nothing(images: Images) -> str:
+    if not len(images):
+        return "no image is in the set; look at its paths and columns"
+    return (
+        f"{images.names[0]}: cannot be decoded, nor can any of the set's {len(images):,} images; "
+        "give a column or files of images"
+    )

@@ -1,0 +1,138 @@
+"""What came of each image of a set, and the numbers that follow from it: metrics, intervals, paired tests.
+
+A task gives a row of outcomes an image, and a function from rows to metrics. So one mechanism resamples every metric
+(whole images, with all their captions), leaves images out, and compares two models on the same images.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Outcomes = Mapping[str, npt.NDArray[Any]]  # columns of one length, a row an image
+Measure = Callable[[Outcomes], dict[str, float]]
+
+_SHARE = 95  # percent of the resampled values that an interval holds
+Found = str | int  # a text, or the number of an image in its set
+
+
+@dataclass(frozen=True)
+class Example:
+    """A query and what was found for it, best first; `rank` is that of the right answer, from 1 (0: nobody says).
+
+    A query that is an image may have a `text` too: what it is, or what is added to it.
+    """
+
+    query: Found
+    found: tuple[Found, ...]
+    rank: int
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a task makes of a set.
+
+    Attributes:
+        metrics: what is resampled.
+        facts: numbers of the set: images, chance.
+        outcomes: a row of each image that was evaluated.
+        rows: the number of each of them in the set.
+        left_out: what was not evaluated, by the reason: names.
+        examples: queries, right and wrong.
+        classes: names of classes, where there are any.
+    """
+
+    metrics: dict[str, float]
+    facts: Mapping[str, float]
+    outcomes: Outcomes
+    rows: Sequence[int]
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    examples: Sequence[Example] = ()
+    classes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much more one model has than another on the same images.
+
+    Attributes:
+        low: lower end of the 95 % interval of paired resamples.
+        high: upper end.
+        p: how often a random exchange of the two models' outcomes, image by image, gives as large a difference.
+    """
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
+def shown(names: Sequence[str], ranks: Sequence[int], *, at_most: int) -> list[int]:
+    """Places of queries to show: right ones and then wrong ones, half of each where there are so many, by hashes."""
+    order = sorted(range(len(names)), key=lambda place: sha256(names[place].encode()).digest())
+    return [
+        place
+        for is_right in (True, False)
+        for place in [place for place in order if (ranks[place] == 1) == is_right][: at_most // 2]
+    ]
+
+
+def chosen(outcomes: Outcomes, rows: npt.NDArray[Any]) -> Outcomes:
+    """The outcomes of these images (numbers, repeated ones too, or a mask)."""
+    return {name: column[rows] for name, column in outcomes.items()}
+
+
+def images_in(outcomes: Outcomes) -> int:
+    """How many rows there are."""
+    return len(next(iter(outcomes.values())))
+
+
+def intervals(outcomes: Outcomes, measure: Measure, *, resamples: int, seed: int) -> dict[str, tuple[float, float]]:
+    """For each metric the middle 95 % of its values over resamples of the images (percentile bootstrap)."""
+    random, images = np.random.default_rng(seed), images_in(outcomes)
+    drawn = [measure(chosen(outcomes, random.integers(images, size=images))) for _ in range(resamples)]
+    return {name: _middle([values[name] for values in drawn]) for name in drawn[0]}
+
+
+def differences(a: Outcomes, b: Outcomes, measure: Measure, *, resamples: int, seed: int) -> dict[str, Difference]:
+    """Of each metric, the value of `a` less that of `b`, outcomes of the same images in the same order.
+
+    Raises:
+        ValueError: they are of different numbers of images.
+    """
+    images = images_in(a)
+    if images_in(b) != images:
+        raise ValueError(f"outcomes of {images:,} and of {images_in(b):,} images; compare those of one set")
+    random = np.random.default_rng(seed)
+    found = _less(measure(a), measure(b))
+    drawn, exchanged = [], []
+    for _ in range(resamples):
+        rows = random.integers(images, size=images)
+        drawn.append(_less(measure(chosen(a, rows)), measure(chosen(b, rows))))
+        swap = random.random(images) < 0.5
+        exchanged.append(_less(measure(_either(a, b, swap)), measure(_either(b, a, swap))))
+    return {
+        name: Difference(
+            value,
+            *_middle([values[name] for values in drawn]),
+            p=(1 + sum(abs(values[name]) >= abs(value) - 1e-9 for values in exchanged)) / (1 + resamples),
+        )
+        for name, value in found.items()
+    }
+
+
+def _less(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
+    return {name: a[name] - b[name] for name in a}
+
+
+def _either(a: Outcomes, b: Outcomes, swap: npt.NDArray[np.bool_]) -> Outcomes:
+    return {name: np.where(swap, b[name], a[name]) for name in a}
+
+
+def _middle(values: Sequence[float]) -> tuple[float, float]:
+    low, high = np.percentile(values, [(100 - _SHARE) / 2, (100 + _SHARE) / 2])
+    return float(low), float(high)
