@@ -14,10 +14,12 @@ There is no state of random numbers to keep: order, augmentation and dropout are
 import json
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from errno import EIO, ENOSPC
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
@@ -27,7 +29,7 @@ from torch.optim import Optimizer
 
 from altalign import storage, terminal
 from altalign.errors import DamagedError, UnreadableError, UsageError
-from altalign.storage.local import naming_a_full_disk
+from altalign.storage.disk_errors import naming_a_full_disk
 
 _PARTIAL = ".partial"
 _FILES = {"model.safetensors", "optimizer.safetensors", "optimizer.json", "state.json", "config.toml", "tokenizer.json"}
@@ -45,9 +47,58 @@ def finished(run_folder: str) -> list[int]:
     return sorted(int(number) for number in numbers if number.isdecimal())  # others are partial, or somebody's copies
 
 
-def save(
-    run_folder: str, step: int, model: nn.Module, optimizer: Optimizer, state: Mapping[str, Any], *, keep: int
-) -> None:
+@dataclass(frozen=True)
+class Kept:
+    """Weights, and the optimiser's tensors and numbers, as they were after a step: copies, in the CPU's memory."""
+
+    weights: Mapping[str, Tensor]
+    moments: Mapping[str, Tensor]
+    numbers: Mapping[str, object]
+
+    @classmethod
+    def of(cls, model: nn.Module, optimizer: Optimizer) -> Self:
+        """Those of now."""
+        moments, numbers = _state_of(optimizer)
+        return cls({name: _copy(value) for name, value in model.state_dict().items()}, moments, numbers)
+
+
+class Writer:
+    """Writes checkpoints while the steps go on, one at a time; leaving the block waits for the last."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def begin(self, run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *, keep: int) -> None:
+        """Begin to write a checkpoint, once the one before is written."""
+        self.wait()
+        self._writing = self._thread.submit(save, run_folder, step, kept, state, keep=keep)
+
+    def check(self) -> None:
+        """Raise what has befallen the one that was being written, if it is done."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until all are written.
+
+        Raises:
+            FullDiskError: as `save`.
+        """
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._thread.shutdown(wait=True)
+        if kind is None:
+            self.wait()
+
+
+def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *, keep: int) -> None:
     """Write the checkpoint after `step` steps beside its place, then move it there; the `keep` newest stay.
 
     Raises:
@@ -58,13 +109,9 @@ def save(
     with naming_a_full_disk(run_folder, "a checkpoint"):
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        tensors, numbers = _state_of(optimizer)
-        _write_tensors(
-            {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
-            partial / "model.safetensors",
-        )
-        _write_tensors(tensors, partial / "optimizer.safetensors")
-        for name, value in (("optimizer.json", numbers), ("state.json", {"step": step, **state})):
+        _write_tensors(kept.weights, partial / "model.safetensors")
+        _write_tensors(kept.moments, partial / "optimizer.safetensors")
+        for name, value in (("optimizer.json", kept.numbers), ("state.json", {"step": step, **state})):
             storage.write_json(str(partial / name), value)
         for name in ("config.toml", "tokenizer.json"):
             shutil.copyfile(Path(run_folder, name), partial / name)
@@ -112,7 +159,7 @@ def chosen(run_folder: str, step: int | None) -> Path:
 
 
 def sweep(run_folder: str) -> None:
-    """Delete what writes that never ended have left. Nobody else may be writing there."""
+    """Delete what interrupted writes left. Nobody else may be writing there."""
     for partial in Path(run_folder, "checkpoints").glob(f"*{_PARTIAL}"):
         storage.delete(str(partial))
 
@@ -142,14 +189,18 @@ def state_of(place: Path) -> dict[str, Any]:
     return storage.read_json(str(place / "state.json"))
 
 
-def load_model(place: Path, model: nn.Module) -> None:
-    """Give the model a checkpoint's weights.
+def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ()) -> None:
+    """Give the model a checkpoint's weights; parts with names that begin with one of `optional` may be in one alone.
 
     Raises:
         DamagedError: they are another model's, or cut.
     """
     try:
-        model.load_state_dict(load_file(place / "model.safetensors"))
+        tensors, own = load_file(place / "model.safetensors"), model.state_dict()
+        if optional:
+            shared = {name: value for name, value in tensors.items() if name in own or not name.startswith(optional)}
+            tensors = {name: value for name, value in own.items() if name.startswith(optional)} | shared
+        model.load_state_dict(tensors)
     except (SafetensorError, RuntimeError) as error:
         said = str(error).strip().splitlines()[-1].strip()
         raise DamagedError(
@@ -157,18 +208,22 @@ def load_model(place: Path, model: nn.Module) -> None:
         ) from None
 
 
-def load_optimizer(place: Path, optimizer: Optimizer) -> None:
-    """Give the optimiser a checkpoint's state."""
+def load_optimizer(place: Path, optimizer: Optimizer, *, optional: tuple[str, ...] = ()) -> None:
+    """Give the optimiser a checkpoint's state; `optional` as for `load_model`, and groups keep their settings then."""
     tensors = load_file(place / "optimizer.safetensors")
     numbers = storage.read_json(str(place / "optimizer.json"))
     layout = optimizer.state_dict()
-    state: dict[int, dict[str, Any]] = {}
+    state: dict[int, dict[str, object]] = {}
     names = _names(optimizer)
     places = {name: number for number, name in enumerate(names)}
     for path, value in (*tensors.items(), *numbers["state"].items()):
         name, _, key = path.rpartition("/")
+        if optional and name not in places and name.startswith(optional):
+            continue
         state.setdefault(places[name], {})[key] = value
-    groups = [{**group, **kept} for group, kept in zip(layout["param_groups"], numbers["groups"], strict=True)]
+    groups = layout["param_groups"]
+    if not optional:
+        groups = [{**group, **kept} for group, kept in zip(groups, numbers["groups"], strict=True)]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     for parameter, entries in optimizer.state.items():
         for key, value in entries.items():
@@ -177,7 +232,7 @@ def load_optimizer(place: Path, optimizer: Optimizer) -> None:
                 entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
-def _state_of(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _state_of(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, object]]:
     """The optimiser's tensors by name, and its numbers."""
     names = _names(optimizer)
     layout = optimizer.state_dict()
@@ -185,7 +240,7 @@ def _state_of(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     for number, entries in layout["state"].items():
         for key, value in entries.items():
             if isinstance(value, Tensor):
-                tensors[f"{names[number]}/{key}"] = value.detach().cpu().contiguous()
+                tensors[f"{names[number]}/{key}"] = _copy(value)
             else:
                 numbers[f"{names[number]}/{key}"] = value
     groups = [
@@ -193,6 +248,10 @@ def _state_of(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
         for group in layout["param_groups"]
     ]
     return tensors, {"state": numbers, "groups": groups}
+
+
+def _copy(value: Tensor) -> Tensor:
+    return torch.empty(value.shape, dtype=value.dtype).copy_(value.detach())
 
 
 def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -206,7 +265,7 @@ def _names(optimizer: Optimizer) -> list[str]:
     return [name for group in optimizer.param_groups for name in group["param_names"]]
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     try:
         json.dumps(value)
     except TypeError:

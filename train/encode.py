@@ -90,7 +90,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _in_folder(folder: str) -> Iterator[CaptionedImage]:
-    """The images of a folder and of those in it, in the order of their paths."""
+    """The images of a folder and its subfolders, in the order of their paths."""
     found = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower().removeprefix(".") in _IMAGES)
     if not found:
         raise UsageError(f"{folder}: neither a finished run nor a folder with images in it; give another")
@@ -128,7 +128,7 @@ class _Tables:
 
 
 def _encoded(model: Encoders, tables: _Tables, some: Sequence[CaptionedImage]) -> list[str]:
-    """Write what a model makes of some images and of their captions; gives the names of those left out."""
+    """Write the embeddings of some images and of their captions; returns the names of those left out."""
     pixels, names, lost = [], [], []
     owners: list[int | None] = []
     captions: list[str] = []

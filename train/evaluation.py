@@ -1,25 +1,27 @@
 """Evaluates a training run while it trains, and its checkpoints afterwards, by two functions of the model."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from altalign import storage, terminal
 from altalign.errors import UsageError
 from altalign.eval import image_sets as sets
 from altalign.eval import results
-from altalign.eval.image_sets import CaptionedImage
+from altalign.eval.encoded import Encoder, Features
+from altalign.eval.image_sets import ImageSet, Listed
+from altalign.eval.places import UNDECODABLE, Place
 from altalign.eval.retrieval import retrieval
 from altalign.train import checkpoints, training_folder
 from altalign.train.data import tokenizer
-from altalign.train.data.index import Runs
+from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples
 from altalign.train.data.training_data import runs_of, samples_of
 from altalign.train.encoders import Encoders, without_weights
+from altalign.train.evaluation_settings import RetrievalSettings
 from altalign.train.exchange import models
-from altalign.train.exchange.models import Model
 from altalign.train.ranks import joined
-from altalign.train.settings import RetrievalSettings, TrainConfig
+from altalign.train.settings import TrainConfig
 from altalign.train.step.learner import model_of
 
 Metrics = dict[str, dict[str, float]]
@@ -31,49 +33,37 @@ class Evaluation:
     def __init__(
         self,
         config: TrainConfig,
-        encoders: Encoders | Model,
+        encoder: Encoder,
         samples: Samples | None,
         *,
         is_first: bool,
     ) -> None:
-        self._config, self._encoders, self._is_first = config, encoders, is_first
+        workers = max(1, config.data.workers)
+        self._features = Features(encoder, batch=config.evaluation.batch, threads=workers)
+        self._is_first = is_first
         self._sets = [(chosen, _set(chosen, samples)) for chosen in config.evaluation.retrieval]
 
     def of_model(self) -> Metrics:
         """Metrics of the model as it is now. A collective: all ranks call it."""
         return {f"retrieval/{chosen.name}": self._searched(chosen, images) for chosen, images in self._sets}
 
-    def _searched(self, of: RetrievalSettings, images: Iterable[CaptionedImage]) -> dict[str, float]:
-        encoders, chosen = self._encoders, self._config
-        found = retrieval(
-            sets.with_captions(images, at_most=of.captions_at_most, repeated=of.repeated_captions),
-            decode=encoders.decode,
-            encode_image=encoders.encode_image,
-            encode_text=encoders.encode_text,
-            batch=chosen.evaluation.batch,
-            threads=max(1, chosen.data.workers),
-            shared_captions=of.shared_captions,
-        )
-        if found.undecodable and self._is_first:
-            first, *more = map(terminal.shown, found.undecodable)
+    def _searched(self, of: RetrievalSettings, images: ImageSet) -> dict[str, float]:
+        chosen = images.with_captions(at_most=of.captions_at_most, repeated=of.repeated_captions)
+        found = retrieval(chosen, self._features, shared_captions=of.shared_captions)
+        if self._is_first and (undecodable := found.left_out.get(UNDECODABLE)):
+            first, *more = map(terminal.shown, undecodable)
             lost = first + (f" and {len(more):,} more" if more else "")
             terminal.stderr().print(
                 f"{terminal.shown(of.name)}: cannot be decoded, left out: {lost}", style="yellow", soft_wrap=True
             )
-        return found.metrics
+        return {**found.metrics, **found.facts}
 
 
-def _set(chosen: RetrievalSettings, samples: Samples | None) -> Iterable[CaptionedImage]:
+def _set(chosen: RetrievalSettings, samples: Samples | None) -> ImageSet:
     match chosen.kind:
         case "held_out":
             assert samples is not None
-            if not samples.facts["held_out_pairs"]:
-                share = samples.facts["asked"]["held_out"]
-                raise UsageError(
-                    f"[[evaluation.retrieval]] {chosen.name!r}: [data] held_out = {share:g} keeps no image of these "
-                    "runs; give a larger share"
-                )
-            return _HeldOut(samples, chosen.images_at_most)
+            return held_out_set(samples, chosen.images_at_most)
         case "run":
             return sets.run_set(chosen.paths, images_at_most=chosen.images_at_most)
         case "webdataset":
@@ -84,15 +74,25 @@ def _set(chosen: RetrievalSettings, samples: Samples | None) -> Iterable[Caption
     assert_never(chosen.kind)
 
 
-class _HeldOut:
-    """The pairs that training never sees, to be gone through any number of times."""
+def held_out_set(samples: Samples, images_at_most: int) -> ImageSet:
+    """The pairs that training never sees.
 
-    def __init__(self, samples: Samples, images_at_most: int) -> None:
-        self._samples, self._images_at_most = samples, images_at_most
+    Raises:
+        UsageError: none is held out.
+    """
+    if not samples.facts["held_out_pairs"]:
+        share = samples.facts["asked"]["held_out"]
+        raise UsageError(f"[data] held_out = {share:g} keeps no image of these runs; give a larger share")
+    listed = [
+        Listed(one.image_id, Place("", number, name=one.image_id), one.captions)
+        for number, one in enumerate(samples.held_out(images_at_most))
+    ]
 
-    def __iter__(self):
-        for image in self._samples.held_out(self._images_at_most):
-            yield CaptionedImage(image.image, image.captions, image.image_id)
+    def read(places: Sequence[Place]) -> Iterator[bytes]:
+        wanted = {place.offset for place in places}
+        return (one.image for number, one in enumerate(samples.held_out(images_at_most)) if number in wanted)
+
+    return ImageSet(listed, {}, read)
 
 
 def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
@@ -118,7 +118,7 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
         checkpoints.load_model(place, model)
         samples = ranks.first_then_others(lambda: samples_of(config)) if holds_out else None
         encoders = Encoders(config, model.to(ranks.device), words, ranks)
-        metrics = Evaluation(config, encoders, samples, is_first=ranks.is_first).of_model()
+        metrics = Evaluation(config, encoders.encoder, samples, is_first=ranks.is_first).of_model()
         if ranks.is_first:
             report(config, checkpoints.state_of(place)["step"], metrics)
     return 0
@@ -133,12 +133,16 @@ def evaluate_other(config: TrainConfig, model: str) -> int:
     if not config.evaluation.retrieval:
         raise UsageError("no [[evaluation.retrieval]] in the settings: there is nothing to evaluate on; add one")
     holds_out = any(chosen.kind == "held_out" for chosen in config.evaluation.retrieval)
-    encoders = models.opened(model)
+    encoder = models.opened(model, device=config.loop.device)
     samples = samples_of(config) if holds_out else None
-    metrics = Evaluation(config, encoders, samples, is_first=True).of_model()
-    name = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
-    _report(training_folder.path(config, "eval", name, "metrics.json"), metrics, terminal.shown(model))
+    metrics = Evaluation(config, encoder, samples, is_first=True).of_model()
+    _report(training_folder.path(config, "eval", folder_of(model), "metrics.json"), metrics, terminal.shown(model))
     return 0
+
+
+def folder_of(model: str) -> str:
+    """The name of the folder that has the metrics of somebody else's model."""
+    return re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
 
 
 def report(config: TrainConfig, step: int, metrics: Metrics) -> None:
@@ -151,5 +155,12 @@ def _report(place: str, metrics: Metrics, of: str) -> None:
     """Write metrics beside those of other sets that are there, and print the table."""
     results.write_metrics(place, {**storage.read_json(place), **metrics})
     out = terminal.stdout()
-    out.print(results.retrieval_table(metrics))
+    if any(name.startswith("retrieval/") for name in metrics):
+        out.print(results.retrieval_table(metrics))
+    for name, values in metrics.items():
+        if name.startswith("classification/"):
+            out.print(
+                f"{name}: top-1 {values['top1']:.2f} %, top-5 {values['top5']:.2f} %, mean per class "
+                f"{values['mean_per_class']:.2f} %, of {values['images']:,.0f} images"
+            )
     out.print(f"{of}; {terminal.shown(place)}", soft_wrap=True)

@@ -3,22 +3,34 @@
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from datetime import timedelta
 
 import torch
 
 from altalign import storage, terminal
-from altalign.errors import AltalignError, UsageError
+from altalign.errors import AltalignError, DamagedError, UsageError
 from altalign.machine import interrupts
 from altalign.machine.cores import cores
-from altalign.train import checkpoints, evaluation, metrics, training_folder
+from altalign.train import checkpoints, class_evaluation, evaluation, footprint, metrics, training_folder
 from altalign.train.data import loader
 from altalign.train.data.batches import Batch
-from altalign.train.data.training_data import TrainingData, prepared
+from altalign.train.data.class_numbers import ClassNumbers
+from altalign.train.data.training_data import TrainingData, check_there, prepared
 from altalign.train.encoders import Encoders
-from altalign.train.ranks import Ranks, joined, share
-from altalign.train.settings import TrainConfig
+from altalign.train.ranks import WAIT, Ranks, joined, share
+from altalign.train.report import write as report
+from altalign.train.settings import OF_RUN, TrainConfig
+from altalign.train.step import arithmetic
+from altalign.train.step.classification import ClassLearner
 from altalign.train.step.learner import Learner, NotFiniteError
+
+
+class DivergedError(AltalignError):
+    """A loss, or a gradient, is not finite."""
+
+
+_DECODERS = ("image_decoder.", "captioner.")  # what a run that goes on from another may have, and the other not
+Evaluated = evaluation.Evaluation | class_evaluation.ClassEvaluation
 
 
 def train(config: TrainConfig) -> int:
@@ -28,33 +40,50 @@ def train(config: TrainConfig) -> int:
         UsageError: the settings do not fit the run folder, the shards or this machine; before any work.
         AltalignError: the loss is not finite, or shards cannot be read.
     """
-    with joined(config.loop.device) as ranks, _held(config, ranks):
+    with joined(config.loop.device) as ranks, held(config, ranks):
         say = terminal.stderr().print if ranks.is_first else _nobody
         _check_shares(config, ranks)
+        arithmetic.prepare(config.loop.precision, ranks.device)
         threads = take_threads(config, ranks)
         data = prepared(config, ranks, say=say)
-        learner = Learner(config, vocabulary=data.tokenizer.vocabulary, ranks=ranks)
-        encoders = Encoders(config, learner.model, data.tokenizer, ranks)
-        evaluated = evaluation.Evaluation(config, encoders, data.samples, is_first=ranks.is_first)
+        config = footprint.with_chunk(config, ranks, vocabulary=data.tokenizer.vocabulary)
+        learner, evaluated, encoders = _parts(config, data, ranks)
         first = _restored(config, data, learner, ranks)
         if ranks.is_first:
             training_folder.begin(config, data.lineage, step=first, ranks=ranks.ranks, device=str(ranks.device))
-        say(f"{_about(config, data, learner, first)}; {threads}", soft_wrap=True)
-        with metrics.opened(config, first_step=first, is_first=ranks.is_first) as lines:
+        say(f"{report.about(config, data, learner.model, first)}; {threads}", soft_wrap=True)
+        with metrics.opened(config, ranks, first_step=first, vocabulary=data.tokenizer.vocabulary) as lines:
             with interrupts.deferred() as asked:
+                ranks.expect(timedelta(seconds=config.loop.timeout_s))
                 signal = _steps(config, data, learner, evaluated, first, ranks, lines, asked)
+                ranks.expect(WAIT)
             if not signal:
-                _ended(config, evaluated, ranks, lines)
+                found = _ended(config, evaluated, ranks, lines)
+                if encoders:
+                    report.write(config, data, encoders, found, is_first=ranks.is_first)
     if signal:
         raise interrupts.Interrupted(signal)
     return 0
 
 
+def _parts(
+    config: TrainConfig, data: TrainingData, ranks: Ranks
+) -> tuple[Learner | ClassLearner, Evaluated, Encoders | None]:
+    """What learns, what measures it, and what encodes: of captions; or of classes, which nothing encodes."""
+    size = data.tokenizer.vocabulary
+    if isinstance(data.tokenizer, ClassNumbers):
+        of_classes = ClassLearner(config, classes=size, ranks=ranks)
+        return of_classes, class_evaluation.ClassEvaluation(config, of_classes.model, data.tokenizer, ranks), None
+    learner = Learner(config, vocabulary=size, ranks=ranks, estimates=data.estimates)
+    encoders = Encoders(config, learner.model, data.tokenizer, ranks)
+    return learner, evaluation.Evaluation(config, encoders.encoder, data.samples, is_first=ranks.is_first), encoders
+
+
 def _steps(
     config: TrainConfig,
     data: TrainingData,
-    learner: Learner,
-    evaluated: evaluation.Evaluation,
+    learner: Learner | ClassLearner,
+    evaluated: Evaluated,
     first: int,
     ranks: Ranks,
     lines: metrics.Metrics | metrics.Unwritten,
@@ -62,15 +91,25 @@ def _steps(
 ) -> int:
     """The steps after the first `first`; returns the signal that ended them before the last, or 0."""
     loop, last = config.loop, config.schedule.steps
-    with closing(_batches(config, data, first, ranks)) as batches:
-        for step, batch in enumerate(batches, start=first + 1):
+    with checkpoints.Writer() as writer, closing(_batches(config, data, first, ranks)) as batches:
+        waits = metrics.Waits(batches)
+        for step, batch in enumerate(waits, start=first + 1):
+            writer.check()
+            ranks.noted(step)
             is_logged = step % loop.log_every == 0 or step == last
             values = _stepped(config, learner, step, batch, ranks, list(data.samples.sources) if is_logged else [])
             signal = ranks.any(asked())
             if is_logged:
-                lines.write(step, values)
-            if signal or step == last or step % loop.checkpoint_every == 0:
-                _save(config, data, learner, step, ranks)
+                lines.write(step, values, waited_s=waits.taken())
+            if step == first + 1:
+                waits.taken()
+                lines.began(step)
+            if ranks.is_first and (signal or step == last or step % loop.checkpoint_every == 0):
+                kept = checkpoints.Kept.of(learner.model, learner.optimizer)
+                writer.begin(config.run.folder, step, kept, data.state(step), keep=loop.keep_checkpoints)
+            if signal or step == last:
+                writer.wait()
+                ranks.wait()  # a launcher ends all when one has ended
             if signal:
                 return signal
             if loop.evaluate_every and step % loop.evaluate_every == 0 and step < last:
@@ -90,6 +129,8 @@ def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) 
         after_batch=config.schedule.steps,
         rank=ranks.rank,
         ranks=ranks.ranks,
+        swapped=data.swapped,
+        prompts=data.prompts,
         undecodable=loader.log_undecodable(config.run.folder),
         pinned=ranks.device.type == "cuda",
     )
@@ -98,7 +139,7 @@ def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) 
 
 
 def _stepped(
-    config: TrainConfig, learner: Learner, step: int, batch: Batch, ranks: Ranks, sources: Sequence[str]
+    config: TrainConfig, learner: Learner | ClassLearner, step: int, batch: Batch, ranks: Ranks, sources: Sequence[str]
 ) -> dict[str, float]:
     """One step. Where loss or gradient is not finite, each rank writes the keys of its pairs, to find the cause."""
     try:
@@ -106,32 +147,21 @@ def _stepped(
     except NotFiniteError as error:
         place = training_folder.path(config, "log", f"not-finite-step-{step}-rank-{ranks.rank}.json")
         storage.write_json(place, {"step": step, "keys": batch.keys, "sources": batch.sources})
-        raise AltalignError(
+        raise DivergedError(
             f"{error}; its pairs are in {place} (a file a process); go on from an earlier checkpoint with a lower "
             "[schedule] peak, or a longer warm-up"
         ) from None
 
 
-def _save(config: TrainConfig, data: TrainingData, learner: Learner, step: int, ranks: Ranks) -> None:
-    if ranks.is_first:
-        checkpoints.save(
-            config.run.folder,
-            step,
-            learner.model,
-            learner.optimizer,
-            data.state(step),
-            keep=config.loop.keep_checkpoints,
-        )
-    ranks.wait()
-
-
-def _restored(config: TrainConfig, data: TrainingData, learner: Learner, ranks: Ranks) -> int:
-    """Steps that the newest checkpoint has behind it, which learner and order are given; 0 where there is none."""
+def _restored(config: TrainConfig, data: TrainingData, learner: Learner | ClassLearner, ranks: Ranks) -> int:
+    """Load the newest checkpoint into learner and order; returns its number of steps, 0 if there is none."""
     training_folder.check_lineage(config, data.lineage)
     if ranks.is_first:
         checkpoints.sweep(config.run.folder)
     place = ranks.told(checkpoints.newest(config.run.folder) if ranks.is_first else None)
     if place is None:
+        if config.run.start:
+            started(config, learner)
         return 0
     state = checkpoints.state_of(place)
     training_folder.check_checkpoint(config, place, state, data.lineage)
@@ -141,10 +171,28 @@ def _restored(config: TrainConfig, data: TrainingData, learner: Learner, ranks: 
     return state["step"]
 
 
+def started(config: TrainConfig, learner: Learner | ClassLearner) -> None:
+    """Give the learner the newest weights of another run, and the moments of its optimiser.
+
+    Raises:
+        UsageError: there is no such run, or its model or optimiser is another.
+    """
+    run = config.run.start.removeprefix(OF_RUN)
+    place = checkpoints.chosen(run, None)
+    try:
+        checkpoints.load_model(place, learner.model, optional=_DECODERS)
+        checkpoints.load_optimizer(place, learner.optimizer, optional=_DECODERS)
+    except (DamagedError, ValueError, KeyError, RuntimeError):
+        raise UsageError(
+            f"[run] start: {run}: a run of another model or optimiser than these settings; give one of the same towers,"
+            " tokenizer and [optimizer] name"
+        ) from None
+
+
 def _ended(
-    config: TrainConfig, evaluated: evaluation.Evaluation, ranks: Ranks, lines: metrics.Metrics | metrics.Unwritten
-) -> None:
-    """Evaluate what was learned, and say where it is."""
+    config: TrainConfig, evaluated: Evaluated, ranks: Ranks, lines: metrics.Metrics | metrics.Unwritten
+) -> evaluation.Metrics:
+    """Evaluate the trained model, and print where it is."""
     step = config.schedule.steps
     found = evaluated.of_model()
     if found:
@@ -161,6 +209,7 @@ def _ended(
         terminal.stdout().print(
             f"trained: {terminal.shown(str(checkpoints.folder_of(config.run.folder, step)))}", soft_wrap=True
         )
+    return found
 
 
 def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
@@ -183,38 +232,27 @@ def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
 
 
 def take_threads(config: TrainConfig, ranks: Ranks) -> str:
-    """Leave a core to each process that decodes, and say how many threads torch has; OMP_NUM_THREADS is left alone."""
+    """Leave a core to each process that decodes; returns how many threads torch has. OMP_NUM_THREADS wins."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, cores() // ranks.of_machine - config.data.workers))
     threads, workers = torch.get_num_threads(), config.data.workers
     return f"{threads} thread{'s' * (threads != 1)} and {workers} worker{'s' * (workers != 1)} a process"
 
 
-def _about(config: TrainConfig, data: TrainingData, learner: Learner, first: int) -> str:
-    """What is about to be done, in a line."""
-    pairs, batch, steps = len(data.samples), config.loop.global_batch, config.schedule.steps
-    numbers = sum(parameter.numel() for parameter in learner.model.parameters())
-    begun = f", going on after step {first:,}" if first else ""
-    return (
-        f"{steps:,} steps of {batch:,} pairs ({steps * batch / pairs:.1f} epochs of {pairs:,}), {numbers / 1e6:.1f} M "
-        "parameters, "
-        f"{data.tokenizer.vocabulary:,} word pieces{begun}"
-    )
-
-
 @contextmanager
-def _held(config: TrainConfig, ranks: Ranks) -> Iterator[None]:
+def held(config: TrainConfig, ranks: Ranks) -> Iterator[None]:
     """Make or check the run's folder and lock it in rank 0 against a second command; the other ranks wait."""
     if not ranks.is_first:
         ranks.wait()
         yield
         return
     training_folder.check_folder(config)
+    check_there(config)
     with storage.locked(config.run.folder):
         training_folder.open_run(config)
         ranks.wait()
         yield
 
 
-def _nobody(*_: Any, **__: Any) -> None:
-    """Ranks but the first say nothing."""
+def _nobody(*_: object, **__: object) -> None:
+    """Silence: only the first rank prints."""

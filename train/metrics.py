@@ -1,25 +1,39 @@
 """Writes metrics of a training run to `metrics.jsonl` and TensorBoard's events, and shows some on the terminal."""
 
 import json
+import resource
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import torch
 from rich.console import Console
 
 from altalign import storage, terminal
-from altalign.train import training_folder
+from altalign.train import flops, training_folder
+from altalign.train.flops import Work
+from altalign.train.ranks import Ranks
 from altalign.train.settings import TrainConfig
 
+_T = TypeVar("_T")
 LINE_EVERY_S = 30.0
 
 
 class Metrics:
     """Appends a line every `log_every` steps; a run that goes on from a checkpoint writes what follows it anew."""
 
-    def __init__(self, config: TrainConfig, *, first_step: int, console: Console):
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        first_step: int,
+        console: Console,
+        work: Work | None = None,
+        device: torch.device | None = None,
+    ):
         from torch.utils.tensorboard import SummaryWriter  # a second, which --dry-run need not wait for
 
         self._path = training_folder.path(config, "metrics.jsonl")
@@ -27,24 +41,39 @@ class Metrics:
         # the evaluation after the last step is made again by a command that finds nothing else to do
         kept = [
             line
-            for line in _lines(self._path)
+            for line in read(self._path)
             if line["step"] <= first_step and ("loss" in line or line["step"] < self._steps)
         ]
         storage.write_bytes(self._path, "".join(map(_json, kept)).encode())
         self._events = SummaryWriter(training_folder.path(config, "tensorboard"), purge_step=first_step + 1)
-        self._console = console
+        self._console, self._work, self._device = console, work, device
         self._begin = self._last = time.monotonic()
         self._first_step = self._last_step = first_step
+        self._is_timed = False
         self._said_at = self._begin
 
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """A line of metrics after `step` steps, with samples seen and samples a second since the last."""
+    def write(self, step: int, values: Mapping[str, float], *, waited_s: float = 0.0) -> None:
+        """A line of metrics after `step` steps, with samples seen, and what has passed since the last line.
+
+        That is samples a second, the arithmetic, and the share of the time that the steps waited for batches.
+        """
         now = time.monotonic()
-        speed = (step - self._last_step) * self._pairs / max(1e-9, now - self._last)
+        line: dict[str, float] = {"step": step, "samples_seen": step * self._pairs, **values}
+        if self._is_timed:
+            passed = max(1e-9, now - self._last)
+            speed = (step - self._last_step) * self._pairs / passed
+            line |= {"samples_per_s": round(speed, 1), "data_wait": round(min(1.0, waited_s / passed), 4)}
+            line |= self._work.at(speed) if self._work else {}
+        line["memory_bytes"] = most_memory(self._device)
         self._last, self._last_step = now, step
-        line = {"step": step, "samples_seen": step * self._pairs, **values, "samples_per_s": round(speed, 1)}
         self._append(line)
         self._say(line)
+
+    def began(self, step: int) -> None:
+        """The first step of this attempt is done: only what follows is timed, for that one starts and compiles much."""
+        self._is_timed = True
+        self._begin = self._last = time.monotonic()
+        self._first_step = self._last_step = step
 
     def evaluated(self, step: int, metrics: Mapping[str, Mapping[str, float]]) -> None:
         """The metrics of an evaluation after `step` steps."""
@@ -57,10 +86,10 @@ class Metrics:
         self._last = time.monotonic()  # the next line's speed is that of training
 
     def close(self) -> None:
-        """Write out what is held."""
+        """Write out buffered lines."""
         self._events.close()
 
-    def _append(self, line: Mapping[str, Any]) -> None:
+    def _append(self, line: Mapping[str, object]) -> None:
         with storage.growing(self._path) as file:
             file.write(_json(line).encode())
         for name, value in line.items():
@@ -68,15 +97,17 @@ class Metrics:
                 self._events.add_scalar(name, value, line["step"])
 
     def _say(self, line: Mapping[str, Any]) -> None:
-        """A line now and then, with the time left as the steps of this attempt took it."""
+        """Print a line now and then, with the time left at the pace of this attempt."""
         now, step = time.monotonic(), line["step"]
         if not self._console.is_terminal and now - self._said_at < LINE_EVERY_S and step < self._steps:
             return
         self._said_at = now
         left = timedelta(seconds=round((self._steps - step) * (now - self._begin) / max(1, step - self._first_step)))
         text = (
-            f"step {step:,} of {self._steps:,}, {left} left, {line['samples_per_s']:,.0f} samples/s, "
-            f"loss {line['loss']:.4f}, temperature {line['temperature']:.4f}"
+            f"step {step:,} of {self._steps:,}, "
+            + (f"{left} left, {line['samples_per_s']:,.0f} samples/s, " if "samples_per_s" in line else "")
+            + f"loss {line['loss']:.4f}"
+            + (f", temperature {line['temperature']:.4f}" if "temperature" in line else "")
         )
         if self._console.is_terminal and step < self._steps:  # one line, written over
             room = self._console.width - 1
@@ -86,30 +117,66 @@ class Metrics:
 
 
 class Unwritten:
-    """Metrics of a rank that writes none."""
+    """The metrics of a rank that writes none."""
 
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Nothing."""
+    def began(self, step: int) -> None:
+        """Do nothing."""
+
+    def write(self, step: int, values: Mapping[str, float], *, waited_s: float = 0.0) -> None:
+        """Do nothing."""
 
     def evaluated(self, step: int, metrics: Mapping[str, Mapping[str, float]]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @contextmanager
-def opened(config: TrainConfig, *, first_step: int, is_first: bool) -> Iterator[Metrics | Unwritten]:
+def opened(config: TrainConfig, ranks: Ranks, *, first_step: int, vocabulary: int) -> Iterator[Metrics | Unwritten]:
     """Metrics that are written out when the block ends; of rank 0 alone."""
-    if not is_first:
+    if not ranks.is_first:
         yield Unwritten()
         return
-    metrics = Metrics(config, first_step=first_step, console=terminal.stderr())
+    work = None
+    if not config.classification.train:
+        name = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else ""
+        work = Work(flops.of_a_pair(config, vocabulary=vocabulary), ranks.ranks, flops.peak_of(name))
+    metrics = Metrics(config, first_step=first_step, console=terminal.stderr(), work=work, device=ranks.device)
     try:
         yield metrics
     finally:
         metrics.close()
 
 
-def _lines(path: str) -> list[dict[str, Any]]:
-    """The lines of metrics of a file, without what is none: a killed run may have left a part of the last."""
+def most_memory(device: torch.device | None) -> int:
+    """The most bytes that tensors have held on a GPU; on a CPU those that this process has held."""
+    if device is not None and device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+class Waits(Generic[_T]):
+    """Goes through batches, and knows how long they were waited for since it was last asked."""
+
+    def __init__(self, batches: Iterator[_T]) -> None:
+        self._batches, self._seconds = batches, 0.0
+
+    def __iter__(self) -> Iterator[_T]:
+        return self
+
+    def __next__(self) -> _T:
+        begin = time.monotonic()
+        try:
+            return next(self._batches)
+        finally:
+            self._seconds += time.monotonic() - begin
+
+    def taken(self) -> float:
+        """Seconds, which begin anew."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
+def read(path: str) -> list[dict[str, Any]]:
+    """The lines of a metrics file, without a last line that a killed run left incomplete."""
     if not storage.exists(path):
         return []
     found = []
@@ -123,5 +190,5 @@ def _lines(path: str) -> list[dict[str, Any]]:
     return found
 
 
-def _json(line: Mapping[str, Any]) -> str:
+def _json(line: Mapping[str, object]) -> str:
     return json.dumps(line) + "\n"

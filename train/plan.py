@@ -1,11 +1,15 @@
-"""`altalign train --dry-run`: what would be trained, on what and how."""
+"""`altalign train --dry-run`: prints what would be trained, on which data and how."""
 
 import torch
 from rich.table import Table
 
 from altalign import terminal
-from altalign.train import training_folder
-from altalign.train.data.index import Runs
+from altalign.train import footprint, training_folder
+from altalign.train.data import tokenizer
+from altalign.train.data.runs import Runs
+from altalign.train.data.training_data import asked_of
+from altalign.train.footprint import Foreseen
+from altalign.train.ranks import device_of
 from altalign.train.settings import TrainConfig
 from altalign.train.step import optimizers
 from altalign.train.step.learner import model_of
@@ -14,24 +18,24 @@ MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "sgd": 1}  # numbers that an optimi
 
 
 def describe(config: TrainConfig) -> int:
-    """Print it; nothing is written.
+    """Print the plan; nothing is written.
 
     Raises:
         UsageError: the run folder holds something else, or a curated run is not finished.
     """
     training_folder.check_folder(config)
-    runs = Runs.open(config.data.runs)
+    clusters = config.data.sources == "clusters"
+    runs = Runs.open(config.data.runs, clusters=clusters, asked=asked_of(config.data))
     pairs = sum(shard.rows for shard in runs.shards)
+    words = tokenizer.given(config.tokenizer, config.text_tower.weights)
+    vocabulary = words.vocabulary if words else config.tokenizer.vocabulary_size
     with torch.device("meta"):
-        model = model_of(config, vocabulary=config.tokenizer.vocabulary_size)
+        model = model_of(config, vocabulary=vocabulary)
     out = terminal.stdout()
     plain = ", and what tars and tables hold, which are packed first" if config.data.tars or config.data.tables else ""
     out.print(f"{pairs:,} pairs in {len(runs.shards):,} shards{_less(config)}{plain}", soft_wrap=True)
-    steps, batch, chunk = config.schedule.steps, config.loop.global_batch, config.loop.chunk
-    out.print(
-        f"{steps:,} steps of {batch:,} pairs, {steps * batch / max(1, pairs):.1f} epochs; {chunk:,} pairs of a device "
-        "in its towers at a time"
-    )
+    steps, batch = config.schedule.steps, config.loop.global_batch
+    out.print(f"{steps:,} steps of {batch:,} pairs, {steps * batch / max(1, pairs):.1f} epochs")
     numbers = sum(parameter.numel() for parameter in model.parameters())
     optimizer = optimizers.make_optimizer(model, config.optimizer)
     kept = numbers + MOMENTS[config.optimizer.name] * sum(row.numbers for row in optimizers.describe(optimizer))
@@ -40,12 +44,43 @@ def describe(config: TrainConfig) -> int:
         soft_wrap=True,
     )
     out.print(_groups(config, optimizer))
+    if not config.classification.train:
+        _print_memory(config, vocabulary=vocabulary)
     return 0
 
 
+def _print_memory(config: TrainConfig, *, vocabulary: int) -> None:
+    """Print what one device holds, and how many pairs it takes at a time."""
+    out, loop = terminal.stdout(), config.loop
+    foreseen = Foreseen.of(config, vocabulary=vocabulary)
+    chunk = loop.chunk
+    if not chunk:
+        memory = footprint.memory_of(config, device_of(loop.device))
+        chunk = footprint.largest_chunk(config, foreseen, memory_bytes=memory, pairs=loop.global_batch)
+    chunk = min(chunk, loop.global_batch)
+    bytes_ = foreseen.footprint(chunk)
+    passes = "once" if chunk >= loop.global_batch else "twice"
+    out.print(f"{chunk:,} pairs of a device in its towers at a time, {passes} through them", soft_wrap=True)
+    table = Table(title="a device's memory, by arithmetic")
+    table.add_column("what")
+    table.add_column("MB", justify="right")
+    for name, size in (
+        ("weights", bytes_.weights),
+        ("gradients", bytes_.gradients),
+        ("moments", bytes_.moments),
+        ("activations, kept", bytes_.activations),
+        ("activations, at most", bytes_.towers),
+        ("logits and embeddings", bytes_.loss),
+        ("at most at once", bytes_.total),
+    ):
+        table.add_row(name, f"{size / 1e6:,.1f}")
+    out.print(table)
+
+
 def _less(config: TrainConfig) -> str:
-    """What of the pairs is not trained on."""
+    """Which pairs are not trained on."""
     held = f", of which {config.data.held_out:.1%} of the images are held out" if config.data.held_out else ""
+    held += f", of which those are trained on where {config.data.where}" if config.data.where else ""
     return held + (f", {config.data.pairs:,} of the rest are trained on" if config.data.pairs else "")
 
 

@@ -6,23 +6,29 @@ Numbers are of the ALIGN paper (sections 4 to 6) unless marked "ours".
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from altalign.settings import Settings
+from altalign.train.data_settings import DataSettings, TokenizerSettings
+from altalign.train.evaluation_settings import ClassificationSettings, EvaluationSettings
+from altalign.train.nlip_settings import CaptionerSettings, NoiseSettings, PhaseSettings, ReconstructionSettings
+from altalign.train.setting_types import (
+    Above0,
+    AtLeast0,
+    BatchSize,
+    Device,
+    Epsilon,
+    Excluded,
+    Factor,
+    Part,
+    Path,
+    Positive,
+    Share,
+    Whole,
+)
 
-LARGEST = 2**63 - 1  # what TOML and Arrow hold
-LARGEST_FACTOR = 1e30  # products of two are still near what float32 holds
-LARGEST_BATCH = 2**30  # the order of a batch is in memory
-Whole = Annotated[int, Field(ge=0, le=LARGEST)]
-Positive = Annotated[int, Field(ge=1, le=LARGEST)]
-BatchSize = Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
-Share = Annotated[float, Field(ge=0, lt=1)]
-AtLeast0 = Annotated[float, Field(ge=0, le=LARGEST_FACTOR)]
-Above0 = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
-Excluded = Literal["bias", "norm", "batch_norm"]
-Epsilon = Annotated[float, Field(ge=1e-30, le=LARGEST_FACTOR)]  # less is 0 in float32
-Factor = Annotated[float, Field(ge=0, le=100)]
-Path = Annotated[str, Field(min_length=1)]
+Precision = Literal["float32", "tf32", "bfloat16"]
+OF_RUN = "run:"  # before the folder of a training run, whose newest checkpoint is meant
 Architecture = Literal[
     "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "l2",
     "vit_ti16", "vit_s16", "vit_s32", "vit_b16", "vit_b32", "vit_l16",
@@ -36,81 +42,9 @@ class RunSettings(Settings):
     """Where the run is written: a local folder."""
     seed: Whole = 0
     """Of the order of samples, augmentation, dropout and the towers' first weights."""
-
-
-class DataSettings(Settings):
-    """What is trained on, and in which order (section 4.1)."""
-
-    runs: list[Path] = Field(default_factory=lambda: ["runs/demo"])
-    """Finished run folders of `altalign curate`: local paths, `s3://…` or `gs://…`. `[]`: tars and tables alone."""
-    tars: list[Path] = Field(default_factory=list)  # ours
-    """Globs of WebDataset tars of others: images with `.txt` or `.json`. They have no lineage, and are packed once."""
-    tables: list[Path] = Field(default_factory=list)  # ours
-    """Globs of Parquet tables of images and captions, likewise."""
-    image_column: str = "image"
-    """`tables`: column of the image's bytes."""
-    caption_column: str = "caption"
-    """`tables`: column of the caption, or of a list of them."""
-    held_out: Share = 0.0  # ours
-    """Share of the images, chosen by the hash of `image_id`, that training never sees: pairs for evaluation."""
-    pairs: Whole = 0
-    """Train on exactly this many pairs, chosen by a hash: fewer are a subset of more (table 10). `0`: all."""
-    source_weights: dict[str, AtLeast0] = Field(default_factory=dict)  # ours
-    """Weights of sources by name, divided by their sum: shares of an epoch. Empty: in proportion to sizes."""
-    sampling: Literal["random", "sequential", "one_source"] = "random"
-    """Sources mixed at random, one after another in each epoch, or a global batch of one source each (ZeroVL, 3.1)."""
-    same_image_once_a_batch: bool = False  # ours
-    """A global batch has an image once: a pair of an image that is in it already waits for the next batch."""
-    resize_px: Positive = 346
-    """An image is resized to a square of this side; its aspect ratio is not kept."""
-    crop_px: Positive = 289
-    """Side of the random crop of that. Not above `resize_px`."""
-    crop_area_at_least: Share = 0.0
-    """Above 0: crop at random this share of the area or more, of an aspect ratio from 3:4 to 4:3, and resize that to
-    `crop_px` (ZeroVL, 2.2: 0.6). `0`: ALIGN's crop."""
-    flip: bool = True
-    """Flip half of the images from left to right."""
-    auto_augment: bool = False
-    """Augment by AutoAugment's policy of ImageNet (ZeroVL, section 5.1), as torchvision has it."""
-    word_corruption: Share = 0.0
-    """Share of a caption's words that are corrupted in training (ZeroVL, 2.2: 0.2): half of them masked, a tenth
-    replaced by others, the rest deleted."""
-    workers: Annotated[Whole, Field(le=1024)] = 2  # ours
-    """Processes that decode, per process that trains; `0`: that process itself. The order of samples stays the same."""
-
-    @model_validator(mode="after")
-    def _crop_fits(self) -> Self:
-        if self.crop_px > self.resize_px:
-            raise ValueError(
-                f"crop_px ({self.crop_px}) is above resize_px ({self.resize_px}); lower the one or raise the other"
-            )
-        if self.sampling != "random" and self.same_image_once_a_batch:
-            raise ValueError(
-                f'same_image_once_a_batch is true, and sampling = "{self.sampling}": it goes with "random" alone; '
-                "give one of both"
-            )
-        if not (self.runs or self.tars or self.tables):
-            raise ValueError("runs, tars and tables are empty; give what is to be trained on")
-        if self.source_weights and not sum(self.source_weights.values()):
-            raise ValueError("source_weights are all 0: nothing would be drawn; give one source a weight above 0")
-        return self
-
-
-class TokenizerSettings(Settings):
-    """WordPiece, trained on the captions of the shards (section 5)."""
-
-    file: str = ""
-    """A `tokenizer.json` to take instead of training one: of an earlier run, say."""
-    vocabulary_size: Annotated[Positive, Field(ge=16, le=10_000_000)] = 100_000
-    """Word pieces with special tokens; 250,000 in the multilingual model (section 8). Few captions give fewer."""
-    lower_case: bool = True  # the paper's sample captions are lower case (figures 1 and 2)
-    """Lower the case of captions."""
-    strip_accents: bool = False  # ours
-    """Take accents off letters."""
-    tokens_at_most: Annotated[Positive, Field(ge=3)] = 64
-    """Word pieces of a caption, `[CLS]` and `[SEP]` among them; longer ones are cut."""
-    captions_at_most: Whole = 20_000_000  # ours
-    """Train the vocabulary on at most this many captions, chosen by the hash of their keys. `0`: all."""
+    start: str = ""  # ours
+    """`run:FOLDER`: a training run of the same model, whose newest weights and moments this one goes on from with
+    settings of its own. Empty: from scratch, or from `weights` of the towers."""
 
 
 class ImageTowerSettings(Settings):
@@ -122,6 +56,8 @@ class ImageTowerSettings(Settings):
     """Factor of the channels, in place of the architecture's own; `0`: its own. For small trials. ViT: of its heads."""
     depth: Factor = 0.0
     """Factor of the blocks of each stage, in place of the architecture's own; `0`: its own. ViT: of its blocks."""
+    normalisation: Literal["range", "imagenet"] = "range"
+    """Pixels from -1 to 1, or by ImageNet's mean and deviation, which weights of a ViT may want (DeiT's and MAE's)."""
     positions_px: Positive = 224
     """ViT: side of the images that its positions are of. For another `crop_px` they are interpolated."""
     token_drop: Share = 0.0
@@ -141,9 +77,10 @@ class ImageTowerSettings(Settings):
     drop_path: Share = 0.0  # the paper does not say
     """Chance that a block of the last stage is skipped; it grows from 0 in proportion to depth."""
     weights: str = ""
-    """Weights (safetensors) to start from: a file, or a folder of open_clip or AlignModel. Empty: from scratch."""
+    """Weights (safetensors) to start from: a file, a folder of open_clip or AlignModel, or `run:FOLDER`, the newest
+    checkpoint of a training, with the layer after the tower. Empty: from scratch."""
     frozen: bool = False
-    """Do not train this tower."""
+    """Do not train this tower; nor the layer after it, where it comes from a run."""
 
     @property
     def is_vit(self) -> bool:
@@ -156,7 +93,9 @@ class ImageTowerSettings(Settings):
         return not self.is_vit and self.batch_norm == "ghost"
 
     @model_validator(mode="after")
-    def _tokens_are_there_to_drop(self) -> Self:
+    def _is_of_its_kind(self) -> Self:
+        if self.normalisation == "imagenet" and not self.is_vit:
+            raise ValueError(f'normalisation = "imagenet", and {self.architecture} is no ViT; give "range", or a ViT')
         if self.token_drop and not self.is_vit:
             raise ValueError(
                 f'token_drop is {self.token_drop:g}, and architecture = "{self.architecture}" has no tokens; give 0, '
@@ -168,6 +107,8 @@ class ImageTowerSettings(Settings):
 class TextTowerSettings(Settings):
     """BERT, the last layer's [CLS], then a linear layer to the width of the embeddings (section 5)."""
 
+    architecture: Literal["bert", "bart"] = "bert"
+    """BERT; or the encoder of BART, which a captioner needs (NLIP)."""
     layers: Annotated[Positive, Field(le=1_000)] = 24
     """Layers: Mini 4, Medium 8, Base 12, Large 24."""
     width: Positive = 1024
@@ -177,9 +118,10 @@ class TextTowerSettings(Settings):
     dropout: Share = 0.1
     """Of hidden states and attention, as in BERT."""
     weights: str = ""
-    """Weights (safetensors) to start from: a file, or a folder of open_clip or AlignModel. Empty: from scratch."""
+    """Weights (safetensors) to start from: a file, a folder of BERT, open_clip or AlignModel, or `run:FOLDER`, as for
+    the image tower. Empty: from scratch."""
     frozen: bool = False
-    """Do not train this tower."""
+    """Do not train this tower; nor the layer after it, where it comes from a run."""
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
@@ -193,6 +135,8 @@ class TextTowerSettings(Settings):
 class LossSettings(Settings):
     """Normalised softmax over the global batch in both directions (section 4.1)."""
 
+    weight: AtLeast0 = 1.0
+    """Its factor beside the losses of `[reconstruction]` and `[captioner]` (NLIP: beta, 1)."""
     directions: Literal["sum", "mean"] = "sum"
     """Image-to-text and text-to-image are added (the paper), or averaged."""
     label_smoothing: Share = 0.1
@@ -250,9 +194,7 @@ class OptimizerSettings(Settings):
     """LAMB and LARS: the same of parameters whose step is not scaled by their own norm. The temperature's never is."""
     clip_norm: AtLeast0 = 0.0  # the paper does not say
     """Scale gradients so that their norm together is not above this. `0`: off."""
-    rate_factors: dict[
-        Literal["image_tower", "image_projection", "text_tower", "text_projection", "temperature"], AtLeast0
-    ] = Field(default_factory=dict)
+    rate_factors: dict[Part, AtLeast0] = Field(default_factory=dict)
     """Factor of the learning rate of each part of the model; 1 where none is given."""
 
 
@@ -288,21 +230,31 @@ class ScheduleSettings(Settings):
         return self
 
 
+def _of_words(chunk: object) -> object:
+    return 0 if chunk == "auto" else chunk
+
+
 class LoopSettings(Settings):
     """How a step is computed, and what is kept on the way (ours but for the batch)."""
 
     global_batch: Annotated[BatchSize, Field(ge=2)] = 16_384
     """Pairs of a step, over all devices (section 5)."""
-    chunk: Positive = 512
-    """Pairs in the towers of a device at a time. A step of more runs them twice, for the same gradient."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    chunk: Annotated[Whole, BeforeValidator(_of_words)] = 512
+    """Pairs in the towers of a device at a time. A step of more runs them twice, for the same gradient. `0`, or
+    `"auto"`: the most that `memory_bytes` hold, as `--dry-run` foresees it."""
+    memory_bytes: Whole = 0
+    """`chunk = 0`: bytes of a device that training may take. `0`: 90 % of a GPU's."""
+    device: Device = "auto"
     """`auto`: a GPU where there is one."""
-    precision: Literal["float32", "bfloat16"] = "bfloat16"
-    """Of the towers' arithmetic. Weights, embeddings and loss are float32."""
+    precision: Precision = "bfloat16"
+    """Of the towers' arithmetic. Weights, embeddings and loss are float32. `tf32`: float32, and on a GPU its products
+    are of factors with 10 bits after the first."""
     activation_checkpointing: bool = False
     """Compute activations again instead of keeping them: less memory, a third more time."""
     compile: bool = False
-    """Compile the towers with `torch.compile`."""
+    """Compile the blocks of the towers with `torch.compile`. The first step takes minutes longer."""
+    timeout_s: Positive = 1800
+    """Seconds that a rank waits for the others in a step; then all end, and those that were not heard are named."""
     log_every: Positive = 10
     """Steps between lines of metrics."""
     evaluate_every: Whole = 0
@@ -311,61 +263,6 @@ class LoopSettings(Settings):
     """Steps between checkpoints; there is one after the last step, and one when the run is told to stop."""
     keep_checkpoints: Positive = 3
     """How many of the newest are kept."""
-
-
-class RetrievalSettings(Settings):
-    """A set of images and captions to search in both directions."""
-
-    name: Path
-    """What its metrics are called: `retrieval/NAME`."""
-    kind: Literal["held_out", "run", "webdataset", "parquet"] = "held_out"
-    """`held_out`: pairs that `[data] held_out` keeps back; `run`: pairs of other runs; tars; Parquet tables."""
-    paths: list[Path] = Field(default_factory=list)
-    """Run folders, or globs of tars or tables. `held_out` has none."""
-    image_column: str = "image"
-    """Parquet: column of the image's bytes."""
-    caption_column: str = "caption"
-    """Parquet: column of the caption, or of a list of them. Rows of one image's bytes are one image."""
-    images_at_most: Whole = 0
-    """Take this many images, chosen by the hash of their identity. `0`: all."""
-    captions_at_most: Whole = 0
-    """Take the first so many captions of an image: with 5, MSCOCO's 5K test images have 25,000. `0`: all."""
-    repeated_captions: bool = True
-    """Take a caption as often as an image has it, as published protocols do. `false`: once."""
-    shared_captions: Literal["own", "all"] = "own"
-    """A caption that several images have is right for its `own` (published protocols), or for `all` of them."""
-
-    @model_validator(mode="after")
-    def _has_paths(self) -> Self:
-        if (self.kind == "held_out") == bool(self.paths):
-            raise ValueError(
-                'held_out takes no paths: they are those of [data] runs; leave them out, or give kind = "run"'
-                if self.paths
-                else "give paths"
-            )
-        return self
-
-
-class EvaluationSettings(Settings):
-    """What the model is measured on."""
-
-    retrieval: list[RetrievalSettings] = Field(default_factory=list)
-    """Sets for image-text retrieval (section 5.1), one `[[evaluation.retrieval]]` each."""
-    resize_px: Whole = 0
-    """Side of the square before the central crop. `0`: as in training."""
-    crop_px: Whole = 0
-    """Side of the central crop. `0`: as in training."""
-    keep_aspect_ratio: bool = False
-    """Resize the short side, and not to a square, before the central crop (ZeroVL)."""
-    batch: Positive = 256
-    """Images, or captions, that are encoded at a time."""
-
-    @model_validator(mode="after")
-    def _names_differ(self) -> Self:
-        names = [chosen.name for chosen in self.retrieval]
-        if len(set(names)) != len(names):
-            raise ValueError(f"two sets of one name among {', '.join(names)}; give each its own")
-        return self
 
 
 class TrainConfig(Settings):
@@ -377,10 +274,16 @@ class TrainConfig(Settings):
     image_tower: ImageTowerSettings = ImageTowerSettings()
     text_tower: TextTowerSettings = TextTowerSettings()
     loss: LossSettings = LossSettings()
+    noise: NoiseSettings = NoiseSettings()
+    reconstruction: ReconstructionSettings = ReconstructionSettings()
+    captioner: CaptionerSettings = CaptionerSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     loop: LoopSettings = LoopSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    classification: ClassificationSettings = ClassificationSettings()
+    phases: list[PhaseSettings] = Field(default_factory=list)
+    """Trainings that follow one another, one `[[phases]]` each (NLIP, figure 3). None: one training."""
 
     @property
     def rate_scale(self) -> float:
@@ -389,8 +292,18 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
-        tower, chunk = self.image_tower, self.loop.chunk
+        tower, chunk, data = self.image_tower, self.loop.chunk, self.data
         self._check_patches()
+        self._check_classification()
+        self._check_noise()
+        self._check_decoders()
+        if not (data.runs or data.tars or data.tables):
+            raise ValueError("[data] runs, tars and tables are empty; give what is to be trained on")
+        if not chunk and not tower.is_vit and tower.batch_norm in ("local", "sync"):
+            raise ValueError(
+                f'[loop] chunk = "auto", and [image_tower] batch_norm = "{tower.batch_norm}" takes the statistics of '
+                "chunks: what is learned would depend on memory; give a number"
+            )
         if tower.has_groups and chunk % tower.ghost_group and chunk < self.loop.global_batch:
             raise ValueError(
                 f"[loop] chunk ({chunk}) is no multiple of [image_tower] ghost_group ({tower.ghost_group}); give a "
@@ -418,6 +331,43 @@ class TrainConfig(Settings):
                 "the other"
             )
         return self
+
+    def _check_classification(self) -> None:
+        chosen = self.classification
+        if bool(chosen.train) != bool(chosen.test):
+            raise ValueError("[classification] has train or test, and not both; give the other")
+        if chosen.train and not self.loop.chunk:
+            raise ValueError('[loop] chunk = "auto" with [classification] train: give a number of images')
+        if chosen.train and (self.image_tower.token_drop or self.evaluation.retrieval):
+            raise ValueError(
+                "[classification] train, and [image_tower] token_drop or [[evaluation.retrieval]], which are of "
+                "captions; leave them out"
+            )
+
+    def _check_noise(self) -> None:
+        if self.phases:  # each is checked by itself
+            return
+        if self.noise.captions and not self.noise.estimates:
+            raise ValueError("[noise] captions without estimates: nobody knows which pairs are noisy; give both")
+        if not self.noise.smoothing:
+            return
+        if not self.noise.estimates:
+            raise ValueError(
+                f"[noise] smoothing = {self.noise.smoothing:g} without estimates; give what `altalign noise` made of a "
+                "training run"
+            )
+        if self.loss.label_smoothing or self.loss.mixup:
+            raise ValueError("[noise] smoothing with [loss] label_smoothing or mixup: the loss takes one; give 0")
+
+    def _check_decoders(self) -> None:
+        if self.reconstruction.weight and not self.image_tower.token_drop:
+            raise ValueError("[reconstruction] weight without [image_tower] token_drop: no patch is masked; give 0.5")
+        if not self.captioner.weight:
+            return
+        if self.text_tower.architecture != "bart" or not self.image_tower.is_vit:
+            raise ValueError('[captioner] weight: it wants [text_tower] architecture = "bart", and a ViT; give both')
+        if self.loss.mixup or self.data.word_corruption:
+            raise ValueError("[captioner] weight with [loss] mixup or [data] word_corruption; give 0 for both")
 
     def _check_patches(self) -> None:
         if not self.image_tower.is_vit:

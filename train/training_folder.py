@@ -22,6 +22,8 @@ FREE = (
     *(
         "data.workers",
         "loop.device",
+        "loop.memory_bytes",
+        "loop.timeout_s",
         "loop.compile",
         "loop.activation_checkpointing",
         "loop.log_every",
@@ -32,7 +34,13 @@ FREE = (
 _BEFORE = ("log", "eval", "index", "packed")  # what an evaluation of another model leaves before there is a run
 _LINEAGE = {
     "manifests": "the curated [data] runs (their manifest.json) are",
+    "clusters": "the clusters of the [data] runs (their clusters.json) are",
+    "scores": "the scores that [data] where or weight_by reads are",
     "tokenizer_sha256": "tokenizer.json is",
+    "captions_sha256": "the captions of [noise] captions are",
+    "captioned_manifests": "the captioned runs that the captioner of [noise] captions learned from are",
+    "concepts_sha256": "the concepts of [captioner] concepts are",
+    "noise_sha256": "the estimates of noise are",
     "pairs": "the number of pairs is",
 }
 
@@ -100,7 +108,9 @@ def resolved(config: TrainConfig) -> str:
     return dump(config.model_dump(mode="json", exclude={"run": {"folder"}}))
 
 
-def check_checkpoint(config: TrainConfig, place: Path, state: Mapping[str, Any], lineage: Mapping[str, Any]) -> None:
+def check_checkpoint(
+    config: TrainConfig, place: Path, state: Mapping[str, object], lineage: Mapping[str, object]
+) -> None:
     """Refuse a checkpoint that another run left, or that was trained on other data.
 
     Raises:
@@ -112,11 +122,11 @@ def check_checkpoint(config: TrainConfig, place: Path, state: Mapping[str, Any],
 
 
 def _has_begun(config: TrainConfig) -> bool:
-    """Whether anything was learned, or was about to be: until then a mistake in the settings binds nobody."""
+    """Whether training has begun. Until then, settings may still be changed."""
     return storage.exists(path(config, "run.json")) or bool(storage.entries(path(config, "checkpoints")))
 
 
-def _settings(place: str) -> dict[str, Any]:
+def _settings(place: str) -> dict[str, object]:
     """Names and values of a config.toml.
 
     Raises:
@@ -135,15 +145,19 @@ def _settings(place: str) -> dict[str, Any]:
     return dict(flatten(values))
 
 
-def _changed(config: TrainConfig, before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings that may not change and did: what they were, and what they are."""
+def _changed(config: TrainConfig, before: Mapping[str, object]) -> dict[str, tuple[object, object]]:
+    """Settings that may not change and did: what they were, and what they are.
+
+    A setting that is younger than the run has its default, with which everything is as it was before.
+    """
     now = dict(flatten(tomllib.loads(resolved(config))))
+    before = {**dict(flatten(tomllib.loads(resolved(TrainConfig())))), **before}
     free = FREE if config.image_tower.batch_norm in ("local", "sync") else (*FREE, "loop.chunk")
     names = (name for name in {**before, **now} if not name.startswith(free))
     return {name: (before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)}
 
 
-def check_same(config: TrainConfig, before: Mapping[str, Any]) -> None:
+def check_same(config: TrainConfig, before: Mapping[str, object]) -> None:
     """Refuse other settings than a run began with.
 
     Raises:
@@ -158,7 +172,7 @@ def check_same(config: TrainConfig, before: Mapping[str, Any]) -> None:
         )
 
 
-def _check_lineage(folder: str, before: Mapping[str, Any], lineage: Mapping[str, Any]) -> None:
+def _check_lineage(folder: str, before: Mapping[str, object], lineage: Mapping[str, object]) -> None:
     for name, value in lineage.items():
         if before.get(name, value) != value:
             raise UsageError(
@@ -167,14 +181,14 @@ def _check_lineage(folder: str, before: Mapping[str, Any], lineage: Mapping[str,
             )
 
 
-def begin(config: TrainConfig, lineage: Mapping[str, Any], *, step: int, ranks: int, device: str) -> None:
+def begin(config: TrainConfig, lineage: Mapping[str, object], *, step: int, ranks: int, device: str) -> None:
     """Write run.json: versions, what the run is trained on, and this attempt beside those before it.
 
     Raises:
         UsageError: what it was trained on until now is not there any more as it was.
     """
     place = path(config, "run.json")
-    before = _facts(config)
+    before = recorded(config)
     _check_lineage(config.run.folder, before, lineage)
     attempt = {"started": _now(), "from_step": step, "ranks": ranks, "device": device}
     versions = {name: version(name) for name in ("torch", "timm", "transformers", "tokenizers")}
@@ -192,19 +206,19 @@ def begin(config: TrainConfig, lineage: Mapping[str, Any], *, step: int, ranks: 
 def end(config: TrainConfig) -> None:
     """Note in run.json that the last step is done."""
     place = path(config, "run.json")
-    storage.write_json(place, {**_facts(config), "finished": _now()})
+    storage.write_json(place, {**recorded(config), "finished": _now()})
 
 
-def check_lineage(config: TrainConfig, lineage: Mapping[str, Any]) -> None:
+def check_lineage(config: TrainConfig, lineage: Mapping[str, object]) -> None:
     """Refuse to go on with other data than a run began with.
 
     Raises:
         UsageError: saying what is not as it was.
     """
-    _check_lineage(config.run.folder, _facts(config), lineage)
+    _check_lineage(config.run.folder, recorded(config), lineage)
 
 
-def _facts(config: TrainConfig) -> dict[str, Any]:
+def recorded(config: TrainConfig) -> dict[str, Any]:
     """run.json, empty where there is none.
 
     Raises:

@@ -19,9 +19,10 @@ class Batch:
         epochs: how often the source of each had been gone through before; what is random of a pair is of seed, epoch
         and key.
         images: uint8 (n, 3, h, w), perhaps channels last in memory.
-        tokens: int64 (n, tokens), padded with 0 = [PAD]; as long as the longest caption, rounded up to 8, at most
-        `tokens_at_most`.
+        tokens: int64 (n, tokens), padded with 0, which no tower looks at; as long as the longest caption, rounded up to
+        8, at most `tokens_at_most`.
         mask: bool (n, tokens): where there are tokens.
+        prompted: tokens and mask of what NLIP's captioner reads beside the image, where there is one.
     """
 
     keys: list[str]
@@ -30,6 +31,7 @@ class Batch:
     images: torch.Tensor
     tokens: torch.Tensor
     mask: torch.Tensor
+    prompted: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -44,14 +46,17 @@ class Batch:
             self.images[part],
             self.tokens[part],
             self.mask[part],
+            (self.prompted[0][part], self.prompted[1][part]) if self.prompted is not None else None,
         )
 
     def to(self, device: "torch.device | str") -> "Batch":
         """The same on a device; from pinned memory (`loader.batches`) while other work goes on."""
-        images, tokens, mask = (
-            tensor.to(device, non_blocking=True) for tensor in (self.images, self.tokens, self.mask)
+        images, tokens, mask, *prompted = (
+            tensor.to(device, non_blocking=True)
+            for tensor in (self.images, self.tokens, self.mask, *(self.prompted or ()))
         )
-        return Batch(self.keys, self.sources, self.epochs, images, tokens, mask)
+        both = (prompted[0], prompted[1]) if prompted else None
+        return Batch(self.keys, self.sources, self.epochs, images, tokens, mask, both)
 
 
 def widened(batch: Batch, width: int) -> Batch:
@@ -63,10 +68,12 @@ def widened(batch: Batch, width: int) -> Batch:
     return replace(batch, tokens=tokens, mask=mask)
 
 
-def padded(tokens: Sequence[Sequence[int]], tokens_at_most: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and mask of a `Batch`."""
+def padded(
+    tokens: Sequence[Sequence[int]], tokens_at_most: int, *, width: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and mask of a `Batch`; as wide as `width`, where it is given."""
     longest = max((len(one) for one in tokens), default=1)
-    width = min(-(-longest // TOKENS_MULTIPLE) * TOKENS_MULTIPLE, tokens_at_most)
+    width = width or min(-(-longest // TOKENS_MULTIPLE) * TOKENS_MULTIPLE, tokens_at_most)
     filled = torch.zeros(len(tokens), width, dtype=torch.int64)
     for row, one in zip(filled, tokens, strict=True):
         row[: len(one)] = torch.as_tensor(one)

@@ -1,35 +1,34 @@
 """The index of a training run: where in the shards each pair is, trained on or held out.
 
-A pair takes 48 bytes.
+A pair takes 48 bytes, and 8 more where it has a weight.
 
 One pass over the side-cars writes it, a shard in memory at a time. Files of `RUN/index`: for each source `pairs-N.bin`,
-in the order of the runs, their shards and rows; `held_out.bin`; and `index.json`, last of all: an index without it is
-none.
+in the order of the runs, their shards and rows, and perhaps `weights-N.bin`; `held_out.bin`; and `index.json`, last of
+all: an index without it is none.
 
 Held out are the images whose `image_id`, a hash itself, is below `held_out` as a share of all ids; the pairs trained on
 are those of the other images with the smallest keys, which are hashes too. So both are known from side-cars alone,
-whatever the seed, and fewer pairs are among more. A pair that is in two runs counts twice.
+whatever the seed, and fewer pairs are among more. A pair that is in two runs counts twice. A condition (`[data] where`)
+leaves out pairs before any are counted; those that are held out stay, so that trainings on other conditions are
+measured on the same.
 """
 
-import io
-import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from fractions import Fraction
-from hashlib import sha256
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
-from altalign.schema import SCHEMA_VERSION
 from altalign.stages import damaged
+from altalign.train.data.runs import Runs, Shard
+from altalign.train.data.weights import SUM, Weights
 
 VERSION = 1  # of the files
 PAIR = np.dtype(
@@ -42,7 +41,9 @@ PAIR = np.dtype(
         ("caption_bytes", "<u4"),  # of UTF-8
     ]
 )
+_WEIGHED = np.dtype([*PAIR.descr, ("weight", "<f8")])  # while the index is made
 HELD_OUT = "held_out.bin"
+KEPT = "kept"  # of pairs of which something is asked: those that stay
 BLOCK = 512  # bytes of a tar
 
 _COLUMNS = ["key", "image_id", "caption", "source", "tar_offset", "tar_bytes"]
@@ -54,54 +55,8 @@ _HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 Pairs = npt.NDArray[np.void]  # of PAIR
 
 
-@dataclass(frozen=True)
-class Shard:
-    """A shard as the manifest of its run has it."""
-
-    folder: str  # the run
-    name: str  # NNNNN.tar
-    rows: int
-    bytes: int
-    sidecar_sha256: str
-
-    @property
-    def tar(self) -> str:
-        """Path of the tar."""
-        return storage.join(self.folder, "shards", self.name)
-
-    @property
-    def sidecar(self) -> str:
-        """Path of the side-car."""
-        return f"{self.tar.removesuffix('.tar')}.parquet"
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Finished runs of curation, and the SHA-256 of the manifest of each."""
-
-    shards: list[Shard]
-    manifests: dict[str, str]
-
-    @classmethod
-    def open(cls, folders: Sequence[str]) -> "Runs":
-        """Read the manifests.
-
-        Raises:
-            UsageError: a folder is not there, is no run, is not finished, or is given twice.
-            DamagedError: a manifest is not as it was written.
-        """
-        shards: list[Shard] = []
-        manifests: dict[str, str] = {}
-        for folder in folders:
-            if folder in manifests:
-                raise UsageError(f"[data] runs: {folder} is there twice; name it once")
-            manifests[folder], found = _manifest(folder)
-            shards += found
-        return cls(shards, manifests)
-
-
 def build(folder: str, runs: Runs, *, held_out: float, pairs: int) -> dict[str, Any]:
-    """Make the index in a folder, or leave it where it is of these manifests and choices already.
+    """Make the index in a folder, unless it was made of the same manifests and choices.
 
     Returns what is in its index.json.
 
@@ -116,25 +71,35 @@ def build(folder: str, runs: Runs, *, held_out: float, pairs: int) -> dict[str, 
         DamagedError: side-car and manifest disagree.
         FullDiskError: no space is left.
     """
-    asked = {"version": VERSION, "manifests": list(runs.manifests.values()), "held_out": held_out, "pairs": pairs}
+    asked = {
+        "version": VERSION,
+        "manifests": list(runs.manifests.values()),
+        "clusters": [digest for _, digest in runs.clusters.values()],
+        "held_out": held_out,
+        "pairs": pairs,
+    }
+    if of_chosen := runs.chosen.asked.to_json():
+        asked |= {**of_chosen, "scores": list(runs.chosen.digests.values())}
     mark = storage.join(folder, "index.json")
     known = _known(mark)
-    if known.get("asked") == asked and all(_is_whole(folder, file, pairs) for file, pairs in _files(known).items()):
+    if known.get("asked") == asked and all(_is_whole(folder, file, size) for file, size in _files(known).items()):
         return known
     storage.delete(folder)
-    first = "all" if pairs else "pairs"
-    sources = _write(folder, runs, first, held_out)
+    has_weights = bool(runs.chosen.asked.weight_by)
+    sources, of_why = _write(folder, runs, "all" if pairs or has_weights else "pairs", held_out)
     last_key = ""
-    if pairs:
-        last_key = _choose(folder, sources, pairs)
+    if pairs or has_weights:
+        last_key = _choose(folder, sources, pairs, _WEIGHED if has_weights else PAIR)
     facts = {
         "asked": asked,
         "sources": {
             name: {"file": f"pairs-{number}.bin", "pairs": _count(folder, f"pairs-{number}.bin")}
+            | ({"weights": f"weights-{number}.bin"} if has_weights else {})
             for name, number in sorted(sources.items())
         },
         "held_out_pairs": _count(folder, HELD_OUT),
         "last_key": last_key,
+        **({"chosen": {why or KEPT: number for why, number in sorted(of_why.items())}} if of_chosen else {}),
     }
     storage.write_json(mark, facts)
     return facts
@@ -151,115 +116,84 @@ def captions(runs: Runs, *, held_out: float, last_key: str) -> Iterator[list[str
 
     Runs come in their order.
     """
-    for _, table in _sidecars(runs, ["key", "image_id", "caption"]):
+    for shard, table in runs.sidecars(["key", "image_id", "caption"]):
         keys, images = _hashes(table["key"]), _hashes(table["image_id"])
-        takes = ~is_held_out(images[:, 0], held_out)
+        takes = ~is_held_out(images[:, 0], held_out) & runs.choice(shard, table).stays
         if last_key:
             takes &= ~_is_above(keys, bytes.fromhex(last_key))
         yield cast(list[str], table["caption"].filter(pa.array(takes)).to_pylist())
 
 
-def nth_key(files: Sequence[str], n: int) -> tuple[bytes, int]:
+def weights_of(folder: str, facts: Mapping[str, Any]) -> dict[str, Weights]:
+    """The weights of the pairs of each source, of an index and what is in its index.json; empty: there are none."""
+    files = {name: of["weights"] for name, of in facts["sources"].items() if "weights" in of and of["pairs"]}
+    return {name: Weights(storage.join(folder, file)) for name, file in files.items()}
+
+
+def nth_key(files: Sequence[str], n: int, kind: "np.dtype[np.void]" = PAIR) -> tuple[bytes, int]:
     """The n-th smallest key of the pairs of some files, n from 1 to all of them.
 
     Returns too how many pairs of this very key are among the n smallest.
     """
     counts = np.zeros(1 << _BUCKETS, np.int64)
     shift = np.uint64(64 - _BUCKETS)
-    for chunk in _chunks(files):
+    for chunk in _chunks(files, kind):
         counts += np.bincount((chunk["key"][:, 0].astype(np.uint64) >> shift).astype(np.int64), minlength=len(counts))
     ends = np.cumsum(counts)
     bucket = int(np.searchsorted(ends, n))
     found = [
-        chunk["key"][(chunk["key"][:, 0].astype(np.uint64) >> shift) == np.uint64(bucket)] for chunk in _chunks(files)
+        chunk["key"][(chunk["key"][:, 0].astype(np.uint64) >> shift) == np.uint64(bucket)]
+        for chunk in _chunks(files, kind)
     ]
     keys = sorted(row.tobytes() for rows in found for row in rows)
     place = n - 1 - int(ends[bucket] - counts[bucket])
     return keys[place], place + 1 - keys.index(keys[place])
 
 
-def read_pairs(path: str) -> Pairs:
+def read_pairs(path: str, kind: "np.dtype[np.void]" = PAIR) -> Pairs:
     """A file of an index, mapped into memory."""
     size = storage.stamp(path).size
-    if size % PAIR.itemsize:
+    if size % kind.itemsize:
         raise UnreadableError(
             f"{path}: {size:,} bytes, no whole number of pairs; delete the folder it is in, and it is made again"
         )
-    return np.memmap(path, PAIR, "r") if size else np.empty(0, PAIR)
+    return np.memmap(path, kind, "r") if size else np.empty(0, kind)
 
 
-def _manifest(folder: str) -> tuple[str, list[Shard]]:
-    storage.check(folder)
-    if storage.kind(folder) != "folder":
-        raise UsageError(f"{folder}: no such run folder; give the [run] folder of a curation in [data] runs")
-    path = storage.join(folder, "manifest.json")
-    if not storage.exists(path):
-        what = (
-            "not finished (it has no manifest.json); let `altalign curate` end"
-            if storage.exists(storage.join(folder, "run.json"))
-            else "no run of altalign"
-        )
-        raise UsageError(f"{folder}: {what}, or give another folder in [data] runs")
-    data = storage.read_bytes(path)
-    try:
-        manifest = json.loads(data)
-        version = manifest["schema_version"]
-        shards = [
-            Shard(folder, str(s["name"]), int(s["rows"]), int(s["bytes"]), str(s["parquet_sha256"]))
-            for s in manifest["shards"]
-        ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise damaged(folder, path, f"no manifest of shards: {type(error).__name__} {error}") from None
-    if version != SCHEMA_VERSION:
-        raise UsageError(
-            f"{path}: schema_version {version}, and this altalign reads {SCHEMA_VERSION}; curate again, or use the "
-            "altalign that wrote it"
-        )
-    return sha256(data).hexdigest(), shards
+def _write(folder: str, runs: Runs, stem: str, held_out: float) -> tuple[dict[str, int], Counter[str]]:
+    """Pairs of each source, and those held out.
 
-
-def _sidecars(runs: Runs, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
-    """The side-cars with the numbers of their shards, each checked against its manifest."""
-    of = next((folder for folder in runs.manifests if storage.is_remote(folder)), "")
-    yield from enumerate(storage.each(lambda shard: _sidecar(shard, columns), runs.shards, of=of))
-
-
-def _sidecar(shard: Shard, columns: list[str]) -> pa.Table:
-    path = shard.sidecar
-    try:
-        data = storage.read_bytes(path)
-    except FileNotFoundError:
-        raise damaged(shard.folder, path, "it is not there") from None
-    if sha256(data).hexdigest() != shard.sidecar_sha256:
-        raise damaged(shard.folder, path, "its SHA-256 is not the one in manifest.json")
-    try:
-        table = pq.read_table(io.BytesIO(data), columns=columns, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise damaged(shard.folder, path, f"cannot be read as Parquet ({error})") from None
-    if len(table) != shard.rows:
-        raise damaged(shard.folder, path, f"{len(table):,} rows, and manifest.json says {shard.rows:,}")
-    return table
-
-
-def _write(folder: str, runs: Runs, stem: str, held_out: float) -> dict[str, int]:
-    """All pairs of each source, and those held out; gives the number of the file of each source."""
-    numbers: dict[str, int] = {}
+    Gives the number of the file of each source, and how many pairs are left out, by why they are (empty: they stay).
+    """
+    numbers, of_why = dict[str, int](), Counter[str]()
+    kind = _WEIGHED if runs.chosen.asked.weight_by else PAIR
     with ExitStack() as stack:
         kept_out = stack.enter_context(storage.write(storage.join(folder, HELD_OUT)))
         files: list[BinaryIO] = []
-        for shard, table in _sidecars(runs, _COLUMNS):
+        for shard, table in runs.sidecars(_COLUMNS):
             _check_tar(runs.shards[shard])
             pairs = _pairs(runs.shards[shard], shard, table)
-            out = is_held_out(pairs["image_id"][:, 0], held_out)
+            out, choice = is_held_out(pairs["image_id"][:, 0], held_out), runs.choice(shard, table)
             kept_out.write(pairs[out].tobytes())
-            sources = table["source"].combine_chunks().dictionary_encode()
-            which = np.asarray(sources.indices)
-            for code, name in enumerate(map(str, sources.dictionary.to_pylist())):
+            of_why.update(choice.why[~out].tolist())
+            if kind is _WEIGHED:
+                pairs = _with_weights(pairs, choice.weights)
+            of_shard = runs.sources_of(shard, table).dictionary_encode()
+            which = np.asarray(of_shard.indices)
+            for code, name in enumerate(map(str, of_shard.dictionary.to_pylist())):
                 if name not in numbers:
                     numbers[name] = len(files)
                     files.append(stack.enter_context(storage.write(storage.join(folder, f"{stem}-{len(files)}.bin"))))
-                files[numbers[name]].write(pairs[(which == code) & ~out].tobytes())
-    return numbers
+                files[numbers[name]].write(pairs[(which == code) & ~out & choice.stays].tobytes())
+    return numbers, of_why
+
+
+def _with_weights(pairs: Pairs, weights: npt.NDArray[np.float64]) -> Pairs:
+    found = np.empty(len(pairs), _WEIGHED)
+    for name in PAIR.names or ():
+        found[name] = pairs[name]
+    found["weight"] = weights
+    return found
 
 
 def _check_tar(shard: Shard) -> None:
@@ -288,23 +222,37 @@ def _hashes(column: "pa.ChunkedArray[pa.StringScalar]") -> npt.NDArray[np.uint64
     return (digits[:, ::2] << 4 | digits[:, 1::2]).view(">u8").astype(np.uint64)
 
 
-def _choose(folder: str, sources: Mapping[str, int], n: int) -> str:
-    """Write the n pairs of the smallest keys, and delete what had all; gives the largest of these keys."""
+def _choose(folder: str, sources: Mapping[str, int], n: int, kind: "np.dtype[np.void]") -> str:
+    """Write the n pairs of the smallest keys (0: all), with their weights, and delete what had all.
+
+    Gives the largest of these keys; of all "".
+    """
     numbers = [sources[name] for name in sorted(sources)]
-    there = sum(_count(folder, f"all-{number}.bin") for number in numbers)
+    paths = [storage.join(folder, f"all-{number}.bin") for number in numbers]
+    there = sum(storage.stamp(path).size // kind.itemsize for path in paths)
     if n > there:
         storage.delete(folder)
         raise UsageError(f"[data] pairs = {n:,}: there are {there:,} that are not held out; give fewer, or 0 for all")
-    last, of_last = nth_key([storage.join(folder, f"all-{number}.bin") for number in numbers], n)
-    for number in numbers:
-        path = storage.join(folder, f"all-{number}.bin")
-        with storage.write(storage.join(folder, f"pairs-{number}.bin")) as file:
-            for chunk in _chunks([path]):
-                above = _is_above(chunk["key"], last)
-                equal = np.flatnonzero((chunk["key"] == np.frombuffer(last, ">u8")).all(axis=1))
-                above[equal[of_last:]] = True
-                of_last -= min(of_last, len(equal))
-                file.write(chunk[~above].tobytes())
+    last, of_last = nth_key(paths, n, kind) if n else (b"", 0)
+    for number, path in zip(numbers, paths, strict=True):
+        with ExitStack() as stack:
+            file = stack.enter_context(storage.write(storage.join(folder, f"pairs-{number}.bin")))
+            sums = None
+            if kind is _WEIGHED:
+                sums = stack.enter_context(storage.write(storage.join(folder, f"weights-{number}.bin")))
+            total = 0.0
+            for chunk in _chunks([path], kind):
+                takes = np.full(len(chunk), fill_value=True)
+                if n:
+                    takes = ~_is_above(chunk["key"], last)
+                    equal = np.flatnonzero((chunk["key"] == np.frombuffer(last, ">u8")).all(axis=1))
+                    takes[equal[of_last:]] = False
+                    of_last -= min(of_last, len(equal))
+                file.write(chunk[takes][list(PAIR.names or ())].astype(PAIR).tobytes())
+                if sums is not None:
+                    found = np.cumsum(np.r_[total, chunk["weight"][takes]])[1:]
+                    total = float(found[-1]) if len(found) else total
+                    sums.write(found.astype(SUM).tobytes())
         storage.delete(path)
     return last.hex()
 
@@ -314,9 +262,9 @@ def _is_above(keys: npt.NDArray[np.uint64], last: bytes) -> npt.NDArray[np.bool_
     return (keys[:, 0] > high) | ((keys[:, 0] == high) & (keys[:, 1] > low))
 
 
-def _chunks(files: Iterable[str]) -> Iterator[Pairs]:
+def _chunks(files: Iterable[str], kind: "np.dtype[np.void]") -> Iterator[Pairs]:
     for path in files:
-        pairs = read_pairs(path)
+        pairs = read_pairs(path, kind)
         for first in range(0, len(pairs), _CHUNK):
             yield np.asarray(pairs[first : first + _CHUNK])
 
@@ -325,21 +273,23 @@ def _count(folder: str, file: str) -> int:
     return storage.stamp(storage.join(folder, file)).size // PAIR.itemsize
 
 
-def _known(mark: str) -> dict[str, Any]:
+def _known(mark: str) -> dict[str, object]:
     try:
         return storage.read_json(mark)
     except UnreadableError:  # it is made again
         return {}
 
 
-def _is_whole(folder: str, file: str, pairs: int) -> bool:
+def _is_whole(folder: str, file: str, size: int) -> bool:
     path = storage.join(folder, file)
-    return storage.exists(path) and storage.stamp(path).size == pairs * PAIR.itemsize
+    return storage.exists(path) and storage.stamp(path).size == size
 
 
 def _files(facts: Mapping[str, Any]) -> dict[str, int]:
-    """Pairs of each file."""
+    """How many bytes each file has."""
+    sources = facts["sources"].values()
     return {
-        HELD_OUT: facts["held_out_pairs"],
-        **{source["file"]: source["pairs"] for source in facts["sources"].values()},
+        HELD_OUT: facts["held_out_pairs"] * PAIR.itemsize,
+        **{source["file"]: source["pairs"] * PAIR.itemsize for source in sources},
+        **{source["weights"]: source["pairs"] * SUM.itemsize for source in sources if "weights" in source},
     }

@@ -16,7 +16,7 @@ import os
 import signal
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -29,12 +29,13 @@ from torch.utils.data import DataLoader, Dataset
 from altalign import storage
 from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.machine import children, interrupts
-from altalign.train.data import augment
+from altalign.train.data import as_trained, augment
 from altalign.train.data.batches import Batch, padded
+from altalign.train.data.class_numbers import ClassNumbers
+from altalign.train.data.completed import Prompts, Swapped
 from altalign.train.data.order import Numbers, Order
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
-from altalign.train.data.words import corrupted
 from altalign.train.ranks import share
 from altalign.train.settings import DataSettings
 
@@ -58,7 +59,7 @@ class GlobalBatches(Protocol):
 
 @dataclass(frozen=True)
 class Undecodable:
-    """A pair whose image cannot be decoded, where it was to be, and what took its place."""
+    """A pair whose image cannot be decoded, its position, and the pair that replaced it."""
 
     batch: int
     place: int  # in the global batch
@@ -108,7 +109,7 @@ class _Failed:
 def batches(
     samples: Samples,
     sampler: GlobalBatches,
-    tokenizer: CaptionTokenizer,
+    tokenizer: CaptionTokenizer | ClassNumbers,
     settings: DataSettings,
     *,
     seed: int,
@@ -117,6 +118,8 @@ def batches(
     rank: int = 0,
     ranks: int = 1,
     undecodable: Callable[[Undecodable], None],
+    swapped: Swapped | None = None,
+    prompts: Prompts | None = None,
     pinned: bool = False,
 ) -> Generator[Batch, None, None]:
     """This rank's share of the global batches `first_batch` … `after_batch` - 1 (None: without end).
@@ -134,6 +137,8 @@ def batches(
         rank: of this process.
         ranks: how many processes train.
         undecodable: told of each undecodable pair of this rank, in order, before the batch is given.
+        swapped: captions of a model that stand for those of noisy pairs.
+        prompts: what a captioner reads beside the image.
         pinned: batches are in memory that a GPU copies from while other work goes on.
 
     Raises:
@@ -146,17 +151,20 @@ def batches(
             f"[loop] global_batch = {sampler.size:,}, and {ranks:,} processes train: some would have no pair; give "
             "more, or start fewer"
         )
-    maker = _Maker(samples, sampler.order, sampler.size, tokenizer, settings, seed)
+    maker = _Maker(samples, sampler.order, sampler.size, tokenizer, settings, seed, swapped, prompts)
     local = -(-sampler.size // ranks)
     size = max(_PIECE, -(-local // _PIECES_AT_MOST))
-    pieces = _pieces(
-        sampler, range(first_batch, after_batch) if after_batch is not None else count(first_batch), rank, ranks, size
-    )
-    made = (
-        _made_here(maker, pieces)
-        if settings.workers == 0
-        else _made_by_workers(maker, pieces, settings.workers, -(-local // size))
-    )
+    numbers = range(first_batch, after_batch) if after_batch is not None else count(first_batch)
+    pieces = _pieces(sampler, numbers, rank, ranks, size)
+    workers, of_batch = settings.workers, -(-local // size)
+    made = _made_by_workers(maker, pieces, workers, of_batch) if workers else _made_here(maker, pieces)
+    yield from _of_pieces(made, undecodable, pinned=pinned)
+
+
+def _of_pieces(
+    made: "Generator[tuple[_Piece, _Made], None, None]", undecodable: Callable[[Undecodable], None], *, pinned: bool
+) -> Generator[Batch, None, None]:
+    """Batches of the pieces that are made for them; closing the iterator closes that of the pieces."""
     parts: list[Batch] = []
     try:
         for piece, one in made:
@@ -205,7 +213,7 @@ def log_undecodable(folder: str) -> Callable[[Undecodable], None]:
 
 
 def undecodable_so_far(folder: str) -> int:
-    """How many lines `log_undecodable` has written there, of all processes."""
+    """How many lines the `log_undecodable` of all processes has written there."""
     return len(_lines(folder))
 
 
@@ -214,7 +222,7 @@ def _lines(folder: str) -> list[str]:
     return storage.read_bytes(path).decode().splitlines() if storage.exists(path) else []
 
 
-def _json_line(value: dict[str, Any]) -> str:
+def _json_line(value: Mapping[str, object]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -228,11 +236,20 @@ def _pieces(sampler: GlobalBatches, numbers: Iterable[int], rank: int, ranks: in
 
 
 class _Maker(Dataset[Any]):
-    """Makes pieces, in whatever process it is."""
+    """Makes pieces, in any process."""
 
     def __init__(
-        self, samples: Samples, order: Order, size: int, tokenizer: CaptionTokenizer, settings: DataSettings, seed: int
+        self,
+        samples: Samples,
+        order: Order,
+        size: int,
+        tokenizer: CaptionTokenizer | ClassNumbers,
+        settings: DataSettings,
+        seed: int,
+        swapped: Swapped | None,
+        prompts: Prompts | None,
     ):
+        self._swapped, self._prompts = swapped, prompts
         self._samples, self._order, self._size, self._tokenizer, self._settings, self._seed = (
             samples,
             order,
@@ -262,7 +279,7 @@ class _Maker(Dataset[Any]):
             while True:
                 key = key_of(row)
                 try:
-                    images[place] = self._pixels(data, epoch, key)
+                    images[place] = as_trained.pixels(data, self._settings, seed=self._seed, epoch=epoch, key=key)
                     break
                 except augment.UndecodableError as error:
                     lost.append((key, self._samples.shard_of(row), str(error)))
@@ -280,33 +297,17 @@ class _Maker(Dataset[Any]):
             found += [Undecodable(piece.batch, piece.first + place, *one, spare=key) for one in lost]
             captions.append(caption)
             keys.append(key)
-        encoded = self._encoded(captions, keys, piece.epochs.tolist())
+        drawn = {"seed": self._seed, "epochs": piece.epochs.tolist(), "keys": keys}
+        if self._swapped is not None:
+            captions = self._swapped.of(captions, **drawn)
+        encoded = as_trained.tokens(captions, self._tokenizer, self._settings, **drawn)
         tokens, mask = padded(encoded, self._tokenizer.tokens_at_most)
-        return _Made(Batch(keys, self._samples.sources_of(numbers), piece.epochs.tolist(), images, tokens, mask), found)
-
-    def _encoded(self, captions: Sequence[str], keys: Sequence[str], epochs: Sequence[int]) -> list[list[int]]:
-        share, tokenizer = self._settings.word_corruption, self._tokenizer
-        if not share:
-            return tokenizer.encode(captions)
-        mask, others = tokenizer.number("[MASK]"), tokenizer.whole_words
-        return [
-            tokenizer.framed(corrupted(of, share, mask=mask, others=others, seed=self._seed, epoch=epoch, key=key))
-            for of, key, epoch in zip(tokenizer.encode_words(captions), keys, epochs, strict=True)
-        ]
-
-    def _pixels(self, data: bytes, epoch: int, key: str) -> torch.Tensor:
-        chosen = self._settings
-        return augment.training_pixels(
-            data,
-            resize_px=chosen.resize_px,
-            crop_px=chosen.crop_px,
-            flip=chosen.flip,
-            crop_area_at_least=chosen.crop_area_at_least,
-            auto_augment=chosen.auto_augment,
-            seed=self._seed,
-            epoch=epoch,
-            key=key,
-        )
+        prompted = None
+        if self._prompts is not None and isinstance(self._tokenizer, CaptionTokenizer):
+            texts = self._prompts.of(captions, self._tokenizer, **drawn)
+            prompted = padded(texts, width := self._prompts.settings.tokens_at_most, width=width)
+        sources, epochs = self._samples.sources_of(numbers), piece.epochs.tolist()
+        return _Made(Batch(keys, sources, epochs, images, tokens, mask, prompted), found)
 
 
 def _made_here(maker: _Maker, pieces: Iterator[_Piece]) -> "Generator[tuple[_Piece, _Made], None, None]":
@@ -336,7 +337,7 @@ def _made_by_workers(
             multiprocessing_context=context,
             worker_init_fn=_begin_worker,
         )
-        running: Any = iter(loader)
+        running = iter(loader)
     ending = Finalize(None, _end, (running,), exitpriority=0)  # and before Python waits for its children
     try:
         while True:
@@ -370,7 +371,7 @@ class _Once:
         return self._pieces
 
 
-def _as_it_is(one: Any) -> Any:
+def _as_it_is(one: object) -> object:
     return one
 
 
@@ -420,4 +421,9 @@ def _joined(parts: Sequence[Batch], *, pinned: bool) -> Batch:
     keys, sources, epochs = (
         [one for part in parts for one in getattr(part, name)] for name in ("keys", "sources", "epochs")
     )
-    return Batch(keys, sources, epochs, images, tokens, mask)
+    prompted = None
+    if all(part.prompted is not None for part in parts):
+        both = zip(*(part.prompted for part in parts if part.prompted is not None), strict=True)
+        of_tokens, of_mask = (torch.cat(tensors) for tensors in both)
+        prompted = (of_tokens.pin_memory(), of_mask.pin_memory()) if pinned else (of_tokens, of_mask)
+    return Batch(keys, sources, epochs, images, tokens, mask, prompted)

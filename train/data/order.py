@@ -7,6 +7,10 @@ many draws as the drawn sources have pairs. Of these each source gets its quota,
 are permuted anew for each epoch, and fills them from permutations of its own pairs, one after the other. So with
 weights in proportion to size an epoch has every pair once; and with any weights a source has had each of its pairs n or
 n + 1 times, by the end of an epoch.
+
+Where pairs have weights, a source's round has as many draws as before, and a pair as many of them as its part of the
+sum of weights is, rounded up or down: the draws of a round are points at even distances on that sum, from a start that
+is drawn anew for each round. So on average a pair has exactly its part, and with equal weights every pair comes once.
 """
 
 import math
@@ -18,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from altalign.errors import UsageError
+from altalign.train.data.weights import Weights
 
 Words = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]
@@ -26,7 +31,7 @@ Numbers = npt.NDArray[np.int64]
 _ROUNDS = 8
 _GOLDEN = 0x9E3779B97F4A7C15
 _ALL_BITS = 2**64 - 1
-_SLOTS, _PAIRS, _SPARES, _BATCHES = 1, 2, 3, 4  # what a random number is for
+_SLOTS, _PAIRS, _SPARES, _BATCHES, _STARTS = 1, 2, 3, 4, 10  # what a random number is for; 5 to 9 are of others
 
 
 def mix(words: Words) -> Words:
@@ -120,6 +125,7 @@ class Order:
         weights: share of an epoch's draws by the names of sources; divided by their sum. Empty: in proportion to size.
         seed: of all that is random.
         sequential: an epoch goes through source after source (ZeroVL, appendix A.4), each in a random order.
+        pair_weights: of the pairs of each source that has pairs; empty: all alike.
 
     Attributes:
         epoch_draws: draws of an epoch: the pairs of all sources whose weight is above 0.
@@ -130,20 +136,28 @@ class Order:
     """
 
     def __init__(
-        self, sources: Mapping[str, int], weights: Mapping[str, float], seed: int, *, sequential: bool = False
+        self,
+        sources: Mapping[str, int],
+        weights: Mapping[str, float],
+        seed: int,
+        *,
+        sequential: bool = False,
+        pair_weights: Mapping[str, Weights] | None = None,
     ):
         self.seed, self.sources = seed, sources
-        self.weights = given = _weights(sources, weights)
+        self._pair_weights = pair_weights or {}
+        of_pairs = {name: of.total for name, of in self._pair_weights.items()}
+        self.weights = given = _weights(sources, weights) if weights else list({**sources, **of_pairs}.values())
         sizes = list(sources.values())
         self.epoch_draws = sum(size for size, weight in zip(sizes, given, strict=True) if weight)
         if not self.epoch_draws:
             raise UsageError(
-                "no pair to train on; give other [data] runs, a smaller held_out, or weights above 0 to sources with "
-                "pairs"
+                "no pair to train on; give other [data] runs, a smaller held_out, another where, or weights above 0 to "
+                "sources with pairs"
             )
         counts = quotas(given, self.epoch_draws)
         for name, weight, count in zip(sources, given, counts, strict=True):
-            if weight and not count:
+            if weights and weight and not count:
                 raise UsageError(
                     f"[data] source_weights: {name} = {weight} gives it none of an epoch's {self.epoch_draws:,} draws; "
                     "give more, or 0"
@@ -166,7 +180,19 @@ class Order:
         places = permuted(
             places.astype(np.uint64), sizes.astype(np.uint64), keyed(self.seed, _PAIRS, source, rounds)
         ).astype(np.int64)
-        return (self._ends - self._sizes)[source] + places, rounds
+        return (self._ends - self._sizes)[source] + self._weighed(source, rounds, places), rounds
+
+    def _weighed(self, source: Numbers, rounds: Numbers, places: Numbers) -> Numbers:
+        """The pairs of sources at places of rounds, numbered inside their source: int64[n] of three int64[n]."""
+        if not self._pair_weights:
+            return places
+        starts = (keyed(self.seed, _STARTS, source, rounds) >> np.uint64(11)) / 2.0**53  # [0, 1)
+        points, found = (places + starts) / self._sizes[source], places.copy()
+        for number, name in enumerate(self.sources):
+            of_source = source == number
+            if of_source.any():
+                found[of_source] = self._pair_weights[name].at(points[of_source])
+        return found
 
     def spare(self, pair: int, position: int, attempt: int) -> int:
         """The pair of the same source that takes the place of one that cannot be decoded.
@@ -175,12 +201,13 @@ class Order:
         """
         source = int(np.searchsorted(self._ends, pair, side="right"))
         size = int(self._sizes[source])
-        return int(self._ends[source]) - size + int(keyed(self.seed, _SPARES, position, attempt)[0]) % size
+        place = int(keyed(self.seed, _SPARES, position, attempt)[0]) % size
+        of = (np.array([number], np.int64) for number in (source, position, place))
+        return int(self._ends[source]) - size + int(self._weighed(*of)[0])
 
 
 def _weights(sources: Mapping[str, int], weights: Mapping[str, float]) -> list[float]:
-    if not weights:
-        return list(sources.values())
+    """The weights that are given, in the order of the sources."""
     known = ", ".join(sources)
     if unknown := [name for name in weights if name not in sources]:
         raise UsageError(f"[data] source_weights: {', '.join(unknown)}: no such source in the runs; there are {known}")
@@ -307,8 +334,7 @@ class DistinctImages:
             if position - before.position > 2 * self.order.epoch_draws + self.size:
                 raise UsageError(
                     f"[data] same_image_once_a_batch: {len(found):,} images were found for a global batch of "
-                    f"{self.size:,} pairs; "
-                    "lower [loop] global_batch, or turn it off"
+                    f"{self.size:,} pairs; lower [loop] global_batch, or turn it off"
                 )
             more = self.order.draws(position, position + max(self.size - len(found), 64))
             pairs, epochs = np.concatenate([pairs, more[0]]), np.concatenate([epochs, more[1]])
@@ -326,8 +352,7 @@ class DistinctImages:
         if len(after.pairs) > 2 * self.order.epoch_draws:
             raise UsageError(
                 f"[data] same_image_once_a_batch: {len(after.pairs):,} pairs wait, more than two epochs have: some "
-                "images have more pairs than "
-                "an epoch has batches; lower [loop] global_batch, or turn it off"
+                "images have more pairs than an epoch has batches; lower [loop] global_batch, or turn it off"
             )
         if len(self._states) > self._KEPT:
             self._states.pop(min(self._states))
@@ -336,7 +361,7 @@ class DistinctImages:
 
 
 def _first_of_each(values: Words) -> npt.NDArray[np.bool_]:
-    """Whether each value is there for the first time."""
+    """Whether each value occurs for the first time."""
     is_first = np.zeros(len(values), np.bool_)
     is_first[np.unique(values, return_index=True)[1]] = True
     return is_first

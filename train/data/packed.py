@@ -5,28 +5,32 @@ run. What they have not is lineage: which pairs were dropped before, and why, no
 the hash of its bytes. Rows without image or caption are left out and counted; undecodable images are found in training.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from itertools import chain
-from typing import Any
 
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
 from altalign.eval import image_sets
+from altalign.eval.class_names import Classes
 from altalign.eval.image_sets import CaptionedImage, ImageSet
+from altalign.eval.labelled_sets import labelled_set
 from altalign.filters.image_headers import sniff
 from altalign.key import image_id, sample_key
 from altalign.schema import SCHEMA_VERSION
 from altalign.shards import EXTENSIONS, ShardWriter, write_sidecar
-from altalign.train.settings import DataSettings
+from altalign.train.data.class_numbers import ClassNumbers
+from altalign.train.settings import DataSettings, TrainConfig
+
+CLASSES = "classes.json"
 
 _PAIRS = 10_000  # of a shard
 _NOT_AN_IMAGE = "no image by its first bytes"
 
 
 def pack(folder: str, chosen: DataSettings, say: Callable[[str], None]) -> str:
-    """Make a run folder of the tars and tables of the settings, or leave it where it is of these files already.
+    """Pack the tars and tables of the settings into a run folder, unless it was made of the same files.
 
     Raises:
         UsageError: nothing is there, or a table has no such columns.
@@ -34,29 +38,71 @@ def pack(folder: str, chosen: DataSettings, say: Callable[[str], None]) -> str:
     """
     files = {path: asdict(storage.stamp(path)) for path in _files(chosen)}
     asked = {"files": files, "image_column": chosen.image_column, "caption_column": chosen.caption_column}
-    mark = storage.join(folder, "packed.json")
-    if _known(mark).get("asked") == asked:
+    if _known(storage.join(folder, "packed.json")).get("asked") == asked:
         return folder
     say(f"packing {len(files):,} tars and tables; they have no lineage: what was dropped before them is not known")
     storage.delete(folder)
     sets = list(_sets(chosen))
-    left_out = {reason: sum(one.left_out.get(reason, 0) for one in sets) for one in sets for reason in one.left_out}
-    pairs = _pairs(chain.from_iterable(sets), left_out)
-    shards = []
+    left_out = dict[str, int]()
+    for reason, names in chain.from_iterable(one.left_out.items() for one in sets):
+        left_out[reason] = left_out.get(reason, 0) + len(names)
+    _write(folder, asked, chain.from_iterable(sets), left_out, say)
+    return folder
+
+
+def pack_classes(folder: str, config: TrainConfig, say: Callable[[str], None]) -> str:
+    """The same of the images of `[classification] train`; a caption is the number of a class. Names are beside them.
+
+    It is done again where the settings say something else; where files have changed, delete the folder.
+    """
+    chosen, column = config.classification, config.data.image_column
+    asked = {"classes": chosen.train, "image_column": column, "label_column": chosen.label_column}
+    asked |= {"names": chosen.classes} if chosen.classes else {}
+    if _known(storage.join(folder, "packed.json")).get("asked") == asked:
+        return folder
+    say(f"packing the images of {chosen.train}")
+    storage.delete(folder)
+    of = labelled_set(
+        chosen.train,
+        split="train",
+        image_column=column,
+        label_column=chosen.label_column,
+        classes=Classes.named(chosen.classes) if chosen.classes else None,
+        needs_names=False,
+    )
+    ClassNumbers(of.classes).write(storage.join(folder, CLASSES))
+    images = (
+        CaptionedImage(data, [str(label)], name)
+        for data, label, name in zip(
+            of.images.read(range(len(of.images))), of.labels.tolist(), of.images.names, strict=True
+        )
+    )
+    _write(folder, asked, images, {reason: len(names) for reason, names in of.left_out.items()}, say)
+    return folder
+
+
+def _write(
+    folder: str,
+    asked: Mapping[str, object],
+    images: Iterable[CaptionedImage],
+    left_out: dict[str, int],
+    say: Callable[[str], None],
+) -> None:
+    """Write shards and what is beside them."""
+    pairs, shards = _pairs(images, left_out), []
     while shard := _shard(folder, len(shards), pairs):
         shards.append(shard)
     if not shards:
         raise UnreadableError(f"[data] tars, tables: no image with a caption ({left_out}); look at the files")
-    for reason, rows in left_out.items():
-        say(f"left out: {rows:,} rows with {reason}")
+    for reason, number in left_out.items():
+        say(f"left out: {number:,} rows with {reason}")
     pairs_of_all = sum(shard["rows"] for shard in shards)
     manifest = {"shards": shards, "pairs": pairs_of_all, "schema_version": SCHEMA_VERSION}
     storage.write_json(storage.join(folder, "manifest.json"), manifest)
-    storage.write_json(mark, {"asked": asked, "left_out": left_out})
-    return folder
+    storage.write_json(storage.join(folder, "packed.json"), {"asked": asked, "left_out": left_out})
 
 
-def _known(mark: str) -> dict[str, Any]:
+def _known(mark: str) -> dict[str, object]:
     try:
         return storage.read_json(mark)
     except UnreadableError:  # it is made again
@@ -81,7 +127,7 @@ def _sets(chosen: DataSettings) -> Iterator[ImageSet]:
         )
 
 
-def _pairs(images: Iterable[CaptionedImage], left_out: dict[str, int]) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def _pairs(images: Iterable[CaptionedImage], left_out: dict[str, int]) -> Iterator[tuple[bytes, dict[str, object]]]:
     """Images and the rows of their captions."""
     for one in images:
         image_format = sniff(one.image)
@@ -114,7 +160,7 @@ def _pairs(images: Iterable[CaptionedImage], left_out: dict[str, int]) -> Iterat
             )
 
 
-def _shard(folder: str, number: int, pairs: Iterator[tuple[bytes, dict[str, Any]]]) -> dict[str, Any]:
+def _shard(folder: str, number: int, pairs: Iterator[tuple[bytes, Mapping[str, object]]]) -> dict[str, object]:
     """Write the next pairs; gives what the manifest says of them, nothing where there are none."""
     first = next(pairs, None)
     if first is None:

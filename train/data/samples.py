@@ -16,7 +16,10 @@ from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.shards import pair_range, read_pair
 from altalign.train.data import index
-from altalign.train.data.index import Pairs, Runs
+from altalign.train.data.chosen import Asked
+from altalign.train.data.index import Pairs
+from altalign.train.data.runs import Runs
+from altalign.train.data.weights import Weights
 
 _OPEN_AT_MOST = 128  # tars, of each process
 _AT_A_TIME = 64  # images that are held out, with their captions, that are read together of a store
@@ -49,15 +52,30 @@ class Samples:
         self._tars = _Tars()
 
     @classmethod
-    def open(cls, folder: str, runs: Sequence[str], *, held_out: float = 0.0, pairs: int = 0) -> "Samples":
+    def open(
+        cls,
+        folder: str,
+        runs: Sequence[str],
+        *,
+        held_out: float = 0.0,
+        pairs: int = 0,
+        clusters: bool = False,
+        asked: Asked | None = None,
+    ) -> "Samples":
         """Open finished runs, with their index in a local folder, which is made where there is none.
 
         Raises as `Runs.open` and `index.build`.
 
-        With `held_out` = 1 all pairs of the runs are held out: a set for evaluation.
+        With `held_out` = 1 all pairs of the runs are held out: a set for evaluation. With `clusters` the sources are
+        those of `altalign cluster`. `asked` is what is asked of the pairs that are trained on.
         """
-        opened = Runs.open(runs)
+        opened = Runs.open(runs, clusters=clusters, asked=asked)
         return cls(folder, opened, index.build(folder, opened, held_out=held_out, pairs=pairs))
+
+    @property
+    def weights(self) -> dict[str, Weights]:
+        """The weights of the pairs of each source; empty: all are alike."""
+        return index.weights_of(self._folder, self.facts)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -66,7 +84,7 @@ class Samples:
         return {**self.__dict__, "_mapped": None, "_tars": _Tars()}
 
     def pairs(self, numbers: npt.NDArray[np.int64]) -> Pairs:
-        """What the index has of pairs: `index.PAIR`[n] of int64[n]."""
+        """The index entries of pairs: `index.PAIR`[n] of int64[n]."""
         if self._mapped is None:
             self._mapped = [
                 index.read_pairs(storage.join(self._folder, source["file"]))

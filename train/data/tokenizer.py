@@ -1,4 +1,4 @@
-"""WordPiece of the captions (section 5), trained on them or taken from a file.
+"""WordPiece of the captions (section 5), trained on them or taken from a file; or BART's pairs of bytes.
 
 The same captions give the same bytes.
 
@@ -11,16 +11,31 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from hashlib import sha256
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
-from altalign.train.settings import TokenizerSettings
+from altalign.train.settings import OF_RUN, TokenizerSettings
 
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+class Special(NamedTuple):
+    """The pieces of a vocabulary that are no text, by what they are for."""
+
+    padding: str
+    unknown: str
+    first: str
+    last: str
+    mask: str
+
+
+SPECIAL = Special("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # BERT's, and ours
+OF_BART = Special("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+_FILE = "tokenizer.json"
+_SPACE = "\u0120"  # what stands for a space in front of a word, where pieces are of bytes
 _CONTINUES = "##"
 _FREQUENCY_AT_LEAST = 2  # of a letter and of a merge, as in BERT's own trainers: what is there once helps nobody
 # letters at most: a tenth of the vocabulary, or 1,000 where a quarter of it is as many
@@ -30,6 +45,8 @@ _CODE_POINTS = 0x110000
 
 class CaptionTokenizer:
     """Captions to numbers of word pieces. Of several processes: it travels as the JSON that it is stored as."""
+
+    WHAT = "word pieces"
 
     def __init__(self, text: str, *, tokens_at_most: int):
         self.text, self.tokens_at_most = text, tokens_at_most
@@ -42,6 +59,16 @@ class CaptionTokenizer:
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (self.text, self.tokens_at_most)
+
+    @cached_property
+    def is_of_bytes(self) -> bool:
+        """Whether pieces are BART's, of bytes, and not WordPiece."""
+        return isinstance(self._tokenizer.model, models.BPE)
+
+    @property
+    def special(self) -> Special:
+        """The names of its special pieces."""
+        return OF_BART if self.is_of_bytes else SPECIAL
 
     @property
     def vocabulary(self) -> int:
@@ -69,7 +96,8 @@ class CaptionTokenizer:
 
     def framed(self, pieces: Sequence[int]) -> list[int]:
         """Pieces as the text tower takes them: [CLS] first and [SEP] last, no more than `tokens_at_most`."""
-        return [self.number("[CLS]"), *pieces[: self.tokens_at_most - 2], self.number("[SEP]")]
+        first, last = (self.number(piece) for piece in (self.special.first, self.special.last))
+        return [first, *pieces[: self.tokens_at_most - 2], last]
 
     def number(self, piece: str) -> int:
         """The number of a piece.
@@ -86,16 +114,33 @@ class CaptionTokenizer:
     def whole_words(self) -> npt.NDArray[np.int64]:
         """The pieces that are words of two letters or more: int64[n]."""
         words = [word for word in self.words() if len(word) > 1 and word.isalpha()]
-        return np.array([self.number(word) for word in words], np.int64)
+        return np.array([self.number(self._begins + word) for word in words], np.int64)
 
     def words(self) -> list[str]:
-        """The pieces of the vocabulary that are whole words, in the order of their numbers."""
-        pieces = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
-        return [piece for piece, _ in pieces if not piece.startswith(_CONTINUES) and piece not in SPECIAL]
+        """The pieces of the vocabulary that are whole words, in the order of their numbers; of bytes those of ASCII."""
+        pieces = [piece for piece, _ in sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])]
+        whole = [piece for piece in pieces if piece.startswith(self._begins) and not piece.startswith(_CONTINUES)]
+        words = [piece.removeprefix(self._begins) for piece in whole if piece not in self.special]
+        return [word for word in words if word.isascii()] if self.is_of_bytes else words
+
+    @property
+    def _begins(self) -> str:
+        """What a piece begins with that begins a word."""
+        return _SPACE if self.is_of_bytes else ""
 
     def pieces(self, caption: str) -> list[str]:
         """The same as text, for people."""
         return self._tokenizer.encode(caption).tokens
+
+    def shown(self, numbers: Sequence[int]) -> str:
+        """Pieces by their numbers as text, for people: joined to words, without [CLS] and [SEP]."""
+        if self.is_of_bytes:
+            ends = {self.number(piece) for piece in (self.special.first, self.special.last)}
+            kept = [number for number in numbers if number not in ends]
+            return self._tokenizer.decode(kept, skip_special_tokens=False).strip()
+        pieces = [self._tokenizer.id_to_token(number) or "" for number in numbers]
+        words = " ".join(piece for piece in pieces if piece not in ("[CLS]", "[SEP]"))
+        return words.replace(f" {_CONTINUES}", "")
 
     def write(self, path: str) -> None:
         """Write the JSON, which `transformers` and `tokenizers` read."""
@@ -128,6 +173,65 @@ def read(path: str, *, tokens_at_most: int) -> CaptionTokenizer:
         ) from None
     _check(tokenizer, path)
     return tokenizer
+
+
+def given(settings: TokenizerSettings, weights: str = "") -> CaptionTokenizer | None:
+    """The tokenizer that the settings name, or that of the text tower's `weights`; None where one is to be trained.
+
+    Weights in a single file have none, and a folder need not. Raises as `read`.
+    """
+    folder = (settings.file or weights).removeprefix(OF_RUN)
+    if not folder:
+        return None
+    if storage.kind(folder) != "folder":
+        return read(settings.file, tokens_at_most=settings.tokens_at_most) if settings.file else None
+    path, vocabulary, merges = (storage.join(folder, name) for name in (_FILE, "vocab.txt", "merges.txt"))
+    if not storage.exists(path) and storage.exists(vocabulary):
+        return _of_vocabulary(vocabulary, settings.tokens_at_most)
+    if not storage.exists(path) and storage.exists(merges):
+        return _of_merges(merges, settings.tokens_at_most)
+    return read(path, tokens_at_most=settings.tokens_at_most) if settings.file or storage.exists(path) else None
+
+
+def _of_vocabulary(path: str, tokens_at_most: int) -> CaptionTokenizer:
+    """BERT's own tokenizer of a vocabulary, a piece a line; lower case, unless tokenizer_config.json says otherwise."""
+    pieces = storage.read_bytes(path).decode().splitlines()
+    if missing := [piece for piece in SPECIAL if piece not in pieces]:
+        raise UnreadableError(f"{path}: no vocabulary of BERT, without {', '.join(missing)}; give a tokenizer.json")
+    settings = storage.read_json(storage.join(storage.folder_of(path), "tokenizer_config.json"))
+    lower = bool(settings.get("do_lower_case", True))
+    made = CaptionTokenizer(
+        _json(pieces, normalizers.BertNormalizer(lowercase=lower, strip_accents=None)), tokens_at_most=tokens_at_most
+    )
+    _check(made, path)
+    return made
+
+
+def _of_merges(path: str, tokens_at_most: int) -> CaptionTokenizer:
+    """BART's own tokenizer, of the vocabulary (vocab.json) and the merges of a folder, the first the most frequent."""
+    vocabulary = storage.join(storage.folder_of(path), "vocab.json")
+    try:
+        numbers = {str(piece): int(number) for piece, number in json.loads(storage.read_bytes(vocabulary)).items()}
+        lines = storage.read_bytes(path).decode().splitlines()
+        pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+        model = models.BPE(numbers, [(left, right) for left, right in pairs])
+        last, first = ((name, numbers[name]) for name in (OF_BART.last, OF_BART.first))
+        made = Tokenizer(model)
+    except FileNotFoundError:
+        raise UsageError(f"{vocabulary}: no such file beside merges.txt; give a folder with both") from None
+    except Exception as error:  # `tokenizers` raises nothing more precise
+        if isinstance(error, MemoryError):
+            raise
+        said = " ".join(str(error).split())
+        raise UnreadableError(
+            f"{path}: with vocab.json no tokenizer of BART ({said:.120}); give a tokenizer.json"
+        ) from None
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.add_special_tokens(list(OF_BART))
+    made.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=False)
+    found = CaptionTokenizer(made.to_str(), tokens_at_most=tokens_at_most)
+    _check(found, path)
+    return found
 
 
 def train(captions: Callable[[], Iterable[Sequence[str]]], settings: TokenizerSettings) -> CaptionTokenizer:
@@ -213,13 +317,15 @@ def _code_points(captions: Sequence[str]) -> npt.NDArray[np.int64]:
 
 
 def _check(tokenizer: CaptionTokenizer, path: str) -> None:
-    pieces, (ids,) = tokenizer.pieces("a b"), tokenizer.encode(["a b"])
-    if len(pieces) < 3 or (pieces[0], pieces[-1]) != ("[CLS]", "[SEP]"):
+    pieces, (ids,), special = tokenizer.pieces("a b"), tokenizer.encode(["a b"]), tokenizer.special
+    if len(pieces) < 3 or (pieces[0], pieces[-1]) != (special.first, special.last):
         raise UsageError(
-            f"{path}: it makes {' '.join(pieces)!r} of 'a b', without [CLS] first or [SEP] last: the text tower reads "
-            "[CLS]; add a post-processor"
+            f"{path}: it makes {' '.join(pieces)!r} of 'a b', without {special.first} first or {special.last} last: "
+            f"the text tower reads {special.first}; add a post-processor"
         )
-    padding = json.loads(tokenizer.text)["model"].get("vocab", {}).get("[PAD]")
+    if tokenizer.is_of_bytes:  # BART's tower never looks at padding, whatever its number
+        return
+    padding = json.loads(tokenizer.text)["model"].get("vocab", {}).get(special.padding)
     if padding != 0 or 0 in ids:
         raise UsageError(
             f"{path}: [PAD] is {'not there' if padding is None else padding}, and captions are padded with 0; number "

@@ -8,31 +8,64 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from altalign import storage
 from altalign.errors import UsageError
 from altalign.train import training_folder
-from altalign.train.data import packed, tokenizer
+from altalign.train.data import by_key, packed, parts, tokenizer
+from altalign.train.data.chosen import WORDS, Asked
+from altalign.train.data.class_numbers import ClassNumbers
+from altalign.train.data.completed import Prompts, Swapped
+from altalign.train.data.index import KEPT
 from altalign.train.data.loader import GlobalBatches
 from altalign.train.data.order import DistinctImages, OneSource, Order, Sampler, Waiting
 from altalign.train.data.samples import Samples
 from altalign.train.data.tokenizer import CaptionTokenizer
+from altalign.train.data_settings import DataSettings
+from altalign.train.model import weights
+from altalign.train.noise import estimates
+from altalign.train.noise.estimates import Estimates
 from altalign.train.ranks import Ranks
-from altalign.train.settings import TrainConfig
+from altalign.train.settings import OF_RUN, TrainConfig
+
+CAPTIONS = "captions/captions.parquet"  # in the folder of the training that wrote them
+_MAKES_CAPTIONS, _MAKES_CONCEPTS = "altalign caption RUN", "altalign concepts"
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Pairs, global batches of them by number, and the tokenizer."""
+    """Pairs, global batches of them by number, the tokenizer, and how noisy each pair is, where that is known."""
 
     samples: Samples
     sampler: GlobalBatches
-    tokenizer: CaptionTokenizer
+    tokenizer: CaptionTokenizer | ClassNumbers
+    estimates: Estimates | None = None
+    swapped: Swapped | None = None
+    prompts: Prompts | None = None
 
     @property
     def lineage(self) -> dict[str, Any]:
-        """What ties weights to the data that they come from: digests."""
+        """Digests that tie weights to their training data."""
+        clusters = {folder: digest for folder, (_, digest) in self.samples.runs.clusters.items()}
         return {
             "manifests": dict(self.samples.runs.manifests),
+            **({"clusters": clusters} if clusters else {}),
+            **({"scores": dict(scores)} if (scores := self.samples.runs.chosen.digests) else {}),
+            **({"noise_sha256": self.estimates.digest} if self.estimates is not None else {}),
+            **(
+                {
+                    "captions_sha256": self.swapped.captions.digest,
+                    "captioned_manifests": dict(self.swapped.learned_from),
+                }
+                if self.swapped is not None
+                else {}
+            ),
+            **(
+                {"concepts_sha256": self.prompts.concepts.digest}
+                if self.prompts is not None and self.prompts.concepts is not None
+                else {}
+            ),
             "tokenizer_sha256": self.tokenizer.digest,
             "pairs": len(self.samples),
         }
@@ -43,9 +76,31 @@ class TrainingData:
         return {"samples_seen": step * self.sampler.size, **self.lineage, **waiting}
 
     def resume(self, step: int, state: Mapping[str, Any]) -> None:
-        """Go on where a checkpoint was."""
+        """Continue from the state of a checkpoint."""
         if isinstance(self.sampler, DistinctImages):
             self.sampler.resume(step, Waiting(**state["waiting"]))
+
+
+def check_there(config: TrainConfig) -> None:
+    """Refuse settings that name what nobody made, before any work: weights, estimates, captions, concepts.
+
+    Raises:
+        UsageError: saying what makes it.
+    """
+    for section in ("image_tower", "text_tower", "captioner"):
+        weights.check_there(getattr(config, section).weights, f"[{section}] weights")
+    if config.noise.estimates:
+        estimates.check_there(config.noise.estimates)
+    if config.noise.captions:
+        by_key.check_there(captions_of(config), setting="[noise] captions", makes=_MAKES_CAPTIONS)
+    if config.captioner.weight and config.captioner.concepts:
+        by_key.check_there(config.captioner.concepts, setting="[captioner] concepts", makes=_MAKES_CONCEPTS)
+
+
+def captions_of(config: TrainConfig) -> str:
+    """The file of written captions that the settings name, as a file or a run."""
+    given = config.noise.captions
+    return given if given.endswith(".parquet") else storage.join(given.removeprefix(OF_RUN), CAPTIONS)
 
 
 def prepared(config: TrainConfig, ranks: Ranks, *, say: Callable[[str], None]) -> TrainingData:
@@ -61,6 +116,8 @@ def prepared(config: TrainConfig, ranks: Ranks, *, say: Callable[[str], None]) -
 def runs_of(config: TrainConfig, say: Callable[[str], None] = lambda _: None) -> list[str]:
     """The run folders that are trained on, that of packed tars and tables among them."""
     chosen = config.data
+    if config.classification.train:
+        return [packed.pack_classes(training_folder.path(config, "packed"), config, say)]
     plain = chosen.tars or chosen.tables
     return [*chosen.runs, *([packed.pack(training_folder.path(config, "packed"), chosen, say)] if plain else [])]
 
@@ -69,21 +126,93 @@ def samples_of(config: TrainConfig, say: Callable[[str], None] = lambda _: None)
     """The pairs of the settings, with their index in the run's folder; of one process, where it is not there yet."""
     chosen = config.data
     return Samples.open(
-        training_folder.path(config, "index"), runs_of(config, say), held_out=chosen.held_out, pairs=chosen.pairs
+        training_folder.path(config, "index"),
+        runs_of(config, say),
+        held_out=chosen.held_out,
+        pairs=chosen.pairs,
+        clusters=chosen.sources == "clusters",
+        asked=asked_of(chosen),
     )
+
+
+def asked_of(chosen: DataSettings) -> Asked:
+    """What the settings ask of pairs."""
+    return Asked(chosen.where, chosen.weight_by, chosen.nulls)
+
+
+def chosen_said(samples: Samples) -> str:
+    """How many pairs are left of which something was asked, and why the others are not."""
+    found: dict[str, int] = samples.facts.get("chosen", {})
+    gone = ", ".join(f"{found[why]:,} {words}" for why, words in WORDS.items() if found.get(why))
+    return f"{found.get(KEPT, 0):,} of {sum(found.values()):,} pairs are left; left out are {gone or 'none'}"
 
 
 def _opened(config: TrainConfig, say: Callable[[str], None]) -> TrainingData:
     chosen, samples = config.data, samples_of(config, say)
-    is_sequential = chosen.sampling == "sequential"
-    order = Order(samples.sources, chosen.source_weights, config.run.seed, sequential=is_sequential)
+    if "chosen" in samples.facts:
+        say(chosen_said(samples))
+    is_sequential, of_pairs = chosen.sampling == "sequential", samples.weights
+    order = Order(
+        samples.sources, chosen.source_weights, config.run.seed, sequential=is_sequential, pair_weights=of_pairs
+    )
     size = config.loop.global_batch
     if size > order.epoch_draws:
         raise UsageError(
             f"[loop] global_batch = {size:,}, and {order.epoch_draws:,} pairs to train on: one would be its own "
             "negative; give fewer"
         )
-    return TrainingData(samples, _sampler(config, order, samples), _tokenizer(config, samples, say))
+    sampler = _sampler(config, order, samples)  # before a tokenizer is trained: settings that cannot be are refused
+    known = _estimates(config, samples)
+    swapped = _swapped(config, known, samples)
+    return TrainingData(samples, sampler, _tokenizer(config, samples, say), known, swapped, prompts_of(config))
+
+
+def _swapped(config: TrainConfig, known: Estimates | None, samples: Samples) -> Swapped | None:
+    """The captions of a model, where the settings name them.
+
+    Raises:
+        UsageError: a pair has none.
+    """
+    if not config.noise.captions:
+        return None
+    assert known is not None  # the settings have it
+    path, place = captions_of(config), training_folder.path(config, "index", "captions.arrow")
+    found = by_key.build(path, place, ["caption"], setting="[noise] captions", makes=_MAKES_CAPTIONS)
+    if missing := found.missing(estimates.keys_of(samples.pairs(np.arange(len(samples), dtype=np.int64)))):
+        raise UsageError(
+            f"[noise] captions: {path}: none of {missing:,} of the {len(samples):,} pairs; write it for the same [data]"
+        )
+    return Swapped(found, known, storage.read_json(parts.mark_of(path)).get("learned_from", {}))
+
+
+def prompts_of(config: TrainConfig) -> Prompts | None:
+    """What a captioner reads, where there is one."""
+    chosen = config.captioner
+    if not chosen.weight:
+        return None
+    place, concepts = training_folder.path(config, "index", "concepts.arrow"), None
+    if chosen.concepts:
+        setting = "[captioner] concepts"
+        concepts = by_key.build(chosen.concepts, place, ["concepts"], setting=setting, makes=_MAKES_CONCEPTS)
+    return Prompts(chosen, concepts)
+
+
+def _estimates(config: TrainConfig, samples: Samples) -> Estimates | None:
+    """How noisy the pairs are, of the settings.
+
+    Raises:
+        UsageError: a pair has no estimate.
+    """
+    given = config.noise.estimates
+    if not given:
+        return None
+    found = estimates.read(given)
+    if missing := found.missing(estimates.keys_of(samples.pairs(np.arange(len(samples), dtype=np.int64)))):
+        raise UsageError(
+            f"[noise] estimates: {estimates.path_of(given)}: none of {missing:,} of the {len(samples):,} pairs; "
+            "measure a training run of the same [data]"
+        )
+    return found
 
 
 def _sampler(config: TrainConfig, order: Order, samples: Samples) -> GlobalBatches:
@@ -93,14 +222,22 @@ def _sampler(config: TrainConfig, order: Order, samples: Samples) -> GlobalBatch
     return OneSource(order, size) if config.data.sampling == "one_source" else Sampler(order, size)
 
 
-def _tokenizer(config: TrainConfig, samples: Samples, say: Callable[[str], None]) -> CaptionTokenizer:
-    """That of the run, made where it is not there yet."""
+def _tokenizer(config: TrainConfig, samples: Samples, say: Callable[[str], None]) -> CaptionTokenizer | ClassNumbers:
+    """The tokenizer of the run, trained if there is none yet; or its classes."""
     place, chosen = training_folder.path(config, "tokenizer.json"), config.tokenizer
+    if config.classification.train:
+        numbers = ClassNumbers.read(training_folder.path(config, "packed", packed.CLASSES))
+        numbers.write(place)
+        return numbers
     if storage.exists(place):
         return tokenizer.read(place, tokens_at_most=chosen.tokens_at_most)
-    if chosen.file:
-        made = tokenizer.read(chosen.file, tokens_at_most=chosen.tokens_at_most)
-    else:
+    made = tokenizer.given(chosen, config.text_tower.weights)
+    if made is not None and made.is_of_bytes and config.text_tower.architecture != "bart":
+        raise UsageError(
+            f"[tokenizer] pieces of bytes, which are BART's, and [text_tower] architecture = "
+            f'"{config.text_tower.architecture}"; give "bart", or another tokenizer'
+        )
+    if made is None:
         say(f"training a tokenizer on the captions of {len(samples):,} pairs")
         made = tokenizer.train(lambda: samples.captions(chosen.captions_at_most), chosen)
     Path(place).parent.mkdir(parents=True, exist_ok=True)

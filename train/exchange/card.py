@@ -1,4 +1,4 @@
-"""The card of an exported model: where it comes from, how it is opened, what it was measured to do."""
+"""The card of an exported model: where it comes from, how to open it, how it was evaluated."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,6 +46,7 @@ def lineage(of: Trained) -> dict[str, Any]:
         "samples_seen": state.get("samples_seen"),
         "model_sha256": storage.read_json(str(of.place / "manifest.json"))["model.safetensors"],
         "manifests": state.get("manifests", {}),
+        "captioned_manifests": state.get("captioned_manifests", {}),
         "without_lineage": facts.get("without_lineage", []),
         "tokenizer_sha256": of.tokenizer.digest,
         "trained_with": facts.get("versions", {}),
@@ -75,7 +76,8 @@ def _text(of: Trained, facts: Mapping[str, Any], to: str, notes: Sequence[str]) 
             "",
             "# A dual encoder trained by altalign",
             "",
-            f"EfficientNet-{image.architecture.upper()} and BERT of {text.layers} layers x {text.width}; "
+            f"{_image_tower(image.architecture)} and {'BART' if text.architecture == 'bart' else 'BERT'} of "
+            f"{text.layers} layers x {text.width}; "
             f"{numbers / 1e6:.1f} M parameters; embeddings of {of.model.width:,}. Images are resized to {resize} x "
             f"{resize} px, of which the model sees the middle {crop} px; pixels are scaled to -1..1. Captions have at "
             f"most {of.tokenizer.tokens_at_most} word pieces of {of.tokenizer.vocabulary:,}.",
@@ -94,6 +96,7 @@ def _text(of: Trained, facts: Mapping[str, Any], to: str, notes: Sequence[str]) 
             "",
             *(runs or ["- not known"]),
             "",
+            *_captioned(facts["captioned_manifests"]),
             f"{of.step:,} steps, {facts['samples_seen'] or 0:,} pairs seen. `training.toml` has all settings, "
             "`lineage.json` these facts.",
             "",
@@ -103,3 +106,22 @@ def _text(of: Trained, facts: Mapping[str, Any], to: str, notes: Sequence[str]) 
             "",
         ]
     )
+
+
+def _image_tower(architecture: str) -> str:
+    return f"A ViT ({architecture})" if architecture.startswith("vit_") else f"EfficientNet-{architecture.upper()}"
+
+
+def _captioned(manifests: Mapping[str, str]) -> list[str]:
+    """What was learned through written captions, where there are any, and what is no zero-shot result any more."""
+    if not manifests:
+        return []
+    return [
+        "Captions of its noisy pairs were written by a model that had learned from these captioned pairs:",
+        "",
+        *(f"- `{folder}`: manifest.json has SHA-256 `{digest}`" for folder, digest in manifests.items()),
+        "",
+        "**Results on the data set that they are of are not zero-shot**: on MSCOCO, where they are MSCOCO's. Those on "
+        "Flickr30K, whose captions are alike, profit too.",
+        "",
+    ]

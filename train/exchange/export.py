@@ -1,5 +1,6 @@
 """`altalign export RUN DIR --to …`: a trained model as other libraries open it, opened again there and compared."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,7 @@ TARGETS: dict[str, ModuleType] = {"align": to_align, "open_clip": to_open_clip, 
 _CAPTIONS = 8  # that are compared
 
 
-def export(run: str, folder: str, *, to: str, step: int | None, overrides: dict[str, Any]) -> int:
+def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mapping[str, object]) -> int:
     """Write a checkpoint's model, open it again and compare; nothing stays where it differs.
 
     Args:

@@ -1,7 +1,8 @@
-"""Other people's libraries, at work without a word of their own."""
+"""Runs other people's libraries silently and offline."""
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +14,14 @@ _SAID_AT_MOST = 200  # characters of what a library says
 
 @contextmanager
 def quiet(name: str = "") -> Iterator[None]:
-    """Around their work: nothing is said and nothing fetched.
+    """Keeps libraries silent and offline in this block.
 
     Raises:
         UsageError: with a `name` of a model, what a library raised while it was opened, on one line.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    if (transformers := sys.modules.get("transformers")) is not None:
+        transformers.utils.logging.disable_progress_bar()
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

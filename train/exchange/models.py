@@ -6,63 +6,65 @@ is refused, and nothing is fetched.
 
 import importlib
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from hashlib import file_digest, sha256
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional
 
 from altalign.errors import UsageError, bring
+from altalign.eval.encoded import Encoder
 from altalign.train.data import augment
 from altalign.train.encoders import opened as opened_run
 from altalign.train.exchange.libraries import quiet
 from altalign.train.model.weights import NAMES_SHOWN
+from altalign.train.ranks import device_of
+from altalign.train.setting_types import Device
 
 _OPEN_CLIP, _ALIGN = "open_clip_model.safetensors", "model.safetensors"
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model in evaluation mode.
-
-    Attributes:
-        decode: from an image file's bytes to what `encode_image` takes a batch of; raises ValueError or OSError.
-        encode_image: embeddings (n, width), of length 1.
-        encode_text: embeddings (n, width) of n captions, of length 1.
-    """
-
-    decode: Callable[[bytes], Tensor]
-    encode_image: Callable[[Tensor], Tensor]
-    encode_text: Callable[[list[str]], Tensor]
-
-
-def opened(name: str) -> Model:
+def opened(
+    name: str,
+    *,
+    step: int | None = None,
+    device: Device = "auto",
+    evaluation: Mapping[str, object] | None = None,
+) -> Encoder:
     """The model of a name: `open_clip:DIR`, `open_clip:MODEL:CHECKPOINT`, a folder of AlignModel, or a training run.
 
+    Args:
+        name: see above.
+        step: of a training run, the checkpoint (None: the newest).
+        device: what it computes on; `auto`: a GPU where there is one.
+        evaluation: of a training run, settings in place of its own [evaluation].
+
     Raises:
-        UsageError: there is no such model, a package is missing, or tensors are missing, surplus or of other shapes.
+        UsageError: there is no such model, a package is missing, or tensors are missing, surplus or of other shapes;
+            or there is no such device.
     """
     kind, _, rest = name.partition(":")
     if kind == "open_clip" and rest:
-        return _open_clip(name, rest)
+        return _open_clip(name, rest, device_of(device))
     settings = _settings(name)
     if settings.get("model_type") == "align":
-        return _align(name)
+        return _align(name, device_of(device))
     if "model_type" in settings:
         raise UsageError(
             f"{name}: a model of type {settings['model_type']!r}; give a folder of AlignModel, open_clip:DIR, or a "
             "training run"
         )
-    run = opened_run(name)
-    return Model(run.decode, run.encode_image, run.encode_text)
+    return opened_run(name, step=step, device=device, evaluation=evaluation).encoder
 
 
-def _settings(folder: str) -> dict[str, Any]:
+def _settings(folder: str) -> dict[str, object]:
     place = Path(folder, "config.json")
     try:
         return json.loads(place.read_bytes()) if place.is_file() else {}
@@ -70,7 +72,7 @@ def _settings(folder: str) -> dict[str, Any]:
         raise UsageError(f"{place}: no JSON ({error}); give a folder as `save_pretrained` writes it") from None
 
 
-def _align(folder: str) -> Model:
+def _align(folder: str, on: torch.device) -> Encoder:
     from transformers import AlignConfig, AlignModel, AutoProcessor
 
     _check_file(folder, Path(folder, _ALIGN))
@@ -79,23 +81,28 @@ def _align(folder: str) -> Model:
         _check_tensors(folder, model.state_dict(), Path(folder, _ALIGN))
         model = AlignModel.from_pretrained(folder, use_safetensors=True, local_files_only=True).eval()
         processor: Any = AutoProcessor.from_pretrained(folder, local_files_only=True)
+    torch.nn.Module.to(model, on)
     most = model.config.text_config.max_position_embeddings
 
-    def decode(data: bytes) -> Tensor:
-        photo = Image.fromarray(augment.decode(data))
-        return processor.image_processor(images=photo, return_tensors="pt")["pixel_values"][0]
+    def of_pixels(pixels: Any) -> Tensor:
+        return processor.image_processor(images=Image.fromarray(pixels), return_tensors="pt")["pixel_values"][0]
 
     def encode_text(captions: list[str]) -> Tensor:
         length = min(most, processor.tokenizer.model_max_length)
         given = processor.tokenizer(captions, padding=True, truncation=True, max_length=length, return_tensors="pt")
-        return functional.normalize(model.get_text_features(**given).pooler_output, dim=-1)
+        return functional.normalize(model.get_text_features(**given.to(on)).pooler_output, dim=-1)
 
-    return Model(
-        decode, lambda pixels: functional.normalize(model.get_image_features(pixels).pooler_output, dim=-1), encode_text
+    return Encoder(
+        lambda data: of_pixels(augment.decode(data)),
+        lambda pixels: functional.normalize(model.get_image_features(pixels.to(on)).pooler_output, dim=-1),
+        encode_text,
+        _digest([path for path in sorted(Path(folder).iterdir()) if path.is_file()], version("transformers"), on.type),
+        of_pixels=of_pixels,
+        device=str(on),
     )
 
 
-def _open_clip(name: str, rest: str) -> Model:
+def _open_clip(name: str, rest: str, on: torch.device) -> Encoder:
     if find_spec("open_clip") is None:
         raise UsageError(f"{name}: the package open_clip is missing; {bring('open_clip')}")
     model_name, _, checkpoint = rest.partition(":")
@@ -103,19 +110,32 @@ def _open_clip(name: str, rest: str) -> Model:
     place = Path(checkpoint) if checkpoint else Path(rest, _OPEN_CLIP)
     _check_file(name, place)
     with quiet(name):
-        open_clip: Any = importlib.import_module("open_clip")
+        open_clip = importlib.import_module("open_clip")
         if checkpoint and model_name not in open_clip.list_models():
             raise UsageError(f"{name}: open_clip has no model {model_name!r}; give one of open_clip.list_models()")
         model, _, transform = open_clip.create_model_and_transforms(of, load_weights=False, pretrained_text=False)
         _check_tensors(name, model.state_dict(), place)
         open_clip.load_checkpoint(model, str(place))
         words = open_clip.get_tokenizer(of)
-    model.eval()
-    return Model(
+    model.to(on).eval()
+    files = [place] if checkpoint else [path for path in sorted(Path(rest).iterdir()) if path.is_file()]
+    return Encoder(
         lambda data: transform(Image.fromarray(augment.decode(data))),
-        lambda pixels: functional.normalize(model.encode_image(pixels), dim=-1),
-        lambda captions: functional.normalize(model.encode_text(words(captions)), dim=-1),
+        lambda pixels: functional.normalize(model.encode_image(pixels.to(on)), dim=-1),
+        lambda captions: functional.normalize(model.encode_text(words(captions).to(on)), dim=-1),
+        _digest(files, of, repr(transform), version("open_clip_torch"), on.type),
+        of_pixels=lambda pixels: transform(Image.fromarray(pixels)),
+        device=str(on),
     )
+
+
+def _digest(files: Iterable[Path], *more: str) -> str:
+    """Of files, and of what else embeddings depend on."""
+    parts = list(more)
+    for path in files:
+        with path.open("rb") as file:
+            parts += [path.name, file_digest(file, "sha256").hexdigest()]
+    return sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _check_file(name: str, place: Path) -> None:

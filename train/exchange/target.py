@@ -1,4 +1,4 @@
-"""What the forms that a model is exported to have in common."""
+"""What all export formats share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

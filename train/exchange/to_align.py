@@ -53,7 +53,7 @@ def check(of: Trained) -> None:
 
 
 def write(of: Trained, folder: Path) -> list[str]:
-    """Write it; gives what its user should know."""
+    """Write the folder; returns notes for its user."""
     model = AlignModel(_config(of))
     model.load_state_dict(_state(of, model.state_dict()))
     model.save_pretrained(folder)
@@ -70,11 +70,11 @@ def write(of: Trained, folder: Path) -> list[str]:
     )
     write_tokenizer(of, folder)
     AlignProcessor(processor, AutoTokenizer.from_pretrained(folder)).save_pretrained(folder)
-    most = of.tokenizer.tokens_at_most
+    most, kept = of.tokenizer.tokens_at_most, 1 - of.config.image_tower.batch_norm_momentum
     return [
         f"give the processor `truncation=True, max_length={most}`: it pads captions to {_PROCESSOR_TOKENS} by itself "
         "and does not cut them",
-        "do not train on with this class: its batch norm forgets everything each step",
+        f"do not train on with this class: its batch norm keeps {kept:.0%} of its running statistics a step",
     ]
 
 
@@ -100,7 +100,7 @@ def _config(of: Trained) -> AlignConfig:
     image, text = of.config.image_tower, of.config.text_tower
     width, depth = FACTORS[image.architecture]
     _, px = of.evaluation_sizes
-    text_config: dict[str, Any] = {
+    text_config: dict[str, object] = {
         "vocab_size": of.tokenizer.vocabulary,
         "hidden_size": text.width,
         "num_hidden_layers": text.layers,
@@ -130,7 +130,7 @@ def _config(of: Trained) -> AlignConfig:
 
 def _state(of: Trained, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Our weights by AlignModel's names. Positions beyond our captions, and the unused pooler, are zeros."""
-    image, text = of.model.image_tower.state_dict(), of.model.text_tower.bert.state_dict()
+    image, text = of.model.image_tower.state_dict(), of.bert.state_dict()
     found = {f"vision_model.{name}": image[own] for own, name in align_names.of(image).items()}
     found |= {f"text_model.{name}": values for name, values in text.items()}
     found |= {f"text_projection.{name}": values for name, values in of.model.text_projection.state_dict().items()}

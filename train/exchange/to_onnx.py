@@ -55,7 +55,7 @@ def check(_of: Trained) -> None:
 
 
 def write(of: Trained, folder: Path) -> list[str]:
-    """Write it; gives what its user should know."""
+    """Write the folder; returns notes for its user."""
     resize, crop = of.evaluation_sizes
     tokens, _ = padded(of.tokenizer.encode(["a", "a b"]), of.tokenizer.tokens_at_most)
     _graph(_Image(of), torch.zeros(2, 3, resize, resize), "images", {0: "images"}, folder / "image.onnx")

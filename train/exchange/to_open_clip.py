@@ -4,7 +4,6 @@ import importlib
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -46,7 +45,7 @@ def check(of: Trained) -> None:
 
 
 def write(of: Trained, folder: Path) -> list[str]:
-    """Write it; gives what its user should know."""
+    """Write the folder; returns notes for its user."""
     resize, crop = of.evaluation_sizes
     place = str(folder.resolve())
     settings = {
@@ -77,10 +76,10 @@ def write(of: Trained, folder: Path) -> list[str]:
         },
     }
     (folder / "open_clip_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    of.model.text_tower.bert.config.save_pretrained(folder)
+    of.bert.config.save_pretrained(folder)
     write_tokenizer(of, folder)
     image = {f"visual.trunk.{name}": values for name, values in with_head.state(of).items()}
-    text = {f"text.transformer.{name}": values for name, values in of.model.text_tower.bert.state_dict().items()}
+    text = {f"text.transformer.{name}": values for name, values in of.bert.state_dict().items()}
     last = f"text.transformer.encoder.layer.{of.config.text_tower.layers - 1}.output.LayerNorm.bias"
     text[last] = text[last] + _shift(of)[0]
     rest = {
@@ -101,7 +100,7 @@ def write(of: Trained, folder: Path) -> list[str]:
 
 def reopen(_of: Trained, folder: Path) -> Reopened:
     """The folder as open_clip opens it."""
-    open_clip: Any = importlib.import_module("open_clip")
+    open_clip = importlib.import_module("open_clip")
     model, _, _ = open_clip.create_model_and_transforms(f"local-dir:{folder}")
     words = open_clip.get_tokenizer(f"local-dir:{folder}")
     model.eval()

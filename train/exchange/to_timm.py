@@ -22,7 +22,7 @@ def check(of: Trained) -> None:
 
 
 def write(of: Trained, folder: Path) -> list[str]:
-    """Write it; gives what its user should know."""
+    """Write the folder; returns notes for its user."""
     resize, crop = of.evaluation_sizes
     settings = {
         "architecture": with_head.name_of(of),

@@ -1,4 +1,4 @@
-"""The image tower as timm's tf_efficientnet_*, with the head convolution that timm insists on and ours has not.
+"""The image tower as timm's tf_efficientnet_*, with the head convolution that timm requires and ours lacks.
 
 It is filled so that outputs are equal: of each feature z it makes z and -z, its activation silu(z) and silu(-z), and
 the linear layer after the pooling takes their difference, for silu(z) - silu(-z) = z.

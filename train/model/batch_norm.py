@@ -23,7 +23,7 @@ Statistics = Literal["ghost", "local", "sync", "frozen"]
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """What timm's BatchNormAct2d is, its activation included, with statistics as this module has them.
+    """timm's BatchNormAct2d, activation included, with the statistics of this module.
 
     It takes the weights, activation and settings of the layer it replaces, a BatchNormAct2d; the names of its state
     stay timm's.

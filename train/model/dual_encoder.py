@@ -1,22 +1,27 @@
 """The dual encoder: two towers, linear layers after them where needed, the temperature (ALIGN sections 4.1, 5)."""
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from altalign.train.model import weights
+from altalign.train.model.bart import BartTower, Captioner
+from altalign.train.model.image_decoder import ImageDecoder
 from altalign.train.model.image_tower import ImageTower
 from altalign.train.model.text_tower import TextTower
-from altalign.train.model.vision_transformer import VisionTower
-from altalign.train.settings import ImageTowerSettings, TextTowerSettings
+from altalign.train.model.vision_transformer import VisionTower, patch_px
+from altalign.train.nlip_settings import CaptionerSettings, ReconstructionSettings
+from altalign.train.setting_types import Part
+from altalign.train.settings import OF_RUN, ImageTowerSettings, TextTowerSettings
 
 if TYPE_CHECKING:
     from altalign.train.step.mixup import Mixup
 
-Part = Literal["image_tower", "image_projection", "text_tower", "text_projection", "temperature"]
-PARTS: tuple[Part, ...] = ("image_tower", "image_projection", "text_tower", "text_projection", "temperature")
+PARTS: tuple[Part, ...] = get_args(Part)
+Prompted = tuple[torch.Tensor, torch.Tensor]  # tokens int64 (n, length) and their mask
 
 
 class Temperature(nn.Module):
@@ -59,26 +64,67 @@ class DualEncoder(nn.Module):
         vocabulary: int,
         tokens_at_most: int,
         temperature: Temperature | None = None,
+        reconstruction: ReconstructionSettings | None = None,
+        captioner: CaptionerSettings | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
+        decoded = captioner if captioner is not None and captioner.weight else None
+        positions = max(tokens_at_most, decoded.tokens_at_most if decoded is not None else 0)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # of the CPU alone, where weights are drawn
-            self.image_tower = VisionTower(image) if image.is_vit else ImageTower(image)
-            self.text_tower = TextTower(text, vocabulary=vocabulary, tokens_at_most=tokens_at_most)
+            self.image_tower = image_tower_of(image)
+            self.text_tower = text_tower_of(text, vocabulary=vocabulary, positions=positions)
             own = self.image_tower.num_features
             self.width: int = image.embedding_width or own
             self.image_projection = nn.Identity() if self.width == own else _linear(own, self.width)
             self.text_projection = _linear(self.text_tower.num_features, self.width)
+            _from_run(self.image_projection, image, "image")
+            _from_run(self.text_projection, text, "text")
+            self._add_decoders(image, text, reconstruction, decoded, vocabulary=vocabulary, positions=positions)
         self.temperature = temperature or Temperature(1.0, learned=True)
+
+    def _add_decoders(
+        self,
+        image: ImageTowerSettings,
+        text: TextTowerSettings,
+        reconstruction: ReconstructionSettings | None,
+        captioner: CaptionerSettings | None,
+        *,
+        vocabulary: int,
+        positions: int,
+    ) -> None:
+        """NLIP's two decoders, those that have a weight."""
+        own = self.image_tower.num_features
+        self.image_decoder = self.captioner = None
+        self._captions = captioner
+        if reconstruction is not None and reconstruction.weight:
+            self.image_decoder = ImageDecoder(reconstruction, image_width=own, patch_px=patch_px(image.architecture))
+        if captioner is not None:
+            self.captioner = Captioner(captioner, text, vocabulary=vocabulary, positions=positions, image_width=own)
+
+    @property
+    def has_decoders(self) -> bool:
+        """Whether pairs have losses of their own beside the contrastive one."""
+        return self.image_decoder is not None or self.captioner is not None
 
     def image_features(self, images: torch.Tensor) -> torch.Tensor:
         """Features (n, width)."""
         return self.image_projection(self.image_tower(images))
 
     def text_features(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Features (n, width)."""
-        return self.text_projection(self.text_tower(tokens, mask))
+        """Features (n, width). No state of an image reaches them."""
+        return self.text_projection(self._of_text(self.text_tower, tokens, mask))
+
+    def _of_text(self, tower: nn.Module, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """What a text is before its projection: (n, width)."""
+        if self._captions is None or self._captions.text_feature == "encoder":
+            return tower(tokens, mask)
+        assert isinstance(tower, BartTower)
+        assert self.captioner is not None
+        memory, attended = self.captioner.memory(None, tower.states(tokens, mask), mask)
+        states = self.captioner.states(tower.words, tokens, memory, attended)
+        return states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]
 
     def encode_image(self, images: torch.Tensor) -> torch.Tensor:
         """Embeddings (n, width)."""
@@ -96,19 +142,55 @@ class DualEncoder(nn.Module):
         *,
         mixup: "Mixup | None" = None,
         kept: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings of images and of captions, in training.
+        prompted: Prompted | None = None,
+        has_losses: bool = False,
+    ) -> tuple[torch.Tensor, ...]:
+        """Embeddings of images and of captions, in training; with `has_losses`, those of `_own_losses` after them.
 
         `mixup` mixes pixels, or features of captions before they have length 1; `kept`, int64 (n, k), are the patches
-        that a ViT looks at.
+        that a ViT looks at; `prompted` are tokens and mask of [p, q, y^m].
         """
         mixes = mixup.of if mixup is not None else ""
         seen = mixup.mixed(images) if mixup is not None and mixes == "images" else images
-        of_images = self.image_tower(seen) if kept is None else self.image_tower(seen, kept)
-        of_texts = self.text_features(tokens, mask)
+        states = None
+        if isinstance(self.image_tower, VisionTower):
+            states = self.image_tower.states(seen, kept)
+            of_images = states[:, 0]
+        else:
+            of_images = self.image_tower(seen)
+        if self._captions is not None and self._captions.contrastive_text == "prompted" and prompted is not None:
+            of_texts = self.text_features(*prompted)
+        else:
+            of_texts = self.text_features(tokens, mask)
         if mixup is not None and mixes == "texts":
             of_texts = mixup.mixed(of_texts)
-        return _at_length_1(self.image_projection(of_images)), _at_length_1(of_texts)
+        embeddings = _at_length_1(self.image_projection(of_images)), _at_length_1(of_texts)
+        if not has_losses:
+            return embeddings
+        assert states is not None
+        return *embeddings, self._own_losses(images, states, kept, tokens, mask, prompted)
+
+    def _own_losses(
+        self,
+        images: torch.Tensor,
+        states: torch.Tensor,
+        kept: torch.Tensor | None,
+        tokens: torch.Tensor,
+        mask: torch.Tensor,
+        prompted: Prompted | None,
+    ) -> torch.Tensor:
+        """The losses of reconstruction and of captions, each summed over the pairs: float32[2]; 0 without a decoder.
+
+        They come after the embeddings: what dropout draws for these is the same without them.
+        """
+        sums = [states.new_zeros((), dtype=torch.float32)] * 2
+        if self.image_decoder is not None and kept is not None:
+            sums[0] = self.image_decoder.losses(states, kept, images).sum()
+        if self.captioner is not None and prompted is not None:
+            assert isinstance(self.text_tower, BartTower)
+            seen = self.captioner.memory(states[:, 1:], self.text_tower.states(*prompted), prompted[1])
+            sums[1] = self.captioner.losses(self.text_tower.words, tokens, mask, *seen).sum()
+        return torch.stack(sums)
 
     def checkpoint_activations(self) -> None:
         """Compute activations of both towers again instead of keeping them."""
@@ -116,8 +198,20 @@ class DualEncoder(nn.Module):
         self.text_tower.set_grad_checkpointing()
 
 
+def image_tower_of(settings: ImageTowerSettings) -> ImageTower | VisionTower:
+    """The tower that the settings describe, with its first weights."""
+    return VisionTower(settings) if settings.is_vit else ImageTower(settings)
+
+
+def text_tower_of(settings: TextTowerSettings, *, vocabulary: int, positions: int) -> TextTower | BartTower:
+    """The tower that the settings describe, with its first weights."""
+    if settings.architecture == "bart":
+        return BartTower(settings, vocabulary=vocabulary, positions=positions)
+    return TextTower(settings, vocabulary=vocabulary, tokens_at_most=positions)
+
+
 def part_of(name: str) -> Part:
-    """The part of the model that a parameter belongs to, by its name, wrapped (`module.…`) or not.
+    """The part of a dual encoder or a classifier that a parameter is of, by its name, wrapped (`module.…`) or not.
 
     Raises:
         ValueError: it is of no part.
@@ -135,6 +229,14 @@ def _linear(width: int, width_after: int) -> nn.Linear:
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+def _from_run(layer: nn.Module, tower: ImageTowerSettings | TextTowerSettings, of: Literal["image", "text"]) -> None:
+    """Give the layer after a tower what it has in the run that the tower is from; of a frozen one it is frozen too."""
+    if tower.weights.startswith(OF_RUN):
+        setting = f"[{of}_tower] weights, the layer after the tower"
+        weights.read_projection_into(layer, tower.weights, setting=setting, prefix=f"{of}_projection.")
+        layer.requires_grad_(requires_grad=not tower.frozen)
 
 
 def _at_length_1(features: torch.Tensor) -> torch.Tensor:

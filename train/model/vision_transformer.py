@@ -1,17 +1,18 @@
 """ViT of timm's blocks (ZeroVL section 2.2; Dosovitskiy et al., arXiv 2010.11929, table 1)."""
 
-from typing import Any, Self
+from typing import Self
 
 import torch
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import checkpoint_seq
 from timm.models.vision_transformer import VisionTransformer
 
 from altalign.train.model import weights
-from altalign.train.model.image_tower import HALF_OF_THE_RANGE
 from altalign.train.settings import ImageTowerSettings
 
 SIZES = {"ti": (192, 12), "s": (384, 12), "b": (768, 12), "l": (1024, 24)}  # width, blocks; Ti and S are DeiT's
 HEAD_WIDTH = 64
+MEANS_AND_DEVIATIONS = {"range": ((0.5,) * 3, (0.5,) * 3), "imagenet": (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)}
 
 
 def patch_px(architecture: str) -> int:
@@ -30,6 +31,8 @@ class VisionTower(VisionTransformer):
     """
 
     num_features: int
+    divisor: torch.Tensor
+    shift: torch.Tensor
 
     def __init__(self, settings: ImageTowerSettings) -> None:
         patch = patch_px(settings.architecture)
@@ -45,6 +48,9 @@ class VisionTower(VisionTransformer):
             drop_path_rate=settings.drop_path,
             dynamic_img_size=True,
         )
+        mean, deviation = MEANS_AND_DEVIATIONS[settings.normalisation]
+        self.register_buffer("divisor", 255 * torch.tensor(deviation).view(3, 1, 1), persistent=False)
+        self.register_buffer("shift", (torch.tensor(mean) / torch.tensor(deviation)).view(3, 1, 1), persistent=False)
         self.frozen = settings.frozen
         if settings.weights:
             weights.read_into(
@@ -58,14 +64,18 @@ class VisionTower(VisionTransformer):
         return super().train(mode and not self.frozen)
 
     def forward(self, x: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Features (n, num_features) of images (n, 3, height, width), uint8 or floats from 0 to 255.
+        """Features (n, num_features) of images: the [CLS] of `states`."""
+        return self.states(x, kept)[:, 0]
+
+    def states(self, x: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
+        """States (n, 1 + patches, num_features) of images (n, 3, height, width), uint8 or floats from 0 to 255.
 
         Sides are multiples of a patch. `kept`, int64 (n, k), are the patches that are looked at, counted row by row.
         """
-        pixels = x.to(self.get_parameter("norm.weight").dtype) / HALF_OF_THE_RANGE - 1
-        tokens: Any = self._pos_embed(self.patch_embed(pixels))
+        pixels = x.to(self.get_parameter("norm.weight").dtype) / self.divisor - self.shift
+        tokens = self._pos_embed(self.patch_embed(pixels))
         if kept is not None:
             chosen = kept[..., None].expand(-1, -1, tokens.shape[-1])
             tokens = torch.cat([tokens[:, :1], tokens[:, 1:].gather(1, chosen)], dim=1)
         tokens = checkpoint_seq(self.blocks, tokens) if self.grad_checkpointing else self.blocks(tokens)
-        return self.norm(tokens)[:, 0]
+        return self.norm(tokens)

@@ -52,11 +52,13 @@ class Loss(Protocol):
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step's global batch came to: the same on all ranks but for the embeddings.
+    """The results of a step on the global batch: the same on all ranks, except for the embeddings.
 
     loss: of the global batch. Where it is not finite, no parameter has a gradient and batch norm is as it was.
     temperature: what the loss was computed with.
     pairs: of the global batch.
+    own: means over the pairs of the losses that need no other pair, those of reconstruction and of captions; empty
+    where the model has no decoders.
     drift: root of the mean squared distance of a pair's two embeddings from those of the first pass; 0 where there was
     one pass.
     embeddings: of this process's images and texts, without gradient.
@@ -67,6 +69,7 @@ class StepResult:
     pairs: int
     drift: float
     embeddings: Embeddings
+    own: tuple[float, ...] = ()
 
     @property
     def is_finite(self) -> bool:
@@ -82,14 +85,16 @@ class Towers(nn.Module):
         self.parts = nn.ModuleDict({name: part for name, part in model.named_children() if name != "temperature"})
         self._model = (model,)  # in a tuple: not registered as a part
 
-    def forward(self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor, **drawn: Any) -> Embeddings:
-        """Encode images and texts, with what is drawn for them."""
+    def forward(
+        self, images: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor, **drawn: object
+    ) -> tuple[torch.Tensor, ...]:
+        """Encode images and texts, with what is drawn for them; the pairs' own losses where they are asked for."""
         return self._model[0](images, tokens, mask, **drawn)
 
 
 # Buffers (running statistics) stay each rank's own. torch 2.15 has the option under a new name.
 _OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters
-_OWN_BUFFERS: dict[str, Any] = {
+OWN_BUFFERS: dict[str, Any] = {
     "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers": False
 }
 
@@ -105,7 +110,7 @@ def towers_of(model: "DualEncoder", group: Group = None) -> nn.Module:
     alone = not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size(group) > 1)
     if alone or not _is_trained(towers):
         return towers
-    return DistributedDataParallel(towers, process_group=group, gradient_as_bucket_view=True, **_OWN_BUFFERS)
+    return DistributedDataParallel(towers, process_group=group, gradient_as_bucket_view=True, **OWN_BUFFERS)
 
 
 def gradients(
@@ -119,68 +124,93 @@ def gradients(
     step: int,
     mixup: Mixup | None = None,
     token_drop: TokenDrop | None = None,
-    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    own_weights: Sequence[float] = (),
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     group: Group = None,
 ) -> StepResult:
     """Leave the gradient of the global batch's loss in `.grad` of every parameter of a model.
 
-    Batch norm's running statistics move once.
-
-    A collective: all ranks call it. Gradients from before are dropped. Random numbers of torch are seeded anew.
+    A collective: all ranks call it. Earlier gradients are dropped, torch's random numbers are seeded anew, and batch
+    norm's running statistics move once.
 
     Args:
         towers: the model's, of `towers_of`.
         model: in training mode.
-        batch: this rank's pairs, those of rank 0 first in the global batch; their number may differ between ranks, and
-            is at least 1.
+        batch: this rank's pairs, at least 1; those of rank 0 come first. Ranks may have different numbers.
         chunk: pairs in the towers at a time.
         loss: this process's part of the loss.
         seed: of the run.
         step: its number.
-        token_drop: the patches that a ViT leaves out, in both passes.
         mixup: how pairs are mixed, in both passes; `chunk` and every rank's pairs are whole groups.
+        token_drop: the patches that a ViT leaves out, in both passes.
+        own_weights: factors of the pairs' own losses, which the forward sums after the embeddings; empty: it has none.
         autocast: the arithmetic of the towers; loss and embeddings are not in it.
         group: the ranks; default all.
     """
     whole = global_batch(len(batch.keys), _device(model), group, width=batch.tokens.shape[1])
     held = widened(batch, whole.width)
-    passes = _Passes(towers, model, held, chunk, mixup, token_drop, autocast, (seed, step), whole)
+    passes = _Passes(towers, model, held, chunk, mixup, token_drop, tuple(own_weights), autocast, (seed, step), whole)
     model.zero_grad(set_to_none=True)
-    check_sync(model, passes.whole.sizes, chunk)
-    fits = max(passes.whole.sizes) <= chunk  # the same on all ranks: collectives keep their order
+    check_sync(model, whole.sizes, chunk)
+    fits = max(whole.sizes) <= chunk  # the same on all ranks: collectives keep their order
     encoded = (
         [passes.encoded(towers, start, collects=True) for start in passes.starts] if fits else passes.without_gradient()
     )
-    images, texts = (torch.cat(parts).detach().requires_grad_() for parts in zip(*encoded, strict=True))
+    of_chunks = zip(*(some[:2] for some in encoded), strict=True)
+    images, texts = (torch.cat(parts).detach().requires_grad_() for parts in of_chunks)
     value = model.temperature.value()
     temperature = value.detach().requires_grad_()
     targets = mixup.targets(images.detach()) if mixup is not None else None
     part = loss(images, texts, temperature, targets=targets, group=group)
     part.backward()
     assert images.grad is not None and texts.grad is not None and temperature.grad is not None  # noqa: PT018 - for the type checker
+    embeddings, towards = (images.detach(), texts.detach()), (images.grad, texts.grad)
+    apart, sums = torch.zeros((), device=images.device), torch.zeros(len(own_weights), device=images.device)
     if fits:
-        passes.back(encoded[0], (images.grad, texts.grad))
-        apart = torch.zeros((), device=images.device)
+        passes.back(encoded[0], towards)
+        sums = encoded[0][2].detach() if own_weights else sums
     else:
-        apart = passes.with_gradient((images.detach(), texts.detach()), (images.grad, texts.grad))
+        apart, sums = passes.with_gradient(embeddings, towards)
+    own = torch.cat([torch.stack([part.detach().double(), temperature.grad.double(), apart.double()]), sums.double()])
+    return _finished(model, whole, own, value, embeddings, own_weights)
+
+
+def _finished(
+    model: "DualEncoder",
+    whole: GlobalBatch,
+    own: torch.Tensor,
+    temperature: torch.Tensor,
+    embeddings: tuple[torch.Tensor, torch.Tensor],
+    own_weights: Sequence[float],
+) -> StepResult:
+    """Give the temperature its gradient and move running statistics; drop all gradients if one is not finite.
+
+    Args:
+        model: with the gradients of its towers.
+        whole: the global batch.
+        own: this rank's loss, gradient of the temperature, squared distances between the passes, and sums of the
+            pairs' own losses: float64[3 + k].
+        temperature: as the loss took it, with its graph.
+        embeddings: of this rank's images and texts.
+        own_weights: factors (k) of the pairs' own losses.
+    """
     statistics = batch_norm.collected(model)
-    total = torch.cat(
-        [torch.stack([part.detach().double(), temperature.grad.double(), apart.double()]), statistics.double()]
-    )
+    total = torch.cat([own, statistics.double()])
     # with DistributedDataParallel's sum of the towers' gradients the one all-reduce that grows with neither batch nor
     # chunks
-    passes.whole.summed(total)
-    summed, _, squares, sigma = torch.cat([total[:3], temperature.detach().double()[None]]).tolist()
-    result = StepResult(
-        summed, sigma, passes.whole.size, math.sqrt(squares / passes.whole.size), (images.detach(), texts.detach())
-    )
+    whole.summed(total)
+    summed, _, squares, *sums, sigma = torch.cat([total[: len(own)], temperature.detach().double()[None]]).tolist()
+    means = tuple(value / whole.size for value in sums)
+    for weight, mean in zip(own_weights, means, strict=True):
+        summed += weight * mean
+    result = StepResult(summed, sigma, whole.size, math.sqrt(squares / whole.size), embeddings, means)
     if not result.is_finite:
         model.zero_grad(set_to_none=True)
         batch_norm.apply_collected(model, torch.zeros_like(statistics))
         return result
-    if value.requires_grad:
-        value.backward(total[1].to(value.dtype))
-    batch_norm.apply_collected(model, total[3:].to(statistics.dtype))
+    if temperature.requires_grad:
+        temperature.backward(total[1].to(temperature.dtype))
+    batch_norm.apply_collected(model, total[len(own) :].to(statistics.dtype))
     return result
 
 
@@ -194,7 +224,8 @@ class _Passes:
     chunk: int
     mixup: Mixup | None
     token_drop: TokenDrop | None
-    autocast: Callable[[], AbstractContextManager[Any]]
+    own_weights: tuple[float, ...]
+    autocast: Callable[[], AbstractContextManager[object]]
     seed: tuple[int, int]  # of the run, and the step
     whole: GlobalBatch
 
@@ -203,24 +234,29 @@ class _Passes:
         """Where chunks begin among this rank's pairs."""
         return range(0, self.whole.sizes[self.whole.rank], self.chunk)
 
-    def encoded(self, towers: nn.Module, start: int, *, collects: bool) -> Embeddings:
-        """Embeddings of the chunk that begins here, with its own random numbers; `collects` batch norm's sums."""
+    def encoded(self, towers: nn.Module, start: int, *, collects: bool) -> tuple[torch.Tensor, ...]:
+        """Embeddings of the chunk that begins here, with its own random numbers; `collects` batch norm's sums.
+
+        Where it does, the pairs' own losses come after them.
+        """
         held = self.batch.chunk(start, min(start + self.chunk, len(self.batch.keys))).to(_device(self.model))
-        drawn: dict[str, Any] = {} if self.mixup is None else {"mixup": self.mixup}
+        drawn: dict[str, object] = {} if self.mixup is None else {"mixup": self.mixup}
         if self.token_drop is not None:
             drawn["kept"] = self.token_drop.kept(held.keys, held.images)
+        if self.own_weights:
+            drawn |= {"prompted": held.prompted, "has_losses": collects}
         torch.manual_seed(chunk_seed(*self.seed, self.whole.first + start))
         with self.autocast(), batch_norm.collecting(self.model) if collects else nullcontext():
             return towers(held.images, held.tokens, held.mask, **drawn)
 
-    def without_gradient(self) -> list[Embeddings]:
+    def without_gradient(self) -> list[tuple[torch.Tensor, ...]]:
         """Pass 1."""
         with torch.no_grad():
             return [self.encoded(_inner(self.towers), start, collects=False) for start in self.starts]
 
-    def with_gradient(self, first: Embeddings, towards: Embeddings) -> torch.Tensor:
-        """Pass 2, from gradients of embeddings (n, d); returns squared distances from pass 1, summed."""
-        apart = torch.zeros((), device=first[0].device)
+    def with_gradient(self, first: Embeddings, towards: Embeddings) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pass 2, from gradients of embeddings (n, d); returns squared distances from pass 1, and own losses."""
+        apart, sums = (first[0].new_zeros(shape) for shape in ((), (len(self.own_weights),)))
         for start in self.starts:
             rows = slice(start, start + self.chunk)
             is_last = start == self.starts[-1]
@@ -233,19 +269,23 @@ class _Passes:
                 self.back(again, (towards[0][rows], towards[1][rows]))
             apart += sum(
                 (after.detach() - before[rows]).float().square().sum()
-                for after, before in zip(again, first, strict=True)
+                for after, before in zip(again[:2], first, strict=True)
             )
-        return apart
+            if self.own_weights:
+                sums += again[2].detach()
+        return apart, sums
 
-    def back(self, embeddings: Embeddings, towards: Embeddings) -> None:
-        """Go back through the towers that are trained, from the gradients of embeddings."""
+    def back(self, encoded: tuple[torch.Tensor, ...], towards: Embeddings) -> None:
+        """Go back through the model, from the gradients of embeddings and from the pairs' own losses."""
         # it divides the sum of gradients by them
         ranks = len(self.whole.sizes) if isinstance(self.towers, DistributedDataParallel) else 1
         trained = [
             (embedding, gradient * ranks)
-            for embedding, gradient in zip(embeddings, towards, strict=True)
+            for embedding, gradient in zip(encoded[:2], towards, strict=True)
             if embedding.requires_grad
         ]
+        if self.own_weights and encoded[2].requires_grad:
+            trained.append((encoded[2], encoded[2].new_tensor(self.own_weights) * (ranks / self.whole.size)))
         if trained:
             torch.autograd.backward([embedding for embedding, _ in trained], [gradient for _, gradient in trained])
 

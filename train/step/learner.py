@@ -1,8 +1,7 @@
 """A model with its optimiser, and one step of both: what the loop, tests and benchmarks drive."""
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,32 +9,40 @@ import torch
 
 from altalign.errors import AltalignError
 from altalign.train.data.batches import Batch
+from altalign.train.model.compiled import compile_blocks
 from altalign.train.model.dual_encoder import DualEncoder, Temperature
+from altalign.train.noise.estimates import Estimates
 from altalign.train.ranks import Ranks
 from altalign.train.settings import LossSettings, TrainConfig
-from altalign.train.step import accumulation, mixup, negatives, optimizers, schedules, token_drop
-from altalign.train.step.loss import contrastive_loss
+from altalign.train.step import accumulation, arithmetic, mixup, negatives, optimizers, schedules, token_drop
+from altalign.train.step.loss import Noise, contrastive_loss
+
+OWN_LOSSES = ("loss_reconstruction", "loss_caption")  # in the metrics
 
 
 class NotFiniteError(AltalignError):
-    """The loss, or the norm of its gradient, is no number any more."""
+    """The loss, or the norm of its gradient, is not finite."""
 
 
 class Learner:
     """The two towers, the temperature and the optimiser of one rank."""
 
-    def __init__(self, config: TrainConfig, *, vocabulary: int, ranks: Ranks) -> None:
-        self._config = config
+    def __init__(
+        self, config: TrainConfig, *, vocabulary: int, ranks: Ranks, estimates: Estimates | None = None
+    ) -> None:
+        self._config, self._estimates = config, estimates
         self.model = model_of(config, vocabulary=vocabulary).to(ranks.device).to(memory_format=torch.channels_last)
         if config.loop.activation_checkpointing:
             self.model.checkpoint_activations()
         self.optimizer = optimizers.make_optimizer(self.model, config.optimizer)
         if config.loop.compile:
-            self.model.compile()
+            compile_blocks(self.model)
         self._towers = accumulation.towers_of(self.model)
-        self._autocast = autocast(config, ranks.device)
+        self._autocast, self._device = arithmetic.autocast(config.loop.precision, ranks.device), ranks.device
+        self._own_weights = (config.reconstruction.weight, config.captioner.weight) if self.model.has_decoders else ()
         self._loss = partial(
-            contrastive_loss,
+            _weighted,
+            config.loss.weight,
             label_smoothing=config.loss.label_smoothing,
             directions=config.loss.directions,
             negatives=config.loss.negatives,
@@ -51,20 +58,19 @@ class Learner:
             NotFiniteError: loss or gradient is not finite; the weights are those before the step.
         """
         config = self._config
-        rate = schedules.rate(number, config.schedule) * config.rate_scale
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["factor"]
+        rate = set_rates(self.optimizer, config, number)
         self.model.train()
         result = accumulation.gradients(
             self._towers,
             self.model,
             batch,
             chunk=config.loop.chunk,
-            loss=self._loss,
+            loss=partial(self._loss, noise=self._noise(batch)),
             seed=config.run.seed,
             step=number,
             mixup=mixup.drawn(config.loss, seed=config.run.seed, step=number),
             token_drop=token_drop.drawn(config.image_tower, seed=config.run.seed, step=number),
+            own_weights=self._own_weights,
             autocast=self._autocast,
         )
         if not result.is_finite:
@@ -86,8 +92,31 @@ class Learner:
             "rate": rate,
             "gradient_norm": norm,
             "drift": result.drift,
-            **{f"negatives_log_p/{source}": value for source, value in found.items()},
+            **dict(zip(OWN_LOSSES[: len(result.own)], result.own, strict=True)),
+            **{negatives.NEGATIVES + source: value for source, value in found.items()},
         }
+
+    def _noise(self, batch: Batch) -> Noise | None:
+        """How noisy each pair of a batch is held for, where the settings want it."""
+        chosen = self._config.noise
+        if not chosen.smoothing or self._estimates is None:
+            return None
+        eps = torch.from_numpy(self._estimates.of(batch.keys)).to(self._device)
+        return Noise(chosen.smoothing * eps, chosen.form)
+
+
+def _weighted(weight: float, *embeddings: torch.Tensor, **settings: Any) -> torch.Tensor:
+    """The contrastive loss times its weight."""
+    loss = contrastive_loss(*embeddings, **settings)
+    return loss if weight == 1 else weight * loss
+
+
+def set_rates(optimizer: torch.optim.Optimizer, config: TrainConfig, step: int) -> float:
+    """Give each part its rate of a step; returns that of parts without a factor."""
+    rate = schedules.rate(step, config.schedule) * config.rate_scale
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["factor"]
+    return rate
 
 
 def model_of(config: TrainConfig, *, vocabulary: int) -> DualEncoder:
@@ -98,6 +127,8 @@ def model_of(config: TrainConfig, *, vocabulary: int) -> DualEncoder:
         vocabulary=vocabulary,
         tokens_at_most=config.tokenizer.tokens_at_most,
         temperature=_temperature(config.loss),
+        reconstruction=config.reconstruction,
+        captioner=config.captioner,
         seed=config.run.seed,
     )
 
@@ -109,8 +140,3 @@ def _temperature(loss: LossSettings) -> Temperature:
         at_least=loss.temperature_at_least,
         at_most=loss.temperature_at_most,
     )
-
-
-def autocast(config: TrainConfig, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """The arithmetic of the towers."""
-    return partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=config.loop.precision == "bfloat16")

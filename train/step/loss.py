@@ -7,6 +7,10 @@ blocks again. Everything else (the match, label smoothing, weights of pairs, mix
 autograd:
 
     loss of image i = logsumexp_j s_ij - (1 - smoothing) s_ii - smoothing mean_j s_ij    s_ij = x_i . y_j / temperature
+
+NLIP's noise-adaptive loss (arXiv 2212.07086) has a smoothing of its own for each pair, `Noise`: in the form that is
+meant, the match has 1 - w and each of the others w / (N - 1), which is the smoothing w N / (N - 1) above; in the form
+that is printed (equations 10 and 11), only the logits of the others are summed, and the pair's own is kept apart.
 """
 
 from collections.abc import Iterator
@@ -19,7 +23,21 @@ from torch.autograd.function import once_differentiable
 from altalign.train.step.global_batch import GlobalBatch, Group, global_batch
 
 Directions = Literal["sum", "mean"]
+Form = Literal["intended", "printed"]
 Hidden = bool | torch.Tensor  # all or none of a block, or (rows, columns)
+Ways = tuple[int, int]  # the first and the last candidate, counted on from the own pair: (0, N - 1) are all
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far each pair of this process is held for noisy: w (n,), from 0 to below 1, and the form of the loss.
+
+    `intended`: targets 1 - w for the match, w / (N - 1) for each other candidate. `printed`: equations 10 and 11 of
+    NLIP, by which a pair with w = 0 costs exactly 0.
+    """
+
+    weight: torch.Tensor
+    form: Form = "intended"
 
 
 @dataclass(frozen=True)
@@ -44,6 +62,7 @@ def contrastive_loss(
     block: int = 2048,
     weights: torch.Tensor | None = None,
     targets: Mixed | None = None,
+    noise: Noise | None = None,
     group: Group = None,
 ) -> torch.Tensor:
     """This process's part of the global batch's loss: the sum over its pairs, divided by N, the number of all pairs.
@@ -64,6 +83,7 @@ def contrastive_loss(
             embeddings are.
         weights: factor of each pair's loss (n,).
         targets: of mixed pairs; only with all negatives.
+        noise: of each pair; in place of smoothing and mixed targets.
         group: the ranks; default all.
     """
     losses = pair_losses(
@@ -75,6 +95,7 @@ def contrastive_loss(
         negatives=negatives,
         block=block,
         targets=targets,
+        noise=noise,
         group=group,
     )
     weighted = losses.of_pairs if weights is None else losses.of_pairs * weights
@@ -99,24 +120,36 @@ def pair_losses(
     negatives: float = 1.0,
     block: int = 2048,
     targets: Mixed | None = None,
+    noise: Noise | None = None,
     group: Group = None,
 ) -> PairLosses:
     """The loss of each pair in the global batch, as in `contrastive_loss`. Call it under `torch.no_grad`.
 
     Raises:
-        ValueError: shapes are not those of pairs, a rank has none, or mixed targets are given with fewer negatives.
+        ValueError: shapes are not those of pairs, a rank has none, mixed targets are given with fewer negatives, or
+            noise with smoothing or mixed targets.
     """
     if images.shape != texts.shape or images.ndim != 2:
         raise ValueError(f"embeddings of shapes {tuple(images.shape)} and {tuple(texts.shape)} are no pairs")
     if targets is not None and negatives < 1:
         raise ValueError(f"mixed targets with negatives = {negatives}: a partner may be no candidate; give 1")
+    if noise is not None and (targets is not None or isinstance(label_smoothing, torch.Tensor) or label_smoothing):
+        raise ValueError("noise of pairs with label smoothing or mixed targets: give one of them")
     with torch.autocast(images.device.type, enabled=False):
         kind = torch.promote_types(torch.promote_types(images.dtype, texts.dtype), torch.float32)
         images, texts, scale = images.to(kind), texts.to(kind), 1 / temperature.to(kind)
         whole = global_batch(len(images), images.device, group)
         after = round(negatives * (whole.size - 1))
-        by_image, of_images, by_text, of_texts = _Candidates.apply(images, texts, scale, whole, after, block)  # type: ignore[misc]
+        is_printed = noise is not None and noise.form == "printed"
+        by_image, of_images, by_text, of_texts = _Candidates.apply(
+            images, texts, scale, whole, (int(is_printed), after), block
+        )  # type: ignore[misc]
         matches = (images * texts).sum(1) * scale
+        if noise is not None and is_printed:
+            losses = _printed(by_image, matches, noise.weight, after) + _printed(by_text, matches, noise.weight, after)
+            return PairLosses(losses if directions == "sum" else losses / 2, whole.size)
+        if noise is not None:
+            label_smoothing = noise.weight.to(kind) * ((after + 1) / max(1, after))
         to_text = to_image = matches
         if targets is not None:
             share, partner = targets.share, targets.partner
@@ -126,6 +159,16 @@ def pair_losses(
             by_image + by_text - (1 - label_smoothing) * (to_text + to_image) - label_smoothing * (of_images + of_texts)
         )
     return PairLosses(losses if directions == "sum" else losses / 2, whole.size)
+
+
+def _printed(by_others: torch.Tensor, match: torch.Tensor, weight: torch.Tensor, others: int) -> torch.Tensor:
+    """NLIP's equation 10 (n,), of the logsumexp of so many others, the match's logit, and w, each (n,).
+
+    It is log(1 + w / (B - 1) sum_j exp s_ij / ((1 - w) exp s_ii)).
+    """
+    weight = weight.to(match.dtype)
+    odds = (weight / ((1 - weight) * max(1, others))).log()
+    return torch.logaddexp(odds + by_others - match, torch.zeros_like(match))
 
 
 @torch.no_grad()
@@ -139,7 +182,7 @@ def negatives_log_p(
     """
     scale = 1 / temperature
     whole = global_batch(len(images), images.device, group)
-    by_image, of_images, by_text, of_texts = _Candidates.apply(images, texts, scale, whole, whole.size - 1, block)  # type: ignore[misc]
+    by_image, of_images, by_text, of_texts = _Candidates.apply(images, texts, scale, whole, (0, whole.size - 1), block)  # type: ignore[misc]
     matches = (images * texts).sum(1) * scale
     of_negatives = (whole.size * (of_images + of_texts) / 2 - matches) / (whole.size - 1)
     return of_negatives - (by_image + by_text) / 2
@@ -158,32 +201,32 @@ class _Candidates(torch.autograd.Function):
         texts: torch.Tensor,
         scale: torch.Tensor,
         whole: GlobalBatch,
-        after: int,
+        ways: Ways,
         block: int,
     ) -> tuple[torch.Tensor, ...]:
         of_all, scaled = whole.gathered(texts), images * scale
         by_image, by_text = (images.new_full((count,), -torch.inf) for count in (len(images), whole.size))
         of_images, of_texts = torch.zeros_like(by_image), torch.zeros_like(by_text)
-        for rows, columns, from_images, from_texts in _blocks(whole, after, block, images.device):
+        for rows, columns, from_images, from_texts in _blocks(whole, ways, block, images.device):
             logits = scaled[rows] @ of_all[columns].T
             _count(logits, from_images, by_image[rows], of_images[rows])
             _count(logits.T, from_texts, by_text[columns], of_texts[columns])
         by_text, of_texts = whole.summed_in_logarithms(by_text), whole.summed(of_texts)
         ctx.save_for_backward(images, of_all, scale, by_image, by_text)
-        ctx.whole, ctx.after, ctx.block = whole, after, block
-        return by_image, of_images / (after + 1), by_text[whole.own].clone(), of_texts[whole.own] / (after + 1)
+        ctx.whole, ctx.ways, ctx.block = whole, ways, block
+        count = ways[1] + 1 - ways[0]
+        return by_image, of_images / count, by_text[whole.own].clone(), of_texts[whole.own] / count
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         images, of_all, scale, by_image, by_text = ctx.saved_tensors
-        to_image, to_mean_of_image = gradients[0], gradients[1] / (ctx.after + 1)
-        to_text, to_mean_of_text = ctx.whole.gathered(
-            torch.stack([gradients[2], gradients[3] / (ctx.after + 1)], 1)
-        ).unbind(1)
+        count = ctx.ways[1] + 1 - ctx.ways[0]
+        to_image, to_mean_of_image = gradients[0], gradients[1] / count
+        to_text, to_mean_of_text = ctx.whole.gathered(torch.stack([gradients[2], gradients[3] / count], 1)).unbind(1)
         scaled, towards_images, towards_texts = images * scale, torch.zeros_like(images), torch.zeros_like(of_all)
         with torch.autocast(images.device.type, enabled=False):
-            for rows, columns, from_images, from_texts in _blocks(ctx.whole, ctx.after, ctx.block, images.device):
+            for rows, columns, from_images, from_texts in _blocks(ctx.whole, ctx.ways, ctx.block, images.device):
                 logits = scaled[rows] @ of_all[columns].T
                 towards = _towards(logits, from_images, by_image[rows], to_image[rows], to_mean_of_image[rows])
                 towards = _towards(
@@ -219,7 +262,7 @@ def _towards(
 
 
 def _blocks(
-    whole: GlobalBatch, after: int, block: int, device: torch.device
+    whole: GlobalBatch, ways: Ways, block: int, device: torch.device
 ) -> Iterator[tuple[slice, slice, Hidden, Hidden]]:
     """Rows of this process (slices), columns of the global batch, and masks of hidden pairs.
 
@@ -231,24 +274,27 @@ def _blocks(
         for column in range(0, whole.size, block):
             texts = range(column, min(column + block, whole.size))
             from_images, from_texts = (
-                _hidden(images, texts, after, whole.size, device),
-                _hidden(texts, images, after, whole.size, device),
+                _hidden(images, texts, ways, whole.size, device),
+                _hidden(texts, images, ways, whole.size, device),
             )
             if from_images is not True or from_texts is not True:
                 yield rows, slice(texts.start, texts.stop), from_images, from_texts
 
 
-def _hidden(rows: range, columns: range, after: int, size: int, device: torch.device) -> Hidden:
-    """Which columns are no candidates of a row: neither its own nor one of the `after` next in a circle of `size`."""
-    if after >= size - 1:
-        return False
-    least, span = (columns[0] - rows[-1]) % size, len(rows) + len(columns) - 2  # of the ways from rows on to columns
-    if least + span <= after:
-        return False
-    if least > after and least + span < size:
-        return True
-    ways = (
+def _hidden(rows: range, columns: range, ways: Ways, size: int, device: torch.device) -> Hidden:
+    """Which columns are no candidates of a row: those that are not `ways` on from it, in a circle of `size`."""
+    first, after = ways
+    has_own = rows.start < columns.stop and columns.start < rows.stop
+    if not (first and has_own):
+        if after >= size - 1:
+            return False
+        least, span = (columns[0] - rows[-1]) % size, len(rows) + len(columns) - 2  # of the ways from rows to columns
+        if least + span <= after:
+            return False
+        if least > after and least + span < size:
+            return True
+    on = (
         torch.arange(columns.start, columns.stop, device=device)[None]
         - torch.arange(rows.start, rows.stop, device=device)[:, None]
-    )
-    return ways.remainder_(size) > after
+    ).remainder_(size)
+    return on > after if not first else (on > after) | (on < first)

@@ -42,7 +42,7 @@ class Mixup:
         return values.lerp(values[self.partners(len(values), values.device)], 1 - self.share)
 
     def targets(self, embeddings: torch.Tensor) -> Mixed:
-        """What the loss expects of mixed pairs, whose embeddings are (n, d)."""
+        """The targets of the loss for mixed pairs, whose embeddings are (n, d)."""
         return Mixed(
             self.partners(len(embeddings), embeddings.device), embeddings.new_full((len(embeddings),), self.share)
         )

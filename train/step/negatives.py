@@ -8,6 +8,8 @@ from altalign.train.step.accumulation import StepResult
 from altalign.train.step.global_batch import global_batch
 from altalign.train.step.loss import negatives_log_p
 
+NEGATIVES = "negatives_log_p/"  # before the source, in the metrics
+
 
 def by_source(result: StepResult, own: Sequence[str], sources: Sequence[str], *, block: int) -> dict[str, float]:
     """The mean `negatives_log_p` of the pairs of each source in a step's global batch, the same on all ranks.

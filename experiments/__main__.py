@@ -1,0 +1,87 @@
+"""`python -m experiments NAME`: train what is not finished of an experiment, and write its page to docs/experiments."""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from altalign.arguments import Parser
+from altalign.errors import AltalignError
+from altalign.machine.cores import cores
+from experiments import page, plan, queue
+from experiments.plan import Experiment
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train and write, or only write; returns the exit code."""
+    try:
+        sys.stdout.write(f"{_written(argv)}\n")
+    except AltalignError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; run it again, it continues\n")
+        return 130
+    return 0
+
+
+def _written(argv: Sequence[str]) -> Path:
+    """Do it; gives the page."""
+    parser = Parser(prog="python -m experiments", description="Train the runs of an experiment, and write its page.")
+    parser.add_argument("name", metavar="NAME", help="of experiments/NAME.toml")
+    parser.add_argument("--page", action="store_true", help="train nothing: write the page of the results so far")
+    parser.add_argument("--anew", action="store_true", help="train runs too whose results are committed in docs")
+    parser.add_argument("--processes", type=int, default=cores(), help="that train at a time (one a core)")
+    arguments = parser.parse_args(argv)
+    experiment = queue.read(arguments.name)
+    place = queue.ROOT / "docs" / "experiments" / f"{arguments.name}.json"
+    folder = queue.ROOT / "runs" / "experiments" / arguments.name
+    module, absent = f"experiments.{arguments.name}", dict[str, str]()
+    if not arguments.anew and place.is_file():
+        queue.remember(folder, experiment, json.loads(place.read_bytes())["runs"])
+    if not arguments.page:
+        absent = queue.run(module, experiment, folder, processes=arguments.processes)
+    if queue.results(folder):  # else the page is made again, of the results that are committed
+        write_results(place, experiment, folder, absent)
+    write_page(arguments.name, experiment, json.loads(place.read_bytes()), place.parent)
+    return place.with_suffix(".md")
+
+
+def write_results(place: Path, experiment: Experiment, folder: Path, absent: dict[str, str]) -> None:
+    """Write what the runs of these settings came to."""
+    finished = queue.results(folder)
+    planned = list(plan.jobs(experiment))
+    done = {job.name for job in planned} - {job.name for job in plan.left(planned, queue.digests(folder))}
+    lacking = {job.arm: reason for job in planned for name, reason in absent.items() if name in job.sets}
+    runs = {
+        name: {
+            "digest": finished[name]["digest"],
+            "values": {measure: round(value, 6) for measure, value in finished[name]["values"].items()},
+            "failed": finished[name]["failed"],
+        }
+        for name in sorted(done)
+    }
+    place.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(run)}" for name, run in runs.items())  # a run a line
+    head = json.dumps({"machine": machine(), "absent": lacking})[:-1]
+    place.write_text(f'{head}, "runs": {{\n{lines}\n}}}}\n', encoding="utf-8")
+
+
+def write_page(name: str, experiment: Experiment, results: page.Results, folder: Path) -> None:
+    """Write the page and its figure."""
+    folder.joinpath(f"{name}.md").write_text(page.markdown(name, experiment, results), encoding="utf-8")
+    folder.joinpath(f"{name}.svg").write_text(page.figure(experiment, results), encoding="utf-8")
+
+
+def machine() -> str:
+    """Cores and processor, in words."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"{os.cpu_count()} cores of {model or platform.machine()}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

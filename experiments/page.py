@@ -1,0 +1,167 @@
+"""The page of an experiment: tables, verdicts and a figure, from results alone. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from experiments.figure import Line, svg
+from experiments.intervals import Difference, difference
+from experiments.plan import Arm, Experiment, Section
+
+Results = Mapping[str, Any]  # `runs`: what each run came to, by ARM-SEED; `absent`: reasons, by arm; `machine`
+
+
+@dataclass(frozen=True)
+class Compared:
+    """An arm beside the one that it replaces, in one measure."""
+
+    arm: str
+    measure: str
+    difference: Difference
+    verdict: str
+
+
+def values(experiment: Experiment, results: Results, arm: str, measure: str) -> dict[int, float]:
+    """What the finished runs of an arm measured, by seed."""
+    runs = {seed: results["runs"].get(f"{arm}-{seed}", {}) for seed in experiment.seeds}
+    return {seed: run["values"][measure] for seed, run in runs.items() if measure in run.get("values", {})}
+
+
+def compared(experiment: Experiment, results: Results, arm: str, measure: str) -> Compared | None:
+    """An arm beside what it replaces, over the seeds that both have; None where there is none."""
+    replaces = experiment.arms[arm].replaces
+    own, other = (values(experiment, results, name, measure) for name in (arm, replaces))
+    seeds = sorted(own.keys() & other.keys())
+    if not replaces or not seeds:
+        return None
+    apart = difference([own[seed] for seed in seeds], [other[seed] for seed in seeds])
+    return Compared(arm, measure, apart, verdict(apart, experiment.arms[arm].paper.get(measure, "")))
+
+
+def verdict(apart: Difference, paper: str) -> str:
+    """Whether a difference is as the paper has it, in words."""
+    is_sure = apart.low > 0 or apart.high < 0
+    if not paper:
+        return ""
+    if paper == "same" and apart.pairs > 1:
+        return "**against the paper**" if is_sure else "as in the paper: no difference found"
+    if not is_sure:
+        return "not told apart"
+    return "as in the paper" if (apart.mean > 0) == (paper == "higher") else "**against the paper**"
+
+
+def markdown(name: str, experiment: Experiment, results: Results) -> str:
+    """The page."""
+    parts = [
+        f"# {experiment.title}",
+        experiment.about.strip(),
+        _method(name, experiment, results),
+        "## In short",
+        f"![Differences of arms to what they replace, with intervals: the tables below have the numbers.]({name}.svg)",
+        _summary(experiment, results),
+        *(_section(experiment, section, results) for section in experiment.sections),
+        _ends(results),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def figure(experiment: Experiment, results: Results) -> str:
+    """Its figure: every comparison in the first measure, as SVG."""
+    first, lines = next(iter(experiment.measures)), []
+    for section in experiment.sections:
+        found = [one for one in _comparisons(experiment, section, results) if one.measure == first]
+        if found:
+            lines += [Line(section.title), *(_line(experiment, one) for one in found)]
+    return svg(lines, unit=experiment.measures[first])
+
+
+def _line(experiment: Experiment, one: Compared) -> Line:
+    arm = experiment.arms[one.arm]
+    colour = next((name for name in ("as", "against") if one.verdict.strip("*").startswith(name)), "")
+    return Line(f"{arm.about}, against {_short(experiment.arms[arm.replaces])}", one.difference, colour)
+
+
+def _method(name: str, experiment: Experiment, results: Results) -> str:
+    runs = list(results["runs"].values())
+    cpu_s, wall_s = (sum(run["values"][name] for run in runs) for name in ("cpu_s", "wall_s"))
+    return (
+        f"Each arm is trained with the seeds {', '.join(map(str, experiment.seeds))}: {len(runs)} of "
+        f"{len(experiment.arms) * len(experiment.seeds)} runs have ended, {cpu_s / 60:.0f} minutes of CPU on "
+        f"{results['machine']}; a run had {100 * cpu_s / wall_s:.0f} % of a core. A difference is the mean over the "
+        "seeds of an arm's value minus that of the arm it replaces with the same seed; in brackets stands its 95 % "
+        "interval, by Student's t of these differences. Where the interval has 0 in it, the arms are *not told "
+        "apart*. With so many comparisons one in twenty intervals misses. "
+        f"`make experiment NAME={name}` trains what is missing and writes this page, with `FLAGS=--anew` all of it "
+        f"again; `experiments/{name}.toml` has the settings."
+    )
+
+
+def _summary(experiment: Experiment, results: Results) -> str:
+    """How many of the paper's claims came out, and each of them."""
+    found = Counter[str]()
+    rows = ["| | Arm | Instead of | Measure | Paper | Here | |", "|---|---|---|---|---|---:|---|"]
+    for section in experiment.sections:
+        for one in _comparisons(experiment, section, results):
+            arm, words = experiment.arms[one.arm], experiment.measures[one.measure]
+            if expected := arm.paper.get(one.measure, ""):
+                found[one.verdict] += 1
+                here = _interval(one.difference, len(experiment.seeds))
+                instead = experiment.arms[arm.replaces].about
+                cells = (section.title, arm.about, instead, words, expected, here, one.verdict)
+                rows.append(f"| {' | '.join(cells)} |")
+    counts = ", ".join(f"{count} {said}" for said, count in found.most_common())
+    return f"Of {found.total()} claims: {counts}.\n\n" + "\n".join(rows)
+
+
+def _comparisons(experiment: Experiment, section: Section, results: Results) -> Iterator[Compared]:
+    for name in section.arms:
+        for measure in section.measures:
+            if one := compared(experiment, results, name, measure):
+                yield one
+
+
+def _section(experiment: Experiment, section: Section, results: Results) -> str:
+    tables = [_table(experiment, section, results, measure) for measure in section.measures]
+    return "\n\n".join([f"## {section.title}", section.about.strip(), *tables])
+
+
+def _table(experiment: Experiment, section: Section, results: Results, measure: str) -> str:
+    rows = [f"| {experiment.measures[measure]} | Mean | Least to most | Difference | |", "|---|---:|---:|---:|---|"]
+    rows += [_row(experiment, name, results, measure) for name in section.arms]
+    return "\n".join(rows)
+
+
+def _row(experiment: Experiment, name: str, results: Results, measure: str) -> str:
+    arm, found = experiment.arms[name], list(values(experiment, results, name, measure).values())
+    if not found:
+        return f"| {arm.about} | | | | {results['absent'].get(name, 'no run has ended')} |"
+    against = said = ""
+    if one := compared(experiment, results, name, measure):
+        against = f"{_interval(one.difference, len(experiment.seeds))} to {_short(experiment.arms[arm.replaces])}"
+        said = one.verdict
+    spread = f"{_number(min(found))} to {_number(max(found))}"
+    return f"| {arm.about} | {_number(fmean(found))} | {spread} | {against} | {said} |"
+
+
+def _ends(results: Results) -> str:
+    """Runs that did not come to their end, with the reason."""
+    failed = [f"- {name}: {run['failed']}" for name, run in sorted(results["runs"].items()) if run["failed"]]
+    return "\n".join(["## Runs that ended early", "", *failed]) if failed else ""
+
+
+def _short(arm: Arm) -> str:
+    return arm.about.partition(", ")[0]
+
+
+def _interval(apart: Difference, seeds: int) -> str:
+    """A difference with its interval, and of how many seeds it is where some have not ended."""
+    mean, low, high = (_number(value, sign="+") for value in (apart.mean, apart.low, apart.high))
+    of = "" if apart.pairs == seeds else f", {apart.pairs} seed{'s' * (apart.pairs > 1)}"
+    return f"{mean} ({low} to {high}{of})" if apart.pairs > 1 else f"{mean} (no interval{of})"
+
+
+def _number(value: float, *, sign: str = "") -> str:
+    digits = ".1f" if abs(value) >= 10 else ".2f" if abs(value) >= 0.1 else ".3g"
+    return f"{value:{sign}{digits}}"

@@ -1,0 +1,1 @@
+"""Captions that a trained model writes: decoding, and the table of all pairs."""

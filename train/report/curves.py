@@ -1,0 +1,126 @@
+"""From lines of metrics to curves that fit on a page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import floor, log10
+from typing import Any
+
+from altalign.train.step.learner import OWN_LOSSES
+from altalign.train.step.negatives import NEGATIVES
+
+POINTS_AT_MOST = 300  # of a curve: a long run has a hundred thousand lines
+SOURCES_AT_MOST = 8  # curves that a chart can hold apart
+_TICKS = (1, 2, 5, 10)
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values over steps; each point is the mean of `lines_a_point` lines of metrics."""
+
+    name: str
+    points: list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves of one unit, and the range that they are drawn in."""
+
+    title: str
+    curves: list[Curve]
+    steps: int
+    lines_a_point: int = 1
+
+    @property
+    def ticks(self) -> list[float]:
+        """Round numbers up the side, the first below all values and the last above."""
+        values = [value for curve in self.curves for _, value in curve.points]
+        least, most = min(values), max(values)
+        span = most - least or abs(most) or 1.0
+        exact = span / 3
+        power = 10.0 ** floor(log10(exact))
+        size = next(tick * power for tick in _TICKS if tick * power >= exact * (1 - 1e-9))
+        first, last = floor(least / size), -floor(-most / size)
+        return [number * size for number in range(first, max(last, first + 1) + 1)]
+
+    def places(self, curve: Curve) -> list[tuple[float, float]]:
+        """A curve's points in a square of 100 by 100, up is less."""
+        low, high = self.ticks[0], self.ticks[-1]
+        return [
+            (round(100 * step / self.steps, 2), round(100 * (high - value) / (high - low), 2))
+            for step, value in curve.points
+        ]
+
+    def rows(self, at_most: int = 12) -> list[tuple[int, list[str]]]:
+        """Steps, spread evenly, and what each curve has there: the last point at that step or before."""
+        steps = sorted({round(step) for curve in self.curves for step, _ in curve.points})
+        count = min(at_most, len(steps))
+        chosen = [steps[-1 - number * (len(steps) - 1) // max(1, count - 1)] for number in reversed(range(count))]
+        return [(step, [_at(curve, step) for curve in self.curves]) for step in dict.fromkeys(chosen)]
+
+
+def _at(curve: Curve, step: int) -> str:
+    value = next((value for at, value in reversed(curve.points) if at <= step), None)
+    return "" if value is None else f"{value:.4g}"
+
+
+def charts(lines: Sequence[Line], steps: int) -> list[Chart]:
+    """Loss, temperature, rate, gradient and drift of the lines that have them."""
+    found = (
+        losses(lines, steps),
+        *(
+            _chart(title, lines, {title: name}, steps)
+            for title, name in (
+                ("Temperature", "temperature"),
+                ("Learning rate", "rate"),
+                ("Norm of the gradient", "gradient_norm"),
+                ("Drift", "drift"),
+                ("Pairs a second", "samples_per_s"),
+            )
+        ),
+    )
+    return [chart for chart in found if chart is not None]
+
+
+def losses(lines: Sequence[Line], steps: int) -> Chart | None:
+    """The loss, and beside it those of decoders, where there are any."""
+    of_decoders = {name.removeprefix("loss_"): name for name in OWN_LOSSES if any(name in line for line in lines)}
+    return _chart("Loss", lines, {"sum": "loss", **of_decoders} if of_decoders else {"Loss": "loss"}, steps)
+
+
+def recalls(lines: Sequence[Line], steps: int) -> Chart | None:
+    """The mean recall of each set, over the evaluations."""
+    ends = "/mean_recall"
+    names = dict.fromkeys(name for line in lines for name in line if name.endswith(ends))
+    return _chart("Mean recall, percent", lines, {name.removesuffix(ends): name for name in names}, steps)
+
+
+def negatives(lines: Sequence[Line], steps: int) -> Chart | None:
+    """Mean log p over the negatives of each source: ZeroVL's figure 4. Of many sources, those that were seen most."""
+    seen: dict[str, int] = {}
+    for line in lines:
+        for name in line:
+            if name.startswith(NEGATIVES):
+                seen[name] = seen.get(name, 0) + 1
+    names = sorted(sorted(seen, key=lambda name: -seen[name])[:SOURCES_AT_MOST])
+    return _chart("Mean log p of negatives", lines, {name.removeprefix(NEGATIVES): name for name in names}, steps)
+
+
+def _chart(title: str, lines: Sequence[Line], names: Mapping[str, str], steps: int) -> Chart | None:
+    """Curves by the names of their metrics; None where no line has any."""
+    of_names = {
+        shown: [(float(line["step"]), float(line[name])) for line in lines if name in line]
+        for shown, name in names.items()
+    }
+    longest = max(map(len, of_names.values()), default=0)
+    if not longest:
+        return None
+    size = -(-longest // POINTS_AT_MOST)
+    return Chart(title, [Curve(name, means(points, size)) for name, points in of_names.items()], steps, size)
+
+
+def means(points: Sequence[tuple[float, float]], size: int) -> list[tuple[float, float]]:
+    """The mean step and value of every `size` points; the last group may be smaller."""
+    groups = [points[first : first + size] for first in range(0, len(points), size)]
+    return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]

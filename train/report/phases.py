@@ -1,0 +1,126 @@
+"""The report of a training in phases: what each phase came to, on one page that loads nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from markupsafe import Markup
+
+from altalign import __version__, storage, terminal
+from altalign.pages import frame
+from altalign.train import metrics, training_folder
+from altalign.train.data.training_data import CAPTIONS, samples_of
+from altalign.train.encoders import decoder_of
+from altalign.train.noise import estimates
+from altalign.train.noise.found import in_order, table_of
+from altalign.train.report import curves, noise
+from altalign.train.report.curves import Chart
+from altalign.train.report.noise import NoiseView
+from altalign.train.report.samples import Seen, seen_of
+from altalign.train.settings import TrainConfig
+
+PAIRS = 12  # of the gallery of captions
+_HERE = Path(__file__).parent
+_STYLES = ("page.css", "training.css")
+
+
+@dataclass(frozen=True)
+class Written:
+    """A pair with its own caption, the one that was written for it, and how noisy it is held for, if that is known."""
+
+    pair: Seen
+    caption: str
+    eps: float | None
+
+
+@dataclass(frozen=True)
+class PhaseView:
+    """The section of a phase.
+
+    Attributes:
+        name: as in the settings.
+        does: what it does.
+        steps: of a training.
+        is_there: whether it is finished.
+        results: of its last evaluation, by set.
+        charts: losses and recalls over its steps.
+        noise: how noisy the pairs are.
+        written: captions beside the pairs' own, the noisiest pairs first.
+    """
+
+    name: str
+    does: str
+    steps: int = 0
+    is_there: bool = False
+    results: Mapping[str, Mapping[str, float]] | None = None
+    charts: Sequence[Chart] = ()
+    noise: NoiseView | None = None
+    written: Sequence[Written] = ()
+
+
+def write(config: TrainConfig, of_phases: Mapping[str, TrainConfig]) -> None:
+    """Write RUN/report.html of all phases, from the files that they have left; `of_phases` are those that train."""
+    views, before, measured = list[PhaseView](), TrainConfig(), ""
+    for phase in config.phases:
+        match phase.does:
+            case "train":
+                before = of_phases[phase.name]
+                views.append(_trained(phase.name, before))
+            case "noise":
+                measured = table_of(before)
+                found = noise.of_run(before, samples_of(before)) if storage.exists(measured) else None
+                views.append(PhaseView(phase.name, phase.does, is_there=found is not None, noise=found))
+            case "captions":
+                written = _written(config, before, measured)
+                views.append(PhaseView(phase.name, phase.does, is_there=bool(written), written=written))
+    place = training_folder.path(config, "report.html")
+    storage.write_bytes(place, html(config.run.folder, views, training_folder.resolved(config)))
+    terminal.stdout().print(f"report of all phases: {terminal.shown(place)}", soft_wrap=True)
+
+
+def html(folder: str, phases: Sequence[PhaseView], settings: str) -> bytes:
+    """The page in UTF-8."""
+    style = frame.joined(_STYLES, _HERE / "static")
+    page = (
+        frame.environment(_HERE / "templates")
+        .get_template("phases.html")
+        .render(
+            folder=folder,
+            phases=phases,
+            settings=settings,
+            style=Markup(style),
+            policy=frame.policy("", style),
+            generator=f"altalign {__version__}",
+        )
+    )
+    return page.encode("utf-8", "backslashreplace")
+
+
+def _trained(name: str, config: TrainConfig) -> PhaseView:
+    steps, lines = config.schedule.steps, metrics.read(training_folder.path(config, "metrics.jsonl"))
+    place = training_folder.path(config, "eval", f"step-{steps:07}", "metrics.json")
+    results = {name: values for name, values in storage.read_json(place).items() if name != "checkpoint"}
+    charts = [chart for chart in (curves.losses(lines, steps), curves.recalls(lines, steps)) if chart is not None]
+    is_there = storage.exists(training_folder.path(config, "report.html"))
+    return PhaseView(name, "train", steps=steps, is_there=is_there, results=results, charts=charts)
+
+
+def _written(whole: TrainConfig, captioner: TrainConfig, measured: str) -> list[Written]:
+    """Pairs of the whole with what the captioner has written for them."""
+    place = training_folder.path(captioner, *CAPTIONS.split("/"))
+    if not storage.exists(place):
+        return []
+    samples, decode = samples_of(whole), decoder_of(captioner)
+    keys, numbers = in_order(samples)
+    captions = pq.read_table(pa.BufferReader(storage.read_bytes(place)), columns=["caption"])["caption"].to_pylist()
+    eps = estimates.read(measured).of(estimates.names_of(keys)) if measured and storage.exists(measured) else None
+    order = np.argsort(-eps, kind="stable") if eps is not None else np.arange(len(keys))
+    found = [(row, seen_of(samples, decode, int(numbers[row]))) for row in order[:PAIRS].tolist()]
+    return [
+        Written(seen, str(captions[row]), float(eps[row]) if eps is not None else None)
+        for row, seen in found
+        if seen is not None
+    ]

@@ -1,0 +1,80 @@
+"""What training sees of some pairs: their images and captions in several epochs, as augmentation makes them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+
+import numpy as np
+import torch
+from PIL import Image
+
+from altalign.pages import frame
+from altalign.train.data import as_trained
+from altalign.train.data.augment import UndecodableError
+from altalign.train.data.samples import Samples, key_of
+from altalign.train.data.tokenizer import CaptionTokenizer
+from altalign.train.encoders import Encoders
+from altalign.train.report.view import chosen
+from altalign.train.settings import TrainConfig
+
+PAIRS, EPOCHS = 6, 4
+_SIDE_PX = 160  # of the pictures on the page, at most
+Decode = Callable[[bytes], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An image (a data URI) and a caption, as a tower sees them."""
+
+    image: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Example:
+    """A pair as evaluation sees it, then as training does in its first epochs."""
+
+    source: str
+    whole: Seen
+    epochs: list[Seen]
+
+
+def of_pairs(config: TrainConfig, samples: Samples, tokenizer: CaptionTokenizer, encoders: Encoders) -> list[Example]:
+    """Examples of the sources in turn."""
+    of_sources = chosen(samples.sources)
+    turns = [(name, numbers[at]) for at in range(PAIRS) for name, numbers in of_sources.items() if at < len(numbers)]
+    found = []
+    for source, number in turns[:PAIRS]:
+        (pair,) = rows = samples.pairs(np.array([number], np.int64))
+        ((image, caption),) = samples.read(rows)
+        try:
+            whole = Seen(picture_of(encoders.decode(image)), caption)
+            epochs = [_seen(config, tokenizer, image, caption, epoch, key_of(pair)) for epoch in range(EPOCHS)]
+        except UndecodableError:  # training has named it
+            continue
+        found.append(Example(source, whole, epochs))
+    return found
+
+
+def _seen(config: TrainConfig, tokenizer: CaptionTokenizer, image: bytes, caption: str, epoch: int, key: str) -> Seen:
+    drawn = {"seed": config.run.seed, "epoch": epoch, "key": key}
+    pieces = as_trained.tokens([caption], tokenizer, config.data, seed=config.run.seed, epochs=[epoch], keys=[key])[0]
+    return Seen(picture_of(as_trained.pixels(image, config.data, **drawn)), tokenizer.shown(pieces))
+
+
+def seen_of(samples: Samples, decode: Decode, number: int) -> Seen | None:
+    """The pair of a number as evaluation sees it; None where its image cannot be decoded."""
+    ((image, caption),) = samples.read(samples.pairs(np.array([number], np.int64)))
+    try:
+        return Seen(picture_of(decode(image)), caption)
+    except UndecodableError:
+        return None
+
+
+def picture_of(pixels: torch.Tensor) -> str:
+    """The data URI of a picture of uint8 (3, height, width) for a page."""
+    picture = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+    picture.thumbnail((_SIDE_PX, _SIDE_PX))
+    data = BytesIO()
+    picture.save(data, "WEBP", quality=80)
+    return frame.data_uri(data.getvalue())

@@ -1,0 +1,129 @@
+"""`altalign eval … --sets FILE`: a model on sets of the user's, and two evaluations compared."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from altalign import storage, terminal
+from altalign.errors import UsageError
+from altalign.eval import evaluation, page, results
+from altalign.eval.encoded import Encoder, Features
+from altalign.eval.image_sets import ImageSet
+from altalign.eval.settings import EvalSets
+from altalign.train import checkpoints, encoders, training_folder
+from altalign.train.captions.write import Captions
+from altalign.train.data.completed import Prompts
+from altalign.train.data.training_data import samples_of
+from altalign.train.evaluation import folder_of, held_out_set
+from altalign.train.exchange import models
+from altalign.train.setting_types import Device
+from altalign.train.settings import EvaluationSettings, TrainConfig
+
+_MISSING = 1  # exit code where not all sets could be measured
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What is evaluated: a model, the training run that it stands beside, and where results go."""
+
+    name: str
+    encoder: Encoder
+    config: TrainConfig | None
+    runs: list[str]
+    folder: str
+    features: str
+
+    def held_out(self, images_at_most: int) -> ImageSet:
+        """The pairs that the training run keeps back."""
+        if self.config is None:
+            raise UsageError("held_out: no training run is named; give one, or a path")
+        return held_out_set(samples_of(self.config), images_at_most)
+
+
+def evaluate(
+    given: str, sets: EvalSets, *, model: str, step: int | None, out: str, device: Device, overrides: list[str]
+) -> int:
+    """Measure a model on sets, write the results and print them.
+
+    Args:
+        given: a training run, or the settings of one; empty where `model` and `out` are given.
+        sets: the settings.
+        model: somebody else's, in place of the run's.
+        step: the run's checkpoint (None: the newest).
+        out: where results go (empty: the run's folder).
+        device: what a model without a run computes on; one with a run, on its `[loop] device`.
+        overrides: `section.key=value` of the run's settings.
+
+    Returns:
+        the exit code: 1 where a set is missing.
+
+    Raises:
+        UsageError: there is no such run, model or checkpoint.
+    """
+    config = _config(given, step, overrides, is_evaluated=not model) if given else None
+    chosen = _chosen(config, model, step, out, device)
+    of = config.evaluation if config else EvaluationSettings()
+    say = terminal.stderr().print
+    features = Features(
+        chosen.encoder,
+        batch=of.batch,
+        threads=max(1, config.data.workers) if config else 1,
+        folder=chosen.features,
+        say=lambda text: say(terminal.shown(text), style="yellow", soft_wrap=True),
+    )
+    found = evaluation.evaluate(
+        sets,
+        features,
+        held_out=chosen.held_out,
+        runs=chosen.runs,
+        say=lambda text: say(terminal.shown(text), soft_wrap=True),
+    )
+    results.write(chosen.folder, found)
+    storage.write_bytes(
+        storage.join(chosen.folder, "eval.html"),
+        page.html(found, of=f"{given}, {chosen.name}" if given and not model else chosen.name),
+    )
+    results.show(found, terminal.stdout(), of=f"{terminal.shown(chosen.name)}; {terminal.shown(chosen.folder)}")
+    return _MISSING if found.missing else 0
+
+
+def _config(given: str, step: int | None, overrides: list[str], *, is_evaluated: bool) -> TrainConfig:
+    """The settings of a training run, by its folder or by a file."""
+    if storage.kind(given) == "folder":
+        place = checkpoints.chosen(given, step)
+        return TrainConfig.load(place / "config.toml", [*overrides, f"run.folder={given}"])
+    config = TrainConfig.load(given, overrides)
+    if is_evaluated:
+        training_folder.check_trained(config)
+    return config
+
+
+def _chosen(config: TrainConfig | None, model: str, step: int | None, out: str, device: Device) -> _Chosen:
+    if model:
+        folder = out or (training_folder.path(config, "eval", folder_of(model)) if config else "")
+        if not folder:
+            raise UsageError("--model without a training run: say where the results go, with --out")
+        features = training_folder.path(config, "eval", "features") if config else str(Path(folder, "features"))
+        on = config.loop.device if config else device
+        return _Chosen(model, models.opened(model, device=on), config, [], folder, features)
+    if config is None:
+        raise UsageError("nothing to evaluate; give a training run or its settings, or --model and --out")
+    of_run = config.evaluation.model_dump(mode="json")
+    place = checkpoints.chosen(config.run.folder, step)
+    at = checkpoints.state_of(place)["step"]
+    opened = encoders.opened(config.run.folder, step=at, device=config.loop.device, evaluation=of_run)
+    encoder = opened.encoder
+    if opened.model.captioner is not None:
+        captions = Captions(opened, Prompts(opened.config.captioner, None))
+        encoder = replace(encoder, write=captions.shown)
+    folder = out or training_folder.path(config, "eval", f"step-{at:07}")
+    features = training_folder.path(config, "eval", "features")
+    captioned = list(checkpoints.state_of(place).get("captioned_manifests", {}))
+    if captioned:
+        names = ", ".join(map(terminal.shown, captioned))
+        terminal.stderr().print(
+            f"captions of noisy pairs are of a model of {names}: results on the data set that these are of are not "
+            "zero-shot",
+            style="yellow",
+            soft_wrap=True,
+        )
+    return _Chosen(f"step {at:,}", encoder, config, [*config.data.runs, *captioned], folder, features)

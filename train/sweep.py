@@ -1,0 +1,250 @@
+"""`altalign sweep CONFIG`: VTAB by fine-tuning, as ALIGN has it (section 5.3).
+
+Every task has the same trials. A trial is a training on 800 examples that is measured on 200 others; the best one is
+trained on all 1,000, and measured on the test images. Each is a training run in RUN/TASK, which goes on where it was
+stopped; when it is done, its settings and metrics stay, and its weights go.
+"""
+
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from altalign import storage, terminal
+from altalign.errors import AltalignError, UsageError
+from altalign.eval import vtab
+from altalign.eval.labelled_sets import classes_of_lists, listed
+from altalign.settings import dump
+from altalign.train import loop, training_folder
+from altalign.train.settings import TrainConfig
+from altalign.train.sweep_settings import Drawn, SweepConfig
+
+RESULT = "sweep.json"
+
+_CLASSES, _ALL = "classes.txt", "train1000.txt"
+_BULKY = ("checkpoints", "index", "packed", "tensorboard")  # of a training run that is done
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What came of a task.
+
+    Attributes:
+        trial: the best one.
+        settings: what was drawn for it.
+        validation: top-1 of all trials, None of those that diverged.
+        test: top-1 of each training on all examples.
+    """
+
+    trial: int
+    settings: Drawn
+    validation: Sequence[float | None]
+    test: Sequence[float]
+
+
+def sweep(config: SweepConfig) -> int:
+    """Make the trials that are not there yet, train the best ones, and report; returns the exit code.
+
+    Raises:
+        UsageError: the settings do not fit, or the folder has trials of others; before any work.
+        AltalignError: all trials of a task, or a training on all examples, diverged.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("a sweep is one process; give several of them tasks of their own in [sweep] tasks")
+    tasks = _tasks(config)
+    _check_folder(config)
+    for task in tasks:
+        _write_lists(config, task)
+    planned = {task: _trials(config, task) for task in tasks}
+    storage.write_bytes(
+        training_folder.path(config, "config.toml"),
+        dump(config.model_dump(mode="json", exclude={"run": {"folder"}})).encode(),
+    )
+    swept = dict[str, Swept]()
+    for number, (task, trials) in enumerate(planned.items(), start=1):
+        terminal.stderr().print(f"{task}, {number} of {len(planned)} tasks: {len(trials)} trials", soft_wrap=True)
+        swept[task] = _swept(config, task, trials)
+    result = training_folder.path(config, RESULT)
+    storage.write_json(
+        result, {"tasks": {task: asdict(of) for task, of in swept.items()}, "means": means(swept, config.sweep.runs)}
+    )
+    _show(swept, config, result)
+    return 0
+
+
+def describe(config: SweepConfig) -> int:
+    """Print the trials; nothing is written."""
+    tasks, out = _tasks(config), terminal.stdout()
+    table = Table()
+    drawn = [config.sweep.drawn(trial) for trial in range(config.sweep.trials)]
+    table.add_column("trial", justify="right")
+    for name in _flat(drawn[0]):
+        table.add_column(name, overflow="fold", justify="right")
+    for trial, settings in enumerate(drawn):
+        table.add_row(f"{trial:03}", *map(str, _flat(settings).values()))
+    out.print(table)
+    trainings = len(tasks) * (config.sweep.trials + config.sweep.runs)
+    out.print(f"{trainings:,} trainings of {len(tasks)} tasks: {', '.join(tasks)}", soft_wrap=True)
+    return 0
+
+
+def best(validation: Sequence[float | None]) -> int | None:
+    """The trial with the highest accuracy, of equal ones the first; None where all diverged."""
+    there = [trial for trial, top1 in enumerate(validation) if top1 is not None]
+    return max(there, key=lambda trial: (validation[trial], -trial), default=None)
+
+
+def means(swept: Mapping[str, Swept], runs: int) -> dict[str, dict[str, float]]:
+    """Mean and deviation over runs of the mean accuracy of each whole group, and of the tasks that are there."""
+    of_runs = [{task: of.test[run] for task, of in swept.items()} for run in range(runs)]
+    by_run = [{**vtab.means(tests), "mean_there": statistics.fmean(tests.values())} for tests in of_runs]
+    return {name: _spread([found[name] for found in by_run]) for name in by_run[0]}
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean, and the standard deviation of a sample (0 of one value)."""
+    return {
+        "mean": statistics.fmean(values),
+        "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
+    }
+
+
+# Trials --------------------------------------------------------------------------------------------------------------
+
+
+def _swept(config: SweepConfig, task: str, trials: Sequence[TrainConfig]) -> Swept:
+    validation = [_measured(trial) for trial in trials]
+    chosen = best(validation)
+    if chosen is None:
+        raise AltalignError(f"{task}: all {len(trials)} trials diverged; draw lower rates in [sweep.draws]")
+    test = list[float]()
+    for run in range(config.sweep.runs):
+        seed = config.run.seed + run
+        top1 = _measured(_training(config, task, chosen, f"best-{chosen:03}-seed-{seed}", seed=seed, is_last=True))
+        if top1 is None:
+            raise AltalignError(f"{task}: trial {chosen:03} diverged on all examples; draw lower rates")
+        test.append(top1)
+    return Swept(chosen, config.sweep.drawn(chosen), validation, test)
+
+
+def _trials(config: SweepConfig, task: str) -> list[TrainConfig]:
+    return [
+        _training(config, task, trial, f"trial-{trial:03}", seed=config.run.seed)
+        for trial in range(config.sweep.trials)
+    ]
+
+
+def _training(
+    config: SweepConfig, task: str, trial: int, name: str, *, seed: int, is_last: bool = False
+) -> TrainConfig:
+    """The settings of a trial; or, `is_last`, of the training on all examples.
+
+    Raises:
+        UsageError: what was drawn is no settings of a training.
+    """
+    values = config.model_dump(mode="json", exclude={"sweep"})
+    for section, drawn in config.sweep.drawn(trial).items():
+        values[section] = {**values.get(section, {}), **drawn}
+    first, validation, test = vtab.lists_of(config.sweep.path, task)
+    own = training_folder.path(config, task)
+    values["run"] = {"folder": storage.join(own, name), "seed": seed}
+    values["classification"] |= {
+        "train": storage.join(own, _ALL) if is_last else first,
+        "test": test if is_last else validation,
+        "classes": storage.join(own, _CLASSES),
+    }
+    return TrainConfig.from_values(values, where=f"[sweep] trial {trial:03}")
+
+
+def _measured(config: TrainConfig) -> float | None:
+    """The accuracy that a training ends with, after what is left of it to do; None: it diverged.
+
+    Raises:
+        UsageError: its folder has a training of other settings.
+    """
+    if storage.exists(training_folder.path(config, "config.toml")):
+        training_folder.check_trained(config)
+    if not _has_diverged(config) and not training_folder.recorded(config).get("finished"):
+        try:
+            loop.train(config)
+        except loop.DivergedError as error:
+            terminal.stderr().print(terminal.shown(str(error)), style="yellow", soft_wrap=True)
+    for name in _BULKY:
+        storage.delete(training_folder.path(config, name))
+    if _has_diverged(config):
+        return None
+    metrics = training_folder.path(config, "eval", f"step-{config.schedule.steps:07}", "metrics.json")
+    return float(storage.read_json(metrics)["classification/test"]["top1"])
+
+
+def _has_diverged(config: TrainConfig) -> bool:
+    return any(name.startswith("not-finite") for name in storage.entries(training_folder.path(config, "log")))
+
+
+# Folders -------------------------------------------------------------------------------------------------------------
+
+
+def _tasks(config: SweepConfig) -> list[str]:
+    """The tasks that are asked for.
+
+    Raises:
+        UsageError: one of them is not there.
+    """
+    there = vtab.tasks_in(config.sweep.path)
+    if missing := [name for name in config.sweep.tasks if name not in there]:
+        raise UsageError(
+            f"[sweep] tasks: {missing[0]} is not in {config.sweep.path} (there are: {', '.join(there)}); give others"
+        )
+    return [name for name in there if not config.sweep.tasks or name in config.sweep.tasks]
+
+
+def _check_folder(config: SweepConfig) -> None:
+    """Refuse a folder that holds something else. The settings of each trial are compared when its turn comes.
+
+    Raises:
+        UsageError: it does.
+    """
+    own = {*vtab.TASKS, "config.toml", RESULT}
+    others = [name for name in storage.entries(config.run.folder) if name not in own and not storage.is_partial(name)]
+    if others:
+        raise UsageError(
+            f"{config.run.folder}: not the folder of a sweep ({others[0]} is in it); choose another [run] folder"
+        )
+
+
+def _write_lists(config: SweepConfig, task: str) -> None:
+    """Write the classes of a task, and the list of all its examples."""
+    lists = vtab.lists_of(str(Path(config.sweep.path).absolute()), task)
+    own = training_folder.path(config, task)
+    names = classes_of_lists(lists).names
+    storage.write_bytes(storage.join(own, _CLASSES), "".join(f"{name}\n" for name in names).encode())
+    rows = [f"{Path(path).parent / file} {label}\n" for path in lists[:2] for file, label in listed(path)]
+    storage.write_bytes(storage.join(own, _ALL), "".join(rows).encode())
+
+
+# What is printed -----------------------------------------------------------------------------------------------------
+
+
+def _flat(drawn: Drawn) -> dict[str, object]:
+    return {f"{section}.{name}": value for section, of in drawn.items() for name, value in of.items()}
+
+
+def _show(swept: Mapping[str, Swept], config: SweepConfig, result: str) -> None:
+    table, out = Table(), terminal.stdout()
+    table.add_column("task")
+    for name in ("trial", "validation", "test", "deviation"):
+        table.add_column(name, justify="right")
+    for task, of in swept.items():
+        found = _spread(of.test)
+        row = f"{of.validation[of.trial]:.1f}", f"{found['mean']:.1f}", f"{found['deviation']:.2f}"
+        table.add_row(task, f"{of.trial:03}", *row)
+    out.print(table)
+    for name, found in means(swept, config.sweep.runs).items():
+        out.print(f"{name}: {found['mean']:.2f}, deviation {found['deviation']:.2f} of {config.sweep.runs} runs")
+    missing = [name for name in vtab.TASKS if name not in swept]
+    if missing:
+        out.print(f"not there: {', '.join(missing)}", style="yellow", soft_wrap=True)
+    out.print(f"{len(swept)} of {len(vtab.TASKS)} tasks; {terminal.shown(result)}", soft_wrap=True)
