@@ -1,4 +1,4 @@
-"""Bytes and numbers that a run of the text stages left.
+"""Counts what a run of the text stages left: files, entries and bytes.
 
 The arithmetic of docs/concepts/scale.md is checked against them.
 

@@ -110,7 +110,7 @@ def ours(data: Path, place: Path) -> Program:
 
 
 def imagehash(data: Path, place: Path) -> Program:
-    """Those of imagehash, of the same images."""
+    """The descriptors of imagehash, of the same images."""
     files = [f"{name}={data / file}={COPIED}" for name, (file, _) in SETS.items()]
     return Program("imagehash", [str(PEERS), "-m", "benchmarks.peer_descriptors", str(place), *files], says=last_json)
 
@@ -122,7 +122,7 @@ def described(place: Path, name: str) -> dict[str, npt.NDArray[np.integer]]:
 
 
 def distinct(thumbnails: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-    """Which images to compare: of those that are alike, directly or through others, the first."""
+    """Which images to compare: the first of each group of similar ones (transitively)."""
     values = thumbnails.reshape(len(thumbnails), -1).astype(np.float64)
     values = unit(values - values.mean(axis=1, keepdims=True))
     first = np.arange(len(values))
@@ -156,7 +156,7 @@ def of_copies(arrays: Mapping[str, npt.NDArray[np.integer]], descriptor: str) ->
 
 
 def recall(arrays: Mapping[str, npt.NDArray[np.integer]], descriptor: str, kept: npt.NDArray[np.bool_]) -> list[Found]:
-    """At each rate, strictly above the smallest threshold that no more than its share of unrelated pairs exceed."""
+    """Recall at each false positive rate, at the smallest threshold that no larger share of unrelated pairs exceeds."""
     comparisons = int(kept.sum() * (kept.sum() - 1) // 2)
     pairs = unrelated(arrays[descriptor][kept], at_most=int(max(RATES) * comparisons) + 1)
     found = []

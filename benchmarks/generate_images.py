@@ -103,7 +103,7 @@ def web(count: int, rng: Random) -> Iterator[Image_]:
 
 
 def damaged(_count: int, rng: Random) -> Iterator[Image_]:
-    """The ways of `DAMAGES`, for 8 baseline and 8 progressive JPEGs each, and these as they were."""
+    """8 baseline and 8 progressive JPEGs, each intact and damaged in every way of `DAMAGES`."""
     picture = pictures(rng)
     sound = [
         (
@@ -158,7 +158,7 @@ def pictures(rng: Random) -> Callable[[int], Image.Image]:
 
 
 def _photographs() -> Iterator[bytes]:
-    """Those of 640 x 480 and more, which are few, and as many smaller ones, which will be enlarged."""
+    """The few photographs of 640 x 480 and more, and as many smaller ones, which are enlarged."""
     if not (SHARED / "near_duplicates_images.parquet").is_file():
         return
     rows = pq.read_table(SHARED / "near_duplicates_images.parquet").to_pylist()

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from altalign.train import flops
+from altalign.train.step import arithmetic
 from benchmarks.train_contestants import PEERS, Contestant, Sizes, Way, open_clip, ours
 
-# dense bfloat16, of the makers' data sheets
-PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "B200": 2250e12, "A100": 312e12}
 WARM_UP, STEPS = 3, 8
 FLOPS_OF = 16  # pairs whose arithmetic is counted
 
@@ -37,16 +37,14 @@ class Device:
     @property
     def peak_flops(self) -> float | None:
         """Dense bfloat16 operations a second, where they are known."""
-        return next((flops for name, flops in PEAK_FLOPS.items() if name in self.model), None)
+        return flops.peak_of(self.model)
 
     def prepare(self) -> None:
-        """As a trainer has it: TF32 in products of float32, and the fastest convolutions looked for."""
-        if self.is_gpu:
-            torch.set_float32_matmul_precision("high")
-            torch.backends.cudnn.benchmark = True
+        """Set the device up as `altalign train` does; the peers run on the same."""
+        arithmetic.prepare("bfloat16", torch.device(self.name))
 
     def empty(self) -> None:
-        """Forget the last contestant."""
+        """Free the memory of the last contestant."""
         gc.collect()
         torch.compiler.reset()
         if self.is_gpu:
@@ -54,12 +52,12 @@ class Device:
             torch.cuda.reset_peak_memory_stats()
 
     def wait(self) -> None:
-        """Until it has done what it was told."""
+        """Wait until the device has finished its work."""
         if self.is_gpu:
             torch.cuda.synchronize()
 
     def peak(self) -> Figures:
-        """The most memory since it was emptied."""
+        """Peak memory in bytes since `empty`."""
         return {"peak_bytes": torch.cuda.max_memory_allocated()} if self.is_gpu else {}
 
 
@@ -144,12 +142,10 @@ class Plan:
         )
 
     def _flops(self, sizes: Sizes) -> float:
-        from torch.utils.flop_counter import FlopCounterMode
-
         contestant = ours(sizes, self.way, FLOPS_OF)
-        with FlopCounterMode(display=False) as counter:
+        with flops.counter() as counted:
             contestant.step()
-        return counter.get_total_flops() / FLOPS_OF
+        return counted.get_total_flops() / FLOPS_OF
 
 
 def measured(device: Device, made: Callable[[], Contestant], batch: int, steps: tuple[int, int]) -> list[Figures]:

@@ -32,7 +32,7 @@ def _silent(_: str) -> Figures:
 
 @dataclass(frozen=True)
 class Program:
-    """One contestant: how it is run, and what it says of itself."""
+    """One contestant: how it is run, and how its own figures are read."""
 
     name: str
     argv: Sequence[str]
@@ -110,7 +110,7 @@ def ratio(rounds: Sequence[Round], figure: str, over: str, under: str) -> dict[s
 
 
 def disturbed(rounds: Sequence[Round]) -> list[str]:
-    """Which runs others disturbed; they stay in the figures."""
+    """The runs that other processes disturbed; they stay in the figures."""
     cores, found = os.cpu_count() or 1, []
     for number, done in enumerate(rounds, 1):
         for name, figures in done.items():

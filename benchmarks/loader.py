@@ -24,7 +24,7 @@ from benchmarks.images import generated
 from benchmarks.processes import ProgramError
 from benchmarks.report import WITH_TORCH, target, write
 
-ROUNDS, IMAGES, PAIRS, PER_SHARD = 2, 300, 1200, 200
+ROUNDS, IMAGES, PAIRS, PER_SHARD, SOURCES = 2, 300, 1200, 200, 4
 BATCH, WORKERS, EPOCHS = 64, 2, 2
 TIMES_AT_LEAST = 1.2
 
@@ -45,7 +45,7 @@ def main() -> int:
 
 def compete(rounds: int, folder: Path) -> None:
     """All rounds."""
-    run = _run(generated("web", IMAGES, folder) / "web-000.tar", folder / f"loader-{PAIRS}")
+    run = run_of_images(folder)
     done = interleave([_program(way, run) for way in ("altalign", "webdataset")], rounds, warm_up=False)
     faster = ratio(done, "images_per_s", "altalign", "webdataset")
     targets = [
@@ -65,6 +65,11 @@ def compete(rounds: int, folder: Path) -> None:
             times_peer=faster,
         )
     )
+
+
+def run_of_images(folder: Path) -> Path:
+    """A run of pairs of some sources, made where it is not there yet."""
+    return _run(generated("web", IMAGES, folder) / "web-000.tar", folder / f"loader-{PAIRS}-of-{SOURCES}")
 
 
 def _program(way: str, run: Path) -> Program:
@@ -138,7 +143,7 @@ def _row(number: int, image: bytes) -> dict[str, Any]:
         "page_url": None,
         "source_key": None,
         "extra": None,
-        "source": "web",
+        "source": f"source-{number % SOURCES}",
     }
     sizes = {
         "width": 0,

@@ -84,12 +84,12 @@ def linear(done: list[Round], tests: int) -> list[Figures]:
 
 
 def name(way: str, tests: int, dimensions: int) -> str:
-    """Of a program in the tables."""
+    """The name of a program in the tables."""
     return f"{way}, {dimensions} dimensions" + (f", {tests:,} test images" if tests != TESTS else "")
 
 
 def program(way: str, tests: int, dimensions: int, folder: Path, place: Path) -> Program:
-    """One that leaves its pairs in the place."""
+    """A program that writes its pairs to the scratch folder."""
     vectors = [str(path) for path in generated(tests, POOL, dimensions, folder)]
     pairs = str(place / f"{way}-{tests}-{dimensions}.npy")
     ours, peer = (str(OURS), "-m", "benchmarks.our_search"), (str(PEERS), "-m", "benchmarks.peer_search")

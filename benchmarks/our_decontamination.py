@@ -29,19 +29,17 @@ from altalign.pipelines.engine.options import options
 from altalign.pipelines.files import parquet
 from altalign.pipelines.files.ranges import Range, Ranges
 from altalign.pipelines.images import calibration_files, embedders
-from altalign.pipelines.run.artefacts import (
+from altalign.pipelines.run.artefacts.decontaminated import (
     DECONTAMINATED,
-    FETCHED,
-    FETCHED_ROW,
     FOUND,
     INDEX,
     ONLY,
     TEST_IMAGE,
     TESTS,
-    Fetched,
     TestFacts,
     TestPart,
 )
+from altalign.pipelines.run.artefacts.fetched import FETCHED, FETCHED_ROW, Fetched
 from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run
 from benchmarks.image_members import places
 

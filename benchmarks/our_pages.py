@@ -28,7 +28,7 @@ def read(archives: list[Path]) -> timed_pages.Counts:
 
 
 def pages_in(archives: list[Path]) -> timed_pages.Counts:
-    """How many pages they have."""
+    """How many pages the archives have."""
     pages = 0
     for archive in archives:
         with archive.open("rb") as file:

@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def bits(pixels: Iterable[npt.NDArray[np.uint8]], seconds: dict[str, float]) -> dict[str, npt.NDArray[np.int16]]:
-    """Of each hash a row an image, +1 and -1; the CPU time of each is added to `seconds`."""
+    """The bits of each hash as +1 and -1, one row an image; adds the CPU time of each to `seconds`."""
     rows: dict[str, list[npt.NDArray[np.bool_]]] = {name: [] for name in HASHES}
     for image in (Image.fromarray(gray(one)) for one in pixels):
         for name, function in HASHES.items():

@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """float32, of norm 1."""
+    """The vectors as float32, scaled to norm 1."""
     return (vectors / np.linalg.norm(vectors.astype(np.float32), axis=1, keepdims=True)).astype(np.float32)
 
 
@@ -94,7 +94,7 @@ def gemm(tests: np.ndarray) -> tuple[Search, int]:
 
 
 def decided(pairs: np.ndarray, pool: np.ndarray, tests: np.ndarray) -> np.ndarray:
-    """Those above the threshold, in whole numbers.
+    """The pairs above the threshold, decided in integers.
 
     Raises:
         ArithmeticError: a cosine is too near the threshold to be told by float64 of whole numbers.

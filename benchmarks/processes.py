@@ -151,7 +151,7 @@ def _descendants(pids: set[int]) -> set[int]:
 
 
 def _reap(left: set[int]) -> None:
-    """Wait for what a program has left behind, a while."""
+    """Wait for a while for the children that a program left behind."""
     end = time.monotonic() + ORPHANS_END_WITHIN_S
     while (left := {pid for pid in left if _is_at_work(pid)}) and time.monotonic() < end:
         time.sleep(SAMPLE_EVERY_S)

@@ -1,4 +1,4 @@
-"""What a benchmark found, as JSON: `results/PART.json` for what is published.
+"""Writes the results of a benchmark as JSON; `results/PART.json` is published.
 
 `benchmarks.tables` makes the tables of the docs from it.
 """
@@ -30,7 +30,7 @@ OUR_PACKAGES = (
         "selectolax",
         "simplejpeg",
     ),
-    *("timm", "tokenizers", "torch", "transformers"),
+    *("faiss-cpu", "timm", "tokenizers", "torch", "transformers"),
     *("open_clip_torch", "torchvision", "webdataset"),  # peers that live in our environment
 )
 WITH_TORCH = {"ours": (READERS, OUR_PACKAGES)}  # environments of what runs on torch, peers among them
@@ -51,7 +51,7 @@ INNERMOST = re.compile(r"\{[^{}\[\]]*\}|\[[^{}\[\]]*\]")  # of JSON: it reads be
 
 
 def target(what: str, value: float, *, at_least: float | None = None, at_most: float | None = None) -> Figures:
-    """A figure beside what it should be, printed."""
+    """A figure and its target; prints both."""
     is_met = (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
     aim = f"at least {at_least:g}" if at_most is None else f"at most {at_most:g}"
     print(f"{'met' if is_met else 'MISSED':<8} {what}: {value:.3g} ({aim})")
@@ -94,7 +94,7 @@ def write(
 
 
 def rounded(value: Any) -> Any:
-    """Floats with four digits that count: no more are true."""
+    """Floats rounded to four significant digits."""
     match value:
         case float():
             return float(f"{value:.4g}")
@@ -106,7 +106,7 @@ def rounded(value: Any) -> Any:
 
 
 def machine() -> Figures:
-    """Cores, memory and kind of processor; nothing that names the machine."""
+    """Cores, memory and processor model; nothing that identifies the machine."""
     cpu = next(
         (line.partition(":")[2].strip() for line in _lines(PROC / "cpuinfo") if line.startswith("model name")),
         platform.processor(),
@@ -124,7 +124,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def versions(python: Path, packages: Iterable[str]) -> dict[str, str]:
-    """The Python of an environment, and what it has of these packages."""
+    """The versions of an environment's Python and of these packages."""
     code = (
         "import json, sys; from importlib.metadata import distributions; print(json.dumps({found.name.lower(): "
         "found.version for found in distributions()}))"

@@ -40,7 +40,7 @@ def rows(count: int, folder: Path = CACHE) -> Path:
 
 
 def script(name: str) -> Path:
-    """A script of the shared bench folder.
+    """The path of a peer's script in the shared folder.
 
     Raises:
         MissingError: it is not there.

@@ -12,12 +12,13 @@ against them.
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import text
-from benchmarks.harness import CACHE, OURS, ROOT, Program, interleave, last_json, ratio, scratch, summary
-from benchmarks.processes import ProgramError, measure
+from benchmarks.harness import CACHE, OURS, ROOT, Program, Round, interleave, last_json, ratio, scratch, summary
+from benchmarks.processes import Figures, ProgramError, measure
 from benchmarks.report import target, write
 from benchmarks.rows import MissingError, rows, script
 
@@ -83,33 +84,7 @@ def compete(arguments: argparse.Namespace, folder: Path) -> None:
     cpu_s = {run: figures["work_cpu_s"]["median"] for run, figures in summary(done).items()}
     times = arguments.large / arguments.small
     row_cost = {name: cpu_s[names[name]] / cpu_s[names["small"]] / times for name in ("large", "wide")}
-    peaks = {
-        figure: max((r[names[run]][figure] or 0) for r in done_large for run in ("large", "wide"))
-        for figure in ("peak_unmapped_bytes", "open_files")
-    }
-    peak = max(r[names["small"]]["peak_bytes"] or 0 for r in done_small)
-    targets = [
-        target(
-            f"CPU seconds, of those of polars, {arguments.small:,} rows",
-            of_peers["polars"]["median"],
-            at_most=text.CPU_OF_POLARS_AT_MOST[SMALL],
-        ),
-        target(f"peak memory in GB, {arguments.small:,} rows", peak / 1e9, at_most=text.BYTES_AT_MOST / 1e9),
-        target(
-            f"CPU seconds a row, of those at {arguments.small:,} rows, {names['large']}",
-            row_cost["large"],
-            at_most=1.25,
-        ),
-        target(
-            f"CPU seconds a row, of those at {arguments.small:,} rows, {names['wide']}", row_cost["wide"], at_most=1.5
-        ),
-        target(
-            f"peak memory beside mapped files in GB, {size} rows",
-            peaks["peak_unmapped_bytes"] / 1e9,
-            at_most=UNMAPPED_BYTES_AT_MOST / 1e9,
-        ),
-        target(f"open files, {size} rows", peaks["open_files"], at_most=OPEN_FILES_AT_MOST),
-    ]
+    targets = _targets(arguments, names, done_small, done_large, of_peers["polars"]["median"], row_cost)
     is_full = (arguments.small, arguments.large, arguments.large_vocabulary) == (SMALL, LARGE, LARGE_VOCABULARY)
     facts = {
         "small": arguments.small,
@@ -121,8 +96,44 @@ def compete(arguments: argparse.Namespace, folder: Path) -> None:
     print(write("scale", done, targets, is_full=is_full, **facts))
 
 
+def _targets(
+    arguments: argparse.Namespace,
+    names: Mapping[str, str],
+    done_small: Sequence[Round],
+    done_large: Sequence[Round],
+    cpu_of_polars: float,
+    row_cost: Mapping[str, float],
+) -> list[Figures]:
+    small, size = f"{arguments.small:,} rows", f"{_millions(arguments.large)} rows"
+    peaks = {
+        figure: max((r[names[run]][figure] or 0) for r in done_large for run in ("large", "wide"))
+        for figure in ("peak_unmapped_bytes", "open_files")
+    }
+    peak = max(r[names["small"]]["peak_bytes"] or 0 for r in done_small)
+    return [
+        target(
+            f"CPU seconds, of those of polars, {small}",
+            cpu_of_polars,
+            at_most=text.CPU_OF_POLARS_AT_MOST[SMALL],
+        ),
+        target(f"peak memory in GB, {small}", peak / 1e9, at_most=text.BYTES_AT_MOST / 1e9),
+        target(
+            f"CPU seconds a row, of those at {small}, {names['large']}",
+            row_cost["large"],
+            at_most=1.25,
+        ),
+        target(f"CPU seconds a row, of those at {small}, {names['wide']}", row_cost["wide"], at_most=1.5),
+        target(
+            f"peak memory beside mapped files in GB, {size}",
+            peaks["peak_unmapped_bytes"] / 1e9,
+            at_most=UNMAPPED_BYTES_AT_MOST / 1e9,
+        ),
+        target(f"open files, {size}", peaks["open_files"], at_most=OPEN_FILES_AT_MOST),
+    ]
+
+
 def counted(name: str, data: Path, place: Path, vocabulary_size: int) -> Program:
-    """The text stages, and what their run folder says of itself."""
+    """The text stages, with the counters of their run folder."""
     program = text.ours(name, data, place, vocabulary_size)
     command = [str(OURS), "-m", "benchmarks.counters", str(place / "run")]
     return replace(

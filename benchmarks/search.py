@@ -1,4 +1,4 @@
-"""What all programs of the search benchmark are given. NumPy alone: peers run in an environment of their own.
+"""The input of all programs of the search benchmark. Needs only NumPy: peers run in their own environment.
 
 A mixture stands for what embedders make: more than half of all vectors near a few of many centres, columns that fall
 off, and in the pool copies of test images, just above the threshold and just below.
@@ -44,7 +44,7 @@ def _drawn(rng: np.random.Generator, centres: np.ndarray, count: int) -> np.ndar
 
 
 def _near(rng: np.random.Generator, vectors: np.ndarray) -> np.ndarray:
-    """At cosines from 0.96 to 0.99."""
+    """Vectors near to others, at cosines from 0.96 to 0.99."""
     unit, away = vectors / np.linalg.norm(vectors, axis=1, keepdims=True), rng.normal(size=vectors.shape)
     away -= (away * unit).sum(axis=1, keepdims=True) * unit
     cosines = rng.uniform(0.96, 0.99, (len(vectors), 1))

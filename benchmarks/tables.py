@@ -42,7 +42,7 @@ def filled(document: str) -> str:
 
 
 def markdown(part: str) -> str:
-    """All that is shown of a part."""
+    """All tables of a part."""
     path = RESULTS / f"{part}.json"
     if not path.is_file():
         return NOT_YET
@@ -50,7 +50,7 @@ def markdown(part: str) -> str:
 
 
 def shown(found: dict[str, Any]) -> str:
-    """The same of what a part has found."""
+    """All tables of a part, from its results."""
     part = found["part"]
     pieces = [
         figures(found["figures"], COLUMNS[part]),
@@ -62,7 +62,7 @@ def shown(found: dict[str, Any]) -> str:
 
 
 def figures(programs: dict[str, Any], columns: Sequence[Column]) -> str:
-    """A line a program: medians, with the range where there were several rounds."""
+    """A line for each program: medians, with ranges if there were several rounds."""
     shown = [column for column in columns if any(column[1] in found for found in programs.values())]
     lines = (
         [f"`{name}`", *(_spread(found.get(figure), show) for _, figure, show in shown)]
@@ -79,7 +79,7 @@ def _spread(found: dict[str, float] | None, show: Callable[[float], str]) -> str
 
 
 def targets(found: Iterable[dict[str, Any]]) -> str:
-    """What should be, and is."""
+    """The targets and what was measured."""
     return _table(
         ["Target", "Wanted", "Measured", ""],
         ([t["what"], t["target"], f"{t['value']:.3g}", "" if t["met"] else "**missed**"] for t in found),
@@ -117,7 +117,7 @@ def by_transform(found: dict[str, Any]) -> str:
 
 
 def counters(found: dict[str, Any]) -> str:
-    """What runs left, by number and bytes: a line a counter."""
+    """What runs left, in numbers and bytes: a line for each counter."""
     runs = {name: _flat(counts) for name, counts in found["counters"].items()}
     names = dict.fromkeys(name for counts in runs.values() for name in counts)
     return _table(
@@ -135,7 +135,7 @@ def _flat(counts: dict[str, Any], prefix: str = "") -> dict[str, int]:
 
 
 def origin(found: dict[str, Any]) -> str:
-    """When, where and with what; and what disturbed it."""
+    """Date, machine, versions, and disturbed runs."""
     machine, versions = found["machine"], {**found["versions"].get("peers", {}), **found["versions"]["ours"]}
     shown = [name for name in VERSIONS[found["part"]] if name in versions]
     runs = sum(len(done) for done in found["rounds"])
@@ -206,6 +206,7 @@ COLUMNS: dict[str, list[Column]] = {
         ("Beside it, CPU s", "beside_start_up_cpu_s", _seconds),
         MEMORY[0],
     ],
+    "scores": [*TIME, ("Captions/s", "captions_per_s", _thousands), MEMORY[0]],
     "pages": [("Pages a CPU s", "pages_per_cpu_s", _whole), *MEMORY[:1]],
     "images": [("Images a CPU s", "images_per_cpu_s", _whole), *MEMORY[:1]],
     "web": [
@@ -232,6 +233,9 @@ COLUMNS: dict[str, list[Column]] = {
     "descriptors": [("CPU us an image", "us_per_image", _whole), *TIME, MEMORY[0]],
     "train_step": [("Pairs a CPU s", "samples_per_cpu_s", _seconds), ("Pairs/s", "samples_per_s", _seconds), MEMORY[0]],
     "loader": [("Images/s", "images_per_s", _whole), *TIME, MEMORY[0]],
+    "zerovl": [("Pairs a CPU s", "pairs_per_cpu_s", _seconds), ("Pairs/s", "pairs_per_s", _seconds), MEMORY[0]],
+    "nlip": [("CPU s a step", "step_cpu_s", _hundredths), ("Memory of the steps", "step_bytes", _megabytes)],
+    "concepts": [("CPU s", "search_cpu_s", _seconds), ("Wall s", "search_s", _seconds), MEMORY[0]],
     "loss_memory": [("Memory of the loss", "loss_bytes", _megabytes), ("Its seconds", "loss_s", _seconds), TIME[0]],
     "train_gpu": [
         ("Pairs/s", "samples_per_s", _whole),
@@ -251,6 +255,7 @@ VERSIONS = {
     "text": ("altalign", "python", "numba", "pyarrow", "polars", "duckdb"),
     "scale": ("altalign", "python", "numba", "pyarrow", "polars", "duckdb"),
     "engines": ("altalign", "python", "apache-beam", "numba", "pyarrow", "pyspark"),
+    "scores": ("altalign", "python", "apache-beam", "numba", "numpy", "pyarrow"),
     "pages": ("altalign", "python", "numba", "fastwarc", "selectolax"),
     "images": ("altalign", "python", "pillow", "simplejpeg", "img2dataset", "opencv-python-headless"),
     "web": (
@@ -268,6 +273,9 @@ VERSIONS = {
     "descriptors": ("altalign", "python", "numba", "numpy", "pillow", "imagehash"),
     "train_step": ("altalign", "python", "torch", "timm", "transformers", "open_clip_torch"),
     "loader": ("altalign", "python", "torch", "torchvision", "tokenizers", "simplejpeg", "webdataset"),
+    "zerovl": ("altalign", "python", "torch", "torchvision", "timm", "transformers", "tokenizers"),
+    "nlip": ("altalign", "python", "torch", "timm", "transformers"),
+    "concepts": ("altalign", "python", "torch", "numpy", "faiss-cpu"),
     "loss_memory": ("altalign", "python", "torch"),
     "train_gpu": ("altalign", "python", "torch", "timm", "transformers", "open_clip_torch"),
     "whole": ("altalign", "python", "apache-beam", "pillow", "simplejpeg"),

@@ -4,9 +4,8 @@ They have the same towers and the same batch.
 
 A step is forward, loss, backward, optimiser; images and captions are in the device's memory. What differs is theirs:
 open_clip keeps the 1x1 convolution of EfficientNet's head, AlignModel's embeddings are as wide as its image tower's
-features; both have batch norm over the batch and no label smoothing, and their captions are padded to the longest there
-may be, ours to their batch's longest. Neither trainer of theirs knows channels last: they are measured without it, as
-they come, and with it.
+features; both have batch norm over the batch and no label smoothing. Captions of all are padded alike. Neither trainer
+of theirs knows channels last: they are measured without it, as they come, and with it.
 """
 
 import itertools
@@ -33,12 +32,11 @@ RATE, DECAY, EPSILON = 1e-3, 1e-5, 1e-6  # of the peers' optimisers; ours has it
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is trained, and on what."""
+    """Sizes of models, batches and inputs."""
 
     model: str  # b3-mini: EfficientNet-B3 and BERT-Mini
     px: int
-    tokens: int  # of the longest caption of a batch
-    tokens_at_most: int  # of any
+    tokens: int  # of the longest caption, to which all contestants pad
     vocabulary: int
     embeddings: int  # their width
 
@@ -55,7 +53,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Way:
-    """How it is trained: on which device, in which arithmetic, by which method."""
+    """How a contestant is trained: on which device, in which precision, by which method."""
 
     device: str = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -87,7 +85,7 @@ def ours(sizes: Sizes, way: Way, batch: int, *, batch_norm: str = "ghost", chunk
             "ghost_group": min(16, chunk or batch),
         },
         "text_tower": {"layers": layers, "width": width, "heads": heads},
-        "tokenizer": {"tokens_at_most": sizes.tokens_at_most},
+        "tokenizer": {"tokens_at_most": sizes.tokens},
         "loop": {"global_batch": batch, "chunk": chunk or batch, "compile": way.compiled, "precision": way.precision},
         "loss": {"block": 8192},
     }
@@ -102,34 +100,9 @@ def open_clip(sizes: Sizes, way: Way, batch: int, *, accumulate: int = 1) -> Con
 
     Accumulation is as its trainer does it.
     """
-    import open_clip as library
-    from open_clip.loss import ClipLoss
-    from transformers import BertConfig
+    from open_clip.loss import ClipLoss  # pyright: ignore[reportMissingImports]
 
-    name = f"benchmark-{sizes.model}"
-    with tempfile.TemporaryDirectory() as folder:
-        BertConfig(**_bert(sizes)).save_pretrained(folder)
-        vision = {
-            "timm_model_name": f"tf_efficientnet_{sizes.architecture}",
-            "timm_model_pretrained": False,
-            "timm_pool": "avg",
-            "timm_proj": "linear",
-        }
-        text = {
-            "hf_model_name": folder,
-            "hf_model_pretrained": False,
-            "hf_proj_type": "linear",
-            "hf_pooler_type": "cls_last_hidden_state_pooler",
-        }
-        config = {
-            "embed_dim": sizes.embeddings,
-            "init_logit_scale": 0.0,
-            "vision_cfg": {**vision, "image_size": sizes.px},
-            "text_cfg": {**text, "vocab_size": sizes.vocabulary, "context_length": sizes.tokens_at_most},
-        }
-        Path(folder, f"{name}.json").write_text(json.dumps(config), encoding="utf-8")
-        library.add_model_config(Path(folder, f"{name}.json"))
-        model: Any = library.create_model(name, pretrained_text=False)
+    model = _open_clip_model(sizes)
     forward, optimizer = _ready(model, way)
     criterion, (images, tokens, _) = ClipLoss(), peer_inputs(sizes, way, batch // accumulate)
 
@@ -167,6 +140,36 @@ def open_clip(sizes: Sizes, way: Way, batch: int, *, accumulate: int = 1) -> Con
         return loss.item()
 
     return Contestant(model, step)
+
+
+def _open_clip_model(sizes: Sizes) -> Any:
+    import open_clip as library  # pyright: ignore[reportMissingImports]
+    from transformers import BertConfig
+
+    name = f"benchmark-{sizes.model}"
+    with tempfile.TemporaryDirectory() as folder:
+        BertConfig(**_bert(sizes)).save_pretrained(folder)
+        vision = {
+            "timm_model_name": f"tf_efficientnet_{sizes.architecture}",
+            "timm_model_pretrained": False,
+            "timm_pool": "avg",
+            "timm_proj": "linear",
+        }
+        text = {
+            "hf_model_name": folder,
+            "hf_model_pretrained": False,
+            "hf_proj_type": "linear",
+            "hf_pooler_type": "cls_last_hidden_state_pooler",
+        }
+        config = {
+            "embed_dim": sizes.embeddings,
+            "init_logit_scale": 0.0,
+            "vision_cfg": {**vision, "image_size": sizes.px},
+            "text_cfg": {**text, "vocab_size": sizes.vocabulary, "context_length": sizes.tokens},
+        }
+        Path(folder, f"{name}.json").write_text(json.dumps(config), encoding="utf-8")
+        library.add_model_config(Path(folder, f"{name}.json"))
+        return library.create_model(name, pretrained_text=False)
 
 
 def align_model(sizes: Sizes, way: Way, batch: int) -> Contestant:
@@ -221,13 +224,12 @@ def batch_of(sizes: Sizes, pairs: int, device: str) -> Batch:
 
 
 def peer_inputs(sizes: Sizes, way: Way, pairs: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What the peers' loaders give: floats from -1 to 1, and captions padded to the longest possible."""
+    """What the peers' loaders give: floats from -1 to 1, and captions as wide as ours."""
     held = batch_of(sizes, pairs, way.device)
-    padding = (0, sizes.tokens_at_most - sizes.tokens)
     images = (held.images.float() / 127.5 - 1).contiguous(
         memory_format=torch.channels_last if way.channels_last else torch.contiguous_format
     )
-    return images, torch.nn.functional.pad(held.tokens, padding), torch.nn.functional.pad(held.mask, padding).long()
+    return images, held.tokens, held.mask.long()
 
 
 def _bert(sizes: Sizes) -> dict[str, Any]:
@@ -242,7 +244,7 @@ def _bert(sizes: Sizes) -> dict[str, Any]:
     return {
         **towers,
         "vocab_size": sizes.vocabulary,
-        "max_position_embeddings": sizes.tokens_at_most,
+        "max_position_embeddings": sizes.tokens,
         "pad_token_id": 0,
     }
 

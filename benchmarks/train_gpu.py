@@ -6,9 +6,9 @@ The figures are samples a second, peak memory and use of the GPU's arithmetic.
     500] [--out FILE]
 
 Runs on any torch from 2.11 that sees a CUDA GPU, without uv or network, and writes benchmarks/results/train_gpu.json.
-Images are of 289 pixels, captions of up to 32 word pieces; the peers' are padded to 64, ours to their batch's longest.
-bfloat16; ours by LAMB, the peers by AdamW, as their trainers have it. A global batch of 16,384 pairs is in the GPU's
-memory, ours whole, open_clip's a chunk. `--device cpu`, with small sizes, tries out all of this.
+Images are of 289 pixels, captions of up to 64 word pieces, all padded alike. The GPU is set up as `altalign train` does
+it. bfloat16; ours by LAMB, the peers by AdamW, as their trainers have it. A global batch of 16,384 pairs is in the
+GPU's memory, ours whole, open_clip's a chunk. `--device cpu`, with small sizes, tries out all of this.
 """
 
 import argparse
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from benchmarks.gpu_steps import Figures, Plan
 
 NEEDED = ("numpy", "pyarrow", "pydantic", "safetensors", "timm", "tokenizers", "tomli_w", "torch", "transformers")
-PX, TOKENS, TOKENS_AT_MOST, VOCABULARY, EMBEDDINGS = 289, 32, 64, 100_000, 640
+PX, TOKENS, VOCABULARY, EMBEDDINGS = 289, 64, 100_000, 640
 BATCHES = {"b3-mini": (256, 512, 1024), "b5-base": (128, 256, 384), "b7-base": (64, 128, 192)}
 WHOLE = 16_384  # pairs of ALIGN's batch
 PARTS = ("sizes", "compiled", "peers", "compiled peers", "global")
@@ -58,12 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def absent(packages: Iterable[str]) -> list[str]:
-    """Those that cannot be imported here."""
+    """The needed packages that cannot be imported here."""
     return [name for name in packages if find_spec(name) is None]
 
 
 def measure(plan: "Plan", seconds: float, out: Path | None, *, is_usual: bool) -> None:
-    """All that a plan has, until the time is up; the JSON is written after each."""
+    """Measure a plan until the time is up; writes the JSON after each measurement."""
     from benchmarks.gpu_steps import rate
 
     plan.device.prepare()
@@ -143,8 +143,7 @@ def _plan(arguments: argparse.Namespace) -> "Plan":
     if without:
         print("open_clip: not installed here, left out")
     sizes = {
-        name: Sizes(name, arguments.px, arguments.tokens, 2 * arguments.tokens, arguments.vocabulary, EMBEDDINGS)
-        for name in arguments.models
+        name: Sizes(name, arguments.px, arguments.tokens, arguments.vocabulary, EMBEDDINGS) for name in arguments.models
     }
     return Plan(
         device=Device(arguments.device),
@@ -172,9 +171,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--batches", type=int, nargs=3, metavar="PAIRS", help="of all models; the middle one is the peers'"
     )
     parser.add_argument("--global", type=int, default=WHOLE, metavar="PAIRS", dest="whole")
-    parser.add_argument(
-        "--tokens", type=int, default=TOKENS, help="of the longest caption; the peers have twice as many"
-    )
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="to which captions are padded")
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
     parser.add_argument("--steps", type=int, help="that are timed")
     arguments = parser.parse_args(argv)

@@ -37,7 +37,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=int, default=value)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    sizes = Sizes("b0-mini", arguments.px, arguments.tokens, arguments.tokens, VOCABULARY, WIDTH)
+    sizes = Sizes("b0-mini", arguments.px, arguments.tokens, VOCABULARY, WIDTH)
     contestant = CONTESTANTS[arguments.name](sizes, arguments.batch)
     seconds, losses, cpu = [], [], []
     for _ in range(WARM_UP + arguments.steps):

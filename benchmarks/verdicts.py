@@ -1,4 +1,4 @@
-"""Are the verdicts of a run those of a peer, row by row? In duckdb, which spills to disk rather than grow.
+"""Compares the verdicts of a run with a peer's, row by row, in duckdb, which spills to disk.
 
     python -m benchmarks.verdicts RUN PEER.parquet
 

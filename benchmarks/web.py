@@ -106,7 +106,7 @@ def compete(rounds: int, folder: Path, place: Path) -> None:
 
 
 def targets(done: Sequence[Round]) -> list[Figures]:
-    """What should be."""
+    """The targets."""
     found = []
     for way, suffix, least, rounds in (
         (FAST, "", 1.0, done),
@@ -148,7 +148,7 @@ class Server:
         self.hosts: list[str] = facts["hosts"]
 
     def report(self) -> Figures:
-        """What it has done since the last report."""
+        """The server's counts since its last report."""
         assert self._process.stdin is not None
         self._process.stdin.write("report\n")
         self._process.stdin.flush()
@@ -238,7 +238,7 @@ def peer(server: Server, rows: Path, place: Path, way: str, suffix: str) -> Prog
 
 
 def figures(served: Figures, images: int, seconds: float) -> Figures:
-    """What a run comes to."""
+    """The figures of a run."""
     return {
         "fetched": images,
         "work_s": seconds,

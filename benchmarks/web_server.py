@@ -31,7 +31,7 @@ NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 @dataclass
 class Done:
-    """What was done."""
+    """Counts of requests and bytes."""
 
     requests: int = 0
     images: int = 0  # sent whole
@@ -41,7 +41,7 @@ class Done:
 
 
 class Site:
-    """All that is served, and what was done."""
+    """Everything that is served, and the counts."""
 
     def __init__(self, tar: Path):
         self.images = []
@@ -61,7 +61,7 @@ class Site:
         return self.large if folder == b"/large" else self.images[int(number) % len(self.images)]
 
     def report(self) -> Done:
-        """What was done since the last report."""
+        """The counts since the last report."""
         done, self.done = self.done, Done()
         now = _cpu_s()
         done.cpu_s, self._cpu_before = now - self._cpu_before, now
